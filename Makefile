@@ -1,0 +1,34 @@
+# Everything sets itself up in .venv; `make demo` and `make test` work in a fresh clone on a fresh machine.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test test-long lint bench clean
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Coterie needs Python 3.11 or newer; set PYTHON=...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(READY)  ## FedCAPrivacy under real Paillier beside FedAvg, on real handwriting; ends with a report
+	$(BIN)/coterie compare fedcaprivacy fedavg --data digits --crypto real --out demo --force
+
+test: $(READY)  ## the fast tests
+	$(BIN)/python -m pytest
+
+test-long: $(READY)  ## the slow ones: hostile bytes by the ten thousand, real data, whole trainings
+	$(BIN)/python -m pytest -m long --timeout=3600
+
+lint: $(READY)  ## style, types, layers
+	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/test_layers.py
+
+bench: $(READY)  ## speeds as ratios, measured in one run, written to docs/bench.json
+	$(BIN)/python -m coterie.bench docs/bench.json
+
+clean:
+	rm -rf $(VENV) demo runs build .pytest_cache .mypy_cache .ruff_cache .hypothesis
