@@ -1,0 +1,204 @@
+"""Packed signed fixed point: how a flat float vector becomes a few large integers, and back.
+
+A value ``w`` becomes the integer ``q = round(2^rho * w)`` (FedCAPrivacy, eq. 4), which must fit ``value_bits`` signed
+bits. A *lane* holds ``q + 2^(value_bits-1)``, which is never negative, so lanes that lie side by side in one plaintext
+never borrow from each other; ``guard_bits`` more bits a lane hold the carries of ``2^guard_bits`` additions. A sum of t
+vectors carries t offsets in every lane, and t is always known, so they come off exactly.
+
+A whole plaintext of L lanes of w bits is below ``2^(wL)``. A mask of FedCAPrivacy's eq. 6 is added to that *whole*
+integer and is uniform below ``2^(wL + kappa)``: what is seen then is within statistical distance ``2^-kappa`` of the
+mask alone. L leaves room for the sum of ``2^guard_bits`` masked plaintexts below any modulus N of ``key_bits`` bits,
+so nothing wraps:
+
+    2^guard_bits * 2^(wL + kappa) + 2^(wL)  <  2^(key_bits - 1)  <=  N.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from coterie.protocol.errors import CapacityError, CryptoError, UserError
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """The fixed-point format of one value and the room around it; all four are bits.
+
+    fraction_bits: rho of eq. (4); the step between two values is 2^-rho.
+    value_bits: signed width of one value; it ranges over [-2^(value_bits-1), 2^(value_bits-1)) steps, by default +-128.
+    guard_bits: a lane holds the sum of up to 2^guard_bits values (integer weights count as that many).
+    kappa: statistical hiding of masks, at least 40.
+    """
+
+    fraction_bits: int = 16
+    value_bits: int = 24
+    guard_bits: int = 8
+    kappa: int = 40
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.fraction_bits <= 52:
+            raise UserError(f"fraction_bits={self.fraction_bits} is out of range: choose 0 to 52")
+        if self.value_bits < 2 or self.guard_bits < 0 or not 8 <= self.width <= 62:
+            raise UserError(
+                f"value_bits={self.value_bits} and guard_bits={self.guard_bits} make no lane: "
+                "choose at least 2 and 0, together 8 to 62 bits"
+            )
+        if not 40 <= self.kappa <= 256:
+            raise UserError(f"kappa={self.kappa} is out of range: masks hide with 40 to 256 statistical bits")
+
+    @property
+    def width(self) -> int:
+        """Bits of one lane."""
+        return self.value_bits + self.guard_bits
+
+    @property
+    def max_terms(self) -> int:
+        """How many values a lane can sum up, and how many masks a plaintext can carry."""
+        return 1 << self.guard_bits
+
+    @property
+    def offset(self) -> int:
+        """What is added to every value so that its lane is never negative, in steps."""
+        return 1 << (self.value_bits - 1)
+
+    def quantise(self, values: ArrayLike) -> Integers:
+        """Eq. (4): ``(d,)`` floats to ``(d,) int64`` steps, rounded to the nearest (half to even).
+
+        Raises CapacityError naming the first value that is not finite or doesn't fit ``value_bits``.
+        """
+        array = as_vector(values, kinds="fiu").astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            scaled = np.rint(array * float(1 << self.fraction_bits))
+            fits = (scaled >= -self.offset) & (scaled < self.offset)  # False for NaN, too
+        if not fits.all():
+            index = int(np.argmin(fits))
+            reach = self.offset / (1 << self.fraction_bits)
+            raise CapacityError(
+                f"value {array[index]} at index {index} doesn't fit {self.value_bits} bits with {self.fraction_bits} "
+                f"after the point: values must lie in [-{reach:g}, {reach:g}); clip them or widen value_bits"
+            )
+        return scaled.astype(np.int64)
+
+    def dequantise(self, integers: ArrayLike) -> Floats:
+        """``(d,) int64`` steps (or sums of them) to ``(d,) float64``; exact below 2^53 steps."""
+        return np.asarray(integers, dtype=np.float64) / float(1 << self.fraction_bits)
+
+    def check(self, integers: ArrayLike) -> Integers:
+        """The integers as ``(d,) int64``. Raises CapacityError naming the first that doesn't fit ``value_bits``."""
+        array = as_vector(integers, kinds="iu")
+        fits = (array >= -self.offset) & (array < self.offset)
+        if not fits.all():
+            index = int(np.argmin(fits))
+            raise CapacityError(
+                f"integer {array[index]} at index {index} doesn't fit {self.value_bits} signed bits: "
+                f"it must lie in [{-self.offset}, {self.offset})"
+            )
+        return array.astype(np.int64)
+
+    def within(self, sums: Integers, terms: int, minus: int = 0) -> bool:
+        """Whether every number can be a sum of ``terms`` values of ``value_bits`` bits less ``minus`` such values."""
+        lowest = -terms * self.offset - minus * (self.offset - 1)
+        highest = terms * (self.offset - 1) + minus * self.offset
+        return bool(sums.min() >= lowest) and bool(sums.max() <= highest)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How vectors lie in the plaintexts of a key: lanes, and the bits of the key's modulus (a multiple of 16)."""
+
+    lanes: Lanes
+    key_bits: int
+
+    def __post_init__(self) -> None:
+        if self.key_bits < 256 or self.key_bits % 16:
+            raise UserError(f"key_bits={self.key_bits} is no key size: take a multiple of 16, at least 256")
+        if self.lanes_per_plaintext < 1:
+            raise UserError(f"no lane of {self.lanes} fits a key of {self.key_bits} bits: take fewer bits a lane")
+
+    @cached_property
+    def lanes_per_plaintext(self) -> int:
+        """L: as many whole lanes as leave room for the masks (see the top of this file)."""
+        return (self.key_bits - 2 - self.lanes.kappa - self.lanes.guard_bits) // self.lanes.width
+
+    @property
+    def packed_bits(self) -> int:
+        """Bits of a packed plaintext without masks."""
+        return self.lanes.width * self.lanes_per_plaintext
+
+    @property
+    def mask_bits(self) -> int:
+        """Bits of one mask."""
+        return self.packed_bits + self.lanes.kappa
+
+    @property
+    def ciphertext_bytes(self) -> int:
+        """Bytes of one ciphertext: a number below the square of the modulus."""
+        return self.key_bits // 4
+
+    def plaintexts(self, length: int) -> int:
+        """How many plaintexts a vector of ``length`` values takes."""
+        return -(-length // self.lanes_per_plaintext)
+
+    def pack(self, integers: Integers) -> list[int]:
+        """``(d,) int64`` values that fit their lanes to packed plaintexts, lane 0 in the lowest bits."""
+        shape = self.plaintexts(integers.size), self.lanes_per_plaintext
+        lanes = np.full(shape, self.lanes.offset, dtype=np.int64)  # unused lanes hold the value 0
+        lanes.ravel()[: integers.size] += integers
+        rows = _to_rows(lanes.view(np.uint64), self.lanes.width)
+        size, data = rows.shape[1], rows.tobytes()
+        return [int.from_bytes(data[at : at + size], "little") for at in range(0, len(data), size)]
+
+    def unpack(self, plaintexts: Sequence[int], bias: int) -> Integers:
+        """Plaintexts below ``2^packed_bits`` to *all* their lanes minus ``bias``, ``(plaintexts * L,) int64``."""
+        size = -(-self.packed_bits // 8)
+        data = b"".join([int(m).to_bytes(size, "little") for m in plaintexts])
+        rows = np.frombuffer(data, dtype=np.uint8).reshape(len(plaintexts), size)
+        lanes = _from_rows(rows, self.lanes.width, self.lanes_per_plaintext)
+        return lanes.view(np.int64).ravel() - bias
+
+    def in_every_lane(self, value: int) -> int:
+        """The plaintext with the same non-negative ``value`` in each lane."""
+        ones = ((1 << self.packed_bits) - 1) // ((1 << self.lanes.width) - 1)
+        return value * ones
+
+
+def as_vector(values: ArrayLike, kinds: str) -> NDArray[Any]:
+    """The values as a flat non-empty array of a dtype whose kind is in ``kinds``. Raises CryptoError otherwise."""
+    array = np.asarray(values)
+    if array.ndim != 1 or array.size == 0:
+        raise CryptoError(f"a flat vector with at least one value is needed, not one of shape {array.shape}")
+    if array.dtype.kind not in kinds:
+        wanted = "real numbers" if "f" in kinds else "integers"
+        raise CryptoError(f"a vector of {wanted} is needed, not one of {array.dtype}")
+    return array
+
+
+def _to_rows(lanes: NDArray[np.uint64], width: int) -> NDArray[np.uint8]:
+    """(n, L) lanes to (n, bytes): each lane's low ``width`` bits, side by side, little end first."""
+    count = lanes.shape[0]
+    octets = lanes.astype("<u8").view(np.uint8).reshape(*lanes.shape, 8)
+    if width % 8 == 0:
+        return octets[:, :, : width // 8].reshape(count, -1)
+    bits = np.unpackbits(octets, axis=2, bitorder="little")[:, :, :width]
+    return np.packbits(bits.reshape(count, -1), axis=1, bitorder="little")
+
+
+def _from_rows(rows: NDArray[np.uint8], width: int, lanes: int) -> NDArray[np.uint64]:
+    """The inverse of ``_to_rows``: (n, bytes) to (n, L) uint64."""
+    count = rows.shape[0]
+    octets = np.zeros((count, lanes, 8), dtype=np.uint8)
+    if width % 8 == 0:
+        octets[:, :, : width // 8] = rows.reshape(count, lanes, width // 8)
+    else:
+        bits = np.unpackbits(rows, axis=1, count=lanes * width, bitorder="little").reshape(count, lanes, width)
+        octets[:, :, : -(-width // 8)] = np.packbits(bits, axis=2, bitorder="little")
+    return octets.view("<u8")[:, :, 0].astype(np.uint64)

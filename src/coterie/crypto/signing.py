@@ -1,0 +1,134 @@
+"""Ed25519 signatures (RFC 8032, by ``cryptography``) over lists of fields, and a guard against replays.
+
+FedCAPrivacy signs ``T_i = (ciphertext, PID, timestamp)``; here the round is signed, too: ``key.sign("update", data,
+pid, round, time_ms)``. Start with a word for the purpose, so that a signature made for one message never fits another.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from coterie.crypto.fields import Field, digest
+from coterie.crypto.vector import RandomBytes, drawn
+from coterie.protocol.errors import DecodeError, PeerError, UserError
+
+KEY_BYTES = 32
+SIGNATURE_BYTES = 64
+_DOMAIN = "coterie/signed/1"
+
+
+class SignatureError(PeerError):
+    """A signature that its claimed sender did not make over these fields."""
+
+
+class ReplayError(PeerError):
+    """A message that is too old, from the future, of another round, or seen before."""
+
+
+@dataclass(frozen=True)
+class VerifyKey:
+    """The public half. key: its 32 bytes."""
+
+    key: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.key) != KEY_BYTES:
+            raise DecodeError(f"a verification key has {KEY_BYTES} bytes, not {len(self.key)}")
+
+    def verify(self, signature: bytes, *fields: Field) -> None:
+        """Returns if the signature is the key's over exactly these fields, in this order. Raises SignatureError."""
+        try:
+            Ed25519PublicKey.from_public_bytes(self.key).verify(bytes(signature), digest(_DOMAIN, *fields))
+        except (InvalidSignature, ValueError):
+            raise SignatureError(f"the signature is not one of key {self.key.hex()[:8]} over these fields") from None
+
+    def to_bytes(self) -> bytes:
+        """32 bytes."""
+        return self.key
+
+    @classmethod
+    def load(cls, data: bytes) -> VerifyKey:
+        """A key from ``to_bytes``. Raises DecodeError."""
+        return cls(bytes(data))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SigningKey:
+    """The secret half. seed: its 32 secret bytes."""
+
+    seed: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.seed) != KEY_BYTES:
+            raise DecodeError(f"a signing key has {KEY_BYTES} bytes, not {len(self.seed)}")
+
+    @classmethod
+    def generate(cls, random_bytes: RandomBytes = os.urandom) -> SigningKey:
+        """A fresh key. random_bytes: n -> n secret random bytes; another than the system's for emulated runs only."""
+        return cls(drawn(random_bytes, KEY_BYTES))
+
+    @property
+    def public(self) -> VerifyKey:
+        """What others verify with."""
+        return VerifyKey(Ed25519PrivateKey.from_private_bytes(self.seed).public_key().public_bytes_raw())
+
+    def sign(self, *fields: Field) -> bytes:
+        """64 bytes over the fields (bytes, int or str), which are hashed once. Raises CryptoError for other types."""
+        return Ed25519PrivateKey.from_private_bytes(self.seed).sign(digest(_DOMAIN, *fields))
+
+    def to_bytes(self) -> bytes:
+        """SECRET: 32 bytes. At rest: a file of mode 0600."""
+        return self.seed
+
+    @classmethod
+    def load(cls, data: bytes) -> SigningKey:
+        """A key from ``to_bytes``. Raises DecodeError."""
+        return cls(bytes(data))
+
+    def __repr__(self) -> str:
+        return f"<SigningKey of {self.public.key.hex()[:8]}>"
+
+
+@dataclass(frozen=True)
+class ReplayGuard:
+    """Accepts each sender's messages once, in order, and while they are fresh. Immutable: ``accept`` returns the next.
+
+    max_age_s: how old a message may be.  max_ahead_s: how far a sender's clock may be ahead of ours.
+    max_lag_rounds: how many rounds late a message may be.
+    accepted: the (round, timestamp in seconds) of the last accepted message by sender.
+    """
+
+    max_age_s: float
+    max_ahead_s: float = 0.0
+    max_lag_rounds: int = 0
+    accepted: Mapping[int | str, tuple[int, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # not(>=) refuses NaN, too
+        if not self.max_age_s >= 0 or not self.max_ahead_s >= 0 or self.max_lag_rounds < 0:
+            raise UserError(f"a replay guard's limits are at least 0: {self!r}")
+
+    def accept(
+        self, sender: int | str, message_round: int, timestamp_s: float, *, current_round: int, now_s: float
+    ) -> ReplayGuard:
+        """The guard after this message, whose signature has been verified. Raises ReplayError if it is refused."""
+        if not current_round - self.max_lag_rounds <= message_round <= current_round:
+            raise ReplayError(f"{sender}: a message of round {message_round} in round {current_round}")
+        if not -self.max_ahead_s <= now_s - timestamp_s <= self.max_age_s:
+            raise ReplayError(
+                f"{sender}: a message {now_s - timestamp_s:.3f} s old; at most {self.max_age_s} s are accepted, "
+                f"and clocks at most {self.max_ahead_s} s ahead"
+            )
+        last = self.accepted.get(sender)
+        if last and not (message_round > last[0] and timestamp_s > last[1]):
+            raise ReplayError(
+                f"{sender}: round {message_round} at {timestamp_s} s is not after round {last[0]} at {last[1]} s, "
+                "which was accepted before"
+            )
+        accepted = {**self.accepted, sender: (message_round, timestamp_s)}
+        return ReplayGuard(self.max_age_s, self.max_ahead_s, self.max_lag_rounds, accepted)

@@ -1,0 +1,108 @@
+"""Secret linear maps, the same for all who share a 32-byte seed: random projections and secret rotations.
+
+Both are linear, so they commute with means and sums under encryption, and both keep distances, so models can be
+clustered without showing them. Their random signs come from a ChaCha20 keystream (by ``cryptography``): unlike with a
+statistical generator, what is seen of the output doesn't give the seed away. Draw a fresh seed each round, and keep it
+from whoever sees the output.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from numpy.typing import ArrayLike, NDArray
+
+from coterie.crypto.packing import Floats, as_vector
+from coterie.protocol.errors import CryptoError
+
+SEED_BYTES = 32
+
+
+def project(vector: ArrayLike, dim: int, seed: bytes) -> Floats:
+    """A random projection: ``(d,)`` to ``(dim,) float64``, ``R v / sqrt(dim)`` with random signs R of shape (dim, d).
+
+    Squared distances are kept in expectation, with relative standard deviation at most sqrt(2 / dim) (D. Achlioptas,
+    "Database-friendly random projections", 2003). Eight rows of R are one keystream byte a coordinate: the values are
+    summed up by byte, and the 256 sums then get their signs, so that R is never held and its rows cost little.
+    Raises CryptoError for a bad dimension or seed.
+    """
+    values = as_vector(vector, kinds="fiu").astype(np.float64)
+    if dim < 1:
+        raise CryptoError(f"a projection to {dim} dimensions: take at least 1")
+    stream = _Keystream(seed, "project")
+    signs_of_byte = np.where(np.unpackbits(np.arange(256, dtype=np.uint8)[None], axis=0, bitorder="little"), 1.0, -1.0)
+    by_byte = [np.bincount(stream.octets(values.size), weights=values, minlength=256) for _ in range(-(-dim // 8))]
+    return np.asarray(np.concatenate([signs_of_byte @ sums for sums in by_byte])[:dim] / np.sqrt(dim))
+
+
+def rotate(vector: ArrayLike, seed: bytes) -> Floats:
+    """A secret orthogonal map: ``(d,)`` to ``(d,) float64``, undone by ``unrotate`` with the same seed.
+
+    Random signs before, between and after three Hadamard transforms: of the first 2^k coordinates, of the last 2^k and
+    of the first again, for the largest 2^k <= d. So d need not be a power of two and nothing is padded: known zeros
+    would be equations for the signs. The last signs are essential: the transform is public, and without them anyone
+    could undo it and read on. Distances, norms and angles are kept, and hence seen.
+    """
+    values = as_vector(vector, kinds="fiu").astype(np.float64)
+    *signs, last = _sign_vectors(values.size, seed)
+    for sign, block in zip(signs, _blocks(values.size), strict=True):
+        values *= sign
+        values[block] = hadamard(values[block])
+    return values * last
+
+
+def unrotate(vector: ArrayLike, seed: bytes) -> Floats:
+    """The inverse of ``rotate``: ``(d,)`` to ``(d,) float64``, exact to about 1e-15 of the vector's norm."""
+    values = as_vector(vector, kinds="fiu").astype(np.float64)
+    *signs, last = _sign_vectors(values.size, seed)
+    values *= last
+    for sign, block in zip(reversed(signs), reversed(_blocks(values.size)), strict=True):
+        values[block] = hadamard(values[block])
+        values *= sign
+    return values
+
+
+def _blocks(length: int) -> tuple[slice, slice, slice]:
+    size = 1 << (length.bit_length() - 1)
+    first, last = slice(0, size), slice(length - size, length)
+    return first, last, first
+
+
+def hadamard(values: Floats) -> Floats:
+    """The orthonormal Walsh-Hadamard transform of 2^k values, which is its own inverse."""
+    size, result, half = values.size, values.copy(), 1
+    if size & (size - 1):
+        raise CryptoError(f"a Hadamard transform takes a power of two values, not {size}")
+    while half < size:
+        pairs = result.reshape(-1, 2, half)  # a view: the butterflies are done in place
+        upper = pairs[:, 0] - pairs[:, 1]
+        pairs[:, 0] += pairs[:, 1]
+        pairs[:, 1] = upper
+        half *= 2
+    return np.divide(result, np.sqrt(size), out=result)
+
+
+def _sign_vectors(length: int, seed: bytes) -> list[Floats]:
+    stream = _Keystream(seed, "rotate")
+    return [stream.signs(length) for _ in range(4)]
+
+
+class _Keystream:
+    """ChaCha20's keystream under a key derived from the seed for one purpose. (A seed serves every purpose.)"""
+
+    def __init__(self, seed: bytes, purpose: str) -> None:
+        if len(seed) != SEED_BYTES:
+            raise CryptoError(f"a seed has {SEED_BYTES} bytes, not {len(seed)}")
+        key = hashlib.sha256(b"coterie/sketch/" + purpose.encode() + b"/" + seed).digest()
+        self._encryptor = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
+
+    def signs(self, count: int) -> Floats:
+        """The next ``count`` random +1 or -1; what remains of the last byte is dropped."""
+        return np.where(np.unpackbits(self.octets(-(-count // 8)), count=count), 1.0, -1.0)
+
+    def octets(self, count: int) -> NDArray[np.uint8]:
+        """The next ``count`` random bytes."""
+        return np.frombuffer(self._encryptor.update(bytes(count)), dtype=np.uint8)

@@ -1,0 +1,130 @@
+"""The binary forms of keys and ciphertext vectors, shared by Paillier and its emulated twin. Little end first.
+
+A ciphertext vector is a 40-byte header and then its ciphertexts, each of ``key_bits / 4`` bytes:
+
+    magic "CoCv", version u8, scheme u8, zero u16, key fingerprint 16 bytes, length u64, terms u32, blinded u32
+
+A key is a 20-byte header and then ``key_bits / 4`` bytes of numbers, for the twin as for the real scheme:
+
+    magic "CoKy", version u8, scheme u8, kind u8 (0 public, 1 secret), randomness u8 (0 short, 1 full),
+    fraction_bits u16, value_bits u16, guard_bits u16, kappa u16, key_bits u32
+
+All decoding raises DecodeError, whatever the bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from coterie.crypto.packing import Lanes, Layout
+from coterie.crypto.vector import Tally
+from coterie.protocol.errors import DecodeError, UserError
+
+VERSION = 1
+SCHEMES = {"paillier": 1, "exact": 2}
+RANDOMNESS = ("short", "full")
+PARAMETERS = {"paillier-2048": 2048, "paillier-3072": 3072}  # 112 and 128 bits of security
+
+_VECTOR = struct.Struct("<4sBBH16sQII")
+_KEY = struct.Struct("<4sBBBBHHHHI")
+_VECTOR_MAGIC, _KEY_MAGIC = b"CoCv", b"CoKy"
+
+VECTOR_HEADER_BYTES = _VECTOR.size
+KEY_HEADER_BYTES = _KEY.size
+
+
+@dataclass(frozen=True)
+class KeyHeader:
+    """What comes before the numbers of a key. kind: "public" or "secret"; randomness: "short" or "full"."""
+
+    scheme: str
+    kind: str
+    randomness: str
+    layout: Layout
+
+    def to_bytes(self) -> bytes:
+        """The 20 bytes before the numbers."""
+        lanes = self.layout.lanes
+        return _KEY.pack(
+            _KEY_MAGIC,
+            VERSION,
+            SCHEMES[self.scheme],
+            ("public", "secret").index(self.kind),
+            RANDOMNESS.index(self.randomness),
+            lanes.fraction_bits,
+            lanes.value_bits,
+            lanes.guard_bits,
+            lanes.kappa,
+            self.layout.key_bits,
+        )
+
+
+def vector_header(tally: Tally, scheme: str) -> bytes:
+    """The 40 bytes before the ciphertexts."""
+    fields = tally.fingerprint, tally.length, tally.terms, tally.blinded
+    return _VECTOR.pack(_VECTOR_MAGIC, VERSION, SCHEMES[scheme], 0, *fields)
+
+
+def vector_bytes(layout: Layout, length: int) -> int:
+    """Exact size of a vector of ``length`` values, in bytes."""
+    return VECTOR_HEADER_BYTES + layout.plaintexts(length) * layout.ciphertext_bytes
+
+
+def split_vector(
+    data: bytes,
+    scheme: str,
+    fingerprint: bytes,
+    layout: Layout,
+    length: int | None,
+    terms: int | None,
+    blinded: int | None,
+) -> tuple[Tally, memoryview]:
+    """What the header says, checked, and the ciphertexts' bytes. What is None may be all that the lanes can hold."""
+    if len(data) < VECTOR_HEADER_BYTES:
+        raise DecodeError(f"{len(data)} bytes are no ciphertext vector: its header alone has {VECTOR_HEADER_BYTES}")
+    magic, version, code, zero, key, count, sums, masks = _VECTOR.unpack_from(data)
+    if magic != _VECTOR_MAGIC or version != VERSION or zero:
+        raise DecodeError(f"no ciphertext vector of version {VERSION}")
+    if code != SCHEMES[scheme]:
+        raise DecodeError(f"a ciphertext vector of scheme {code}, not of {scheme} ({SCHEMES[scheme]})")
+    if key != fingerprint:
+        raise DecodeError(f"encrypted under key {key.hex()[:8]}, not under {fingerprint.hex()[:8]}")
+    most = layout.lanes.max_terms
+    if not 1 <= sums <= most or masks > most:
+        raise DecodeError(f"{sums} terms with {masks} masks: lanes hold 1 to {most} terms and at most {most} masks")
+    for what, got, expected in (("values", count, length), ("terms", sums, terms), ("masks", masks, blinded)):
+        if expected is not None and got != expected:
+            raise DecodeError(f"{got} {what} where {expected} were expected")
+    if count == 0 or len(data) != vector_bytes(layout, count):
+        raise DecodeError(f"{len(data)} bytes for {count} values: {vector_bytes(layout, count)} were expected")
+    return Tally(key, count, sums, masks), memoryview(data)[VECTOR_HEADER_BYTES:]
+
+
+def split_key(data: bytes, scheme: str, kind: str, allow_insecure: bool) -> tuple[KeyHeader, memoryview]:
+    """The checked header of a key and the bytes of its numbers."""
+    if len(data) < KEY_HEADER_BYTES:
+        raise DecodeError(f"{len(data)} bytes are no key: its header alone has {KEY_HEADER_BYTES}")
+    magic, version, code, secret, full, fraction, value, guard, kappa, key_bits = _KEY.unpack_from(data)
+    if magic != _KEY_MAGIC or version != VERSION or secret > 1 or full > 1:
+        raise DecodeError(f"no key of version {VERSION}")
+    if code != SCHEMES[scheme] or secret != ("public", "secret").index(kind):
+        raise DecodeError(f"not a {kind} key of {scheme}")
+    try:
+        layout = Layout(Lanes(fraction, value, guard, kappa), key_bits)
+    except UserError as error:
+        raise DecodeError(f"a key with an impossible layout: {error}") from None
+    numbers = memoryview(data)[KEY_HEADER_BYTES:]
+    if len(numbers) != key_bits // 4:
+        raise DecodeError(f"a key of {key_bits} bits has {key_bits // 4} bytes of numbers, not {len(numbers)}")
+    if key_bits not in PARAMETERS.values() and not allow_insecure:
+        raise DecodeError(f"a key of {key_bits} bits is refused: only {sorted(PARAMETERS.values())} are secure")
+    return KeyHeader(scheme, kind, RANDOMNESS[full], layout), numbers
+
+
+def scheme_of_key(data: bytes) -> str:
+    """The scheme that the bytes of a key name. Raises DecodeError if there is none."""
+    codes = {code: name for name, code in SCHEMES.items()}
+    if len(data) < KEY_HEADER_BYTES or data[:4] != _KEY_MAGIC or data[5] not in codes:
+        raise DecodeError("these bytes are no key")
+    return codes[data[5]]
