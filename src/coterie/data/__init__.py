@@ -1,0 +1,7 @@
+"""Data sets by name, and their partitions over clients."""
+
+from coterie.data.dataset import Dataset, Graph, from_arrays
+from coterie.data.partition import Split, label_counts, partition
+from coterie.data.sources import NAMES, cache_dir, load
+
+__all__ = ["NAMES", "Dataset", "Graph", "Split", "cache_dir", "from_arrays", "label_counts", "load", "partition"]

@@ -1,0 +1,261 @@
+"""A data set as the rest of Coterie sees it: checked arrays, kept as stored, normalised when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from coterie.protocol.errors import UserError
+
+Kind = Literal["image", "tabular", "graph"]
+Part = Literal["train", "test"]
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+
+_CHUNK = 1 << 18  # elements converted to float64 at a time while the moments are taken: 2 MiB, fits a cache
+_CHANNELS = (1, 3, 4)
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """One graph of labelled nodes: the whole that the training and test nodes of a graph data set are part of.
+
+    x: (n, f) float32, every row divided by its sum (a bag of words becomes frequencies; empty rows stay zero).
+    edges: (2, E) int64 node pairs; undirected, each once, no self-loops, unless the file says otherwise.
+    y: (n,) int64 classes, -1 where a node has none.  train, val, test: int64 node numbers, disjoint.
+    """
+
+    x: Floats
+    edges: Ints
+    y: Ints
+    train: Ints
+    val: Ints
+    test: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Training and test samples with labels; made by :func:`from_arrays` or ``load``, which check everything.
+
+    x_train, x_test: as stored (``uint8`` or ``float32``), read-only: (N, C, H, W) for images, (N, f) for tabular data
+        and for graphs, whose rows are nodes.
+    y_train, y_test: (N,) int64 in 0..classes-1.  input_shape: (C, H, W) or (f,).
+    source: where the samples came from and how many there are, for people to read.
+    graph: the whole graph, for graph data only; rows of ``x_train`` are ``graph.x[graph.train]``.
+
+    ``inputs`` normalises. Images: (x - mean) / std for each channel, over the training images (on a 0..1 scale MNIST
+    has mean .1307, std .3081; CIFAR-10 has .4914/.4822/.4465 and .2470/.2435/.2616). Tabular data: the same for each
+    feature, except that data of zeros and ones only stay as they are. A constant is only centred. Graphs: rows sum to
+    1, done on loading.
+    """
+
+    name: str
+    x_train: NDArray[Any]
+    y_train: Ints
+    x_test: NDArray[Any]
+    y_test: Ints
+    classes: int
+    kind: Kind
+    input_shape: tuple[int, ...]
+    source: str
+    graph: Graph | None = None
+
+    @cached_property
+    def moments(self) -> tuple[Floats, Floats]:
+        """Mean and standard deviation of the training set in stored units, shaped to broadcast over a sample."""
+        if self.kind == "graph" or (self.kind == "tabular" and _is_binary(self.x_train)):
+            return np.zeros(1, np.float32), np.ones(1, np.float32)
+        axes = (0, 2, 3) if self.kind == "image" else (0,)
+        mean, std = _moments(self.x_train, axes)
+        return mean.astype(np.float32), np.where(std > 0, std, 1).astype(np.float32)
+
+    def inputs(self, indices: ArrayLike | None = None, split: Part = "train") -> Floats:
+        """Normalised samples ``(n, *input_shape) float32``, freshly made; all of the split without ``indices``."""
+        x = np.array(_rows(self.x_train, self.x_test, indices, split), dtype=np.float32, order="C")
+        mean, std = self.moments
+        x -= mean
+        x /= std
+        return x
+
+    def labels(self, indices: ArrayLike | None = None, split: Part = "train") -> Ints:
+        """Labels ``(n,) int64`` of the same samples as ``inputs`` gives."""
+        return _rows(self.y_train, self.y_test, indices, split)
+
+
+def from_arrays(
+    name: str,
+    x_train: ArrayLike,
+    y_train: ArrayLike,
+    x_test: ArrayLike,
+    y_test: ArrayLike,
+    *,
+    classes: int | None = None,
+    source: str = "arrays",
+) -> Dataset:
+    """Check one's own arrays and make a :class:`Dataset` of them.
+
+    x: (N, H, W), (N, H, W, C) or (N, C, H, W) with 1, 3 or 4 channels (the last axis decides first) for images,
+    (N, f) for tabular data; any integers, booleans or finite floats. y: (N,) or (N, 1) integers, 0..classes-1.
+    classes: without it the highest label + 1, and then every class must have a training sample.
+
+    Raises UserError that names the array and what is wrong with it.
+    """
+    where = f"data set {name!r} ({source})"
+    train = _samples(x_train, f"{where}: x_train")
+    test = _samples(x_test, f"{where}: x_test")
+    if train.shape[1:] != test.shape[1:]:
+        raise UserError(
+            f"{where}: a sample of x_train has shape {train.shape[1:]}, one of x_test {test.shape[1:]}; "
+            "both must have the same shape"
+        )
+    labels_train = _labels(y_train, len(train), f"{where}: y_train")
+    labels_test = _labels(y_test, len(test), f"{where}: y_test")
+    if classes is None:
+        classes = _count_classes(labels_train, labels_test, where)
+    for part, labels in (("y_train", labels_train), ("y_test", labels_test)):
+        if labels.max() >= classes:
+            raise UserError(f"{where}: {part} has label {labels.max()}, but labels must be 0..{classes - 1}")
+    return Dataset(
+        name=name,
+        x_train=_frozen(train),
+        y_train=_frozen(labels_train),
+        x_test=_frozen(test),
+        y_test=_frozen(labels_test),
+        classes=classes,
+        kind="image" if train.ndim == 4 else "tabular",
+        input_shape=train.shape[1:],
+        source=f"{source}: {len(train):,} training and {len(test):,} test samples",
+    )
+
+
+def from_graph(name: str, graph: Graph, *, classes: int, source: str) -> Dataset:
+    """A :class:`Dataset` whose samples are the training and test nodes of a graph (already checked)."""
+    parts = [_frozen(a) for a in (graph.x, graph.edges, graph.y, graph.train, graph.val, graph.test)]
+    graph = Graph(*parts)
+    return Dataset(
+        name=name,
+        x_train=_frozen(graph.x[graph.train]),
+        y_train=_frozen(graph.y[graph.train]),
+        x_test=_frozen(graph.x[graph.test]),
+        y_test=_frozen(graph.y[graph.test]),
+        classes=classes,
+        kind="graph",
+        input_shape=graph.x.shape[1:],
+        source=(
+            f"{source}: {len(graph.y):,} nodes, {graph.edges.shape[1]:,} edges, {len(graph.train):,} training, "
+            f"{len(graph.val):,} validation and {len(graph.test):,} test nodes"
+        ),
+        graph=graph,
+    )
+
+
+def fixed_split(y: NDArray[Any]) -> tuple[Ints, Ints]:
+    """Training and test indices, 80/20, for data that come in one piece: no seed, the same on every machine.
+
+    The samples are put in order of class, equal classes in file order; every fifth, from the first on, is a test
+    sample. So every class is split within one sample of 80/20. Both index lists are ascending.
+    """
+    order = np.argsort(y, kind="stable")
+    is_test = np.zeros(len(order), dtype=bool)
+    is_test[order[::5]] = True
+    return np.flatnonzero(~is_test).astype(np.int64), np.flatnonzero(is_test).astype(np.int64)
+
+
+def _samples(x: ArrayLike, where: str) -> NDArray[Any]:
+    """(N, C, H, W) or (N, f), uint8 or float32."""
+    x = np.asarray(x)
+    if x.dtype.kind not in "buif":
+        raise UserError(f"{where} has type {x.dtype}; it must hold numbers")
+    if x.ndim not in (2, 3, 4) or x.size == 0:
+        raise UserError(
+            f"{where} has shape {x.shape}; it must be (N, features), (N, height, width) or "
+            "(N, height, width, channels), with at least one sample"
+        )
+    if x.ndim == 3:
+        x = x[:, None]
+    elif x.ndim == 4 and x.shape[3] in _CHANNELS:
+        x = np.ascontiguousarray(np.moveaxis(x, 3, 1))  # once here, not at every call of ``inputs``
+    elif x.ndim == 4 and x.shape[1] not in _CHANNELS:
+        raise UserError(f"{where} has shape {x.shape}; images need 1, 3 or 4 channels on their last or second axis")
+    if x.dtype == np.uint8:
+        return x
+    if x.dtype.kind in "bui" and x.min() >= 0 and x.max() <= 255:
+        return x.astype(np.uint8)
+    with np.errstate(over="ignore"):
+        x = x.astype(np.float32, copy=False)
+    bad = ~np.isfinite(x).reshape(len(x), -1).all(axis=1)
+    if bad.any():
+        raise UserError(
+            f"{where}: {bad.sum():,} of {len(x):,} samples hold NaN, infinity or a value too large for float32, the "
+            f"first is sample {int(bad.argmax())}; clean them first"
+        )
+    return x
+
+
+def _labels(y: ArrayLike, samples: int, where: str) -> Ints:
+    y = np.asarray(y)
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.shape != (samples,):
+        raise UserError(f"{where} has shape {y.shape}; there are {samples:,} samples, so it must be ({samples},)")
+    if y.dtype.kind not in "bui":
+        raise UserError(f"{where} has type {y.dtype}; labels must be integers 0, 1, 2, ...")
+    if int(y.min()) < 0 or int(y.max()) >= 1 << 31:
+        raise UserError(f"{where} has label {int(y.min() if y.min() < 0 else y.max())}; labels must be 0, 1, 2, ...")
+    return y.astype(np.int64)
+
+
+def _count_classes(train: Ints, test: Ints, where: str) -> int:
+    present = np.unique(train)
+    classes = int(max(train.max(), test.max())) + 1
+    if len(present) != classes:
+        missing = int(np.flatnonzero(~np.isin(np.arange(min(classes, len(present) + 1)), present))[0])
+        raise UserError(
+            f"{where}: the highest label is {classes - 1}, but no training sample has label {missing}; "
+            "number the classes 0, 1, 2, ... without gaps"
+        )
+    if classes < 2:
+        raise UserError(f"{where}: all training labels are 0; at least two classes are needed")
+    return classes
+
+
+def _rows(train: NDArray[Any], test: NDArray[Any], indices: ArrayLike | None, split: str) -> NDArray[Any]:
+    if split not in ("train", "test"):
+        raise UserError(f"split is {split!r}; it must be 'train' or 'test'")
+    stored = test if split == "test" else train
+    if indices is None:
+        return stored
+    chosen = np.asarray(indices)
+    rows: NDArray[Any] = stored[chosen if chosen.size else chosen.astype(np.int64)]  # an empty list comes as floats
+    return rows
+
+
+def _frozen(array: NDArray[Any]) -> NDArray[Any]:
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _is_binary(x: NDArray[Any]) -> bool:
+    return all(bool(np.isin(rows, (0, 1)).all()) for rows in _chunks(x))
+
+
+def _chunks(x: NDArray[Any]) -> list[NDArray[Any]]:
+    rows = max(1, _CHUNK // (x.size // len(x)))
+    return [x[i : i + rows] for i in range(0, len(x), rows)]
+
+
+def _moments(x: NDArray[Any], axes: tuple[int, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and standard deviation over ``axes`` (0 and others) in float64, two passes, a chunk of rows at a time."""
+
+    def mean_of(sums: Iterator[NDArray[Any]]) -> NDArray[np.float64]:
+        over_samples = np.asarray(sum(sums) / len(x))  # first over samples alone: fast, whatever the memory layout
+        return np.asarray(over_samples.mean(axis=tuple(a - 1 for a in axes if a), keepdims=True))
+
+    mean = mean_of(part.sum(axis=0, dtype=np.float64) for part in _chunks(x))
+    return mean, np.sqrt(mean_of(np.square(part - mean).sum(axis=0) for part in _chunks(x)))

@@ -1,0 +1,182 @@
+"""Data sets by name: ``load("mnist")``.
+
+``digits`` is embedded (8x8 handwriting, shipped with scikit-learn; 1,437 training and 360 test samples by
+``dataset.fixed_split``). Any other name is looked for in the folder given (``--data-dir``), in the folder of the
+environment variable COTERIE_DATA, and in a per-user cache; what is offered publicly with a checksum is then downloaded
+into that cache. In each folder the first of these forms counts:
+
+- ``NAME.npz`` with x_train, y_train, x_test, y_test: the form for one's own data, see ``dataset.from_arrays``;
+- ``NAME.npz`` with x, y (or features, labels): split 80/20 by ``dataset.fixed_split``;
+- ``NAME.npz`` with a graph: see ``graphs.graph_from_arrays``;
+- for the known names the publishers' own files, see ``catalogue``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.data.catalogue import FOUR, KNOWN, Found, Known
+from coterie.data.dataset import Dataset, Graph, fixed_split, from_arrays, from_graph
+from coterie.data.download import Progress, fetch
+from coterie.data.formats import Arrays, read_npz
+from coterie.data.graphs import GRAPH_KEYS, graph_from_arrays
+from coterie.protocol.errors import UserError
+
+NAMES: tuple[str, ...] = ("digits", *KNOWN)
+"""Every data set that Coterie knows by name."""
+
+
+def load(
+    name: str,
+    data_dir: str | Path | None = None,
+    *,
+    download: bool = True,
+    progress: Progress | None = None,
+) -> Dataset:
+    """The data set ``name``, one of ``NAMES`` or that of a file ``NAME.npz``, checked.
+
+    data_dir: looked in first.  download: whether a missing set may be fetched.  progress: told of downloads.
+    Raises UserError when the data are not to be had (saying what to put where), or are not what they should be.
+    """
+    if name == "digits":
+        return _digits()
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
+        raise UserError(f"data set {name!r}: a name has letters, digits, '_', '-' and '.' only; known: {_names()}")
+    known = KNOWN.get(name)
+    folders = _folders(data_dir)
+    for folder in folders:
+        found = _find(name, known, folder)
+        if found:
+            return _dataset(name, known, found)
+    if known is None:
+        raise UserError(
+            f"unknown data set {name!r}; known: {_names()}. For your own data put {name}.npz with {', '.join(FOUR)} "
+            f"into {_either(folders)}, or say where it is with --data-dir or COTERIE_DATA"
+        )
+    if known.remote and download:
+        return _dataset(name, known, _download(name, known, folders, progress))
+    raise UserError(_not_there(name, known, folders))
+
+
+def cache_dir() -> Path:
+    """The per-user folder for downloaded data: $XDG_CACHE_HOME/coterie, or what the platform uses in its place."""
+    xdg = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if xdg.is_absolute():  # the specification says to ignore relative ones
+        return xdg / "coterie"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "coterie" / "Cache"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "coterie"
+    return Path.home() / ".cache" / "coterie"
+
+
+def _folders(data_dir: str | Path | None) -> list[Path]:
+    folders = []
+    if data_dir is not None:
+        if not Path(data_dir).is_dir():
+            raise UserError(f"data folder {data_dir} (--data-dir) does not exist or is not a folder")
+        folders.append(Path(data_dir))
+    if os.environ.get("COTERIE_DATA"):
+        folders.append(Path(os.environ["COTERIE_DATA"]))
+    return [*folders, cache_dir()]
+
+
+def _find(name: str, known: Known | None, folder: Path) -> Found | None:
+    path = folder / f"{name}.npz"
+    if path.is_file():
+        arrays = read_npz(path)
+        return (graph_from_arrays(arrays, str(path)) if "x_indptr" in arrays else arrays), str(path)
+    places = known.places if known else ()
+    return next((found for place in places if known and (found := known.read(folder / place))), None)
+
+
+def _download(name: str, known: Known, folders: list[Path], progress: Progress | None) -> Found:
+    target = cache_dir() / known.places[0]
+    try:
+        for remote in known.remote:
+            if not (target / remote.file_name).is_file():
+                fetch(remote, target, progress)
+    except UserError as exc:
+        raise UserError(f"{exc}. {_not_there(name, known, folders)}") from exc
+    found = known.read(target)
+    if found is None:
+        raise UserError(f"data set {name!r}: the files in {target} do not make up the data set; remove that folder")
+    return found
+
+
+def _dataset(name: str, known: Known | None, found: Found) -> Dataset:
+    content, source = found
+    if isinstance(content, Graph):
+        top = int(content.y.max())
+        if known and top >= known.classes:
+            raise UserError(f"data set {name!r} ({source}): y has class {top}, but {name} has {known.classes} classes")
+        return from_graph(name, content, classes=known.classes if known else top + 1, source=source)
+    arrays, split = _four(name, content, source)
+    data = from_arrays(name, *arrays, classes=known.classes if known else None, source=source)
+    if split:
+        return replace(data, source=f"{data.source} (fixed 80/20 split)")
+    have = (len(data.y_train), len(data.y_test))
+    if known and known.samples and have != known.samples:
+        complete = f"{known.samples[0]:,} and {known.samples[1]:,}"
+        return replace(data, source=f"{data.source} (the complete set has {complete})")
+    return data
+
+
+def _four(name: str, arrays: Arrays, source: str) -> tuple[list[Any], bool]:
+    """The four arrays, and whether the split is ours."""
+    if all(key in arrays for key in FOUR):
+        return [arrays[key] for key in FOUR], False
+    for x_key, y_key in (("x", "y"), ("features", "labels")):
+        if x_key in arrays and y_key in arrays:
+            return _split(arrays, x_key, y_key, f"data set {name!r} ({source})"), True
+    raise UserError(
+        f"data set {name!r}: {source} holds {', '.join(sorted(arrays)) or 'nothing'}; it needs {', '.join(FOUR)}, or "
+        f"x and y (split 80/20), or for a graph {', '.join(GRAPH_KEYS)}"
+    )
+
+
+def _split(arrays: Mapping[str, Any], x_key: str, y_key: str, where: str) -> list[Any]:
+    x, y = arrays[x_key], arrays[y_key]
+    if y.ndim == 2 and y.shape[1] > 1:
+        if y.dtype.kind not in "buif" or not (np.isin(y, (0, 1)).all() and (y.sum(axis=1) == 1).all()):
+            raise UserError(f"{where}: {y_key} is {y.shape}; it must be one label a sample, or rows with a single 1")
+        y = y.argmax(axis=1)
+    if x.ndim == 0 or y.shape[:1] != x.shape[:1] or y.size != len(y) or len(y) < 2:
+        raise UserError(f"{where}: {x_key} is {x.shape} and {y_key} {y.shape}; there must be one label for each sample")
+    train, test = fixed_split(y.reshape(-1))
+    return [x[train], y[train], x[test], y[test]]
+
+
+def _digits() -> Dataset:
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    train, test = fixed_split(y)
+    x = x.reshape(-1, 8, 8).astype(np.uint8)
+    return from_arrays("digits", x[train], y[train], x[test], y[test], classes=10, source="scikit-learn, embedded")
+
+
+def _names() -> str:
+    return ", ".join(NAMES)
+
+
+def _either(folders: list[Path]) -> str:
+    return " or ".join(f"{folder}{'' if folder.is_dir() else ' (not there yet)'}" for folder in folders)
+
+
+def _not_there(name: str, known: Known, folders: list[Path]) -> str:
+    files = ", ".join(f"{known.places[0]}/{remote.file_name}" for remote in known.remote)
+    address = f" from {known.remote[0].url.rpartition('/')[0]}/" if known.remote else ""
+    return (
+        f"Data set {name!r} is not in {_either(folders)}: put {name}.npz there, or "
+        f"{known.by_hand or files + address}. --data-dir or COTERIE_DATA name another folder; the data set 'digits' "
+        "needs no files"
+    )

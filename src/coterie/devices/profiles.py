@@ -1,0 +1,263 @@
+"""Device profiles: how fast a device computes and talks, how often it is there, what it costs in energy.
+
+Virtual time and energy of a simulation follow from these numbers and from nominal work (bytes, floating-point
+operations, reference seconds) alone, so that they are known beforehand and repeat exactly.
+
+Named fleets, see :func:`fleet`:
+
+``uniform``    all clients the same ordinary device, always there
+``paper``      FedCAPrivacy, section VI: d uniform in [0.2, 1] a client is its share of compute and bandwidth, and of
+               the local epochs E_i = d * E_m, so that all clients train for the same time
+``mobile``     half phones (tier A), a fifth each of tablets (B) and laptops (C), a tenth edge boxes (D), each with
+               log-normal spread sigma = .35; there 90 % of the time, lost in 2 % of the rounds
+``slow_tail``  nine tenths as in ``uniform``, one tenth stragglers that are ten times slower in everything
+``FILE.toml``  one's own: tables ``[[device]]`` with the fields of Profile and, optionally, ``share`` (relative number
+               of clients, default 1) and ``spread`` (sigma of the log-normal factor on each speed, default 0)
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.protocol.errors import UserError
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One device. Speeds are sustained ones while training small models, not peaks.
+
+    compute_flops_per_s: floating-point operations a second in training.
+    up_bytes_per_s, down_bytes_per_s: bandwidth from and to the device.  latency_s: of one message, either way.
+    availability: probability in (0, 1] of being there when a round begins.
+    dropout: probability in [0, 1) of vanishing in the middle of a round.
+    crypto_speed: speed in cryptography relative to one core of a current x86 server (nominal seconds are its).
+    budget: d of FedCAPrivacy, the share in (0, 1] of the largest number of local epochs that the device does.
+    compute_watts, radio_watts: power drawn above idle while it computes, and while it sends or receives.
+    """
+
+    name: str
+    compute_flops_per_s: float
+    up_bytes_per_s: float
+    down_bytes_per_s: float
+    latency_s: float = 0.05
+    availability: float = 1.0
+    dropout: float = 0.0
+    crypto_speed: float = 1.0
+    budget: float = 1.0
+    compute_watts: float = 10.0
+    radio_watts: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise UserError(f"device profile: name is {self.name!r}; it must be a text")
+        for key, (allowed, words) in _RANGES.items():
+            value = getattr(self, key)
+            number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            if not (number and allowed(value)):
+                raise UserError(f"device profile {self.name!r}: {key} is {value!r}; it must be a number {words}")
+
+
+_Range = tuple[Callable[[float], bool], str]
+_POSITIVE: _Range = (lambda v: v > 0, "above 0")
+_NOT_NEGATIVE: _Range = (lambda v: v >= 0, "of at least 0")
+_SHARE: _Range = (lambda v: 0 < v <= 1, "above 0 and at most 1")
+_RANGES: dict[str, _Range] = {
+    "compute_flops_per_s": _POSITIVE,
+    "up_bytes_per_s": _POSITIVE,
+    "down_bytes_per_s": _POSITIVE,
+    "latency_s": _NOT_NEGATIVE,
+    "availability": _SHARE,
+    "dropout": (lambda v: 0 <= v < 1, "of at least 0 and below 1"),
+    "crypto_speed": _POSITIVE,
+    "budget": _SHARE,
+    "compute_watts": _NOT_NEGATIVE,
+    "radio_watts": _NOT_NEGATIVE,
+}
+
+
+def seconds_down(profile: Profile, size: float) -> float:
+    """Seconds until a message of ``size`` bytes has reached the device."""
+    return profile.latency_s + size / profile.down_bytes_per_s
+
+
+def seconds_up(profile: Profile, size: float) -> float:
+    """Seconds until a message of ``size`` bytes from the device has arrived."""
+    return profile.latency_s + size / profile.up_bytes_per_s
+
+
+def seconds_train(profile: Profile, flops_per_sample: float, samples: float) -> float:
+    """Seconds of training; samples counts every pass (samples of the client times local epochs)."""
+    return flops_per_sample * samples / profile.compute_flops_per_s
+
+
+def seconds_crypto(profile: Profile, nominal_s: float) -> float:
+    """Seconds for cryptography that takes ``nominal_s`` on the reference core."""
+    return nominal_s / profile.crypto_speed
+
+
+def joules(profile: Profile, compute_s: float, radio_s: float) -> float:
+    """Nominal energy above idle: compute_s seconds of training or cryptography, radio_s seconds of transfer."""
+    return profile.compute_watts * compute_s + profile.radio_watts * radio_s
+
+
+def is_available(profile: Profile, rng: np.random.Generator) -> bool:
+    """One draw: is the device there when the round begins?"""
+    return bool(rng.random() < profile.availability)
+
+
+def drops_out(profile: Profile, rng: np.random.Generator) -> bool:
+    """One draw: does the device vanish in the middle of the round?"""
+    return bool(rng.random() < profile.dropout)
+
+
+SERVER = Profile(
+    "server",
+    compute_flops_per_s=500e9,
+    up_bytes_per_s=125e6,  # 1 Gbit/s
+    down_bytes_per_s=125e6,
+    latency_s=0.005,
+    compute_watts=150.0,
+    radio_watts=5.0,
+)
+"""Aggregators, helpers and key authorities: one core of the reference server for cryptography, never away."""
+
+_ORDINARY = Profile("ordinary", compute_flops_per_s=20e9, up_bytes_per_s=2.5e6, down_bytes_per_s=10e6, crypto_speed=0.5)
+
+
+@dataclass(frozen=True)
+class Tier:
+    """A kind of device in a fleet. share: relative number.  spread: sigma of the log-normal factor on each speed."""
+
+    profile: Profile
+    share: float = 1.0
+    spread: float = 0.0
+
+
+_MOBILE = {"availability": 0.9, "dropout": 0.02}
+_TIERS: dict[str, tuple[Tier, ...]] = {
+    "uniform": (Tier(_ORDINARY),),
+    "mobile": (
+        Tier(Profile("A phone", 5e9, 1e6, 4e6, 0.08, crypto_speed=0.3, compute_watts=3.0, **_MOBILE), 0.5, 0.35),
+        Tier(Profile("B tablet", 10e9, 2.5e6, 8e6, 0.04, crypto_speed=0.4, compute_watts=5.0, **_MOBILE), 0.2, 0.35),
+        Tier(Profile("C laptop", 40e9, 5e6, 12.5e6, 0.02, crypto_speed=0.8, compute_watts=20.0, **_MOBILE), 0.2, 0.35),
+        Tier(
+            Profile("D edge", 100e9, 12.5e6, 12.5e6, 0.01, crypto_speed=0.5, compute_watts=15.0, **_MOBILE), 0.1, 0.35
+        ),
+    ),
+    "slow_tail": (
+        Tier(_ORDINARY, 0.9),
+        Tier(
+            replace(
+                _ORDINARY,
+                name="straggler",
+                compute_flops_per_s=_ORDINARY.compute_flops_per_s / 10,
+                up_bytes_per_s=_ORDINARY.up_bytes_per_s / 10,
+                down_bytes_per_s=_ORDINARY.down_bytes_per_s / 10,
+                latency_s=_ORDINARY.latency_s * 10,
+                crypto_speed=_ORDINARY.crypto_speed / 10,
+            ),
+            0.1,
+        ),
+    ),
+}
+
+FLEETS: tuple[str, ...] = ("uniform", "paper", "mobile", "slow_tail")
+"""Every fleet that has a name; ``fleet`` also takes the path of a ``.toml`` file."""
+
+
+def fleet(name: str, clients: int, seed: int) -> tuple[Profile, ...]:
+    """The profiles of ``clients`` clients; the numbers of each tier are exact, who is what follows from the seed.
+
+    Raises UserError for an unknown name, and for a file that cannot be read or describes no valid devices.
+    """
+    for key, value, least in (("clients", clients, 1), ("seed", seed, 0)):
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+            raise UserError(f"fleet {name!r}: {key} is {value!r}; it must be a whole number of at least {least}")
+    rng = np.random.default_rng([seed, 0xDE71CE])
+    if name == "paper":
+        return tuple(_scaled(_ORDINARY, float(d)) for d in rng.uniform(0.2, 1.0, clients))
+    if name.endswith(".toml"):
+        return _from_tiers(_read(Path(name)), clients, rng)
+    if name not in _TIERS:
+        raise UserError(f"unknown devices {name!r}; use {', '.join(FLEETS)}, or the path of a .toml file")
+    return _from_tiers(_TIERS[name], clients, rng)
+
+
+def _scaled(profile: Profile, d: float) -> Profile:
+    return replace(
+        profile,
+        compute_flops_per_s=profile.compute_flops_per_s * d,
+        up_bytes_per_s=profile.up_bytes_per_s * d,
+        down_bytes_per_s=profile.down_bytes_per_s * d,
+        budget=d,
+    )
+
+
+def _from_tiers(tiers: tuple[Tier, ...], clients: int, rng: np.random.Generator) -> tuple[Profile, ...]:
+    sizes = _sizes(np.array([tier.share for tier in tiers]), clients)
+    which = rng.permutation(np.repeat(np.arange(len(tiers)), sizes))
+    factors = np.exp(rng.standard_normal((clients, 3)) * [[tiers[i].spread] for i in which])
+    return tuple(_spread(tiers[i].profile, *map(float, row)) for i, row in zip(which, factors, strict=True))
+
+
+def _spread(profile: Profile, compute: float, up: float, down: float) -> Profile:
+    return replace(
+        profile,
+        compute_flops_per_s=profile.compute_flops_per_s * compute,
+        up_bytes_per_s=profile.up_bytes_per_s * up,
+        down_bytes_per_s=profile.down_bytes_per_s * down,
+    )
+
+
+def _sizes(shares: NDArray[np.float64], clients: int) -> NDArray[np.int64]:
+    """Nearest whole numbers to the shares; every tier has a client where there are enough for all."""
+    quota = clients * shares / shares.sum()
+    sizes: NDArray[np.int64] = np.maximum(np.floor(quota), 1 if clients >= len(shares) else 0).astype(np.int64)
+    while missing := clients - int(sizes.sum()):
+        step = 1 if missing > 0 else -1
+        error = np.where((step > 0) | (sizes > 1), step * (quota - sizes), -np.inf)
+        sizes[error.argmax()] += step
+    return sizes
+
+
+def _read(path: Path) -> tuple[Tier, ...]:
+    try:
+        with path.open("rb") as file:
+            content = tomllib.load(file)
+    except (OSError, ValueError) as exc:  # ValueError: no TOML, or no UTF-8
+        raise UserError(f"device file {path} cannot be read: {exc}") from exc
+    devices = content.get("device")
+    if set(content) != {"device"} or not isinstance(devices, list) or not devices:
+        raise UserError(f"device file {path} must hold one or more tables [[device]] and nothing else")
+    return tuple(_tier(path, i, table) for i, table in enumerate(devices, 1))
+
+
+def _tier(path: Path, number: int, table: Any) -> Tier:
+    where = f"device file {path}, device {number}"
+    if not isinstance(table, dict):
+        raise UserError(f"{where}: must be a table [[device]]")
+    known = {field.name: field.default is MISSING for field in fields(Profile)}
+    unknown = set(table) - set(known) - {"share", "spread"}
+    missing = {key for key, required in known.items() if required} - set(table)
+    if unknown or missing:
+        problem = f"unknown {', '.join(sorted(unknown))}" if unknown else f"missing {', '.join(sorted(missing))}"
+        raise UserError(f"{where}: {problem}; the fields are {', '.join(known)}, share, spread")
+    share, spread = table.get("share", 1.0), table.get("spread", 0.0)
+    for key, value, most in (("share", share, math.inf), ("spread", spread, 3.0)):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most or value == math.inf:
+            raise UserError(f"{where}: {key} is {value!r}; it must be a number from 0{'' if most > 3 else ' to 3'}")
+    if share == 0:
+        raise UserError(f"{where}: share is 0; leave the device out instead")
+    try:
+        profile = Profile(**{key: value for key, value in table.items() if key in known})
+    except UserError as exc:
+        raise UserError(f"{where}: {exc}") from exc
+    return Tier(profile, float(share), float(spread))

@@ -1,0 +1,212 @@
+"""Device profiles: closed forms for time and energy, fleets as documented, files of one's own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import kstest
+
+from coterie.devices import (
+    FLEETS,
+    SERVER,
+    Profile,
+    drops_out,
+    fleet,
+    is_available,
+    joules,
+    seconds_crypto,
+    seconds_down,
+    seconds_train,
+    seconds_up,
+)
+from coterie.protocol.errors import UserError
+
+PI = Profile("pi", 2e9, 1e6, 4e6, latency_s=0.1, crypto_speed=0.25, compute_watts=6.0, radio_watts=2.0)
+
+
+def test_times_and_energy_by_hand() -> None:
+    assert seconds_up(PI, 3_000_000) == pytest.approx(0.1 + 3)
+    assert seconds_down(PI, 2_000_000) == pytest.approx(0.1 + 0.5)
+    assert seconds_up(PI, 0) == seconds_down(PI, 0) == 0.1
+    assert seconds_train(PI, 1e6, 5 * 600) == pytest.approx(1.5)
+    assert seconds_crypto(PI, 2.5) == pytest.approx(10)
+    assert joules(PI, compute_s=1.5, radio_s=3.1) == pytest.approx(6 * 1.5 + 2 * 3.1)
+
+
+def test_draws_have_their_probabilities() -> None:
+    device = dataclasses.replace(PI, availability=0.9, dropout=0.02)
+    rng = np.random.default_rng(0)
+    n = 40_000
+    there = np.mean([is_available(device, rng) for _ in range(n)])
+    lost = np.mean([drops_out(device, rng) for _ in range(n)])
+    assert abs(there - 0.9) < 5 * np.sqrt(0.9 * 0.1 / n)
+    assert abs(lost - 0.02) < 5 * np.sqrt(0.02 * 0.98 / n)
+    assert all(is_available(PI, rng) and not drops_out(PI, rng) for _ in range(1000))  # 1 and 0 are certain
+
+
+@pytest.mark.parametrize("name", FLEETS)
+def test_fleets_repeat_and_follow_the_seed(name: str) -> None:
+    assert fleet(name, 25, 3) == fleet(name, 25, 3)
+    assert all(isinstance(profile, Profile) for profile in fleet(name, 1, 0))
+    if name != "uniform":
+        assert fleet(name, 25, 3) != fleet(name, 25, 4)
+
+
+def test_uniform_is_one_device_always_there() -> None:
+    devices = fleet("uniform", 40, 0)
+    assert len(devices) == 40
+    assert len(set(devices)) == 1
+    assert (devices[0].availability, devices[0].dropout, devices[0].budget) == (1, 0, 1)
+
+
+def test_paper_fleet_is_uniform_between_a_fifth_and_one() -> None:
+    """FedCAPrivacy: d ~ U[0.2, 1] scales compute, bandwidth and epochs alike, so all train for the same time."""
+    devices, whole = fleet("paper", 4000, 1), fleet("uniform", 1, 0)[0]
+    d = np.array([device.budget for device in devices])
+    assert kstest(d, "uniform", args=(0.2, 0.8)).pvalue > 1e-3
+    for field in ("compute_flops_per_s", "up_bytes_per_s", "down_bytes_per_s"):
+        np.testing.assert_allclose([getattr(device, field) / getattr(whole, field) for device in devices], d)
+    times = [seconds_train(device, 1e6, device.budget * 5 * 600) for device in devices]
+    np.testing.assert_allclose(times, seconds_train(whole, 1e6, 5 * 600))
+
+
+def test_mobile_fleet_has_its_tiers() -> None:
+    devices = fleet("mobile", 1000, 2)
+    assert Counter(device.name for device in devices) == {
+        "A phone": 500,
+        "B tablet": 200,
+        "C laptop": 200,
+        "D edge": 100,
+    }
+    assert {(device.availability, device.dropout) for device in devices} == {(0.9, 0.02)}
+    phones = np.log([[d.compute_flops_per_s, d.up_bytes_per_s] for d in devices if d.name == "A phone"])
+    np.testing.assert_allclose(phones.mean(axis=0), np.log([5e9, 1e6]), atol=5 * 0.35 / np.sqrt(500))
+    np.testing.assert_allclose(phones.std(axis=0), 0.35, rtol=0.2)
+    assert abs(np.corrcoef(phones.T)[0, 1]) < 0.25  # compute and bandwidth vary on their own
+    assert [device.name for device in devices] != sorted(device.name for device in devices)
+
+
+def test_slow_tail_has_a_tenth_ten_times_slower() -> None:
+    devices = fleet("slow_tail", 50, 0)
+    slow = [device for device in devices if device.name == "straggler"]
+    quick = next(device for device in devices if device.name != "straggler")
+    assert len(slow) == 5
+    for device in slow:
+        assert seconds_up(device, 1e7) == pytest.approx(10 * seconds_up(quick, 1e7))
+        assert seconds_down(device, 1e7) == pytest.approx(10 * seconds_down(quick, 1e7))
+        assert seconds_train(device, 1e6, 600) == pytest.approx(10 * seconds_train(quick, 1e6, 600))
+        assert seconds_crypto(device, 1) == pytest.approx(10 * seconds_crypto(quick, 1))
+    assert sum(device.name == "straggler" for device in fleet("slow_tail", 3, 0)) == 1  # never without one
+
+
+@given(clients=st.integers(1, 200), shares=st.lists(st.integers(1, 50), min_size=1, max_size=6))
+@settings(max_examples=60, deadline=None)
+def test_numbers_of_a_tier_are_nearest_to_its_share(
+    tmp_path_factory: pytest.TempPathFactory, clients: int, shares: list[int]
+) -> None:
+    path = tmp_path_factory.mktemp("fleet") / "own.toml"
+    path.write_text("".join(table(name=f"'t{i}'", share=share) for i, share in enumerate(shares)))
+    counts = Counter(device.name for device in fleet(str(path), clients, 0))
+    assert counts.total() == clients
+    if clients >= len(shares):
+        assert len(counts) == len(shares)
+        for i, share in enumerate(shares):
+            quota = clients * share / sum(shares)
+            assert counts[f"t{i}"] < max(quota, 1) + 1
+            assert counts[f"t{i}"] > quota - len(shares)
+
+
+def test_the_server_is_quick_and_always_there() -> None:
+    assert SERVER.availability == 1
+    assert SERVER.dropout == 0
+    for device in (device for name in FLEETS for device in fleet(name, 30, 0)):
+        assert seconds_down(SERVER, 1e6) < seconds_down(device, 1e6)
+        assert SERVER.compute_flops_per_s > device.compute_flops_per_s
+
+
+# One's own devices
+
+
+def table(**changes: object) -> str:
+    fields = {"name": "'pi'", "compute_flops_per_s": 2e9, "up_bytes_per_s": 1_000_000, "down_bytes_per_s": 4e6}
+    lines = [f"{key} = {value}" for key, value in {**fields, **changes}.items() if value is not None]
+    return "\n".join(["[[device]]", *lines, ""])
+
+
+def test_own_file(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(
+        table(latency_s=0.1, crypto_speed=0.25, compute_watts=6, radio_watts=2.0)
+        + table(name="'big'", share=3, spread=0.5)
+    )
+    devices = fleet(str(path), 8, 5)
+    assert Counter(device.name for device in devices) == {"pi": 2, "big": 6}
+    assert next(device for device in devices if device.name == "pi") == PI
+    assert len({device.up_bytes_per_s for device in devices if device.name == "big"}) == 6
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"must hold one or more tables \[\[device\]\]"),
+        ("device = 3", r"must hold one or more tables \[\[device\]\]"),
+        ("device = []", r"must hold one or more tables \[\[device\]\]"),
+        ("device = [1]", "device 1: must be a table"),
+        ("[device]\nname = 'x'", r"must hold one or more tables \[\[device\]\]"),
+        ("colour = 'red'\n" + table(), "nothing else"),
+        ("[[device]", "cannot be read"),
+        (table(up_bytes_per_s=None), "device 1: missing up_bytes_per_s; the fields are name, compute_flops_per_s"),
+        (table() + table(upload=3), "device 2: unknown upload; the fields are"),
+        (table(name=3), "device 1: .*name is 3"),
+        (table(name="''"), "it must be a text"),
+        (table(compute_flops_per_s="'fast'"), "compute_flops_per_s is 'fast'"),
+        (table(compute_flops_per_s="true"), "compute_flops_per_s is True"),
+        (table(compute_flops_per_s=0), "must be a number above 0"),
+        (table(up_bytes_per_s="inf"), "up_bytes_per_s is inf"),
+        (table(down_bytes_per_s="nan"), "down_bytes_per_s is nan"),
+        (table(latency_s=-1), "latency_s is -1"),
+        (table(availability=0), "availability is 0; it must be a number above 0 and at most 1"),
+        (table(availability=1.5), "availability is 1.5"),
+        (table(dropout=1), "dropout is 1; it must be a number of at least 0 and below 1"),
+        (table(budget=0), "budget is 0"),
+        (table(crypto_speed=-2), "crypto_speed is -2"),
+        (table(compute_watts=-1), "compute_watts is -1"),
+        (table(share=-1), "share is -1"),
+        (table(share=0), "share is 0"),
+        (table(share="inf"), "share is inf"),
+        (table(share="nan"), "share is nan"),
+        (table(spread=9), "spread is 9; it must be a number from 0 to 3"),
+    ],
+)
+def test_files_that_are_refused(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=message) as error:
+        fleet(str(path), 3, 0)
+    assert str(path) in str(error.value)
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "folder.toml").mkdir()
+    for name in ("none.toml", "bytes.toml", "folder.toml"):
+        with pytest.raises(UserError, match="cannot be read"):
+            fleet(str(tmp_path / name), 3, 0)
+
+
+def test_other_mistakes() -> None:
+    with pytest.raises(UserError, match="unknown devices 'fast'; use uniform, paper, mobile, slow_tail, or the path"):
+        fleet("fast", 3, 0)
+    for clients in (0, -1, 2.5, True):
+        with pytest.raises(UserError, match="clients is"):
+            fleet("uniform", clients, 0)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="seed is -1"):
+        fleet("uniform", 3, -1)
+    with pytest.raises(UserError, match="device profile 'x': up_bytes_per_s"):
+        Profile("x", 1e9, -1.0, 1.0)
