@@ -1,0 +1,136 @@
+"""Sums and means of models that do not depend on the order in which the models arrive.
+
+Floating-point addition depends on its order, and who answers first must not decide a result. So sums are kept as two
+float64 numbers, a total and what rounding took from it (the error-free two-sum of Knuth). For float32 weights times
+whole sample counts the pair is exact, and so the same in every order and rounded once at the end, as long as the
+non-zero magnitudes in one coordinate span less than 2^50 and samples times models stay below 2^34. Sums of whole
+numbers below 2^53 are exact in any case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.protocol.errors import UserError
+
+_BLOCK = 8192  # coordinates at a time, so that the passes of one addition stay in the cache
+
+
+class Sum:
+    """A running sum of (size,) vectors; ``count`` says how many went in."""
+
+    def __init__(self, size: int) -> None:
+        if size < 1:
+            raise UserError(f"a sum needs vectors of at least one coordinate, not {size}")
+        self.count = 0
+        self._total = np.zeros(size)
+        self._lost = np.zeros(size)
+
+    def take(self, values: NDArray[Any], factor: float = 1.0) -> None:
+        """Add ``factor * values``; values: (size,) finite real numbers. Raises UserError otherwise."""
+        values = np.asarray(values)
+        if values.shape != self._total.shape or values.dtype.kind not in "fiub":
+            raise UserError(
+                f"expected {len(self._total)} real numbers, got shape {values.shape} of {values.dtype}: "
+                "are all models of one shape?"
+            )
+        if not np.isfinite(values).all() or not np.isfinite(factor):
+            raise UserError("a vector with NaN or infinity cannot be added: leave that client out")
+        for lo in range(0, len(values), _BLOCK):
+            part = slice(lo, lo + _BLOCK)
+            total, term = self._total[part], values[part] * np.float64(factor)
+            new = total + term
+            shift = new - total
+            self._lost[part] += (total - (new - shift)) + (term - shift)  # exactly what new lacks
+            total[:] = new
+        self.count += 1
+
+    def value(self) -> NDArray[np.float64]:
+        """The sum, (size,) float64."""
+        return self._total + self._lost
+
+
+class WeightedMean:
+    """The mean of models weighted by samples, eq. (2) of "FedCAPrivacy" (FedAvg), one model at a time."""
+
+    def __init__(self, size: int) -> None:
+        self._sum = Sum(size)
+        self.samples = 0
+
+    @property
+    def count(self) -> int:
+        """How many models went in."""
+        return self._sum.count
+
+    def take(self, weights: NDArray[Any], samples: int = 1) -> None:
+        """Add one model: (size,) real, trained on ``samples`` >= 1 samples. Raises UserError for anything else."""
+        if isinstance(samples, bool) or not isinstance(samples, int | np.integer) or samples < 1:
+            raise UserError(f"a model's weight must be a whole number of samples of at least 1, not {samples!r}")
+        self._sum.take(weights, int(samples))
+        self.samples += int(samples)
+
+    def mean(self) -> NDArray[np.float64]:
+        """(size,) float64. Raises UserError where no model was taken."""
+        if not self.samples:
+            raise UserError("the mean of no models does not exist: check that some client answered")
+        return self._sum.value() / self.samples
+
+
+def cluster_sums(
+    rows: Iterable[NDArray[Any]], membership: NDArray[np.bool_]
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Eq. (9) without its division: per-cluster sums and the number of members.
+
+    rows: n vectors (d,) real, as an (n, d) array or one at a time.  membership: (n, c) bool, phi.
+    Returns ``(sums (c, d) float64, counts (c,) int64)``; a cluster that is nobody's has sum 0 and count 0.
+    Raises UserError where the number of rows or their lengths do not fit.
+    """
+    phi = _membership(membership)
+    sums: list[Sum] = []
+    seen = 0
+    for row in rows:
+        sums = sums or [Sum(len(row)) for _ in range(phi.shape[1])]
+        if seen == len(phi):
+            raise UserError(f"more rows than the {len(phi)} of the membership matrix")
+        for k in np.flatnonzero(phi[seen]):
+            sums[k].take(row)
+        seen += 1
+    if seen != len(phi):
+        raise UserError(f"{seen} rows for the {len(phi)} of the membership matrix")
+    return np.stack([s.value() for s in sums]), phi.sum(axis=0, dtype=np.int64)
+
+
+def cluster_means(sums: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.float64]:
+    """Eq. (9): sums (c, d) over counts (c,), (c, d) float64. Raises UserError for an empty cluster: drop it first."""
+    sums, counts = np.asarray(sums, dtype=np.float64), np.asarray(counts)
+    if sums.ndim != 2 or counts.shape != sums.shape[:1]:
+        raise UserError(f"sums of shape {sums.shape} and counts of shape {counts.shape} do not belong together")
+    if (counts < 1).any():
+        raise UserError(f"cluster {int(np.flatnonzero(counts < 1)[0])} has no members, so it has no mean: drop it")
+    return np.asarray(sums / counts[:, None], dtype=np.float64)
+
+
+def mean_of_clusters(models: Iterable[NDArray[Any]]) -> NDArray[np.float64]:
+    """Eq. (11): a participant's next model, the plain mean of the models (d,) of its clusters; (d,) float64.
+
+    Raises UserError for no models, and for models of unequal length.
+    """
+    members = [np.asarray(model, dtype=np.float64) for model in models]
+    if not members:
+        raise UserError("a participant without a cluster model has nothing to average: let it keep its own model")
+    if len({member.shape for member in members}) != 1 or members[0].ndim != 1:
+        raise UserError(f"expected models of one length, got shapes {sorted({m.shape for m in members})}")
+    return np.asarray(np.mean(members, axis=0))
+
+
+def _membership(membership: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    phi = np.asarray(membership)
+    if phi.ndim != 2 or 0 in phi.shape or not np.isin(phi, (0, 1)).all():
+        raise UserError(
+            f"membership must be a non-empty (clients, clusters) matrix of 0 and 1, not of shape {phi.shape}"
+        )
+    return phi.astype(np.bool_)

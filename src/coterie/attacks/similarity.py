@@ -1,0 +1,103 @@
+"""Who resembles whom, from the clustering label matrix.
+
+Who: the business server of FedCAPrivacy, honest but curious. On: phi, which the cloud service provider returns and the
+server turns back into identities with its own permutation, in order to distribute the models. It proves that the
+server learns exactly the similarity between participants that the paper promises to hide from the aggregator.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+from sklearn.metrics import adjusted_rand_score
+
+from coterie.attacks.label_shares import shares
+from coterie.attacks.result import Result, real_rows, shuffled_sd
+from coterie.protocol.errors import UserError
+
+
+def similar_pairs(membership: NDArray[Any]) -> NDArray[np.float64]:
+    """phi (n, c) by identity -> (n, n) guess of similarity in [0, 1]: shared clusters over all clusters of a pair."""
+    phi = real_rows("membership", membership)
+    if not np.isin(phi, (0, 1)).all():
+        raise UserError("membership must hold 0 and 1 only")
+    shared = phi @ phi.T
+    size = phi.sum(axis=1)
+    either = size[:, None] + size - shared
+    return np.asarray(shared / np.where(either > 0, either, 1.0))
+
+
+def pair_correlation(guess: NDArray[Any], label_counts: NDArray[Any]) -> Result:
+    """Pearson correlation of `similar_pairs` with the cosine of label counts (n, classes), over all pairs of clients.
+
+    Chance is 0, the mean over random relabellings of the clients. A constant guess (one cluster for all) scores 0.
+    """
+    truth = shares(label_counts)
+    truth = truth / np.linalg.norm(truth, axis=1, keepdims=True)
+    cosine, guess = truth @ truth.T, _pairs(guess, len(truth))
+    upper = np.triu_indices(len(cosine), 1)
+    if np.ptp(cosine[upper]) < 1e-12:
+        raise UserError("all clients have the same label shares: there is no similarity to find")
+
+    target = cosine[upper] - cosine[upper].mean()
+    centred = guess - guess[upper].mean()
+    norm = float(np.linalg.norm(target) * np.linalg.norm(centred[upper])) if np.ptp(guess[upper]) else np.inf
+
+    def score(order: NDArray[np.intp]) -> float:
+        return float(centred[np.ix_(order, order)][upper] @ target) / norm
+
+    n = len(cosine)
+    value = score(np.arange(n))
+    return Result("correlation with label similarity of pairs", value, 0.0, 1.0, n, shuffled_sd(score, n))
+
+
+def pair_auc(guess: NDArray[Any], groups: NDArray[Any]) -> Result:
+    """Area under the ROC curve of `similar_pairs` as a test for "both clients are of one group"; groups: (n,) labels.
+
+    Chance is 0.5, also what a constant guess scores.
+    """
+    groups = np.asarray(groups).ravel()
+    guess = _pairs(guess, len(groups))
+    upper = np.triu_indices(len(groups), 1)
+    same = (groups[:, None] == groups)[upper]
+    if same.all() or not same.any():
+        raise UserError("an ROC curve needs pairs of one group and pairs of two groups")
+
+    ranks = np.zeros_like(guess)
+    ranks[upper] = rankdata(guess[upper])  # the Mann-Whitney form of the area, ties counting half
+    ranks += ranks.T
+    hits, misses = int(same.sum()), int((~same).sum())
+
+    def score(order: NDArray[np.intp]) -> float:
+        rank_sum = float(ranks[np.ix_(order, order)][upper][same].sum())
+        return (rank_sum - hits * (hits + 1) / 2) / (hits * misses)
+
+    n = len(groups)
+    return Result("AUC for pairs of one group", score(np.arange(n)), 0.5, 1.0, n, shuffled_sd(score, n))
+
+
+def group_ari(membership: NDArray[Any], groups: NDArray[Any]) -> Result:
+    """Adjusted Rand index between the clients' sets of clusters (equal rows of phi are one group) and ``groups`` (n,).
+
+    Chance is 0; 1 means that phi gives the groups away completely.
+    """
+    phi, groups = real_rows("membership", membership), np.asarray(groups)
+    if groups.shape != (len(phi),):
+        raise UserError(f"groups must have shape ({len(phi)},), not {groups.shape}")
+    found = np.unique(phi, axis=0, return_inverse=True)[1].reshape(-1)
+
+    def score(order: NDArray[np.intp]) -> float:
+        return float(adjusted_rand_score(groups, found[order]))
+
+    n = len(phi)
+    return Result("adjusted Rand index with the groups", score(np.arange(n)), 0.0, 1.0, n, shuffled_sd(score, n))
+
+
+def _pairs(guess: NDArray[Any], n: int) -> NDArray[np.float64]:
+    matrix = real_rows("guess", guess)
+    if matrix.shape != (n, n) or n < 3:
+        raise UserError(f"expected the similarities of {n} clients (at least 3) as a square matrix, not {matrix.shape}")
+    return matrix

@@ -1,0 +1,81 @@
+"""When to cluster: the dynamic frequency with iteration-based decay (DFD) of "FedCAPrivacy", section IV-A.
+
+Rounds count from 1. In round r a coin decides, with probability 1 / (1 + alpha r); round 1 always clusters
+(algorithm 1). The coin is an argument, so that whoever holds the randomness keeps it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from coterie.protocol.errors import UserError
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Cluster in every ``every``-th round (1, 1 + every, ...), there with probability 1 / (1 + alpha r).
+
+    alpha: decay factor >= 0; 0 is certainty.  every: the clustering interval, delta in the paper's figure 3.
+    """
+
+    alpha: float = 0.0
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.alpha, int | float) and 0 <= self.alpha < math.inf):
+            raise UserError(f"alpha must be a finite number of at least 0, not {self.alpha!r}")
+        if isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 1:
+            raise UserError(f"the clustering interval must be a whole number of at least 1, not {self.every!r}")
+
+    def probability(self, r: int) -> float:
+        """Probability that round r >= 1 clusters."""
+        if r < 1:
+            raise UserError(f"rounds count from 1, not from {r}")
+        if r == 1:
+            return 1.0  # algorithm 1: there is nothing to reuse yet
+        return 1 / (1 + self.alpha * r) if (r - 1) % self.every == 0 else 0.0
+
+    def clusters_now(self, r: int, coin: float) -> bool:
+        """Whether round r clusters, for a coin uniform in [0, 1)."""
+        if not 0 <= coin < 1:
+            raise UserError(f"the coin must lie in [0, 1), not be {coin!r}")
+        return coin < self.probability(r)
+
+    def expected_events(self, rounds: int) -> float:
+        """Expected number of clusterings in rounds 1 to ``rounds``."""
+        return math.fsum(self.probability(r) for r in range(1, rounds + 1))
+
+    def sd_events(self, rounds: int) -> float:
+        """Standard deviation of that number (the coins are independent)."""
+        return math.sqrt(math.fsum(p * (1 - p) for p in map(self.probability, range(1, rounds + 1))))
+
+
+def clusters_now(r: int, alpha: float, coin: float) -> bool:
+    """Whether round r (from 1) clusters under the paper's decay: Pr = 1 / (1 + alpha r), certain at r = 1."""
+    return Schedule(alpha).clusters_now(r, coin)
+
+
+def expected_events(alpha: float, rounds: int) -> float:
+    """Expected number of clusterings in ``rounds`` rounds of decay ``alpha``: 1 + the sum over r = 2.. of its Pr."""
+    return Schedule(alpha).expected_events(rounds)
+
+
+def sd_events(alpha: float, rounds: int) -> float:
+    """Standard deviation of the number of clusterings in ``rounds`` rounds of decay ``alpha``."""
+    return Schedule(alpha).sd_events(rounds)
+
+
+def parse_schedule(text: str, alpha: float) -> Schedule:
+    """``decay`` (the paper's, with ``alpha``), ``always`` (alpha = 0) or ``every:DELTA``; UserError for others.
+
+    The paper calls clustering in every round "alpha = 1", but its formula gives that for alpha = 0.
+    """
+    kind, colon, interval = text.partition(":")
+    if text == "decay":
+        return Schedule(alpha)
+    if text == "always":
+        return Schedule()
+    if kind == "every" and colon and interval.isascii() and interval.isdigit():
+        return Schedule(every=int(interval))
+    raise UserError(f"unknown clustering schedule {text!r}: use 'decay', 'always' or 'every:DELTA', e.g. 'every:10'")

@@ -1,0 +1,210 @@
+"""Oblivious spectral clustering, algorithm 2 of "FedCAPrivacy": soft clusters from distances between shuffled rows.
+
+Departures from the printed algorithm (``literal=True`` keeps its text; on planted clusters it then fails):
+
+- D is the diagonal of the row sums of A. Printed ``diag(A)`` is the identity, because A has ones there.
+- U holds the eigenvectors of the *smallest* eigenvalues of L_norm. Printed ``[:, -c:]`` takes the largest, which is
+  right for A but not for its Laplacian.
+- The centre epsilon_k is the mean *row* of a cluster. Printed ``mean(E_norm[labels == k])`` is one number.
+- The paper's epsilon_k (a centre) and epsilon_j (a threshold) are called ``centre`` and ``budget``.
+
+What must not matter does not: the rows are put into an order that follows from the distances alone before anything is
+computed, and all of it runs on one thread, so a shuffle of the input gives the same clusters bit for bit.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+from threadpoolctl import threadpool_limits
+
+from coterie.clustering.affinity import (
+    Gamma,
+    Kernel,
+    affinity,
+    cross_distances,
+    lexicographic_order,
+    median_gamma,
+    pairwise_distances,
+)
+from coterie.protocol.errors import UserError
+
+KMEANS_STARTS = 10
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Soft:
+    """A soft clustering of n rows into c clusters; row j of everything is row j of the input.
+
+    labels: (n,) int64, the one cluster of each row by k-means.  closeness: (n, c) float64, a_jk in [0, 1].
+    budget: (n,) float64, the threshold epsilon_j of each row.  membership: (n, c) bool, phi: every row has at least one
+    cluster; a cluster may, rarely, be nobody's.  affinity: (n, n) float64, A of eq. (8).
+    requested: how many clusters were asked for.  fewer_because: why c is smaller than that, or ``""``.
+    """
+
+    labels: NDArray[np.int64]
+    closeness: Floats
+    budget: Floats
+    membership: NDArray[np.bool_]
+    affinity: Floats
+    requested: int
+    fewer_because: str
+
+    @property
+    def clusters(self) -> int:
+        """c, the number of clusters there are."""
+        return len(self.sizes)
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """(c,) how many rows belong to each cluster, |C_k|; a row may count in several."""
+        sizes: NDArray[np.int64] = self.membership.sum(axis=0, dtype=np.int64)
+        return sizes
+
+    @property
+    def clusters_per_row(self) -> float:
+        """Mean number of clusters of a row: 1.0 is a hard clustering, ``clusters`` is no clustering at all."""
+        return float(self.membership.sum(axis=1).mean())
+
+
+def soft_spectral(
+    rows: NDArray[Any], clusters: int, gamma: Gamma = 0.5, kernel: Kernel = "laplacian", *, literal: bool = False
+) -> Soft:
+    """Algorithm 2 over rows (n, d) real: flat models or sketches, shuffled and under a common mask as they may be.
+
+    The same set of rows in any order, with any vector added to all of them (exact differences given), gives each row
+    the same clusters bit for bit, the numbers of the clusters included. c becomes the number of distinct rows where
+    that is less than ``clusters`` (so n = 1, n < clusters and identical rows are fine), and clusters that k-means left
+    empty are dropped; ``Soft.fewer_because`` says so.
+
+    gamma, kernel: see `affinity`; they serve eq. (8) and a_jk alike, and ``"median"`` is taken anew for each.
+    literal: the algorithm as printed. Raises UserError for rows that are not finite numbers and for clusters < 1.
+    """
+    distances = pairwise_distances(rows)
+    order = lexicographic_order(rows)  # decides between rows that distances alone cannot tell apart
+    ordered = distances[np.ix_(order, order)]
+    return _reordered(soft_spectral_from_distances(ordered, clusters, gamma, kernel, literal=literal), order)
+
+
+def soft_spectral_from_distances(
+    distances: NDArray[Any], clusters: int, gamma: Gamma = 0.5, kernel: Kernel = "laplacian", *, literal: bool = False
+) -> Soft:
+    """`soft_spectral` where only the distances (n, n) are known.
+
+    A shuffle of the input gives the same clusters bit for bit, except between rows that the distances themselves cannot
+    tell apart (the two ends of a pair, the corners of a square): there the order of the input decides.
+    Raises UserError for a matrix that is not square, symmetric, finite and non-negative with a zero diagonal.
+    """
+    distances = _distance_matrix(distances)
+    if isinstance(clusters, bool) or not isinstance(clusters, int | np.integer) or clusters < 1:
+        raise UserError(f"clusters must be a whole number of at least 1, not {clusters!r}")
+    order = canonical_order(distances)
+    with threadpool_limits(limits=1):  # the number of threads would decide the last bits
+        soft = _algorithm_2(distances[np.ix_(order, order)], int(clusters), gamma, kernel, literal)
+    return _reordered(soft, order)
+
+
+def canonical_order(distances: Floats) -> NDArray[np.intp]:
+    """A permutation of the rows that follows from the distances (n, n), not from the order they came in.
+
+    Rows are sorted by their sorted distances to all others. Of rows that tie, the first in the input goes ahead and the
+    rest follow by their distance to it, until none are left: with ties from symmetry, whichever went first, the
+    reordered matrix is the same.
+    """
+    rank = _dense_rank(np.sort(distances, axis=1))
+    while (counts := np.bincount(rank)).max() > 1:
+        first = np.flatnonzero(rank == np.flatnonzero(counts > 1)[0])[0]
+        behind = np.arange(len(rank)) != first
+        rank = _dense_rank(np.column_stack([rank, behind, distances[:, first]]))
+    return np.argsort(rank)
+
+
+def soft_membership(closeness: Floats) -> tuple[Floats, NDArray[np.bool_]]:
+    """Algorithm 2's last step: closeness a_jk (n, c) -> (budget (n,), membership (n, c)).
+
+    The budget of a row is its mean closeness; it joins every cluster that reaches it, so at least one.
+    """
+    budget = closeness.mean(axis=1)
+    budget = np.minimum(budget, closeness.max(axis=1))  # the mean of equal numbers may be rounded up beyond them
+    return budget, closeness >= budget[:, None]
+
+
+def _algorithm_2(distances: Floats, clusters: int, gamma: Gamma, kernel: Kernel, literal: bool) -> Soft:
+    """Algorithm 2 on a distance matrix in canonical order."""
+    n = len(distances)
+    distinct = n - int((np.tril(distances == 0, -1).any(axis=1)).sum())  # rows unlike every row before them
+    c = min(clusters, distinct)
+    A = affinity(distances, gamma, kernel)  # eq. (8)
+    D = np.diag(A) if literal else A.sum(axis=1)
+    scale = 1 / np.sqrt(D)
+    L_norm = scale[:, None] * (np.diag(D) - A) * scale
+    U = _eigenvectors(L_norm)
+    U = _unit_rows(U[:, -c:] if literal else U[:, :c])
+    labels = _kmeans(U, c)
+    E = _unit_rows(_eigenvectors(A)[:, -c:])
+    found = int(labels.max()) + 1
+    members = [E[labels == k] for k in range(found)]  # none of them empty
+    centre = np.stack([np.full(c, m.mean()) if literal else m.mean(axis=0) for m in members])
+    to_centre = cross_distances(E, centre)
+    a = affinity(to_centre, median_gamma(to_centre) if gamma == "median" else gamma, kernel)
+    budget, phi = soft_membership(a)
+    reasons = [f"only {distinct} distinct rows among {n}"] if distinct < clusters else []
+    reasons += [f"k-means left {c - found} of {c} clusters empty"] if found < c else []
+    return Soft(labels, a, budget, phi, A, clusters, "; ".join(reasons))
+
+
+def _eigenvectors(symmetric: Floats) -> Floats:
+    """Columns by ascending eigenvalue, each with its largest entry positive (a sign is otherwise arbitrary)."""
+    vectors: Floats = np.linalg.eigh(symmetric).eigenvectors
+    largest = np.abs(vectors).argmax(axis=0)
+    return vectors * np.where(vectors[largest, np.arange(len(vectors))] < 0, -1.0, 1.0)
+
+
+def _unit_rows(vectors: Floats) -> Floats:
+    """Rows scaled to length 1; a row of zeros (a client that resembles nobody) stays."""
+    length = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.where(length > 0, length, 1.0)
+
+
+def _kmeans(points: Floats, clusters: int) -> NDArray[np.int64]:
+    """Labels (n,), numbered by first appearance, so without gaps where a cluster stays empty."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct points than clusters: told in the result
+        raw = KMeans(clusters, n_init=KMEANS_STARTS, random_state=0).fit_predict(points)
+    _, first, inverse = np.unique(raw, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[inverse].astype(np.int64)
+
+
+def _reordered(soft: Soft, order: NDArray[np.intp]) -> Soft:
+    """Row i of ``soft`` is row order[i] of the result."""
+    back = np.argsort(order)
+    return Soft(
+        labels=soft.labels[back],
+        closeness=soft.closeness[back],
+        budget=soft.budget[back],
+        membership=soft.membership[back],
+        affinity=soft.affinity[np.ix_(back, back)],
+        requested=soft.requested,
+        fewer_because=soft.fewer_because,
+    )
+
+
+def _dense_rank(keys: Floats) -> NDArray[np.intp]:
+    """(n,) the place of each row of keys (n, m) among the distinct rows in lexicographic order."""
+    return np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
+
+
+def _distance_matrix(distances: NDArray[Any]) -> Floats:
+    matrix = np.asarray(distances, dtype=np.float64)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.size == 0:
+        raise UserError(f"distances must be a non-empty square matrix, not of shape {matrix.shape}")
+    if not np.isfinite(matrix).all() or (matrix < 0).any() or np.diag(matrix).any() or (matrix != matrix.T).any():
+        raise UserError("distances must be finite, not negative, symmetric and zero on the diagonal")
+    return matrix

@@ -1,0 +1,160 @@
+"""Sums and means against exact rational arithmetic, in every order."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coterie.aggregation import Sum, WeightedMean, cluster_means, cluster_sums, mean_of_clusters
+from coterie.protocol.errors import UserError
+
+# float32 weights whose non-zero magnitudes span 2^50, as the module promises to add exactly
+weights = st.one_of(st.just(0.0), st.floats(2.0**-40, 2.0**10, width=32), st.floats(-(2.0**10), -(2.0**-40), width=32))
+models = st.integers(1, 4).flatmap(
+    lambda d: st.lists(st.lists(weights, min_size=d, max_size=d), min_size=1, max_size=12)
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(models, st.data())
+def test_weighted_mean_is_the_rounded_exact_one_in_every_order(rows, data):
+    samples = data.draw(st.lists(st.integers(1, 60_000), min_size=len(rows), max_size=len(rows)))
+    order = data.draw(st.permutations(range(len(rows))))
+    mean = WeightedMean(len(rows[0]))
+    for i in order:
+        mean.take(np.array(rows[i], dtype=np.float32), samples[i])
+    for j, got in enumerate(mean.mean()):
+        exact = sum(Fraction(r[j]) * s for r, s in zip(rows, samples, strict=True))
+        assert got == float(exact) / sum(samples)  # float(Fraction) rounds once, to nearest
+    assert mean.samples == sum(samples)
+    assert mean.count == len(rows)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50))
+def test_sum_is_as_good_as_fsum(values):
+    total = Sum(1)
+    for v in values:
+        total.take(np.array([v]))
+    assert total.value()[0] == pytest.approx(math.fsum(values), rel=1e-15, abs=1e-25)
+
+
+def test_a_plain_float64_sum_would_fail_these_tests():
+    """What the second number is for."""
+    values = [1.0, 2.0**-60, -1.0]
+    total = Sum(1)
+    for v in values:
+        total.take(np.array([v]))
+    assert sum(values) == 0.0
+    assert total.value()[0] == 2.0**-60
+
+
+def test_long_vectors_cross_blocks():
+    x = np.random.default_rng(0).normal(size=(7, 20_001)).astype(np.float32)
+    mean = WeightedMean(20_001)
+    for row in x:
+        mean.take(row, 3)
+    np.testing.assert_array_equal(mean.mean(), [math.fsum(c) * 3 / 21 for c in x.astype(float).T])
+
+
+def test_taking_leaves_the_argument_and_earlier_results_alone():
+    row = np.ones(3, dtype=np.float32)
+    row.flags.writeable = False
+    mean = WeightedMean(3)
+    mean.take(row, 1)
+    before = mean.mean()
+    mean.take(row * 5, 1)
+    np.testing.assert_array_equal(before, 1)
+    np.testing.assert_array_equal(mean.mean(), 3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32), n=st.integers(1, 8), c=st.integers(1, 4), d=st.integers(1, 5))
+def test_cluster_sums_of_integers_are_exact(seed, n, c, d):
+    rng = np.random.default_rng(seed)
+    rows = rng.integers(-(2**48), 2**48, size=(n, d))
+    phi = rng.random((n, c)) < 0.5
+    sums, counts = cluster_sums(rows, phi)
+    for k in range(c):
+        members = [j for j in range(n) if phi[j, k]]
+        assert counts[k] == len(members)
+        assert [int(v) for v in sums[k]] == [sum(int(rows[j, x]) for j in members) for x in range(d)]
+    order = rng.permutation(n)
+    np.testing.assert_array_equal(cluster_sums(rows[order], phi[order])[0], sums)
+
+
+def test_cluster_sums_reads_one_row_at_a_time():
+    phi = np.array([[1, 0], [1, 1], [0, 1]])
+    sums, counts = cluster_sums((np.array([float(i)]) for i in (1, 2, 4)), phi)
+    np.testing.assert_array_equal(sums, [[3.0], [6.0]])
+    np.testing.assert_array_equal(counts, [2, 2])
+
+
+def test_equations_9_and_11_by_hand():
+    """Three participants, two clusters {0, 1} and {1, 2}: means 15 and 25; the second participant belongs to both."""
+    rows = np.array([[10.0], [20.0], [30.0]])
+    phi = np.array([[True, False], [True, True], [False, True]])
+    means = cluster_means(*cluster_sums(rows, phi))
+    np.testing.assert_array_equal(means, [[15.0], [25.0]])
+    assert [mean_of_clusters(means[member])[0] for member in phi] == [15.0, 20.0, 25.0]
+
+
+def test_eq_11_does_not_depend_on_the_order_of_the_clusters():
+    models = np.random.default_rng(0).normal(size=(5, 300)).astype(np.float32)
+    for seed in range(5):
+        order = np.random.default_rng(seed).permutation(5)
+        np.testing.assert_array_equal(mean_of_clusters(models[order]), mean_of_clusters(models))
+
+
+def test_a_cluster_without_members_has_a_sum_but_no_mean():
+    sums, counts = cluster_sums(np.ones((2, 3)), np.array([[1, 0], [1, 0]]))
+    np.testing.assert_array_equal(sums[1], 0)
+    assert counts[1] == 0
+    with pytest.raises(UserError, match="cluster 1 has no members"):
+        cluster_means(sums, counts)
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        (np.ones(2), "expected 3"),
+        (np.ones((3, 1)), "expected 3"),
+        (np.array([1.0, np.nan, 1.0]), "NaN"),
+        (np.array([1.0, np.inf, 1.0]), "infinity"),
+        (np.array(["a", "b", "c"]), "real numbers"),
+        (np.array([1j, 1, 1]), "real numbers"),
+    ],
+)
+def test_models_that_do_not_fit_are_refused_and_leave_no_trace(values, says):
+    mean = WeightedMean(3)
+    mean.take(np.ones(3), 2)
+    with pytest.raises(UserError, match=says):
+        mean.take(values, 2)
+    np.testing.assert_array_equal(mean.mean(), 1)
+    assert (mean.samples, mean.count) == (2, 1)
+
+
+def test_other_mistakes():
+    for samples in (0, -1, 1.5, True, "3"):
+        with pytest.raises(UserError, match="whole number of samples"):
+            WeightedMean(1).take(np.ones(1), samples)
+    with pytest.raises(UserError, match="no models"):
+        WeightedMean(1).mean()
+    with pytest.raises(UserError, match="without a cluster model"):
+        mean_of_clusters([])
+    with pytest.raises(UserError, match="at least one coordinate"):
+        Sum(0)
+    with pytest.raises(UserError, match="more rows"):
+        cluster_sums(np.ones((3, 1)), np.ones((2, 1)))
+    with pytest.raises(UserError, match="1 rows for the 2"):
+        cluster_sums(np.ones((1, 1)), np.ones((2, 1)))
+    with pytest.raises(UserError, match="expected 2"):
+        cluster_sums([np.ones(2), np.ones(3)], np.ones((2, 1)))
+    for phi in (np.ones(3), np.ones((0, 2)), np.full((2, 2), 0.5)):
+        with pytest.raises(UserError, match="membership"):
+            cluster_sums(np.ones((2, 1)), phi)
+    with pytest.raises(UserError, match="do not belong together"):
+        cluster_means(np.ones((2, 3)), np.ones(3))
