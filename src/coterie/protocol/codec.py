@@ -1,0 +1,136 @@
+"""The wire form: msgpack through msgspec, never pickle, decoded against the type that is expected.
+
+``decode`` is safe against any bytes: it either returns a valid message or raises ``DecodeError``. Nested containers
+are refused before anything is built from them, so memory and time are bounded by the length of the input.
+Decoded arrays are read-only.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from functools import lru_cache
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.protocol.errors import DecodeError
+from coterie.protocol.messages import DTYPES, M, Message
+
+ARRAY_CODE = 1
+MAX_FIELDS = 64
+MAX_DIMS = 4
+MAX_REASON = 200
+
+
+def array_to_ext(value: Any) -> msgspec.msgpack.Ext:
+    """An array as an extension: dtype index u8, dimensions u8, each length u64, then the little-endian data."""
+    if not isinstance(value, np.ndarray):
+        raise TypeError(f"{type(value).__name__} cannot be encoded")
+    dtype = value.dtype.newbyteorder("<").str
+    if dtype not in DTYPES or value.ndim > MAX_DIMS:
+        raise TypeError(f"arrays of {value.dtype} with {value.ndim} dimensions cannot be encoded; allowed: {DTYPES}")
+    head = struct.pack(f"<BB{value.ndim}Q", DTYPES.index(dtype), value.ndim, *value.shape)
+    return msgspec.msgpack.Ext(ARRAY_CODE, head + np.ascontiguousarray(value, dtype).tobytes())
+
+
+def ext_to_array(code: int, data: memoryview) -> NDArray[Any]:
+    """Inverse of ``array_to_ext``; raises ValueError for anything malformed."""
+    if code != ARRAY_CODE or len(data) < 2 or data[0] >= len(DTYPES) or data[1] > MAX_DIMS:
+        raise ValueError("malformed array")
+    dtype, ndim = np.dtype(DTYPES[data[0]]), data[1]
+    start = 2 + 8 * ndim
+    if len(data) < start:
+        raise ValueError("truncated array")
+    shape = struct.unpack_from(f"<{ndim}Q", data, 2)
+    if math.prod(shape) * dtype.itemsize != len(data) - start:
+        raise ValueError("array length does not match its shape")
+    if dtype.kind == "b" and (np.frombuffer(data, np.uint8, offset=start) > 1).any():
+        raise ValueError("a truth value is neither 0 nor 1")
+    array = np.frombuffer(bytes(data[start:]), dtype).reshape(shape)  # the copy is aligned and read-only
+    return array
+
+
+def _as_is(expected: Any, value: Any) -> Any:
+    """msgspec compares what this returns with the expected type itself."""
+    return value
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=array_to_ext)
+
+
+@lru_cache(maxsize=1024)
+def _decoder(kinds: tuple[type[Message], ...]) -> msgspec.msgpack.Decoder[Any]:
+    union: Any = kinds[0]
+    for kind in kinds[1:]:
+        union = union | kind
+    return msgspec.msgpack.Decoder(union, dec_hook=_as_is, ext_hook=ext_to_array)
+
+
+_elements = msgspec.msgpack.Decoder(Annotated[list[msgspec.Raw], msgspec.Meta(max_length=MAX_FIELDS)])
+
+
+def encode(message: Message) -> bytes:
+    """The bytes of a message. Checks it first, so that what cannot be accepted is never sent.
+
+    Raises TypeError for a field of the wrong type, DecodeError for values that are not finite.
+    """
+    kind = type(message)
+    for name, types in kind.SCALARS.items():
+        if type(value := getattr(message, name)) not in types:
+            expected = " or ".join(sorted(option.__name__ for option in types))
+            raise TypeError(f"{kind.__name__}.{name}: expected {expected}, got {type(value).__name__}")
+    if wrong := _mistyped(message):
+        raise TypeError(wrong)
+    if wrong := _not_finite(message):
+        raise DecodeError(wrong)
+    return _encoder.encode(message)
+
+
+def decode(data: bytes, *kinds: type[M]) -> M:
+    """The message in these bytes, which must be of one of ``kinds``; raises DecodeError and nothing else."""
+    decoder = _decoder(kinds)
+    try:
+        for element in _elements.decode(data):
+            head = memoryview(element)[0]
+            if 0x80 <= head <= 0x9F or 0xDC <= head <= 0xDF:
+                raise DecodeError("a message holds a nested container; fields are flat")
+        message: M = decoder.decode(data)
+    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError, OverflowError) as error:
+        names = " or ".join(kind.__name__ for kind in kinds)
+        reason = ascii(str(error))[1:-1]  # it may quote the sender's text: no control characters, and no megabyte of it
+        raise DecodeError(f"not a valid {names}: {reason[:MAX_REASON]}") from None
+    if wrong := _mistyped(message) or _not_finite(message):
+        raise DecodeError(wrong)
+    return message
+
+
+def _mistyped(message: Message) -> str | None:
+    """Which array has the wrong dtype or number of dimensions, if any."""
+    kind = type(message)
+    for name, expected in kind.ARRAYS.items():
+        array = getattr(message, name)
+        if array is None and name in kind.OPTIONAL:
+            continue
+        wanted = f"{kind.__name__}.{name}: expected {expected.ndim} dimension(s) of {expected.dtype}"
+        if not isinstance(array, np.ndarray):
+            return f"{wanted}, got {type(array).__name__}"
+        if array.dtype.newbyteorder("<").str != expected.dtype or array.ndim != expected.ndim:
+            return f"{wanted}, got shape {array.shape} of {array.dtype}"
+    return None
+
+
+def _not_finite(message: Message) -> str | None:
+    """Which field holds a NaN or an infinity, if any."""
+    kind = type(message)
+    for name, expected in kind.ARRAYS.items():
+        array = getattr(message, name)
+        if array is not None and expected.dtype in ("<f4", "<f8") and not np.isfinite(array).all():
+            return f"{kind.__name__}.{name}: NaN or infinite values"
+    for name in kind.FLOATS:
+        value = getattr(message, name)
+        if value is not None and not math.isfinite(value):
+            return f"{kind.__name__}.{name}: {value} is not finite"
+    return None

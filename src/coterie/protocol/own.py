@@ -1,0 +1,24 @@
+"""What users bring themselves is named ``module:ATTRIBUTE`` wherever Coterie takes a name."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+from coterie.protocol.errors import UserError
+
+
+def imported(path: str, what: str) -> Any:
+    """The object that ``module:ATTRIBUTE`` names; the current folder counts as a place of modules.
+
+    what: the kind of thing, for the error. Raises UserError when there is no such module or attribute.
+    """
+    module, _, attribute = path.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(f"{what} {path!r} cannot be imported: {error}; write it as module:ATTRIBUTE") from None

@@ -1,0 +1,176 @@
+"""Parties: each holds only what it may hold and is handed only what it is sent.
+
+A party's ``state`` and ``secret`` are ``msgspec.Struct``s. Everything else about it is fixed when it is made and made
+again on resume. A handler is a transaction: it works on a fork of both, which replaces them when it returns and is
+dropped when it raises. A fork has its own dicts, lists, sets and Structs; its arrays are shared and so are read-only,
+and other objects inside must not be changed in place.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+import numpy as np
+
+from coterie.protocol.messages import ANY, Message
+from coterie.protocol.randomness import Randomness, Secrets
+
+T = TypeVar("T")
+Work = Generator[Any, Any, T]
+"""The body of a handler or coordinator: yields effects (a coordinator also steps) and returns a T."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Nominal work of handling one message; with the device's profile it gives the virtual seconds.
+
+    samples: training samples times epochs.  flops_per_sample: of the model.  crypto_s: on the reference core.
+    """
+
+    samples: float = 0.0
+    flops_per_sample: float = 0.0
+    crypto_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class To:
+    """A message to a named party; a handler that does not merely answer returns a tuple of these."""
+
+    dst: str
+    message: Message
+
+
+Outcome = Message | tuple[To, ...] | None
+"""What a handler returns: an answer, any number of addressed messages, or nothing."""
+
+
+@dataclass(frozen=True)
+class Handler:
+    """One entry of a party's table: the function and its nominal cost."""
+
+    run: Callable[..., Any]
+    cost: Callable[[Any, Any], Cost]
+
+
+def _free(party: Any, message: Any) -> Cost:
+    return Cost()
+
+
+def on(kind: type[Message], cost: Callable[[Any, Any], Cost] = _free) -> Callable[[T], T]:
+    """Mark ``method(self, message, src)`` as the handler of one message type.
+
+    It may be a plain function or a generator of effects. ``cost(self, message)`` states its nominal work, from
+    committed state and the message alone, before anything is computed.
+    """
+
+    def mark(method: T) -> T:
+        method.__handles__ = (kind, cost)  # type: ignore[attr-defined]
+        return method
+
+    return mark
+
+
+class Nothing(msgspec.Struct):
+    """The state or secret of a party that has none."""
+
+
+class Party:
+    """Base of all parties. ``class Client(Party, role="client")`` names the role; ``name`` is unique.
+
+    ``also=("leader",)`` names further roles that a party may act in: it has their handlers and sends their messages,
+    and refuses what does not fit its state. takes: what a coordinator may take in a later round than it arrived in.
+    """
+
+    role: ClassVar[str]
+    roles: ClassVar[frozenset[str]]
+    handlers: ClassVar[dict[type[Message], Handler]] = {}
+    takes: ClassVar[tuple[type[Message], ...]] = ()
+    state: Any
+    secret: Any
+
+    def __init_subclass__(cls, role: str | None = None, also: tuple[str, ...] = (), **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if role is not None:
+            cls.role = role
+            cls.roles = frozenset({role, *also})
+        cls.handlers = dict(cls.handlers)
+        for method in vars(cls).values():
+            if hasattr(method, "__handles__"):
+                kind, cost = method.__handles__
+                if kind.DST != ANY and kind.DST not in cls.roles:
+                    raise TypeError(f"{cls.__name__} ({cls.role}) handles {kind.__name__}, which is for {kind.DST}")
+                cls.handlers[kind] = Handler(method, cost)
+
+    def __init__(self, name: str, randomness: Randomness) -> None:
+        self.name = name
+        self.now_s = 0.0  # this party's clock, set by the transport before a handler runs
+        self.randomness = randomness
+        self.state = Nothing()
+        self.secret = Nothing()
+
+    def rng(self, purpose: str, round: int = 0) -> np.random.Generator:
+        """Experimental randomness of this party: follows the seed."""
+        return self.randomness.rng(self.name, purpose, round)
+
+    def secrets(self, purpose: str, round: int = 0) -> Secrets:
+        """Secret randomness of this party: the operating system's in real runs."""
+        return self.randomness.secrets(self.name, purpose, round)
+
+    def __repr__(self) -> str:
+        return f"<{self.role} {self.name}>"
+
+
+def fork(value: T) -> T:
+    """A copy whose dicts, lists, sets and Structs, at any depth, may be changed without touching the original."""
+    if isinstance(value, msgspec.Struct):
+        if value.__struct_config__.frozen:
+            return value
+        twin = copy.copy(value)
+        for name in value.__struct_fields__:
+            setattr(twin, name, fork(getattr(value, name)))
+        return twin
+    if isinstance(value, dict):
+        changed = copy.copy(value)
+        changed.update({key: fork(item) for key, item in value.items()})
+        return changed
+    if isinstance(value, list):
+        return copy.copy(value).__class__(fork(item) for item in value)
+    return copy.copy(value) if isinstance(value, set) else value
+
+
+def freeze(value: Any) -> None:
+    """Make the arrays of a state read-only, at any depth of its containers."""
+    if isinstance(value, np.ndarray):
+        value.setflags(write=False)
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            freeze(getattr(value, name))
+    elif isinstance(value, dict | list | tuple):
+        for item in value.values() if isinstance(value, dict) else value:
+            freeze(item)
+
+
+class Transaction:
+    """``with Transaction(party):`` commits the party's changes at the end and takes them back if it raises."""
+
+    def __init__(self, party: Party) -> None:
+        self.party = party
+
+    def __enter__(self) -> Transaction:
+        party = self.party
+        self.saved = party.state, party.secret
+        for part in self.saved:
+            freeze(part)
+        party.state, party.secret = fork(party.state), fork(party.secret)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            freeze(self.party.state)
+            freeze(self.party.secret)
+        else:
+            self.party.state, self.party.secret = self.saved

@@ -1,0 +1,60 @@
+"""Where random numbers come from.
+
+Experiments (partition, initial weights, sampling, delays) follow the seed. Secrets (keys, masks, shuffles, noise) come
+from the operating system in real runs and from the seed in emulated ones, so that those repeat and resume exactly.
+No stream runs on: each draw names its party, purpose, round and attempt, so a handler that is run again draws the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def rng(seed: int, party: str, purpose: str, round: int = 0, attempt: int = 0) -> np.random.Generator:
+    """A generator that is a pure function of its arguments (Philox, keyed by a hash of them)."""
+    text = f"{seed}\x1f{party}\x1f{purpose}\x1f{round}\x1f{attempt}"
+    digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """A source of secret randomness: the operating system's, or a seeded generator in emulated runs."""
+
+    generator: np.random.Generator | None
+
+    def bytes(self, count: int) -> bytes:
+        """``count`` uniform bytes."""
+        return secrets.token_bytes(count) if self.generator is None else self.generator.bytes(count)
+
+    def permutation(self, count: int) -> NDArray[np.int64]:
+        """A uniform permutation of ``range(count)``, (count,) int64."""
+        order = np.arange(count, dtype=np.int64)
+        if self.generator is None:
+            secrets.SystemRandom().shuffle(order)  # type: ignore[arg-type]
+            return order
+        self.generator.shuffle(order)
+        return order
+
+
+@dataclass(frozen=True)
+class Randomness:
+    """What parties draw from: ``seed`` for experiments; ``emulated`` decides where secrets come from."""
+
+    seed: int
+    emulated: bool
+
+    def rng(self, party: str, purpose: str, round: int = 0, attempt: int = 0) -> np.random.Generator:
+        """Experimental randomness, the same for real and emulated runs."""
+        return rng(self.seed, party, purpose, round, attempt)
+
+    def secrets(self, party: str, purpose: str, round: int = 0, attempt: int = 0) -> Secrets:
+        """Secret randomness for one purpose."""
+        if not self.emulated:
+            return Secrets(None)
+        return Secrets(rng(self.seed, party, f"secret {purpose}", round, attempt))

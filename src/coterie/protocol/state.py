@@ -1,0 +1,114 @@
+"""The states of parties as bytes: msgpack through msgspec, never pickle.
+
+Arrays that are equal are kept once, however many parties hold them, and are one (read-only) object again when they are
+loaded: a hundred clients that share a model cost one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.protocol.errors import UserError
+
+_VERSION = 1
+_DIGEST = 16  # bytes; one of everything that follows stands first
+_REFERENCE = 2  # the extension that stands for an array: 16 bytes, the digest of what it holds
+_DTYPES = frozenset(np.dtype(code).newbyteorder("<").str for code in "?bhilqBHILQefdFD")
+
+
+def _digest(*parts: bytes | memoryview) -> bytes:
+    hashed = hashlib.blake2b(digest_size=_DIGEST)
+    for part in parts:
+        hashed.update(part)
+    return hashed.digest()
+
+
+class _Array(msgspec.Struct, frozen=True, array_like=True):
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+    def digest(self) -> bytes:
+        return _digest(f"{self.dtype}{self.shape}".encode(), self.data)
+
+    def to_array(self) -> NDArray[Any]:
+        if self.dtype not in _DTYPES:
+            raise ValueError(f"an array of {self.dtype}")
+        return np.frombuffer(self.data, self.dtype).reshape(self.shape)
+
+
+class _Saved(msgspec.Struct, frozen=True):
+    version: int
+    parties: dict[str, bytes]
+    arrays: dict[bytes, _Array]
+
+
+def dump(structs: Mapping[str, msgspec.Struct]) -> bytes:
+    """The states (or secrets) of these parties as bytes.
+
+    A field is anything that msgspec can encode, with arrays of numbers or truth values at any depth. Raises TypeError
+    for anything else: a numpy scalar, for instance, would come back as another type.
+    """
+    arrays: dict[bytes, _Array] = {}
+    known: dict[int, bytes] = {}  # the structs hold the arrays, so their ids stay theirs
+
+    def refer(value: Any) -> msgspec.msgpack.Ext:
+        if not isinstance(value, np.ndarray):
+            raise TypeError(f"{type(value).__name__} cannot be kept in a checkpoint")
+        if id(value) not in known:
+            dtype = value.dtype.newbyteorder("<").str
+            if dtype not in _DTYPES:
+                raise TypeError(f"an array of {value.dtype} cannot be kept in a checkpoint")
+            array = _Array(dtype, value.shape, np.ascontiguousarray(value, dtype).tobytes())
+            known[id(value)] = array.digest()
+            arrays.setdefault(known[id(value)], array)
+        return msgspec.msgpack.Ext(_REFERENCE, known[id(value)])
+
+    encoder = msgspec.msgpack.Encoder(enc_hook=refer)
+    parties: dict[str, bytes] = {}
+    for name, struct in structs.items():
+        try:
+            parties[name] = encoder.encode(struct)
+        except (TypeError, OverflowError) as error:
+            raise TypeError(f"{name}, {type(struct).__qualname__}: {error}") from error
+    body = msgspec.msgpack.encode(_Saved(_VERSION, parties, arrays))
+    return _digest(body) + body
+
+
+def load(data: bytes, types: Mapping[str, type]) -> dict[str, Any]:
+    """What ``dump`` was given; ``types`` names each party's type of state. Raises UserError for anything unreadable."""
+    arrays: dict[bytes, NDArray[Any]] = {}
+
+    def find(code: int, reference: memoryview) -> NDArray[Any]:
+        if code != _REFERENCE or bytes(reference) not in arrays:
+            raise ValueError("an array is missing")
+        return arrays[bytes(reference)]
+
+    def as_is(expected: type, value: Any) -> Any:
+        return value
+
+    decoders: dict[type, msgspec.msgpack.Decoder[Any]] = {
+        kind: msgspec.msgpack.Decoder(kind, dec_hook=as_is, ext_hook=find) for kind in set(types.values())
+    }
+    try:
+        body = memoryview(data)[_DIGEST:]
+        if _digest(body) != data[:_DIGEST]:
+            raise ValueError("it is damaged, or no checkpoint")
+        saved = msgspec.msgpack.decode(body, type=_Saved)
+        if saved.version != _VERSION:
+            raise ValueError(f"it has version {saved.version}, this is version {_VERSION}")
+        if saved.parties.keys() != types.keys():
+            differ = sorted(saved.parties.keys() ^ types.keys())
+            raise ValueError(f"{differ[0]!r} is only in one of the checkpoint and this federation")
+        arrays.update({digest: array.to_array() for digest, array in saved.arrays.items()})
+        return {name: decoders[types[name]].decode(struct) for name, struct in saved.parties.items()}
+    except (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise UserError(
+            f"unreadable checkpoint: {error}; resume with the settings it was made with, or start anew without it"
+        ) from error

@@ -1,0 +1,100 @@
+"""How a system describes itself, so that everything above can run any of them without knowing which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from coterie.protocol.effects import Vector
+from coterie.protocol.messages import Message
+from coterie.protocol.model_spec import ModelSpec
+from coterie.protocol.party import Party
+from coterie.protocol.randomness import Randomness
+from coterie.protocol.steps import Steps
+
+MODES = ("paper", "literal", "hardened")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a federation is built for.
+
+    clients: their names, ``"client/0"`` on.  samples: training samples of each.  spec: the model's shape.
+    initial: (d,) float32 start weights, the same for all.  spreads: k start vectors for systems with several models.
+    epochs: local epochs of each client, fixed by its device.
+    """
+
+    clients: tuple[str, ...]
+    samples: Mapping[str, int]
+    epochs: Mapping[str, int]
+    spec: ModelSpec
+    initial: Vector
+    initials: Callable[[int], tuple[Vector, ...]]
+    mode: str
+    randomness: Randomness
+
+    @property
+    def emulated(self) -> bool:
+        """Whether ciphers are emulated."""
+        return self.randomness.emulated
+
+
+class Coordinator(Protocol):
+    """The hub of a federation: a party that also runs the rounds."""
+
+    name: str
+
+    def setup(self) -> Steps[None]:
+        """Before round 1: keys and greetings."""
+
+    def round(self, r: int) -> Steps[Mapping[str, Any]]:
+        """Round r = 1, 2, ...; returns what is worth noting of it (numbers, short lists; JSON)."""
+
+
+@dataclass(frozen=True)
+class Federation:
+    """A built system: all parties by name, and the name of the hub among them."""
+
+    parties: Mapping[str, Party]
+    hub: str
+
+    def of_role(self, role: str) -> list[Any]:
+        """The parties of one role, in the order of their names' numbers."""
+        return [party for party in self.parties.values() if party.role == role]
+
+
+@dataclass(frozen=True)
+class Sees:
+    """What a party of one role receives (checked against its recorded view) and what that tells it, in words."""
+
+    receives: tuple[type[Message], ...]
+    learns: str
+
+
+@dataclass(frozen=True)
+class System:
+    """A published system or a baseline.
+
+    config: frozen dataclass of its settings, one documented field each.  build: makes the parties.
+    models: each client's current model, (d,) float32, read by the observer beside the protocol; clients that share a
+    model share the array.  observe: arrays and numbers for the report.  hub_role, sees: who is who and sees what.
+    """
+
+    name: str
+    title: str
+    citation: str
+    config: type
+    build: Callable[[Any, Setting], Federation]
+    models: Callable[[Federation], Mapping[str, Vector]]
+    sees: Mapping[str, Sees]
+    modes: tuple[str, ...] = ("paper",)
+    encrypted: bool = False
+    observe: Callable[[Federation], Mapping[str, Any]] = field(default=lambda federation: {})
+    baseline: bool = False
+    fine_tunes: bool = False
+    sees_hardened: Mapping[str, Sees] | None = None
+
+    def views(self, mode: str) -> Mapping[str, Sees]:
+        """Who sees what in a mode."""
+        return self.sees_hardened if mode == "hardened" and self.sees_hardened else self.sees

@@ -1,0 +1,43 @@
+"""What a transport must know about devices: how long things take and who is there. Given to it from above."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from coterie.protocol.party import Cost
+
+
+class Links(Protocol):
+    """Virtual seconds of moving bytes to and from a party and of its work, and whether it is there at all."""
+
+    def down_s(self, party: str, size: int) -> float:
+        """Seconds until ``size`` bytes sent to this party have arrived."""
+
+    def up_s(self, party: str, size: int) -> float:
+        """Seconds until ``size`` bytes sent by this party have arrived."""
+
+    def work_s(self, party: str, cost: Cost) -> float:
+        """Seconds that this party's device needs for this work."""
+
+    def fate(self, party: str, round: int, request: int) -> str:
+        """``"ok"``, ``"offline"`` (never receives it) or ``"dropped"`` (fails while working on it)."""
+
+
+class Ideal:
+    """Everything is immediate and everybody is there."""
+
+    def down_s(self, party: str, size: int) -> float:
+        """No time."""
+        return 0.0
+
+    def up_s(self, party: str, size: int) -> float:
+        """No time."""
+        return 0.0
+
+    def work_s(self, party: str, cost: Cost) -> float:
+        """No time."""
+        return 0.0
+
+    def fate(self, party: str, round: int, request: int) -> str:
+        """Always there."""
+        return "ok"

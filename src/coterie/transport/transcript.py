@@ -1,0 +1,64 @@
+"""Transcripts: what every party received, in order. Attacks and the audit work on these and on nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from coterie.protocol.messages import M, Message
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One thing that a party received. For the hub's view of what it merely relays, ``message`` is None."""
+
+    time_s: float
+    round: int
+    src: str
+    dst: str
+    kind: str
+    size: int
+    message: Message | None
+
+
+@dataclass
+class View:
+    """All that one party received."""
+
+    party: str
+    role: str
+    seen: list[Seen] = field(default_factory=list)
+
+    def messages(self, kind: type[M], round: int | None = None) -> Iterator[tuple[Seen, M]]:
+        """Messages of one type, in order of arrival, of one round or of all."""
+        for entry in self.seen:
+            if isinstance(entry.message, kind) and round in (None, entry.round):
+                yield entry, entry.message
+
+    def kinds(self) -> frozenset[str]:
+        """Names of the message types that this party read."""
+        return frozenset(entry.kind for entry in self.seen if entry.message is not None)
+
+
+class Transcript:
+    """Records the views of all parties until ``limit_bytes`` are held; then it stops and ``stopped_at`` says when."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.held_bytes = 0
+        self.stopped_at: int | None = None
+        self.views: dict[str, View] = {}
+
+    def record(self, party: str, role: str, seen: Seen) -> None:
+        """Add to one party's view."""
+        if self.stopped_at is not None:
+            return
+        if self.held_bytes + seen.size > self.limit_bytes:
+            self.stopped_at = seen.round
+            return
+        self.held_bytes += seen.size
+        self.views.setdefault(party, View(party, role)).seen.append(seen)
+
+    def of_role(self, role: str) -> list[View]:
+        """The views of all parties of a role."""
+        return [view for view in self.views.values() if view.role == role]

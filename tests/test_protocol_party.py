@@ -1,0 +1,221 @@
+"""Parties: forks, transactions, tables of handlers, and where random numbers come from."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections import Counter, defaultdict
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coterie.protocol.messages import ANY, Message, message
+from coterie.protocol.party import Party, Transaction, fork, on
+from coterie.protocol.randomness import Randomness, rng
+
+
+class Inner(msgspec.Struct):
+    items: list[int]
+
+
+class Fixed(msgspec.Struct, frozen=True):
+    values: Any
+
+
+class State(msgspec.Struct):
+    n: int = 0
+    table: dict[str, dict[str, list[int]]] = msgspec.field(default_factory=dict)
+    inner: Inner = msgspec.field(default_factory=lambda: Inner([1]))
+    names: set[str] = msgspec.field(default_factory=set)
+    w: Any = None
+
+
+@message(src="server", dst="client")
+class Hello(Message, frozen=True):
+    pass
+
+
+@message(src="server", dst="leader")
+class Lead(Message, frozen=True):
+    pass
+
+
+@message(src=ANY, dst=ANY)
+class Anyone(Message, frozen=True):
+    pass
+
+
+def party(state: State) -> Party:
+    class Client(Party, role="client"):
+        pass
+
+    made = Client("c", Randomness(0, True))
+    made.state = state
+    return made
+
+
+def change(state: State) -> None:
+    """In place, at every depth."""
+    state.n += 1
+    state.table["a"]["b"].append(1)
+    state.table["a"]["c"] = []
+    state.table["z"] = {}
+    state.inner.items.append(2)
+    state.inner = Inner([9])
+    state.names.add("x")
+
+
+def test_a_fork_shares_nothing_that_can_be_changed_in_place() -> None:
+    original = State(table={"a": {"b": []}})
+    twin = fork(original)
+    assert twin == original
+    change(twin)
+    assert original == State(table={"a": {"b": []}})
+
+
+def test_a_fork_keeps_types_and_shares_arrays() -> None:
+    w = np.zeros(3)
+    counted, grouped = Counter("aab"), defaultdict(list, {"a": [w]})
+    state = State(table={"c": counted, "g": grouped}, w=(w, Fixed([w])))  # type: ignore[dict-item]
+    twin = fork(state)
+    assert type(twin.table["c"]) is Counter
+    assert twin.table["g"]["new"] == []
+    assert "new" not in grouped
+    assert twin.table["g"]["a"][0] is w
+    assert twin.w[0] is w
+
+
+def test_a_transaction_commits_or_takes_everything_back() -> None:
+    made = party(State(table={"a": {"b": []}}, w=np.zeros(2)))
+    before = fork(made.state)
+
+    def fail() -> None:
+        with Transaction(made):
+            change(made.state)
+            made.state.w = made.state.w + 1
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert made.state.w.tolist() == [0, 0]
+    made.state.w = before.w = None
+    assert made.state == before
+    with Transaction(made):
+        change(made.state)
+    change(before)
+    assert made.state == before
+
+
+@pytest.mark.parametrize("wrap", [lambda w: w, lambda w: {"a": {"b": [w]}}, lambda w: (1, (w,)), lambda w: Fixed([w])])
+def test_arrays_are_read_only_from_the_first_transaction_on(wrap: Any) -> None:
+    first, second = np.zeros(2), np.zeros(2)
+    made = party(State(w=wrap(first)))
+    with Transaction(made):
+        with pytest.raises(ValueError, match="read-only"):
+            first += 1
+        second += 1
+        made.state.w = wrap(second)
+        second += 1
+    with pytest.raises(ValueError, match="read-only"):
+        second += 1
+    assert second.tolist() == [2, 2]
+
+
+def test_a_party_handles_what_is_for_its_roles_only() -> None:
+    with pytest.raises(TypeError, match=r"Wrong \(client\) handles Lead, which is for leader"):
+
+        class Wrong(Party, role="client"):
+            @on(Lead)
+            def lead(self, msg: Lead, src: str) -> None: ...
+
+    class Elected(Party, role="client", also=("leader",)):
+        @on(Lead)
+        def lead(self, msg: Lead, src: str) -> None: ...
+
+        @on(Hello)
+        def hello(self, msg: Hello, src: str) -> None: ...
+
+        @on(Anyone)
+        def anyone(self, msg: Anyone, src: str) -> None: ...
+
+    assert set(Elected.handlers) == {Lead, Hello, Anyone}
+    assert Elected.role == "client"
+
+
+def test_handlers_are_inherited_and_overridden_without_touching_the_base() -> None:
+    class Base(Party, role="client"):
+        @on(Hello)
+        def hello(self, msg: Hello, src: str) -> None: ...
+
+    class Derived(Base):
+        @on(Hello)
+        def other(self, msg: Hello, src: str) -> None: ...
+
+    assert Base.handlers[Hello].run is Base.hello
+    assert Derived.handlers[Hello].run is Derived.other
+    assert Derived.role == "client"
+
+
+# -- randomness --------------------------------------------------------------------------------------------------------
+
+keys = st.tuples(st.integers(0, 3), st.sampled_from("ab"), st.sampled_from("xy"), st.integers(0, 2), st.integers(0, 2))
+
+
+def draw(key: tuple[int, str, str, int, int]) -> list[int]:
+    seed, *rest = key
+    return list(Randomness(seed, True).rng(*rest).integers(1 << 60, size=3))
+
+
+@given(keys, keys)
+def test_randomness_is_a_function_of_seed_party_purpose_round_and_attempt(
+    one: tuple[int, str, str, int, int], two: tuple[int, str, str, int, int]
+) -> None:
+    assert (draw(one) == draw(two)) == (one == two)
+
+
+def test_no_draw_depends_on_another() -> None:
+    """The same numbers whatever was drawn before, from whichever object."""
+    expected = rng(1, "a", "x", 2, 3).normal(size=5)
+    randomness = Randomness(1, emulated=False)
+    for _ in range(3):
+        randomness.rng("a", "x", 2, 3).normal(size=100)
+        randomness.rng("b", "x", 2, 3)
+    np.testing.assert_array_equal(randomness.rng("a", "x", 2, 3).normal(size=5), expected)
+
+
+def test_known_numbers_so_that_old_seeds_stay_what_they_were() -> None:
+    """blake2b of the key, then numpy's Philox: both are specified, so these never change."""
+    digest = hashlib.blake2b(b"7\x1fclient/0\x1fbatches\x1f3\x1f0", digest_size=16).digest()
+    philox = np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
+    assert rng(7, "client/0", "batches", 3).integers(1 << 60) == philox.integers(1 << 60)
+
+
+def test_secrets_follow_the_seed_only_when_emulated_and_never_what_experiments_draw() -> None:
+    real, emulated = Randomness(5, emulated=False), Randomness(5, emulated=True)
+    for kind in ("bytes", "permutation"):
+
+        def take(randomness: Randomness, kind: str = kind, **key: Any) -> bytes:
+            secrets = randomness.secrets("p", "mask", **key)
+            return secrets.bytes(32) if kind == "bytes" else secrets.permutation(64).tobytes()
+
+        assert take(emulated) == take(Randomness(5, emulated=True))
+        assert take(emulated) != take(emulated, round=1)
+        assert take(emulated) != take(emulated, attempt=1)
+        assert take(real) != take(real) != take(Randomness(5, emulated=False))
+        assert take(real) != take(emulated)
+    assert emulated.secrets("p", "mask").bytes(16) != emulated.rng("p", "mask").bytes(16)
+    assert real.rng("p", "mask").bytes(16) == emulated.rng("p", "mask").bytes(16)
+
+
+@pytest.mark.parametrize("emulated", [True, False])
+def test_permutations_are_uniform(emulated: bool) -> None:
+    """All 6 orders of 3, each 600 +- 6 sigma times of 3600."""
+    secrets = Randomness(0, emulated).secrets("p", "shuffle")
+    seen = Counter(tuple(int(i) for i in secrets.permutation(3)) for _ in range(3600))
+    assert set(seen) == set(itertools.permutations(range(3)))
+    assert all(abs(count - 600) < 6 * np.sqrt(3600 * 5 / 36) for count in seen.values())
+    assert secrets.permutation(3).dtype == np.int64

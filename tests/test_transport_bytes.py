@@ -1,0 +1,284 @@
+"""Counting, recording and holding bytes: meters, transcripts, the spool, and what a round keeps in memory."""
+
+from __future__ import annotations
+
+import errno
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transport_toys import Client, Doubling, Go, Sealer, Table, Up, federation
+
+from coterie.protocol import codec
+from coterie.protocol.errors import RunError
+from coterie.protocol.messages import Message, message
+from coterie.protocol.party import To, on
+from coterie.protocol.steps import Steps, for_each, post, take
+from coterie.transport.spool import Spool
+from coterie.transport.transcript import Transcript
+
+W = np.zeros(1, np.float32)
+
+
+@message(src="client", dst="client")
+class Note(Message, frozen=True):
+    """Between clients."""
+
+    text: str
+
+
+class Writer(Client, role="client"):
+    @on(Go)
+    def go(self, msg: Go, src: str) -> tuple[To, ...]:
+        return To("y", Note("from x")), To("server", Up(1, msg.w)), To(self.name, Note("to myself"))
+
+    @on(Note)
+    def note(self, msg: Note, src: str) -> None:
+        self.state.n += 1
+
+
+# -- byte counts -------------------------------------------------------------------------------------------------------
+
+
+def test_bytes_are_those_of_the_codec_on_every_leg() -> None:
+    """Go to x, Up back; Note from x over the hub to y, sealed (32 bytes more here), counted on both legs."""
+    x, y = Writer("x"), Writer("y")
+    server, transport = federation([x, y], sealer=Sealer())
+    server.clients = ["x"]
+    transport.drive(server.round(1), 1)
+    go, up = len(codec.encode(Go(1, server.state.w))), len(codec.encode(Up(1, server.state.w)))
+    note = len(codec.encode(Note("from x"))) + 32
+    meter = transport.meter
+    assert meter.message_bytes == {
+        "server > client Go": go,
+        "client > server Up": up,
+        "client > server Note": note,
+        "server > client Note": note,
+    }
+    assert meter.bytes_up == {"server": go + note, "client": up + note}
+    assert meter.bytes_down == {"client": go + note, "server": up + note}
+    assert (x.state.n, y.state.n) == (1, 1)
+    transport.drive(post({}), 2)
+    assert not transport.meter.bytes_up
+
+
+def test_a_broadcast_is_encoded_once_and_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    encode, decode = codec.encode, codec.decode
+
+    def counting_encode(msg: Message) -> bytes:
+        calls.append(f"encode {type(msg).__name__}")
+        return encode(msg)
+
+    def counting_decode(data: bytes, *kinds: Any) -> Any:
+        msg = decode(data, *kinds)
+        calls.append(f"decode {type(msg).__name__}")
+        return msg
+
+    monkeypatch.setattr(codec, "encode", counting_encode)
+    monkeypatch.setattr(codec, "decode", counting_decode)
+
+    class Teller(Writer, role="client"):
+        @on(Go)
+        def go(self, msg: Go, src: str) -> tuple[To, ...]:
+            note = Note("the same to all")
+            return To("server", Up(1, msg.w)), *(To(f"c{i}", note) for i in range(1, 6))
+
+    server, transport = federation([Teller(f"c{i}") for i in range(6)], sealer=Sealer())
+    message_ = Go(1, W)
+
+    def round_() -> Steps[None]:
+        yield from for_each({"c0": message_}, Up, lambda *_: None)
+        yield from post(dict.fromkeys([f"c{i}" for i in range(1, 6)], Go(2, W)))
+
+    transport.drive(round_(), 1)
+    assert calls.count("encode Note") == 1 + 5  # one object each time: c0 tells five, and then each of the five does
+    calls.clear()
+    transport.drive(server.round(2), 2)
+    assert calls.count("encode Go") == 6  # six objects, equal or not
+    calls.clear()
+    transport.drive(post(dict.fromkeys(server.clients, message_)), 3)
+    assert calls.count("encode Go") == 1
+    assert calls.count("decode Go") == 1
+
+
+# -- transcripts -------------------------------------------------------------------------------------------------------
+
+
+def test_views_hold_what_was_received_and_the_hub_sees_only_the_envelope_of_what_it_relays() -> None:
+    transcript = Transcript(1 << 20)
+    links = Table(down={"x": 1.0, "y": 2.0}, up={"x": 4.0})
+    server, transport = federation([Writer("x"), Writer("y")], sealer=Sealer(), transcript=transcript, links=links)
+    server.clients = ["x"]
+    transport.drive(server.round(1), 1)
+    transport.drive(take(Up, server.note, until_s=5.0), 2)
+    x, y, hub = (transcript.views[name] for name in ("x", "y", "server"))
+    assert [(s.kind, s.src, s.time_s, s.round) for s in x.seen] == [("Go", "server", 1.0, 1), ("Note", "x", 1.0, 1)]
+    assert [(s.kind, s.src, s.time_s, s.round) for s in y.seen] == [("Note", "x", 7.0, 1)]
+    assert y.seen[0].message.text == "from x"  # type: ignore[union-attr]
+    assert sorted((s.kind, s.src, s.dst, s.time_s) for s in hub.seen) == [
+        ("Note", "x", "y", 5.0),
+        ("Up", "x", "server", 5.0),
+    ]
+    relayed = next(s for s in hub.seen if s.kind == "Note")
+    assert relayed.message is None
+    assert relayed.size == len(codec.encode(Note("from x"))) + 32
+    assert hub.kinds() == {"Up"}
+    assert [m.round for _, m in hub.messages(Up, 1)] == [1]
+    assert list(hub.messages(Up, 2)) == []
+    assert {view.party for view in transcript.of_role("client")} == {"x", "y"}
+
+
+def test_a_late_message_belongs_to_the_round_it_was_asked_in() -> None:
+    transcript = Transcript(1 << 20)
+    server, transport = federation([Client("x", work_s=3.0)], 1.0, links=Table(), transcript=transcript)
+    transport.drive(server.round(1), 1)
+    transport.drive(take(Up, server.note, until_s=5.0), 2)
+    assert [(s.round, s.time_s) for s in transcript.views["server"].seen] == [(1, 3.0)]
+    assert [(s.round, s.time_s) for s in transcript.views["x"].seen] == [(1, 0.0)]
+
+
+def test_recording_stops_at_the_limit_and_says_when() -> None:
+    """Each round records Go and Up of the same size; the limit has room for five of them."""
+    size = len(codec.encode(Go(1, np.zeros(2, np.float32))))
+    transcript = Transcript(5 * size)
+    server, transport = federation([Client("x")], transcript=transcript)
+    for r in (1, 2, 3, 4):
+        transport.drive(server.round(r), r)
+        assert transcript.stopped_at == (None if r < 3 else 3)
+    assert transcript.held_bytes == 5 * size
+    assert [s.round for s in transcript.views["x"].seen] == [1, 2, 3]
+    assert [s.round for s in transcript.views["server"].seen] == [1, 2]
+
+
+# -- the spool ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_spool_spills_to_disk_beyond_its_limit_and_cleans_up(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    spool = Spool(100)
+    small, large = b"s" * 60, b"l" * 60
+    tickets = [spool.put(small), spool.put(large), spool.put(b"x" * 40)]
+    assert spool.held_bytes == 100
+    files = list(tmp_path.rglob("*.bin"))
+    assert [f.stat().st_size for f in files] == [60]
+    assert files[0].parent.stat().st_mode & 0o077 == 0
+    assert spool.peek(tickets[1]) == large
+    assert [spool.take(t) for t in tickets] == [small, large, b"x" * 40]
+    assert spool.held_bytes == 0
+    assert list(tmp_path.rglob("*.bin")) == []
+    spool.put(b"y" * 200)
+    spool.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_forgotten_spool_leaves_nothing(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    spool = Spool(0)
+    spool.put(b"y" * 200)
+    assert list(tmp_path.iterdir()) != []
+    with pytest.warns(ResourceWarning):
+        del spool
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_broadcast_is_held_once_and_written_once(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    frame = bytes(1000)
+    for limit, held, files in ((1000, 1000, 0), (999, 0, 1)):
+        spool = Spool(limit)
+        tickets = [spool.put(frame) for _ in range(50)]
+        assert spool.held_bytes == held
+        assert len(list(tmp_path.rglob("*.bin"))) == files
+        for ticket in tickets[:-1]:
+            spool.drop(ticket)
+        assert spool.take(tickets[-1]) == frame
+        assert spool.held_bytes == 0
+        assert list(tmp_path.rglob("*.bin")) == []
+        again = spool.put(frame)
+        assert spool.take(again) == frame
+        spool.close()
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=40), st.integers(0, 60))
+@settings(max_examples=100, deadline=None)
+def test_the_spool_gives_back_what_was_put_whatever_the_order(work: list[tuple[int, bool]], limit: int) -> None:
+    """Against a dict. Six objects of different sizes, put again and again and taken in any order."""
+    objects = [bytes([i]) * (7 * i) for i in range(6)]
+    spool, twin = Spool(limit), {}
+    for index, takes in work:
+        if takes and twin:
+            ticket = sorted(twin)[index % len(twin)]
+            assert spool.take(ticket) == twin.pop(ticket)
+        else:
+            twin[spool.put(objects[index])] = objects[index]
+        assert spool.held_bytes <= limit
+    assert {ticket: spool.peek(ticket) for ticket in twin} == twin
+    spool.close()
+
+
+def test_a_full_disk_is_a_run_error_that_says_what_to_do(monkeypatch: Any) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(RunError, match=r"10 bytes .* No space left on device; make room"):
+        Spool(0).put(bytes(10))
+
+
+# -- nobody holds everybody --------------------------------------------------------------------------------------------
+
+
+def test_folding_many_answers_holds_few() -> None:
+    """200 clients send 1 MB each, 200 MB in all; the spool may hold 8 MB, and a chunk of 8 is worked on at a time."""
+    size, clients = 250_000, 200
+
+    class Big(Client, role="client"):
+        @on(Go)
+        def go(self, msg: Go, src: str) -> Up:
+            return Up(1, np.full(size, self.plus, np.float32))
+
+    total = np.zeros(size, np.float32)
+    server, transport = federation(
+        [Big(f"c{i}", i) for i in range(clients)], effects=Doubling(8), links=Table(), spool_bytes=8 << 20
+    )
+
+    def fold(name: str, up: Up) -> None:
+        np.add(total, up.w, out=total)
+
+    server.note = fold  # type: ignore[method-assign]
+    tracemalloc.start()
+    try:
+        transport.drive(server.round(1), 1)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        transport.close()
+    assert total[0] == sum(range(clients))
+    assert peak < 40 << 20
+
+
+def test_a_broadcast_of_a_large_model_costs_one() -> None:
+    """4 MB to each of 100 clients: the model, its frame and what encoding and decoding need, not 400 MB."""
+
+    class Silent(Client, role="client"):
+        @on(Go)
+        def go(self, msg: Go, src: str) -> None:
+            self.state.n += 1
+
+    clients = [Silent(f"c{i}") for i in range(100)]
+    server, transport = federation(clients, effects=Doubling(4), spool_bytes=8 << 20)
+    go = Go(1, np.zeros(1_000_000, np.float32))
+    tracemalloc.start()
+    try:
+        transport.drive(post(dict.fromkeys(server.clients, go)), 1)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        transport.close()
+    assert sum(c.state.n for c in clients) == 100
+    assert peak < 24 << 20

@@ -1,0 +1,189 @@
+"""A run that is stopped after any round and built anew from its checkpoint is the run that was never stopped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from transport_toys import RANDOMNESS, Client, Doubling, Go, Sealer, Server, Table, Up, federation
+
+from coterie.protocol import state
+from coterie.protocol.errors import UserError
+from coterie.protocol.messages import Message, message
+from coterie.protocol.party import Party, To, Work, on
+from coterie.protocol.randomness import Randomness
+from coterie.protocol.steps import Steps, for_each, take
+from coterie.transport.envelope import Snapshot
+from coterie.transport.local import LocalTransport
+
+NAMES = ("c0", "c1", "c2", "c3", "c4")
+ROUNDS = 6
+
+
+@message(src="client", dst="client")
+class Gossip(Message, frozen=True):
+    """A client's model for the next client."""
+
+    w: bytes
+
+
+class Member(Client, role="client"):
+    """Draws, keeps a model, and tells its neighbour; everything that a resumed run could get wrong."""
+
+    class State(msgspec.Struct):
+        n: int = 0
+        w: Any = None
+        heard: dict[str, bytes] = msgspec.field(default_factory=dict)
+        log: list[tuple[int, float]] = msgspec.field(default_factory=list)
+
+    def __init__(self, name: str, plus: float, work_s: float, randomness: Randomness) -> None:
+        super().__init__(name, plus, work_s)
+        self.randomness = randomness
+
+    @on(Go, Client.cost)
+    def go(self, msg: Go, src: str) -> Work[tuple[To, ...]]:
+        noise = self.rng("noise", msg.round).normal(size=2) + self.secrets("mask", msg.round).permutation(2)
+        twice = yield self.state.n
+        self.state.n += 1
+        self.state.w = (msg.w + self.plus + noise + twice + len(self.state.heard)).astype(np.float32)
+        self.state.log.append((msg.round, self.now_s))
+        neighbour = NAMES[(NAMES.index(self.name) + 1) % len(NAMES)]
+        return To("server", Up(msg.round, self.state.w)), To(neighbour, Gossip(self.state.w.tobytes()))
+
+    @on(Gossip)
+    def gossip(self, msg: Gossip, src: str) -> None:
+        self.state.heard[f"{src} {self.state.n}"] = msg.w
+
+
+class Stale(Server, role="server"):
+    def round(self, r: int) -> Steps[Any]:
+        total, ages = np.zeros(2), []
+
+        def fold(name: str, up: Up) -> None:
+            total[:] = total + up.w / (1 + r - up.round)
+            ages.append((name, up.round, self.now_s))
+
+        requests = dict.fromkeys(NAMES, Go(r, self.state.w))
+        answers = yield from for_each(requests, Up, fold, deadline_s=2.0)
+        yield from take(Up, fold)
+        self.state.w = (self.state.w + total / len(NAMES)).astype(np.float32)
+        return ages, answers.got, dict(answers.missing)
+
+
+def build(chunk: int = 2) -> tuple[dict[str, Party], LocalTransport]:
+    randomness = Randomness(3, emulated=True)
+    clients = [Member(name, i, 0.7 * i * i, randomness) for i, name in enumerate(NAMES)]
+    server = Stale(NAMES)
+    parties: dict[str, Party] = {"server": server, **{c.name: c for c in clients}}
+    delays = {name: 0.1 * (1 + i) for i, name in enumerate(NAMES)}
+    links = Table(delays, delays, {("c1", 3): "offline", ("c0", 4): "dropped"})
+    return parties, LocalTransport(parties, "server", Doubling(chunk), links=links, sealer=Sealer(), spool_bytes=100)
+
+
+def rounds(parties: dict[str, Party], transport: LocalTransport, first: int, last: int) -> list[Any]:
+    lines = []
+    for r in range(first, last + 1):
+        result = transport.drive(parties["server"].round(r), r)  # type: ignore[attr-defined]
+        meter = transport.meter
+        lines.append((result, transport.clock_s, meter.bytes_up, meter.bytes_down, meter.late, dict(meter.lost)))
+    return lines
+
+
+def seen(parties: dict[str, Party]) -> dict[str, bytes]:
+    return {name: state.dump({name: party.state}) for name, party in parties.items()}
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> tuple[list[Any], dict[str, bytes], int]:
+    parties, transport = build()
+    lines = rounds(parties, transport, 1, ROUNDS)
+    pending = len(transport.snapshot().envelopes)
+    transport.close()
+    return lines, seen(parties), pending
+
+
+@pytest.mark.parametrize("stop", range(ROUNDS))
+def test_resumed_after_any_round_it_is_the_same_run(undisturbed: Any, stop: int) -> None:
+    """Parties, transport and all are made again; only bytes pass from the one to the other."""
+    parties, transport = build()
+    lines = rounds(parties, transport, 1, stop)
+    snapshot = transport.snapshot()
+    saved = msgspec.msgpack.encode(snapshot), state.dump({name: p.state for name, p in parties.items()})
+    transport.close()
+    parties, transport = build()
+    for name, loaded in state.load(saved[1], {n: type(p.state) for n, p in parties.items()}).items():
+        parties[name].state = loaded
+    transport.restore(msgspec.msgpack.decode(saved[0], type=Snapshot))
+    lines += rounds(parties, transport, stop + 1, ROUNDS)
+    pending = len(transport.snapshot().envelopes)
+    transport.close()
+    assert lines == undisturbed[0]
+    assert seen(parties) == undisturbed[1]
+    assert pending == undisturbed[2]
+
+
+def test_the_toy_has_what_could_go_wrong(undisturbed: Any) -> None:
+    """Late ones of several rounds, an offline and a dropped one; requests and answers under way between rounds."""
+    parties, transport = build()
+    under_way = []
+    for r in range(1, ROUNDS + 1):
+        rounds(parties, transport, r, r)
+        under_way += [(e.kind, r - e.round) for e in transport.snapshot().envelopes]
+    transport.close()
+    assert set(under_way) >= {("Go", 0), ("Go", 2), ("Up", 1), ("Gossip", 1)}
+    lines = undisturbed[0]
+    ages = {(name, r - sent) for r, ((ages, _, _), *_) in enumerate(lines, 1) for name, sent, _ in ages}
+    assert {age for _, age in ages} >= {0, 1, 2}
+    assert lines[2][0][2]["c1"] == "offline"
+    assert lines[3][0][2]["c0"] == "dropped"
+
+
+@pytest.mark.parametrize("chunk", [1, 100])
+def test_it_does_not_depend_on_how_handlers_are_batched(undisturbed: Any, chunk: int) -> None:
+    parties, transport = build(chunk)
+    lines = rounds(parties, transport, 1, ROUNDS)
+    transport.close()
+    assert lines == undisturbed[0]
+    assert seen(parties) == undisturbed[1]
+
+
+def test_a_snapshot_can_be_taken_twice_and_holds_equal_frames_once() -> None:
+    parties, transport = build()
+    rounds(parties, transport, 1, 2)
+    one, two = transport.snapshot(), transport.snapshot()
+    assert one == two
+    assert len(set(one.frames)) == len(one.frames) < len(one.envelopes)
+    later = rounds(parties, transport, 3, 3)
+    parties, transport = build()
+    assert later == rounds(parties, transport, 1, 3)[2:]
+    transport.close()
+
+
+def test_a_restored_transport_has_the_same_snapshot() -> None:
+    """Numbers, links, busy devices and all that is under way."""
+    parties, transport = build()
+    rounds(parties, transport, 1, 3)
+    one = msgspec.msgpack.encode(transport.snapshot())
+    other = build()[1]
+    other.restore(msgspec.msgpack.decode(one, type=Snapshot))
+    assert msgspec.msgpack.encode(other.snapshot()) == one
+    assert min(number for *_, number in other.snapshot().links) == 0  # a link whose first message is under way
+    assert max(number for *_, number in other.snapshot().links) > 3
+    transport.close()
+    other.close()
+
+
+def test_a_checkpoint_of_another_federation_is_refused() -> None:
+    _, transport = federation([Client("x")])
+    _, other = federation([Client("y")])
+    with pytest.raises(UserError, match="another federation"):
+        other.restore(transport.snapshot())
+
+
+def test_a_real_runs_secrets_are_fresh_and_an_emulated_runs_are_not() -> None:
+    real, emulated = Randomness(0, emulated=False), RANDOMNESS
+    for draw in (lambda s: s.bytes(16), lambda s: s.permutation(100).tobytes()):
+        assert draw(real.secrets("p", "mask", 1)) != draw(real.secrets("p", "mask", 1))
+        assert draw(emulated.secrets("p", "mask", 1)) == draw(Randomness(0, True).secrets("p", "mask", 1))

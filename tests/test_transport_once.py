@@ -1,0 +1,270 @@
+"""At most once: whatever an attacker on the wire repeats, no handler and no fold sees it twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from transport_toys import Client, Doubling, Go, Sealer, Server, Table, Up, federation
+
+from coterie.protocol import codec
+from coterie.protocol.errors import PeerError
+from coterie.protocol.messages import Message, message
+from coterie.protocol.party import To, on
+from coterie.protocol.steps import take
+from coterie.transport.envelope import Envelope
+from coterie.transport.local import LocalTransport
+
+W = np.zeros(1, np.float32)
+USED = "its number was used before"
+
+
+def attacked(
+    clients: Sequence[Client], intercept: Callable[[Envelope, bytes], Sequence[bytes]], **options: Any
+) -> tuple[Server, LocalTransport]:
+    server, transport = federation(clients, **options)
+    transport.intercept = intercept
+    return server, transport
+
+
+def test_a_request_that_comes_twice_gets_the_stored_bytes_again_and_is_handled_once() -> None:
+    """Random answers: only the stored bytes can be the same. The hub gets them twice and takes them once."""
+    draws = np.random.default_rng(1)
+    answers: list[bytes] = []
+
+    class Random(Client, role="client"):
+        @on(Go)
+        def go(self, msg: Go, src: str) -> Up:
+            self.state.n += 1
+            return Up(msg.round, draws.random(3).astype(np.float32))
+
+    def twice(envelope: Envelope, frame: bytes) -> list[bytes]:
+        if envelope.kind == "Up":
+            answers.append(frame)
+            return [frame]
+        return [frame, frame]
+
+    server, transport = attacked([Random("x")], twice)
+    assert transport.drive(server.round(1), 1).got == ("x",)
+    assert len(answers) == 2
+    assert answers[0] == answers[1]
+    assert transport.parties["x"].state.n == 1
+    assert len(server.state.notes) == 1
+
+
+@pytest.mark.parametrize("work_s", [0.0, 1.0])
+def test_everything_comes_twice_and_nothing_changes(work_s: float) -> None:
+    """Three rounds, with and without an attacker who doubles every frame."""
+    plain: Any = None
+    for intercept in (None, lambda envelope, frame: [frame, frame]):
+        clients = [Client(f"c{i}", i, work_s * (1 + i)) for i in range(3)]
+        server, transport = federation(clients, 2.5, links=Table())
+        transport.intercept = intercept
+        results = [transport.drive(server.round(r), r) for r in (1, 2, 3)]
+        transport.drive(take(Up, server.note, until_s=20.0), 4)
+        seen = results, server.state.notes, [c.state for c in clients], transport.clock_s
+        if intercept is None:
+            plain = seen
+    assert seen == plain
+    assert clients[2].state.rounds == [1, 2, 3]
+
+
+def test_a_late_answer_that_comes_twice_is_taken_once() -> None:
+    def twice(envelope: Envelope, frame: bytes) -> list[bytes]:
+        return [frame, frame]
+
+    server, transport = attacked([Client("x", work_s=3.0)], twice, deadline_s=1.0, links=Table())
+    assert transport.drive(server.round(1), 1).missing == {"x": "late"}
+    transport.drive(take(Up, server.note, until_s=10.0), 2)
+    assert server.state.notes == [("x", 1, 0.0)]
+    # the copy of the answer, and twice the stored answer to the copy of the request
+    assert transport.meter.refused == {f"server/Up: {USED}": 3}
+
+
+@pytest.mark.parametrize("instead", [True, False])
+def test_a_captured_older_request_is_refused_and_never_run_again(instead: bool) -> None:
+    """The frame of round 1 comes again in round 2, instead of the new one or before it."""
+    captured: list[bytes] = []
+
+    def replay(envelope: Envelope, frame: bytes) -> list[bytes]:
+        if envelope.kind == "Go":
+            captured.append(frame)
+        if envelope.kind == "Go" and envelope.round == 2:
+            return [captured[0]] if instead else [captured[0], frame]
+        return [frame]
+
+    client = Client("x", 1)
+    server, transport = attacked([client], replay)
+    transport.drive(server.round(1), 1)
+    answers = transport.drive(server.round(2), 2)
+    assert transport.meter.refused == {f"client/Go: {USED}": 1}
+    if instead:
+        assert answers.missing == {"x": "lost on the way"}
+        assert client.state.rounds == [1]
+    else:
+        assert answers.got == ("x",)
+        assert client.state.rounds == [1, 2]
+
+
+def test_a_captured_older_answer_is_refused_by_the_hub() -> None:
+    captured: list[bytes] = []
+
+    def replay(envelope: Envelope, frame: bytes) -> list[bytes]:
+        if envelope.kind == "Up":
+            captured.append(frame)
+            return [captured[0]]
+        return [frame]
+
+    server, transport = attacked([Client("x", 1)], replay)
+    assert transport.drive(server.round(1), 1).got == ("x",)
+    assert transport.drive(server.round(2), 2).missing == {"x": "lost on the way"}
+    assert transport.meter.refused == {f"server/Up: {USED}": 1}
+    assert [r for _, r, _ in server.state.notes] == [1]
+
+
+def test_a_refusal_is_repeated_too_and_the_handler_does_not_run_again() -> None:
+    runs: list[int] = []
+
+    class Refusing(Client, role="client"):
+        @on(Go)
+        def go(self, msg: Go, src: str) -> Up:
+            runs.append(msg.round)
+            raise PeerError("I will not")
+
+    server, transport = attacked([Refusing("x")], lambda envelope, frame: [frame, frame])
+    assert transport.drive(server.round(1), 1).missing == {"x": "refused: I will not"}
+    assert transport.meter.refused == {"client/Go: I will not": 2}
+    assert runs == [1]
+
+
+def test_another_frame_under_a_used_number_is_refused_and_the_answer_still_counts() -> None:
+    """A forged second frame cannot make the hub believe that its request failed."""
+    forged = codec.encode(Go(1, W + 9))
+    client = Client("x", 1, 1.0)
+    server, transport = attacked(
+        [client], lambda envelope, frame: [frame, forged] if envelope.kind == "Go" else [frame], links=Table()
+    )
+    assert transport.drive(server.round(1), 1).got == ("x",)
+    assert server.state.notes == [("x", 1, 1.0)]
+    assert transport.meter.refused == {f"client/Go: {USED}": 1}
+    assert client.state.n == 1
+
+
+@pytest.mark.parametrize("garbage", [b"", b"\xc1", b"\x93\xa2Go", bytes(100)])
+def test_garbage_is_refused_and_counted_on_both_sides(garbage: bytes) -> None:
+    for kind in ("Go", "Up"):
+        client = Client("x")
+        server, transport = attacked(
+            [client, Client("y")],
+            lambda e, frame, kind=kind: [garbage] if e.kind == kind and "x" in (e.src, e.dst) else [frame],
+        )
+        answers = transport.drive(server.round(1), 1)
+        assert answers.got == ("y",)
+        assert answers.missing["x"].startswith("refused: not a valid")
+        assert sum(transport.meter.refused.values()) == 1
+        assert client.state.n == (kind == "Up")
+
+
+def test_what_is_lost_is_missing_on_both_sides() -> None:
+    for kind in ("Go", "Up"):
+        server, transport = attacked(
+            [Client("x"), Client("y")],
+            lambda e, frame, kind=kind: [] if e.kind == kind and "x" in (e.src, e.dst) else [frame],
+        )
+        answers = transport.drive(server.round(1), 1)
+        assert answers.got == ("y",)
+        assert answers.missing == {"x": "lost on the way"}
+        assert len(transport.meter.lost) == 1
+
+
+def test_a_lost_answer_comes_with_the_repeated_request() -> None:
+    """The attacker drops the answer and repeats the request: the stored answer goes out, under its old number."""
+    dropped: list[int] = []
+
+    def nasty(envelope: Envelope, frame: bytes) -> list[bytes]:
+        if envelope.kind == "Up" and not dropped:
+            dropped.append(envelope.number)
+            return []
+        return [frame, frame] if envelope.kind == "Go" else [frame]
+
+    client = Client("x", 1)
+    server, transport = attacked([client], nasty)
+    assert transport.drive(server.round(1), 1).got == ("x",)
+    assert dropped == [1]
+    assert client.state.n == 1
+
+
+@message(src="client", dst="client")
+class Ball(Message, frozen=True):
+    """Between clients."""
+
+    number: int
+
+
+@message(src="client", dst="client")
+class Back(Message, frozen=True):
+    """Its answer."""
+
+    number: int
+
+
+class Player(Client, role="client"):
+    class State(msgspec.Struct):
+        n: int = 0
+        backs: list[int] = msgspec.field(default_factory=list)
+
+    @on(Go)
+    def go(self, msg: Go, src: str) -> tuple[To, ...]:
+        return To("y", Ball(msg.round)), To("server", Up(msg.round, msg.w))
+
+    @on(Ball)
+    def ball(self, msg: Ball, src: str) -> Back:
+        self.state.n += 1
+        return Back(msg.number)
+
+    @on(Back)
+    def back(self, msg: Back, src: str) -> None:
+        self.state.backs.append(msg.number)
+
+
+def test_sealed_messages_between_clients_come_twice_and_are_handled_once() -> None:
+    x, y = Player("x"), Player("y")
+    server, transport = federation([x, y], sealer=Sealer())
+    transport.intercept = lambda envelope, frame: [frame, frame]
+    server.clients = ["x"]
+    for r in (1, 2):
+        transport.drive(server.round(r), r)
+    assert (y.state.n, x.state.backs) == (2, [1, 2])
+    assert transport.spool.held_bytes == 0  # nothing of what was kept for repetition outlives its round
+
+
+def test_a_frame_of_another_link_does_not_open() -> None:
+    """What x sealed for y is put in the place of what y sealed for x."""
+    balls: list[bytes] = []
+
+    def swap(envelope: Envelope, frame: bytes) -> list[bytes]:
+        if envelope.kind == "Ball":
+            balls.append(frame)
+        return [balls[0]] if envelope.kind == "Back" else [frame]
+
+    x, y = Player("x"), Player("y")
+    server, transport = federation([x, y], sealer=Sealer())
+    transport.intercept = swap
+    server.clients = ["x"]
+    transport.drive(server.round(1), 1)
+    assert transport.meter.refused == {"client/Back: sealed by somebody else": 1}
+    assert x.state.backs == []
+
+
+def test_answers_are_kept_for_repetition_only_under_attack_and_only_for_a_round() -> None:
+    for intercept in (None, lambda envelope, frame: [frame]):
+        server, transport = federation([Client(f"c{i}") for i in range(5)], effects=Doubling())
+        transport.intercept = intercept
+        held: list[int] = []
+        server.note = lambda name, up, held=held, t=transport: held.append(t.spool.held_bytes)  # type: ignore
+        transport.drive(server.round(1), 1)
+        assert (held[-1] == 0) == (intercept is None)
+        assert transport.spool.held_bytes == 0

@@ -1,0 +1,322 @@
+"""Steps, transactions, effects and fates on the local transport."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from transport_toys import Client, Doubling, Go, Server, Table, Up
+
+from coterie.protocol.errors import CryptoError, PeerError, RunError
+from coterie.protocol.party import Work, on
+from coterie.protocol.steps import NoAnswerError, Steps, ask, for_each, post, take
+from coterie.transport.local import LocalTransport
+
+W = np.zeros(1, np.float32)
+
+
+def run(parties: list[Any], steps: Any, r: int = 1, **options: Any) -> tuple[Any, LocalTransport]:
+    options.setdefault("effects", Doubling())
+    transport = LocalTransport({p.name: p for p in parties}, "server", **options)
+    return transport.drive(steps, r), transport
+
+
+# -- transactions ------------------------------------------------------------------------------------------------------
+
+
+class Careless(Client, role="client"):
+    """Changes everything it has, in all the ways that there are, and then refuses odd rounds."""
+
+    class State(msgspec.Struct):
+        n: int = 0
+        rounds: list[int] = msgspec.field(default_factory=list)
+        table: dict[str, dict[str, list[int]]] = msgspec.field(default_factory=lambda: {"a": {"b": [1]}})
+        names: set[str] = msgspec.field(default_factory=set)
+
+    class Secret(msgspec.Struct):
+        key: bytes = b"old"
+
+    def __init__(self, name: str, error: type[Exception]) -> None:
+        super().__init__(name)
+        self.secret, self.error = self.Secret(), error
+
+    @on(Go)
+    def go(self, msg: Go, src: str) -> Work[Up]:
+        self.state.n += 1
+        self.state.rounds.append(msg.round)
+        self.state.table["a"]["b"].append(msg.round)
+        self.state.names.add(src)
+        self.secret.key = b"new"
+        yield 1
+        if msg.round % 2:
+            raise self.error("no odd rounds")
+        return Up(msg.round, msg.w)
+
+
+@pytest.mark.parametrize("error", [PeerError, CryptoError])
+def test_a_handler_that_refuses_midway_changes_nothing_and_the_round_goes_on(error: type[Exception]) -> None:
+    server, careless, good = Server(("x", "y")), Careless("x", error), Client("y")
+    answers, transport = run([server, careless, good], server.round(1))
+    assert answers.got == ("y",)
+    assert answers.missing == {"x": "refused: no odd rounds"}
+    assert transport.meter.refused == {"client/Go: no odd rounds": 1}
+    assert careless.state == Careless.State()
+    assert careless.secret.key == b"old"
+    assert transport.drive(server.round(2), 2).got == ("x", "y")
+    assert careless.state == Careless.State(1, [2], {"a": {"b": [1, 2]}}, {"server"})
+    assert careless.secret.key == b"new"
+
+
+def test_another_error_of_a_handler_ends_the_run_and_takes_back_all_that_run_beside_it() -> None:
+    server, broken, good = Server(("x", "y")), Careless("x", ZeroDivisionError), Careless("y", PeerError)
+    with pytest.raises(ZeroDivisionError):
+        run([server, broken, good], server.round(1))
+    assert broken.state == good.state == Careless.State()
+    assert server.state.notes == []
+
+
+def test_an_error_of_the_coordinator_takes_back_the_hub() -> None:
+    server = Server(("x",))
+    closed: list[bool] = []
+
+    def round_() -> Steps[None]:
+        try:
+            yield from server.round(1)
+            server.state.w = W + 1
+            assert len(server.state.notes) == 1
+            raise RunError("too few")
+        finally:
+            closed.append(True)
+
+    with pytest.raises(RunError, match="too few"):
+        run([server, Client("x")], round_())
+    assert closed == [True]
+    assert server.state.notes == []
+    assert (server.state.w == 0).all()
+
+
+def test_what_a_handler_cannot_send_is_refused_before_it_commits() -> None:
+    """A model that diverged: NaN never travels, and the client's count of rounds stays what it was."""
+    server, client = Server(("x", "y")), Client("x", float("nan"))
+    answers, transport = run([server, client, Client("y")], server.round(1))
+    assert answers.got == ("y",)
+    assert answers.missing["x"] == "refused: Up.w: NaN or infinite values"
+    assert client.state.n == 0
+    assert list(transport.meter.refused) == ["client/Go: Up.w: NaN or infinite values"]
+
+
+def test_what_the_hub_cannot_send_ends_the_run() -> None:
+    server = Server(("x",))
+    server.state.w = W * np.nan
+    with pytest.raises(RunError, match=r"server can't send Go: Go\.w: NaN"):
+        run([server, Client("x")], server.round(1))
+
+
+def test_committed_arrays_are_read_only_and_the_first_ones_too() -> None:
+    class InPlace(Client, role="client"):
+        class State(msgspec.Struct):
+            w: Any = None
+
+        def __init__(self, name: str) -> None:
+            super().__init__(name)
+            self.state = self.State(np.ones(1, np.float32))
+
+        @on(Go)
+        def go(self, msg: Go, src: str) -> Up:
+            self.state.w += 1
+            return Up(msg.round, self.state.w)
+
+    server, client = Server(("x",)), InPlace("x")
+    with pytest.raises(ValueError, match="read-only"):
+        run([server, client], server.round(1))
+    assert client.state.w[0] == 1
+
+
+def test_received_arrays_are_read_only_and_shared_with_nobody() -> None:
+    seen: list[Go] = []
+
+    class Keeper(Client, role="client"):
+        @on(Go)
+        def go(self, msg: Go, src: str) -> Up:
+            seen.append(msg)
+            return Up(msg.round, msg.w)
+
+    server = Server(("x", "y"))
+    run([server, Keeper("x"), Keeper("y")], server.round(1))
+    for msg in seen:
+        assert not np.shares_memory(msg.w, server.state.w)
+        with pytest.raises(ValueError, match="read-only"):
+            msg.w[0] = 1
+        with pytest.raises(ValueError, match="WRITEABLE"):
+            msg.w.setflags(write=True)
+
+
+# -- effects -----------------------------------------------------------------------------------------------------------
+
+
+class Asking(Client, role="client"):
+    """Yields effects, and notes what it got."""
+
+    @on(Go)
+    def go(self, msg: Go, src: str) -> Work[Up]:
+        first = yield int(self.plus)
+        try:
+            yield f"error of {self.name}"
+        except PeerError as error:
+            self.state.rounds.append(len(str(error)))
+        second = yield first + 1
+        return Up(msg.round, np.array([first, second], np.float32))
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3])
+def test_effects_are_batched_and_their_results_and_errors_come_to_whoever_asked(chunk: int) -> None:
+    clients = [Asking("p", 1), Asking("qq", 10), Asking("rrr", 100)]
+    server, effects = Server([c.name for c in clients]), Doubling(chunk)
+    heard: dict[str, list[float]] = {}
+    server.note = lambda name, up: heard.__setitem__(name, up.w.tolist())  # type: ignore[method-assign]
+    run([server, *clients], server.round(1), effects=effects)
+    assert heard == {"p": [2, 6], "qq": [20, 42], "rrr": [200, 402]}
+    assert [c.state.rounds for c in clients] == [[len("error of p")], [len("error of qq")], [len("error of rrr")]]
+    assert max(len(call) for call in effects.calls) == chunk
+    if chunk == 3:
+        assert effects.calls[0] == [("p", 1), ("qq", 10), ("rrr", 100)]
+        assert len(effects.calls) == 3
+
+
+def test_an_effects_error_that_a_handler_does_not_catch_refuses_its_message() -> None:
+    class Failing(Client, role="client"):
+        @on(Go)
+        def go(self, msg: Go, src: str) -> Work[Up]:
+            yield "it does not open"
+            return Up(1, W)
+
+    server = Server(("x",))
+    answers, _ = run([server, Failing("x")], server.round(1))
+    assert answers.missing == {"x": "refused: it does not open"}
+
+
+def test_the_coordinator_too_yields_effects() -> None:
+    def round_() -> Steps[Any]:
+        got = yield 4
+        try:
+            yield "wrong key"
+        except PeerError as error:
+            return got, str(error)
+
+    assert run([Server(())], round_())[0] == (8, "wrong key")
+
+
+# -- asking, posting, taking -------------------------------------------------------------------------------------------
+
+
+def test_ask_gives_the_answer_or_says_why_there_is_none() -> None:
+    def round_(deadline_s: float | None) -> Steps[Any]:
+        up = yield from ask("x", Go(1, W), Up, deadline_s=deadline_s)
+        return up.w[0]
+
+    parties = [Server(()), Client("x", 7, 2.0)]
+    assert run(parties, round_(None), links=Table())[0] == 7
+    assert run(parties, round_(2.0), links=Table())[0] == 7  # a deadline includes its instant
+    with pytest.raises(NoAnswerError, match=r"x did not answer Go: late"):
+        run(parties, round_(1.9), links=Table())
+
+
+def test_the_coordinator_can_go_on_without_an_answer() -> None:
+    def round_() -> Steps[str]:
+        try:
+            yield from ask("x", Go(1, W), Up)
+        except NoAnswerError as error:
+            return str(error)
+        return "answered"
+
+    assert "offline" in run([Server(()), Client("x")], round_(), links=Table(fates={("x", 1): "offline"}))[0]
+
+
+def test_a_fold_that_refuses_is_counted_and_does_not_count_as_taken() -> None:
+    """take(at_least=2) of three messages, the first of which is refused: it waits for the other two."""
+    heard: list[tuple[str, float]] = []
+    server, clients = Server(()), [Client(n, work_s=w) for n, w in (("x", 1.0), ("y", 2.0), ("z", 3.0))]
+
+    def fold(name: str, up: Up) -> None:
+        if name == "x":
+            raise PeerError("not from you")
+        heard.append((name, server.now_s))
+
+    def round_() -> Steps[Any]:
+        yield from post({c.name: Go(1, W) for c in clients})
+        return (yield from take(Up, fold, at_least=2))
+
+    answers, transport = run([server, *clients], round_(), links=Table())
+    assert heard == [("y", 2.0), ("z", 3.0)]
+    assert answers.got == ("y", "z")
+    assert answers.missing == {"x": "refused: not from you"}
+    assert transport.meter.refused == {"server/Up: not from you": 1}
+    assert transport.clock_s == 3.0
+
+
+def test_take_waits_for_enough_or_for_the_time_and_says_when_nobody_will_send_more() -> None:
+    server, clients = Server(()), [Client(n, work_s=w) for n, w in (("x", 1.0), ("y", 2.0), ("z", 9.0))]
+    times: list[float] = []
+
+    def round_() -> Steps[Any]:
+        def none(*_: Any) -> None:
+            times.append(server.now_s)
+
+        assert (yield from take(Up, none)).got == ()
+        yield from post({c.name: Go(1, W) for c in clients})
+        yield from take(Up, none, at_least=1)
+        assert server.now_s == 1.0
+        yield from take(Up, none, at_least=2, until_s=5.0)
+        assert server.now_s == 6.0
+        yield from take(Up, none, until_s=3.0)
+        assert server.now_s == 9.0
+        with pytest.raises(NoAnswerError, match="server waits for 1 Up, has 0, and nobody will send more"):
+            yield from take(Up, none, at_least=1)
+        return times
+
+    assert run([server, *clients], round_(), links=Table())[0] == [1.0, 2.0, 9.0]
+
+
+def test_what_arrives_during_another_step_can_still_be_taken_in_this_round() -> None:
+    """Up is not in ``takes`` here: it waits until the end of the round, and no longer."""
+
+    class Strict(Server, role="server"):
+        takes = ()
+
+    heard: list[str] = []
+    server = Strict(())
+
+    def round_(r: int) -> Steps[None]:
+        yield from post({"x": Go(r, W)})
+        yield from ask("y", Go(r, W), Up)
+        if r == 1:
+            yield from take(Up, lambda name, _: heard.append(name))
+
+    parties = [server, Client("x", work_s=1.0), Client("y", work_s=2.0)]
+    _, transport = run(parties, round_(1), links=Table())
+    assert heard == ["x"]
+    transport.drive(round_(2), 2)
+    assert transport.meter.lost == {"x Up of round 2": "too late"}
+    assert transport.snapshot().envelopes == []
+    assert transport.spool.held_bytes == 0
+
+
+def test_when_a_round_ends_all_that_takes_no_more_time_has_happened_and_nothing_else() -> None:
+    """A posted message arrives though nobody waits for it; a client that is still working has not changed."""
+    server, quick, slow = Server(()), Client("quick"), Client("slow", work_s=5.0)
+
+    def round_() -> Steps[None]:
+        yield from for_each({"slow": Go(1, W)}, Up, server.note, deadline_s=2.0)
+        yield from post({"quick": Go(1, W)})
+
+    _, transport = run([server, quick, slow], round_(), links=Table())
+    assert (quick.state.n, slow.state.n, transport.clock_s) == (1, 0, 2.0)
+
+
+def test_a_message_to_nobody_or_to_oneself() -> None:
+    with pytest.raises(RunError, match="server sends Go to 'nobody', which is not a party"):
+        run([Server(())], post({"nobody": Go(1, W)}))
+    with pytest.raises(RunError, match="asks itself"):
+        run([Server(())], for_each({"server": Go(1, W)}, Up, lambda *_: None))

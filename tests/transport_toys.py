@@ -1,0 +1,137 @@
+"""Small parties, links and effects for the tests of protocol and transport."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from coterie.protocol.errors import PeerError
+from coterie.protocol.messages import Floats, Message, message
+from coterie.protocol.party import Cost, Party, on
+from coterie.protocol.randomness import Randomness
+from coterie.protocol.steps import Steps, for_each
+from coterie.transport.local import LocalTransport
+
+RANDOMNESS = Randomness(0, emulated=True)
+
+
+@message(src="server", dst="client")
+class Go(Message, frozen=True):
+    """Work on w."""
+
+    round: int
+    w: Floats
+
+
+@message(src="client", dst="server")
+class Up(Message, frozen=True):
+    """The result."""
+
+    round: int
+    w: Floats
+
+
+@dataclass(frozen=True)
+class Table:
+    """Links by table: seconds down, up and of work; fates by (party, round)."""
+
+    down: Mapping[str, float] = field(default_factory=dict)
+    up: Mapping[str, float] = field(default_factory=dict)
+    fates: Mapping[tuple[str, int], str] = field(default_factory=dict)
+
+    def down_s(self, party: str, size: int) -> float:
+        return self.down.get(party, 0.0)
+
+    def up_s(self, party: str, size: int) -> float:
+        return self.up.get(party, 0.0)
+
+    def work_s(self, party: str, cost: Cost) -> float:
+        return cost.crypto_s
+
+    def fate(self, party: str, round: int, request: int) -> str:
+        return self.fates.get((party, round), "ok")
+
+
+@dataclass
+class Doubling:
+    """Effects that double a number; strings are errors to raise. Remembers how it was called."""
+
+    chunk: int = 10
+    calls: list[list[tuple[str, Any]]] = field(default_factory=list)
+
+    def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
+        self.calls.append(list(wanted))
+        return [PeerError(e) if isinstance(e, str) else 2 * e for _, e in wanted]
+
+
+class Sealer:
+    """Binds a frame to its two ends, and is easy to tell from plain bytes."""
+
+    def seal(self, src: str, dst: str, frame: bytes) -> bytes:
+        mark = hashlib.sha256(f"{src}>{dst}".encode()).digest()
+        return mark + bytes(b ^ 0xFF for b in frame)
+
+    def open(self, src: str, dst: str, sealed: bytes) -> bytes:
+        if sealed[:32] != hashlib.sha256(f"{src}>{dst}".encode()).digest():
+            raise PeerError("sealed by somebody else")
+        return bytes(b ^ 0xFF for b in sealed[32:])
+
+
+class Client(Party, role="client"):
+    """Adds its constant to what it gets; counts."""
+
+    class State(msgspec.Struct):
+        n: int = 0
+        rounds: list[int] = msgspec.field(default_factory=list)
+
+    def __init__(self, name: str, plus: float = 0.0, work_s: float = 0.0) -> None:
+        super().__init__(name, RANDOMNESS)
+        self.state = self.State()
+        self.plus, self.work_s = plus, work_s
+
+    def cost(self, msg: Go) -> Cost:
+        return Cost(crypto_s=self.work_s)
+
+    @on(Go, cost)
+    def go(self, msg: Go, src: str) -> Up:
+        self.state.n += 1
+        self.state.rounds.append(msg.round)
+        return Up(msg.round, msg.w + np.float32(self.plus))
+
+
+class Server(Party, role="server"):
+    """Asks all clients and notes who answered with what."""
+
+    takes = (Up,)
+
+    class State(msgspec.Struct):
+        w: Any
+        notes: list[Any] = msgspec.field(default_factory=list)
+
+    def __init__(self, clients: Sequence[str], deadline_s: float | None = None) -> None:
+        super().__init__("server", RANDOMNESS)
+        self.clients, self.deadline_s = clients, deadline_s
+        self.state = self.State(np.zeros(2, np.float32))
+
+    def round(self, r: int) -> Steps[Any]:
+        fold = self.note
+        return (
+            yield from for_each({c: Go(r, self.state.w) for c in self.clients}, Up, fold, deadline_s=self.deadline_s)
+        )
+
+    def note(self, name: str, up: Up) -> None:
+        self.state.notes.append((name, up.round, float(up.w[0])))
+
+
+def federation(
+    clients: Sequence[Client], deadline_s: float | None = None, **options: Any
+) -> tuple[Server, LocalTransport]:
+    """A server, its clients and their transport."""
+    server = Server([c.name for c in clients], deadline_s)
+    options.setdefault("effects", Doubling())
+    return server, LocalTransport({p.name: p for p in (server, *clients)}, "server", **options)
