@@ -1,0 +1,23 @@
+"""Local training of many clients at once: models as flat vectors, solvers, and the engine that picks a path."""
+
+from coterie.training.engine import DivergedError, Job, batch_order, choose_path, evaluate_many, fit_many
+from coterie.training.model import Model
+from coterie.training.models import build, default_model
+from coterie.training.solvers import Proximal, Pull, Scaffold, Sgd, Solver
+
+__all__ = [
+    "DivergedError",
+    "Job",
+    "Model",
+    "Proximal",
+    "Pull",
+    "Scaffold",
+    "Sgd",
+    "Solver",
+    "batch_order",
+    "build",
+    "choose_path",
+    "default_model",
+    "evaluate_many",
+    "fit_many",
+]

@@ -1,0 +1,275 @@
+"""How fast local training is: ratios measured side by side in one run, so that a busy machine spoils them least.
+
+``run()`` gives a dict; ``python -m coterie.training.bench [--quick] FILE`` writes it as JSON. Every time is the best of
+several interleaved repetitions. Wall-clock ratios on a machine that does other work favour us unduly (torch's own
+threads wait for each other at every operation): ``machine.load`` says how busy it was, and CPU seconds stand beside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from coterie.training.engine import Job, batch_order, fit_many
+from coterie.training.model import Model, load
+from coterie.training.models import build
+from coterie.training.precision import has_fast_bf16
+from coterie.training.solvers import Sgd
+
+_SAMPLES, _EPOCHS = 600, 2
+_TARGETS = {"fp32": 2.5, "bf16": 4.0, "ragged": 0.8, "cnn": 1.0}  # bf16: where the CPU has AMX
+
+
+def run(quick: bool = False) -> dict[str, Any]:
+    """Measure everything; ``quick`` for a glance (fewer clients, one repetition)."""
+    clients, repeats = (20, 2) if quick else (100, 5)
+    return {
+        "machine": machine(),
+        "targets": _TARGETS,
+        "mlp": mlp(clients, repeats),
+        "ragged": ragged(clients, repeats),
+        "cnn": cnn(4 if quick else 8, repeats),
+        "memory": memory((10, 40) if quick else (50, 200)),
+        "load_after": os.getloadavg(),
+    }
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers depend on."""
+    flags: set[str] = set()
+    model = platform.processor()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            key, _, value = line.partition(":")
+            flags |= set(value.split()) if key.strip() == "flags" else set()
+            model = value.strip() if key.strip() == "model name" else model
+    return {
+        "cpu": model,
+        "vector_flags": sorted(f for f in flags if f.startswith(("avx2", "avx512f", "avx512_bf16", "amx", "fma"))),
+        "amx": has_fast_bf16(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "load": os.getloadavg(),
+    }
+
+
+def plain_loop(model: Model, jobs: Sequence[Job], *, channels_last: bool = False) -> list[np.ndarray]:
+    """The tuned PyTorch loop to beat: no DataLoader, an epoch shuffled by one index, foreach SGD, one module reused."""
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    module = model.module_with(jobs[0].weights).train()
+    module.to(memory_format=layout)  # type: ignore[call-overload]  # missing in torch's own stubs
+    results = []
+    for job in jobs:
+        load(module, model.unflatten(job.weights))
+        optimizer = torch.optim.SGD(module.parameters(), lr=job.solver.lr, foreach=True)
+        for epoch in range(job.epochs):
+            order = torch.from_numpy(batch_order(job.seed, epoch, job.samples))
+            x, y = job.x[order], job.y[order]
+            if channels_last:
+                x = x.contiguous(memory_format=layout)
+            for samples, labels in zip(torch.split(x, job.batch), torch.split(y, job.batch), strict=True):
+                optimizer.zero_grad(set_to_none=True)
+                nn.functional.cross_entropy(module(samples), labels).backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+        results.append(model.flatten(module))
+    return results
+
+
+def interleaved(contenders: dict[str, Callable[[], object]], repeats: int) -> dict[str, dict[str, float]]:
+    """Best wall and CPU seconds of each, taken in turns after one warm-up."""
+    best = {name: {"seconds": float("inf"), "cpu_seconds": float("inf")} for name in contenders}
+    for work in contenders.values():
+        work()
+    for _ in range(repeats):
+        for name, work in contenders.items():
+            wall, cpu = time.perf_counter(), time.process_time()
+            work()
+            spent = {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
+            best[name] = {key: min(best[name][key], spent[key]) for key in spent}
+    return best
+
+
+def make_jobs(model: Model, sizes: Sequence[int], epochs: Sequence[int]) -> list[Job]:
+    """Random samples in [0, 1) and labels: speed does not depend on them."""
+    generator = torch.Generator().manual_seed(0)
+    start = model.initial(0)
+    classes = model.classes or 2
+    return [
+        Job(
+            start,
+            Sgd(lr=0.01, batch_size=50),
+            passes,
+            seed,
+            torch.rand(n, *model.input_shape, generator=generator),
+            torch.randint(classes, (n,), generator=generator),
+        )
+        for seed, (n, passes) in enumerate(zip(sizes, epochs, strict=True))
+    ]
+
+
+def useful(jobs: Sequence[Job]) -> int:
+    """Samples that the jobs train on, over all epochs."""
+    return sum(job.samples * job.epochs for job in jobs)
+
+
+def mlp(clients: int, repeats: int) -> dict[str, Any]:
+    """MLP 784-200-100-10, batch 50, 600 samples and 2 epochs a client."""
+    model = build("mlp", (784,), 10)
+    jobs = make_jobs(model, [_SAMPLES] * clients, [_EPOCHS] * clients)
+    threads = torch.get_num_threads()
+
+    def one_thread() -> None:
+        torch.set_num_threads(1)
+        try:
+            plain_loop(model, jobs[: max(1, clients // threads)])
+        finally:
+            torch.set_num_threads(threads)
+
+    times = interleaved(
+        {
+            "loop": lambda: plain_loop(model, jobs),
+            "loop_one_thread_share": one_thread,
+            "fp32": lambda: fit_many(model, jobs),
+            "bf16": lambda: fit_many(model, jobs, precision="bf16"),
+        },
+        repeats,
+    )
+    ours, theirs = fit_many(model, jobs[:4]), plain_loop(model, jobs[:4])
+    difference = max(float(np.abs(a.weights - b).max()) for a, b in zip(ours, theirs, strict=True))
+    loop = times["loop"]["seconds"]
+    ideal = times["loop_one_thread_share"]["seconds"]
+    return {
+        "clients": clients,
+        "times": times,
+        "samples_per_s": {name: useful(jobs) / times[name]["seconds"] for name in ("loop", "fp32", "bf16")},
+        "fp32_over_loop": loop / times["fp32"]["seconds"],
+        "bf16_over_loop": loop / times["bf16"]["seconds"],
+        "fp32_over_loop_cpu": times["loop"]["cpu_seconds"] / times["fp32"]["cpu_seconds"],
+        "bf16_over_loop_cpu": times["loop"]["cpu_seconds"] / times["bf16"]["cpu_seconds"],
+        "fp32_over_ideal_process_per_core": ideal / times["fp32"]["seconds"],
+        "bf16_over_ideal_process_per_core": ideal / times["bf16"]["seconds"],
+        "max_difference_to_loop": difference,
+    }
+
+
+def dirichlet_sizes(clients: int, beta: float, rng: np.random.Generator) -> list[int]:
+    """Clients' sample counts when each of 10 classes is spread by Dirichlet(beta); at least 10."""
+    each = clients * _SAMPLES // 10
+    counts = sum(rng.multinomial(each, rng.dirichlet([beta] * clients)) for _ in range(10))
+    return [max(10, int(n)) for n in np.asarray(counts)]
+
+
+def ragged(clients: int, repeats: int) -> dict[str, Any]:
+    """Dirichlet-0.3 sizes with 1 to 5 epochs: useful samples a second over those of equal clients."""
+    model = build("mlp", (784,), 10)
+    rng = np.random.default_rng(0)
+    sizes = dirichlet_sizes(clients, 0.3, rng)
+    uneven = make_jobs(model, sizes, rng.integers(1, 6, clients).tolist())
+    even = make_jobs(model, [_SAMPLES] * clients, [3] * clients)
+    times = interleaved({"even": lambda: fit_many(model, even), "ragged": lambda: fit_many(model, uneven)}, repeats)
+    speed = {
+        key: useful(uneven) / times["ragged"][key] / (useful(even) / times["even"][key])
+        for key in ("seconds", "cpu_seconds")
+    }
+    return {
+        "clients": clients,
+        "smallest": min(sizes),
+        "largest": max(sizes),
+        "times": times,
+        "share_of_even_speed": speed["seconds"],
+        "share_of_even_speed_cpu": speed["cpu_seconds"],
+    }
+
+
+def cnn(clients: int, repeats: int) -> dict[str, Any]:
+    """The 5x5-32, 5x5-64, fc-512 network on 28x28 and 32x32x3 images, against the better of two plain loops."""
+    results: dict[str, Any] = {}
+    for shape in ((1, 28, 28), (3, 32, 32)):
+        model = build("cnn", shape, 10)
+        jobs = make_jobs(model, [100] * clients, [1] * clients)
+
+        def loop(model: Model = model, jobs: list[Job] = jobs, last: bool = False) -> object:
+            return plain_loop(model, jobs, channels_last=last)
+
+        def ours(model: Model = model, jobs: list[Job] = jobs, precision: str = "fp32") -> object:
+            return fit_many(model, jobs, precision=precision)
+
+        times = interleaved(
+            {
+                "loop": loop,
+                "loop_channels_last": lambda loop=loop: loop(last=True),  # type: ignore[misc]
+                "fp32": ours,
+                "bf16": lambda ours=ours: ours(precision="bf16"),  # type: ignore[misc]
+            },
+            max(1, repeats - 2),
+        )
+        best = min(("loop", "loop_channels_last"), key=lambda name: times[name]["seconds"])
+        results["x".join(map(str, shape))] = {
+            "clients": clients,
+            "times": times,
+            "samples_per_s": {name: useful(jobs) / spent["seconds"] for name, spent in times.items()},
+            "best_loop": best,
+            "fp32_over_best_loop": times[best]["seconds"] / times["fp32"]["seconds"],
+            "bf16_over_best_loop": times[best]["seconds"] / times["bf16"]["seconds"],
+            "fp32_over_best_loop_cpu": times[best]["cpu_seconds"] / times["fp32"]["cpu_seconds"],
+        }
+    return results
+
+
+def memory(clients: Sequence[int]) -> dict[str, Any]:
+    """Peak memory that training adds to its data, a fresh process for each number of clients."""
+    results = []
+    for count in clients:
+        command = [sys.executable, "-m", "coterie.training.bench", "--memory", str(count)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        results.append(json.loads(done.stdout))
+    return {"runs": results, "extra_growth_mb": results[-1]["extra_mb"] - results[0]["extra_mb"]}
+
+
+def _memory(clients: int) -> dict[str, float]:
+    """Megabytes: data before training, and what training adds to its peak beyond the results."""
+    model = build("mlp", (784,), 10)
+    jobs = make_jobs(model, [_SAMPLES] * clients, [1] * clients)
+    fit_many(model, jobs[:2])  # libraries load and threads start before the first reading
+    unit = 1024.0**2 if sys.platform == "darwin" else 1024.0
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+    results = fit_many(model, jobs)
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+    kept = sum(fitted.weights.nbytes for fitted in results) / 1024**2
+    data = sum(job.x.nbytes + job.y.nbytes for job in jobs) / 1024**2
+    return {"clients": clients, "data_mb": data, "results_mb": kept, "extra_mb": after - before - kept}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Command line: measure and write the JSON file, or (for ``memory``) measure one number of clients."""
+    parser = argparse.ArgumentParser(prog="python -m coterie.training.bench", description=__doc__)
+    parser.add_argument("file", nargs="?", type=Path, help="JSON file to write; standard output without it")
+    parser.add_argument("--quick", action="store_true", help="a glance, in seconds")
+    parser.add_argument("--memory", type=int, metavar="CLIENTS", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    result: object = _memory(options.memory) if options.memory else run(options.quick)
+    text = json.dumps(result, indent=None if options.memory else 2) + "\n"
+    if options.file is None:
+        sys.stdout.write(text)
+    else:
+        options.file.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

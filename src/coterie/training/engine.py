@@ -1,0 +1,132 @@
+"""Local training and evaluation of many clients: which path runs them, and how many at a time.
+
+- ``dense``  fully connected chains: batched matrix products written by hand (``dense.py``), the fastest on a CPU
+- ``vmap``   any stateless module, mapped over clients (``stacked.py``), for GPUs
+- ``loop``   one client after the other (``loop.py``): any module; convolutions on a CPU
+All take the same batches and steps and agree with a plain PyTorch loop within float32 rounding (on a GPU, if
+``torch.backends.cudnn.allow_tf32`` is off, which it is not by default).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from math import prod
+
+import torch
+
+from coterie.protocol.effects import Fitted
+from coterie.protocol.errors import UserError
+from coterie.training import dense, loop, slots, stacked
+from coterie.training.evaluate import evaluate_many
+from coterie.training.jobs import DivergedError, Job, batch_order, check
+from coterie.training.model import Model
+from coterie.training.precision import has_fast_bf16, products
+from coterie.training.solvers import Solver
+from coterie.training.workers import run_all, shares
+
+__all__ = [
+    "DivergedError",
+    "Job",
+    "batch_order",
+    "choose_path",
+    "evaluate_many",
+    "fit_many",
+    "has_fast_bf16",
+]
+
+PATHS = ("auto", "dense", "vmap", "loop")
+
+_CHUNK_BYTES = {"cpu": 5 << 20, "cuda": 1 << 30}  # weights of one worker's slots; on a CPU they stay in its cache
+_BLOCK_BYTES = 16 << 20  # samples gathered ahead
+_WORKER_FLOPS = 25e6  # a step shorter than this (0.3 ms) is bound by the interpreter, which only one worker can use
+
+
+def choose_path(model: Model, device: str = "cpu", path: str = "auto") -> str:
+    """The path that ``fit_many`` takes; UserError for one that cannot run this model."""
+    if path not in PATHS:
+        raise UserError(f"unknown training path {path!r}: choose one of {', '.join(PATHS)}")
+    if path == "dense" and dense.chain(model) is None:
+        raise UserError(
+            f"{model.name} cannot take the dense path, which is for chains of Flatten, Linear, ReLU, Tanh, Sigmoid "
+            'and Dropout(0) under cross entropy: use path="auto"'
+        )
+    if path == "vmap" and not stacked.stackable(model):
+        raise UserError(
+            f"{model.name} cannot take the vmap path, which needs cross entropy, no buffers, no dropout and operations "
+            'that torch.func.vmap knows: use path="auto"'
+        )
+    if path != "auto":
+        return path
+    if torch.device(device).type != "cpu":
+        return "vmap" if stacked.stackable(model) else "loop"
+    return "loop" if dense.chain(model) is None else "dense"
+
+
+def fit_many(
+    model: Model, jobs: Sequence[Job], *, precision: str = "fp32", device: str = "cpu", path: str = "auto"
+) -> list[Fitted]:
+    """Train every job; results in their order.
+
+    precision: "fp32"; "bf16" for bfloat16 products with float32 master weights; "auto" for bf16 where the machine has
+        matrix units for it (AMX, a GPU) and fp32 elsewhere.
+    path: "auto", or one of "dense", "vmap", "loop".
+
+    Raises UserError for a job that cannot be trained and DivergedError (a RunError with ``.job``, the index) where a
+    loss or weight is not finite. The jobs' data are only read; memory beyond theirs and the results' does not grow
+    with their number.
+    """
+    dtype = products(precision, device)
+    path = choose_path(model, device, path)
+    groups: dict[Solver, dict[int, Job]] = {}
+    for index, job in enumerate(jobs):
+        groups.setdefault(job.solver, {})[index] = check(model, job, index)
+    results: dict[int, Fitted] = {}
+    for group in groups.values():
+        results |= _fit_group(model, group, path, dtype, torch.device(device))
+    return [results[index] for index in range(len(jobs))]
+
+
+def _fit_group(
+    model: Model, jobs: dict[int, Job], path: str, dtype: torch.dtype, device: torch.device
+) -> dict[int, Fitted]:
+    """Jobs of one solver, spread over the cores."""
+    run = loop.run if path == "loop" else partial(_fit_slots, path)
+    indices = list(jobs)
+    costs = [jobs[index].steps for index in indices]
+    if device.type != "cpu" or (path == "loop" and model.stochastic):
+        workers = 1  # there is one GPU; and one random generator, which dropout draws from
+    elif path == "loop":
+        workers = len(jobs)
+    else:
+        step_flops = max(job.batch for job in jobs.values()) * model.spec.flops_per_sample
+        workers = int(slot_count(model, len(jobs), device) * step_flops / _WORKER_FLOPS)
+    split = shares(costs, workers)
+    parts = [{indices[at]: jobs[indices[at]] for at in share} for share in split]
+    threads = torch.get_num_threads() if path == "loop" and len(parts) == 1 else 1
+    done = run_all([partial(run, model, part, dtype, device) for part in parts], threads)
+    return {index: fitted for part in done for index, fitted in part}
+
+
+def _fit_slots(
+    path: str, model: Model, jobs: dict[int, Job], dtype: torch.dtype, device: torch.device
+) -> Iterator[tuple[int, Fitted]]:
+    """One worker's jobs, many at a time."""
+    solver = next(iter(jobs.values())).solver
+    batch = max(job.batch for job in jobs.values())
+    width = slot_count(model, len(jobs), device)
+    sample_bytes = width * batch * prod(model.input_shape) * 4
+    block = max(1, min(_BLOCK_BYTES // sample_bytes, max(job.steps for job in jobs.values())))
+    kernel: slots.Kernel
+    if path == "dense":
+        kernel = dense.DenseKernel(model, solver, slots=width, batch=batch, dtype=dtype, device=device)
+    else:
+        kernel = stacked.StackedKernel(model, solver, slots=width, dtype=dtype, device=device)
+    return slots.run(model, jobs, kernel, block)
+
+
+def slot_count(model: Model, jobs: int, device: torch.device) -> int:
+    """How many models one worker trains at once: an even share of the jobs, bounded by memory."""
+    most = max(2, min(128, _CHUNK_BYTES[device.type] // (4 * model.spec.size)))
+    rounds = -(-jobs // most)
+    return -(-jobs // rounds)

@@ -1,0 +1,135 @@
+"""One client's local training as a value, its batches, and the checks that every path shares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.protocol.effects import Fitted, Vector
+from coterie.protocol.errors import RunError, UserError
+from coterie.training.model import Model, tensor
+from coterie.training.solvers import Pull, Solver
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One ``Fit`` with the data that the runner supplies.
+
+    weights: (d,) float32 start.  epochs: whole passes, >= 1.  seed: any non-negative integer, decides the batches.
+    x: (n, ...) float32 samples.  y: (n,) labels, int64 for cross entropy.  state: the solver's named (d,) vectors.
+    """
+
+    weights: Vector
+    solver: Solver
+    epochs: int
+    seed: int
+    x: Tensor
+    y: Tensor
+    state: Mapping[str, Vector] = field(default_factory=dict)
+
+    @property
+    def samples(self) -> int:
+        """Number of training samples n."""
+        return int(self.x.shape[0])
+
+    @property
+    def batch(self) -> int:
+        """Samples in a full batch: the solver's, or all there are."""
+        return min(self.solver.batch_size, self.samples)
+
+    @property
+    def steps(self) -> int:
+        """Optimiser steps over all epochs; the last, smaller batch of an epoch is kept."""
+        return self.epochs * -(-self.samples // self.batch)
+
+
+class DivergedError(RunError):
+    """Local training gave a loss or weights that are not finite. job: index into the jobs that were given."""
+
+    def __init__(self, job: int, what: str) -> None:
+        super().__init__(
+            f"local training of job {job} gave {what} that is not finite: lower the learning rate, or look for "
+            "infinite or unscaled values in its data and state"
+        )
+        self.job = job
+
+
+def batch_order(seed: int, epoch: int, samples: int) -> NDArray[np.int64]:
+    """Order in which an epoch (from 0) visits the samples: the same on every path and machine.
+
+    ``numpy.random.Generator(PCG64(SeedSequence([seed, epoch]))).permutation(samples)``.
+    """
+    sequence = np.random.SeedSequence([seed, epoch])
+    return np.random.Generator(np.random.PCG64(sequence)).permutation(samples)
+
+
+def pulled(job: Job) -> tuple[Tensor, Pull]:
+    """The start weights (d,) and what the solver adds to the gradient, on the CPU."""
+    start = tensor(job.weights)
+    return start, job.solver.pull(start, {name: tensor(vector) for name, vector in job.state.items()})
+
+
+def fitted(index: int, job: Job, model: Model, weights: Tensor, loss_sum: float) -> Fitted:
+    """The result of a training that ended with ``weights`` (d,); DivergedError if it or the loss is not finite.
+
+    loss_sum: sum over all samples and epochs.  State entries at the places of buffers are zero: no solver moves them.
+    """
+    loss = loss_sum / (job.samples * job.epochs)
+    if not np.isfinite(loss):
+        raise DivergedError(index, "a loss")
+    end = weights.detach().cpu()
+    state = {name: tensor(vector) for name, vector in job.state.items()}
+    kept = {name: value.numpy() for name, value in job.solver.keep(tensor(job.weights), end, job.steps, state).items()}
+    for vector in kept.values():
+        for part in model.frozen_parts:
+            vector[part.offset : part.offset + part.size] = 0
+    result = end.numpy()
+    if not np.isfinite(result).all() or not all(np.isfinite(vector).all() for vector in kept.values()):
+        raise DivergedError(index, "a weight or a state vector")
+    return Fitted(weights=result, samples=job.samples, steps=job.steps, loss=loss, state=kept)
+
+
+def check(model: Model, job: Job, index: int) -> Job:
+    """The job with its tensors in the form that the paths expect, or UserError naming it and what is wrong."""
+    where = f"job {index}"
+    weights = model.checked(job.weights, f"{where}, weights")
+    if not np.isfinite(weights).all():
+        raise UserError(f"{where}: its start weights are not finite; the model it was sent has already diverged")
+    for name, value, least in (("epochs", job.epochs, 1), ("seed", job.seed, 0)):
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+            raise UserError(f"{where}: {name} must be a whole number of at least {least}, not {value!r}")
+    x, y = check_data(model, job.x, job.y, where)
+    known = {*job.solver.needs, *job.solver.takes}
+    name = type(job.solver).__name__
+    if unknown := set(job.state) - known:
+        raise UserError(f"{where}: {name} knows no state {sorted(unknown)}; it takes {sorted(known) or 'none'}")
+    if missing := set(job.solver.needs) - set(job.state):
+        raise UserError(f"{where}: {name} needs the state {sorted(missing)}; give zeros (d,) in the first round")
+    state = {key: model.checked(vector, f"{where}, state {key!r}") for key, vector in job.state.items()}
+    return Job(weights, job.solver, int(job.epochs), int(job.seed), x, y, state)
+
+
+def check_data(model: Model, x: Tensor, y: Tensor, where: str) -> tuple[Tensor, Tensor]:
+    """Samples and labels as tensors of the right shape and type, or UserError."""
+    x, y = torch.as_tensor(x), torch.as_tensor(y)
+    if x.shape[0:1] == (0,) or not x.dim():
+        raise UserError(f"{where}: it has no samples; leave such a client out")
+    if tuple(x.shape[1:]) != model.input_shape or x.dtype != torch.float32:
+        raise UserError(
+            f"{where}: {model.name} takes samples {model.input_shape} torch.float32, got {tuple(x.shape[1:])} {x.dtype}"
+        )
+    if y.shape[:1] != x.shape[:1]:
+        raise UserError(f"{where}: {x.shape[0]} samples but labels of shape {tuple(y.shape)}")
+    if model.classes is not None:
+        if y.dim() != 1 or y.is_floating_point() or y.dtype == torch.bool:
+            raise UserError(f"{where}: labels must be (n,) int64, got {tuple(y.shape)} {y.dtype}")
+        y = y.to(torch.int64)
+        low, high = (int(bound) for bound in torch.aminmax(y))
+        if low < 0 or high >= model.classes:
+            raise UserError(f"{where}: labels span {low} to {high}, but {model.name} has {model.classes} classes")
+    return x, y

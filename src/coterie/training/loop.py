@@ -1,0 +1,67 @@
+"""One client after the other: any module, and the best path for convolutions on a CPU (channels-last)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+
+import torch
+from torch import Tensor, nn
+
+from coterie.protocol.effects import Fitted
+from coterie.training.jobs import Job, batch_order, fitted, pulled
+from coterie.training.model import Model, has_conv2d, load, placed, torch_seed
+from coterie.training.solvers import Pull, descend
+
+
+def run(
+    model: Model, jobs: Mapping[int, Job], dtype: torch.dtype, device: torch.device
+) -> Iterator[tuple[int, Fitted]]:
+    """Train each job in turn. dtype: torch.bfloat16 casts the products (autocast); weights stay float32."""
+    module = placed(copy.deepcopy(model.module), device).train()
+    counters = {name: value for name, value in model.module.state_dict().items() if not value.is_floating_point()}
+    for index, job in jobs.items():
+        load(module, model.unflatten(job.weights) | counters)
+        with _seeded(job.seed, device) if model.stochastic else nullcontext():
+            loss = _train(model, module, job, dtype, device)
+        yield index, fitted(index, job, model, torch.from_numpy(model.flatten(module)), loss)
+
+
+@contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Torch's random generator follows from the seed, and is as it was afterwards."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(torch_seed(seed))
+        yield
+
+
+def _train(model: Model, module: nn.Module, job: Job, dtype: torch.dtype, device: torch.device) -> float:
+    """Train the module in place; returns the sum of the samples' losses over all epochs."""
+    _, pull = pulled(job)
+    named = dict(module.named_parameters())
+    parameters = [named[name] for name in model.trainable]
+    drifts: list[Tensor | None] = [None] * len(parameters)
+    if pull.drift is not None:
+        by_name = model.unflatten(pull.drift.numpy())
+        drifts = [torch.empty_like(p).copy_(by_name[name]) for name, p in zip(model.trainable, parameters, strict=True)]
+    velocities = [torch.zeros_like(p) if job.solver.momentum else None for p in parameters]
+    x, y = job.x.to(device), job.y.to(device)
+    images_last = x.dim() == 4 and has_conv2d(module)
+    total = torch.zeros((), dtype=torch.float64)
+    for epoch in range(job.epochs):
+        order = torch.from_numpy(batch_order(job.seed, epoch, job.samples)).to(device)
+        for rows in torch.split(order, job.batch):
+            samples = x.index_select(0, rows)
+            if images_last:
+                samples = samples.contiguous(memory_format=torch.channels_last)
+            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+                output = module(samples)
+            loss = model.loss(output.float(), y.index_select(0, rows))
+            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+            total += loss.detach().cpu().double() * len(rows)
+            with torch.no_grad():
+                for p, g, v, drift in zip(parameters, gradients, velocities, drifts, strict=True):
+                    gradient = torch.zeros_like(p) if g is None else g
+                    descend(p, gradient, v, Pull(pull.shrink, drift), job.solver)
+    return float(total)

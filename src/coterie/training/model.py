@@ -1,0 +1,259 @@
+"""A user's ``torch.nn.Module`` seen as a flat ``(d,) float32`` vector."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+
+from coterie.protocol.effects import Vector
+from coterie.protocol.errors import UserError
+from coterie.protocol.model_spec import ModelSpec, Part
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+class Model:
+    """A module, the shape of its input and its loss; everything else about it is read off.
+
+    module: an ``nn.Module`` (copied, never changed) or a factory without arguments that makes one.
+    input_shape: one sample's shape, ``(C, H, W)`` for images or ``(f,)``; samples are float32.
+    loss: ``"cross_entropy"`` (the module gives ``(N, classes)`` logits, labels are int64) or a function
+        ``(outputs, labels) -> scalar``, the mean over the batch.
+    personal: prefixes of the names of parameters that stay with the client (``Part.scope == "personal"``).
+
+    spec: the flat vector's layout: parameters and floating-point buffers in state-dict order. Integer buffers (batch
+        normalisation's ``num_batches_tracked``) are no part of it and restart with every training.
+    classes: length of the logits, or None with a loss of one's own.
+    stochastic: whether training draws from torch's random generator (dropout).
+
+    Raises UserError naming the layer for what a flat float32 vector cannot hold: lazy or shared parameters, other
+    dtypes, batch normalisation with ``momentum=None`` (it depends on the excluded counter).
+    """
+
+    def __init__(
+        self,
+        module: nn.Module | Callable[[], nn.Module],
+        input_shape: Sequence[int],
+        *,
+        loss: str | Loss = "cross_entropy",
+        personal: Sequence[str] = (),
+        name: str | None = None,
+    ) -> None:
+        self._factory = None if isinstance(module, nn.Module) else module
+        with torch.random.fork_rng(devices=[]):
+            made = module if isinstance(module, nn.Module) else module()
+        if not isinstance(made, nn.Module):
+            raise UserError(f"a model must be a torch.nn.Module or a factory of one, got {type(made).__name__}")
+        self.module: nn.Module = copy.deepcopy(made)
+        self.name = name or type(made).__name__
+        self.input_shape = tuple(int(n) for n in input_shape)
+        if callable(loss):
+            self.loss: Loss = loss
+        elif loss == "cross_entropy":
+            self.loss = nn.functional.cross_entropy
+        else:
+            raise UserError(f'unknown loss {loss!r}: give "cross_entropy" or a function (outputs, labels) -> scalar')
+        _refuse_unsupported(self.module)
+        flops, output = _dry_run(self.module, self.input_shape)
+        self.stochastic = _draws_random_numbers(self.module, self.input_shape)
+        self.classes: int | None = None
+        if self.is_classifier:
+            if output.dim() != 2 or output.shape[1] < 2:
+                shape = tuple(output.shape[1:])
+                raise UserError(f"cross entropy needs (N, classes) logits; {self.name} gives {shape} for each sample")
+            self.classes = int(output.shape[1])
+        self.spec = ModelSpec(_parts(self.module, tuple(personal)), flops)
+        trainable = {name for name, p in self.module.named_parameters() if p.requires_grad}
+        self.trainable: tuple[str, ...] = tuple(part.name for part in self.spec.parts if part.name in trainable)
+
+    @property
+    def is_classifier(self) -> bool:
+        """Whether the loss is cross entropy, which the batched paths need."""
+        return self.loss is nn.functional.cross_entropy
+
+    @property
+    def frozen_parts(self) -> tuple[Part, ...]:
+        """Parts that no solver moves: buffers, and parameters that need no gradient."""
+        return tuple(part for part in self.spec.parts if part.name not in self.trainable)
+
+    def initial(self, seed: int) -> Vector:
+        """Fresh weights (d,) float32 that follow from the seed alone; torch's own random state is left as it was.
+
+        A factory is called again; a module's layers draw again with ``reset_parameters``.
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(torch_seed(seed))
+            if self._factory is not None:
+                return self.flatten(self._factory())
+            module = copy.deepcopy(self.module)
+            for name, layer in module.named_modules():
+                reset = getattr(layer, "reset_parameters", None) or getattr(layer, "_reset_parameters", None)
+                if callable(reset):
+                    reset()
+                elif any(True for _ in layer.parameters(recurse=False)):
+                    raise UserError(
+                        f"{_where(name, layer)} has parameters but no reset_parameters() to draw them again: "
+                        "add one, or give a factory instead of a module"
+                    )
+            return self.flatten(module)
+
+    def flatten(self, module: nn.Module | None = None) -> Vector:
+        """The weights (d,) float32 of ``module``, by default those that the model was made with."""
+        tensors = (module or self.module).state_dict()
+        vector = np.empty(self.spec.size, np.float32)
+        for part in self.spec.parts:
+            if part.name not in tensors or tuple(tensors[part.name].shape) != part.shape:
+                raise UserError(f"the module has no {part.name!r} of shape {part.shape}: not this model's architecture")
+            vector[part.offset : part.offset + part.size] = tensors[part.name].detach().cpu().numpy().reshape(-1)
+        return vector
+
+    def unflatten(self, vector: NDArray[Any]) -> dict[str, Tensor]:
+        """Name -> tensor; the tensors share the memory of a (d,) float32 vector that is writable."""
+        flat = tensor(self.checked(vector))
+        return {part.name: shaped(flat, part) for part in self.spec.parts}
+
+    def module_with(self, vector: NDArray[Any]) -> nn.Module:
+        """A new module of this architecture with the given weights (d,), in evaluation mode."""
+        module = copy.deepcopy(self.module)
+        load(module, self.unflatten(vector))
+        return module.eval()
+
+    def checked(self, vector: NDArray[Any], what: str = "weights") -> Vector:
+        """``vector`` as a contiguous (d,) float32 array, itself if it is one, or UserError."""
+        array = np.asarray(vector)
+        if array.shape != (self.spec.size,) or not np.issubdtype(array.dtype, np.floating):
+            raise UserError(
+                f"{what}: {self.name} needs ({self.spec.size},) float32, got {array.shape} {array.dtype}; "
+                "was it made for another model?"
+            )
+        return np.ascontiguousarray(array, np.float32)
+
+
+def torch_seed(seed: int) -> int:
+    """A seed for torch's own generator from any non-negative integer."""
+    return int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def placed(module: nn.Module, device: torch.device) -> nn.Module:
+    """The module moved in place to the device, channels-last where 2-d convolutions gain by it."""
+    module.to(device)
+    if has_conv2d(module):
+        module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's own stubs
+    return module
+
+
+def has_conv2d(module: nn.Module) -> bool:
+    """Whether images should go through the module channels-last."""
+    return any(isinstance(layer, nn.Conv2d) for layer in module.modules())
+
+
+def tensor(vector: Vector) -> Tensor:
+    """The array's memory as a tensor, or a copy where it is read-only (a decoded message), which torch cannot mark."""
+    return torch.from_numpy(vector if vector.flags.writeable else vector.copy())
+
+
+def shaped(vectors: Tensor, part: Part) -> Tensor:
+    """One part of vectors (..., d) as (..., *shape), sharing their memory."""
+    return vectors[..., part.offset : part.offset + part.size].view(*vectors.shape[:-1], *part.shape)
+
+
+def load(module: nn.Module, tensors: dict[str, Tensor]) -> None:
+    """Copy the named tensors into the module's parameters and buffers, whatever their memory format."""
+    own = module.state_dict()
+    with torch.no_grad():
+        for name, value in tensors.items():
+            own[name].copy_(value)
+
+
+def _parts(module: nn.Module, personal: tuple[str, ...]) -> tuple[Part, ...]:
+    parameters = dict(module.named_parameters())
+    parts: list[Part] = []
+    offset = 0
+    for name, value in module.state_dict().items():
+        if not value.is_floating_point():
+            continue
+        kind = "parameter" if name in parameters else "buffer"
+        scope = "personal" if personal and name.startswith(personal) else "shared"
+        parts.append(Part(name, tuple(value.shape), "float32", kind, scope, offset))
+        offset += value.numel()
+    if not any(part.kind == "parameter" for part in parts):
+        raise UserError(f"{type(module).__name__} has no parameters to train")
+    for prefix in personal:
+        if not any(part.name.startswith(prefix) for part in parts):
+            raise UserError(f"personal: no parameter starts with {prefix!r}; there are {[p.name for p in parts]}")
+    return tuple(parts)
+
+
+def _refuse_unsupported(module: nn.Module) -> None:
+    """UserError naming the layer for anything that a flat float32 vector cannot hold."""
+    for name, layer in module.named_modules():
+        where = _where(name, layer)
+        if isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats and layer.momentum is None:
+            raise UserError(f"{where}: momentum=None averages by a counter that the flat vector does not hold; set one")
+        for own, value in [*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False)]:
+            if isinstance(value, UninitializedParameter | UninitializedBuffer):
+                raise UserError(f"{where}: {own} has no shape yet; run one batch through the module first")
+            if value.is_complex() or (value.is_floating_point() and value.dtype != torch.float32):
+                raise UserError(f"{where}: {own} is {value.dtype}; only float32 is supported, call module.float()")
+    seen: dict[int, str] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        if id(parameter) in seen:
+            raise UserError(f"{name!r} is the same tensor as {seen[id(parameter)]!r}: shared layers are not supported")
+        seen[id(parameter)] = name
+
+
+def _where(name: str, layer: nn.Module) -> str:
+    return f"layer {name or '(the module itself)'!r} ({type(layer).__name__})"
+
+
+def _dry_run(module: nn.Module, input_shape: tuple[int, ...]) -> tuple[float, Tensor]:
+    """Nominal FLOPs of one sample's forward and backward pass, and the output for two samples of zeros.
+
+    6 per multiply-accumulate of a linear or convolutional layer (2 forward, 4 backward); any other layer with
+    parameters counts 6 per parameter.
+    """
+    probe = copy.deepcopy(module).eval()
+    macs = 0.0
+
+    def count(layer: nn.Module, inputs: Any, output: Any) -> None:
+        nonlocal macs
+        if isinstance(layer, nn.Linear):
+            macs += output[0].numel() * layer.in_features
+        elif isinstance(layer, _ConvNd) and not isinstance(layer, _ConvTransposeNd):
+            macs += output[0].numel() * layer.in_channels // layer.groups * prod(layer.kernel_size)
+        else:
+            macs += sum(p.numel() for p in layer.parameters(recurse=False))
+
+    for layer in probe.modules():
+        layer.register_forward_hook(count)
+    try:
+        with torch.no_grad():
+            output = probe(torch.zeros(2, *input_shape))
+    except Exception as error:  # whatever a user's module raises
+        text = f"{type(error).__name__}: {error}"
+        raise UserError(f"{type(module).__name__} does not accept samples of shape {input_shape}: {text}") from error
+    if not isinstance(output, Tensor) or output.shape[:1] != (2,):
+        raise UserError(f"{type(module).__name__} must give one tensor with a row for each sample")
+    return 6.0 * macs, output
+
+
+def _draws_random_numbers(module: nn.Module, input_shape: tuple[int, ...]) -> bool:
+    """Whether a forward pass in training mode moves torch's random generator (dropout, as a layer or a function)."""
+    probe = copy.deepcopy(module).train()
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        before = torch.get_rng_state()
+        try:
+            probe(torch.zeros(2, *input_shape))
+        except Exception as error:  # whatever a user's module raises
+            text = f"{type(error).__name__}: {error}"
+            raise UserError(f"{type(module).__name__} fails in training mode on two samples: {text}") from error
+        return not torch.equal(before, torch.get_rng_state())

@@ -1,0 +1,152 @@
+"""Many clients of unequal length through a batched kernel of fixed width.
+
+The kernel trains ``width`` models at once, one in each *slot*. A slot works through a queue of jobs; when a job ends
+its weights are stored and the next job's are loaded, so clients with few samples or epochs never wait for others. Jobs
+go longest first to the emptiest slot, and slots are sorted by length, so the slots still busy are always a prefix and
+the products narrow to it. Memory follows from the number of slots, not of jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.protocol.effects import Fitted
+from coterie.training.jobs import Job, batch_order, fitted
+from coterie.training.model import Model
+from coterie.training.workers import longest_first
+
+
+class Kernel(Protocol):
+    """``slots`` models of one solver. Tensors are on the kernel's device; a step works on the first ``width`` slots."""
+
+    slots: int
+    device: torch.device
+    sample_dtype: torch.dtype
+
+    def load(self, slot: int, job: Job) -> None:
+        """Put a job's start weights and solver state into a slot."""
+
+    def store(self, slot: int) -> Tensor:
+        """A copy of the slot's weights, (d,) float32."""
+
+    def step(self, x: Tensor, y: Tensor, scale: Tensor, nll: Tensor) -> None:
+        """One step of the first ``width`` slots.
+
+        x: (width, batch, f).  y: (width, batch) int64.  scale: (width, batch), each sample's weight in the mean of its
+        batch, 0 for padding.  nll: (width, batch), filled with each sample's loss before the step.
+        """
+
+
+class Segment(NamedTuple):
+    """Steps ``[start, stop)`` of a slot belong to a job."""
+
+    slot: int
+    job: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Who trains where and when. lengths: busy steps of each slot, longest first."""
+
+    segments: tuple[Segment, ...]
+    lengths: tuple[int, ...]
+
+    def width(self, step: int) -> int:
+        """Slots that are still busy at a step."""
+        return sum(length > step for length in self.lengths)
+
+
+def plan(steps: Sequence[int], slots: int) -> Timeline:
+    """Spread jobs over the slots, longest first. steps: one entry a job, >= 1."""
+    queues = longest_first(steps, slots)
+    segments = []
+    for slot, queue in enumerate(queues):
+        start = 0
+        for job in queue:
+            segments.append(Segment(slot, job, start, start + steps[job]))
+            start += steps[job]
+    return Timeline(tuple(segments), tuple(sum(steps[job] for job in queue) for queue in queues))
+
+
+class Batches(NamedTuple):
+    """All batches of a job. rows: (steps * batch,) sample indices, 0 as padding.  counts: (steps,) samples of each."""
+
+    rows: Tensor
+    counts: NDArray[np.int64]
+
+
+def batches(job: Job, width: int) -> Batches:
+    """The job's batches, each padded to ``width`` rows."""
+    n, size = job.samples, job.batch
+    per_epoch = -(-n // size)
+    rows = np.zeros((job.epochs, per_epoch, width), np.int64)
+    for epoch in range(job.epochs):
+        padded = np.zeros(per_epoch * size, np.int64)
+        padded[:n] = batch_order(job.seed, epoch, n)
+        rows[epoch, :, :size] = padded.reshape(per_epoch, size)
+    counts = np.full(per_epoch, size)
+    counts[-1] = n - (per_epoch - 1) * size
+    return Batches(torch.from_numpy(rows.reshape(-1)), np.tile(counts, job.epochs))
+
+
+def run(model: Model, jobs: Mapping[int, Job], kernel: Kernel, block: int) -> Iterator[tuple[int, Fitted]]:
+    """Train jobs of one solver, giving each result as it is done. block: steps whose samples are gathered at once."""
+    names = list(jobs)
+    timeline = plan([jobs[name].steps for name in names], kernel.slots)
+    batch = max(job.batch for job in jobs.values())
+    features = next(iter(jobs.values())).x[0].numel()
+    slots, device = len(timeline.lengths), kernel.device
+    x = torch.empty(slots, block, batch, features, dtype=kernel.sample_dtype, device=device)
+    y = torch.empty(slots, block, batch, dtype=torch.int64)
+    scale = torch.empty(slots, block, batch)
+    nll = torch.empty(block, slots, batch, device=device)
+    prepared: dict[int, tuple[Tensor, Batches]] = {}
+    loss_sums = dict.fromkeys(names, 0.0)
+    stored: dict[int, Tensor] = {}
+
+    for first in range(0, timeline.lengths[0], block):
+        last = min(first + block, timeline.lengths[0])
+        present = [s for s in timeline.segments if s.start < last and s.stop > first]
+        for segment in present:
+            job = jobs[names[segment.job]]
+            if segment.job not in prepared:
+                samples = job.x.reshape(job.samples, features).to(device, kernel.sample_dtype)
+                prepared[segment.job] = samples, batches(job, batch)
+            samples, (rows, counts) = prepared[segment.job]
+            a, b = max(first, segment.start), min(last, segment.stop)
+            chosen = rows[(a - segment.start) * batch : (b - segment.start) * batch]
+            into = x[segment.slot, a - first : b - first].view(-1, features)
+            torch.index_select(samples, 0, chosen.to(device), out=into)
+            y[segment.slot, a - first : b - first] = job.y[chosen].view(-1, batch)
+            real = torch.from_numpy(counts[a - segment.start : b - segment.start]).unsqueeze(1)
+            scale[segment.slot, a - first : b - first] = (torch.arange(batch) < real) / real
+        labels, weights = y.to(device), scale.to(device)
+        starting = {(s.start, s.slot): s for s in present}
+        ending = {(s.stop, s.slot): s for s in present}
+        for step in range(first, last):
+            width = timeline.width(step)
+            for slot in range(width):
+                if (step, slot) in starting:
+                    kernel.load(slot, jobs[names[starting[step, slot].job]])
+            at = step - first
+            kernel.step(x[:width, at], labels[:width, at], weights[:width, at], nll[at, :width])
+            for slot in range(width):
+                if (step + 1, slot) in ending:
+                    stored[ending[step + 1, slot].job] = kernel.store(slot)
+        losses = nll.cpu().transpose(0, 1) * (scale > 0)
+        for segment in present:
+            a, b = max(first, segment.start) - first, min(last, segment.stop) - first
+            loss_sums[names[segment.job]] += float(losses[segment.slot, a:b].sum(dtype=torch.float64))
+            if segment.stop <= last:
+                name = names[segment.job]
+                del prepared[segment.job]
+                yield name, fitted(name, jobs[name], model, stored.pop(segment.job), loss_sums[name])

@@ -1,0 +1,157 @@
+"""Local solvers as small frozen dataclasses: what a client minimises, and what it remembers afterwards.
+
+Every solver here descends on f(w) + <drift, w> + (shrink / 2) |w|^2, f being the mean loss of the client's samples: a
+linear and an isotropic quadratic term is all that weight decay, FedProx, SCAFFOLD (and FedDyn, or ADMM with a dual
+vector in the state) add to SGD. So a solver says only
+
+- ``pull(start, state) -> Pull(shrink, drift)``  the two extra terms, fixed for one ``Fit``
+- ``keep(start, end, steps, state) -> state``    the named vectors to keep
+
+and ``descend`` is the one step that all training paths take. Everything is elementwise, so the tensors may have any
+one shape: ``(d,)`` of one client, ``(clients, d)`` of many, or one layer's ``(clients, out, in)``.
+
+Signs: gradients point uphill; ``weights -= lr * direction``. Momentum lives within one ``Fit`` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import ClassVar, NamedTuple, Protocol
+
+from torch import Tensor
+
+from coterie.protocol.errors import UserError
+
+State = Mapping[str, Tensor]
+
+
+class Pull(NamedTuple):
+    """The extra gradient ``shrink * weights + drift``. drift: shaped like the weights, or None for zero."""
+
+    shrink: float
+    drift: Tensor | None = None
+
+
+class Solver(Protocol):
+    """What the engine asks of a solver; a hashable dataclass, since equal solvers are trained together.
+
+    needs: names of the ``(d,)`` vectors that must be in the state.  takes: names of those that may be.
+    """
+
+    needs: ClassVar[tuple[str, ...]]
+    takes: ClassVar[tuple[str, ...]]
+
+    @property
+    def lr(self) -> float: ...
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def momentum(self) -> float: ...
+    def pull(self, start: Tensor, state: State) -> Pull: ...
+    def keep(self, start: Tensor, end: Tensor, steps: int, state: State) -> dict[str, Tensor]: ...
+
+
+def descend(weights: Tensor, gradient: Tensor, velocity: Tensor | None, pull: Pull, solver: Solver) -> None:
+    """One step in place; ``gradient`` is used up. velocity: the momentum buffer, zero at first, None without momentum.
+
+    direction = gradient + shrink * weights + drift;  velocity = momentum * velocity + direction (as torch.optim.SGD).
+    """
+    if pull.shrink:
+        gradient.add_(weights, alpha=pull.shrink)
+    if pull.drift is not None:
+        gradient.add_(pull.drift)
+    if velocity is not None:
+        gradient = velocity.mul_(solver.momentum).add_(gradient)
+    weights.add_(gradient, alpha=-solver.lr)
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """Minibatch SGD.
+
+    lr: learning rate > 0.  batch_size: samples a step; the last batch of an epoch may be smaller.
+    momentum: in [0, 1), heavy ball.  weight_decay: >= 0, adds ``weight_decay * weights`` to the gradient.
+    """
+
+    lr: float
+    batch_size: int = 50
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    needs: ClassVar[tuple[str, ...]] = ()
+    takes: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def pull(self, start: Tensor, state: State) -> Pull:
+        return Pull(self.weight_decay)
+
+    def keep(self, start: Tensor, end: Tensor, steps: int, state: State) -> dict[str, Tensor]:
+        return {}
+
+
+@dataclass(frozen=True)
+class Proximal(Sgd):
+    """SGD on f(w) + (mu / 2) |w - anchor|^2 (FedProx, Li et al. 2020, eq. 2).
+
+    mu: >= 0.  State, optional: "anchor", else the weights that the training starts from.
+    """
+
+    mu: float = 0.01
+
+    takes: ClassVar[tuple[str, ...]] = ("anchor",)
+
+    def pull(self, start: Tensor, state: State) -> Pull:
+        return Pull(self.weight_decay + self.mu, -self.mu * state.get("anchor", start))
+
+
+@dataclass(frozen=True)
+class Scaffold:
+    """SGD corrected by control variates (SCAFFOLD, Karimireddy et al. 2020).
+
+    State: "control" (c_i, this client's) and "server_control" (c); zeros in the first round.
+    Step, eq. 3: y -= lr (gradient - c_i + c).  Kept, eq. 4 option II: c_i+ = c_i - c + (x - y) / (steps lr).
+    No momentum: option II reads the mean gradient off the distance travelled, which momentum stretches.
+    """
+
+    lr: float
+    batch_size: int = 50
+    weight_decay: float = 0.0
+
+    momentum: ClassVar[float] = 0.0
+    needs: ClassVar[tuple[str, ...]] = ("control", "server_control")
+    takes: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def pull(self, start: Tensor, state: State) -> Pull:
+        return Pull(self.weight_decay, state["server_control"] - state["control"])
+
+    def keep(self, start: Tensor, end: Tensor, steps: int, state: State) -> dict[str, Tensor]:
+        return {"control": state["control"] - state["server_control"] + (start - end) / (steps * self.lr)}
+
+
+def _check(solver: Sgd | Scaffold) -> None:
+    """Raise UserError for a hyper-parameter outside its range."""
+    name = type(solver).__name__
+    if isinstance(solver.batch_size, bool) or not isinstance(solver.batch_size, int) or solver.batch_size < 1:
+        raise UserError(f"{name}: batch_size must be a whole number of at least 1, not {solver.batch_size!r}")
+    ranges = {"lr": (0.0, None), "momentum": (0.0, 1.0), "weight_decay": (0.0, None), "mu": (0.0, None)}
+    for field, (low, below) in ranges.items():
+        value = getattr(solver, field, 0.0 if field != "lr" else None)
+        try:
+            number = float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            raise UserError(f"{name}: {field} must be a number, not {value!r}") from None
+        if (
+            not isfinite(number)
+            or number < low
+            or (below is not None and number >= below)
+            or (field == "lr" and not number)
+        ):
+            text = {"lr": "above 0", "momentum": "in [0, 1)"}.get(field, "at least 0")
+            raise UserError(f"{name}: {field} must be {text} and finite, not {value!r}")

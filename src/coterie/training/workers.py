@@ -1,0 +1,65 @@
+"""All cores, each used once: independent shares of the work on threads of their own, one torch thread each.
+
+Torch can also split every operation over the cores, but then each of thousands of small operations waits for its
+slowest thread: somewhat slower on a quiet machine, and many times slower on one that does anything else beside
+(encrypting, say). Only long operations, the convolutions of a single client, are left to torch to split.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+from typing import TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+_WORKERS = 16  # more would wait for each other at Python's interpreter lock
+_IMBALANCE = 1.25  # largest share over the mean from which one share with torch's own threads is the better choice
+
+
+def longest_first(costs: Sequence[float], bins: int) -> list[list[int]]:
+    """Indices spread over bins, longest first to the emptiest (Graham's LPT rule); the fullest bin comes first."""
+    queues: list[list[int]] = [[] for _ in range(min(bins, len(costs)))]
+    free = [(0.0, at) for at in range(len(queues))]
+    for index in sorted(range(len(costs)), key=lambda i: -costs[i]):
+        total, at = heapq.heappop(free)
+        queues[at].append(index)
+        heapq.heappush(free, (total + costs[index], at))
+    return sorted(queues, key=lambda queue: -sum(costs[i] for i in queue))
+
+
+def shares(costs: Sequence[float], workers: int) -> list[list[int]]:
+    """Indices of independent tasks spread over at most ``workers``; one share where no even split exists."""
+    split = longest_first(costs, max(1, min(workers, torch.get_num_threads(), _WORKERS)))
+    if sum(costs[i] for i in split[0]) * len(split) > _IMBALANCE * sum(costs):
+        return [list(range(len(costs)))]
+    return split
+
+
+def run_all(tasks: Sequence[Callable[[], Iterable[T]]], threads: int = 1) -> list[list[T]]:
+    """Exhaust the tasks' items side by side, each with ``threads`` torch threads; their items in the tasks' order.
+
+    The first task's exception, in that order, is raised. It, or an interruption, stops the others at their next item.
+    """
+    before = torch.get_num_threads()
+    stop = Event()
+
+    def run(task: Callable[[], Iterable[T]]) -> list[T]:
+        torch.set_num_threads(threads)  # of this thread, and the default of threads yet to come
+        items = []
+        for item in task():
+            items.append(item)
+            if stop.is_set():
+                break
+        return items
+
+    with ThreadPoolExecutor(len(tasks)) as pool:
+        try:
+            return [future.result() for future in [pool.submit(run, task) for task in tasks]]
+        finally:
+            stop.set()
+            torch.set_num_threads(before)  # the default again

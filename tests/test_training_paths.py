@@ -1,0 +1,246 @@
+"""Every training path against a plain, readable PyTorch loop with torch.optim.SGD."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from coterie.training.engine import Job, batch_order, fit_many
+from coterie.training.model import Model
+from coterie.training.models import build
+from coterie.training.solvers import Proximal, Scaffold, Sgd, Solver
+
+F, CLASSES = 12, 5
+
+
+@pytest.fixture(autouse=True)
+def one_torch_thread() -> Iterator[None]:
+    """Small operations on several threads only wait for each other; the workers have tests of their own."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def mlp(activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(F, 16), activation(), nn.Linear(16, 8), activation(), nn.Linear(8, CLASSES))
+
+
+def small_cnn() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4 * 16, CLASSES)
+    )
+
+
+def client_data(model: Model, samples: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(samples, *model.input_shape, generator=generator)
+    return x, torch.randint(0, CLASSES, (samples,), generator=generator)
+
+
+def make_jobs(
+    model: Model, solver: Solver, sizes: tuple[int, ...] = (33, 7, 50, 1, 20), epochs: tuple[int, ...] = (2, 3, 1, 4, 2)
+) -> list[Job]:
+    jobs = []
+    rng = np.random.default_rng(5)
+    for seed, (samples, passes) in enumerate(zip(sizes, epochs, strict=True)):
+        state = {name: rng.normal(0, 0.05, model.spec.size).astype(np.float32) for name in solver.needs}
+        jobs.append(Job(model.initial(seed), solver, passes, 100 + seed, *client_data(model, samples, seed), state))
+    return jobs
+
+
+def plain_loop(model: Model, job: Job) -> tuple[np.ndarray, float, dict[str, np.ndarray]]:
+    """What local training means, written as a text book would, in float64 so that it is the better number."""
+    solver = job.solver
+    module = model.module_with(job.weights).double().train()
+    start = [p.detach().clone() for p in module.parameters()]
+    state = {name: list(model.unflatten(v).values()) for name, v in job.state.items()}
+    optimizer = torch.optim.SGD(
+        module.parameters(), lr=solver.lr, momentum=solver.momentum, weight_decay=solver.weight_decay
+    )
+    losses, steps = [], 0
+    for epoch in range(job.epochs):
+        order = batch_order(job.seed, epoch, len(job.x))
+        for at in range(0, len(order), solver.batch_size):
+            rows = torch.from_numpy(order[at : at + solver.batch_size])
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(module(job.x[rows].double()), job.y[rows])
+            losses += [loss.item()] * len(rows)
+            if isinstance(solver, Proximal):
+                anchor = state.get("anchor", start)
+                loss = loss + solver.mu / 2 * sum(
+                    ((p - a) ** 2).sum() for p, a in zip(module.parameters(), anchor, strict=True)
+                )
+            loss.backward()
+            if isinstance(solver, Scaffold):
+                for p, own, server in zip(module.parameters(), state["control"], state["server_control"], strict=True):
+                    p.grad += server - own
+            optimizer.step()
+            steps += 1
+    kept = {}
+    if isinstance(solver, Scaffold):
+        kept["control"] = np.concatenate(
+            [
+                (own - server + (x - y) / (steps * solver.lr)).detach().numpy().ravel()
+                for own, server, x, y in zip(
+                    state["control"], state["server_control"], start, module.parameters(), strict=True
+                )
+            ]
+        )
+    end = np.concatenate([p.detach().numpy().ravel() for p in module.parameters()])
+    return end, float(np.mean(losses)), kept
+
+
+SOLVERS = {
+    "sgd": Sgd(0.1, batch_size=10),
+    "momentum": Sgd(0.03, batch_size=10, momentum=0.9, weight_decay=0.01),
+    "decay": Sgd(0.1, batch_size=10, weight_decay=0.05),
+    "proximal": Proximal(0.1, batch_size=10, mu=0.5),
+    "proximal_momentum": Proximal(0.03, batch_size=10, momentum=0.9, weight_decay=0.01, mu=0.5),
+    "scaffold": Scaffold(0.1, batch_size=10, weight_decay=0.01),
+}
+MODELS = {
+    "relu": lambda: Model(mlp, (F,)),
+    "tanh": lambda: Model(lambda: mlp(nn.Tanh), (F,)),
+    "sigmoid": lambda: Model(lambda: mlp(nn.Sigmoid), (F,)),
+    "cnn": lambda: Model(small_cnn, (1, 8, 8)),
+    "linear": lambda: build("linear", (1, 3, 4), CLASSES),
+    "no_bias": lambda: Model(lambda: nn.Sequential(nn.Linear(F, 9, bias=False), nn.ReLU(), nn.Linear(9, 5)), (F,)),
+}
+CASES = [(m, p) for m in MODELS for p in ("dense", "vmap", "loop") if (m, p) != ("cnn", "dense")]
+
+
+@pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
+@pytest.mark.parametrize(("kind", "path"), CASES)
+def test_every_path_is_the_plain_loop(kind: str, path: str, solver: Solver) -> None:
+    model = MODELS[kind]()
+    jobs = make_jobs(model, solver)
+    for job, fitted in zip(jobs, fit_many(model, jobs, path=path), strict=True):
+        weights, loss, kept = plain_loop(model, job)
+        assert np.abs(fitted.weights - weights).max() < 1e-5
+        assert np.abs(fitted.weights - job.weights).max() > 1e-3  # it did train
+        assert fitted.loss == pytest.approx(loss, abs=1e-5)
+        assert fitted.samples == len(job.x)
+        assert fitted.steps == job.epochs * -(-len(job.x) // 10)
+        assert fitted.weights.dtype == np.float32
+        assert set(fitted.state) == set(kept)
+        for name, vector in kept.items():
+            assert np.abs(fitted.state[name] - vector).max() < 2e-5 / solver.lr / fitted.steps + 1e-5
+
+
+@pytest.mark.parametrize("path", ["dense", "vmap", "loop"])
+def test_one_full_batch_step_is_the_formula(path: str) -> None:
+    """Softmax regression by hand in numpy: W - lr X^T (p - onehot) / n."""
+    model = build("linear", (3,), 4)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(6, 3)).astype(np.float32)
+    y = np.array([0, 1, 2, 3, 0, 1])
+    start = rng.normal(size=model.spec.size).astype(np.float32)
+    job = Job(start, Sgd(0.5, batch_size=100), 1, 0, torch.from_numpy(x), torch.from_numpy(y))
+    (fitted,) = fit_many(model, [job], path=path)
+
+    W, b = start[:12].reshape(4, 3).astype(float), start[12:].astype(float)
+    logits = x @ W.T + b
+    p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    error = p - np.eye(4)[y]
+    expected = np.concatenate([(W - 0.5 * error.T @ x / 6).ravel(), b - 0.5 * error.mean(0)])
+    np.testing.assert_allclose(fitted.weights, expected, atol=1e-6)
+    assert fitted.loss == pytest.approx(-np.log(p[np.arange(6), y]).mean(), abs=1e-6)
+    assert fitted.steps == 1
+
+
+def test_an_anchor_other_than_the_start() -> None:
+    """With a huge mu and a tiny gradient the proximal step goes lr mu of the way to the anchor."""
+    model = build("linear", (3,), 4)
+    start, anchor = model.initial(0), model.initial(1)
+    x, y = torch.zeros(8, 3), torch.tensor([0, 1, 2, 3, 0, 1, 2, 3])
+    solver = Proximal(lr=1e-3, batch_size=8, mu=100.0)
+    for path in ("dense", "vmap", "loop"):
+        (fitted,) = fit_many(model, [Job(start, solver, 1, 0, x, y, {"anchor": anchor})], path=path)
+        weights = fitted.weights[:12]  # zero samples: the matrix has no gradient of its own
+        np.testing.assert_allclose(weights, start[:12] + 0.1 * (anchor - start)[:12], atol=1e-6)
+
+
+def test_batch_normalisation_statistics_travel_with_the_weights() -> None:
+    """Buffers are trained by the forward pass, kept in the flat vector, and moved by no solver or control variate."""
+
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(3 * 36, CLASSES))
+
+    model = Model(make, (1, 8, 8))
+    zeros = np.zeros(model.spec.size, np.float32)
+    x, y = client_data(model, 25, 0)
+    x = x + 3.0
+    start = model.initial(0)
+    job = Job(start, Scaffold(0.05, 10), 2, 7, x, y, {"control": zeros, "server_control": zeros})
+    (fitted,) = fit_many(model, [job])
+
+    module = model.module_with(start).train()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    for epoch in range(2):
+        for rows in torch.from_numpy(batch_order(7, epoch, 25)).split(10):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(module(x[rows]), y[rows]).backward()
+            optimizer.step()
+    np.testing.assert_allclose(fitted.weights, model.flatten(module), atol=1e-5)
+    mean = next(part for part in model.spec.parts if part.name == "1.running_mean")
+    assert mean.kind == "buffer"
+    at = slice(mean.offset, mean.offset + mean.size)
+    assert np.abs(fitted.weights[at]).min() > 0.1  # it saw the shifted data
+    assert not fitted.state["control"][at].any()
+
+
+def test_frozen_parameters_stay() -> None:
+    module = mlp()
+    module[0].weight.requires_grad_(False)
+    model = Model(module, (F,))
+    job = Job(model.initial(0), Sgd(0.1, 10, weight_decay=0.1), 2, 0, *client_data(model, 30, 0))
+    (fitted,) = fit_many(model, [job])
+    frozen, moving = slice(0, F * 16), slice(F * 16, None)
+    assert np.array_equal(fitted.weights[frozen], job.weights[frozen])
+    assert not np.allclose(fitted.weights[moving], job.weights[moving])
+
+
+def test_a_loss_of_ones_own() -> None:
+    """Least squares with one full-batch step: w - lr 2 X^T (Xw - y) / n."""
+    model = Model(nn.Linear(3, 1, bias=False), (3,), loss=lambda out, y: ((out[:, 0] - y) ** 2).mean())
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(7, 3, generator=generator), torch.randn(7, generator=generator)
+    start = model.initial(0)
+    (fitted,) = fit_many(model, [Job(start, Sgd(0.1, 7), 1, 0, x, y)])
+    residual = x.numpy() @ start - y.numpy()
+    np.testing.assert_allclose(fitted.weights, start - 0.1 * 2 * x.numpy().T @ residual / 7, atol=1e-6)
+    assert fitted.loss == pytest.approx((residual**2).mean(), rel=1e-5)
+
+
+class TestBf16:
+    """bfloat16 products, float32 masters."""
+
+    @pytest.mark.parametrize(
+        "solver", [Sgd(0.1, 10), Sgd(0.03, 10, momentum=0.9, weight_decay=0.01)], ids=["sgd", "mom"]
+    )
+    @pytest.mark.parametrize(("kind", "path"), [("relu", "dense"), ("relu", "vmap"), ("relu", "loop"), ("cnn", "loop")])
+    def test_update_is_close_to_fp32(self, kind: str, path: str, solver: Solver) -> None:
+        model = MODELS[kind]()
+        jobs = make_jobs(model, solver)
+        exact = fit_many(model, jobs, path=path)
+        rough = fit_many(model, jobs, path=path, precision="bf16")
+        for job, a, b in zip(jobs, exact, rough, strict=True):
+            update = a.weights - job.weights
+            error = np.linalg.norm(b.weights - a.weights) / np.linalg.norm(update)
+            assert 1e-6 < error < 0.15  # not the same numbers, but the same direction, even for one or seven samples
+            assert b.loss == pytest.approx(a.loss, rel=0.02)
+
+    def test_steps_too_small_for_bfloat16_are_not_lost(self) -> None:
+        """A step of 1e-4 of a weight vanishes when added in bfloat16 (8 bits); 40 of them must not."""
+        model = build("linear", (2,), 2)
+        start = np.array([1, 1, 1, 1, 0, 0], np.float32)
+        x, y = torch.ones(1, 2), torch.tensor([0])
+        job = Job(start, Sgd(2e-4, 1), 40, 0, x, y)
+        for path in ("dense", "loop", "vmap"):
+            (fitted,) = fit_many(model, [job], path=path, precision="bf16")
+            assert fitted.weights[0] - 1 == pytest.approx(40 * 2e-4 * 0.5, rel=0.02)
