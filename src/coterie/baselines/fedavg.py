@@ -1,0 +1,28 @@
+"""FedAvg: McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017.
+
+Clients train the global model for E_i local epochs; the server averages, weighted by samples (FedCAPrivacy eq. 1, 2).
+Its report also gives the accuracy of each client's model after those epochs: what a client gets for itself without any
+clustering, and what a clustered method must beat. The protocol and who sees what: ``protocols/averaging.py``.
+"""
+
+from coterie.protocol.system import Federation, Setting, System
+from coterie.protocols import averaging
+from coterie.protocols.local_training import LocalTraining
+
+
+def build(config: LocalTraining, setting: Setting) -> Federation:
+    """Federated averaging with plain SGD."""
+    return averaging.build(config, setting, config.solver())
+
+
+SYSTEM = System(
+    name="fedavg",
+    title="FedAvg",
+    citation="McMahan et al., Communication-efficient learning of deep networks from decentralized data, AISTATS 2017",
+    config=LocalTraining,
+    build=build,
+    models=averaging.models,
+    sees=averaging.SEES,
+    baseline=True,
+    fine_tunes=True,
+)

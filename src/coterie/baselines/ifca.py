@@ -1,0 +1,171 @@
+"""IFCA: Ghosh et al., "An efficient framework for clustered federated learning", NeurIPS 2020.
+
+    server --Train (k models)--> client --Update--> server
+
+Each client tries all k models on its training data, trains the one with the lowest loss and returns it; the server
+averages per cluster (their algorithm 1, model averaging). The models start from different random weights.
+
+Sees. server: every client's cluster and plain model, by name. client: all k cluster models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.aggregation.sums import WeightedMean
+from coterie.protocol.effects import Evaluate, Evaluated, Fit, Fitted, Vector
+from coterie.protocol.errors import PeerError, UserError
+from coterie.protocol.messages import Floats, Message, message
+from coterie.protocol.party import Cost, Party, Work, on
+from coterie.protocol.steps import Steps, for_each
+from coterie.protocol.system import Federation, Sees, Setting, System
+from coterie.protocols.local_training import LocalTraining, batch_seed, check_model, sample_clients
+
+
+@dataclass(frozen=True)
+class IfcaConfig(LocalTraining):
+    """clusters: k, the number of models; 3 in FedCAPrivacy's comparison (table I)."""
+
+    clusters: int = 3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.clusters < 1:
+            raise UserError(f"clusters must be at least 1, not {self.clusters}")
+
+
+@message(src="server", dst="client")
+class Train(Message, frozen=True):
+    """All cluster models, one after the other: weights (k d,)."""
+
+    round: int
+    spec: bytes
+    weights: Floats
+
+
+@message(src="client", dst="server")
+class Update(Message, frozen=True):
+    """The chosen cluster and its locally trained model (d,). samples: the weight in the cluster's mean."""
+
+    round: int
+    spec: bytes
+    cluster: int
+    weights: Floats
+    samples: int
+
+
+class Client(Party, role="client"):
+    """Picks the model that fits its data best; remembers which, for whoever evaluates."""
+
+    class State(msgspec.Struct):
+        """cluster: the last choice, -1 before the first."""
+
+        cluster: int = -1
+
+    state: State
+
+    def __init__(self, name: str, setting: Setting, config: IfcaConfig) -> None:
+        super().__init__(name, setting.randomness)
+        self.spec, self.solver, self.clusters = setting.spec, config.solver(), config.clusters
+        self.samples, self.epochs = setting.samples[name], setting.epochs[name]
+        self.state = self.State()
+
+    def cost(self, msg: Train) -> Cost:
+        """k forward passes, a third of a training step each, and its epochs."""
+        samples = self.samples * (self.epochs + self.clusters / 3)
+        return Cost(samples=samples, flops_per_sample=self.spec.flops_per_sample)
+
+    @on(Train, cost)
+    def train(self, msg: Train, src: str) -> Work[Update]:
+        """Estimate the cluster by loss, then train its model."""
+        if len(msg.weights) != self.clusters * self.spec.size:
+            raise PeerError(f"{len(msg.weights)} weights instead of {self.clusters} models of {self.spec.size}")
+        candidates = msg.weights.reshape(self.clusters, self.spec.size)
+        losses = []
+        for weights in candidates:
+            seen: Evaluated = yield Evaluate(check_model(self.spec, msg.spec, weights), "train")
+            losses.append(seen.loss)
+        best = int(np.argmin(losses))
+        self.state.cluster = best
+        fitted: Fitted = yield Fit(candidates[best], self.solver, self.epochs, batch_seed(self, msg.round))
+        return Update(msg.round, self.spec.digest, best, fitted.weights, fitted.samples)
+
+
+class Server(Party, role="server"):
+    """Holds the k models."""
+
+    class State(msgspec.Struct):
+        """weights: (k, d) float32."""
+
+        weights: NDArray[Any]
+
+    state: State
+
+    def __init__(self, name: str, setting: Setting, config: IfcaConfig) -> None:
+        super().__init__(name, setting.randomness)
+        self.spec, self.clients, self.config = setting.spec, setting.clients, config
+        self.state = self.State(np.stack(setting.initials(config.clusters)))
+
+    def setup(self) -> Steps[None]:
+        """Nothing to agree on."""
+        yield from ()
+
+    def round(self, r: int) -> Steps[Mapping[str, Any]]:
+        """The mean of each cluster's answers; a cluster that nobody chose keeps its model."""
+        means = [WeightedMean(self.spec.size) for _ in range(self.config.clusters)]
+        chosen: dict[str, int] = {}
+
+        def fold(name: str, update: Update) -> None:
+            if update.round != r or update.samples < 1 or not 0 <= update.cluster < len(means):
+                raise PeerError(f"an update for round {update.round}, cluster {update.cluster} in round {r}")
+            weights = check_model(self.spec, update.spec, update.weights)
+            means[update.cluster].take(weights, update.samples)
+            chosen[name] = update.cluster
+
+        asked = sample_clients(self.clients, self.config.participation, self.randomness.seed, r)
+        train = Train(r, self.spec.digest, self.state.weights.reshape(-1))
+        answers = yield from for_each(dict.fromkeys(asked, train), Update, fold, deadline_s=self.config.deadline_s)
+        sizes = [sum(k == cluster for cluster in chosen.values()) for k in range(len(means))]
+        new = [mean.mean() if size else old for mean, size, old in zip(means, sizes, self.state.weights, strict=True)]
+        self.state.weights = np.stack(new).astype(np.float32)
+        membership = [[chosen[name]] if name in chosen else [] for name in self.clients]
+        return {
+            "participants": len(answers.got),
+            "asked": len(asked),
+            "clustered": True,
+            "clusters": {"sizes": sizes},
+            "membership": membership,
+        }
+
+
+def build(config: IfcaConfig, setting: Setting) -> Federation:
+    """A server and its clients."""
+    clients = {name: Client(name, setting, config) for name in setting.clients}
+    return Federation({"server": Server("server", setting, config), **clients}, "server")
+
+
+def models(federation: Federation) -> Mapping[str, Vector]:
+    """Each client uses the model of the cluster that it last chose (before its first choice, the first)."""
+    weights = list(federation.parties[federation.hub].state.weights)
+    return {client.name: weights[max(client.state.cluster, 0)] for client in federation.of_role("client")}
+
+
+SYSTEM = System(
+    name="ifca",
+    title="IFCA",
+    citation="Ghosh et al., An efficient framework for clustered federated learning, NeurIPS 2020",
+    config=IfcaConfig,
+    build=build,
+    models=models,
+    sees={
+        "server": Sees((Update,), "every client's cluster and plain model in every round, by name"),
+        "client": Sees((Train,), "all cluster models"),
+    },
+    baseline=True,
+)

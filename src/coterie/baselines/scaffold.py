@@ -1,0 +1,164 @@
+"""SCAFFOLD: Karimireddy et al., "SCAFFOLD: stochastic controlled averaging for federated learning", ICML 2020.
+
+    server --Train (x, c)--> client --Change (dy, dc)--> server
+
+Clients correct every local step by the difference of the server's control variate and their own (their algorithm 1,
+option II). A client's own variate stays with it. Deltas = local - global.
+
+Sees. server: every client's change of model and of control variate, by name. client: the global model and variate.
+Departure: changes are averaged unweighted, as printed, over the clients that answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.aggregation.sums import WeightedMean
+from coterie.protocol.effects import Fit, Fitted, Vector
+from coterie.protocol.errors import PeerError, UserError
+from coterie.protocol.messages import Floats, Message, message
+from coterie.protocol.party import Cost, Party, Work, on
+from coterie.protocol.steps import Steps, for_each
+from coterie.protocol.system import Federation, Sees, Setting, System
+from coterie.protocols.local_training import LocalTraining, batch_seed, check_model, sample_clients
+from coterie.training.solvers import Scaffold
+
+
+@dataclass(frozen=True)
+class ScaffoldConfig(LocalTraining):
+    """server_lr: the global step size, eta_g; 1 takes the mean change as it is. No momentum: option II forbids it."""
+
+    server_lr: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.momentum:
+            raise UserError("scaffold has no momentum: its control variates read the gradient off the distance moved")
+        if not self.server_lr > 0:
+            raise UserError(f"server_lr must be positive, not {self.server_lr}")
+
+
+@message(src="server", dst="client")
+class Train(Message, frozen=True):
+    """weights x and control c, both (d,), of the server."""
+
+    round: int
+    spec: bytes
+    weights: Floats
+    control: Floats
+
+
+@message(src="client", dst="server")
+class Change(Message, frozen=True):
+    """What local training changed: (d,) of the model, y_i - x, and of the client's variate, c_i+ - c_i."""
+
+    round: int
+    spec: bytes
+    weights: Floats
+    control: Floats
+
+
+class Client(Party, role="client"):
+    """Keeps its control variate c_i across rounds."""
+
+    class State(msgspec.Struct):
+        """control: (d,) float32, c_i."""
+
+        control: NDArray[Any]
+
+    state: State
+
+    def __init__(self, name: str, setting: Setting, config: ScaffoldConfig) -> None:
+        super().__init__(name, setting.randomness)
+        self.spec, self.samples, self.epochs = setting.spec, setting.samples[name], setting.epochs[name]
+        self.solver = Scaffold(config.lr, config.batch_size, config.weight_decay)
+        self.state = self.State(np.zeros(setting.spec.size, np.float32))
+
+    def cost(self, msg: Train) -> Cost:
+        """Its samples, once per epoch."""
+        return Cost(samples=self.samples * self.epochs, flops_per_sample=self.spec.flops_per_sample)
+
+    @on(Train, cost)
+    def train(self, msg: Train, src: str) -> Work[Change]:
+        """Algorithm 1, lines 7 to 13."""
+        x, c = (check_model(self.spec, msg.spec, v) for v in (msg.weights, msg.control))
+        state = {"control": self.state.control, "server_control": c}
+        fitted: Fitted = yield Fit(x, self.solver, self.epochs, batch_seed(self, msg.round), state)
+        change = fitted.state["control"] - self.state.control
+        self.state.control = fitted.state["control"]
+        return Change(msg.round, self.spec.digest, fitted.weights - x, change)
+
+
+class Server(Party, role="server"):
+    """Holds the global model and control variate."""
+
+    class State(msgspec.Struct):
+        """weights x and control c, (d,) float32."""
+
+        weights: NDArray[Any]
+        control: NDArray[Any]
+
+    state: State
+
+    def __init__(self, name: str, setting: Setting, config: ScaffoldConfig) -> None:
+        super().__init__(name, setting.randomness)
+        self.spec, self.clients, self.config = setting.spec, setting.clients, config
+        self.state = self.State(setting.initial, np.zeros(setting.spec.size, np.float32))
+
+    def setup(self) -> Steps[None]:
+        """Nothing to agree on."""
+        yield from ()
+
+    def round(self, r: int) -> Steps[Mapping[str, Any]]:
+        """Algorithm 1, lines 16 and 17."""
+        moved, turned = WeightedMean(self.spec.size), WeightedMean(self.spec.size)
+
+        def fold(name: str, change: Change) -> None:
+            if change.round != r:
+                raise PeerError(f"a change for round {change.round} in round {r}")
+            y, c = (check_model(self.spec, change.spec, values) for values in (change.weights, change.control))
+            moved.take(y, 1)
+            turned.take(c, 1)
+
+        asked = sample_clients(self.clients, self.config.participation, self.randomness.seed, r)
+        train = Train(r, self.spec.digest, self.state.weights, self.state.control)
+        answers = yield from for_each(dict.fromkeys(asked, train), Change, fold, deadline_s=self.config.deadline_s)
+        if answers.got:
+            share = len(answers.got) / len(self.clients)  # |S| / N
+            x, c = self.state.weights, self.state.control
+            self.state.weights = (x + self.config.server_lr * moved.mean()).astype(np.float32)
+            self.state.control = (c + share * turned.mean()).astype(np.float32)
+        return {"participants": len(answers.got), "asked": len(asked)}
+
+
+def build(config: ScaffoldConfig, setting: Setting) -> Federation:
+    """A server and its clients."""
+    clients = {name: Client(name, setting, config) for name in setting.clients}
+    return Federation({"server": Server("server", setting, config), **clients}, "server")
+
+
+def models(federation: Federation) -> Mapping[str, Vector]:
+    """Everybody uses the global model."""
+    weights = federation.parties[federation.hub].state.weights
+    return {client.name: weights for client in federation.of_role("client")}
+
+
+SYSTEM = System(
+    name="scaffold",
+    title="SCAFFOLD",
+    citation="Karimireddy et al., SCAFFOLD: stochastic controlled averaging for federated learning, ICML 2020",
+    config=ScaffoldConfig,
+    build=build,
+    models=models,
+    sees={
+        "server": Sees((Change,), "every client's change of model and of control variate in every round, by name"),
+        "client": Sees((Train,), "the global model and the server's control variate"),
+    },
+    baseline=True,
+)

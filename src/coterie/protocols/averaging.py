@@ -1,0 +1,118 @@
+"""Federated averaging: one server sends its model to clients, they train, it averages what comes back.
+
+    server --Train--> client --Update--> server            (every round)
+
+Stands under FedAvg and FedProx, which differ in the local solver only.
+
+Sees. server: every client's plain model and sample count, by name. client: the global model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from numpy.typing import NDArray
+
+from coterie.aggregation.sums import WeightedMean
+from coterie.protocol.effects import Fit, Fitted, Vector
+from coterie.protocol.errors import PeerError
+from coterie.protocol.messages import Floats, Message, message
+from coterie.protocol.party import Cost, Party, Work, on
+from coterie.protocol.steps import Steps, for_each
+from coterie.protocol.system import Federation, Sees, Setting
+from coterie.protocols.local_training import LocalTraining, batch_seed, check_model, sample_clients
+
+
+@message(src="server", dst="client")
+class Train(Message, frozen=True):
+    """Train this model on your data. weights: (d,) the global model."""
+
+    round: int
+    spec: bytes
+    weights: Floats
+
+
+@message(src="client", dst="server")
+class Update(Message, frozen=True):
+    """A locally trained model. weights: (d,).  samples: this client's training samples, its weight in the mean."""
+
+    round: int
+    spec: bytes
+    weights: Floats
+    samples: int
+
+
+class Client(Party, role="client"):
+    """Trains when asked; keeps nothing."""
+
+    def __init__(self, name: str, setting: Setting, solver: Any) -> None:
+        super().__init__(name, setting.randomness)
+        self.spec, self.solver = setting.spec, solver
+        self.samples, self.epochs = setting.samples[name], setting.epochs[name]
+
+    def cost(self, msg: Train) -> Cost:
+        """Its samples, once per epoch."""
+        return Cost(samples=self.samples * self.epochs, flops_per_sample=self.spec.flops_per_sample)
+
+    @on(Train, cost)
+    def train(self, msg: Train, src: str) -> Work[Update]:
+        """E_i epochs from the global model."""
+        start = check_model(self.spec, msg.spec, msg.weights)
+        fitted: Fitted = yield Fit(start, self.solver, self.epochs, batch_seed(self, msg.round))
+        return Update(msg.round, self.spec.digest, fitted.weights, fitted.samples)
+
+
+class Server(Party, role="server"):
+    """Holds the global model."""
+
+    class State(msgspec.Struct):
+        """weights: (d,) float32 of the global model."""
+
+        weights: NDArray[Any]
+
+    state: State
+
+    def __init__(self, name: str, setting: Setting, config: LocalTraining) -> None:
+        super().__init__(name, setting.randomness)
+        self.spec, self.clients, self.config = setting.spec, setting.clients, config
+        self.state = self.State(setting.initial)
+
+    def setup(self) -> Steps[None]:
+        """Nothing to agree on."""
+        yield from ()
+
+    def round(self, r: int) -> Steps[Mapping[str, Any]]:
+        """One round: the mean of the answers, weighted by samples, is the new global model."""
+        mean = WeightedMean(self.spec.size)
+
+        def fold(name: str, update: Update) -> None:
+            if update.round != r or update.samples < 1:
+                raise PeerError(f"an update for round {update.round} of {update.samples} samples in round {r}")
+            mean.take(check_model(self.spec, update.spec, update.weights), update.samples)
+
+        asked = sample_clients(self.clients, self.config.participation, self.randomness.seed, r)
+        train = Train(r, self.spec.digest, self.state.weights)
+        answers = yield from for_each(dict.fromkeys(asked, train), Update, fold, deadline_s=self.config.deadline_s)
+        if answers.got:
+            self.state.weights = mean.mean().astype("float32")
+        return {"participants": len(answers.got), "asked": len(asked)}
+
+
+def build(config: LocalTraining, setting: Setting, solver: Any) -> Federation:
+    """A server and its clients, who all train with this solver."""
+    clients = {name: Client(name, setting, solver) for name in setting.clients}
+    return Federation({"server": Server("server", setting, config), **clients}, "server")
+
+
+def models(federation: Federation) -> Mapping[str, Vector]:
+    """Everybody uses the global model."""
+    weights = federation.parties[federation.hub].state.weights
+    return {client.name: weights for client in federation.of_role("client")}
+
+
+SEES = {
+    "server": Sees((Update,), "every client's plain model and number of samples in every round, by name"),
+    "client": Sees((Train,), "the global model of every round that it takes part in"),
+}

@@ -1,0 +1,151 @@
+"""Enrolment with a key centre, for systems with two servers and one key pair for each side.
+
+    hub --Join--> everybody --Enrol--> key_centre --Credentials--> everybody --Ready--> hub
+
+Everybody makes a signing key of its own and enrols its public half. When all are there, the key centre draws the two
+encryption key pairs (the service's and the users'), hands each role what it may hold, and forgets the secret halves.
+All of it but Join and Ready is sealed end to end: the hub relays and sees sizes only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+
+from coterie.crypto.packing import Lanes
+from coterie.crypto.schemes import paillier_keygen
+from coterie.crypto.signing import SigningKey
+from coterie.protocol.errors import PeerError
+from coterie.protocol.messages import ANY, Bytes2D, Message, message
+from coterie.protocol.party import Party, To, on
+from coterie.protocol.randomness import Randomness
+from coterie.protocol.steps import Steps, post, take
+
+KEY_CENTRE = "key_centre"
+
+
+@message(src=ANY, dst=ANY)
+class Join(Message, frozen=True):
+    """Enrol now."""
+
+
+@message(src=ANY, dst=KEY_CENTRE)
+class Enrol(Message, frozen=True):
+    """verify_key: 32 bytes, the public half of the sender's own Ed25519 key."""
+
+    verify_key: bytes
+
+
+@message(src=KEY_CENTRE, dst=ANY)
+class Credentials(Message, frozen=True):
+    """What one party may hold.
+
+    secret_key: of its own side, or None.  service_public, user_public: both public keys.
+    group_seed: 32 bytes that the users share and no server has, or None.
+    verify_keys: (parties, 32) uint8 of the parties whose signatures it must check, in the order given to the centre.
+    """
+
+    secret_key: bytes | None
+    service_public: bytes
+    user_public: bytes
+    group_seed: bytes | None
+    verify_keys: Bytes2D
+
+
+@message(src=ANY, dst=ANY)
+class Ready(Message, frozen=True):
+    """Enrolled and provided with keys."""
+
+
+class KeyCentre(Party, role=KEY_CENTRE):
+    """Knows who belongs to the federation; keeps public keys only.
+
+    members: role of every party by name.  checks: whose signatures each role must check, names in order.
+    service_role, user_role: the roles that hold the two secret keys.
+    """
+
+    class State(msgspec.Struct):
+        """verify_keys: enrolled so far, by name."""
+
+        verify_keys: dict[str, bytes]
+
+    state: State
+
+    def __init__(
+        self,
+        randomness: Randomness,
+        members: Mapping[str, str],
+        checks: Mapping[str, tuple[str, ...]],
+        *,
+        service_role: str,
+        user_role: str,
+        key_bits: int,
+        lanes: Lanes,
+    ) -> None:
+        super().__init__(KEY_CENTRE, randomness)
+        self.members, self.checks = members, checks
+        self.service_role, self.user_role = service_role, user_role
+        self.key_bits, self.lanes = key_bits, lanes
+        self.state = self.State({})
+
+    @on(Enrol)
+    def enrol(self, msg: Enrol, src: str) -> tuple[To, ...]:
+        """Note a public key; when all members have enrolled, hand everybody its credentials."""
+        if src not in self.members:
+            raise PeerError(f"{src} is not a member of this federation")
+        if len(msg.verify_key) != 32:
+            raise PeerError(f"{src}: a verify key has 32 bytes, not {len(msg.verify_key)}")
+        if src in self.state.verify_keys:
+            raise PeerError(f"{src} has enrolled before")
+        self.state.verify_keys[src] = msg.verify_key
+        if len(self.state.verify_keys) < len(self.members):
+            return ()
+        return tuple(To(name, credentials) for name, credentials in self._issue().items())
+
+    def _issue(self) -> dict[str, Credentials]:
+        service, users = (
+            paillier_keygen(
+                self.key_bits,
+                self.lanes,
+                emulated=self.randomness.emulated,
+                random_bytes=self.secrets(f"{side} key").bytes,
+            )
+            for side in ("service", "user")
+        )
+        seed = self.secrets("group seed").bytes(32)
+        issued = {}
+        for name, role in self.members.items():
+            keys = [self.state.verify_keys[other] for other in self.checks[role]]
+            issued[name] = Credentials(
+                service.to_bytes()
+                if role == self.service_role
+                else users.to_bytes()
+                if role == self.user_role
+                else None,
+                service.public.to_bytes(),
+                users.public.to_bytes(),
+                seed if role == self.user_role else None,
+                np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), 32),
+            )
+        return issued
+
+
+def enrol(party: Party) -> tuple[SigningKey, tuple[To, ...]]:
+    """A new signing key for this party, and the message that enrols it."""
+    key = SigningKey.generate(party.secrets("signing key").bytes)
+    return key, (To(KEY_CENTRE, Enrol(key.public.to_bytes())),)
+
+
+def enrol_all(members: int, parties: tuple[str, ...]) -> Steps[None]:
+    """The hub's part: invite everybody else and wait until all are ready. members: how many will say so."""
+    ready: set[str] = set()
+
+    def greet(name: str, _: Ready) -> None:
+        if name in ready:
+            raise PeerError(f"{name} has been ready before")
+        ready.add(name)
+
+    yield from post(dict.fromkeys(parties, Join()))
+    yield from take(Ready, greet, at_least=members)

@@ -1,0 +1,79 @@
+"""What all systems with ordinary local training have in common: the solver's settings and who trains how long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coterie.protocol.effects import Vector
+from coterie.protocol.errors import PeerError, UserError
+from coterie.protocol.model_spec import ModelSpec
+from coterie.protocol.party import Party
+from coterie.protocol.randomness import rng
+from coterie.training.solvers import Sgd
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """Settings of local training; every system's config has these fields.
+
+    lr: learning rate.  batch_size: samples a step.  momentum, weight_decay: of SGD; momentum starts anew each round.
+    max_epochs: E_m, the local epochs of the fastest device.  slowest: the smallest relative uplink time d; client i
+    trains E_i = round(d_i E_m) epochs, d_i uniform in [slowest, 1] and fixed (FedCAPrivacy, section VI-A).
+    participation: fraction of the clients that is asked each round.  deadline_s: virtual seconds that a round waits
+    for its clients, or None to wait for all.
+    """
+
+    lr: float = 0.01
+    batch_size: int = 50
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    max_epochs: int = 5
+    slowest: float = 0.2
+    participation: float = 1.0
+    deadline_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_epochs < 1:
+            raise UserError(f"max_epochs must be at least 1, not {self.max_epochs}")
+        if not 0 < self.slowest <= 1:
+            raise UserError(f"slowest must lie in (0, 1], not {self.slowest}")
+        if not 0 < self.participation <= 1:
+            raise UserError(f"participation must lie in (0, 1], not {self.participation}")
+        if self.deadline_s is not None and not self.deadline_s > 0:
+            raise UserError(f"deadline_s must be positive, not {self.deadline_s}")
+        self.solver()
+
+    def solver(self) -> Sgd:
+        """Plain local SGD with these settings."""
+        return Sgd(self.lr, self.batch_size, self.momentum, self.weight_decay)
+
+
+def local_epochs(clients: Sequence[str], config: LocalTraining, seed: int) -> dict[str, int]:
+    """E_i = round(d_i E_m), at least 1, for every client; a pure function of the seed and the client's name."""
+    drawn: dict[str, int] = {}
+    for name in clients:
+        d = rng(seed, name, "uplink time").uniform(config.slowest, 1.0)
+        drawn[name] = max(1, round(d * config.max_epochs))
+    return drawn
+
+
+def sample_clients(clients: Sequence[str], participation: float, seed: int, r: int) -> tuple[str, ...]:
+    """Which clients round r asks: a uniform sample of at least one, in their usual order."""
+    if participation >= 1.0:
+        return tuple(clients)
+    count = max(1, round(participation * len(clients)))
+    chosen = rng(seed, "hub", "participants", r).choice(len(clients), count, replace=False)
+    return tuple(clients[i] for i in sorted(chosen))
+
+
+def batch_seed(party: Party, r: int) -> int:
+    """What decides the order of a client's batches in round r: the same for every system, so comparisons are paired."""
+    return int(party.rng("batches", r).integers(1 << 62))
+
+
+def check_model(spec: ModelSpec, digest: bytes, weights: Vector) -> Vector:
+    """Weights that another party sent, if they have this model's shape; raises PeerError otherwise."""
+    if digest != spec.digest or len(weights) != spec.size:
+        raise PeerError(f"a model of {len(weights)} numbers and another shape; expected {spec.size} of ours")
+    return weights
