@@ -1,0 +1,194 @@
+"""FedCAPrivacy: Wei et al., "FedCAPrivacy: privacy-preserving heterogeneous federated learning with anonymous adaptive
+clustering". Equation and line numbers are that paper's.
+
+                         Credentials (sealed)
+    key_centre  - - - - - - - - - - - - - - - - - - - ->  everybody                     before round 1
+
+    participant --Upload-->  business_server  --Blinded, Cluster-->  csp                steps I to III
+                             business_server  <----Clustered-------  csp                step IV
+                             business_server  ---Aggregate/Convert-> csp
+                             business_server  <----ClusterSum------  csp                step V
+    participant <-ClusterModel- business_server                                         steps VI, VII
+
+Sees (``paper``). key_centre: verify keys. business_server: who takes part and when, every client's clusters by name
+(phi), cluster sizes; no model. csp: all models plus one common mask in shuffled order, so their exact differences, and
+the clusters; no names. participant: its own clusters' mean models and sizes.
+In ``hardened`` mode with sketches, csp sees differences of random projections instead and of masked sums nothing; with
+rotation, differences of models under a secret rotation, so distances and nothing of single coordinates.
+Assumes that the two servers do not collude, and no participant with either (all participants share one secret key).
+
+Departures from the text, each with its reason in docs/systems/fedcaprivacy.md: sums and counts travel instead of means
+(eq. 9, 10: no division in Z_N); the mask is one fresh random vector a round, drawn over the whole packed integer, never
+wrapping; phi is kept by name and permuted anew each round; algorithm 2 as mended in ``clustering/spectral.py``;
+signatures are Ed25519 and those that participants check are over the aggregates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from coterie.clustering.schedule import parse_schedule
+from coterie.crypto.packing import Lanes
+from coterie.protocol.effects import Vector
+from coterie.protocol.errors import UserError
+from coterie.protocol.system import Federation, Sees, Setting, System
+from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Join, KeyCentre, Ready
+from coterie.protocols.local_training import LocalTraining
+from coterie.systems.fedcaprivacy.messages import (
+    CSP,
+    HUB,
+    PARTICIPANT,
+    Aggregate,
+    Blinded,
+    Cluster,
+    Clustered,
+    ClusterModel,
+    ClusterSum,
+    Convert,
+    Forget,
+    Forgotten,
+    Received,
+    Train,
+    Upload,
+)
+
+
+@dataclass(frozen=True)
+class FedCAPrivacyConfig(LocalTraining):
+    """Settings of FedCAPrivacy; defaults are the paper's where it gives one (section VI-A).
+
+    clusters: c.  gamma: scale of eq. (8), or "median".  kernel: "laplacian" as printed, or "rbf".
+    alpha: decay of the clustering frequency.  schedule: "decay", "always" or "every:DELTA".
+    key_bits: Paillier modulus, 2048 or 3072.  fraction_bits: rho of eq. (4).  value_bits, guard_bits, kappa: of a lane
+    (``crypto/packing.py``).  max_age_s: oldest acceptable upload, in seconds.  min_participants: fewer uploads skip a
+    round.  hardening: "sketch" or "rotation", in mode hardened.  sketch_dim: numbers in a sketch.
+    min_cluster: smallest cluster whose sum is released, in mode hardened.
+    """
+
+    clusters: int = 5
+    gamma: float | Literal["median"] = 0.5
+    kernel: Literal["laplacian", "rbf"] = "laplacian"
+    alpha: float = 0.1
+    schedule: str = "decay"
+    key_bits: int = 2048
+    fraction_bits: int = 16
+    value_bits: int = 24
+    guard_bits: int = 8
+    kappa: int = 40
+    max_age_s: float = 86_400.0
+    min_participants: int = 2
+    hardening: Literal["sketch", "rotation"] = "sketch"
+    sketch_dim: int = 64
+    min_cluster: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parse_schedule(self.schedule, self.alpha)
+        self.lanes()
+        for name in ("clusters", "min_participants", "sketch_dim", "min_cluster"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.hardening not in ("sketch", "rotation"):
+            raise UserError(f"hardening must be 'sketch' or 'rotation', not {self.hardening!r}")
+        if not self.max_age_s > 0:
+            raise UserError(f"max_age_s must be positive, not {self.max_age_s}")
+
+    def lanes(self) -> Lanes:
+        """The fixed-point format of eq. (4)."""
+        return Lanes(self.fraction_bits, self.value_bits, self.guard_bits, self.kappa)
+
+
+def build(config: FedCAPrivacyConfig, setting: Setting) -> Federation:
+    """Key centre, business server, cloud service provider and one participant for every client."""
+    from coterie.systems.fedcaprivacy.business_server import BusinessServer
+    from coterie.systems.fedcaprivacy.csp import ServiceProvider
+    from coterie.systems.fedcaprivacy.participant import Participant
+
+    if len(setting.clients) > config.lanes().max_terms:
+        raise UserError(
+            f"{len(setting.clients)} clients, but lanes with guard_bits={config.guard_bits} sum up at most "
+            f"{config.lanes().max_terms}: choose more guard_bits"
+        )
+    members = {HUB: HUB, CSP: CSP, **dict.fromkeys(setting.clients, PARTICIPANT)}
+    key_centre = KeyCentre(
+        setting.randomness,
+        members,
+        {HUB: (CSP, *setting.clients), CSP: (HUB,), PARTICIPANT: (HUB, CSP)},
+        service_role=CSP,
+        user_role=PARTICIPANT,
+        key_bits=config.key_bits,
+        lanes=config.lanes(),
+    )
+    parties: list[Any] = [BusinessServer(setting, config), key_centre, ServiceProvider(setting, config)]
+    parties += [Participant(pid, name, setting, config) for pid, name in enumerate(setting.clients)]
+    return Federation({party.name: party for party in parties}, HUB)
+
+
+def models(federation: Federation) -> Mapping[str, Vector]:
+    """omega_{i,g} of eq. (11): the mean of the cluster models that each participant has."""
+    return {participant.name: participant.model() for participant in federation.of_role(PARTICIPANT)}
+
+
+def observe(federation: Federation) -> Mapping[str, Any]:
+    """The last affinity matrix and phi, put back into the order of the clients (the observer may; no party can)."""
+    hub, csp = federation.parties[HUB], federation.parties[CSP]
+    participants = [p.name for p in federation.of_role(PARTICIPANT)]
+    membership = [[int(k) for k in np.flatnonzero(hub.state.phi[name])] if name in hub.state.phi else []
+                  for name in participants]  # fmt: skip
+    seen: dict[str, Any] = {"membership": membership}
+    if csp.state.affinity is not None and csp.state.clustered == hub.state.clustered:
+        place = {name: j for j, name in enumerate(hub.state.clustered_order)}
+        rows = [place[name] for name in participants if name in place]
+        seen["affinity"] = csp.state.affinity[np.ix_(rows, rows)].round(4).tolist()
+        seen["affinity_clients"] = [i for i, name in enumerate(participants) if name in place]
+    return seen
+
+
+ENROLMENT = (Join, Credentials)
+SEES = {
+    KEY_CENTRE: Sees(
+        (Enrol,), "everybody's public verify key; it draws the encryption keys and forgets the secret ones"
+    ),
+    HUB: Sees(
+        (Credentials, Ready, Upload, Clustered, ClusterSum, Forgotten, Received),
+        "who takes part and when, and every client's clusters by name (phi), which is the similarity that the paper "
+        "promises to hide; models only as ciphertexts",
+    ),
+    CSP: Sees(
+        (*ENROLMENT, Blinded, Cluster, Aggregate, Forget),
+        "all models of a round plus one common mask, in shuffled order: their exact differences, from which it can "
+        "re-link clients across rounds and read label shares off the last layer; no names and no absolute weights",
+    ),
+    PARTICIPANT: Sees(
+        (*ENROLMENT, Train, ClusterModel),
+        "the mean models of its own clusters and their sizes; with a server's help, everybody's, since all "
+        "participants share one secret key",
+    ),
+}
+SEES_HARDENED = {
+    **SEES,
+    CSP: Sees(
+        (*ENROLMENT, Blinded, Cluster, Aggregate, Convert, Forget),
+        "with sketches: differences of short random projections in shuffled order and masked cluster sums, no "
+        "coordinate of a model; with rotation: differences under a secret rotation, so all distances",
+    ),
+}
+
+SYSTEM = System(
+    name="fedcaprivacy",
+    title="FedCAPrivacy",
+    citation="Wei, Zhao, Zhao, Liu, Chen, Zhao, FedCAPrivacy: privacy-preserving heterogeneous federated learning with "
+    "anonymous adaptive clustering",
+    config=FedCAPrivacyConfig,
+    build=build,
+    models=models,
+    sees=SEES,
+    sees_hardened=SEES_HARDENED,
+    modes=("paper", "literal", "hardened"),
+    encrypted=True,
+    observe=observe,
+)

@@ -1,0 +1,274 @@
+"""FedCAPrivacy's business server (BS), the hub and coordinator: steps II and VI."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+from coterie.crypto.schemes import public_key
+from coterie.crypto.signing import ReplayGuard, SigningKey, VerifyKey
+from coterie.crypto.vector import CipherVectorLike, MaskLike, PublicKeyLike, sum_ciphers
+from coterie.protocol.errors import PeerError
+from coterie.protocol.party import Party
+from coterie.protocol.steps import Answers, Steps, for_each, post, take
+from coterie.protocol.system import Setting
+from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Ready, enrol_all
+from coterie.protocols.local_training import sample_clients
+from coterie.systems.fedcaprivacy.messages import (
+    CSP,
+    HUB,
+    Aggregate,
+    Blinded,
+    Cluster,
+    Clustered,
+    ClusterModel,
+    ClusterSum,
+    Convert,
+    Forget,
+    Forgotten,
+    Received,
+    Train,
+    Upload,
+)
+from coterie.transport.spool import Spool
+
+if TYPE_CHECKING:
+    from coterie.systems.fedcaprivacy import FedCAPrivacyConfig
+
+SPOOL_BYTES = 256 << 20
+
+
+class BusinessServer(Party, role=HUB):
+    """The BS: blinds, shuffles, keeps phi by name, takes the mask off and distributes. The coordinator."""
+
+    class State(msgspec.Struct):
+        """phi: (c,) bool by name.  phi_rows: (n, c) by position, literal mode.  accepted: last upload by name.
+
+        clustered_order: names by row of phi when it was last made, in round ``clustered``.
+        """
+
+        phi: dict[str, NDArray[Any]] = msgspec.field(default_factory=dict)
+        phi_rows: NDArray[Any] | None = None
+        clustered_order: tuple[str, ...] = ()
+        clustered: int = 0
+        accepted: dict[str, tuple[int, float]] = msgspec.field(default_factory=dict)
+        started: frozenset[str] = frozenset()
+        service_public: bytes = b""
+        user_public: bytes = b""
+        verify_keys: NDArray[Any] | None = None
+
+    class Secret(msgspec.Struct):
+        """Its signing key. (Masks and permutations live for one round only.)"""
+
+        signing: bytes = b""
+
+    state: State
+    secret: Secret
+    takes = (Ready, Credentials)
+
+    def __init__(self, setting: Setting, config: FedCAPrivacyConfig) -> None:
+        super().__init__(HUB, setting.randomness)
+        self.spec, self.initial, self.clients, self.config = setting.spec, setting.initial, setting.clients, config
+        self.mode = setting.mode
+        self.sketches = setting.mode == "hardened" and config.hardening == "sketch"
+        self.state, self.secret = self.State(), self.Secret()
+
+    def setup(self) -> Steps[None]:
+        """Enrol everybody and itself; get both public keys."""
+        key = SigningKey.generate(self.secrets("signing key").bytes)
+        self.secret.signing = key.to_bytes()
+        yield from post({KEY_CENTRE: Enrol(key.public.to_bytes())})
+        yield from enrol_all(len(self.clients) + 1, (CSP, *self.clients))
+
+        def keep(name: str, msg: Credentials) -> None:
+            self.state.service_public, self.state.user_public = msg.service_public, msg.user_public
+            self.state.verify_keys = msg.verify_keys
+
+        yield from take(Credentials, keep, at_least=1)
+
+    def round(self, r: int) -> Steps[Mapping[str, Any]]:
+        """Algorithm 1, one iteration."""
+        config, d, spool = self.config, self.spec.size, Spool(SPOOL_BYTES)
+        service, users = public_key(self.state.service_public), public_key(self.state.user_public)
+        mask = service.mask(config.sketch_dim if self.sketches else d, self.secrets("mask", r).bytes)  # l. 14
+        try:
+            uploads, blinded, answers = yield from self.collect(r, spool, service, mask)
+            asked = len(answers.got) + len(answers.missing)
+            notes: dict[str, Any] = {"asked": asked, "participants": len(answers.got)}
+            if len(uploads) < config.min_participants:
+                why = f"{len(uploads)} uploads, at least {config.min_participants} are needed"
+                return {**notes, "skipped": why, "clustered": False, "membership": self.membership()}
+            names = sorted(uploads, key=self.clients.index)
+            shuffled = [names[i] for i in self.secrets("shuffle", r).permutation(len(names))]  # l. 16: pi
+            for j, name in enumerate(shuffled):  # l. 15: B = W [mu]
+                yield from post({CSP: Blinded(r, j, spool.take(blinded[name]))})
+            here, clustered = yield from self.group(r, names, shuffled)
+            if isinstance(clustered, str):
+                notes |= {"skipped": clustered, "clustered": False}
+            else:
+                sizes, unreleased = yield from self.release(r, here, shuffled, uploads, spool, service, users, mask)
+                notes |= {
+                    "left_out": [name for name in names if name not in here],
+                    "clustered": clustered.membership is not None,
+                    "clusters": {"sizes": sizes, "why_fewer": clustered.why_fewer, "unreleased": unreleased},
+                    "clusters_per_client": float(np.mean([row.sum() for row in here.values()])),
+                }
+            yield from for_each({CSP: Forget(r)}, Forgotten, lambda *_: None)
+            return {**notes, "membership": self.membership()}
+        finally:
+            spool.close()
+
+    def collect(
+        self, r: int, spool: Spool, service: PublicKeyLike, mask: MaskLike
+    ) -> Steps[tuple[dict[str, int], dict[str, int], Answers]]:
+        """Steps I and II: ask, verify, blind. Gives tickets of the models (for sketches) and of the blinded vectors."""
+        uploads: dict[str, int] = {}
+        blinded: dict[str, int] = {}
+
+        def fold(name: str, upload: Upload) -> None:
+            described = self.verified(name, upload, r, service)
+            blinded[name] = spool.put(described.blind(mask).to_bytes())  # eq. (6)
+            uploads[name] = spool.put(upload.cipher) if self.sketches else 0
+
+        asked = sample_clients(self.clients, self.config.participation, self.randomness.seed, r)
+        first = Train(r, self.spec.digest, self.initial)
+        again = Train(r, self.spec.digest, None)
+        requests = {name: again if name in self.state.started else first for name in asked}
+        answers = yield from for_each(requests, Upload, fold, deadline_s=self.config.deadline_s)
+        self.state.started |= frozenset(answers.got)
+        return uploads, blinded, answers
+
+    def verified(self, name: str, upload: Upload, r: int, service: PublicKeyLike) -> CipherVectorLike:
+        """What CSP is to see of an upload, after its signature, freshness and both ciphertexts were checked."""
+        pid = self.clients.index(name)
+        assert self.state.verify_keys is not None
+        if upload.pid != pid:
+            raise PeerError(f"{name} has PID {pid} and claims {upload.pid}")
+        fields = ("upload", upload.round, upload.pid, repr(upload.timestamp_s), upload.cipher, upload.sketch)
+        VerifyKey(bytes(self.state.verify_keys[1 + pid])).verify(upload.signature, *fields)
+        last = self.state.accepted.get(name)
+        guard = ReplayGuard(self.config.max_age_s, accepted={name: last} if last else {})
+        guard.accept(name, upload.round, upload.timestamp_s, current_round=r, now_s=self.now_s)
+        cipher = service.from_bytes(upload.cipher, self.spec.size, terms=1, blinded=0)
+        if self.sketches:
+            cipher = service.from_bytes(upload.sketch, self.config.sketch_dim, terms=1, blinded=0)
+        self.state.accepted[name] = (upload.round, upload.timestamp_s)
+        return cipher
+
+    def group(
+        self, r: int, names: list[str], shuffled: list[str]
+    ) -> Steps[tuple[dict[str, NDArray[Any]], Clustered | str]]:
+        """Step IV: phi of who is here, and the CSP's answer, or why there is none."""
+        rows = self.state.phi_rows
+        force = any(name not in self.state.phi for name in names)
+        if self.mode == "literal":
+            force = rows is None or len(rows) != len(names)
+        got: list[tuple[dict[str, NDArray[Any]], Clustered]] = []
+
+        def fold(_: str, clustered: Clustered) -> None:
+            got.append((self.assigned(r, clustered, shuffled), clustered))
+
+        answers = yield from for_each({CSP: Cluster(r, force)}, Clustered, fold)
+        return got[0] if got else ({}, f"{CSP}: {answers.missing[CSP]}")
+
+    def assigned(self, r: int, clustered: Clustered, shuffled: list[str]) -> dict[str, NDArray[Any]]:
+        """phi of who is here: the new one, or the kept one, which follows the names through every permutation."""
+        where, c = [int(j) for j in clustered.positions], self.config.clusters
+        distinct = 0 < len(set(where)) == len(where)
+        if clustered.round != r or not distinct or not set(where) <= set(range(len(shuffled))):
+            raise PeerError(f"positions {where} of round {clustered.round} in round {r}")
+        new = clustered.membership
+        if new is not None:
+            if len(new) != len(where) or new.shape[1] > c or not new.any(axis=1).all():
+                raise PeerError(f"phi {new.shape} for {len(where)} positions and {c} clusters, or a row without any")
+            if self.mode != "literal":
+                kept = [self.state.phi.get(shuffled[j], np.zeros(c, bool)) for j in where]
+                new = numbered_like(np.stack(kept), new)
+            self.state.phi |= {shuffled[j]: row for j, row in zip(where, new, strict=True)}
+            self.state.phi_rows = new
+            self.state.clustered_order, self.state.clustered = tuple(shuffled[j] for j in where), r
+        elif self.mode == "literal" and self.state.phi_rows is not None:
+            rows = self.state.phi_rows  # as printed: the old phi by position, under a new pi
+            self.state.phi |= {shuffled[j]: rows[j] for j in where if j < len(rows)}
+        if any(shuffled[j] not in self.state.phi for j in where):
+            raise PeerError(f"no phi in round {r}, where it was asked for")
+        return {shuffled[j]: self.state.phi[shuffled[j]] for j in where}
+
+    def release(
+        self,
+        r: int,
+        here: dict[str, NDArray[Any]],
+        shuffled: list[str],
+        uploads: dict[str, int],
+        spool: Spool,
+        service: PublicKeyLike,
+        users: PublicKeyLike,
+        mask: MaskLike,
+    ) -> Steps[tuple[list[int], dict[str, str]]]:
+        """Steps V and VI for every cluster: its sum, without the mask, to its members.
+
+        Gives the sizes, and why a cluster's model could not be released: its members keep their own models.
+        """
+        width = max(len(row) for row in here.values())
+        members = [[name for name in here if k < len(here[name]) and here[name][k]] for k in range(width)]
+        smallest = self.config.min_cluster if self.mode == "hardened" else 1
+        sizes = [len(names) for names in members]
+        unreleased = {str(k): f"only {size} members" for k, size in enumerate(sizes) if 0 < size < smallest}
+        released = [k for k in range(width) if sizes[k] >= smallest]
+        for k in released:
+            if self.sketches:
+                own, times = service.mask(self.spec.size, self.secrets(f"mask of cluster {k}", r).bytes), 1
+                total = sum_ciphers(service.from_bytes(spool.peek(uploads[n]), self.spec.size) for n in members[k])
+                request: Aggregate | Convert = Convert(r, k, sizes[k], total.blind(own).to_bytes())
+            else:
+                own, times = mask, sizes[k]
+                places = np.array([shuffled.index(name) for name in members[k]], np.int64)
+                request = Aggregate(r, k, places)
+            models: list[ClusterModel] = []
+            fold = self.unmasking(models, r, k, sizes[k], users, own, times)
+            answers = yield from for_each({CSP: request}, ClusterSum, fold)
+            if not models:
+                unreleased[str(k)] = f"{CSP}: {answers.missing[CSP]}"
+                continue
+            to_all = dict.fromkeys(members[k], models[0])
+            yield from for_each(to_all, Received, lambda *_: None, deadline_s=self.config.deadline_s)
+        return sizes, unreleased
+
+    def unmasking(
+        self, models: list[ClusterModel], r: int, k: int, count: int, users: PublicKeyLike, mask: MaskLike, times: int
+    ) -> Callable[[str, ClusterSum], None]:
+        """What to do with the CSP's sum: check it, take the masks off (eq. 10 with sums and counts) and sign it."""
+
+        def fold(_: str, reply: ClusterSum) -> None:
+            assert self.state.verify_keys is not None
+            csp_key = VerifyKey(bytes(self.state.verify_keys[0]))
+            csp_key.verify(reply.signature, "cluster sum", r, k, count, reply.cipher)
+            csp_key.verify(reply.count_signature, "cluster count", r, k, count)
+            cipher = users.from_bytes(reply.cipher, self.spec.size, terms=count, blinded=times)
+            data = cipher.unblind(mask, times).to_bytes()
+            signature = SigningKey.load(self.secret.signing).sign("cluster model", r, k, count, data)
+            models.append(ClusterModel(r, k, count, data, signature, reply.count_signature))
+
+        return fold
+
+    def membership(self) -> list[list[int]]:
+        """Clusters of every client, by name's order; empty before its first."""
+        rows = (self.state.phi.get(name) for name in self.clients)
+        return [[] if row is None else [int(k) for k in np.flatnonzero(row)] for row in rows]
+
+
+def numbered_like(old: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
+    """phi (n, <= c), its clusters numbered so that as many rows as possible keep the numbers that they had in ``old``.
+
+    old: (n, c). Who was away keeps its clusters (by name) and must find the same ones when it is back.
+    """
+    padded = np.zeros(old.shape, bool)
+    padded[:, : new.shape[1]] = new
+    kept, number = linear_sum_assignment(old.T.astype(int) @ padded, maximize=True)
+    padded[:, kept] = padded[:, number]
+    return padded

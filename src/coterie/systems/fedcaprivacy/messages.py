@@ -1,0 +1,136 @@
+"""The messages of FedCAPrivacy's rounds; enrolment has its own in ``protocols/key_centre.py``."""
+
+from __future__ import annotations
+
+from coterie.protocol.messages import Flags2D, Floats, Integers, Message, message
+
+HUB = "business_server"
+CSP = "csp"
+PARTICIPANT = "participant"
+
+
+@message(src=HUB, dst=PARTICIPANT)
+class Train(Message, frozen=True):
+    """Train for this round. weights: (d,) omega_g^0 for who has no model yet, else None: go on from your own."""
+
+    round: int
+    spec: bytes
+    weights: Floats | None
+
+
+@message(src=PARTICIPANT, dst=HUB)
+class Upload(Message, frozen=True):
+    """T_i and its signature zeta_i (section IV-B, step I).
+
+    cipher: the model under the service's key (eq. 5).  sketch: its projection under the same key, hardened mode only.
+    pid, timestamp_s: as in the paper.  signature: Ed25519 over all of it and the round.
+    """
+
+    round: int
+    pid: int
+    timestamp_s: float
+    cipher: bytes
+    sketch: bytes
+    signature: bytes
+
+
+@message(src=HUB, dst=CSP)
+class Blinded(Message, frozen=True):
+    """One blinded vector (eq. 6) at its shuffled position j = pi(i)."""
+
+    round: int
+    position: int
+    cipher: bytes
+
+
+@message(src=HUB, dst=CSP)
+class Cluster(Message, frozen=True):
+    """All blinded vectors of the round have been sent. force: someone here has no cluster yet."""
+
+    round: int
+    force: bool
+
+
+@message(src=CSP, dst=HUB)
+class Clustered(Message, frozen=True):
+    """Which positions hold a model, (m,), and phi, (m, c), if the coin said to cluster, else None.
+
+    why_fewer: why there are fewer clusters than asked for, or empty.
+    """
+
+    round: int
+    positions: Integers
+    membership: Flags2D | None
+    why_fewer: str
+
+
+@message(src=HUB, dst=CSP)
+class Aggregate(Message, frozen=True):
+    """Sum the vectors at these positions, (|C_k|,), for cluster k (eq. 9)."""
+
+    round: int
+    cluster: int
+    positions: Integers
+
+
+@message(src=HUB, dst=CSP)
+class Convert(Message, frozen=True):
+    """Hardened mode: the hub's own sum over cluster k of ``count`` models, masked; to be put under the users' key."""
+
+    round: int
+    cluster: int
+    count: int
+    cipher: bytes
+
+
+@message(src=CSP, dst=HUB)
+class ClusterSum(Message, frozen=True):
+    """The masked sum over cluster k under the users' key.
+
+    signature: over round, cluster, count and cipher, for the hub.  count_signature: over round, cluster and count, for
+    the participants, who never see this cipher.
+    """
+
+    round: int
+    cluster: int
+    count: int
+    cipher: bytes
+    signature: bytes
+    count_signature: bytes
+
+
+@message(src=HUB, dst=CSP)
+class Forget(Message, frozen=True):
+    """The round is over, however it went: nothing of it is to be kept."""
+
+    round: int
+
+
+@message(src=CSP, dst=HUB)
+class Forgotten(Message, frozen=True):
+    """Done."""
+
+    round: int
+
+
+@message(src=HUB, dst=PARTICIPANT)
+class ClusterModel(Message, frozen=True):
+    """The sum over cluster k without its mask (eq. 10), under the users' key, and how many models are in it.
+
+    signature: the hub's, over round, cluster, count and cipher.  count_signature: the service's, as above.
+    """
+
+    round: int
+    cluster: int
+    count: int
+    cipher: bytes
+    signature: bytes
+    count_signature: bytes
+
+
+@message(src=PARTICIPANT, dst=HUB)
+class Received(Message, frozen=True):
+    """This cluster model was verified and opened."""
+
+    round: int
+    cluster: int

@@ -1,0 +1,259 @@
+"""Federations of any system with a tiny model and a made-up training, for tests: a round takes milliseconds.
+
+Client i is pulled towards ``targets[i]``; everything else (parties, messages, ciphers, transport) is the real thing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from coterie.protocol import codec
+from coterie.protocol.effects import Encrypt, Evaluate, Evaluated, Fit, Fitted, Open
+from coterie.protocol.errors import CoterieError, CryptoError, PeerError
+from coterie.protocol.messages import Message
+from coterie.protocol.model_spec import ModelSpec, Part
+from coterie.protocol.party import Cost, Handler, Party, To
+from coterie.protocol.randomness import Randomness, rng
+from coterie.protocol.system import Federation, Setting, System
+from coterie.runs.sealer import PartySealer
+from coterie.training.solvers import descend
+from coterie.transport.local import LocalTransport
+from coterie.transport.transcript import Transcript, View
+
+
+def spec_of(size: int) -> ModelSpec:
+    """A model of one matrix and a bias of 3."""
+    parts = Part("weight", (size - 3,), "float32", "parameter", "shared", 0)
+    return ModelSpec((parts, Part("bias", (3,), "float32", "parameter", "shared", size - 3)), 6.0 * size)
+
+
+class Pulled:
+    """Effects of a made-up training: gradient steps on |w - target|^2 / 2 through the solver, and a little noise.
+
+    ``Evaluate`` gives |w - target|^2 / 2 as the loss. Encryption and opening are the keys' own.
+    """
+
+    chunk = 64
+
+    def __init__(self, targets: Mapping[str, np.ndarray], *, steps: int = 1, noise: float = 0.0) -> None:
+        self.targets, self.steps, self.noise = targets, steps, noise
+
+    def gradient(self, party: str, weights: torch.Tensor) -> torch.Tensor:
+        return weights - torch.from_numpy(self.targets[party].astype(np.float32))
+
+    def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
+        results: list[Any] = []
+        for party, effect in wanted:
+            try:
+                results.append(self.one(party, effect))
+            except (PeerError, CryptoError) as error:
+                results.append(error)
+        return results
+
+    def one(self, party: str, effect: Any) -> Any:
+        if isinstance(effect, Encrypt):
+            return effect.key.encrypt(effect.values)
+        if isinstance(effect, Open):
+            cipher = effect.key.public.from_bytes(effect.data)
+            return effect.key.open_blinded(cipher) if effect.blinded else effect.key.decrypt(cipher)
+        if isinstance(effect, Evaluate):
+            loss = float(np.square(effect.weights - self.targets[party]).sum() / 2)
+            return Evaluated(loss, 0.0, 1)
+        assert isinstance(effect, Fit)
+        start = torch.from_numpy(np.array(effect.weights))
+        state = {name: torch.from_numpy(np.array(vector)) for name, vector in effect.state.items()}
+        pull, end = effect.solver.pull(start, state), start.clone()
+        steps = self.steps * effect.epochs
+        for _ in range(steps):
+            descend(end, self.gradient(party, end), None, pull, effect.solver)
+        kept = effect.solver.keep(start, end, steps, state)
+        noise = self.noise * np.random.default_rng(effect.seed).normal(size=len(end)).astype(np.float32)
+        return Fitted(end.numpy() + noise, 1, steps, 0.0, {name: tensor.numpy() for name, tensor in kept.items()})
+
+
+@dataclass
+class Steady:
+    """Links: a leg takes ``leg_s``, a job ``job_s`` (or what ``slow`` says of its party). away: fates by round."""
+
+    leg_s: float = 0.01
+    job_s: float = 1.0
+    slow: dict[str, float] = field(default_factory=dict)
+    away: dict[tuple[str, int], str] = field(default_factory=dict)
+
+    def down_s(self, party: str, size: int) -> float:
+        return self.leg_s
+
+    def up_s(self, party: str, size: int) -> float:
+        return self.leg_s
+
+    def work_s(self, party: str, cost: Cost) -> float:
+        return self.slow.get(party, self.job_s)
+
+    def fate(self, party: str, round: int, request: int) -> str:
+        return self.away.get((party, round), "ok")
+
+
+@dataclass
+class Rig:
+    """A federation under test, after its set-up."""
+
+    system: System
+    setting: Setting
+    config: Any
+    federation: Federation
+    transport: LocalTransport
+    links: Steady
+
+    @property
+    def hub(self) -> Any:
+        return self.federation.parties[self.federation.hub]
+
+    @property
+    def refused(self) -> Counter[str]:
+        """What was refused in the last round: ``role/Message: reason``."""
+        return self.transport.meter.refused
+
+    def party(self, name: str) -> Any:
+        return self.federation.parties[name]
+
+    def round(self, r: int) -> dict[str, Any]:
+        return dict(self.transport.drive(self.hub.round(r), r))
+
+    def rounds(self, last: int) -> list[dict[str, Any]]:
+        return [self.round(r) for r in range(1, last + 1)]
+
+    def models(self) -> np.ndarray:
+        """(clients, d), by the order of the clients."""
+        models = self.system.models(self.federation)
+        return np.stack([models[name] for name in self.setting.clients])
+
+    def view(self, name: str) -> View:
+        assert self.transport.transcript is not None
+        return self.transport.transcript.views[name]
+
+    def refusals(self, role: str, kind: str) -> int:
+        return sum(n for key, n in self.refused.items() if key.startswith(f"{role}/{kind}:"))
+
+
+def rig(
+    system: System,
+    targets: np.ndarray,
+    *,
+    mode: str = "paper",
+    emulated: bool = True,
+    seed: int = 0,
+    effects: Callable[[Mapping[str, np.ndarray]], Any] = Pulled,
+    links: Steady | None = None,
+    intercept: Any = None,
+    **settings: Any,
+) -> Rig:
+    """A federation with one client for every row of ``targets`` (clients, d), set up.
+
+    intercept: an attacker on the wire from the set-up on.
+    """
+    names = tuple(f"client/{i}" for i in range(len(targets)))
+    spec = spec_of(targets.shape[1])
+
+    def initials(k: int) -> tuple[np.ndarray, ...]:
+        return tuple(rng(seed, "hub", "w", 0, i).normal(0, 0.01, spec.size).astype(np.float32) for i in range(k))
+
+    setting = Setting(
+        clients=names,
+        samples=dict.fromkeys(names, 10),
+        epochs=dict.fromkeys(names, 1),
+        spec=spec,
+        initial=initials(1)[0],
+        initials=initials,
+        mode=mode,
+        randomness=Randomness(seed, emulated),
+    )
+    config = system.config(**{"lr": 0.5, **settings})
+    federation = system.build(config, setting)
+    links = links or Steady()
+    transport = LocalTransport(
+        federation.parties,
+        federation.hub,
+        effects(dict(zip(names, targets, strict=True))),
+        links=links,
+        sealer=PartySealer(federation.parties, setting.randomness),
+        transcript=Transcript(1 << 30),
+    )
+    transport.intercept = intercept
+    made = Rig(system, setting, config, federation, transport, links)
+    transport.drive(made.hub.setup(), 0)
+    return made
+
+
+def planted(groups: Sequence[int], size: int, *, seed: int = 0, apart: float = 1.0, within: float = 0.1) -> np.ndarray:
+    """Targets (clients, size): one centre a group, and every client a little off its own."""
+    source = np.random.default_rng(seed)
+    centres = source.normal(0, apart, (max(groups) + 1, size))
+    return centres[list(groups)] + source.normal(0, within, (len(groups), size))
+
+
+# -- attackers -------------------------------------------------------------------------------------------------------
+
+Change = Callable[[Any], Message | bytes | None]
+
+
+def on_the_wire(
+    transport: LocalTransport, kind: type[Message], change: Change, *, src: str = "", dst: str = "", rounds: Any = None
+) -> list[Message]:
+    """Let an attacker change messages of one type under way: into another, into raw bytes, or None to lose them.
+
+    Returns the list of what was intercepted, which grows.
+    """
+    caught: list[Message] = []
+
+    def intercept(envelope: Any, frame: bytes) -> list[bytes]:
+        here = envelope.kind == kind.__name__ and (not src or envelope.src == src) and (not dst or envelope.dst == dst)
+        if not here or (rounds is not None and envelope.round not in rounds):
+            return [frame]
+        message = codec.decode(frame, kind)
+        caught.append(message)
+        changed = change(message)
+        if changed is None:
+            return []
+        return [changed if isinstance(changed, bytes) else codec.encode(changed)]
+
+    transport.intercept = intercept
+    return caught
+
+
+def misbehaving(party: Party, kind: type[Message], change: Callable[[Any, Any, Any], Any]) -> None:
+    """Make a party answer ``kind`` with ``change(party, request, its honest answer)``."""
+    honest = party.handlers[kind]
+
+    def run(self: Any, message: Any, src: str) -> Any:
+        outcome = honest.run(self, message, src)
+        if hasattr(outcome, "send"):
+            outcome = yield from outcome
+        return change(self, message, outcome)
+
+    table = {**party.handlers, kind: Handler(run, honest.cost)}
+    party.__class__ = type(f"Bad{type(party).__name__}", (type(party),), {"handlers": table})
+    party.__class__.handlers = table
+
+
+def to(dst: str, *messages: Message) -> tuple[To, ...]:
+    return tuple(To(dst, message) for message in messages)
+
+
+__all__ = [
+    "CoterieError",
+    "Pulled",
+    "Rig",
+    "Steady",
+    "misbehaving",
+    "on_the_wire",
+    "planted",
+    "rig",
+    "spec_of",
+    "to",
+]

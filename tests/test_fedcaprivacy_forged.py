@@ -1,0 +1,342 @@
+"""Servers and key centre that send what they shouldn't: participants and servers refuse it, and the round goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from federation import Pulled, Rig, misbehaving, on_the_wire, planted, rig, to
+
+from coterie.crypto.schemes import public_key
+from coterie.crypto.signing import SigningKey
+from coterie.protocol import codec
+from coterie.protocol.errors import RunError
+from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Join, Ready
+from coterie.systems.fedcaprivacy import SYSTEM
+from coterie.systems.fedcaprivacy.messages import (
+    Aggregate,
+    Blinded,
+    Cluster,
+    Clustered,
+    ClusterModel,
+    ClusterSum,
+    Convert,
+    Train,
+    Upload,
+)
+
+TARGETS = planted([0, 0, 0, 1, 1, 1], 40)
+change = msgspec.structs.replace
+
+
+def two_groups(**settings: object) -> Rig:
+    options = {"clusters": 2, "effects": lambda targets: Pulled(targets, noise=0.02), "alpha": 1e9, **settings}
+    return rig(SYSTEM, TARGETS, **options)
+
+
+def at_own_model(run: Rig) -> list[bool]:
+    own = np.stack([run.party(name).state.weights for name in run.setting.clients])
+    return (run.models() == own).all(axis=1).tolist()
+
+
+def flipped(data: bytes, at: int = -1) -> bytes:
+    changed = bytearray(data)
+    changed[at] ^= 1
+    return bytes(changed)
+
+
+def signature(party: Any, *fields: Any) -> bytes:
+    return SigningKey.load(party.secret.signing).sign(*fields)
+
+
+# -- phi ---------------------------------------------------------------------------------------------------------------
+
+
+def phi_of(message: Clustered) -> np.ndarray:
+    assert message.membership is not None
+    return message.membership
+
+
+FORGED_PHI: list[tuple[str, Callable[[Clustered], Clustered]]] = [
+    ("another round", lambda m: change(m, round=7)),
+    ("no positions", lambda m: change(m, positions=m.positions[:0], membership=None)),
+    ("no positions, empty phi", lambda m: change(m, positions=m.positions[:0], membership=phi_of(m)[:0])),
+    ("a position twice", lambda m: change(m, positions=np.zeros(6, np.int64))),
+    ("a position too many", lambda m: change(m, positions=np.array([0, 1, 2, 3, 4, 6]))),
+    ("a negative position", lambda m: change(m, positions=np.array([0, 1, 2, 3, 4, -1]))),
+    ("too few rows", lambda m: change(m, membership=phi_of(m)[:5])),
+    ("too many rows", lambda m: change(m, membership=np.vstack([phi_of(m), phi_of(m)[:1]]))),
+    ("too many clusters", lambda m: change(m, membership=np.hstack([phi_of(m)] * 2))),
+    ("no clusters", lambda m: change(m, membership=phi_of(m)[:, :0])),
+    ("a row without a cluster", lambda m: change(m, membership=phi_of(m) & (np.arange(6) > 0)[:, None])),
+    ("no phi where it was asked for", lambda m: change(m, membership=None)),
+]
+
+
+@pytest.mark.parametrize(("name", "forge"), FORGED_PHI, ids=[name for name, _ in FORGED_PHI])
+@pytest.mark.parametrize("mode", SYSTEM.modes)
+def test_a_forged_phi_is_refused_and_the_round_skipped(name: str, forge: Callable, mode: str) -> None:
+    run = two_groups(mode=mode)
+    on_the_wire(run.transport, Clustered, forge)
+    note = run.round(1)
+    assert note["skipped"].startswith("csp: refused:")
+    assert run.refusals("business_server", "Clustered") == 1
+    assert note["membership"] == [[]] * 6
+    assert run.hub.state.phi == {}
+    assert at_own_model(run) == [True] * 6
+    run.transport.intercept = None
+    assert "skipped" not in run.round(2)
+
+
+def test_a_service_that_puts_everybody_into_one_cluster_is_not_told_from_an_honest_one() -> None:
+    """What phi says is the service's word: it may group as it likes, but learns and changes nothing else by it."""
+    run = two_groups()
+    on_the_wire(run.transport, Clustered, lambda m: change(m, membership=np.ones((6, 1), bool)))
+    assert run.round(1)["clusters"]["sizes"] == [6, 0]
+
+
+# -- sums --------------------------------------------------------------------------------------------------------------
+
+
+def forged_sum(forge: Callable[[Any, ClusterSum], ClusterSum]) -> Callable[[Any, Any, ClusterSum], ClusterSum]:
+    """A service that answers for cluster 0 with ``forge(csp, honest sum)``."""
+    return lambda csp, request, reply: forge(csp, reply) if request.cluster == 0 else reply
+
+
+def resigned(csp: Any, m: ClusterSum) -> ClusterSum:
+    """With good signatures of the service over whatever it says."""
+    return change(
+        m,
+        signature=signature(csp, "cluster sum", m.round, m.cluster, m.count, m.cipher),
+        count_signature=signature(csp, "cluster count", m.round, m.cluster, m.count),
+    )
+
+
+def of_terms(csp: Any, m: ClusterSum, count: int) -> bytes:
+    """A sum of another number of vectors than were asked for."""
+    opened = sorted(csp.state.opened.items())
+    total = opened[0][1]
+    for _, vector in opened[1:count]:
+        total = total + vector
+    return public_key(csp.state.user_public).encrypt_blinded(total).to_bytes()
+
+
+def fresh(csp: Any, m: ClusterSum) -> bytes:
+    return public_key(csp.state.user_public).encrypt(np.zeros(40)).to_bytes()
+
+
+FORGED_SUM: list[tuple[str, Callable[[Any, ClusterSum], ClusterSum]]] = [
+    ("signature flipped", lambda csp, m: change(m, signature=flipped(m.signature))),
+    ("count signature flipped", lambda csp, m: change(m, count_signature=flipped(m.count_signature))),
+    ("ciphertext flipped", lambda csp, m: change(m, cipher=flipped(m.cipher, 60))),
+    ("wrong count", lambda csp, m: resigned(csp, change(m, count=2))),
+    ("wrong round", lambda csp, m: resigned(csp, change(m, round=2))),
+    ("wrong cluster", lambda csp, m: resigned(csp, change(m, cluster=1))),
+    ("a sum of two", lambda csp, m: resigned(csp, change(m, cipher=of_terms(csp, m, 2)))),
+    ("without masks", lambda csp, m: resigned(csp, change(m, cipher=fresh(csp, m)))),
+    ("truncated", lambda csp, m: resigned(csp, change(m, cipher=m.cipher[:-1]))),
+    ("empty", lambda csp, m: resigned(csp, change(m, cipher=b""))),
+]
+
+
+@pytest.mark.parametrize(("name", "forge"), FORGED_SUM, ids=[name for name, _ in FORGED_SUM])
+def test_a_forged_sum_is_refused_and_its_cluster_not_released(name: str, forge: Callable) -> None:
+    run = two_groups()
+    misbehaving(run.party("csp"), Aggregate, forged_sum(forge))
+    note = run.round(1)
+    assert note["clusters"]["unreleased"]["0"].startswith("csp: refused:")
+    assert list(note["clusters"]["unreleased"]) == ["0"]
+    assert run.refusals("business_server", "ClusterSum") == 1
+    assert sum(at_own_model(run)) == 3
+
+
+def test_the_sum_of_another_round_is_refused() -> None:
+    run = two_groups()
+    kept: list[ClusterSum] = []
+
+    def replay(csp: object, request: Aggregate, reply: ClusterSum) -> ClusterSum:
+        kept.append(reply)
+        return kept[request.cluster]
+
+    misbehaving(run.party("csp"), Aggregate, replay)
+    assert run.round(1)["clusters"]["unreleased"] == {}
+    assert set(run.round(2)["clusters"]["unreleased"]) == {"0", "1"}
+
+
+def test_a_conversion_of_another_number_of_models_than_announced_is_refused() -> None:
+    run = two_groups(mode="hardened", sketch_dim=16)
+    on_the_wire(run.transport, Convert, lambda m: change(m, count=m.count + 1))
+    note = run.round(1)
+    assert run.refusals("csp", "Convert") == 2
+    assert set(note["clusters"]["unreleased"]) == {"0", "1"}
+
+
+def test_a_blinded_vector_of_another_length_is_refused() -> None:
+    run = two_groups()
+    key = public_key(run.hub.state.service_public)
+    short = key.encrypt(np.zeros(39)).blind(key.mask(39, np.random.default_rng(0).bytes)).to_bytes()
+    on_the_wire(run.transport, Blinded, lambda m: change(m, cipher=short) if m.position == 0 else m)
+    assert len(run.round(1)["left_out"]) == 1
+    assert run.refusals("csp", "Blinded") == 1
+
+
+@pytest.mark.parametrize("positions", [[], [99], [-1]])
+def test_a_sum_over_positions_that_are_not_there_is_refused(positions: list[int]) -> None:
+    run = two_groups()
+    on_the_wire(run.transport, Aggregate, lambda m: change(m, positions=np.array(positions, np.int64)))
+    assert set(run.round(1)["clusters"]["unreleased"]) == {"0", "1"}
+    assert run.refusals("csp", "Aggregate") == 2
+
+
+@pytest.mark.parametrize(("kind", "why"), [(Cluster, "skipped"), (Aggregate, "clusters")])
+def test_a_request_for_another_round_is_refused_by_the_service(kind: type, why: str) -> None:
+    run = two_groups()
+    on_the_wire(run.transport, kind, lambda m: change(m, round=5))
+    assert run.round(1)[why]
+    assert run.refusals("csp", kind.__name__) > 0
+
+
+# -- cluster models ----------------------------------------------------------------------------------------------------
+
+FORGED_MODEL: list[tuple[str, Callable[[Rig, ClusterModel], ClusterModel]]] = [
+    ("the business server's signature", lambda run, m: change(m, signature=flipped(m.signature))),
+    ("the service's signature", lambda run, m: change(m, count_signature=flipped(m.count_signature))),
+    ("both swapped", lambda run, m: change(m, signature=m.count_signature, count_signature=m.signature)),
+    ("the ciphertext", lambda run, m: change(m, cipher=flipped(m.cipher, 60))),
+    ("the count", lambda run, m: change(m, count=m.count + 1)),
+    ("no count", lambda run, m: change(m, count=0)),
+    ("the round", lambda run, m: change(m, round=m.round + 1)),
+    ("the cluster", lambda run, m: change(m, cluster=m.cluster + 1)),
+    (
+        "a count that only the business server signed",
+        lambda run, m: change(
+            m, count=2, signature=signature(run.hub, "cluster model", m.round, m.cluster, 2, m.cipher)
+        ),
+    ),
+    (
+        "a model that only the service signed",
+        lambda run, m: change(
+            m,
+            cipher=public_key(run.hub.state.user_public).encrypt(np.zeros(40)).to_bytes(),
+            count_signature=signature(run.party("csp"), "cluster count", m.round, m.cluster, m.count),
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "forge"), FORGED_MODEL, ids=[name for name, _ in FORGED_MODEL])
+def test_a_forged_cluster_model_is_refused_by_its_recipient(name: str, forge: Callable) -> None:
+    run = two_groups()
+    on_the_wire(run.transport, ClusterModel, lambda m: forge(run, m), dst="client/1")
+    run.round(1)
+    assert run.refusals("participant", "ClusterModel") == 1
+    assert at_own_model(run) == [False, True, False, False, False, False]
+    run.transport.intercept = None
+    run.round(2)
+    assert at_own_model(run) == [False] * 6
+
+
+def test_a_genuine_cluster_model_of_an_earlier_round_does_not_come_back() -> None:
+    """The business server itself sends it once more, under a new number: the participant has trained since."""
+    run = two_groups()
+    old = on_the_wire(run.transport, ClusterModel, lambda m: m, dst="client/1", rounds=[1])
+    run.round(1)
+    before = run.models()[1]
+    on_the_wire(run.transport, ClusterModel, lambda m: old[0], dst="client/1")
+    run.round(2)
+    assert run.refusals("participant", "ClusterModel") == 1
+    assert (run.models()[1] != before).any()
+
+
+# -- enrolment ---------------------------------------------------------------------------------------------------------
+
+
+def test_only_the_key_centre_gives_credentials() -> None:
+    """A participant that sends credentials of its own making to the service is refused, and no key changes."""
+    run = two_groups()
+    keys = run.party("csp").secret.service
+    mine = run.view("client/2").seen[1].message
+    assert isinstance(mine, Credentials)
+    misbehaving(run.party("client/2"), Train, lambda p, r, upload: to("business_server", upload) + to("csp", mine))
+    note = run.rounds(2)[-1]
+    assert note["participants"] == 6
+    assert run.party("csp").secret.service == keys
+    assert run.refusals("csp", "Credentials") == 1
+
+
+@pytest.mark.parametrize("same_key", [True, False])
+def test_who_enrols_twice_is_refused_and_nobody_gets_new_keys(same_key: bool) -> None:
+    run = two_groups()
+    issued = run.party("client/0").secret.user, run.party("csp").secret.service
+    key = SigningKey.load(run.party("client/2").secret.signing) if same_key else SigningKey.generate()
+    again = to(KEY_CENTRE, Enrol(key.public.to_bytes()))
+    misbehaving(run.party("client/2"), Train, lambda p, r, upload: to("business_server", upload) + again)
+    assert run.rounds(2)[-1]["participants"] == 6
+    assert run.refusals("key_centre", "Enrol") == 1
+    assert (run.party("client/0").secret.user, run.party("csp").secret.service) == issued
+
+
+def test_enrolment_of_a_key_that_is_none_is_refused_and_the_set_up_says_who_is_missing() -> None:
+    with pytest.raises(RunError, match="waits for 7 Ready, has 0"):
+        bad_set_up(Join, lambda p, m, answer: to(KEY_CENTRE, Enrol(b"short")))
+
+
+def test_saying_ready_twice_stands_for_nobody_else() -> None:
+    """client/0 says so for itself and, it hopes, for client/1, whose credentials are refused."""
+    run = bad_set_up(Credentials, lambda p, m, answer: to("business_server", Ready(), Ready()))
+    assert run.refusals("business_server", "Ready") == 1
+    assert run.round(1)["participants"] == 6
+
+
+def bad_set_up(kind: type, answer: Callable) -> Rig:
+    """A set-up in which client/0 misbehaves from the start."""
+    build = SYSTEM.build
+
+    def with_a_bad_client(config: Any, setting: Any) -> Any:
+        federation = build(config, setting)
+        misbehaving(federation.parties["client/0"], kind, answer)
+        return federation
+
+    return rig(replace(SYSTEM, build=with_a_bad_client), TARGETS, clusters=2)
+
+
+# -- the wrong way round -----------------------------------------------------------------------------------------------
+
+
+def test_messages_from_the_wrong_role_are_refused() -> None:
+    """A participant that plays the service (a sum), and a service that plays a participant (an upload)."""
+    run = two_groups()
+    kept = on_the_wire(run.transport, ClusterSum, lambda m: m)
+    run.round(1)
+    run.transport.intercept = None
+    uploads = [m for _, m in run.view("business_server").messages(Upload, 1)]
+    misbehaving(run.party("client/0"), Train, lambda p, r, upload: kept[0])
+    misbehaving(run.party("csp"), Cluster, lambda p, r, clustered: uploads[0])
+    note = run.round(2)
+    assert note["participants"] == 5
+    assert note["skipped"].startswith("csp: refused:")
+    assert run.refused.total() == 2
+
+
+def test_every_frame_of_a_round_flipped_somewhere_never_ends_a_run() -> None:
+    """One bit of one frame of every kind, in turn, at random places: some are refused, the rest is harmless."""
+    source = np.random.default_rng(0)
+    refused = 0
+    for kind in (Train, Upload, Blinded, Cluster, Clustered, Aggregate, ClusterSum, ClusterModel):
+        run = two_groups()
+        for r in range(1, 7):
+            done: list[Any] = []
+
+            def flip(message: Any, done: list[Any] = done) -> bytes:
+                frame = codec.encode(message)
+                done.append(message)
+                return frame if len(done) > 1 else flipped(frame, int(source.integers(len(frame))))
+
+            on_the_wire(run.transport, kind, flip)
+            run.round(r)
+            refused += run.refused.total()
+    assert refused > 20

@@ -1,0 +1,310 @@
+"""Messages that a party can't accept are refused and counted, and the round goes on without them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from federation import Pulled, Rig, misbehaving, on_the_wire, planted, rig, to
+
+from coterie.crypto import exact, paillier
+from coterie.crypto.packing import Lanes
+from coterie.crypto.schemes import public_key
+from coterie.crypto.signing import SigningKey
+from coterie.protocol import codec
+from coterie.protocol.messages import Message
+from coterie.protocols.key_centre import Join
+from coterie.systems.fedcaprivacy import SYSTEM
+from coterie.systems.fedcaprivacy.messages import (
+    Train,
+    Upload,
+)
+
+TARGETS = planted([0, 0, 0, 1, 1, 1], 40)
+change = msgspec.structs.replace
+
+
+def two_groups(**settings: object) -> Rig:
+    options = {"clusters": 2, "effects": lambda targets: Pulled(targets, noise=0.02), **settings}
+    return rig(SYSTEM, TARGETS, **options)
+
+
+def at_own_model(run: Rig) -> list[bool]:
+    own = np.stack([run.party(name).state.weights for name in run.setting.clients])
+    return (run.models() == own).all(axis=1).tolist()
+
+
+def signed(party: Any, upload: Upload) -> Upload:
+    """The upload with a good signature of this participant over whatever it says."""
+    fields = upload.round, upload.pid, repr(upload.timestamp_s), upload.cipher, upload.sketch
+    return change(upload, signature=SigningKey.load(party.secret.signing).sign("upload", *fields))
+
+
+def flipped(data: bytes, at: int = -1) -> bytes:
+    changed = bytearray(data)
+    changed[at] ^= 1
+    return bytes(changed)
+
+
+# -- uploads -----------------------------------------------------------------------------------------------------------
+
+OTHER_KEY = {True: exact.keygen(2048, Lanes()).public, False: None}
+
+
+def other_key(emulated: bool) -> Any:
+    if not emulated and OTHER_KEY[False] is None:
+        OTHER_KEY[False] = paillier.keygen(2048, Lanes()).public  # type: ignore[assignment]
+    return OTHER_KEY[emulated]
+
+
+@dataclass(frozen=True)
+class BadUpload:
+    """What a participant uploads instead, properly signed or not, and what the business server says to it."""
+
+    name: str
+    make: Callable[[Any, Upload], Upload]
+    why: str
+    mode: str = "paper"
+
+
+def own_key(party: Any) -> Any:
+    return public_key(party.state.service_public)
+
+
+def numbers(party: Any, count: int, value: float = 0.5) -> np.ndarray:
+    return np.full(count, value)
+
+
+def blinded_itself(party: Any, upload: Upload) -> bytes:
+    key = own_key(party)
+    return key.from_bytes(upload.cipher).blind(key.mask(40, np.random.default_rng(0).bytes)).to_bytes()
+
+
+BAD = [
+    BadUpload("signature flipped", lambda p, u: change(u, signature=flipped(u.signature)), "signature"),
+    BadUpload("signature of nobody", lambda p, u: change(u, signature=bytes(64)), "signature"),
+    BadUpload("signature too short", lambda p, u: change(u, signature=u.signature[:63]), "signature"),
+    BadUpload("another ciphertext", lambda p, u: change(u, cipher=flipped(u.cipher, 50)), "signature"),
+    BadUpload("another time", lambda p, u: change(u, timestamp_s=u.timestamp_s + 0.001), "signature"),
+    BadUpload("another sketch", lambda p, u: change(u, sketch=flipped(u.sketch, 50)), "signature", "hardened"),
+    BadUpload("stale", lambda p, u: signed(p, change(u, timestamp_s=u.timestamp_s - 101)), "s old"),
+    BadUpload("from the future", lambda p, u: signed(p, change(u, timestamp_s=u.timestamp_s + 9)), "s old"),
+    BadUpload("an earlier round", lambda p, u: signed(p, change(u, round=u.round - 1)), "of round 1 in round 2"),
+    BadUpload("a later round", lambda p, u: signed(p, change(u, round=u.round + 1)), "of round 3 in round 2"),
+    BadUpload("somebody else's PID", lambda p, u: signed(p, change(u, pid=4)), "has PID 0 and claims 4"),
+    BadUpload("no PID at all", lambda p, u: signed(p, change(u, pid=-1)), "has PID 0 and claims -1"),
+    BadUpload(
+        "another key",
+        lambda p, u: signed(p, change(u, cipher=other_key(own_key(p).emulated).encrypt(numbers(p, 40)).to_bytes())),
+        "encrypted under key",
+    ),
+    BadUpload(
+        "one number too few",
+        lambda p, u: signed(p, change(u, cipher=own_key(p).encrypt(numbers(p, 39)).to_bytes())),
+        "39 values where 40 were expected",
+    ),
+    BadUpload(
+        "two models in one",
+        lambda p, u: signed(p, change(u, cipher=own_key(p).from_bytes(u.cipher).scale(2).to_bytes())),
+        "2 terms where 1 were expected",
+    ),
+    BadUpload("masked by itself", lambda p, u: signed(p, change(u, cipher=blinded_itself(p, u))), "1 masks where 0"),
+    BadUpload("truncated", lambda p, u: signed(p, change(u, cipher=u.cipher[:-1])), "bytes for 40 values"),
+    BadUpload("empty", lambda p, u: signed(p, change(u, cipher=b"")), "no ciphertext vector"),
+    BadUpload("zeros", lambda p, u: signed(p, change(u, cipher=bytes(len(u.cipher)))), "no ciphertext vector"),
+    BadUpload("no sketch", lambda p, u: signed(p, change(u, sketch=b"")), "no ciphertext vector", "hardened"),
+    BadUpload(
+        "a long sketch",
+        lambda p, u: signed(p, change(u, sketch=own_key(p).encrypt(numbers(p, 41)).to_bytes())),
+        "41 values where 16 were expected",
+        "hardened",
+    ),
+]
+
+
+REAL = ("another ciphertext", "another key", "one number too few", "two models in one", "masked by itself", "truncated")
+CASES = [(bad, True) for bad in BAD] + [(bad, False) for bad in BAD if bad.name in REAL]
+
+
+@pytest.mark.parametrize(("bad", "emulated"), CASES, ids=[f"{bad.name}{'' if e else ', real'}" for bad, e in CASES])
+def test_a_bad_upload_is_refused_and_the_others_go_on(bad: BadUpload, emulated: bool) -> None:
+    run = two_groups(mode=bad.mode, emulated=emulated, sketch_dim=16, max_age_s=100.0)
+    run.round(1)
+    misbehaving(run.party("client/0"), Train, lambda party, request, upload: bad.make(party, upload))
+    note = run.round(2)
+    assert note["participants"] == 5
+    ((reason, count),) = run.refused.items()
+    assert reason.startswith("business_server/Upload:")
+    assert bad.why in reason
+    assert count == 1
+    assert at_own_model(run) == [True] + [False] * 5
+
+
+def test_an_upload_of_an_earlier_round_is_refused_even_in_new_bytes() -> None:
+    """At the wire the same frame is refused by its number; sent anew by its participant, by its round."""
+    run = two_groups()
+    kept: list[Upload] = []
+
+    def replay(party: object, request: Train, upload: Upload) -> Upload:
+        kept.append(upload)
+        return kept[0]
+
+    misbehaving(run.party("client/2"), Train, replay)
+    assert run.round(1)["participants"] == 6
+    assert run.round(2)["participants"] == 5
+    assert "of round 1 in round 2" in next(iter(run.refused))
+
+
+def test_a_frame_that_is_replayed_on_the_wire_is_refused_by_its_number() -> None:
+    run = two_groups()
+    frames: list[bytes] = []
+
+    def keep(message: Upload) -> bytes:
+        frames.append(codec.encode(message))
+        return frames[0]
+
+    on_the_wire(run.transport, Upload, keep, src="client/2")
+    assert run.round(1)["participants"] == 6
+    assert run.round(2)["participants"] == 5
+    assert dict(run.refused) == {"business_server/Upload: its number was used before": 1}
+
+
+def test_two_uploads_in_one_round_count_once() -> None:
+    """A participant that answers twice: the second is nobody's answer."""
+    run = two_groups()
+    misbehaving(run.party("client/2"), Train, lambda p, request, upload: to("business_server", upload, upload))
+    note = run.round(1)
+    assert note["participants"] == 6
+    assert sum(note["clusters"]["sizes"]) == 6
+
+
+RAW = [
+    ("truncated", lambda m: codec.encode(m)[:-3]),
+    ("trailing bytes", lambda m: codec.encode(m) + b"\0"),
+    ("nothing", lambda m: b""),
+    ("another type", lambda m: codec.encode(Join())),
+    ("noise", lambda m: bytes(range(256))),
+    ("a pickle", lambda m: b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00\x8c\x02os\x94."),
+    ("nested", lambda m: msgspec.msgpack.encode(["Upload", [1] * 5])),
+]
+
+
+@pytest.mark.parametrize(("name", "make"), RAW, ids=[name for name, _ in RAW])
+def test_bytes_that_are_no_upload_are_refused(name: str, make: Callable[[Message], bytes]) -> None:
+    run = two_groups()
+    on_the_wire(run.transport, Upload, make, src="client/5")
+    assert run.round(1)["participants"] == 5
+    assert run.refusals("business_server", "Upload") == 1
+
+
+def with_value(message: Train, value: float) -> bytes:
+    """The frame of a Train message with one weight changed to what may not travel."""
+    marked = change(message, weights=np.where(np.arange(40) == 7, np.float32(1234.5), message.weights).astype("<f4"))
+    frame = codec.encode(marked)
+    assert frame.count(np.float32(1234.5).tobytes()) == 1
+    return frame.replace(np.float32(1234.5).tobytes(), np.float32(value).tobytes())
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_participant_refuses_weights_that_are_not_finite(value: float) -> None:
+    run = two_groups()
+    on_the_wire(run.transport, Train, lambda m: with_value(m, value), dst="client/1")
+    assert run.round(1)["participants"] == 5
+    assert dict(run.refused) == {"participant/Train: Train.weights: NaN or infinite values": 1}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda m: change(m, weights=np.zeros(39, np.float32)),
+        lambda m: change(m, spec=bytes(16)),
+        lambda m: change(m, round=0),
+    ],
+    ids=["length", "shape of another model", "a round that is over"],
+)
+def test_a_participant_refuses_other_models_and_old_rounds(make: Callable[[Train], Train]) -> None:
+    run = two_groups()
+    on_the_wire(run.transport, Train, make, dst="client/1")
+    assert run.round(1)["participants"] == 5
+    assert run.refusals("participant", "Train") == 1
+    assert (run.models()[1] == run.setting.initial).all()
+
+
+# -- garbage inside valid ciphertexts ----------------------------------------------------------------------------------
+
+
+def overfull(party: Any, cipher: bytes) -> bytes:
+    """A well-formed, well-signed ciphertext under the right key whose lanes hold what no model does."""
+    key = own_key(party)
+    if key.emulated:
+        honest = key.from_bytes(cipher)
+        return exact.CipherVector(key, honest.tally, honest.words + np.uint32(0x4000_0000)).to_bytes()
+    honest = key.from_bytes(cipher)
+    unit = honest.units[0] * (1 + (1 << 2000) * key.n) % key.n_squared
+    return paillier.CipherVector(key, honest.tally, (unit, *honest.units[1:])).to_bytes()
+
+
+def spoil(field: str) -> Callable[[Any, Train, Upload], Upload]:
+    return lambda party, request, upload: signed(
+        party, change(upload, **{field: overfull(party, getattr(upload, field))})
+    )
+
+
+@pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
+@pytest.mark.parametrize(
+    ("field", "mode", "hardening"),
+    [("cipher", "paper", "sketch"), ("sketch", "hardened", "sketch"), ("cipher", "hardened", "rotation")],
+)
+def test_what_is_no_model_is_told_by_the_service_and_left_out(
+    field: str, mode: str, hardening: str, emulated: bool
+) -> None:
+    """It differs from the others by more than models can, so the majority is known: nobody else notices anything."""
+    run = two_groups(mode=mode, emulated=emulated, hardening=hardening, sketch_dim=16, schedule="every:2")
+    for name in ("client/1", "client/4"):
+        misbehaving(run.party(name), Train, spoil(field))
+    for r in (1, 2):  # with and without a clustering
+        note = run.round(r)
+        assert note["left_out"] == ["client/1", "client/4"]
+        assert sum(note["clusters"]["sizes"]) == 4
+        assert at_own_model(run) == [False, True, False, False, True, False]
+
+
+def test_without_a_majority_of_models_the_round_is_skipped() -> None:
+    run = two_groups()
+    for i in range(3):
+        misbehaving(run.party(f"client/{i}"), Train, spoil("cipher"))
+    note = run.round(1)
+    assert "no majority" in note["skipped"]
+    assert at_own_model(run) == [True] * 6
+    assert run.party("csp").state.opened == {}
+
+
+@pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
+def test_in_sketch_mode_garbage_beside_a_good_sketch_spoils_its_own_cluster_only(emulated: bool) -> None:
+    """The price of the sketches: nobody sees the models that the business server sums up. The members of that cluster
+    notice, refuse the sum and go on with their own models; the other cluster is as ever.
+    """
+    run = two_groups(mode="hardened", emulated=emulated, sketch_dim=16)
+    misbehaving(run.party("client/1"), Train, spoil("cipher"))
+    note = run.round(1)
+    assert note["left_out"] == []
+    assert at_own_model(run) == [True, True, True, False, False, False]
+    assert dict(run.refused).keys() == {key for key in run.refused if key.startswith("participant/ClusterModel:")}
+    assert run.refused.total() == 3
+
+
+def test_a_model_that_lies_within_the_lanes_is_no_hostile_message() -> None:
+    """Poisoning is beyond what encryption can show: a vector of -100s joins a cluster like any other."""
+    run = two_groups()
+    misbehaving(
+        run.party("client/1"),
+        Train,
+        lambda p, request, u: signed(p, change(u, cipher=own_key(p).encrypt(numbers(p, 40, -100.0)).to_bytes())),
+    )
+    assert run.round(1)["left_out"] == []
+    assert dict(run.refused) == {}
+    assert run.models().min() < -20

@@ -1,0 +1,295 @@
+"""Partial participation, drop-outs and late ones at every step: the round completes with who is there, or says why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from federation import Pulled, Rig, Steady, misbehaving, on_the_wire, planted, rig
+
+from coterie.protocol.errors import PeerError
+from coterie.protocol.messages import Message
+from coterie.protocol.party import Cost
+from coterie.runs.config import RunConfig
+from coterie.systems.fedcaprivacy import SYSTEM
+from coterie.systems.fedcaprivacy.messages import (
+    Aggregate,
+    Blinded,
+    Cluster,
+    Clustered,
+    ClusterModel,
+    ClusterSum,
+    Convert,
+    Forget,
+    Forgotten,
+    Received,
+    Train,
+    Upload,
+)
+
+GROUPS = [0, 0, 0, 1, 1, 1]
+TARGETS = planted(GROUPS, 40)
+EVERYBODY = [f"client/{i}" for i in range(6)]
+
+
+def two_groups(**settings: object) -> Rig:
+    options = {"clusters": 2, "effects": lambda targets: Pulled(targets, noise=0.02), "alpha": 1e9, **settings}
+    return rig(SYSTEM, TARGETS, **options)
+
+
+def trained(run: Rig) -> np.ndarray:
+    """(clients, d): what every client's own last training gave."""
+    return np.stack([run.party(name).state.weights for name in EVERYBODY])
+
+
+def at_own_model(run: Rig) -> list[bool]:
+    """Which clients have no cluster model and go on with what they trained."""
+    return (run.models() == trained(run)).all(axis=1).tolist()
+
+
+# -- lost messages -----------------------------------------------------------------------------------------------------
+
+ALL, NONE = [True] * 6, [False] * 6
+FIRST = [True, *NONE[1:]]
+GROUP_0 = [True] * 3 + [False] * 3
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A message that is lost in round 2, and who is then left without a cluster model."""
+
+    kind: type[Message]
+    which: Callable[[Message], bool]
+    without: list[bool]
+    why: str = ""
+    mode: str = "paper"
+    hardening: str = "sketch"
+
+
+def every(message: Message) -> bool:
+    return True
+
+
+def first_cluster(message: Message) -> bool:
+    return message.cluster == 0  # type: ignore[attr-defined]
+
+
+LOST = [
+    Lost(Blinded, every, ALL, "skipped"),
+    Lost(Cluster, every, ALL, "skipped"),
+    Lost(Clustered, every, ALL, "skipped"),
+    Lost(Aggregate, every, ALL, "unreleased"),
+    Lost(Aggregate, first_cluster, GROUP_0, "unreleased"),
+    Lost(ClusterSum, first_cluster, GROUP_0, "unreleased"),
+    Lost(Aggregate, first_cluster, GROUP_0, "unreleased", "hardened", "rotation"),
+    Lost(Convert, first_cluster, GROUP_0, "unreleased", "hardened", "sketch"),
+    Lost(ClusterSum, first_cluster, GROUP_0, "unreleased", "hardened", "sketch"),
+    Lost(ClusterModel, first_cluster, GROUP_0),
+    Lost(Received, every, NONE),
+    Lost(Forget, every, NONE),
+    Lost(Forgotten, every, NONE),
+]
+
+
+@pytest.mark.parametrize("case", LOST, ids=lambda case: f"{case.mode}-{case.kind.__name__}-{case.which.__name__}")
+def test_whatever_is_lost_between_the_servers_the_round_ends_and_the_next_one_is_as_ever(case: Lost) -> None:
+    run = two_groups(mode=case.mode, hardening=case.hardening)
+    assert run.round(1)["membership"] == [[0]] * 3 + [[1]] * 3
+    on_the_wire(run.transport, case.kind, lambda m: None if case.which(m) else m, rounds=[2])
+    note = run.round(2)
+    assert run.transport.meter.lost
+    assert at_own_model(run) == case.without
+    if case.why == "skipped":
+        assert note["skipped"]
+        assert not note["clustered"]
+        assert note["membership"] == [[0]] * 3 + [[1]] * 3  # phi of round 1 is kept
+    else:
+        assert set(note["clusters"]["unreleased"]) == (
+            {"0", "1"} if case.without == ALL else {"0"} if case.why else set()
+        )
+        assert all("lost on the way" in why for why in note["clusters"]["unreleased"].values())
+    run.transport.intercept = None
+    note = run.round(3)
+    assert "skipped" not in note
+    assert at_own_model(run) == NONE
+    assert run.party("csp").state.opened == {}
+
+
+@pytest.mark.parametrize(("kind", "trains"), [(Train, False), (Upload, True)])
+def test_a_lost_request_or_upload_leaves_one_out(kind: type[Message], trains: bool) -> None:
+    run = two_groups()
+    run.round(1)
+    before = run.models()
+    on_the_wire(
+        run.transport, kind, lambda message: None, rounds=[2], **{"dst" if kind is Train else "src": "client/0"}
+    )
+    note = run.round(2)
+    assert (note["asked"], note["participants"], note["left_out"]) == (6, 5, [])
+    assert note["clusters"]["sizes"] == [2, 3]
+    assert at_own_model(run)[0] == trains  # who trained goes on from there, who wasn't asked keeps what it has
+    assert (run.models()[0] == before[0]).all() != trains
+    assert run.round(3)["participants"] == 6
+
+
+def test_a_lost_blinded_vector_leaves_its_sender_out_and_the_others_go_on() -> None:
+    run = two_groups()
+    run.round(1)
+    on_the_wire(run.transport, Blinded, lambda m: None if m.position == 3 else m, rounds=[2])
+    note = run.round(2)
+    (out,) = note["left_out"]
+    assert at_own_model(run) == [name == out for name in EVERYBODY]
+    assert sum(note["clusters"]["sizes"]) == 5
+
+
+# -- drop-outs and late ones -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fate", ["offline", "dropped"])
+def test_who_is_away_keeps_its_model_and_phi_and_comes_back(fate: str) -> None:
+    run = two_groups(links=Steady(away={("client/0", 2): fate, ("client/4", 2): fate}))
+    run.round(1)
+    before = run.models()
+    note = run.round(2)
+    assert note["participants"] == 4
+    assert note["clusters"]["sizes"] == [2, 2]
+    assert note["membership"] == [[0]] * 3 + [[1]] * 3
+    changed = (run.models() != before).any(axis=1).tolist()
+    assert changed == [False, True, True, True, False, True]
+    assert run.round(3)["participants"] == 6
+
+
+def test_a_slow_client_is_late_and_its_old_upload_never_counts_in_a_later_round() -> None:
+    """It needs 15 s and a round waits 10 s: its upload of round r arrives in round r + 1, and is not taken there."""
+    run = two_groups(links=Steady(slow={"client/0": 15.0}), deadline_s=10.0)
+    for r in (1, 2, 3, 4):
+        note = run.round(r)
+        assert note["participants"] == 5
+        assert "client/0" in run.transport.meter.late
+        assert note["clusters"]["sizes"] == [2, 3]
+    assert run.party("client/0").state.round > 0  # it did work, too late
+    assert not [seen for seen, _ in run.view("business_server").messages(Upload) if seen.src == "client/0"]
+    assert run.refused == {}
+
+
+class SlowToOpen(Steady):
+    """client/0 trains in time and needs long to open what it gets."""
+
+    def work_s(self, party: str, cost: Cost) -> float:
+        return 30.0 if party == "client/0" and not cost.samples else 1.0
+
+
+def test_late_in_the_distribution() -> None:
+    """The round doesn't wait for it longer than the deadline; the model that it opened late is still its own."""
+    run = two_groups(links=SlowToOpen(), deadline_s=10.0)
+    note = run.round(1)
+    assert note["participants"] == 6
+    assert "client/0" in run.transport.meter.late
+    run.round(2)  # by its end client/0 has opened round 1's model and trains
+    assert run.transport.meter.refused == {}
+    assert at_own_model(run)[1:] == NONE[1:]
+
+
+@pytest.mark.parametrize(("there", "least"), [(0, 1), (0, 2), (1, 2), (3, 4)])
+def test_too_few_participants_skip_the_round(there: int, least: int) -> None:
+    links = Steady(away={(name, 1): "offline" for name in EVERYBODY[there:]})
+    run = two_groups(links=links, min_participants=least)
+    note = run.round(1)
+    assert note["skipped"] == f"{there} uploads, at least {least} are needed"
+    assert not list(run.view("csp").messages(Blinded))  # nothing of it was shown to the service
+    assert (run.models()[there:] == run.setting.initial).all()
+    note = run.round(2)
+    assert note["clustered"]  # nobody has a cluster yet
+    assert at_own_model(run) == NONE
+
+
+def test_one_participant_is_enough_where_the_settings_say_so() -> None:
+    links = Steady(away={(name, 1): "offline" for name in EVERYBODY[1:]})
+    run = two_groups(links=links, min_participants=1)
+    note = run.round(1)
+    assert note["clusters"]["sizes"] == [1, 0]
+    assert np.abs(run.models()[0] - trained_of(run, 0)).max() <= 2.0**-17
+
+
+def trained_of(run: Rig, i: int) -> np.ndarray:
+    return run.party(f"client/{i}").state.weights
+
+
+def test_a_sample_of_the_clients_is_asked() -> None:
+    run = two_groups(participation=0.5)
+    asked = []
+    for r in range(1, 9):
+        note = run.round(r)
+        assert (note["asked"], note["participants"]) == (3, 3)
+        asked.append(frozenset(seen.src for seen, _ in run.view("business_server").messages(Upload, r)))
+    assert len(set(asked)) > 1
+    assert frozenset().union(*asked) == set(EVERYBODY)
+
+
+# -- a service that refuses --------------------------------------------------------------------------------------------
+
+
+def refuse(party: object, message: object, answer: object) -> None:
+    raise PeerError("not today")
+
+
+def test_a_service_that_refuses_to_cluster_skips_the_round_with_its_reason() -> None:
+    run = two_groups()
+    misbehaving(run.party("csp"), Cluster, refuse)
+    note = run.round(1)
+    assert note["skipped"] == "csp: refused: not today"
+    assert run.refusals("csp", "Cluster") == 1
+    assert at_own_model(run) == ALL
+
+
+@pytest.mark.parametrize(("mode", "kind"), [("paper", Aggregate), ("hardened", Convert)])
+def test_a_service_that_refuses_one_cluster_leaves_that_one_unreleased(mode: str, kind: type[Message]) -> None:
+    def only_the_first(party: object, message: Aggregate, answer: object) -> object:
+        if message.cluster == 0:
+            raise PeerError("not this one")
+        return answer
+
+    run = two_groups(mode=mode)
+    misbehaving(run.party("csp"), kind, only_the_first)
+    note = run.round(1)
+    assert note["clusters"]["unreleased"] == {"0": "csp: refused: not this one"}
+    assert sum(at_own_model(run)) == note["clusters"]["sizes"][0]
+
+
+def test_a_service_that_opens_nothing_skips_the_round() -> None:
+    run = two_groups()
+    misbehaving(run.party("csp"), Blinded, refuse)
+    note = run.round(1)
+    assert note["skipped"].startswith("csp: refused: of 0 vectors")
+    assert run.refusals("csp", "Blinded") == 6
+
+
+# -- a whole fleet -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", SYSTEM.modes)
+def test_a_fleet_that_comes_and_goes(mode: str, tmp_path) -> None:
+    """Phones of which a third is away and a fifth of the others fails: every round accounts for everybody."""
+    devices = tmp_path / "phones.toml"
+    devices.write_text(
+        '[[device]]\nname = "phone"\ncompute_flops_per_s = 5e9\nup_bytes_per_s = 1e6\ndown_bytes_per_s = 4e6\n'
+        "availability = 0.66\ndropout = 0.2\nspread = 0.5\n"
+    )
+    config = RunConfig("fedcaprivacy", clients=8, mode=mode, crypto="emulated", devices=str(devices), record=True)
+    from coterie.runs.experiment import build
+
+    experiment = build(config)
+    experiment.set_up()
+    came = []
+    for r in range(1, 7):
+        line = experiment.round(r)
+        note = line["notes"]
+        gone = {key.split()[0] for key in line["lost"] if key.endswith(f"Train of round {r}")}
+        assert note["asked"] == 8
+        assert note["participants"] == 8 - len(gone)
+        assert ("skipped" in note) == (note["participants"] < 2)
+        assert line["refused"] == {}
+        came.append(note["participants"])
+        assert all(np.isfinite(model).all() for model in experiment.models().values())
+    assert min(came) < max(came)

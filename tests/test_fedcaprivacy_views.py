@@ -1,0 +1,182 @@
+"""What every party sees is what the system says it sees: message types exactly, and no bytes that it may not have."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from federation import Pulled, Rig, Steady, planted, rig
+
+from coterie.audit.fedcaprivacy import recorded_rounds
+from coterie.crypto.schemes import secret_key
+from coterie.protocol import codec
+from coterie.protocol.errors import CryptoError, PeerError
+from coterie.protocols.key_centre import KEY_CENTRE, Credentials
+from coterie.systems.fedcaprivacy import SYSTEM
+from coterie.systems.fedcaprivacy.messages import CSP, HUB, PARTICIPANT, ClusterModel, ClusterSum, Upload
+
+TARGETS = planted([0, 0, 0, 1, 1, 1], 40)
+VARIANTS = [("paper", "sketch"), ("literal", "sketch"), ("hardened", "sketch"), ("hardened", "rotation")]
+
+
+def recorded(mode: str, hardening: str = "sketch", *, emulated: bool = True, rounds: int = 3) -> Rig:
+    """Rounds with and without a clustering, somebody away, somebody coming back."""
+    run = rig(
+        SYSTEM,
+        TARGETS,
+        mode=mode,
+        hardening=hardening,
+        emulated=emulated,
+        clusters=2,
+        sketch_dim=16,
+        schedule="every:2",
+        effects=lambda targets: Pulled(targets, noise=0.02),
+        links=Steady(away={("client/5", 2): "offline"}),
+    )
+    run.rounds(rounds)
+    return run
+
+
+def received(run: Rig) -> dict[str, set[str]]:
+    """Kinds of messages that each role read."""
+    kinds: dict[str, set[str]] = defaultdict(set)
+    for view in run.transport.transcript.views.values():
+        kinds[view.role] |= view.kinds()
+    return kinds
+
+
+def frames(run: Rig, role: str) -> Iterator[bytes]:
+    """Everything that the parties of a role could read, as bytes."""
+    for view in run.transport.transcript.of_role(role):
+        for seen in view.seen:
+            if seen.message is not None:
+                yield codec.encode(seen.message)
+
+
+# -- message types -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", SYSTEM.modes)
+def test_each_role_receives_exactly_what_the_system_says(mode: str) -> None:
+    """In hardened mode what one of its two protections needs: all of it over both."""
+    variants = [hardening for m, hardening in VARIANTS if m == mode]
+    kinds = [received(recorded(mode, hardening)) for hardening in variants]
+    said = {role: {kind.__name__ for kind in sees.receives} for role, sees in SYSTEM.views(mode).items()}
+    assert said.keys() == {KEY_CENTRE, HUB, CSP, PARTICIPANT}
+    for role, names in said.items():
+        assert set().union(*(k[role] for k in kinds)) == names
+    if mode == "hardened":
+        assert [("Aggregate" in k[CSP], "Convert" in k[CSP]) for k in kinds] == [(False, True), (True, False)]
+
+
+def test_the_hub_sees_of_sealed_messages_their_ends_and_sizes_only() -> None:
+    run = recorded("paper")
+    relayed = [seen for seen in run.view(HUB).seen if seen.message is None]
+    assert {seen.kind for seen in relayed} == {"Enrol", "Credentials"}
+    assert len(relayed) == 2 * 7  # of the six participants and the service; its own are no secret from it
+    assert all(seen.size > 48 for seen in relayed)
+
+
+# -- bytes -------------------------------------------------------------------------------------------------------------
+
+
+def windows(values: np.ndarray) -> set[bytes]:
+    """Every pair of neighbouring numbers of a vector as bytes, as float32 and float64."""
+    pairs = {bytes(values[i : i + 2].astype(dtype)) for dtype in ("<f4", "<f8") for i in range(len(values) - 1)}
+    return {pair for pair in pairs if len(set(pair)) > 2}
+
+
+def holds(data: bytes, parts: set[bytes]) -> bool:
+    return any(part in data for part in parts)
+
+
+@pytest.mark.parametrize(("mode", "hardening"), VARIANTS)
+def test_no_server_sees_numbers_of_a_model(mode: str, hardening: str) -> None:
+    """With the real cipher, in all rounds: neither trained weights nor any model that a participant ends up with."""
+    run = recorded(mode, hardening, emulated=False, rounds=0)
+    models: set[bytes] = set()
+    for r in (1, 2, 3):
+        run.round(r)
+        for name, model in zip(run.setting.clients, run.models(), strict=True):
+            models |= windows(model) | windows(run.party(name).state.weights)
+    assert len(models) > 500
+    for role in (HUB, CSP):
+        assert not any(holds(frame, models) for frame in frames(run, role))
+    assert any(holds(frame, windows(run.setting.initial)) for frame in frames(run, PARTICIPANT))  # it would be found
+
+
+@pytest.mark.parametrize(("mode", "hardening"), VARIANTS)
+def test_the_service_sees_no_names(mode: str, hardening: str) -> None:
+    run = recorded(mode, hardening)
+    for name in run.setting.clients:
+        assert not any(name.encode() in frame for frame in frames(run, CSP))
+    assert {seen.src for seen in run.view(CSP).seen} == {HUB, KEY_CENTRE}
+    first, second, third = recorded_rounds(run.transport.transcript.views, run.setting.clients, lambda rows, *_: rows)
+    assert (len(first.who), len(second.who), len(third.who)) == (6, 5, 6)
+    assert first.who.tolist() != third.who.tolist()  # a position is no pseudonym either
+
+
+def test_the_business_server_can_open_nothing() -> None:
+    """It holds no secret key; with one of its own making every ciphertext in its view is refused."""
+    run = recorded("paper", emulated=False, rounds=1)
+    (mine,) = (m for _, m in run.view(HUB).messages(Credentials))
+    assert (mine.secret_key, mine.group_seed) == (None, None)
+    stranger = secret_key(rig(SYSTEM, TARGETS[:2], emulated=False).party(CSP).secret.service)
+    ciphers = [m.cipher for kind in (Upload, ClusterSum) for _, m in run.view(HUB).messages(kind)]
+    for data in ciphers:
+        with pytest.raises((PeerError, CryptoError)):
+            stranger.decrypt(stranger.public.from_bytes(data))
+
+
+def test_who_holds_which_secret() -> None:
+    """sk_s: the service.  sk_u and the common seed: the participants.  Nobody holds both, the centre holds neither."""
+    run = recorded("paper", rounds=1)
+    given = {name: [m for _, m in run.view(name).messages(Credentials)] for name in (HUB, CSP, *run.setting.clients)}
+    assert all(len(messages) == 1 for messages in given.values())
+    service, users = given[CSP][0].secret_key, given["client/0"][0].secret_key
+    assert service != users
+    for name, (message,) in given.items():
+        expected = {HUB: (None, False), CSP: (service, False)}.get(name, (users, True))
+        assert (message.secret_key, message.group_seed is not None) == expected
+    assert secret_key(service).public.to_bytes() == given[HUB][0].service_public
+    assert secret_key(users).public.to_bytes() == given[HUB][0].user_public
+    centre = repr(run.party(KEY_CENTRE).state) + repr(run.party(KEY_CENTRE).secret)
+    assert repr(service)[2:40] not in centre
+    assert repr(users)[2:40] not in centre
+
+
+def test_secrets_never_pass_the_hub_in_the_open() -> None:
+    """Every frame of a whole run that crosses the hub's wires, set-up included: no secret key is in any of them."""
+    crossing: list[tuple[Any, bytes]] = []
+
+    def tap(envelope: Any, frame: bytes) -> list[bytes]:
+        crossing.append((envelope, frame))
+        return [frame]
+
+    run = rig(SYSTEM, TARGETS, clusters=2, emulated=False, intercept=tap)
+    run.round(1)
+    secrets: set[bytes] = set()
+    for party in run.federation.parties.values():
+        for name in ("signing", "group_seed"):
+            secrets.add(getattr(party.secret, name, b""))
+        for name in ("user", "service"):  # a header of 20 bytes, then the primes
+            secrets.add(getattr(party.secret, name, b"")[20:52])
+    secrets.discard(b"")
+    assert len(secrets) == 8 + 1 + 2
+    kinds = {True: set(), False: set()}
+    for envelope, frame in crossing:
+        kinds[envelope.sealed].add(envelope.kind)
+        assert not holds(frame, secrets)
+    assert kinds[True] == {"Enrol", "Credentials"}
+    assert {"Upload", "ClusterModel", "Aggregate"} <= kinds[False]
+
+
+def test_a_participant_gets_the_models_of_its_own_clusters_only() -> None:
+    run = recorded("paper")
+    for i, name in enumerate(run.setting.clients):
+        for r in (1, 2, 3):
+            got = [m.cluster for _, m in run.view(name).messages(ClusterModel, r)]
+            assert got == ([] if (i, r) == (5, 2) else [0] if i < 3 else [1])
