@@ -13,7 +13,8 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(READY)  ## FedCAPrivacy under real Paillier beside FedAvg, on real handwriting; ends with a report
-	$(BIN)/coterie compare fedcaprivacy fedavg --data digits --crypto real --out demo --force
+	rm -rf demo
+	$(BIN)/coterie compare fedcaprivacy fedavg --data digits --crypto real --out demo
 
 test: $(READY)  ## the fast tests
 	$(BIN)/python -m pytest

@@ -1,0 +1,63 @@
+"""The ``coterie`` command. Commands import what they need when they run, so that help is immediate."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import coterie
+from coterie.cli import comparing, listing, reporting, reproducing, running
+
+_EPILOG = """
+Examples:
+
+  coterie run fedcaprivacy                                   a minute on embedded handwriting, real Paillier
+
+  coterie run fedavg --data mnist --rounds 50 --set lr=0.05
+
+  coterie run --resume --out runs/fedavg-mnist-0-1           go on after Ctrl-C, a crash or a full disk
+
+  coterie run --config runs/fedavg-mnist-0-1/config.toml     repeat a run
+
+  coterie compare fedcaprivacy fedavg --partition dirichlet:0.1 --crypto emulated --seeds 3
+
+  coterie list systems
+"""
+
+app = typer.Typer(
+    name="coterie",
+    help="Federated learning among unequal, privacy-aware clients: run, compare and reproduce published systems.",
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"coterie {coterie.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Federated learning among unequal, privacy-aware clients."""
+
+
+app.command("run")(running.run)
+app.command("compare")(comparing.compare)
+app.command("reproduce")(reproducing.reproduce)
+app.command("report")(reporting.report)
+app.command("list")(listing.show)
+
+
+def main() -> None:
+    """Entry point of the console script and of ``python -m coterie``."""
+    app()

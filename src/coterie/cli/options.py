@@ -1,0 +1,115 @@
+"""The options that ``run`` and ``compare`` share, and how they become a run's config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+_WORK, _HOW, _KEEP = "The work", "How it runs", "What is kept"
+
+Data = Annotated[
+    str | None, typer.Option("--data", help="Data set; see `coterie list datasets`. [digits]", rich_help_panel=_WORK)
+]
+Clients = Annotated[int | None, typer.Option("--clients", help="Number of clients.", rich_help_panel=_WORK)]
+Rounds = Annotated[int | None, typer.Option("--rounds", help="Number of rounds.", rich_help_panel=_WORK)]
+Partition = Annotated[
+    str | None,
+    typer.Option(
+        "--partition", help="dirichlet:BETA, shards:N, labelsets:K, iid, ... [dirichlet:0.3]", rich_help_panel=_WORK
+    ),
+]
+ModelName = Annotated[
+    str | None, typer.Option("--model", help="Model; see `coterie list models`.", rich_help_panel=_WORK)
+]
+Seed = Annotated[int | None, typer.Option("--seed", help="Seed of everything experimental. [0]", rich_help_panel=_WORK)]
+MinSamples = Annotated[
+    int | None, typer.Option("--min-samples", help="Fewest training samples of a client.", rich_help_panel=_WORK)
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="A setting of the system, e.g. lr=0.1. Repeat it.", rich_help_panel=_WORK
+    ),
+]
+Mode = Annotated[
+    str | None,
+    typer.Option("--mode", help="paper (its intent), literal (as printed), hardened. [paper]", rich_help_panel=_HOW),
+]
+Crypto = Annotated[
+    str | None,
+    typer.Option("--crypto", help="real, or emulated: the same numbers, faster. [real]", rich_help_panel=_HOW),
+]
+Devices = Annotated[
+    str | None,
+    typer.Option(
+        "--devices", help="Fleet of the clients: uniform, paper, mobile, slow_tail, FILE.toml.", rich_help_panel=_HOW
+    ),
+]
+Precision = Annotated[str | None, typer.Option("--precision", help="fp32, bf16, auto. [fp32]", rich_help_panel=_HOW)]
+Accelerator = Annotated[str | None, typer.Option("--accelerator", help="cpu, cuda, auto. [auto]", rich_help_panel=_HOW)]
+DataDir = Annotated[
+    str | None, typer.Option("--data-dir", help="Folder of data sets (else COTERIE_DATA).", rich_help_panel=_HOW)
+]
+EvalEvery = Annotated[
+    int | None, typer.Option("--eval-every", help="Rounds between evaluations. [1]", rich_help_panel=_KEEP)
+]
+FineTuneEvery = Annotated[
+    int | None,
+    typer.Option(
+        "--fine-tune-every",
+        help="Rounds between evaluations of fine-tuned models; 0: the last only.",
+        rich_help_panel=_KEEP,
+    ),
+]
+CheckpointEvery = Annotated[
+    int | None,
+    typer.Option(
+        "--checkpoint-every", help="Rounds between checkpoints; 0: as often as is cheap. [0]", rich_help_panel=_KEEP
+    ),
+]
+Record = Annotated[
+    bool | None,
+    typer.Option("--record/--no-record", help="Keep what every party received (views.bin).", rich_help_panel=_KEEP),
+]
+RecordMib = Annotated[
+    int | None, typer.Option("--record-mib", help="Stop recording beyond this size. [1024]", rich_help_panel=_KEEP)
+]
+Out = Annotated[Path | None, typer.Option("--out", help="Run folder. [runs/...]", rich_help_panel=_KEEP)]
+Config = Annotated[
+    Path | None, typer.Option("--config", help="TOML file with any of these options.", rich_help_panel=_HOW)
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in --out.", rich_help_panel=_KEEP)]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.", rich_help_panel=_KEEP)]
+
+
+NAMES = (
+    "system",
+    "data",
+    "clients",
+    "rounds",
+    "partition",
+    "model",
+    "mode",
+    "crypto",
+    "seed",
+    "devices",
+    "eval_every",
+    "fine_tune_every",
+    "checkpoint_every",
+    "precision",
+    "accelerator",
+    "min_samples",
+    "record",
+    "record_mib",
+    "data_dir",
+    "out",
+)
+
+
+def given(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a run among a command's parameters that were given, as a config takes them."""
+    found = {name: parameters[name] for name in NAMES if parameters.get(name) is not None}
+    return {name: str(value) if isinstance(value, Path) else value for name, value in found.items()}

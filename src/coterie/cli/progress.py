@@ -1,0 +1,83 @@
+"""What a person sees while a run goes on: a bar a run, with rounds, time and the latest accuracies."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+_NOTHING = "–"
+
+
+def percent(share: Any) -> str:
+    """``91.7 %``, or a dash for what was not measured."""
+    return _NOTHING if share is None else f"{100 * share:.1f} %"
+
+
+def size(count: float | None) -> str:
+    """Bytes in powers of 1000."""
+    if count is None:
+        return _NOTHING
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.3g} {unit}" if unit != "B" else f"{count:.0f} B"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def seconds(value: float | None) -> str:
+    """Seconds, or minutes and hours where there are many."""
+    if value is None:
+        return _NOTHING
+    if value < 100:
+        return f"{value:.3g} s"
+    minutes, rest = divmod(round(value), 60)
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min {rest} s"
+
+
+class Bars:
+    """One bar a run, made when its first round is reported."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self._tasks: dict[str, Any] = {}
+
+    def expect(self, name: str, rounds: int) -> None:
+        """Show a bar that waits for its first round."""
+        if self._progress is not None and name not in self._tasks:
+            self._tasks[name] = self._progress.add_task(name, total=rounds, accuracy="setting up")
+
+    def advance(self, name: str, rounds: int, line: Mapping[str, Any]) -> None:
+        """Show that a round is done."""
+        if self._progress is None:
+            return
+        self.expect(name, rounds)
+        shown: dict[str, Any] = {}
+        if line.get("global_accuracy") is not None:
+            shown["accuracy"] = f"global {percent(line['global_accuracy'])}  local {percent(line['local_accuracy'])}"
+        self._progress.update(self._tasks[name], completed=line["round"], **shown)
+
+
+@contextlib.contextmanager
+def bars(quiet: bool) -> Iterator[Bars]:
+    """Progress on stderr while the block runs; nothing when quiet."""
+    if quiet:
+        yield Bars(None)
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[accuracy]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        try:
+            yield Bars(progress)
+        except BaseException:
+            progress.live.transient = True  # an error message stands alone
+            raise

@@ -1,0 +1,128 @@
+"""``coterie run``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from coterie.cli import options as opt
+from coterie.cli.guard import guarded
+from coterie.cli.progress import bars, percent, seconds, size
+from coterie.protocol.errors import UserError
+
+System = Annotated[
+    str | None, typer.Argument(help="A system; see `coterie list systems`. Or yours, as module:ATTRIBUTE.")
+]
+
+
+@guarded
+def run(
+    system: System = None,
+    data: opt.Data = None,
+    clients: opt.Clients = None,
+    rounds: opt.Rounds = None,
+    partition: opt.Partition = None,
+    model: opt.ModelName = None,
+    seed: opt.Seed = None,
+    min_samples: opt.MinSamples = None,
+    set_: opt.Set = None,
+    mode: opt.Mode = None,
+    crypto: opt.Crypto = None,
+    devices: opt.Devices = None,
+    precision: opt.Precision = None,
+    accelerator: opt.Accelerator = None,
+    data_dir: opt.DataDir = None,
+    config: opt.Config = None,
+    eval_every: opt.EvalEvery = None,
+    fine_tune_every: opt.FineTuneEvery = None,
+    checkpoint_every: opt.CheckpointEvery = None,
+    record: opt.Record = None,
+    record_mib: opt.RecordMib = None,
+    out: opt.Out = None,
+    resume: opt.Resume = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Train one system once. Without options: handwritten digits, 20 unequal clients, 10 rounds.
+
+    Writes a folder with config.toml (repeats the run), metrics.jsonl (a line a round), result.json, report.html and a
+    checkpoint. Every option can also stand in a TOML file (--config), the system's settings in its table [settings];
+    the command line wins.
+
+    Examples:
+
+      coterie run fedcaprivacy
+
+      coterie run fedavg --data mnist --clients 50 --partition shards:2 --set lr=0.05 --set max_epochs=3
+
+      coterie run fedcaprivacy --mode hardened --crypto emulated --rounds 100 --out runs/hardened
+
+      coterie run --resume --out runs/hardened
+    """
+    given = opt.given(locals())
+    resolved = configured(given, set_ or [], config, resume)
+    execute(resolved, resume=resume, quiet=quiet)
+
+
+def configured(given: dict[str, Any], texts: list[str], file: Path | None, resume: bool) -> Any:
+    """The resolved config of the command line, the TOML file and, on --resume without a system, the run folder."""
+    from coterie.runs.config import RunConfig, check_options, from_toml, resolve, typed_settings
+    from coterie.runs.folder import CONFIG, resumed
+    from coterie.runs.settings import assignments
+
+    if file is None and resume and "system" not in given:
+        if "out" not in given:
+            raise UserError("--resume continues the run in a folder: say which with --out")
+        resumed(Path(given["out"]))
+        file = Path(given["out"]) / CONFIG
+    given = check_options(given)
+    texts_by_key = assignments(texts)
+    if file is not None:
+        whole = from_toml(file, **given)
+        settings = {**whole.settings, **typed_settings(whole.system, texts_by_key)}
+        given = {**given, "settings": settings}
+        return resolve(from_toml(file, **given))
+    if "system" not in given:
+        raise UserError("which system? For example: coterie run fedcaprivacy; see coterie list systems")
+    return resolve(RunConfig(**given, settings=typed_settings(given["system"], texts_by_key)))
+
+
+def execute(config: Any, *, resume: bool, quiet: bool) -> None:
+    """Run it under a progress bar, draw the report and say what came out."""
+    from coterie.report import render
+    from coterie.runs.runner import run as run_it
+
+    name = config.system
+    with bars(quiet) as shown:
+        shown.expect(name, config.rounds)
+        result = run_it(config, lambda line: shown.advance(name, config.rounds, line), resume=resume)
+    report = result.folder / "report.html"
+    render([result.folder], report)
+    summary = result.summary
+    console = Console(highlight=False, soft_wrap=True)
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for label, value in rows(summary):
+        table.add_row(label, value)
+    console.print(f"[bold]{summary['title']}[/bold], {summary['rounds']} rounds of {summary['clients']} clients")
+    console.print(table)
+    console.print(f"Report: {report}", markup=False)
+
+
+def rows(summary: Any) -> list[tuple[str, str]]:
+    """What a person wants to know first."""
+    found = [
+        ("accuracy on all test data", percent(summary["global_accuracy"])),
+        ("accuracy on each client's own kind of data", percent(summary["local_accuracy"])),
+    ]
+    if "fine_tuned_local_accuracy" in summary:
+        tuned = percent(summary["fine_tuned_global_accuracy"]), percent(summary["fine_tuned_local_accuracy"])
+        found.append(("both after local fine-tuning", ", ".join(tuned)))
+    clock = f"{seconds(summary['seconds'])} here, {seconds(summary['virtual_seconds'])} on the simulated devices"
+    found += [("cipher", summary["crypto"]), ("sent", size(summary["bytes_up"])), ("time", clock)]
+    if summary["refused"] or summary["lost"] or summary["late"]:
+        trouble = f"{summary['refused']} refused, {summary['lost']} lost, {summary['late']} late"
+        found.append(("messages", trouble))
+    return found

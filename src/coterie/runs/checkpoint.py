@@ -1,0 +1,222 @@
+"""Checkpoints: what a run needs to go on after any end, with the numbers of an undisturbed run.
+
+``checkpoint/checkpoint.bin`` holds the round, the parties' states, the messages under way and the lengths of the
+growing files; it is replaced whole. Secrets are apart, in files of mode 0600 under ``secrets/``: a checkpoint can be
+shared, they can't. A secret's file carries the round it was written in, and stays until a checkpoint that needs a newer
+one is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+import coterie
+from coterie.protocol import state
+from coterie.protocol.errors import CoterieError, UserError
+from coterie.protocol.party import Nothing
+from coterie.runs.config import differences, from_text, to_toml
+from coterie.runs.experiment import Experiment
+from coterie.runs.folder import atomic_write, writing
+from coterie.transport.envelope import Snapshot
+
+CHECKPOINT = Path("checkpoint") / "checkpoint.bin"
+SECRETS = "secrets"
+_MAGIC = b"coterie checkpoint 1\n"
+_DIGEST_BYTES = 32
+_LENGTH = struct.Struct("<Q")
+_SEALING = "sealing"
+
+
+class _Kept(msgspec.Struct):
+    """What stands before the states in the file. secrets: the round of each file of secrets, by its stem."""
+
+    version: str
+    config: str
+    fingerprint: str
+    round: int
+    metrics_bytes: int
+    views_bytes: int
+    set_up: str
+    snapshot: Snapshot
+    secrets: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was read and belongs to the experiment. states, secrets: by party."""
+
+    round: int
+    metrics_bytes: int
+    views_bytes: int
+    set_up: str
+    snapshot: Snapshot
+    states: dict[str, Any]
+    secrets: dict[str, Any]
+    sealing: dict[str, bytes]
+    written: dict[str, tuple[int, bytes]]
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
+
+
+def _stem(party: str) -> str:
+    return re.sub(r"[^\w.-]", "-", party)
+
+
+def _secret_file(out: Path, stem: str, round: int) -> Path:
+    return out / SECRETS / f"{stem}.{round}.bin"
+
+
+class Saver:
+    """Writes checkpoints of one run. A secret is written again only when it has changed."""
+
+    def __init__(self, out: Path, experiment: Experiment) -> None:
+        self.out, self.experiment = out, experiment
+        self.parties = experiment.federation.parties
+        self._written: dict[str, tuple[int, bytes]] = {}
+
+    def save(self, round: int, metrics_bytes: int, views_bytes: int, set_up: str) -> None:
+        """Replace the checkpoint; raises RunError, and leaves the last one as it was, when that can't be done."""
+        experiment = self.experiment
+        written = self._save_secrets(round)
+        kept = _Kept(
+            version=coterie.__version__,
+            config=to_toml(experiment.config),
+            fingerprint=experiment.fingerprint,
+            round=round,
+            metrics_bytes=metrics_bytes,
+            views_bytes=views_bytes,
+            set_up=set_up,
+            snapshot=experiment.transport.snapshot(),
+            secrets={stem: at for stem, (at, _) in written.items()},
+        )
+        head = msgspec.msgpack.encode(kept)
+        states = state.dump({name: party.state for name, party in self.parties.items()})
+        body = b"".join((_LENGTH.pack(len(head)), head, states))
+        path = self.out / CHECKPOINT
+        with writing(path):
+            path.parent.mkdir(exist_ok=True)
+        atomic_write(path, _MAGIC + _digest(body) + body)
+        self._written = written
+        self._drop_old_secrets()
+
+    def _save_secrets(self, round: int) -> dict[str, tuple[int, bytes]]:
+        folder = self.out / SECRETS
+        with writing(folder):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        structs = {name: party.secret for name, party in self.parties.items() if not isinstance(party.secret, Nothing)}
+        parts = {_stem(name): state.dump({name: secret}) for name, secret in structs.items()}
+        parts[_SEALING] = msgspec.msgpack.encode(self.experiment.sealer.secrets())
+        written = dict(self._written)
+        for stem, data in parts.items():
+            digest = _digest(data)
+            if stem not in written or written[stem][1] != digest:
+                atomic_write(_secret_file(self.out, stem, round), digest + data, 0o600)
+                written[stem] = round, digest
+        return written
+
+    def _drop_old_secrets(self) -> None:
+        needed = {_secret_file(self.out, stem, at) for stem, (at, _) in self._written.items()}
+        for path in (self.out / SECRETS).iterdir():
+            if path not in needed:
+                path.unlink(missing_ok=True)
+
+    def restore(self, kept: Checkpoint) -> None:
+        """Put parties, transport and sealer where the checkpoint left them."""
+        for name, party in self.parties.items():
+            party.state = kept.states[name]
+            if name in kept.secrets:
+                party.secret = kept.secrets[name]
+        self.experiment.sealer.restore(kept.sealing)
+        self.experiment.transport.restore(kept.snapshot)
+        self._written = dict(kept.written)
+
+
+T = TypeVar("T")
+
+
+def read(out: Path, experiment: Experiment) -> Checkpoint | None:
+    """The checkpoint in a run folder, or None if there is none yet.
+
+    Raises UserError for one that is damaged, of another version, or of another run (naming what differs).
+    """
+    path = out / CHECKPOINT
+    if not path.exists():
+        return None
+    body = memoryview(_checked(path, len(_MAGIC), _MAGIC))
+    (length,) = _LENGTH.unpack_from(body)
+    kept = _decoded(path, body[_LENGTH.size : _LENGTH.size + length], _Kept)
+    found = differences(from_text(kept.config), experiment.config)
+    if found:
+        raise UserError(f"{path} is of another run ({'; '.join(found)}): {_ADVICE}")
+    if kept.version != coterie.__version__:
+        raise UserError(
+            f"{path} was written by coterie {kept.version}, this is {coterie.__version__}: go on with that version, or "
+            "start the run anew with another --out"
+        )
+    if kept.fingerprint != experiment.fingerprint:
+        raise UserError(f"{path}: its data, partition or initial weights are not those that are here now; {_ADVICE}")
+    parties = experiment.federation.parties
+    structs = {name: type(p.secret) for name, p in parties.items() if not isinstance(p.secret, Nothing)}
+    try:
+        states = state.load(
+            bytes(body[_LENGTH.size + length :]), {name: type(party.state) for name, party in parties.items()}
+        )
+        secrets: dict[str, Any] = {}
+        written: dict[str, tuple[int, bytes]] = {}
+        for name, kind in structs.items():
+            data = _secret(out, kept, _stem(name), written)
+            secrets |= state.load(data, {name: kind})
+        sealing = _decoded(path, _secret(out, kept, _SEALING, written), dict[str, bytes])
+    except CoterieError as error:
+        raise UserError(f"{path} cannot be read: {error}; {_ADVICE}") from None
+    return Checkpoint(
+        kept.round,
+        kept.metrics_bytes,
+        kept.views_bytes,
+        kept.set_up,
+        kept.snapshot,
+        states,
+        secrets,
+        sealing,
+        written,
+    )
+
+
+_ADVICE = "start the run anew with another --out"
+
+
+def _checked(path: Path, skip: int, magic: bytes = b"") -> bytes:
+    """The bytes behind magic and digest; raises UserError for others."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}; {_ADVICE}") from None
+    digest, body = data[skip : skip + _DIGEST_BYTES], data[skip + _DIGEST_BYTES :]
+    if not data.startswith(magic) or _digest(body) != digest:
+        raise UserError(f"{path} is damaged, or of another version of coterie: {_ADVICE}")
+    return body
+
+
+def _decoded(path: Path, body: bytes | memoryview, kind: type[T]) -> T:
+    try:
+        return msgspec.msgpack.decode(body, type=kind)
+    except msgspec.MsgspecError as error:
+        raise UserError(f"{path} is of another version of coterie ({error}): {_ADVICE}") from None
+
+
+def _secret(out: Path, kept: _Kept, stem: str, written: dict[str, tuple[int, bytes]]) -> bytes:
+    if stem not in kept.secrets:
+        raise UserError(f"it names no secrets of {stem}")
+    path = _secret_file(out, stem, kept.secrets[stem])
+    data = _checked(path, 0)
+    written[stem] = kept.secrets[stem], _digest(data)
+    return data

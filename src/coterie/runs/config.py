@@ -1,0 +1,211 @@
+"""What a run is: its options, resolved against defaults, read from and written to TOML."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+
+import coterie
+from coterie.protocol.errors import UserError
+from coterie.protocol.system import System
+from coterie.runs import registry
+from coterie.runs.defaults import defaults_for
+from coterie.runs.settings import NONE, convert, field_types, suggest, typed, values_of
+
+MAY_DIFFER = frozenset({"rounds", "checkpoint_every", "data_dir", "out"})
+"""Options that a resumed run may give another value: they move no number of the rounds that are done."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One training run. What is None or missing is filled in by ``resolve``.
+
+    system: a name that ``coterie list systems`` shows, or ``module:ATTRIBUTE`` of your own.
+    data: name of a data set.  clients, rounds: how many.  partition: ``dirichlet:BETA``, ``shards:N``,
+    ``labelsets:K`` or ``iid``.  model: a name that ``coterie list models`` shows.
+    mode: ``paper`` (its intent, errors mended), ``literal`` (as printed) or ``hardened`` (better protected).
+    crypto: ``real``, or ``emulated`` ciphers that give the same numbers faster.  seed: of everything experimental.
+    devices: the fleet that the clients run on.  eval_every: rounds between evaluations (the last is always evaluated).
+    fine_tune_every: rounds between evaluations of fine-tuned models, where the system has them; 0 for the last only.
+    checkpoint_every: rounds between checkpoints; 0 for as often as costs at most a tenth of the time.
+    precision: of training: ``fp32``, ``bf16``, or ``auto`` for bf16 where the machine is fast at it.
+    accelerator: ``cpu`` or ``cuda``, or ``auto`` for a GPU if there is one.
+    min_samples: fewest training samples a client may get.
+    record: keep what every party received (``views.bin``), up to record_mib.
+    data_dir: where data sets lie.  out: the run folder; without it ``runs/<system>-<data>-<seed>-<n>``.
+    settings: of the system, by the names of its config's fields.
+    """
+
+    system: str
+    data: str = "digits"
+    clients: int | None = None
+    rounds: int | None = None
+    partition: str | None = None
+    model: str | None = None
+    mode: str = "paper"
+    crypto: Literal["real", "emulated"] = "real"
+    seed: int = 0
+    devices: str = "uniform"
+    eval_every: int = 1
+    fine_tune_every: int = 0
+    checkpoint_every: int = 0
+    precision: Literal["fp32", "bf16", "auto"] = "fp32"
+    accelerator: Literal["cpu", "cuda", "auto"] = "auto"
+    min_samples: int | None = None
+    record: bool = False
+    record_mib: int = 1024
+    data_dir: str | None = None
+    out: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+_LEAST = {"clients": 1, "rounds": 1, "min_samples": 0, "eval_every": 1, "record_mib": 1}
+_LEAST |= {"seed": 0, "fine_tune_every": 0, "checkpoint_every": 0}
+
+OPTIONS = {name: options for name, options in field_types(RunConfig).items() if name != "settings"}
+
+
+def check_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Names and types of run options; raises UserError. ``settings`` pass unchecked: ``resolve`` knows the system."""
+    checked: dict[str, Any] = {}
+    for key, value in given.items():
+        if key == "settings":
+            if not isinstance(value, Mapping):
+                raise UserError(f"option 'settings' must be a table of settings, not {value!r}")
+            checked[key] = dict(value)
+        elif key in OPTIONS:
+            checked[key] = convert(value, OPTIONS[key], f"option {key!r}", text=False)
+        else:
+            hint = suggest(key, [*OPTIONS, "settings"])
+            raise UserError(
+                f"unknown option {key!r}{hint} Options: {', '.join(OPTIONS)}; the system's own go under [settings]"
+            )
+    return checked
+
+
+def resolve(config: RunConfig) -> RunConfig:
+    """The same run with nothing left open: defaults filled in, everything checked that needs no data.
+
+    Settings are the system's own defaults, then those for the data set, then what was given. Raises UserError.
+    """
+    given = check_options(values_of(config))
+    system = registry.get(config.system)
+    defaults = defaults_for(config.data)
+    for key in ("clients", "rounds", "partition", "model"):
+        if given[key] is None:
+            given[key] = getattr(defaults, key)
+    given |= _machine(given)
+    if config.mode not in system.modes:
+        hint = suggest(config.mode, system.modes)
+        raise UserError(f"{system.name} has no mode {config.mode!r}{hint} It has: {', '.join(system.modes)}")
+    for key, least in _LEAST.items():
+        if given[key] is not None and given[key] < least:
+            raise UserError(f"option {key!r} must be at least {least}, not {given[key]}")
+    known = field_types(system.config)
+    layer = {key: value for key, value in defaults.settings.items() if key in known}
+    given["settings"] = values_of(system.config(**{**layer, **_settings(system, config.settings)}))
+    return RunConfig(**given)
+
+
+def _machine(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What depends on where this runs, made explicit: the model, where and how precisely it trains, where files are."""
+    import torch
+
+    from coterie.training.engine import has_fast_bf16
+    from coterie.training.models import default_model
+
+    accelerator, precision = given["accelerator"], given["precision"]
+    if accelerator == "auto":
+        accelerator = "cuda" if torch.cuda.is_available() else "cpu"
+    elif accelerator == "cuda" and not torch.cuda.is_available():
+        raise UserError("option 'accelerator' is 'cuda', but torch finds no GPU here: use cpu, or auto")
+    if precision == "auto":
+        precision = "bf16" if has_fast_bf16(accelerator) else "fp32"
+
+    def absolute(path: str) -> str:
+        return str(Path(path).expanduser().resolve())
+
+    data_dir, devices = given["data_dir"], given["devices"]
+    return {
+        "model": given["model"] or default_model(given["data"]),
+        "accelerator": accelerator,
+        "precision": precision,
+        "data_dir": None if data_dir is None else absolute(data_dir),
+        "devices": absolute(devices) if devices.endswith(".toml") else devices,
+    }
+
+
+def _settings(system: System, given: Mapping[str, Any]) -> dict[str, Any]:
+    return typed(system.config, given, f"setting of {system.name}")
+
+
+def typed_settings(name: str, texts: Mapping[str, str]) -> dict[str, Any]:
+    """``--set`` texts as the values that the system of this name takes; raises UserError."""
+    system = registry.get(name)
+    return typed(system.config, texts, f"setting of {system.name}", text=True)
+
+
+def system_config(config: RunConfig) -> Any:
+    """The system's own config object of a resolved run."""
+    system = registry.get(config.system)
+    return system.config(**_settings(system, config.settings))
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """Options of a TOML file, checked; raises UserError naming the file."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read the config {path}: {error.strerror or error}") from None
+    try:
+        return check_options(tomllib.loads(data.decode()))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid TOML: {error}") from None
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def from_toml(path: str | Path, **overrides: Any) -> RunConfig:
+    """A run from a TOML file; overrides win, and their ``settings`` go over the file's. Raises UserError."""
+    given = read_toml(path)
+    settings = {**given.pop("settings", {}), **overrides.pop("settings", {})}
+    given |= check_options(overrides)
+    if "system" not in given:
+        raise UserError(f'{path} names no system: add system = "fedavg", say, or give one')
+    return RunConfig(**given, settings=settings)
+
+
+def from_text(text: str) -> RunConfig:
+    """The run that ``to_toml`` wrote; raises UserError."""
+    try:
+        return resolve(RunConfig(**check_options(tomllib.loads(text))))
+    except (tomllib.TOMLDecodeError, TypeError) as error:
+        raise UserError(f"not a run's config: {error}") from None
+
+
+def to_toml(config: RunConfig) -> str:
+    """Everything of a resolved run but where it was written, so that the file repeats it anywhere."""
+    left_out = ("out", "settings")
+    table = {key: value for key, value in values_of(config).items() if value is not None and key not in left_out}
+    table["settings"] = {key: NONE if value is None else value for key, value in config.settings.items()}
+    head = f"# coterie {coterie.__version__}; this file repeats the run: coterie run --config THIS_FILE\n\n"
+    return head + tomli_w.dumps(table)
+
+
+def differences(old: RunConfig, new: RunConfig) -> list[str]:
+    """``"seed: 0, now 1"`` for everything that keeps one resolved run from continuing as the other."""
+    found = []
+    for f in dataclasses.fields(RunConfig):
+        a, b = getattr(old, f.name), getattr(new, f.name)
+        if f.name == "settings":
+            keys = sorted({*a, *b})
+            found += [f"{key}: {a.get(key)}, now {b.get(key)}" for key in keys if a.get(key) != b.get(key)]
+        elif f.name not in MAY_DIFFER and a != b:
+            found.append(f"{f.name}: {a}, now {b}")
+    return found

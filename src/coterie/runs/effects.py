@@ -1,0 +1,130 @@
+"""Runs the effects of many parties: trainings together, identical ciphertexts opened once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.protocol.effects import Encrypt, Evaluate, Fit, Open
+from coterie.protocol.errors import CryptoError, PeerError, RunError
+from coterie.training.engine import evaluate_many, fit_many
+from coterie.training.jobs import DivergedError, Job
+from coterie.training.model import Model
+
+MEMORY_BYTES = 1 << 30
+OPENED_BYTES = 256 << 20
+_VECTORS_A_JOB = 8  # (d,) float32 each: message, weights, result, answer, ciphertext on its way (packed, some 2x)
+_MOST_JOBS = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class ClientData:
+    """One client's own training samples, x (n, ...) float32 and y (n,) int64, and its indices into the test set."""
+
+    x: Tensor
+    y: Tensor
+    test: NDArray[np.int64]
+
+
+class Opened:
+    """What ciphertexts opened to, least recently used first to go. Values are read-only and shared."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self._held: OrderedDict[tuple[Any, bytes], NDArray[Any]] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, key: Any, data: bytes, compute: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+        """The value of these bytes under this key, computed if it is not held."""
+        name = (key, hashlib.sha256(data).digest())
+        if name in self._held:
+            self._held.move_to_end(name)
+            return self._held[name]
+        value = compute()
+        value.setflags(write=False)
+        self._held[name] = value
+        self._bytes += value.nbytes
+        while self._bytes > self.limit_bytes and len(self._held) > 1:
+            self._bytes -= self._held.popitem(last=False)[1].nbytes
+        return value
+
+
+class LocalEffects:
+    """``coterie.transport.envelope.Effects`` for a simulation.
+
+    data: of every party that trains, by name.  x_test: (n, ...) float32 and y_test: (n,) int64 of the test set.
+    chunk: how many messages are handled together, so that their vectors stay within memory_bytes.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        data: Mapping[str, ClientData],
+        x_test: Tensor,
+        y_test: Tensor,
+        *,
+        precision: str = "fp32",
+        accelerator: str = "cpu",
+        memory_bytes: int = MEMORY_BYTES,
+    ) -> None:
+        self.model, self.data = model, data
+        self.x_test, self.y_test = x_test, y_test
+        self.precision, self.accelerator = precision, accelerator
+        self.chunk = max(1, min(_MOST_JOBS, memory_bytes // (_VECTORS_A_JOB * 4 * model.spec.size)))
+        self._opened = Opened(OPENED_BYTES)
+
+    def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
+        """Results in order; a PeerError or CryptoError stands in its place. Raises RunError when training diverges."""
+        results: list[Any] = [None] * len(wanted)
+        fits = [i for i, (_, effect) in enumerate(wanted) if isinstance(effect, Fit)]
+        for i, fitted in zip(fits, self._fit([wanted[i] for i in fits]), strict=True):
+            results[i] = fitted
+        for i, (party, effect) in enumerate(wanted):
+            if not isinstance(effect, Fit):
+                results[i] = self._one(party, effect)
+        return results
+
+    def _fit(self, wanted: Sequence[tuple[str, Fit]]) -> Sequence[Any]:
+        jobs = [
+            Job(e.weights, e.solver, e.epochs, e.seed, self._of(party).x, self._of(party).y, e.state)
+            for party, e in wanted
+        ]
+        try:
+            return fit_many(self.model, jobs, precision=self.precision, device=self.accelerator)
+        except DivergedError as error:
+            party, fit = wanted[error.job]
+            raise RunError(
+                f"the training of {party} diverged (its loss or weights are no longer finite): lower the learning rate "
+                f"(now lr={fit.solver.lr:g}, for example --set lr={fit.solver.lr / 10:g}) or look at its data"
+            ) from error
+
+    def _one(self, party: str, effect: Any) -> Any:
+        try:
+            if isinstance(effect, Evaluate):
+                own = self._of(party)
+                test = effect.split == "test"
+                x, y = (self.x_test[own.test], self.y_test[own.test]) if test else (own.x, own.y)
+                matrix = np.array(effect.weights)[None]  # torch dislikes read-only arrays
+                return evaluate_many(self.model, matrix, x, y, precision=self.precision, device=self.accelerator)[0]
+            if isinstance(effect, Encrypt):
+                return effect.key.encrypt(effect.values)
+            if isinstance(effect, Open):
+                key, data = effect.key, effect.data
+                if effect.blinded:
+                    return key.open_blinded(key.public.from_bytes(data))  # masks are fresh: nothing to remember
+                return self._opened.get(key, data, lambda: key.decrypt(key.public.from_bytes(data)))
+        except (PeerError, CryptoError) as error:
+            return error
+        raise TypeError(f"{party} yields {type(effect).__name__}, which is no effect")
+
+    def _of(self, party: str) -> ClientData:
+        if party not in self.data:
+            raise TypeError(f"{party} has no data to train or evaluate on")
+        return self.data[party]

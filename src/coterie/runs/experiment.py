@@ -1,0 +1,223 @@
+"""A built run: data, model, parties and transport, and one round of it at a time. Writes nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from coterie.data.dataset import Dataset
+from coterie.data.partition import Split, label_counts, partition
+from coterie.data.sources import load
+from coterie.devices.profiles import Profile, fleet
+from coterie.protocol.effects import Fit, Vector
+from coterie.protocol.errors import RunError
+from coterie.protocol.randomness import Randomness, rng
+from coterie.protocol.system import Federation, Setting, System
+from coterie.protocols.local_training import local_epochs
+from coterie.runs import registry
+from coterie.runs.config import RunConfig, resolve, system_config
+from coterie.runs.effects import ClientData, LocalEffects
+from coterie.runs.evaluation import Observer, Scores, models_digest
+from coterie.runs.links import FleetLinks
+from coterie.runs.sealer import PartySealer
+from coterie.training.model import Model
+from coterie.training.models import build as build_model
+from coterie.transport.local import LocalTransport
+from coterie.transport.meter import Meter
+from coterie.transport.transcript import Transcript
+
+Line = dict[str, Any]
+"""What one round left, as it stands in ``metrics.jsonl``."""
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """Everything of one run, ready for its set-up. config: resolved.  settings: the system's own config object.
+
+    label_counts: (clients, classes) training samples.  fingerprint: of data, partition and initial weights.
+    """
+
+    config: RunConfig
+    system: System
+    settings: Any
+    model: Model
+    split: Split
+    label_counts: NDArray[np.int64]
+    setting: Setting
+    federation: Federation
+    effects: LocalEffects
+    sealer: PartySealer
+    transport: LocalTransport
+    observer: Observer
+    fingerprint: str
+
+    @property
+    def crypto(self) -> str:
+        """``"real"``, ``"emulated"``, or ``"none"`` for a system that encrypts nothing."""
+        return self.config.crypto if self.system.encrypted else "none"
+
+    def models(self) -> dict[str, Vector]:
+        """Every client's current model, (d,) float32, in the order of the clients."""
+        models = self.system.models(self.federation)
+        return {name: models[name] for name in self.setting.clients}
+
+    def set_up(self) -> Line:
+        """Keys and greetings, before round 1; returns what they cost."""
+        started = time.perf_counter()
+        self.transport.drive(self._hub().setup(), 0)
+        return _costs(self.transport, time.perf_counter() - started)
+
+    def round(self, r: int) -> Line:
+        """Run round r and observe it; returns its line. Raises RunError where it cannot go on."""
+        started = time.perf_counter()
+        try:
+            notes = self.transport.drive(self._hub().round(r), r)
+        except RunError as error:
+            raise RunError(f"round {r}: {error}") from error
+        line: Line = {"round": r, **_costs(self.transport, time.perf_counter() - started), "notes": dict(notes or {})}
+        observed = time.perf_counter()
+        config = self.config
+        last = r == config.rounds
+        if last or r % config.eval_every == 0:
+            models = self.models()
+            scores = self.observer.scores(models)
+            line |= {**scores.means(), "bands": scores.bands(), "models_sha256": models_digest(models)}
+        if self.system.fine_tunes and (last or (config.fine_tune_every and r % config.fine_tune_every == 0)):
+            means = self.fine_tuned(r).means()
+            line |= {f"fine_tuned_{name}": value for name, value in means.items()}
+        return {**line, "observing_seconds": time.perf_counter() - observed}
+
+    def fine_tuned(self, r: int) -> Scores:
+        """Scores of every client's model after its own local epochs: the personalisation that needs no clustering."""
+        models, parts = self.models(), []
+        names = list(models)
+        for start in range(0, len(names), self.effects.chunk):
+            chunk = names[start : start + self.effects.chunk]
+            fits = [(name, self._fine_tune(name, models[name], r)) for name in chunk]
+            fitted = self.effects.run(fits)
+            parts.append(self.observer.scores({n: f.weights for n, f in zip(chunk, fitted, strict=True)}))
+        return Scores(**{key: np.concatenate([vars(part)[key] for part in parts]) for key in vars(parts[0])})
+
+    def _fine_tune(self, name: str, weights: Vector, r: int) -> Fit:
+        seed = int(rng(self.config.seed, name, "fine-tuning", r).integers(1 << 62))
+        return Fit(weights, self.settings.solver(), self.setting.epochs[name], seed)
+
+    def _hub(self) -> Any:
+        return self.federation.parties[self.federation.hub]
+
+    def close(self) -> None:
+        """Remove what the transport spilled to disk."""
+        self.transport.close()
+
+
+def _costs(transport: LocalTransport, seconds: float) -> Line:
+    meter: Meter = transport.meter
+    return {
+        "bytes_up": dict(meter.bytes_up),
+        "bytes_down": dict(meter.bytes_down),
+        "message_bytes": dict(meter.message_bytes),
+        "seconds": seconds,
+        "phase_seconds": dict(meter.seconds),
+        "phase_virtual_seconds": dict(meter.virtual_seconds),
+        "virtual_seconds": transport.clock_s,
+        "refused": dict(meter.refused),
+        "lost": dict(meter.lost),
+        "late": list(meter.late),
+    }
+
+
+def build(config: RunConfig) -> Experiment:
+    """Load, partition and build everything; touches no run folder. Raises UserError for whatever is wrong."""
+    config = resolve(config)
+    assert config.clients is not None
+    assert config.partition is not None
+    system, settings = registry.get(config.system), system_config(config)
+    dataset = load(config.data, config.data_dir)
+    split = partition(
+        config.partition, dataset.y_train, dataset.y_test, config.clients, config.seed, config.min_samples
+    )
+    model = build_model(str(config.model), dataset.input_shape, dataset.classes)
+    names = tuple(f"client/{i}" for i in range(config.clients))
+    devices = dict(zip(names, fleet(config.devices, config.clients, config.seed), strict=True))
+    randomness = Randomness(config.seed, emulated=config.crypto == "emulated" or not system.encrypted)
+
+    def initials(k: int) -> tuple[Vector, ...]:
+        seeds = [int(rng(config.seed, "hub", "initial weights", 0, i).integers(1 << 62)) for i in range(k)]
+        return tuple(model.initial(seed) for seed in seeds)
+
+    setting = Setting(
+        clients=names,
+        samples={name: len(own) for name, own in zip(names, split.train, strict=True)},
+        epochs=epochs_of(devices, settings, config.seed),
+        spec=model.spec,
+        initial=initials(1)[0],
+        initials=initials,
+        mode=config.mode,
+        randomness=randomness,
+    )
+    federation = system.build(settings, setting)
+    x_test, y_test = torch.from_numpy(dataset.inputs(split="test")), torch.from_numpy(dataset.y_test.copy())
+    effects = LocalEffects(
+        model,
+        _client_data(dataset, split, names),
+        x_test,
+        y_test,
+        precision=config.precision,
+        accelerator=config.accelerator,
+    )
+    sealer = PartySealer(federation.parties, randomness)
+    transport = LocalTransport(
+        federation.parties,
+        federation.hub,
+        effects,
+        links=FleetLinks(devices, config.seed),
+        sealer=sealer,
+        transcript=Transcript(config.record_mib << 20) if config.record else None,
+    )
+    own_tests = dict(zip(names, split.test, strict=True))
+    return Experiment(
+        config=config,
+        system=system,
+        settings=settings,
+        model=model,
+        split=split,
+        label_counts=label_counts(split, dataset.y_train, dataset.classes),
+        setting=setting,
+        federation=federation,
+        effects=effects,
+        sealer=sealer,
+        transport=transport,
+        observer=Observer(model, x_test, y_test, own_tests, config.accelerator),
+        fingerprint=_fingerprint(dataset, split, setting),
+    )
+
+
+def epochs_of(devices: Mapping[str, Profile], settings: Any, seed: int) -> dict[str, int]:
+    """Local epochs E_i of every client: d_i E_m, with the fleet's d_i where its devices differ in them, else drawn."""
+    if len({profile.budget for profile in devices.values()}) > 1:
+        return {name: max(1, round(profile.budget * settings.max_epochs)) for name, profile in devices.items()}
+    return local_epochs(list(devices), settings, seed)
+
+
+def _client_data(dataset: Dataset, split: Split, names: Sequence[str]) -> dict[str, ClientData]:
+    return {
+        name: ClientData(torch.from_numpy(dataset.inputs(train)), torch.from_numpy(dataset.labels(train)), test)
+        for name, train, test in zip(names, split.train, split.test, strict=True)
+    }
+
+
+def _fingerprint(dataset: Dataset, split: Split, setting: Setting) -> str:
+    """Says whether two builds do the same work: the labels, who holds which, and where training starts."""
+    hashed = hashlib.blake2b(digest_size=16)
+    for array in (dataset.y_train, dataset.y_test, *split.train, *split.test, setting.initial):
+        hashed.update(np.ascontiguousarray(array).tobytes())
+    hashed.update(repr((dataset.x_train.shape, dataset.x_test.shape, sorted(setting.epochs.items()))).encode())
+    hashed.update(dataset.x_train[:: max(1, len(dataset.x_train) // 256)].tobytes())
+    return hashed.hexdigest()

@@ -1,0 +1,282 @@
+"""One whole run: build, set up, rounds, and everything that its folder keeps of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import coterie
+from coterie.protocol.errors import CoterieError, RunError, UserError
+from coterie.protocol.system import Sees
+from coterie.runs import checkpoint, folder
+from coterie.runs.config import RunConfig, differences, resolve, to_toml
+from coterie.runs.experiment import Experiment, Line, build
+from coterie.runs.folder import CONFIG, METRICS, RESULT, Log, atomic_write, jsonable, read_lines, write_json
+from coterie.runs.views import VIEWS, ViewLog, message_kinds
+
+OnRound = Callable[[Line], None]
+_CHECKPOINT_SHARE = 0.1  # of the time, where nothing is said
+
+
+class Interrupted(KeyboardInterrupt):
+    """The run was interrupted; ``folder`` holds what is needed to continue it.
+
+    done: rounds that are kept.  advice: the command that continues it.
+    """
+
+    def __init__(self, out: Path, done: int) -> None:
+        super().__init__(f"interrupted; {done} rounds are kept in {out}")
+        self.folder, self.done = out, done
+        self.advice = f"coterie run --resume --out {out}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run. folder: where it lies.  summary: its ``result.json``.  rounds: the lines of ``metrics.jsonl``."""
+
+    folder: Path
+    summary: Mapping[str, Any]
+    rounds: Sequence[Line]
+
+
+def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = False) -> Result:
+    """Run to the end and write the run folder. on_round: called with the line of every round that was run.
+
+    resume: continue the run in ``config.out``, which must be of the same work; the numbers are those of an undisturbed
+    run. Without a checkpoint yet, it starts anew there.
+    Raises UserError before anything is written, RunError where the run cannot go on, Interrupted on Ctrl-C.
+    """
+    config = resolve(config)
+    if resume:
+        out = _resumable(config)
+    elif config.out is not None:
+        folder.check_free(Path(config.out))
+    experiment = build(config)
+    try:
+        if resume:
+            return _Running(experiment, out, checkpoint.read(out, experiment), on_round).to_the_end()
+        out = folder.claim(config)
+        running = _Running(experiment, out, None, on_round)
+        try:
+            return running.to_the_end()
+        except CoterieError:
+            if not running.done:
+                shutil.rmtree(out, ignore_errors=True)  # nothing in it is worth keeping
+            raise
+    finally:
+        experiment.close()
+
+
+def load_result(out: str | Path) -> Result:
+    """A finished run from its folder; raises UserError when it holds none."""
+    out = Path(out)
+    try:
+        summary = json.loads((out / RESULT).read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{out} holds no finished run: {error}") from None
+    return Result(out, summary, read_lines(out / METRICS))
+
+
+def _resumable(config: RunConfig) -> Path:
+    """The folder to continue in, once it is sure that it holds the same work; raises UserError."""
+    if config.out is None:
+        raise UserError("--resume continues the run in a folder: say which with --out")
+    out = Path(config.out)
+    old = resolve(folder.resumed(out))
+    if found := differences(old, config):
+        raise UserError(
+            f"{out} holds another run ({'; '.join(found)}): resume it with the options it was started with, or choose "
+            "another --out"
+        )
+    return out
+
+
+class _Running:
+    """The state of ``run`` between the rounds."""
+
+    def __init__(
+        self, experiment: Experiment, out: Path, kept: checkpoint.Checkpoint | None, on_round: OnRound | None
+    ) -> None:
+        self.experiment, self.out, self.on_round = experiment, out, on_round
+        self.config, self.rounds = experiment.config, int(experiment.config.rounds or 0)
+        self.metrics = Log(out / METRICS)
+        transcript = experiment.transport.transcript
+        self.views = None if transcript is None else ViewLog(out / VIEWS, transcript)
+        self.done, self.set_up = 0, {}  # type: int, Line
+        self.checkpointed = 0
+        self.saver = checkpoint.Saver(out, experiment)
+        self._since_s, self._cost_s = 0.0, 0.0
+        if kept is None:
+            self.metrics.truncate(0)
+            if self.views is not None:
+                self.views.log.truncate(0)
+        else:
+            self._go_on_from(kept)
+
+    def _go_on_from(self, kept: checkpoint.Checkpoint) -> None:
+        if kept.round > self.rounds:
+            raise UserError(f"{self.out} already has {kept.round} rounds, more than --rounds {self.rounds}")
+        self.metrics.truncate(kept.metrics_bytes)
+        if self.views is not None:
+            self.views.restore(kept.views_bytes, message_kinds(self.experiment.system))
+        self.saver.restore(kept)
+        self.done = self.checkpointed = kept.round
+        self.set_up = json.loads(kept.set_up)
+
+    def to_the_end(self) -> Result:
+        try:
+            self._start()
+            while self.done < self.rounds:
+                self._round(self.done + 1)
+            return self._finish()
+        except KeyboardInterrupt:
+            raise Interrupted(self.out, self.checkpointed) from None
+        except RunError as error:
+            if not self.checkpointed:
+                raise
+            raise RunError(
+                f"{error}. Rounds 1 to {self.checkpointed} are kept in {self.out}: --resume goes on there"
+            ) from error
+        finally:
+            self.metrics.close()
+            if self.views is not None:
+                self.views.log.close()
+
+    def _start(self) -> None:
+        (self.out / RESULT).unlink(missing_ok=True)
+        atomic_write(self.out / CONFIG, to_toml(self.config).encode())
+        e = self.experiment
+        write_json(
+            self.out / "partition.json",
+            {
+                "clients": e.setting.clients,
+                "samples": list(e.setting.samples.values()),
+                "epochs": list(e.setting.epochs.values()),
+                "label_counts": e.label_counts,
+                "groups": e.split.groups,
+            },
+        )
+        if not self.done:
+            self.set_up = jsonable(e.set_up())
+            self._record_views()
+
+    def _round(self, r: int) -> None:
+        line = jsonable(self.experiment.round(r))
+        self.metrics.append((json.dumps(line) + "\n").encode())
+        self._record_views()
+        self.done = r
+        self._since_s += line["seconds"] + line["observing_seconds"]
+        if self._checkpoint_due(r):
+            self._checkpoint()
+        if self.on_round is not None:
+            self.on_round(line)
+
+    def _record_views(self) -> None:
+        if self.views is not None:
+            self.views.append()
+
+    def _checkpoint_due(self, r: int) -> bool:
+        if r == self.rounds:
+            return True
+        every = self.config.checkpoint_every
+        return r % every == 0 if every else self._since_s * _CHECKPOINT_SHARE >= self._cost_s
+
+    def _checkpoint(self) -> None:
+        started = time.perf_counter()
+        views_bytes = 0 if self.views is None else self.views.log.length()
+        self.saver.save(self.done, self.metrics.length(), views_bytes, json.dumps(self.set_up))
+        self.checkpointed = self.done
+        self._since_s, self._cost_s = 0.0, time.perf_counter() - started
+
+    def _finish(self) -> Result:
+        e = self.experiment
+        rounds = read_lines(self.out / METRICS)
+        scores = e.observer.scores(e.models())
+        write_json(self.out / "clients.json", {"clients": e.setting.clients, **vars(scores)})
+        write_json(self.out / "observed.json", e.system.observe(e.federation))
+        result = summary(e, self.set_up, rounds)
+        write_json(self.out / RESULT, result)
+        return Result(self.out, result, rounds)
+
+
+def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line]) -> dict[str, Any]:
+    """What ``result.json`` holds. Bytes, seconds and refusals are sums over the set-up and all rounds."""
+    config, last, everything = experiment.config, rounds[-1], [set_up, *rounds]
+
+    def total(key: str) -> Counter[str]:
+        counter: Counter[str] = Counter()
+        for line in everything:
+            counter.update(line[key])
+        return counter
+
+    up, down, refused = total("bytes_up"), total("bytes_down"), total("refused")
+    emulated = experiment.crypto == "emulated"
+    fine_tuned = {key: value for key, value in last.items() if key.startswith("fine_tuned_")}
+    return {
+        "system": experiment.system.name,
+        "title": experiment.system.title + (" (emulated cipher)" if emulated else ""),
+        "mode": config.mode,
+        "crypto": experiment.crypto,
+        "emulated": emulated,
+        "seed": config.seed,
+        "rounds": config.rounds,
+        "clients": config.clients,
+        "data": config.data,
+        "partition": config.partition,
+        "model": config.model,
+        "parameters": experiment.model.spec.size,
+        "devices": config.devices,
+        "global_accuracy": last.get("global_accuracy"),
+        "local_accuracy": last.get("local_accuracy"),
+        "global_loss": last.get("global_loss"),
+        "local_loss": last.get("local_loss"),
+        **fine_tuned,
+        "bytes_up": up.total(),
+        "bytes_down": down.total(),
+        "bytes_up_by_role": dict(up),
+        "bytes_down_by_role": dict(down),
+        "seconds": sum(line["seconds"] for line in everything),
+        "observing_seconds": sum(line.get("observing_seconds", 0.0) for line in rounds),
+        "virtual_seconds": last["virtual_seconds"],
+        "refused": refused.total(),
+        "refused_why": dict(refused),
+        "lost": sum(len(line["lost"]) for line in everything),
+        "late": sum(len(line["late"]) for line in everything),
+        "set_up": dict(set_up),
+        "client_role": experiment.federation.parties[experiment.setting.clients[0]].role,
+        "sees": {role: _in_words(sees) for role, sees in experiment.system.views(config.mode).items()},
+        "recording": _recording(experiment),
+        "peak_memory_bytes": peak_memory_bytes(),
+        "version": coterie.__version__,
+    }
+
+
+def _in_words(sees: Sees) -> str:
+    """What a role receives and learns, as one sentence."""
+    return f"Receives {', '.join(kind.__name__ for kind in sees.receives)}. Learns {sees.learns}."
+
+
+def _recording(experiment: Experiment) -> str:
+    transcript = experiment.transport.transcript
+    if transcript is None:
+        return "off"
+    if transcript.stopped_at is not None:
+        return f"stopped in round {transcript.stopped_at}: more than {experiment.config.record_mib} MiB"
+    return "complete"
+
+
+def peak_memory_bytes() -> int | None:
+    """The largest resident size of this process so far, where the system tells it."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,39 @@
+"""Who can open what in a simulation: one X25519 key a party, as the key authority would have certified them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from coterie.crypto.sealing import OpeningKey
+from coterie.protocol.errors import PeerError
+from coterie.protocol.randomness import Randomness
+
+
+class PartySealer:
+    """``coterie.transport.envelope.Sealer``. Keys are the operating system's, or follow the seed in emulated runs."""
+
+    def __init__(self, parties: Iterable[str], randomness: Randomness) -> None:
+        self._keys = {name: OpeningKey.generate(randomness.secrets(name, "sealing").bytes) for name in parties}
+        self._publics = {name: key.public for name, key in self._keys.items()}
+
+    def seal(self, src: str, dst: str, frame: bytes) -> bytes:
+        """Bytes that only ``dst`` can open; raises PeerError for a party without a key."""
+        if dst not in self._publics:
+            raise PeerError(f"{dst!r} has no sealing key")
+        return self._publics[dst].seal(frame, src, dst)
+
+    def open(self, src: str, dst: str, sealed: bytes) -> bytes:
+        """The frame; raises PeerError when it was not sealed by these ends for each other."""
+        if dst not in self._keys:
+            raise PeerError(f"{dst!r} has no sealing key")
+        return self._keys[dst].open(sealed, src, dst)
+
+    def secrets(self) -> dict[str, bytes]:
+        """SECRET: every party's key, for its file of secrets."""
+        return {name: key.to_bytes() for name, key in self._keys.items()}
+
+    def restore(self, secrets: Mapping[str, bytes]) -> None:
+        """Go on with the keys of ``secrets()``; raises PeerError (a DecodeError) for what is none."""
+        for name, data in secrets.items():
+            self._keys[name] = OpeningKey.load(data)
+            self._publics[name] = self._keys[name].public

@@ -1,0 +1,92 @@
+"""Recorded views on disk: what every party received, in order, as a file that grows round by round.
+
+``views.bin`` is a sequence of records, each its length (u32, little end) and a msgpack array: party, role, and the
+fields of ``Seen`` with the message as its frame (None where the hub only relayed). It can hold keys: its mode is 0600.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from coterie.protocol import codec
+from coterie.protocol.errors import DecodeError, UserError
+from coterie.protocol.messages import Message
+from coterie.protocol.system import System
+from coterie.runs.folder import Log
+from coterie.transport.transcript import Seen, Transcript
+
+VIEWS = "views.bin"
+_HEAD = struct.Struct("<I")
+
+
+class _Record(msgspec.Struct, array_like=True):
+    party: str
+    role: str
+    time_s: float
+    round: int
+    src: str
+    dst: str
+    kind: str
+    size: int
+    frame: bytes | None
+
+
+class ViewLog:
+    """Appends to the file what a transcript has taken up since the last time."""
+
+    def __init__(self, path: Path, transcript: Transcript) -> None:
+        self.log = Log(path, 0o600)
+        self.transcript = transcript
+        self._written: dict[str, int] = {}
+
+    def append(self) -> None:
+        """Write what is new; raises RunError when the disk is full."""
+        parts: list[bytes] = []
+        for party, view in self.transcript.views.items():
+            for seen in view.seen[self._written.get(party, 0) :]:
+                frame = None if seen.message is None else codec.encode(seen.message)
+                fields = (seen.time_s, seen.round, seen.src, seen.dst, seen.kind, seen.size, frame)
+                data = msgspec.msgpack.encode(_Record(party, view.role, *fields))
+                parts += [_HEAD.pack(len(data)), data]
+            self._written[party] = len(view.seen)
+        if parts:
+            self.log.append(b"".join(parts))
+
+    def restore(self, length: int, kinds: Iterable[type[Message]]) -> None:
+        """Forget what came after a checkpoint and take up what came before."""
+        self.log.truncate(length)
+        read_views(self.log.path, kinds, self.transcript)
+        self._written = {party: len(view.seen) for party, view in self.transcript.views.items()}
+
+
+def message_kinds(system: System) -> tuple[type[Message], ...]:
+    """Every message type that some party of a system reads, in whatever mode."""
+    views = (system.views(mode) for mode in system.modes)
+    return tuple({kind: None for view in views for sees in view.values() for kind in sees.receives})
+
+
+def read_views(path: Path, kinds: Iterable[type[Message]], into: Transcript | None = None) -> Transcript:
+    """The transcript in a ``views.bin``; raises UserError when it is damaged or of another system."""
+    transcript = into or Transcript(1 << 62)
+    by_name = {kind.__name__: kind for kind in kinds}
+    try:
+        data = memoryview(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}; record views with --record") from None
+    decoder = msgspec.msgpack.Decoder(_Record)
+    at = 0
+    while at < len(data):
+        try:
+            (length,) = _HEAD.unpack_from(data, at)
+            r = decoder.decode(data[at + _HEAD.size : at + _HEAD.size + length])
+            message = None if r.frame is None else codec.decode(r.frame, by_name[r.kind])
+        except (struct.error, msgspec.MsgspecError, DecodeError, KeyError, UnicodeDecodeError) as error:
+            raise UserError(f"{path} is damaged or of another system (byte {at}): {error}") from None
+        seen = Seen(r.time_s, r.round, r.src, r.dst, r.kind, r.size, message)
+        transcript.record(r.party, r.role, seen)
+        at += _HEAD.size + length
+    return transcript

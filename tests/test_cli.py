@@ -1,0 +1,391 @@
+"""The command line: what it does, how it ends, and that every mistake gives one message and leaves nothing behind."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+import coterie
+from coterie.runs.folder import read_lines
+
+TESTS = Path(__file__).parent
+QUICK = ["--clients", "4", "--rounds", "2", "--set", "max_epochs=1", "--quiet"]
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Ended]
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run the command in an empty folder, in this process."""
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    monkeypatch.syspath_prepend(str(TESTS))
+    monkeypatch.delenv("COTERIE_DEBUG", raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+    torch.set_num_threads(1)
+
+    def call(*words: str) -> Ended:
+        from coterie.cli.app import main
+
+        monkeypatch.setattr(sys, "argv", ["coterie", *words])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        captured = capsys.readouterr()
+        code = caught.value.code
+        return Ended(0 if code is None else int(code), captured.out, captured.err)
+
+    return call
+
+
+def written(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+# -- what it does ---------------------------------------------------------------------------------------------------
+
+
+def test_a_run_and_its_repetition_from_its_config(cli: Command) -> None:
+    ended = cli("run", "fedavg", *QUICK, "--seed", "3", "--out", "a")
+    assert (ended.code, ended.err) == (0, "")
+    assert "FedAvg" in ended.out
+    assert "a/report.html" in ended.out
+    assert {"config.toml", "metrics.jsonl", "result.json", "report.html", "checkpoint"} <= written(Path("a"))
+    result = json.loads(Path("a/result.json").read_text())
+    required = {"system", "mode", "crypto", "seed", "rounds", "clients", "data", "partition", "global_accuracy"}
+    required |= {"local_accuracy", "bytes_up", "bytes_down", "seconds", "virtual_seconds", "version"}
+    assert required <= set(result)
+    assert (result["system"], result["crypto"], result["seed"], result["rounds"]) == ("fedavg", "none", 3, 2)
+    assert 0 < result["local_accuracy"] <= 1
+    assert result["version"] == coterie.__version__
+    assert cli("run", "--config", "a/config.toml", "--out", "b", "-q").code == 0
+    again = json.loads(Path("b/result.json").read_text())
+    assert again["global_accuracy"] == result["global_accuracy"]
+    assert Path("a/config.toml").read_text() == Path("b/config.toml").read_text()
+
+
+def test_the_command_line_wins_over_the_file(cli: Command) -> None:
+    Path("run.toml").write_text('system = "ifca"\nclients = 5\nrounds = 9\n[settings]\nmax_epochs = 1\nclusters = 4\n')
+    ended = cli("run", "--config", "run.toml", "--rounds", "1", "--set", "clusters=2", "--out", "a", "-q")
+    assert ended.code == 0
+    text = Path("a/config.toml").read_text()
+    for line in ("rounds = 1", "clients = 5", "clusters = 2", "max_epochs = 1"):
+        assert line in text.splitlines()
+
+
+def test_progress_goes_to_stderr_and_default_folders_count_up(cli: Command) -> None:
+    words = ["run", "fedavg", "--clients", "3", "--rounds", "1", "--set", "max_epochs=1"]
+    ended = cli(*words)
+    assert ended.code == 0
+    assert "1/1" in ended.err
+    assert "Report: runs/fedavg-digits-0-1/report.html" in ended.out
+    assert "fedavg-digits-0-2" in cli(*words).out
+
+
+def test_more_rounds_for_a_finished_run(cli: Command) -> None:
+    assert cli("run", "fedavg", *QUICK, "--out", "a").code == 0
+    assert cli("run", "--resume", "--out", "a", "--rounds", "3", "-q").code == 0
+    assert len(read_lines(Path("a/metrics.jsonl"))) == 3
+
+
+def test_a_comparison(cli: Command) -> None:
+    words = ["compare", "fedavg", "ifca", *QUICK, "--seeds", "2", "--set", "ifca.clusters=2", "--set", "lr=0.2"]
+    ended = cli(*words, "--out", "c")
+    assert ended.code == 0
+    for word in ("FedAvg", "FedAvg + fine-tuning", "IFCA", "±", "c/report.html"):
+        assert word in ended.out
+    table = json.loads(Path("c/compare.json").read_text())
+    assert table["seeds"] == [0, 1]
+    assert [(row["system"], row["fine_tuned"]) for row in table["rows"]] == [
+        ("fedavg", False),
+        ("fedavg", True),
+        ("ifca", False),
+    ]
+    for row in table["rows"]:
+        key = "fine_tuned_local_accuracy" if row["fine_tuned"] else "local_accuracy"
+        values = [json.loads((Path("c") / name / "result.json").read_text())[key] for name in row["runs"]]
+        assert row["local_accuracy"]["mean"] == pytest.approx(np.mean(values))
+        assert row["local_accuracy"]["std"] == pytest.approx(np.std(values, ddof=1))
+    partitions = [Path(f"c/{name}-1/partition.json").read_text() for name in ("fedavg", "ifca")]
+    assert partitions[0] == partitions[1]
+    assert "clusters = 2" in Path("c/ifca-0/config.toml").read_text()
+    before = Path("c/fedavg-0/metrics.jsonl").read_text()
+    Path("c/ifca-1/result.json").unlink()
+    assert cli(*words, "--out", "c", "--resume").code == 0
+    assert Path("c/fedavg-0/metrics.jsonl").read_text() == before
+    assert json.loads(Path("c/compare.json").read_text())["rows"][1] == table["rows"][1]
+
+
+def test_a_report_is_drawn_again(cli: Command) -> None:
+    assert cli("run", "fedavg", *QUICK, "--out", "a").code == 0
+    Path("a/report.html").unlink()
+    ended = cli("report", "a")
+    assert ended.code == 0
+    assert Path("a/report.html").read_text().startswith("<!")
+    assert cli("report", "a", "--out", "b.html").code == 0
+    assert Path("b.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("systems", ["fedavg", "scaffold", "paper", "NeurIPS"]),
+        ("datasets", ["digits", "mnist", "NAME.npz"]),
+        ("models", ["mlp", "cnn"]),
+        ("attacks", ["relink"]),
+        ("reproductions", ["fedcaprivacy/table1"]),
+    ],
+)
+def test_lists(cli: Command, what: str, words: list[str]) -> None:
+    ended = cli("list", what)
+    assert ended.code == 0
+    for word in words:
+        assert word in ended.out
+
+
+def test_help_teaches_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, time; t = time.perf_counter()\n"
+        "from coterie.cli.app import main\n"
+        "sys.argv = ['coterie', '--help']\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'numpy', 'sklearn', 'matplotlib', 'msgspec', 'cryptography'} & set(sys.modules)\n"
+        "print('HEAVY', sorted(heavy))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "HEAVY []" in out
+    assert "coterie run fedcaprivacy" in out
+
+
+@pytest.mark.parametrize("command", ["run", "compare", "reproduce", "report", "list"])
+def test_every_command_has_help_with_examples(cli: Command, command: str) -> None:
+    ended = cli(command, "--help")
+    assert ended.code == 0
+    assert command == "list" or f"coterie {command} " in ended.out
+
+
+def test_the_command_line_has_every_option_of_a_run() -> None:
+    from coterie.cli import comparing, options, running
+    from coterie.runs.config import OPTIONS
+
+    assert set(options.NAMES) == set(OPTIONS)
+    assert set(options.NAMES) <= set(inspect.signature(running.run).parameters)
+    assert set(options.NAMES) - {"system"} <= set(inspect.signature(comparing.compare).parameters)
+
+
+def test_the_version(cli: Command) -> None:
+    assert cli("--version") == Ended(0, f"coterie {coterie.__version__}\n", "")
+
+
+def test_python_m_coterie() -> None:
+    ended = subprocess.run([sys.executable, "-m", "coterie", "--version"], capture_output=True, text=True, check=True)
+    assert ended.stdout == f"coterie {coterie.__version__}\n"
+
+
+# -- mistakes ---------------------------------------------------------------------------------------------------------
+
+NPZ = {"x_train": np.zeros((9, 4)), "y_train": np.arange(9) % 3, "x_test": np.zeros((3, 4)), "y_test": np.arange(3)}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("run", "which system?"),
+        ("run fedavgg", "did you mean 'fedavg'?"),
+        ("run no.such.module:SYSTEM", "module:ATTRIBUTE"),
+        ("run fedavg --data mnits", "unknown data set 'mnits'"),
+        ("run fedavg --data ../etc", "data set '../etc'"),
+        ("run fedavg --model mlpp", "unknown model 'mlpp'"),
+        ("run fedavg --clients 3 --model cnn --data own --data-dir DATA", "needs images"),
+        ("run fedavg --mode hardened", "no mode 'hardened'"),
+        ("run fedavg --crypto fake", "'real' or 'emulated'"),
+        ("run fedavg --devices toaster", "unknown devices 'toaster'"),
+        ("run fedavg --devices none.toml", "none.toml"),
+        ("run fedavg --partition dirichlet", "partition 'dirichlet'"),
+        ("run fedavg --partition labelsets:99", "labelsets:99"),
+        ("run fedavg --clients 2000", "2,000 clients cannot share 1,437 training samples"),
+        ("run fedavg --min-samples 1000", "min_samples"),
+        ("run fedavg --clients 0", "at least 1"),
+        ("run fedavg --rounds -3", "at least 1"),
+        ("run fedavg --seed -1", "at least 0"),
+        ("run fedavg --set lrr=1", "did you mean 'lr'?"),
+        ("run fedavg --set lr", "key=value"),
+        ("run fedavg --set lr=fast", "a number"),
+        ("run fedavg --set lr=-1", "lr"),
+        ("run fedavg --set lr=1 --set lr=2", "twice"),
+        ("run fedavg --precision fp8", "'fp32'"),
+        ("run fedavg --config none.toml", "cannot read the config"),
+        ("run --config BAD", "unknown option 'round'; did you mean 'rounds'?"),
+        ("run fedavg --data broken --data-dir DATA", "broken"),
+        ("run --resume", "--out"),
+        ("run --resume --out nowhere", "no run to resume"),
+        ("run fedavg --resume", "--out"),
+        ("run fedavg --out FILE", "is a file"),
+        ("run fedavg --out FULL", "not empty"),
+        ("run fedavg --out /proc/nowhere/run", "cannot create"),
+        ("run fedavg --out UNDER", "cannot create"),
+        ("compare", "different systems"),
+        ("compare fedavg fedavg", "each once"),
+        ("compare fedavg ifcaa", "did you mean 'ifca'?"),
+        ("compare fedavg ifca --seeds 0", "--seeds"),
+        ("compare fedavg ifca --set clusterz=3", "did you mean 'clusters'?"),
+        ("compare fedavg ifca --set fedavg.clusters=3", "fedavg.clusters"),
+        ("compare fedavg ifca --set fedprox.mu=3", "fedprox"),
+        ("compare fedavg ifca --mode hardened", "hardened"),
+        ("compare fedavg ifca --set clusters=x", "setting of ifca 'clusters'"),
+        ("compare fedavg ifca --clients 2000", "cannot share"),
+        ("compare fedavg --out FULL", "not empty"),
+        ("compare fedavg --resume", "--out"),
+        ("report nowhere", "nowhere"),
+        ("report FULL", "no run"),
+        ("report FULL nowhere", "--out"),
+        ("reproduce", "--list"),
+        ("reproduce fedcaprivacy/table9", "fedcaprivacy/table1"),
+    ],
+)
+def test_a_mistake_ends_with_2_one_message_and_nothing_written(
+    cli: Command, tmp_path: Path, words: str, says: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("")
+    (tmp_path / "bad.toml").write_text('system = "fedavg"\nround = 3\n')
+    (tmp_path / "data").mkdir()
+    np.savez(tmp_path / "data" / "own.npz", **NPZ)
+    (tmp_path / "data" / "broken.npz").write_bytes(b"PK\x03\x04 not quite")
+    places = {"FILE": "file", "UNDER": "file/run", "FULL": "full", "BAD": "bad.toml", "DATA": "data"}
+    before = written(tmp_path)
+    ended = cli(*(str(tmp_path / places[word]) if word in places else word for word in words.split()))
+    assert ended.code == 2
+    assert says in ended.err
+    assert ended.err.count("Error") == 1
+    assert "Traceback" not in ended.err + ended.out
+    assert ended.out == ""
+    assert written(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "words", ["run fedavg --nonsense", "run fedavg --rounds many", "frobnicate", "list everything"]
+)
+def test_wrong_usage_ends_with_2(cli: Command, words: str) -> None:
+    ended = cli(*words.split())
+    assert ended.code == 2
+    assert "Traceback" not in ended.err
+    assert written(Path()) == set()
+
+
+def test_a_run_that_is_finished_or_unfinished_is_not_overwritten(cli: Command) -> None:
+    assert cli("run", "fedavg", *QUICK, "--out", "a").code == 0
+    ended = cli("run", "fedavg", *QUICK, "--out", "a")
+    assert (ended.code, "finished run" in ended.err) == (2, True)
+    ended = cli("run", "--resume", "--out", "a", "--seed", "9")
+    assert (ended.code, "seed: 0, now 9" in ended.err) == (2, True)
+    checkpoint = Path("a/checkpoint/checkpoint.bin")
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-1])
+    ended = cli("run", "--resume", "--out", "a", "--rounds", "3")
+    assert (ended.code, "damaged" in ended.err) == (2, True)
+
+
+def test_a_run_that_fails_ends_with_1(cli: Command) -> None:
+    ended = cli("run", "fedavg", *QUICK, "--set", "lr=1e30", "--set", "weight_decay=1", "--out", "a")
+    assert ended.code == 1
+    assert "diverged" in ended.err
+    assert ended.err.count("Error") == 1
+    assert not Path("a").exists()
+
+
+def test_a_bug_is_reported_as_one(cli: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr("coterie.runs.runner.build", broken)
+    ended = cli("run", "fedavg")
+    assert (ended.code, ended.err.count("Error: "), "Traceback" in ended.err) == (1, 2, False)
+    assert ended.err.splitlines()[-1].startswith("Error: unexpected ZeroDivisionError: oops")
+    assert "COTERIE_DEBUG=1" in ended.err
+    monkeypatch.setenv("COTERIE_DEBUG", "1")
+    assert "Traceback" in cli("run", "fedavg").err
+
+
+# -- ends from outside ------------------------------------------------------------------------------------------------
+
+
+def outside(code: str, **environment: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1", "COLUMNS": "300", **environment}
+    return subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, env=environment)
+
+
+MAIN = "import sys; from coterie.cli.app import main; sys.argv = ['coterie', *{words!r}]; main()"
+
+
+def test_control_c_says_how_to_go_on(cli: Command, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = ["run", "toy_federation:SYSTEM", "--clients", "4", "--rounds", "3", "--out", str(out), "-q"]
+    process = outside(MAIN.format(words=words), COTERIE_TOY_SLEEP_S="0.5")
+    deadline = time.monotonic() + 60
+    metrics = out / "metrics.jsonl"
+    while not (metrics.exists() and metrics.read_bytes()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert "interrupted" in err
+    assert f"coterie run --resume --out {out}" in err
+    ended = cli("run", "--resume", "--out", str(out), "-q")
+    assert ended.code == 0
+    assert [line["round"] for line in read_lines(metrics)] == [1, 2, 3]
+
+
+def test_control_c_in_a_comparison(cli: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    from coterie.runs import Interrupted, comparison
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise Interrupted(Path("c/fedavg-0"), 2)
+
+    monkeypatch.setattr(comparison, "run", interrupted)
+    ended = cli("compare", "fedavg", *QUICK, "--out", "c")
+    assert ended.code == 130
+    assert "2 rounds kept: continue with  the same coterie compare, with --resume --out c" in ended.err
+
+
+def test_a_disk_that_takes_no_more_keeps_what_was_finished(cli: Command, tmp_path: Path) -> None:
+    """A limit on the size of files stands for the full disk: the system refuses the write."""
+    out = tmp_path / "run"
+    words = ["run", "fedavg", "--clients", "3", "--rounds", "16", "--set", "max_epochs=1", "--checkpoint-every", "1"]
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (16000, 16000)); "
+    process = outside(limit + MAIN.format(words=[*words, "--out", str(out), "-q"]))
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert err.count("Error") == 1
+    assert "Traceback" not in err
+    assert "cannot write" in err
+    assert "metrics.jsonl: File too large" in err
+    assert "--resume goes on there" in err
+    kept = len(read_lines(out / "metrics.jsonl"))
+    assert 1 <= kept < 16
+    assert cli("run", "--resume", "--out", str(out), "-q").code == 0
+    assert cli(*words, "--out", "undisturbed", "-q").code == 0
+    for a, b in zip(read_lines(out / "metrics.jsonl"), read_lines(Path("undisturbed/metrics.jsonl")), strict=True):
+        assert a["global_loss"] == b["global_loss"]

@@ -1,0 +1,160 @@
+"""Devices as links, sealing between parties, recorded views, and who trains how long."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coterie.devices.profiles import SERVER, Profile, fleet
+from coterie.protocol.errors import PeerError, UserError
+from coterie.protocol.party import Cost
+from coterie.protocol.randomness import Randomness
+from coterie.protocols.local_training import LocalTraining, local_epochs
+from coterie.runs import RunConfig, build, registry
+from coterie.runs.experiment import epochs_of
+from coterie.runs.links import FleetLinks
+from coterie.runs.sealer import PartySealer
+from coterie.runs.views import ViewLog, message_kinds, read_views
+from coterie.transport.transcript import Transcript
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+SLOW = Profile("slow", 2e9, 1e3, 4e3, latency_s=0.5, crypto_speed=0.25, availability=0.7, dropout=0.2)
+
+
+def test_seconds_follow_from_the_profile() -> None:
+    links = FleetLinks({"client/0": SLOW}, seed=0)
+    assert links.down_s("client/0", 8000) == 0.5 + 2
+    assert links.up_s("client/0", 8000) == 0.5 + 8
+    assert links.work_s("client/0", Cost(samples=100, flops_per_sample=4e7, crypto_s=3)) == pytest.approx(2 + 12)
+    assert links.up_s("helper", 125_000_000) == pytest.approx(SERVER.latency_s + 1)
+    assert links.work_s("helper", Cost(crypto_s=3)) == 3
+
+
+def test_fates_are_drawn_once_a_round_with_the_profile_s_chances() -> None:
+    links = FleetLinks({"client/0": SLOW}, seed=1)
+    fates = [links.fate("client/0", r, request=1) for r in range(1, 4001)]
+    assert fates == [links.fate("client/0", r, request=77) for r in range(1, 4001)]
+    assert fates == [FleetLinks({"client/0": SLOW}, seed=1).fate("client/0", r, 5) for r in range(1, 4001)]
+    assert fates != [FleetLinks({"client/0": SLOW}, seed=2).fate("client/0", r, 5) for r in range(1, 4001)]
+    shares = {fate: fates.count(fate) / 4000 for fate in ("offline", "dropped", "ok")}
+    assert shares["offline"] == pytest.approx(0.3, abs=0.03)  # 4 standard deviations
+    assert shares["dropped"] == pytest.approx(0.7 * 0.2, abs=0.025)
+    assert links.fate("client/0", 0, 1) == "ok"
+    assert {links.fate("helper", r, 1) for r in range(100)} == {"ok"}
+
+
+def test_only_the_two_ends_can_open() -> None:
+    sealer = PartySealer(["a", "b", "c"], Randomness(0, emulated=False))
+    sealed = sealer.seal("a", "b", b"hello")
+    assert b"hello" not in sealed
+    assert sealer.open("a", "b", sealed) == b"hello"
+    for src, dst, data in (("a", "c", sealed), ("c", "b", sealed), ("a", "b", sealed[:-1]), ("a", "b", b"")):
+        with pytest.raises(PeerError):
+            sealer.open(src, dst, data)
+    for call in (lambda: sealer.seal("a", "x", b""), lambda: sealer.open("a", "x", sealed)):
+        with pytest.raises(PeerError, match="'x' has no sealing key"):
+            call()
+
+
+def test_sealing_keys_follow_the_seed_in_emulated_runs_only() -> None:
+    names = ["a", "b"]
+    emulated = [PartySealer(names, Randomness(seed, emulated=True)).secrets() for seed in (0, 0, 1)]
+    assert emulated[0] == emulated[1] != emulated[2]
+    assert emulated[0]["a"] != emulated[0]["b"]
+    first, second = (PartySealer(names, Randomness(0, emulated=False)) for _ in range(2))
+    assert first.secrets() != second.secrets()
+    sealed = first.seal("a", "b", b"x")
+    with pytest.raises(PeerError):
+        second.open("a", "b", sealed)
+    second.restore(first.secrets())
+    assert second.open("a", "b", sealed) == b"x"
+    with pytest.raises(PeerError):
+        second.restore({"a": b"short"})
+
+
+def test_epochs_are_the_fleet_s_where_it_has_budgets() -> None:
+    names = [f"client/{i}" for i in range(30)]
+    config = LocalTraining(max_epochs=10)
+    plain = dict(zip(names, fleet("uniform", 30, 0), strict=True))
+    assert epochs_of(plain, config, 4) == local_epochs(names, config, 4)
+    paper = dict(zip(names, fleet("paper", 30, 0), strict=True))
+    epochs = epochs_of(paper, config, 4)
+    assert epochs == {name: max(1, round(10 * profile.budget)) for name, profile in paper.items()}
+    assert 2 <= min(epochs.values()) < max(epochs.values()) <= 10
+
+
+def test_a_build_is_a_pure_function_of_its_config() -> None:
+    config = RunConfig("fedavg", clients=5)
+    a, b = build(config), build(config)
+    assert a.fingerprint == b.fingerprint
+    assert build(dataclasses.replace(config, seed=1)).fingerprint != a.fingerprint
+    assert a.label_counts.shape == (5, 10)
+    assert a.label_counts.sum(axis=1).tolist() == list(a.setting.samples.values())
+    starts = a.setting.initials(3)
+    np.testing.assert_array_equal(starts[0], a.setting.initial)
+    assert not np.array_equal(starts[0], starts[1])
+    assert a.crypto == "none"
+
+
+def test_views_come_back_from_disk(tmp_path: Path) -> None:
+    import toy_federation
+
+    registry.register(toy_federation.SYSTEM)
+    experiment = build(RunConfig("toy", clients=4, rounds=2, record=True))
+    transcript = experiment.transport.transcript
+    assert transcript is not None
+    log = ViewLog(tmp_path / "views.bin", transcript)
+    for r in (1, 2):
+        experiment.round(r)
+        log.append()
+    kinds = message_kinds(experiment.system)
+    assert set(kinds) == {toy_federation.Train, toy_federation.Update, toy_federation.Hint}
+    back = read_views(tmp_path / "views.bin", kinds)
+    assert set(back.views) == set(transcript.views)
+    for party, view in transcript.views.items():
+        other = back.views[party]
+        assert (other.role, len(other.seen)) == (view.role, len(view.seen))
+        for a, b in zip(view.seen, other.seen, strict=True):
+            assert (a.time_s, a.round, a.src, a.dst, a.kind, a.size) == (
+                b.time_s,
+                b.round,
+                b.src,
+                b.dst,
+                b.kind,
+                b.size,
+            )
+            assert (a.message is None) == (b.message is None)
+            if isinstance(a.message, toy_federation.Update):
+                assert isinstance(b.message, toy_federation.Update)
+                np.testing.assert_array_equal(a.message.weights, b.message.weights)
+    relayed = [s for s in back.views["hub"].seen if s.kind == "Hint"]
+    assert relayed
+    assert all(seen.message is None for seen in relayed)
+
+
+def test_views_that_are_damaged_or_of_another_system(tmp_path: Path) -> None:
+    import toy_federation
+
+    registry.register(toy_federation.SYSTEM)
+    experiment = build(RunConfig("toy", clients=3, rounds=1, record=True))
+    assert experiment.transport.transcript is not None
+    log = ViewLog(tmp_path / "views.bin", experiment.transport.transcript)
+    experiment.round(1)
+    log.append()
+    data = (tmp_path / "views.bin").read_bytes()
+    kinds = message_kinds(experiment.system)
+    bad = tmp_path / "bad.bin"
+    for cut in (1, 3, 50, len(data) - 1):
+        bad.write_bytes(data[:cut])
+        with pytest.raises(UserError, match=r"bad\.bin is damaged"):
+            read_views(bad, kinds)
+    with pytest.raises(UserError, match="of another system"):
+        read_views(tmp_path / "views.bin", kinds[:0])
+    with pytest.raises(UserError, match="--record"):
+        read_views(tmp_path / "none.bin", kinds)
+    assert isinstance(read_views(tmp_path / "views.bin", kinds, Transcript(1 << 30)), Transcript)
