@@ -1,0 +1,297 @@
+"""The report: one self-contained HTML file about one run, or about several side by side."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from coterie import __version__
+from coterie.protocol.errors import RunError, UserError
+from coterie.report import clusters, comparison, comparison_plots, plots, words
+from coterie.report.figure import colour
+from coterie.report.load import Run, find, load
+
+_ROUND = re.compile(r" of round \d+")
+_SHOWN = 20  # rows of a list of mishaps
+_TEMPLATES = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(Path(__file__).parent),
+    autoescape=True,  # names, settings and words in a run folder are other people's
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_TEMPLATES.filters |= {
+    "percent": words.percent,
+    "size": words.size,
+    "duration": words.duration,
+    "number": words.number,
+    "plural": words.plural,
+}
+
+
+def render(folders: Sequence[Path], out: Path | None = None) -> Path:
+    """Draw the report of one run, or the comparison of several, as one self-contained HTML file; gives its path.
+
+    folders: run folders, or folders that hold run folders (as a comparison does). out: the file to write; without it
+    ``report.html`` in the one folder that was named, or in the folder that holds all that were named.
+
+    Raises UserError for a folder without runs, or a file of a run that is missing, corrupt or foreign; RunError where
+    the report cannot be written.
+    """
+    folders = [Path(folder) for folder in folders]
+    runs = [load(folder) for folder in find(folders)]
+    target = Path(out) if out is not None else _home(folders) / "report.html"
+    if not target.parent.is_dir():
+        raise UserError(f"{target.parent}: no such folder to write the report to; create it or name another")
+    page = run_page(runs[0]) if len(runs) == 1 else comparison_page(runs)
+    _write(target, page)
+    return target
+
+
+def run_page(run: Run) -> str:
+    """The page of one run."""
+    return _TEMPLATES.get_template("template.html").render(
+        title=f"{run.result.name} on {run.result.data}", run=_run_view(run, "run"), comparison=None, version=__version__
+    )
+
+
+def comparison_page(runs: Sequence[Run]) -> str:
+    """The page of several runs: all of them in one picture and one table, then each by itself."""
+    groups = comparison.group(runs)
+    names = list(dict.fromkeys(run.result.name for run in runs))
+    view = {
+        "heading": " and ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} and {names[-1]}",
+        "groups": groups,
+        "runs": [
+            _run_view(run, f"run{number}") | {"label": next(found.label for found in groups if run in found.runs)}
+            for number, run in enumerate(runs)
+        ],
+        "differing": comparison.differing_work(runs),
+        "emulated": sorted({run.result.name for run in runs if run.result.crypto == "emulated"}),
+        "first": runs[0].result,
+        "table": _table(groups),
+        "repeated": any(len(found.runs) > 1 for found in groups),
+        "tuned": any(
+            plots.points(run.rounds, field)[0] for run in runs for field in _NAMES if field.startswith("fine")
+        ),
+        "accuracies": comparison_plots.accuracies("accuracies", groups),
+        "costs": comparison_plots.costs("costs", groups) if comparison_plots.counted(groups) else None,
+    }
+    return _TEMPLATES.get_template("template.html").render(
+        title=f"Comparison: {view['heading']}", run=None, comparison=view, version=__version__
+    )
+
+
+def _home(folders: Sequence[Path]) -> Path:
+    if len(folders) == 1:
+        return folders[0]
+    parents = {folder.resolve().parent for folder in folders}
+    if len(parents) > 1:
+        raise UserError("the runs lie in different folders; say where the report of all of them should go")
+    return parents.pop()
+
+
+def _write(target: Path, page: str) -> None:
+    """Whole or not at all: a report that was there before survives a full disk."""
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        try:
+            draft.write_text(page, encoding="utf-8", errors="replace", newline="\n")
+            os.replace(draft, target)
+        finally:
+            draft.unlink(missing_ok=True)
+    except OSError as error:
+        raise RunError(
+            f"{target}: the report cannot be written ({error.strerror}); make room or name another"
+        ) from None
+
+
+def _run_view(run: Run, key: str) -> dict[str, Any]:
+    """Everything that the template shows of a run; figures and tables that it has nothing for are None or empty."""
+    members = clusters.final_members(run)
+    order = clusters.order(members) if members else tuple(range(run.result.clients))
+    history = clusters.history(run)
+    lines = run.rounds
+    evaluated = {field for field in _ACCURACIES + _LOSSES if any(getattr(line, field) is not None for line in lines)}
+    sized = any(line.notes.clusters and line.notes.clusters.sizes for line in lines)
+    timed = any(line.bytes_up or line.phase_seconds for line in lines)
+    counts = run.partition.label_counts
+    figures = {
+        "accuracy": plots.accuracy(f"{key}-accuracy", run) if evaluated.intersection(_ACCURACIES) else None,
+        "loss": plots.loss(f"{key}-loss", run) if evaluated.intersection(_LOSSES) else None,
+        "membership": plots.membership(f"{key}-membership", history) if history else None,
+        "sizes": plots.sizes(f"{key}-sizes", lines) if sized and not history else None,
+        "affinity": plots.affinity(f"{key}-affinity", run.observed.affinity, order, members)
+        if run.observed.affinity
+        else None,
+        "classes": plots.classes(f"{key}-classes", run.partition, order, members) if counts and counts[0] else None,
+        "per_round": plots.per_round(f"{key}-per-round", run) if timed else None,
+    }
+    return {
+        "key": key,
+        "folder": run.folder.name,
+        "result": run.result,
+        "figures": figures,
+        "rounds": len(lines),
+        "ends": _ends(run),
+        "traffic": per_client_and_round(run),
+        "history": history,
+        "clusters": _clusters(run, members) if members else [],
+        "events": clusters.events(run),
+        "listed": words.listed,
+        "epochs": run.partition.epochs,
+        "samples": run.partition.samples,
+        "bytes_by_role": _paired(run.total("bytes_up"), run.total("bytes_down")),
+        "bytes_by_message": _barred(run.total("message_bytes")),
+        "seconds_by_work": _barred(run.total("phase_seconds")),
+        "virtual_seconds_by_message": _barred(run.total("phase_virtual_seconds")),
+        "mishaps": _mishaps(run),
+        "participants": [line.notes.participants for line in lines if line.notes.participants is not None],
+        "config": run.config_text,
+    }
+
+
+_NAMES = {
+    "global_accuracy": "global accuracy",
+    "local_accuracy": "local accuracy",
+    "fine_tuned_global_accuracy": "global, fine-tuned",
+    "fine_tuned_local_accuracy": "local, fine-tuned",
+}
+_ACCURACIES = list(_NAMES)
+_LOSSES = ["global_loss", "local_loss"]
+
+
+def per_client_and_round(run: Run) -> tuple[float | None, float | None]:
+    """Bytes that a client sent and received, mean over clients and rounds (set-up apart); None where not counted."""
+
+    def mean(field: str) -> float | None:
+        moved = run.client_bytes(field)
+        return None if moved is None else sum(moved) / len(moved)
+
+    return mean("bytes_up"), mean("bytes_down")
+
+
+def _ends(run: Run) -> list[dict[str, Any]]:
+    """Where each accuracy started, its best, where it ended, and the worst and best off client there."""
+    rows = []
+    for field, name in _NAMES.items():
+        _, values = plots.points(run.rounds, field)
+        bands = [band for line in run.rounds if (band := getattr(line.bands, field, None)) is not None]
+        worst, best = (bands[-1][0], bands[-1][4]) if bands else (None, None)
+        if values:
+            rows.append({"name": name, "cells": [values[0], max(values), values[-1], worst, best]})
+    return rows
+
+
+def _clusters(run: Run, members: clusters.Sets) -> list[dict[str, Any]]:
+    """The clusters at the end: who is in them, and which classes those hold most of."""
+    rows = []
+    for number in sorted(frozenset().union(*members)):
+        inside = [client for client, own in enumerate(members) if number in own]
+        counts = run.partition.label_counts
+        held = [sum(column) for column in zip(*(counts[client] for client in inside), strict=True)] if counts else []
+        largest = sorted((label for label, n in enumerate(held) if n), key=lambda label: -held[label])[:3]
+        rows.append(
+            {
+                "number": number,
+                "colour": colour(number),
+                "clients": inside,
+                "classes": [(label, held[label] / sum(held)) for label in largest],
+            }
+        )
+    return rows
+
+
+def _barred(totals: Mapping[str, float]) -> list[dict[str, Any]]:
+    most = max(totals.values(), default=0) or 1
+    whole = sum(totals.values()) or 1
+    return [{"name": n, "value": v, "share": v / whole, "width": 100 * v / most} for n, v in totals.items() if v]
+
+
+def _paired(first: Mapping[str, float], second: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Two columns of numbers with bars, each column by its own largest, rows by the first column."""
+    most = [max(column.values(), default=0) or 1 for column in (first, second)]
+    names = sorted({*first, *second}, key=lambda n: (-first.get(n, 0), -second.get(n, 0), n))
+    return [
+        {
+            "name": name,
+            "values": [column.get(name) for column in (first, second)],
+            "widths": [100 * column.get(name, 0) / top for column, top in zip((first, second), most, strict=True)],
+        }
+        for name in names
+    ]
+
+
+def _mishaps(run: Run) -> list[dict[str, Any]]:
+    """Late, lost and refused: what, how often, and how many rows were left out."""
+    late = Counter(name for part in run.costs for name in part.late)
+    lost = Counter(f"{_ROUND.sub('', what)}: {why}" for part in run.costs for what, why in part.lost.items())
+    refused = Counter({key: int(count) for key, count in run.total("refused").items()})
+    kinds = [("Late", "clients that missed a deadline", late), ("Lost", "messages that never arrived in time", lost)]
+    kinds.append(("Refused", "messages that their receiver could not accept", refused))
+    return [
+        {
+            "kind": kind,
+            "meaning": meaning,
+            "total": sum(counts.values()),
+            "rows": counts.most_common(_SHOWN),
+            "more": max(len(counts) - _SHOWN, 0),
+        }
+        for kind, meaning, counts in kinds
+        if counts
+    ]
+
+
+def _table(groups: Sequence[comparison.Group]) -> dict[str, Any]:
+    """The rows of a comparison; the best mean of each accuracy, fine-tuned or not, is marked."""
+    every = [{f: found.value(partial(_value, field=f)) for f in _COLUMNS} for found in groups]
+    fields = [f for f in _COLUMNS if any(row[f] for row in every)]
+    targets = {f: comparison.common_target(groups, f) for f in plots.EXPLAINED}
+    cells = [{f: row[f] for f in fields} for row in every]
+    best: dict[str, float | None] = {}
+    for field in plots.EXPLAINED:
+        rivals = (field, f"fine_tuned_{field}")  # fine-tuning is what a clustered method has to beat
+        means = [cell[0] for row in cells for f in rivals if (cell := row.get(f))]
+        best |= dict.fromkeys(rivals, max(means) if len(means) > 1 else None)
+    return {
+        "columns": [(f, _COLUMNS[f], "percent" if f in _ACCURACIES else _UNITS[f]) for f in fields],
+        "targets": {f: target for f, target in targets.items() if target is not None},
+        "best": best,
+        "rows": [
+            {
+                "group": found,
+                "colour": colour(number),
+                "crypto": found.runs[0].result.crypto,
+                "cells": row,
+                "reached": {f: found.rounds_to(f, t) for f, t in targets.items() if t is not None},
+            }
+            for number, (found, row) in enumerate(zip(groups, cells, strict=True))
+        ],
+    }
+
+
+_COLUMNS = {
+    **_NAMES,
+    "sent": "sent",
+    "received": "received",
+    "seconds": "real time",
+    "virtual_seconds": "virtual time",
+}
+_UNITS = {"sent": "size", "received": "size", "seconds": "duration", "virtual_seconds": "duration"}
+
+
+def _value(run: Run, field: str) -> float | None:
+    if field in ("sent", "received"):
+        return per_client_and_round(run)[field == "received"]
+    value: float | None = getattr(run.result, field)
+    if value is None and field.startswith("fine_tuned"):
+        tuned = plots.points(run.rounds, field)[1]
+        return tuned[-1] if tuned else None
+    return value

@@ -1,0 +1,325 @@
+"""Read what a run left in its folder, checked, so that everything behind this file can trust it.
+
+``config.toml``, ``metrics.jsonl`` and ``result.json`` must be there; ``partition.json`` and ``observed.json`` may be
+missing. Keys that a system does not have are simply absent; a key that is there must have the right type.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+
+from coterie.protocol.errors import UserError
+
+Share = Annotated[float, msgspec.Meta(ge=0, le=1 + 1e-6)]  # a mean of float32 shares may exceed 1 by rounding
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+Band = tuple[Share, Share, Share, Share, Share]  # min, lower quartile, median, upper quartile, max over the clients
+LossBand = tuple[float | None, float | None, float | None, float | None, float | None]
+Members = tuple[tuple[Count, ...] | None, ...]  # of each client, the clusters that it is in
+Matrix = tuple[tuple[float | None, ...], ...]
+
+RESULT, METRICS, CONFIG, PARTITION, OBSERVED = (
+    "result.json",
+    "metrics.jsonl",
+    "config.toml",
+    "partition.json",
+    "observed.json",
+)
+COMPARE = "compare.json"
+EMULATED = " (emulated cipher)"
+_FIT = "/Fit"
+_DEPTH = 3  # levels of folders below a comparison in which runs are looked for
+
+
+class Sizes(msgspec.Struct, frozen=True):
+    """How many clients each cluster has."""
+
+    sizes: tuple[Seconds, ...] | None = None
+
+
+class Notes(msgspec.Struct, frozen=True):
+    """What a system noted of a round; every note may be missing."""
+
+    clustered: bool | None = None
+    clusters: Sizes | None = None
+    membership: Members | None = None
+    participants: Count | None = None
+
+
+class Bands(msgspec.Struct, frozen=True):
+    """Spreads over the clients."""
+
+    global_accuracy: Band | None = None
+    local_accuracy: Band | None = None
+    global_loss: LossBand | None = None
+    local_loss: LossBand | None = None
+
+
+class Costs(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stretch of a run cost and what went wrong in it, by role, ``"role/work"`` or message."""
+
+    bytes_up: dict[str, Count] = {}
+    bytes_down: dict[str, Count] = {}
+    message_bytes: dict[str, Count] = {}
+    phase_seconds: dict[str, Seconds] = {}
+    phase_virtual_seconds: dict[str, Seconds] = {}
+    virtual_seconds: Seconds | None = None
+    refused: dict[str, Count] = {}
+    lost: dict[str, str] = {}
+    late: tuple[str, ...] = ()
+
+
+class Round(Costs, frozen=True, kw_only=True):
+    """One line of ``metrics.jsonl``. Accuracies are fractions; None where this round was not evaluated."""
+
+    round: Count
+    global_accuracy: Share | None = None
+    local_accuracy: Share | None = None
+    global_loss: float | None = None
+    local_loss: float | None = None
+    fine_tuned_global_accuracy: Share | None = None
+    fine_tuned_local_accuracy: Share | None = None
+    bands: Bands = Bands()
+    notes: Notes = Notes()
+
+
+class Result(msgspec.Struct, frozen=True):
+    """``result.json``. Bytes are those of all roles; set_up is what came before the first round."""
+
+    system: str
+    crypto: Literal["real", "emulated", "none"]
+    seed: int
+    rounds: Count
+    clients: Annotated[int, msgspec.Meta(ge=1)]
+    data: str
+    partition: str
+    global_accuracy: Share | None
+    local_accuracy: Share | None
+    bytes_up: Count
+    bytes_down: Count
+    seconds: Seconds
+    virtual_seconds: Seconds | None
+    version: str
+    title: str | None = None
+    mode: str | None = None
+    model: str | None = None
+    fine_tuned_global_accuracy: Share | None = None
+    fine_tuned_local_accuracy: Share | None = None
+    client_role: str | None = None
+    sees: dict[str, str] = {}
+    set_up: Costs = Costs()
+
+    @property
+    def name(self) -> str:
+        """The system's name for people; a badge beside it tells whether the cipher was emulated."""
+        return (self.title or self.system).removesuffix(EMULATED)
+
+
+class Partition(msgspec.Struct, frozen=True):
+    """``partition.json``: label_counts (clients, classes), training samples and local epochs of each client."""
+
+    label_counts: tuple[tuple[Count, ...], ...] | None = None
+    samples: tuple[Count, ...] | None = None
+    epochs: tuple[Seconds, ...] | None = None
+
+
+class Observed(msgspec.Struct, frozen=True):
+    """``observed.json``: affinity (clients, clients), membership of each client, at the end of the run."""
+
+    affinity: Matrix | None = None
+    membership: Members | None = None
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A row of ``compare.json``: folders of a method's runs."""
+
+    runs: tuple[str, ...] = ()
+
+
+class Compared(msgspec.Struct, frozen=True):
+    """``compare.json``, of which only the order of the methods is read: the numbers are the runs' own."""
+
+    rows: tuple[Row, ...] = ()
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder, read and checked."""
+
+    folder: Path
+    result: Result
+    rounds: tuple[Round, ...]
+    config: Mapping[str, Any]
+    config_text: str
+    partition: Partition
+    observed: Observed
+
+    @property
+    def costs(self) -> tuple[Costs, ...]:
+        """The set-up and all rounds."""
+        return (self.result.set_up, *self.rounds)
+
+    @property
+    def client_role(self) -> str:
+        """The role of the clients: as told, else the one that trains (only clients have data to fit)."""
+        fitting = [key.removesuffix(_FIT) for key in self.total("phase_seconds") if key.endswith(_FIT)]
+        return self.result.client_role or (fitting[0] if fitting else "client")
+
+    def client_bytes(self, field: str) -> list[float] | None:
+        """Bytes that a client moved in each round (``"bytes_up"``, ``"bytes_down"``), mean over the clients.
+
+        None where no round counted any for the clients' role.
+        """
+        counted = [getattr(line, field).get(self.client_role) for line in self.rounds]
+        return [(n or 0) / self.result.clients for n in counted] if any(n is not None for n in counted) else None
+
+    def total(self, field: str) -> dict[str, float]:
+        """Sum over set-up and rounds of a mapping (``"bytes_up"``, ``"phase_seconds"``, ...), largest first."""
+        totals: Counter[str] = Counter()
+        for part in self.costs:
+            totals.update(getattr(part, field))
+        return dict(sorted(totals.items(), key=lambda item: (-item[1], item[0])))
+
+
+def find(folders: Sequence[Path]) -> list[Path]:
+    """The run folders among ``folders`` and below them, in a stable order, each once.
+
+    Raises UserError where a folder does not exist or holds no run.
+    """
+    if not folders:
+        raise UserError("no folder to report on; name a run's folder or a comparison's")
+    found: list[Path] = []
+    for folder in folders:
+        folder = Path(folder)
+        if not folder.is_dir():
+            raise UserError(f"{folder}: no such folder; name a folder that `coterie run` or `coterie compare` wrote")
+        below = _below(folder, _DEPTH)
+        if not below:
+            raise UserError(
+                f"{folder}: no run in it ({RESULT}, {METRICS} and {CONFIG} are missing); "
+                "name a folder that `coterie run` or `coterie compare` wrote"
+            )
+        found += [run for run in below if run.resolve() not in {known.resolve() for known in found}]
+    return found
+
+
+def load(folder: Path) -> Run:
+    """Read one run folder; UserError says which file is missing or wrong, where in it, and what to do."""
+    result = _json(folder / RESULT, Result)
+    text = _text(folder / CONFIG)
+    try:
+        config = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{folder / CONFIG}: not valid TOML ({error}); restore the file or run again") from None
+    partition = _json(folder / PARTITION, Partition) if (folder / PARTITION).exists() else Partition()
+    observed = _json(folder / OBSERVED, Observed) if (folder / OBSERVED).exists() else Observed()
+    run = Run(folder, result, _metrics(folder / METRICS), config, text, partition, observed)
+    _check_shapes(run)
+    return run
+
+
+def _below(folder: Path, depth: int) -> list[Path]:
+    if any((folder / name).is_file() for name in (RESULT, METRICS, CONFIG)):
+        return [folder]
+    if depth == 0:
+        return []
+    order = _told_order(folder / COMPARE)
+    children = [child for child in folder.iterdir() if child.is_dir() and not child.name.startswith(".")]
+    children.sort(key=lambda child: (order.get(child.name, len(order)), child.name))
+    return [run for child in children for run in _below(child, depth - 1)]
+
+
+def _told_order(path: Path) -> dict[str, int]:
+    """The order in which a comparison's methods were named; empty where nobody wrote it down."""
+    rows = _json(path, Compared).rows if path.is_file() else ()
+    return {name: place for place, name in enumerate(dict.fromkeys(name for row in rows for name in row.runs))}
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        unfinished = "the run has not finished (continue it with --resume) or " if path.name == RESULT else ""
+        raise UserError(f"{path}: missing; {unfinished}this is not a run's folder") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not text in UTF-8 ({error.reason}, byte {error.start}); run again") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); check the file and its permissions") from None
+
+
+T = TypeVar("T")
+
+
+def _parse(text: str, kind: type[T], where: str) -> T:
+    """JSON text -> kind. A number that is not finite (a diverged loss) counts as not measured."""
+    try:
+        return msgspec.convert(json.loads(text, parse_constant=lambda _: None, parse_float=_finite), kind)
+    except json.JSONDecodeError as error:
+        at = f"column {error.colno}" if error.lineno == 1 else f"line {error.lineno}, column {error.colno}"
+        raise UserError(f"{where}: not valid JSON ({error.msg}, {at}); restore the file or run again") from None
+    except msgspec.ValidationError as error:
+        raise UserError(f"{where}: {error}; was it written by another version? Run again") from None
+    except (RecursionError, ValueError):
+        raise UserError(f"{where}: not the JSON that a run writes; restore the file or run again") from None
+
+
+def _finite(text: str) -> float | None:
+    return value if math.isfinite(value := float(text)) else None
+
+
+def _json(path: Path, kind: type[T]) -> T:
+    return _parse(_text(path), kind, str(path))
+
+
+def _metrics(path: Path) -> tuple[Round, ...]:
+    rounds: list[Round] = []
+    for number, line in enumerate(_text(path).split("\n"), start=1):
+        if not line.strip():
+            continue
+        one = _parse(line, Round, f"{path}, line {number}")
+        if rounds and one.round <= rounds[-1].round:
+            raise UserError(
+                f"{path}, line {number}: round {one.round} after round {rounds[-1].round}; "
+                "the lines of two runs are mixed, run again into an empty folder"
+            )
+        rounds.append(one)
+    if not rounds:
+        raise UserError(f"{path}: no round in it; run at least one round")
+    return tuple(rounds)
+
+
+def _check_shapes(run: Run) -> None:
+    clients = run.result.clients
+    counts, affinity = run.partition.label_counts, run.observed.affinity
+    rows: list[tuple[str, str, Sequence[object] | None]] = [
+        (PARTITION, "label_counts", counts),
+        (PARTITION, "samples", run.partition.samples),
+        (PARTITION, "epochs", run.partition.epochs),
+        (OBSERVED, "affinity", affinity),
+        (OBSERVED, "membership", run.observed.membership),
+        *((METRICS, f"membership of round {one.round}", one.notes.membership) for one in run.rounds),
+    ]
+    for file, key, value in rows:
+        if value is not None and len(value) != clients:
+            raise UserError(
+                f"{run.folder / file}: {key} has {len(value)} entries for {clients} clients; "
+                "do its files come from one run? Run again"
+            )
+    if run.rounds[-1].round != run.result.rounds:
+        raise UserError(
+            f"{run.folder / METRICS}: ends with round {run.rounds[-1].round}, but {RESULT} says {run.result.rounds} "
+            "rounds; do its files come from one run? Run again"
+        )
+    if counts is not None and len({len(row) for row in counts}) > 1:
+        raise UserError(f"{run.folder / PARTITION}: the rows of label_counts differ in length; run again")
+    if affinity is not None and any(len(row) != clients for row in affinity):
+        raise UserError(f"{run.folder / OBSERVED}: affinity must be {clients} x {clients}; run again")

@@ -1,0 +1,74 @@
+"""Numbers as people read them. Every function takes None for "not measured"."""
+
+from __future__ import annotations
+
+MISSING = "–"
+_NBSP = "\u202f"  # narrow, does not break between a number and its unit
+
+
+def percent(share: float | None, std: float | None = None) -> str:
+    """A fraction as ``87.3 %``, with ``± 1.2`` where a standard deviation is given."""
+    if share is None:
+        return MISSING
+    spread = "" if std is None else f"{_NBSP}±{_NBSP}{100 * std:.1f}"
+    return f"{100 * share:.1f}{spread}{_NBSP}%"
+
+
+def size(count: float | None) -> str:
+    """Bytes in powers of 1000, three digits: ``1.41 MB``."""
+    if count is None:
+        return MISSING
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5:
+            return f"{_digits(count, whole=unit == 'B')}{_NBSP}{unit}"
+        count /= 1000
+    return f"{_digits(count)}{_NBSP}TB"
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds in the unit that fits: ``12 ms``, ``8.3 s``, ``2 min 5 s``, ``3 h 20 min``, ``2 d 4 h``."""
+    if seconds is None:
+        return MISSING
+    if seconds == 0:
+        return f"0{_NBSP}s"
+    if seconds < 0.9995:
+        return f"{_digits(1000 * seconds)}{_NBSP}ms"
+    if seconds < 99.95:
+        return f"{_digits(seconds)}{_NBSP}s"
+    if seconds < 3599.5:
+        return _two(round(seconds), 60, "min", "s")
+    if seconds < 86400 - 30:
+        return _two(round(seconds / 60), 60, "h", "min")
+    return _two(round(seconds / 3600), 24, "d", "h")
+
+
+def number(value: float | None) -> str:
+    """A plain number: whole ones whole, others to four digits."""
+    if value is None:
+        return MISSING
+    return f"{value:.0f}" if value == round(value) else f"{value:.4g}"
+
+
+def plural(count: int, one: str, many: str | None = None) -> str:
+    """``1 client``, ``20 clients``."""
+    return f"{count}{_NBSP}{one if count == 1 else many or one + 's'}"
+
+
+def listed(numbers: list[int], limit: int = 24) -> str:
+    """``1, 3, 8``; the middle of a long list is left out, with its length."""
+    if len(numbers) <= limit:
+        return ", ".join(map(str, numbers))
+    head, tail = numbers[: limit - 4], numbers[-3:]
+    left = len(numbers) - len(head) - len(tail)
+    return f"{', '.join(map(str, head))}, … ({left} more) …, {', '.join(map(str, tail))}"
+
+
+def _digits(value: float, whole: bool = False) -> str:
+    if whole or value >= 99.95:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+
+
+def _two(small: int, factor: int, large_unit: str, small_unit: str) -> str:
+    large, rest = divmod(small, factor)
+    return f"{large}{_NBSP}{large_unit}" + (f" {rest}{_NBSP}{small_unit}" if rest else "")

@@ -1,0 +1,347 @@
+"""What the figures show: the numbers of the files, in the right place, whoever else draws at the same time."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
+from report_folders import write_comparison, write_run
+
+from coterie.report import clusters, comparison, comparison_plots, html, plots, words
+from coterie.report.figure import PALETTE, colour, drawn, new_figure
+from coterie.report.load import Run, find, load
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return load(write_run(tmp_path_factory.mktemp("run") / "one", clients=8, rounds=9, eval_every=4, fine_tuned=9))
+
+
+@pytest.fixture(scope="module")
+def groups(tmp_path_factory: pytest.TempPathFactory) -> list[comparison.Group]:
+    folder = write_comparison(tmp_path_factory.mktemp("compared"), clients=5, seeds=3, rounds=12)
+    return comparison.group([load(each) for each in find([folder])])
+
+
+def undrawn(plot: Any, *args: Any) -> tuple[Figure, str]:
+    """The figure itself, not its SVG."""
+    made: tuple[Figure, str] = plot.__wrapped__(*args)
+    return made
+
+
+def raw(run: Run) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_accuracy_curves_are_the_evaluated_rounds(run: Run) -> None:
+    figure, alt = undrawn(plots.accuracy, run)
+    lines = raw(run)
+    for ax, field in zip(figure.axes, ("global_accuracy", "local_accuracy"), strict=True):
+        mean, tuned = ax.lines
+        assert mean.get_xdata().tolist() == [4, 8, 9]
+        assert mean.get_ydata().tolist() == [lines[r - 1][field] for r in (4, 8, 9)]
+        assert tuned.get_xdata().tolist() == [9]
+        assert tuned.get_ydata().tolist() == [lines[8][f"fine_tuned_{field}"]]
+        assert tuned.get_linestyle() == "--"
+        outer, inner = (set(map(tuple, band.get_paths()[0].vertices.tolist())) for band in ax.collections)
+        for r in (4, 8, 9):
+            low, q25, _, q75, high = lines[r - 1]["bands"][field]
+            assert {(r, low), (r, high)} <= outer
+            assert {(r, q25), (r, q75)} <= inner
+    assert f"{100 * lines[8]['local_accuracy']:.1f}" in alt
+
+
+def test_classes_are_shares_in_the_order_of_the_clusters(run: Run) -> None:
+    members = clusters.final_members(run)
+    assert members is not None
+    order = clusters.order(members)
+    figure, _ = undrawn(plots.classes, run.partition, order, members)
+    counts = np.array(run.partition.label_counts, dtype=float)
+    bars, heat, strip = figure.axes[:3]
+    assert [bar.get_height() for bar in bars.patches] == counts[list(order)].sum(axis=1).tolist()
+    shown = np.asarray(heat.images[0].get_array())
+    for column, client in enumerate(order):
+        np.testing.assert_allclose(shown[:, column], counts[client] / counts[client].sum())
+    painted = np.asarray(strip.images[0].get_array())
+    for column, client in enumerate(order):
+        assert {tuple(pixel) for pixel in painted[:, column]} == {to_rgba(colour(k)) for k in members[client]}
+
+
+def test_affinity_is_reordered_on_both_sides(run: Run) -> None:
+    n = run.result.clients
+    matrix = tuple(tuple(float(10 * i + j) for j in range(n)) for i in range(n))
+    order = list(reversed(range(n)))
+    figure, _ = undrawn(plots.affinity, matrix, order, None)
+    shown = np.ma.filled(figure.axes[0].images[0].get_array(), np.nan)
+    assert shown[0, 1] == 10 * (n - 1) + n - 2
+    assert np.isnan(np.diag(shown)).all()
+    assert not np.isnan(shown[~np.eye(n, dtype=bool)]).any()
+
+
+def test_stacks_add_up_to_what_was_counted(run: Run) -> None:
+    figure, _ = undrawn(plots.per_round, run)
+    lines = raw(run)
+    sent, real, virtual = (ax.patches[-1].get_data().values for ax in figure.axes[:3])
+    np.testing.assert_allclose(sent, [sum(line["bytes_up"].values()) / 1e6 for line in lines])
+    np.testing.assert_allclose(real, [sum(line["phase_seconds"].values()) for line in lines])
+    clock = [run.result.set_up.virtual_seconds, *(line["virtual_seconds"] for line in lines)]
+    np.testing.assert_allclose(virtual, np.diff(clock))
+
+
+def test_two_threads_draw_what_one_draws(run: Run) -> None:
+    before = matplotlib.rcParams.copy()
+    alone = plots.accuracy("k", run), plots.loss("k", run)
+    with ThreadPoolExecutor(4) as pool:
+        both = list(pool.map(lambda plot: plot("k", run), [plots.accuracy, plots.loss] * 3))
+    assert both == [*alone] * 3
+    assert matplotlib.rcParams.copy() == before
+
+
+def test_settings_of_the_user_do_not_leak_in(run: Run) -> None:
+    alone = plots.loss("k", run)
+    with matplotlib.rc_context({"text.usetex": True, "lines.linewidth": 9, "svg.fonttype": "path"}):
+        assert plots.loss("k", run) == alone
+
+
+def test_ink_follows_the_theme(run: Run) -> None:
+    svg = plots.accuracy("k", run)
+    assert "var(--ink)" in svg
+    assert "var(--grid)" in svg
+    assert "#000000" not in svg
+    assert "fill: #ffffff" not in svg
+
+
+def test_keys_keep_two_figures_apart() -> None:
+    @drawn
+    def clipped() -> tuple[Figure, str]:
+        figure = new_figure(2, 2)
+        figure.subplots().plot([0, 1], [0, 1], marker="o")
+        return figure, 'a "b" <c>'
+
+    one, two = clipped("a"), clipped("b")
+    assert 'id="a-0"' in one
+    assert "url(#a-" in one
+    assert "#a-" not in two
+    assert two.replace("b-", "a-") == one
+    assert 'aria-label="a &#34;b&#34; &lt;c&gt;"' in one
+
+
+# --- clusters ---------------------------------------------------------------------------------------------------------
+
+
+def with_membership(run: Run, noted: list[dict[str, Any]], folder: Path) -> Run:
+    """The run with other notes; one round for each."""
+    folder.mkdir()
+    for name in ("config.toml", "partition.json", "observed.json"):
+        (folder / name).write_bytes((run.folder / name).read_bytes())
+    told = json.loads((run.folder / "result.json").read_text()) | {"rounds": len(noted)}
+    (folder / "result.json").write_text(json.dumps(told))
+    lines = [{"round": r, "notes": notes} for r, notes in enumerate(noted, start=1)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return load(folder)
+
+
+GROUPS = [0, 0, 0, 1, 1, 1, 2, 2]
+
+
+@given(names=st.lists(st.permutations([0, 1, 2]), min_size=1, max_size=4))
+def test_names_that_change_do_not_move_anybody(
+    run: Run, names: list[list[int]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    noted = [{"clustered": True, "membership": [[p[g]] for g in GROUPS]} for p in names]
+    known = clusters.history(with_membership(run, noted, tmp_path_factory.mktemp("h") / "x"))
+    assert known is not None
+    assert set(known.members) == {tuple(frozenset({names[0][g]}) for g in GROUPS)}
+
+
+def test_one_mover_is_the_only_one_who_moves(run: Run, tmp_path: Path) -> None:
+    moved = [*GROUPS[:-1], 0]
+    noted: list[dict[str, Any]] = [
+        {"clustered": True, "membership": [[g] for g in GROUPS]},
+        {"clustered": False, "membership": None},
+        {"clustered": True, "membership": [[(g + 1) % 3] for g in moved]},
+        {"clustered": True, "membership": None},
+    ]
+    known = clusters.history(with_membership(run, noted, tmp_path / "x"))
+    assert known is not None
+    first, kept, after, unknown = known.members
+    assert first == kept == tuple(frozenset({g}) for g in GROUPS)
+    assert after == tuple(frozenset({g}) for g in moved)
+    assert unknown == (frozenset(),) * 8
+    assert known.events == (1, 3, 4)
+    assert known.order == (0, 1, 2, 7, 3, 4, 5, 6)
+
+
+def test_a_new_cluster_gets_a_new_number_and_the_absent_keep_theirs(run: Run, tmp_path: Path) -> None:
+    noted = [
+        {"clustered": True, "membership": [[0], [0], [0], [0], [1], [1], [1], [1]]},
+        {"clustered": True, "membership": [[0], [0], [0], [0], [], [], [], []]},
+        {"clustered": True, "membership": [[5], [5], [7], [7], [6], [6], [6], [6]]},
+    ]
+    known = clusters.history(with_membership(run, noted, tmp_path / "x"))
+    assert known is not None
+    last = [min(own) for own in known.last]
+    assert last[4:] == [1] * 4
+    assert sorted(last[:4]) == [0, 0, 2, 2]
+
+
+def test_pixels_split_a_cell_evenly() -> None:
+    sets = (frozenset({0}), frozenset({0, 2}), frozenset({0, 1, 2}), frozenset[int]())
+    painted = clusters.pixels([sets], range(4), PALETTE).reshape(4, 12, 4)
+    for client, own in enumerate(sets):
+        found = [tuple(pixel) for pixel in painted[client]]
+        if own:
+            assert {found.count(to_rgba(colour(k))) for k in own} == {12 // len(own)}
+        else:
+            assert found == [(0, 0, 0, 0)] * 12
+
+
+# --- comparisons ------------------------------------------------------------------------------------------------------
+
+
+def test_seeds_of_one_method_are_one_group(groups: list[comparison.Group]) -> None:
+    assert {found.label: [run.result.seed for run in found.runs] for found in groups} == {
+        "FedAvg": [0, 1, 2],
+        "FedCAPrivacy": [0, 1, 2],
+        "IFCA": [0, 1, 2],
+    }
+
+
+def test_curves_are_mean_and_sample_deviation(groups: list[comparison.Group]) -> None:
+    for found in groups:
+        rounds, mean, std = found.curve("local_accuracy")
+        assert std is not None
+        columns = [[line["local_accuracy"] for line in raw(run)] for run in found.runs]
+        assert rounds.tolist() == list(range(1, 13))
+        for i, values in enumerate(zip(*columns, strict=True)):
+            assert mean[i] == pytest.approx(sum(values) / 3)
+            assert std[i] == pytest.approx((sum((v - sum(values) / 3) ** 2 for v in values) / 2) ** 0.5)
+
+
+def test_target_is_reached_by_all_and_by_somebody_only_just(groups: list[comparison.Group]) -> None:
+    target = comparison.common_target(groups, "global_accuracy")
+    assert target is not None
+    assert round(100 * target) == pytest.approx(100 * target)
+    for found in groups:
+        rounds, mean, _ = found.curve("global_accuracy")
+        reached = [int(r) for r, value in zip(rounds, mean, strict=True) if value >= target]
+        assert found.rounds_to("global_accuracy", target) == reached[0]
+    assert any(found.rounds_to("global_accuracy", target + 0.01) is None for found in groups)
+
+
+def test_comparison_lines_are_the_curves_and_costs(groups: list[comparison.Group]) -> None:
+    figure, _ = undrawn(comparison_plots.accuracies, groups)
+    for line, found in zip(figure.axes[1].lines[::2], groups, strict=True):
+        assert line.get_ydata().tolist() == found.curve("local_accuracy")[1].tolist()
+    figure, _ = undrawn(comparison_plots.costs, groups)
+    for line, found in zip(figure.axes[0].lines, groups, strict=True):
+        per_client = [np.cumsum([one["bytes_up"]["client"] / 5 / 1e6 for one in raw(run)]) for run in found.runs]
+        np.testing.assert_allclose(line.get_xdata(), np.mean(per_client, axis=0))
+
+
+def test_ablations_are_told_apart_and_unequal_work_is_confessed(tmp_path: Path) -> None:
+    for name, alpha, clients in (("a", 0.0, 4), ("b", 0.5, 4), ("c", 0.5, 5)):
+        write_run(tmp_path / name, clients=clients, rounds=2, settings={"alpha": alpha, "lr": 0.1})
+    write_run(tmp_path / "d", clients=4, rounds=2, system="fedavg", title="FedAvg", crypto="none", seed=3)
+    runs = [load(folder) for folder in find([tmp_path])]
+    assert [found.label for found in comparison.group(runs)] == [
+        "FedCAPrivacy, clients=4, alpha=0.0",
+        "FedCAPrivacy, clients=4, alpha=0.5",
+        "FedCAPrivacy, clients=5, alpha=0.5",
+        "FedAvg",
+    ]
+    differing = comparison.differing_work(runs)
+    assert differing["clients"] == ["4", "5"]
+    assert set(differing) == {"clients", "seeds"}
+    assert comparison.differing_work(runs[:2]) == {}
+
+
+def test_a_comparison_keeps_the_order_in_which_it_was_asked_for(tmp_path: Path) -> None:
+    write_comparison(tmp_path, clients=3, seeds=2, rounds=1)
+    assert find([tmp_path])[0].name == "fedavg-0"
+    rows = [{"runs": [f"{system}-0", f"{system}-1"]} for system in ("ifca", "fedcaprivacy", "fedavg")]
+    (tmp_path / "compare.json").write_text(json.dumps({"rows": rows}))
+    assert [folder.name for folder in find([tmp_path, tmp_path / "ifca-0"])] == [n for row in rows for n in row["runs"]]
+
+
+def test_the_best_is_best_with_fine_tuning_counted(groups: list[comparison.Group]) -> None:
+    table = html._table(groups)
+    for kind in ("global_accuracy", "local_accuracy"):
+        means = [np.mean([getattr(run.result, kind) for run in found.runs]) for found in groups]
+        tuned = np.mean([getattr(run.result, f"fine_tuned_{kind}") for run in groups[0].runs])
+        assert table["best"][kind] == table["best"][f"fine_tuned_{kind}"] == pytest.approx(max(*means, tuned))
+
+
+def test_reads_what_a_run_writes(tmp_path: Path) -> None:
+    from coterie.runs.config import RunConfig
+    from coterie.runs.runner import run as train
+
+    done = train(RunConfig("ifca", clients=4, rounds=3, eval_every=2, out=str(tmp_path / "run")))
+    read = load(done.folder)
+    assert read.result.global_accuracy == done.summary["global_accuracy"]
+    assert [line.global_accuracy is not None for line in read.rounds] == [False, True, True]
+    assert sum(read.total("bytes_up").values()) == done.summary["bytes_up"]
+    assert read.client_bytes("bytes_up") == [line["bytes_up"]["client"] / 4 for line in done.rounds]
+    assert np.sum(read.partition.label_counts) == np.sum(read.partition.samples)
+    known = clusters.history(read)
+    assert known is not None
+    assert known.events == (1, 2, 3)
+
+
+def test_the_role_of_the_clients_is_found_by_who_trains(run: Run, tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "x", clients=4, rounds=2)
+    text = (folder / "metrics.jsonl").read_text()
+    (folder / "metrics.jsonl").write_text(text.replace('"client/Fit"', '"device/Fit"').replace('"client"', '"device"'))
+    renamed = load(folder)
+    assert (run.client_role, renamed.client_role) == ("client", "device")
+    expected = [line["bytes_up"]["device"] / 4 for line in raw(renamed)]
+    assert renamed.client_bytes("bytes_up") == expected
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (None, "–"),
+        (0, "0 s"),
+        (0.0123, "12.3 ms"),
+        (0.9996, "1.00 s"),
+        (8.26, "8.26 s"),
+        (99.96, "1 min 40 s"),
+        (125, "2 min 5 s"),
+        (3599.6, "1 h"),
+        (12_000, "3 h 20 min"),
+        (190_800, "2 d 5 h"),
+    ],
+)
+def test_durations(seconds: float | None, shown: str) -> None:
+    assert words.duration(seconds).replace("\u202f", " ") == shown
+
+
+@given(st.integers(0, 10**15))
+@example(999_600)
+@example(9_996)
+def test_sizes_read_back(count: int) -> None:
+    number, unit = words.size(count).split("\u202f")
+    factor = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}[unit]
+    assert float(number) * factor == pytest.approx(count, rel=0.006)
+    assert float(number) < 1000 or unit == "TB"
+
+
+def test_percents_and_lists() -> None:
+    assert words.percent(0.8731) == "87.3\u202f%"
+    assert words.percent(0.8731, 0.0123) == "87.3\u202f±\u202f1.2\u202f%"
+    assert words.plural(1, "class", "classes") == "1\u202fclass"
+    assert words.listed([1, 2, 3]) == "1, 2, 3"
+    assert words.listed(list(range(100)), 8) == "0, 1, 2, 3, … (93 more) …, 97, 98, 99"
