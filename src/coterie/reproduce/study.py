@@ -1,0 +1,179 @@
+"""Studies: cells of a paper's table or figure, each a few runs, and what is kept of them.
+
+A cell's runs lie under ``<out>/runs``, named after their resolved configuration, so items that need the same run share
+it, and a study that was interrupted goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from coterie.protocol.errors import UserError
+from coterie.runs.config import RunConfig, resolve
+from coterie.runs.folder import RESULT
+from coterie.runs.runner import Result, load_result, run
+
+_SIDES = (
+    "rounds",
+    "data_dir",
+    "out",
+    "accelerator",
+    "checkpoint_every",
+    "eval_every",
+    "fine_tune_every",
+    "record",
+    "record_mib",
+)
+"""Options that move no number of a round: a longer run serves a shorter one, and a shorter one is continued."""
+
+OnRound = Callable[[str, int, Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One entry of a table or curve of a figure. name: what ``--only`` picks.  config: its run, but for the seed."""
+
+    name: str
+    config: RunConfig
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Item:
+    """A table or figure. summarise: from all curves to what stands beside the paper's numbers.
+
+    draw: a picture into a file, or None.  rounds: of every run unless asked otherwise.
+    """
+
+    name: str
+    title: str
+    cells: tuple[Cell, ...]
+    summarise: Callable[[Mapping[str, Sequence[Curve]]], Sequence[Mapping[str, Any]]]
+    draw: Callable[[Mapping[str, Sequence[Curve]], Path], None] | None = None
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One run over its rounds: what the tables need of it.
+
+    Accuracies are fractions, None where not evaluated.  models: SHA-256 of all clients' models after each round.
+    """
+
+    seed: int
+    global_accuracy: tuple[float | None, ...]
+    local_accuracy: tuple[float | None, ...]
+    clustered: tuple[bool, ...]
+    models: tuple[str | None, ...] = ()
+    summary: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, result: Result, rounds: int) -> Curve:
+        """The first rounds of a run folder."""
+        lines = result.rounds[:rounds]
+        return cls(
+            int(result.summary["seed"]),
+            tuple(line.get("global_accuracy") for line in lines),
+            tuple(line.get("local_accuracy") for line in lines),
+            tuple(bool(line["notes"].get("clustered")) for line in lines),
+            tuple(line.get("models_sha256") for line in lines),
+            dict(result.summary),
+        )
+
+    def rounds_to(self, target: float, measure: str) -> int | None:
+        """The first round whose accuracy reaches the target, or None."""
+        return next((r for r, v in enumerate(getattr(self, measure), 1) if v is not None and v >= target), None)
+
+    def last(self, measure: str, window: int = 10) -> float:
+        """Mean accuracy over the last rounds, so that one lucky round doesn't count."""
+        return fmean([v for v in getattr(self, measure) if v is not None][-window:])
+
+    def events(self) -> int:
+        """In how many rounds clusters were made."""
+        return sum(self.clustered)
+
+
+def spread(values: Sequence[float]) -> tuple[float, float | None]:
+    """Mean and standard deviation (None for one value)."""
+    return fmean(values), stdev(values) if len(values) > 1 else None
+
+
+def one(config: RunConfig, folder: Path, on_round: OnRound | None, name: str) -> Curve:
+    """The curve of one run: read if it has been made, continued if it is too short or was interrupted."""
+    resolved = resolve(config)
+    assert resolved.rounds is not None
+    work = {key: value for key, value in vars(resolved).items() if key not in _SIDES}
+    digest = hashlib.blake2b(json.dumps(work, sort_keys=True).encode(), digest_size=8).hexdigest()
+    out = folder / "runs" / f"{config.system}-{config.data}-{config.seed}-{digest}"
+    done = load_result(out).summary["rounds"] if (out / RESULT).exists() else 0
+    if done < resolved.rounds:
+        watch = None if on_round is None else lambda line: on_round(name, config.seed, line)
+        run(RunConfig(**{**vars(resolved), "out": str(out)}), watch, resume=out.exists())
+    return Curve.of(load_result(out), resolved.rounds)
+
+
+def study(
+    item: Item,
+    folder: Path,
+    *,
+    only: Sequence[str] = (),
+    seeds: Sequence[int] = (0,),
+    rounds: int | None = None,
+    data_dir: str | None = None,
+    on_round: OnRound | None = None,
+) -> Path:
+    """Run what is missing of an item; write ``<name>.json``, ``<name>.md`` and, where drawn, ``<name>.svg``.
+
+    only: names or beginnings of names of cells.  Every cell is run with the first seed before any with the second.
+    Gives the path of the Markdown file.
+    """
+    chosen = [cell for cell in item.cells if not only or any(cell.name.startswith(part) for part in only)]
+    if not chosen:
+        names = ", ".join(cell.name for cell in item.cells)
+        raise UserError(f"{item.name} has no cell that begins with {' or '.join(only)}; there are: {names}")
+    curves: dict[str, list[Curve]] = {cell.name: [] for cell in chosen}
+    for seed in seeds:
+        for cell in chosen:
+            changed = {"seed": seed, "rounds": rounds or cell.config.rounds, "data_dir": data_dir}
+            config = RunConfig(**{**vars(cell.config), **changed})
+            curves[cell.name].append(one(config, folder, on_round, cell.name))
+    rows = list(item.summarise(curves))
+    stem = item.name.rpartition("/")[2]
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = {cell.name: _settings(cell.config) for cell in chosen}
+    command = f"coterie reproduce {item.name} --seeds {len(seeds)}" + (f" --rounds {rounds}" if rounds else "")
+    content = {"item": item.name, "title": item.title, "command": command, "seeds": list(seeds), "rows": rows}
+    (folder / f"{stem}.json").write_text(json.dumps({**content, "cells": settings}, indent=1) + "\n")
+    page = folder / f"{stem}.md"
+    page.write_text(_markdown(item, command, rows))
+    if item.draw is not None:
+        item.draw(curves, folder / f"{stem}.svg")
+    return page
+
+
+def _settings(config: RunConfig) -> dict[str, Any]:
+    resolved = vars(resolve(config))
+    return {key: value for key, value in resolved.items() if key not in (*_SIDES, "seed")}
+
+
+def _markdown(item: Item, command: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """A table of the rows under the item's title."""
+    lines = [f"# {item.title}", "", f"`{command}`", ""]
+    if rows:
+        columns = list(rows[0])
+        lines += ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
+        lines += ["| " + " | ".join(_text(row.get(column)) for column in columns) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

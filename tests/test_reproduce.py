@@ -1,0 +1,115 @@
+"""A study runs what is missing, shares what is there, and puts the right numbers beside the paper's."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from coterie.protocol.errors import UserError
+from coterie.reproduce import ITEMS, reproduce
+from coterie.reproduce import fedcaprivacy as paper
+from coterie.reproduce.study import Cell, Curve, Item, one, spread, study
+from coterie.runs import RunConfig
+
+TINY = RunConfig("fedavg", "digits", clients=4, rounds=2, partition="iid", settings={"lr": 0.1, "max_epochs": 1})
+
+
+def curve(values, clustered=(), seed=0):
+    return Curve(seed, tuple(values), tuple(values), tuple(clustered) or (True,) * len(values))
+
+
+def table(curves):
+    return [{"cell": name, "last": found[0].last("global_accuracy")} for name, found in curves.items()]
+
+
+def test_rounds_to_a_target_count_from_one_and_skip_rounds_without_evaluation():
+    assert curve([None, 0.5, None, 0.9, 0.95]).rounds_to(0.9, "global_accuracy") == 4
+    assert curve([0.1, 0.2]).rounds_to(0.9, "global_accuracy") is None
+
+
+def test_the_last_accuracy_is_a_mean_over_ten_rounds():
+    assert curve([0.0, *[0.5] * 9, 1.0]).last("local_accuracy") == pytest.approx((9 * 0.5 + 1) / 10)
+
+
+def test_spread_of_one_value_has_no_deviation():
+    assert spread([2.0]) == (2.0, None)
+    assert spread([1.0, 3.0]) == (2.0, pytest.approx(2**0.5))
+
+
+def test_a_shorter_study_is_served_by_a_longer_run_and_a_longer_one_continues_it(tmp_path):
+    lines = []
+
+    def run(rounds):
+        return one(replace(TINY, rounds=rounds), tmp_path, lambda _, __, line: lines.append(line["round"]), "x")
+
+    short = run(2)
+    assert lines == [1, 2]
+    longer = run(4)
+    assert lines == [1, 2, 3, 4]
+    again = run(3)
+    assert lines == [1, 2, 3, 4]
+    assert longer.global_accuracy[:2] == short.global_accuracy
+    assert again.global_accuracy == longer.global_accuracy[:3]
+    undisturbed = one(replace(TINY, rounds=4), tmp_path / "other", None, "x")
+    assert undisturbed.global_accuracy == longer.global_accuracy
+    assert undisturbed.models == longer.models
+
+
+def test_a_study_writes_both_files_and_only_runs_what_was_picked(tmp_path):
+    cells = (Cell("a/1", TINY), Cell("b/1", replace(TINY, settings={"lr": 0.01})))
+    item = Item("toy/table", "A toy", cells, table)
+    page = study(item, tmp_path, only=["b"], seeds=(0,))
+    rows = json.loads((tmp_path / "table.json").read_text())["rows"]
+    assert [row["cell"] for row in rows] == ["b/1"]
+    assert f"| b/1 | {rows[0]['last']:.4g} |" in page.read_text()
+    assert len(list((tmp_path / "runs").iterdir())) == 1
+
+
+def test_mistakes_are_named(tmp_path):
+    with pytest.raises(UserError, match="table9"):
+        reproduce("fedcaprivacy/table9", out=tmp_path)
+    with pytest.raises(UserError, match="no cell that begins with nothing"):
+        reproduce("fedcaprivacy/table1", only=["nothing"], out=tmp_path)
+    with pytest.raises(UserError, match="at least 1 seed"):
+        reproduce("fedcaprivacy/table1", seeds=0, out=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_cell_of_the_paper_is_a_valid_run_at_its_scale():
+    from coterie.runs.config import resolve
+
+    for item in ITEMS.values():
+        assert len({cell.name for cell in item.cells}) == len(item.cells)
+        for cell in item.cells:
+            resolved = resolve(cell.config)
+            assert resolved.clients == 100
+            assert resolved.settings["batch_size"] == 50
+    assert len(ITEMS["fedcaprivacy/table1"].cells) == 8 * 5
+    assert len(ITEMS["fedcaprivacy/table2"].cells) == 12 * 2
+
+
+def test_table_1_stands_beside_the_right_numbers_of_the_paper():
+    row = paper._table_1({"mnist/0.3/ifca": [curve([0.94, 0.96])], "cifar100/0.3/ifca": [curve([0.2])]})
+    assert (row[0]["paper: rounds"], row[0]["ours: rounds (global)"]) == (45, "2")
+    assert (row[1]["paper: rounds"], row[1]["ours: rounds (global)"]) == ("never", "never")
+
+
+def test_a_target_that_some_seeds_miss_is_said():
+    found = [curve([0.99]), curve([0.5])]
+    assert paper._table_1({"mnist/0.8/fedavg": found})[0]["ours: rounds (local)"] == "1 (1 of 2 seeds)"
+
+
+def test_clustering_events_stand_beside_the_closed_form():
+    rows = paper._events({"alpha=0.1": [curve([0.5] * 100, [True] * 20 + [False] * 80)]})
+    assert rows[0]["clusterings"] == 20
+    expected = 1 + sum(1 / (1 + r / 10) for r in range(2, 101))
+    assert rows[0]["closed form"].startswith(f"{expected:.1f} ")
+    assert rows[0]["fewer than always"] == "5.00x"
+
+
+def test_real_and_emulated_models_are_compared_by_their_digest():
+    same = Curve(0, (0.5,), (0.5,), (True,), ("ab",), {"seconds": 1.0, "bytes_up": 10})
+    other = replace(same, models=("cd",))
+    rows = paper._real({"emulated": [same], "real": [same]})
+    assert [row["equal to the first"] for row in rows] == [True, True]
+    assert not paper._real({"emulated": [same], "real": [other]})[1]["equal to the first"]
