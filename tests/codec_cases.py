@@ -114,6 +114,8 @@ def crafted() -> Iterator[tuple[str, bytes]]:
             yield f"extension {code.hex()}{kind.hex()} without its data", head + code + b"\xff" * width + kind
     yield "a million small elements", (b"\xdd" + struct.pack(">I", LIMIT - 5) + bytes(LIMIT))[:LIMIT]
     yield "a million empty maps", (b"\xdd" + struct.pack(">I", LIMIT - 5) + b"\x80" * LIMIT)[:LIMIT]
+    for name, element in (("ints", b"\x00"), ("empty maps", b"\x80"), ("empty arrays", b"\x90")):
+        yield f"a million {name} in a field", head + b"\xdd" + struct.pack(">I", LIMIT - 20) + element * (LIMIT - 20)
     yield "a megabyte of nil", b"\xc0" * LIMIT
     yield "a never used byte", b"\xc1"
     yield "nothing", b""

@@ -72,10 +72,8 @@ def test_one_cluster_is_fedavg() -> None:
 
 def test_clients_with_permuted_labels_are_told_apart_on_digits() -> None:
     """Half of the clients read every digit as the next one: one model can't serve both, two can."""
-    config = RunConfig(
-        "ifca", clients=6, rounds=6, partition="iid", seed=2, settings={"clusters": 2, "lr": 0.05, "batch_size": 10}
-    )
-    experiment = build(config)
+    settings = {"clusters": 2, "lr": 0.05, "batch_size": 10}
+    experiment = build(RunConfig("ifca", clients=6, rounds=6, partition="iid", seed=2, settings=settings))
     groups = [i % 2 for i in range(6)]
     for i, data in enumerate(experiment.effects.data.values()):
         if groups[i]:

@@ -16,7 +16,16 @@ from coterie.protocol import codec
 from coterie.protocol.errors import CryptoError, PeerError
 from coterie.protocols.key_centre import KEY_CENTRE, Credentials
 from coterie.systems.fedcaprivacy import SYSTEM
-from coterie.systems.fedcaprivacy.messages import CSP, HUB, PARTICIPANT, ClusterModel, ClusterSum, Upload
+from coterie.systems.fedcaprivacy.messages import (
+    CSP,
+    HUB,
+    PARTICIPANT,
+    Blinded,
+    ClusterModel,
+    ClusterSum,
+    Convert,
+    Upload,
+)
 
 TARGETS = planted([0, 0, 0, 1, 1, 1], 40)
 VARIANTS = [("paper", "sketch"), ("literal", "sketch"), ("hardened", "sketch"), ("hardened", "rotation")]
@@ -180,3 +189,49 @@ def test_a_participant_gets_the_models_of_its_own_clusters_only() -> None:
         for r in (1, 2, 3):
             got = [m.cluster for _, m in run.view(name).messages(ClusterModel, r)]
             assert got == ([] if (i, r) == (5, 2) else [0] if i < 3 else [1])
+
+
+# -- masks -------------------------------------------------------------------------------------------------------------
+
+
+def words(run: Rig, cipher: bytes) -> np.ndarray:
+    """What the service opens: fixed-point numbers under a mask, (m,) uint32, in an emulated run."""
+    key = secret_key(run.party(CSP).secret.service)
+    return key.open_blinded(key.public.from_bytes(cipher)).words
+
+
+def test_the_mask_is_one_random_vector_and_a_fresh_one_in_every_round() -> None:
+    """Not a number (subtracting a mean would take it off), and not the same twice (which would show what changed)."""
+    run = recorded("paper")
+    rounds = recorded_rounds(run.transport.transcript.views, run.setting.clients, lambda rows, *_: rows)
+    masks = []
+    for one in rounds:
+        integers = np.rint(one.models * 2**16).astype(np.int64).astype(np.uint32)
+        shown = [words(run, m.cipher) for _, m in sorted(by_position(run, one.number))]
+        found = {(a - b).tobytes() for a, b in zip(shown, integers, strict=True)}
+        assert len(found) == 1  # common to all, so that differences are exact
+        masks.append(np.frombuffer(found.pop(), np.uint32))
+    for mask in masks:
+        assert len(set(mask.tolist())) == 40
+        assert mask.min() < 2**29
+        assert mask.max() > 2**32 - 2**29
+    for i, j in ((0, 1), (0, 2), (1, 2)):
+        assert not (masks[i] == masks[j]).any()
+
+
+def by_position(run: Rig, r: int) -> list[tuple[int, Blinded]]:
+    return [(m.position, m) for _, m in run.view(CSP).messages(Blinded, r)]
+
+
+def test_in_sketch_mode_every_clusters_sum_has_a_mask_of_its_own() -> None:
+    """With a common one the service would see the differences of cluster models."""
+    run = recorded("hardened", rounds=1)
+    masks = []
+    for _, m in run.view(CSP).messages(Convert, 1):
+        members = [run.party(name).state.weights for name, row in run.hub.state.phi.items() if row[m.cluster]]
+        assert len(members) == m.count == 3
+        total = np.rint(np.stack(members) * 65536.0).astype(np.int64).sum(axis=0)
+        masks.append(words(run, m.cipher) - total.astype(np.uint32))
+    assert len(masks) == 2
+    assert not (masks[0] == masks[1]).any()
+    assert all(len(set(mask.tolist())) == 40 for mask in masks)

@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from coterie.protocol.errors import UserError
+from coterie.protocol.errors import RunError, UserError
 from coterie.reproduce import ITEMS, reproduce
 from coterie.reproduce import fedcaprivacy as paper
 from coterie.reproduce.study import Cell, Curve, Item, one, spread, study
-from coterie.runs import RunConfig
+from coterie.runs import RunConfig, experiment
+from coterie.training.jobs import DivergedError
 
 TINY = RunConfig("fedavg", "digits", clients=4, rounds=2, partition="iid", settings={"lr": 0.1, "max_epochs": 1})
 
@@ -113,3 +114,25 @@ def test_real_and_emulated_models_are_compared_by_their_digest():
     rows = paper._real({"emulated": [same], "real": [same]})
     assert [row["equal to the first"] for row in rows] == [True, True]
     assert not paper._real({"emulated": [same], "real": [other]})[1]["equal to the first"]
+
+
+def test_a_training_that_diverges_after_a_while_is_a_result_and_not_run_again(tmp_path, monkeypatch):
+    original, lines = experiment.Experiment.round, []
+
+    def round(self, r):
+        if r == 3:
+            raise RunError("round 3: the training of client/1 diverged") from DivergedError(1, "loss")
+        return original(self, r)
+
+    monkeypatch.setattr(experiment.Experiment, "round", round)
+    for _ in range(2):
+        wild = one(replace(TINY, rounds=5), tmp_path, lambda _, __, line: lines.append(line["round"]), "wild")
+        assert "client/1 diverged" in wild.diverged
+        assert len(wild.global_accuracy) == 2
+    assert lines == [1, 2]
+
+
+def test_a_diverged_curve_has_no_last_accuracy():
+    assert paper._percent([curve([0.9]).last("local_accuracy")]) == "90.00"
+    wild = replace(curve([0.9]), diverged="round 2: diverged")
+    assert paper._percent([0.9, wild.last("local_accuracy")]) == "diverged"

@@ -31,15 +31,15 @@ def test_bf16_is_within_0_3_points_after_20_rounds_on_fashion_mnist() -> None:
         )
         y_test = torch.from_numpy(data["y_test"].reshape(-1).astype(np.int64))
     model = build("mlp", (784,), 10)
-    clients = np.random.default_rng(0).permutation(len(x)).reshape(100, 600)
+    clients = np.random.default_rng(0).permutation(len(x)).reshape(100, 600)[:50]
     shares = [(x[rows], y[rows]) for rows in torch.from_numpy(clients)]
     accuracy = {}
     for precision in ("fp32", "bf16"):
         weights = model.initial(0)
         for r in range(20):
-            jobs = [Job(weights, Sgd(0.05, 50), 2, 1000 * r + i, *share) for i, share in enumerate(shares)]
+            jobs = [Job(weights, Sgd(0.1, 50), 2, 1000 * r + i, *share) for i, share in enumerate(shares)]
             weights = np.mean([f.weights for f in fit_many(model, jobs, precision=precision)], axis=0, dtype=np.float32)
         (result,) = evaluate_many(model, weights[None], x_test, y_test)
         accuracy[precision] = result.accuracy
-    assert accuracy["fp32"] > 0.84
+    assert accuracy["fp32"] > 0.82
     assert abs(accuracy["fp32"] - accuracy["bf16"]) < 0.003, accuracy

@@ -10,7 +10,7 @@ import pytest
 from transport_toys import Client, Doubling, Go, Server, Table, Up
 
 from coterie.protocol.errors import CryptoError, PeerError, RunError
-from coterie.protocol.party import Work, on
+from coterie.protocol.party import To, Work, on
 from coterie.protocol.steps import NoAnswerError, Steps, ask, for_each, post, take
 from coterie.transport.local import LocalTransport
 
@@ -71,8 +71,9 @@ def test_a_handler_that_refuses_midway_changes_nothing_and_the_round_goes_on(err
 
 def test_another_error_of_a_handler_ends_the_run_and_takes_back_all_that_run_beside_it() -> None:
     server, broken, good = Server(("x", "y")), Careless("x", ZeroDivisionError), Careless("y", PeerError)
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ZeroDivisionError) as caught:  # and not only when the traceback is forgotten
         run([server, broken, good], server.round(1))
+    assert caught.value is not None
     assert broken.state == good.state == Careless.State()
     assert server.state.notes == []
 
@@ -254,6 +255,23 @@ def test_a_fold_that_refuses_is_counted_and_does_not_count_as_taken() -> None:
     assert answers.missing == {"x": "refused: not from you"}
     assert transport.meter.refused == {"server/Up: not from you": 1}
     assert transport.clock_s == 3.0
+
+
+def test_a_request_has_one_answer_and_what_else_is_said_is_there_to_be_taken() -> None:
+    class Talkative(Client, role="client"):
+        @on(Go)
+        def go(self, msg: Go, src: str) -> tuple[To, ...]:
+            return To(src, Up(1, msg.w + 1)), To(src, Up(1, msg.w + 2))
+
+    heard: list[float] = []
+
+    def round_() -> Steps[Any]:
+        answers = yield from for_each({"x": Go(1, W)}, Up, lambda _, up: heard.append(float(up.w[0])))
+        more = yield from take(Up, lambda _, up: heard.append(10 * float(up.w[0])))
+        return answers.got, more.got
+
+    assert run([Server(()), Talkative("x")], round_())[0] == (("x",), ("x",))
+    assert heard == [1.0, 20.0]
 
 
 def test_take_waits_for_enough_or_for_the_time_and_says_when_nobody_will_send_more() -> None:

@@ -131,9 +131,11 @@ def order(rows: Rows, shown: Mapping[str, Rows]) -> list[str]:
     Raises UserError where the rows are not differences of these vectors.
     """
     for first in shown.values():
-        names = {(values - first).tobytes(): name for name, values in shown.items()}
-        found = [names.get(row.tobytes(), "") for row in rows]
-        if all(found):
+        names: dict[bytes, list[str]] = defaultdict(list)  # equal vectors share an entry
+        for name, values in shown.items():
+            names[(values - first).tobytes()].append(name)
+        found = [names[row.tobytes()].pop() for row in rows if names[row.tobytes()]]
+        if len(found) == len(rows):
             return found
     raise UserError("the vectors that the service opened are not the uploads of this round")
 

@@ -21,7 +21,7 @@ class Setting:
     """What a federation is built for.
 
     clients: their names, ``"client/0"`` on.  samples: training samples of each.  spec: the model's shape.
-    initial: (d,) float32 start weights, the same for all.  spreads: k start vectors for systems with several models.
+    initial: (d,) float32 start weights, the same for all.  initials(k): k of them, for systems with several models.
     epochs: local epochs of each client, fixed by its device.
     """
 
@@ -78,7 +78,7 @@ class System:
 
     config: frozen dataclass of its settings, one documented field each.  build: makes the parties.
     models: each client's current model, (d,) float32, read by the observer beside the protocol; clients that share a
-    model share the array.  observe: arrays and numbers for the report.  hub_role, sees: who is who and sees what.
+    model share the array.  observe: arrays and numbers for the report.  sees: by role, who receives and learns what.
     """
 
     name: str

@@ -10,14 +10,16 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import nan
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from coterie.protocol.errors import UserError
+from coterie.protocol.errors import RunError, UserError
 from coterie.runs.config import RunConfig, resolve
-from coterie.runs.folder import RESULT
-from coterie.runs.runner import Result, load_result, run
+from coterie.runs.folder import METRICS, RESULT, read_lines
+from coterie.runs.runner import load_result, run
+from coterie.training.jobs import DivergedError
 
 _SIDES = (
     "rounds",
@@ -32,6 +34,7 @@ _SIDES = (
 )
 """Options that move no number of a round: a longer run serves a shorter one, and a shorter one is continued."""
 
+DIVERGED = "diverged.txt"
 OnRound = Callable[[str, int, Mapping[str, Any]], None]
 
 
@@ -65,6 +68,7 @@ class Curve:
     """One run over its rounds: what the tables need of it.
 
     Accuracies are fractions, None where not evaluated.  models: SHA-256 of all clients' models after each round.
+    diverged: why there are no more rounds, if the training diverged.
     """
 
     seed: int
@@ -73,18 +77,19 @@ class Curve:
     clustered: tuple[bool, ...]
     models: tuple[str | None, ...] = ()
     summary: Mapping[str, Any] = field(default_factory=dict)
+    diverged: str = ""
 
     @classmethod
-    def of(cls, result: Result, rounds: int) -> Curve:
-        """The first rounds of a run folder."""
-        lines = result.rounds[:rounds]
+    def of(cls, lines: Sequence[Mapping[str, Any]], seed: int, summary: Mapping[str, Any], diverged: str = "") -> Curve:
+        """From the lines of ``metrics.jsonl``."""
         return cls(
-            int(result.summary["seed"]),
+            seed,
             tuple(line.get("global_accuracy") for line in lines),
             tuple(line.get("local_accuracy") for line in lines),
             tuple(bool(line["notes"].get("clustered")) for line in lines),
             tuple(line.get("models_sha256") for line in lines),
-            dict(result.summary),
+            dict(summary),
+            diverged,
         )
 
     def rounds_to(self, target: float, measure: str) -> int | None:
@@ -92,7 +97,9 @@ class Curve:
         return next((r for r, v in enumerate(getattr(self, measure), 1) if v is not None and v >= target), None)
 
     def last(self, measure: str, window: int = 10) -> float:
-        """Mean accuracy over the last rounds, so that one lucky round doesn't count."""
+        """Mean accuracy over the last rounds, so that one lucky round doesn't count; NaN if the training diverged."""
+        if self.diverged:
+            return nan
         return fmean([v for v in getattr(self, measure) if v is not None][-window:])
 
     def events(self) -> int:
@@ -113,10 +120,27 @@ def one(config: RunConfig, folder: Path, on_round: OnRound | None, name: str) ->
     digest = hashlib.blake2b(json.dumps(work, sort_keys=True).encode(), digest_size=8).hexdigest()
     out = folder / "runs" / f"{config.system}-{config.data}-{config.seed}-{digest}"
     done = load_result(out).summary["rounds"] if (out / RESULT).exists() else 0
-    if done < resolved.rounds:
+    if done < resolved.rounds and not (out / DIVERGED).exists():
         watch = None if on_round is None else lambda line: on_round(name, config.seed, line)
-        run(RunConfig(**{**vars(resolved), "out": str(out)}), watch, resume=out.exists())
-    return Curve.of(load_result(out), resolved.rounds)
+        try:
+            run(RunConfig(**{**vars(resolved), "out": str(out)}), watch, resume=out.exists())
+        except RunError as error:
+            if not _from_divergence(error) or not (out / METRICS).exists():
+                raise
+            (out / DIVERGED).write_text(f"{error}\n")  # a result, too
+    if (out / DIVERGED).exists():
+        why = (out / DIVERGED).read_text().strip()
+        return Curve.of(read_lines(out / METRICS)[: resolved.rounds], config.seed, {}, why)
+    result = load_result(out)
+    return Curve.of(result.rounds[: resolved.rounds], config.seed, result.summary)
+
+
+def _from_divergence(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, DivergedError):
+            return True
+        error = error.__cause__
+    return False
 
 
 def study(
@@ -149,6 +173,7 @@ def study(
     folder.mkdir(parents=True, exist_ok=True)
     settings = {cell.name: _settings(cell.config) for cell in chosen}
     command = f"coterie reproduce {item.name} --seeds {len(seeds)}" + (f" --rounds {rounds}" if rounds else "")
+    command += "".join(f" --only {part}" for part in only)
     content = {"item": item.name, "title": item.title, "command": command, "seeds": list(seeds), "rows": rows}
     (folder / f"{stem}.json").write_text(json.dumps({**content, "cells": settings}, indent=1) + "\n")
     page = folder / f"{stem}.md"
