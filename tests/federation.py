@@ -7,12 +7,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import cycle
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 
+from coterie.crypto import paillier
 from coterie.protocol import codec
 from coterie.protocol.effects import Encrypt, Evaluate, Evaluated, Fit, Fitted, Open
 from coterie.protocol.errors import CoterieError, CryptoError, PeerError
@@ -21,6 +26,7 @@ from coterie.protocol.model_spec import ModelSpec, Part
 from coterie.protocol.party import Cost, Handler, Party, To
 from coterie.protocol.randomness import Randomness, rng
 from coterie.protocol.system import Federation, Setting, System
+from coterie.protocols import key_centre
 from coterie.runs.sealer import PartySealer
 from coterie.training.solvers import descend
 from coterie.transport.local import LocalTransport
@@ -151,11 +157,13 @@ def rig(
     effects: Callable[[Mapping[str, np.ndarray]], Any] = Pulled,
     links: Steady | None = None,
     intercept: Any = None,
+    fresh_keys: bool = False,
     **settings: Any,
 ) -> Rig:
     """A federation with one client for every row of ``targets`` (clients, d), set up.
 
-    intercept: an attacker on the wire from the set-up on.
+    intercept: an attacker on the wire from the set-up on.  fresh_keys: real keys of its own, which take a second;
+    otherwise all real federations have the same two.
     """
     names = tuple(f"client/{i}" for i in range(len(targets)))
     spec = spec_of(targets.shape[1])
@@ -186,8 +194,17 @@ def rig(
     )
     transport.intercept = intercept
     made = Rig(system, setting, config, federation, transport, links)
-    transport.drive(made.hub.setup(), 0)
+    pair = cycle(() if emulated or fresh_keys else real_keys())
+    keygen = patch.object(key_centre, "paillier_keygen", lambda *args, **kwargs: next(pair))
+    with nullcontext() if emulated or fresh_keys else keygen:
+        transport.drive(made.hub.setup(), 0)
     return made
+
+
+@cache
+def real_keys() -> tuple[paillier.SecretKey, paillier.SecretKey]:
+    """Two Paillier key pairs, drawn once."""
+    return paillier.keygen(2048), paillier.keygen(2048)
 
 
 def planted(groups: Sequence[int], size: int, *, seed: int = 0, apart: float = 1.0, within: float = 0.1) -> np.ndarray:

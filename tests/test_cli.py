@@ -389,3 +389,18 @@ def test_a_disk_that_takes_no_more_keeps_what_was_finished(cli: Command, tmp_pat
     assert cli(*words, "--out", "undisturbed", "-q").code == 0
     for a, b in zip(read_lines(out / "metrics.jsonl"), read_lines(Path("undisturbed/metrics.jsonl")), strict=True):
         assert a["global_loss"] == b["global_loss"]
+
+
+def test_a_comparison_is_not_resumed_as_another_one(cli: Command) -> None:
+    words = ["compare", "fedavg", *QUICK, "--out", "c"]
+    assert cli(*words).code == 0
+    ended = cli(*words, "--resume", "--set", "lr=0.001")
+    assert ended.code == 2
+    assert "holds another run" in ended.err
+    assert cli(*words, "--resume").code == 0
+
+
+def test_devices_are_listed(cli: Command) -> None:
+    ended = cli("list", "devices")
+    assert ended.code == 0
+    assert "slow_tail" in ended.out

@@ -426,3 +426,14 @@ def test_dishonest_keys_are_refused(key):
     square = bytes(secret[:20]) + int(key.q).to_bytes(32, "little") * 2 + h.to_bytes(64, "little")
     with pytest.raises(DecodeError):
         paillier.SecretKey.load(square, allow_insecure=True)
+
+
+def test_taking_a_mask_off_does_not_show_it_to_who_sees_both_sides(key):
+    mask = key.public.mask(3, os.urandom)
+    before = key.public.encrypt([1.0, 2.0, 3.0]).blind(mask)
+    after = before.unblind(mask, 1)
+    n, modulus = int(key.public.n), int(key.public.n_squared)
+    for old, new in zip(before.units, after.units, strict=True):
+        quotient = int(new) * pow(int(old), -1, modulus) % modulus
+        assert quotient % n != 1  # 1 - mask * N would give the mask away
+    assert key.decrypt(after).tolist() == [1.0, 2.0, 3.0]

@@ -132,7 +132,7 @@ CASES = [(bad, True) for bad in BAD] + [(bad, False) for bad in BAD if bad.name 
 
 @pytest.mark.parametrize(("bad", "emulated"), CASES, ids=[f"{bad.name}{'' if e else ', real'}" for bad, e in CASES])
 def test_a_bad_upload_is_refused_and_the_others_go_on(bad: BadUpload, emulated: bool) -> None:
-    run = two_groups(mode=bad.mode, emulated=emulated, sketch_dim=16, max_age_s=100.0)
+    run = two_groups(mode=bad.mode, emulated=emulated, sketch_dim=16, max_age_s=100.0, max_ahead_s=0.0)
     run.round(1)
     misbehaving(run.party("client/0"), Train, lambda party, request, upload: bad.make(party, upload))
     note = run.round(2)
@@ -263,14 +263,26 @@ def test_what_is_no_model_is_told_by_the_service_and_left_out(
     field: str, mode: str, hardening: str, emulated: bool
 ) -> None:
     """It differs from the others by more than models can, so the majority is known: nobody else notices anything."""
-    run = two_groups(mode=mode, emulated=emulated, hardening=hardening, sketch_dim=16, schedule="every:2")
+    run = two_groups(mode=mode, emulated=emulated, hardening=hardening, sketch_dim=16, alpha=1e9)
+    assert run.round(1)["left_out"] == []
     for name in ("client/1", "client/4"):
         misbehaving(run.party(name), Train, spoil(field))
-    for r in (1, 2):  # with and without a clustering
-        note = run.round(r)
-        assert note["left_out"] == ["client/1", "client/4"]
-        assert sum(note["clusters"]["sizes"]) == 4
-        assert at_own_model(run) == [False, True, False, False, True, False]
+    note = run.round(2)
+    assert not note["clustered"]  # told without a clustering, too
+    assert note["left_out"] == ["client/1", "client/4"]
+    assert note["clusters"]["sizes"] == [2, 2]
+    assert at_own_model(run) == [False, True, False, False, True, False]
+    assert dict(run.refused) == {}
+
+
+def test_who_never_sent_a_model_gets_no_cluster_and_has_all_rounds_cluster() -> None:
+    """It is there and in no cluster, which forces a clustering as for any newcomer: this much it costs the service."""
+    run = two_groups(alpha=1e9)
+    misbehaving(run.party("client/1"), Train, spoil("cipher"))
+    for note in run.rounds(3):
+        assert note["clustered"]
+        assert note["left_out"] == ["client/1"]
+        assert note["membership"][1] == []
 
 
 def test_without_a_majority_of_models_the_round_is_skipped() -> None:

@@ -133,7 +133,7 @@ def test_the_business_server_can_open_nothing() -> None:
     run = recorded("paper", emulated=False, rounds=1)
     (mine,) = (m for _, m in run.view(HUB).messages(Credentials))
     assert (mine.secret_key, mine.group_seed) == (None, None)
-    stranger = secret_key(rig(SYSTEM, TARGETS[:2], emulated=False).party(CSP).secret.service)
+    stranger = secret_key(rig(SYSTEM, TARGETS[:2], emulated=False, fresh_keys=True).party(CSP).secret.service)
     ciphers = [m.cipher for kind in (Upload, ClusterSum) for _, m in run.view(HUB).messages(kind)]
     for data in ciphers:
         with pytest.raises((PeerError, CryptoError)):

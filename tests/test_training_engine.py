@@ -347,6 +347,8 @@ HOSTILE = {
     "label too large": ({"y": torch.full((20,), CLASSES)}, "classes"),
     "negative label": ({"y": torch.full((20,), -100)}, "classes"),
     "float labels": ({"y": torch.zeros(20)}, "int64"),
+    "no solver": ({"solver": None}, "solver must be"),
+    "a class for a solver": ({"solver": Sgd}, "solver must be"),
     "unknown state": ({"state": {"momentum": np.zeros(83, np.float32)}}, "momentum"),
     "missing state": ({"solver": Scaffold(0.1)}, "control"),
     "short state": ({"solver": Proximal(0.1), "state": {"anchor": np.zeros(3, np.float32)}}, "anchor"),

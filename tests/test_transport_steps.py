@@ -10,8 +10,8 @@ import pytest
 from transport_toys import Client, Doubling, Go, Server, Table, Up
 
 from coterie.protocol.errors import CryptoError, PeerError, RunError
-from coterie.protocol.party import To, Work, on
-from coterie.protocol.steps import NoAnswerError, Steps, ask, for_each, post, take
+from coterie.protocol.party import Cost, To, Work, on
+from coterie.protocol.steps import NoAnswerError, Steps, ask, for_each, post, spend, take
 from coterie.transport.local import LocalTransport
 
 W = np.zeros(1, np.float32)
@@ -338,3 +338,17 @@ def test_a_message_to_nobody_or_to_oneself() -> None:
         run([Server(())], post({"nobody": Go(1, W)}))
     with pytest.raises(RunError, match="asks itself"):
         run([Server(())], for_each({"server": Go(1, W)}, Up, lambda *_: None))
+
+
+def test_the_hubs_own_work_takes_virtual_time() -> None:
+    class Slow:
+        down_s = up_s = staticmethod(lambda party, size: 0.0)
+        work_s = staticmethod(lambda party, cost: cost.crypto_s)
+        fate = staticmethod(lambda party, round, request: "ok")
+
+    def steps() -> Steps[None]:
+        yield from spend(Cost(crypto_s=2.5))
+
+    _, transport = run([Server(())], steps(), links=Slow())
+    assert transport.clock_s == 2.5
+    assert transport.meter.virtual_seconds == {"server/coordinate": 2.5}

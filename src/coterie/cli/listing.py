@@ -14,14 +14,14 @@ from rich.table import Table
 
 from coterie.cli.guard import guarded
 
-What = Literal["systems", "datasets", "models", "attacks", "reproductions"]
+What = Literal["systems", "datasets", "models", "devices", "attacks", "reproductions"]
 
 
 @guarded
 def show(
     what: Annotated[What | None, typer.Argument(help="What to list; everything without it.")] = None,
 ) -> None:
-    """What there is: systems, datasets, models, attacks, reproductions."""
+    """What there is: systems, datasets, models, devices, attacks, reproductions."""
     console = Console(highlight=False)
     for name, rows in _LISTS.items():
         if what in (None, name):
@@ -62,6 +62,16 @@ def _models() -> Iterator[tuple[str, ...]]:
         yield name, text
 
 
+def _devices() -> Iterator[tuple[str, ...]]:
+    from coterie.devices.profiles import FLEETS, fleet
+
+    for name in FLEETS:
+        members = fleet(name, 100, 0)
+        flops, up = (sorted(getattr(m, f) for m in members) for f in ("compute_flops_per_s", "up_bytes_per_s"))
+        yield name, f"{flops[0]:.3g} to {flops[-1]:.3g} FLOP/s, {up[0]:.3g} to {up[-1]:.3g} bytes/s up"
+    yield "FILE.toml", "your own profiles"
+
+
 def _attacks() -> Iterator[tuple[str, ...]]:
     from coterie.attacks import ATTACKS
 
@@ -78,6 +88,7 @@ _LISTS = {
     "systems": _systems,
     "datasets": _datasets,
     "models": _models,
+    "devices": _devices,
     "attacks": _attacks,
     "reproductions": _reproductions,
 }

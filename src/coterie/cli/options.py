@@ -40,7 +40,7 @@ Mode = Annotated[
 ]
 Crypto = Annotated[
     str | None,
-    typer.Option("--crypto", help="real, or emulated: the same numbers, faster. [real]", rich_help_panel=_HOW),
+    typer.Option("--crypto", help="real, or emulated: nothing is encrypted; the same models, faster. [real]", rich_help_panel=_HOW),
 ]
 Devices = Annotated[
     str | None,

@@ -152,7 +152,7 @@ def _algorithm_2(distances: Floats, clusters: int, gamma: Gamma, kernel: Kernel,
     found = int(labels.max()) + 1
     members = [E[labels == k] for k in range(found)]  # none of them empty
     centre = np.stack([np.full(c, m.mean()) if literal else m.mean(axis=0) for m in members])
-    to_centre = cross_distances(E, centre)
+    to_centre = cross_distances(E, centre)  # l. 14: |E_norm[j] - epsilon_k|
     a = affinity(to_centre, median_gamma(to_centre) if gamma == "median" else gamma, kernel)
     budget, phi = soft_membership(a)
     reasons = [f"only {distinct} distinct rows among {n}"] if distinct < clusters else []

@@ -334,14 +334,17 @@ class CipherVector(Tallied):
         return replace(self, tally=self.tally.masked(self._most), units=units)
 
     def unblind(self, mask: MaskLike, times: int) -> CipherVector:
-        """Eq. (10), with sums and counts: takes the same mask off ``times`` times. Not re-randomised.
+        """Eq. (10), with sums and counts: adds a fresh encryption of minus the mask, ``times`` times it.
 
-        Raises CryptoError if fewer masks are inside. Another mask than the one inside is noticed at decryption.
+        The fresh randomness is needed: whoever sees the vector before and after would else read the mask off their
+        quotient. Raises CryptoError if fewer masks are inside; another mask than the one inside is noticed at opening.
         """
-        numbers = self._matching(mask)
+        numbers, modulus = self._matching(mask), self.key.n_squared
         factor = integer_weight(times)
         tally = self.tally.unmasked(factor)
-        return replace(self, tally=tally, units=self._shifted([-factor * number for number in numbers]))
+        fresh = self.key._seal([-factor * number for number in numbers])
+        units = tuple(a * b % modulus for a, b in zip(self.units, fresh, strict=True))
+        return replace(self, tally=tally, units=units)
 
     def to_bytes(self) -> bytes:
         """The wire form, ``key.wire_bytes(d)`` bytes."""

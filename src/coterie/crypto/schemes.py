@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Literal
 
 from coterie.crypto import exact, paillier
 from coterie.crypto.packing import Lanes
@@ -10,11 +11,13 @@ from coterie.crypto.vector import PublicKeyLike, RandomBytes, SecretKeyLike
 from coterie.crypto.wire import scheme_of_key
 
 
-def paillier_keygen(bits: int, lanes: Lanes, *, emulated: bool, random_bytes: RandomBytes) -> SecretKeyLike:
+def paillier_keygen(
+    bits: int, lanes: Lanes, randomness: Literal["short", "full"], *, emulated: bool, random_bytes: RandomBytes
+) -> SecretKeyLike:
     """A Paillier key pair, or its emulated twin. Real keys come from the operating system's randomness only."""
     if emulated:
-        return exact.keygen(bits, lanes, random_bytes=random_bytes)
-    return paillier.keygen(bits, lanes)
+        return exact.keygen(bits, lanes, randomness=randomness, random_bytes=random_bytes)
+    return paillier.keygen(bits, lanes, randomness=randomness)
 
 
 @lru_cache(maxsize=64)

@@ -20,5 +20,7 @@ def imported(path: str, what: str) -> Any:
         sys.path.append(os.getcwd())
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(f"{what} {path!r} cannot be imported: {error}; write it as module:ATTRIBUTE") from None
+    except Exception as error:  # whatever the module's own code raises
+        known = isinstance(error, ImportError | AttributeError | ValueError)
+        why = error if known else f"its code fails with {error!r}"
+        raise UserError(f"{what} {path!r} cannot be imported: {why}; write it as module:ATTRIBUTE") from None

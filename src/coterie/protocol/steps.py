@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from coterie.protocol.errors import RunError
 from coterie.protocol.messages import M, Message
+from coterie.protocol.party import Cost
 
 R = TypeVar("R")
 Steps = Generator[Any, Any, R]
@@ -49,6 +50,13 @@ class Take:
     fold: Fold
     at_least: int = 0
     until_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Spend:
+    """The coordinator's own nominal work: it takes virtual time. (What others do has its cost at their handlers.)"""
+
+    cost: Cost
 
 
 @dataclass(frozen=True)
@@ -92,3 +100,8 @@ def take(
     """Consume what came unasked for or late, in order of arrival."""
     answers: Answers = yield Take(kind, fold, at_least, until_s)
     return answers
+
+
+def spend(cost: Cost) -> Steps[None]:
+    """Let the hub's own work take its virtual time."""
+    yield Spend(cost)

@@ -96,7 +96,7 @@ class Server(Party, role="server"):
         train = Train(r, self.spec.digest, self.state.weights)
         answers = yield from for_each(dict.fromkeys(asked, train), Update, fold, deadline_s=self.config.deadline_s)
         if answers.got:
-            self.state.weights = mean.mean().astype("float32")
+            self.state.weights = mean.mean().astype("float32")  # FedCAPrivacy eq. (2)
         return {"participants": len(answers.got), "asked": len(asked)}
 
 

@@ -10,6 +10,7 @@ All of it but Join and Ready is sealed end to end: the hub relays and sees sizes
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -83,11 +84,12 @@ class KeyCentre(Party, role=KEY_CENTRE):
         user_role: str,
         key_bits: int,
         lanes: Lanes,
+        noise: Literal["short", "full"],
     ) -> None:
         super().__init__(KEY_CENTRE, randomness)
         self.members, self.checks = members, checks
         self.service_role, self.user_role = service_role, user_role
-        self.key_bits, self.lanes = key_bits, lanes
+        self.key_bits, self.lanes, self.noise = key_bits, lanes, noise
         self.state = self.State({})
 
     @on(Enrol)
@@ -109,6 +111,7 @@ class KeyCentre(Party, role=KEY_CENTRE):
             paillier_keygen(
                 self.key_bits,
                 self.lanes,
+                self.noise,
                 emulated=self.randomness.emulated,
                 random_bytes=self.secrets(f"{side} key").bytes,
             )

@@ -81,14 +81,16 @@ class Curve:
 
     @classmethod
     def of(cls, lines: Sequence[Mapping[str, Any]], seed: int, summary: Mapping[str, Any], diverged: str = "") -> Curve:
-        """From the lines of ``metrics.jsonl``."""
+        """From the lines of ``metrics.jsonl``; what holds for a round only is taken from the last of them."""
+        last = {key: value for key, value in lines[-1].items() if key.startswith("fine_tuned_")} if lines else {}
+        own = {key: value for key, value in summary.items() if not key.startswith("fine_tuned_")}
         return cls(
             seed,
             tuple(line.get("global_accuracy") for line in lines),
             tuple(line.get("local_accuracy") for line in lines),
             tuple(bool(line["notes"].get("clustered")) for line in lines),
             tuple(line.get("models_sha256") for line in lines),
-            dict(summary),
+            {**own, **last},
             diverged,
         )
 
@@ -130,7 +132,8 @@ def one(config: RunConfig, folder: Path, on_round: OnRound | None, name: str) ->
             (out / DIVERGED).write_text(f"{error}\n")  # a result, too
     if (out / DIVERGED).exists():
         why = (out / DIVERGED).read_text().strip()
-        return Curve.of(read_lines(out / METRICS)[: resolved.rounds], config.seed, {}, why)
+        lines = read_lines(out / METRICS)
+        return Curve.of(lines[: resolved.rounds], config.seed, {}, why if resolved.rounds > len(lines) else "")
     result = load_result(out)
     return Curve.of(result.rounds[: resolved.rounds], config.seed, result.summary)
 

@@ -14,9 +14,9 @@ import coterie
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import System
 from coterie.runs import registry
-from coterie.runs.config import RunConfig, resolve
+from coterie.runs.config import RunConfig, differences, resolve
 from coterie.runs.experiment import Line, build
-from coterie.runs.folder import CONFIG, RESULT, write_json, writing
+from coterie.runs.folder import CONFIG, RESULT, resumed, write_json, writing
 from coterie.runs.runner import Interrupted, Result, load_result, run
 from coterie.runs.settings import field_types, typed, unknown
 
@@ -114,6 +114,11 @@ def compare(
 def _one(config: RunConfig, on_round: OnRound | None, resume: bool) -> Result:
     out = Path(str(config.out))
     started = resume and (out / CONFIG).exists()
+    if started and (found := differences(resolve(resumed(out)), config)):
+        raise UserError(
+            f"{out} holds another run ({'; '.join(found)}): resume with the options it was started with, or choose "
+            "another --out"
+        )
     if started and (out / RESULT).exists() and load_result(out).summary["rounds"] == config.rounds:
         return load_result(out)
 

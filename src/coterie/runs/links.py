@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 
 from coterie.devices.profiles import (
     SERVER,
@@ -22,14 +21,14 @@ from coterie.protocol.randomness import rng
 class FleetLinks:
     """``coterie.transport.links.Links`` over a fleet. profiles: by client's name; everybody else is a SERVER.
 
-    A client's fate is drawn once a round, from the seed, its name and the round alone: it is there for the whole round,
-    or never receives anything of it, or fails on whatever it is asked. In the set-up, round 0, everybody is there.
+    Whether a client is there is drawn once a round, from the seed, its name and the round; whether it drops out, for
+    every request of the round anew, so it may have uploaded and be gone when its model comes. In the set-up, round 0,
+    everybody is there.
     """
 
     def __init__(self, profiles: Mapping[str, Profile], seed: int) -> None:
         self.profiles = dict(profiles)
         self.seed = seed
-        self._fates = lru_cache(maxsize=1 << 16)(self._fate)
 
     def _of(self, party: str) -> Profile:
         return self.profiles.get(party, SERVER)
@@ -48,10 +47,10 @@ class FleetLinks:
         return seconds_train(profile, cost.flops_per_sample, cost.samples) + seconds_crypto(profile, cost.crypto_s)
 
     def fate(self, party: str, round: int, request: int) -> str:
-        """``"ok"``, ``"offline"`` or ``"dropped"``: the same for every request of a round."""
-        return "ok" if round == 0 or party not in self.profiles else self._fates(party, round)
-
-    def _fate(self, party: str, round: int) -> str:
-        draws = rng(self.seed, party, "fate", round)
-        there, lost = is_available(self.profiles[party], draws), drops_out(self.profiles[party], draws)
-        return "offline" if not there else "dropped" if lost else "ok"
+        """``"ok"``, ``"offline"`` (for the whole round) or ``"dropped"`` (while working on this request)."""
+        if round == 0 or party not in self.profiles:
+            return "ok"
+        profile = self.profiles[party]
+        if not is_available(profile, rng(self.seed, party, "there", round)):
+            return "offline"
+        return "dropped" if drops_out(profile, rng(self.seed, party, "drops out", round, request)) else "ok"

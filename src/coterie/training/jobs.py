@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -97,6 +97,8 @@ def fitted(index: int, job: Job, model: Model, weights: Tensor, loss_sum: float)
 def check(model: Model, job: Job, index: int) -> Job:
     """The job with its tensors in the form that the paths expect, or UserError naming it and what is wrong."""
     where = f"job {index}"
+    if not isinstance(job.solver, Solver) or isinstance(job.solver, type) or not isinstance(job.solver, Hashable):
+        raise UserError(f"{where}: solver must be one of coterie.training.solvers (or alike), not {job.solver!r}")
     weights = model.checked(job.weights, f"{where}, weights")
     if not np.isfinite(weights).all():
         raise UserError(f"{where}: its start weights are not finite; the model it was sent has already diverged")

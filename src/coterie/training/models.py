@@ -91,7 +91,10 @@ def build(name: str, input_shape: Sequence[int], classes: int) -> Model:
         raise UserError(f"model {name!r} needs at least 2 classes, not {classes}")
 
     def make() -> nn.Module:
-        module = factory(tuple(input_shape), classes)
+        try:
+            module = factory(tuple(input_shape), classes)
+        except Exception as error:
+            raise UserError(f"model {name!r} of shape {tuple(input_shape)} fails: {error}") from error
         if not isinstance(module, nn.Module):
             raise UserError(f"{name!r} gave a {type(module).__name__}, not a torch.nn.Module")
         return module

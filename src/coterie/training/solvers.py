@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -34,6 +34,7 @@ class Pull(NamedTuple):
     drift: Tensor | None = None
 
 
+@runtime_checkable
 class Solver(Protocol):
     """What the engine asks of a solver; a hashable dataclass, since equal solvers are trained together.
 

@@ -43,7 +43,8 @@ def shares(costs: Sequence[float], workers: int) -> list[list[int]]:
 def run_all(tasks: Sequence[Callable[[], Iterable[T]]], threads: int = 1) -> list[list[T]]:
     """Exhaust the tasks' items side by side, each with ``threads`` torch threads; their items in the tasks' order.
 
-    The first task's exception, in that order, is raised. It, or an interruption, stops the others at their next item.
+    The first task runs on the calling thread, whose number of torch threads is restored. The first exception in the
+    tasks' order is raised; it, or an interruption, stops the others at their next item.
     """
     before = torch.get_num_threads()
     stop = Event()
@@ -57,9 +58,10 @@ def run_all(tasks: Sequence[Callable[[], Iterable[T]]], threads: int = 1) -> lis
                 break
         return items
 
-    with ThreadPoolExecutor(len(tasks)) as pool:
+    with ThreadPoolExecutor(max(1, len(tasks) - 1)) as pool:
         try:
-            return [future.result() for future in [pool.submit(run, task) for task in tasks]]
+            others = [pool.submit(run, task) for task in tasks[1:]]
+            return [run(task) for task in tasks[:1]] + [future.result() for future in others]
         finally:
             stop.set()
-            torch.set_num_threads(before)  # the default again
+            torch.set_num_threads(before)

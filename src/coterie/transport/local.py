@@ -24,7 +24,7 @@ from coterie.protocol import codec
 from coterie.protocol.errors import CoterieError, CryptoError, DecodeError, PeerError, RunError, UserError
 from coterie.protocol.messages import ANY, Message
 from coterie.protocol.party import Party, Transaction
-from coterie.protocol.steps import Answers, Ask, Fold, NoAnswerError, Post, R, Steps, Take
+from coterie.protocol.steps import Answers, Ask, Fold, NoAnswerError, Post, R, Spend, Steps, Take
 from coterie.transport.envelope import Effects, Envelope, Instant, Intercept, Job, Sealer, Snapshot
 from coterie.transport.handlers import Call, Letter, Refused, compute, run_handlers
 from coterie.transport.links import Ideal, Links
@@ -111,6 +111,10 @@ class LocalTransport:
                 self._send_all(step.messages)
             elif isinstance(step, Take):
                 value = self._take(step)
+            elif isinstance(step, Spend):
+                value, seconds = None, self.links.work_s(self.hub.name, step.cost)
+                self.clock_s += seconds
+                self.meter.spent_virtual(self.hub.role, "coordinate", seconds)
             else:
                 value = compute([(self.hub, step)], self.effects, self.meter)[0]
 

@@ -8,6 +8,7 @@ clustering". Equation and line numbers are that paper's.
                              business_server  <----Clustered-------  csp                step IV
                              business_server  ---Aggregate/Convert-> csp
                              business_server  <----ClusterSum------  csp                step V
+                             business_server  --Forget/Forgotten-->  csp                at the end of every round
     participant <-ClusterModel- business_server                                         steps VI, VII
 
 Sees (``paper``). key_centre: verify keys. business_server: who takes part and when, every client's clusters by name
@@ -19,12 +20,14 @@ Assumes that the two servers do not collude, and no participant with either (all
 
 Departures from the text, each with its reason in docs/systems/fedcaprivacy.md: sums and counts travel instead of means
 (eq. 9, 10: no division in Z_N); the mask is one fresh random vector a round, drawn over the whole packed integer, never
-wrapping; phi is kept by name and permuted anew each round; algorithm 2 as mended in ``clustering/spectral.py``;
+wrapping; phi is kept by name and permuted anew each round, and new clusters keep the old ones' numbers as far as their
+members are the same; algorithm 2 as mended in ``clustering/spectral.py``; a vector that is no model is left out;
 signatures are Ed25519 and those that participants check are over the aggregates.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -66,7 +69,9 @@ class FedCAPrivacyConfig(LocalTraining):
     key_bits: Paillier modulus, 2048 or 3072.  fraction_bits: rho of eq. (4).  value_bits, guard_bits, kappa: of a lane
     (``crypto/packing.py``).  max_age_s: oldest acceptable upload, in seconds.  min_participants: fewer uploads skip a
     round.  hardening: "sketch" or "rotation", in mode hardened.  sketch_dim: numbers in a sketch.
-    min_cluster: smallest cluster whose sum is released, in mode hardened.
+    min_cluster: smallest cluster whose sum is released, in mode hardened; of a cluster of two, each member can tell the
+    other's model.  randomness: of Paillier, "short" exponents (``crypto/paillier.py`` states the assumption) or the
+    plain "full" r^N.  max_ahead_s: how far a participant's clock may be ahead of the hub's.
     """
 
     clusters: int = 5
@@ -83,7 +88,9 @@ class FedCAPrivacyConfig(LocalTraining):
     min_participants: int = 2
     hardening: Literal["sketch", "rotation"] = "sketch"
     sketch_dim: int = 64
-    min_cluster: int = 2
+    min_cluster: int = 3
+    randomness: Literal["short", "full"] = "short"
+    max_ahead_s: float = 60.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,8 +101,10 @@ class FedCAPrivacyConfig(LocalTraining):
                 raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.hardening not in ("sketch", "rotation"):
             raise UserError(f"hardening must be 'sketch' or 'rotation', not {self.hardening!r}")
-        if not self.max_age_s > 0:
-            raise UserError(f"max_age_s must be positive, not {self.max_age_s}")
+        if not self.max_age_s > 0 or not self.max_ahead_s >= 0:
+            raise UserError(f"max_age_s must be positive, not {self.max_age_s}, and max_ahead_s not {self.max_ahead_s}")
+        if self.gamma != "median" and not (isinstance(self.gamma, int | float) and 0 < self.gamma < math.inf):
+            raise UserError(f"gamma must be a positive number or 'median', not {self.gamma!r}")
 
     def lanes(self) -> Lanes:
         """The fixed-point format of eq. (4)."""
@@ -113,6 +122,11 @@ def build(config: FedCAPrivacyConfig, setting: Setting) -> Federation:
             f"{len(setting.clients)} clients, but lanes with guard_bits={config.guard_bits} sum up at most "
             f"{config.lanes().max_terms}: choose more guard_bits"
         )
+    present = round(config.participation * len(setting.clients))
+    smallest = config.min_cluster if setting.mode == "hardened" else 1
+    for name, needed in (("min_participants", config.min_participants), ("min_cluster", smallest)):
+        if needed > max(present, 1):
+            raise UserError(f"{name} is {needed}, but a round asks only {present} of {len(setting.clients)} clients")
     members = {HUB: HUB, CSP: CSP, **dict.fromkeys(setting.clients, PARTICIPANT)}
     key_centre = KeyCentre(
         setting.randomness,
@@ -122,6 +136,7 @@ def build(config: FedCAPrivacyConfig, setting: Setting) -> Federation:
         user_role=PARTICIPANT,
         key_bits=config.key_bits,
         lanes=config.lanes(),
+        noise=config.randomness,
     )
     parties: list[Any] = [BusinessServer(setting, config), key_centre, ServiceProvider(setting, config)]
     parties += [Participant(pid, name, setting, config) for pid, name in enumerate(setting.clients)]

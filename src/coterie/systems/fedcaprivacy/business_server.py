@@ -14,8 +14,8 @@ from coterie.crypto.schemes import public_key
 from coterie.crypto.signing import ReplayGuard, SigningKey, VerifyKey
 from coterie.crypto.vector import CipherVectorLike, MaskLike, PublicKeyLike, sum_ciphers
 from coterie.protocol.errors import PeerError
-from coterie.protocol.party import Party
-from coterie.protocol.steps import Answers, Steps, for_each, post, take
+from coterie.protocol.party import Cost, Party
+from coterie.protocol.steps import Answers, Steps, for_each, post, spend, take
 from coterie.protocol.system import Setting
 from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Ready, enrol_all
 from coterie.protocols.local_training import sample_clients
@@ -140,6 +140,7 @@ class BusinessServer(Party, role=HUB):
         again = Train(r, self.spec.digest, None)
         requests = {name: again if name in self.state.started else first for name in asked}
         answers = yield from for_each(requests, Upload, fold, deadline_s=self.config.deadline_s)
+        yield from spend(Cost(crypto_s=len(uploads) * service.nominal_seconds_encrypt(mask.length)))  # eq. (6)
         self.state.started |= frozenset(answers.got)
         return uploads, blinded, answers
 
@@ -152,7 +153,7 @@ class BusinessServer(Party, role=HUB):
         fields = ("upload", upload.round, upload.pid, repr(upload.timestamp_s), upload.cipher, upload.sketch)
         VerifyKey(bytes(self.state.verify_keys[1 + pid])).verify(upload.signature, *fields)
         last = self.state.accepted.get(name)
-        guard = ReplayGuard(self.config.max_age_s, accepted={name: last} if last else {})
+        guard = ReplayGuard(self.config.max_age_s, self.config.max_ahead_s, accepted={name: last} if last else {})
         guard.accept(name, upload.round, upload.timestamp_s, current_round=r, now_s=self.now_s)
         cipher = service.from_bytes(upload.cipher, self.spec.size, terms=1, blinded=0)
         if self.sketches:
@@ -230,12 +231,13 @@ class BusinessServer(Party, role=HUB):
                 places = np.array([shuffled.index(name) for name in members[k]], np.int64)
                 request = Aggregate(r, k, places)
             models: list[ClusterModel] = []
+            yield from spend(Cost(crypto_s=(1 + self.sketches) * users.nominal_seconds_encrypt(self.spec.size)))
             fold = self.unmasking(models, r, k, sizes[k], users, own, times)
             answers = yield from for_each({CSP: request}, ClusterSum, fold)
             if not models:
                 unreleased[str(k)] = f"{CSP}: {answers.missing[CSP]}"
                 continue
-            to_all = dict.fromkeys(members[k], models[0])
+            to_all = dict.fromkeys(members[k], models[0])  # by name: pi^-1
             yield from for_each(to_all, Received, lambda *_: None, deadline_s=self.config.deadline_s)
         return sizes, unreleased
 
@@ -250,7 +252,7 @@ class BusinessServer(Party, role=HUB):
             csp_key.verify(reply.signature, "cluster sum", r, k, count, reply.cipher)
             csp_key.verify(reply.count_signature, "cluster count", r, k, count)
             cipher = users.from_bytes(reply.cipher, self.spec.size, terms=count, blinded=times)
-            data = cipher.unblind(mask, times).to_bytes()
+            data = cipher.unblind(mask, times).to_bytes()  # eq. (10)
             signature = SigningKey.load(self.secret.signing).sign("cluster model", r, k, count, data)
             models.append(ClusterModel(r, k, count, data, signature, reply.count_signature))
 

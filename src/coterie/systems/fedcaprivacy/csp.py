@@ -71,14 +71,18 @@ class ServiceProvider(Party, role=CSP):
 
     @on(Join)
     def join(self, msg: Join, src: str) -> tuple[To, ...]:
-        """Make a signing key and enrol it."""
+        """Make a signing key and enrol it, once."""
+        if self.secret.signing:
+            raise PeerError("already enrolled: a second signing key would make the first worthless")
         key, messages = enrol(self)
         self.secret.signing = key.to_bytes()
         return messages
 
     @on(Credentials)
     def provide(self, msg: Credentials, src: str) -> tuple[To, ...]:
-        """Keep what the key centre gives."""
+        """Keep what the key centre gives, once."""
+        if self.secret.service:
+            raise PeerError("already provided with keys")
         if msg.secret_key is None:
             raise PeerError("credentials without the service's secret key")
         self.secret.service, self.state.user_public = msg.secret_key, msg.user_public
@@ -93,7 +97,7 @@ class ServiceProvider(Party, role=CSP):
         """Step III, eq. (7)."""
         if msg.round != self.state.round:
             self.state.round, self.state.opened = msg.round, {}
-        blinded = yield Open(secret_key(self.secret.service), msg.cipher, blinded=True)
+        blinded = yield Open(secret_key(self.secret.service), msg.cipher, blinded=True)  # eq. (7)
         if blinded.length != self.length:
             raise PeerError(f"{blinded.length} blinded numbers; expected {self.length}")
         self.state.opened[msg.position] = blinded
@@ -105,7 +109,7 @@ class ServiceProvider(Party, role=CSP):
         positions, differences = comparable(opened)
         self.state.opened = {j: opened[j] for j in positions}
         where = np.array(positions, np.int64)
-        coin = float(self.rng("clustering coin", msg.round).uniform())
+        coin = float(self.rng("clustering coin", msg.round).uniform())  # against 1 / (1 + alpha r)
         if not msg.force and not self.schedule.clusters_now(msg.round, coin):
             return Clustered(msg.round, where, None, "")
         rows = differences * 2.0**-self.config.fraction_bits  # exact, and the mask is gone
@@ -126,7 +130,7 @@ class ServiceProvider(Party, role=CSP):
         missing = [int(j) for j in msg.positions if int(j) not in self.state.opened]
         if msg.round != self.state.round or missing or self.sketches or not len(msg.positions):
             raise PeerError(f"no vectors at positions {missing} in round {msg.round}")
-        total = sum_blinded(self.state.opened[int(j)] for j in msg.positions)
+        total = sum_blinded(self.state.opened[int(j)] for j in msg.positions)  # eq. (9)
         return self.release(msg.round, msg.cluster, len(msg.positions), total)
 
     def convert_cost(self, msg: Convert) -> Cost:

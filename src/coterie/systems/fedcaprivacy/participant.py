@@ -72,14 +72,18 @@ class Participant(Party, role=PARTICIPANT):
 
     @on(Join)
     def join(self, msg: Join, src: str) -> tuple[To, ...]:
-        """Make a signing key and enrol it."""
+        """Make a signing key and enrol it, once."""
+        if self.secret.signing:
+            raise PeerError("already enrolled: a second signing key would make the first worthless")
         key, messages = enrol(self)
         self.secret.signing = key.to_bytes()
         return messages
 
     @on(Credentials)
     def provide(self, msg: Credentials, src: str) -> tuple[To, ...]:
-        """Keep what the key centre gives."""
+        """Keep what the key centre gives, once."""
+        if self.secret.user:
+            raise PeerError("already provided with keys")
         if msg.secret_key is None or msg.group_seed is None:
             raise PeerError("credentials without the users' secret key")
         self.secret.user, self.secret.group_seed = msg.secret_key, msg.group_seed
@@ -88,7 +92,10 @@ class Participant(Party, role=PARTICIPANT):
 
     def train_cost(self, msg: Train) -> Cost:
         """Its samples, once per epoch, and one encryption."""
-        crypto_s = public_key(self.state.service_public).nominal_seconds_encrypt(self.spec.size)
+        key = public_key(self.state.service_public)
+        crypto_s = key.nominal_seconds_encrypt(self.spec.size)
+        if self.sketches:
+            crypto_s += key.nominal_seconds_encrypt(self.config.sketch_dim)
         return Cost(self.samples * self.epochs, self.spec.flops_per_sample, crypto_s)
 
     @on(Train, train_cost)
@@ -135,5 +142,5 @@ class Participant(Party, role=PARTICIPANT):
         """omega_{i,g}, eq. (11): the mean over its clusters, or what it has while there are none."""
         if self.state.clusters:
             opened = [self.state.clusters[k] for k in sorted(self.state.clusters)]
-            return opened[0] if len(opened) == 1 else mean_of_clusters(opened).astype(np.float32)
+            return opened[0] if len(opened) == 1 else mean_of_clusters(opened).astype(np.float32)  # eq. (11)
         return self.initial if self.state.weights is None else self.state.weights

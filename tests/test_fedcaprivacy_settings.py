@@ -1,0 +1,54 @@
+"""Settings that could never work are refused when the federation is built; keys are given once."""
+
+import msgspec
+import pytest
+from test_fedcaprivacy_hostile import two_groups
+
+from coterie.crypto import exact, paillier
+from coterie.crypto.packing import Lanes
+from coterie.crypto.schemes import paillier_keygen
+from coterie.protocol.errors import PeerError, UserError
+from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Join
+from coterie.runs import RunConfig, build
+from coterie.systems.fedcaprivacy import FedCAPrivacyConfig
+from coterie.systems.fedcaprivacy.messages import CSP, HUB
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"settings": {"min_participants": 5}}, "min_participants is 5"),
+        ({"settings": {"participation": 0.25, "min_participants": 2}}, "min_participants is 2"),
+        ({"mode": "hardened", "settings": {"min_cluster": 9}}, "min_cluster is 9"),
+    ],
+)
+def test_a_round_that_could_never_be_complete_is_refused_before_it_starts(options, named):
+    with pytest.raises(UserError, match=named):
+        build(RunConfig("fedcaprivacy", clients=4, crypto="emulated", **options))
+
+
+@pytest.mark.parametrize("wrong", [{"gamma": -1.0}, {"gamma": float("nan")}, {"max_ahead_s": -1.0}])
+def test_numbers_out_of_range_are_refused(wrong):
+    with pytest.raises(UserError, match=next(iter(wrong))):
+        FedCAPrivacyConfig(**wrong)
+
+
+def test_nobody_can_make_a_party_enrol_again_or_give_it_other_keys():
+    run = two_groups(emulated=True)
+    run.set_up() if hasattr(run, "set_up") else None
+    for name in (run.setting.clients[0], CSP):
+        party = run.party(name)
+        before = msgspec.structs.asdict(party.secret)
+        with pytest.raises(PeerError, match="already enrolled"):
+            party.join(Join(), HUB)
+        with pytest.raises(PeerError, match="already provided"):
+            party.provide(Credentials(b"k", b"s", b"u", b"g" * 32, run.party(HUB).state.verify_keys), KEY_CENTRE)
+        assert msgspec.structs.asdict(party.secret) == before
+
+
+@pytest.mark.parametrize("randomness", ["short", "full"])
+def test_the_plain_randomness_can_be_chosen(randomness):
+    for emulated, module in ((True, exact), (False, paillier)):
+        key = paillier_keygen(2048, Lanes(), randomness, emulated=emulated, random_bytes=bytes)
+        assert isinstance(key, module.SecretKey)
+        assert key.public.randomness == randomness
