@@ -263,7 +263,7 @@ def test_what_is_no_model_is_told_by_the_service_and_left_out(
     field: str, mode: str, hardening: str, emulated: bool
 ) -> None:
     """It differs from the others by more than models can, so the majority is known: nobody else notices anything."""
-    run = two_groups(mode=mode, emulated=emulated, hardening=hardening, sketch_dim=16, alpha=1e9)
+    run = two_groups(mode=mode, emulated=emulated, hardening=hardening, sketch_dim=16, alpha=1e9, min_cluster=2)
     assert run.round(1)["left_out"] == []
     for name in ("client/1", "client/4"):
         misbehaving(run.party(name), Train, spoil(field))

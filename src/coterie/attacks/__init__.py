@@ -88,7 +88,7 @@ ATTACKS: dict[str, Attack] = {
             _A,
             _CSP,
             "decrypted rows of one round, blinded by one number",
-            "takes off a scalar blinding factor by subtracting the mean of all entries (a hypothetical design: no mode blinds so)",
+            "takes off a scalar blinding factor by subtracting the mean of all entries (no mode blinds so)",
             unmask_scalar,
             (unmasking_error,),
         ),

@@ -40,7 +40,9 @@ Mode = Annotated[
 ]
 Crypto = Annotated[
     str | None,
-    typer.Option("--crypto", help="real, or emulated: nothing is encrypted; the same models, faster. [real]", rich_help_panel=_HOW),
+    typer.Option(
+        "--crypto", help="real, or emulated: no encryption, same models, faster. [real]", rich_help_panel=_HOW
+    ),
 ]
 Devices = Annotated[
     str | None,
