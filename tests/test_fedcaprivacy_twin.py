@@ -216,7 +216,15 @@ TARGETS = planted([0, 0, 1, 1, 2, 2], 40, within=0.3)
 
 
 def small(mode: str, *, emulated: bool, **settings: object):
-    options = {"clusters": 3, "gamma": 1.0, "alpha": 1.0, "sketch_dim": 16, "fresh_keys": True, **settings}
+    options = {
+        "clusters": 3,
+        "gamma": 1.0,
+        "alpha": 1.0,
+        "sketch_dim": 16,
+        "fresh_keys": True,
+        "min_cluster": 2,
+        **settings,
+    }
     return rig(
         SYSTEM, TARGETS, mode=mode, emulated=emulated, effects=lambda t: Pulled(t, noise=0.02), seed=1, **options
     )
