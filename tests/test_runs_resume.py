@@ -350,3 +350,12 @@ def test_the_result_can_be_loaded(half: Path, tmp_path: Path) -> None:
     assert loaded.summary == json.loads(json.dumps(dict(result.summary)))
     with pytest.raises(UserError, match="no finished run"):
         load_result(half)
+
+
+def test_a_recording_that_had_stopped_stays_stopped(tmp_path: Path) -> None:
+    work = RunConfig("fedavg", model="mlp", clients=4, rounds=2, partition="iid", out=str(tmp_path / "r"))
+    config = replace(work, record=True, record_mib=1)  # four models of this size a round are more than a MiB
+    first = run(config)
+    assert first.summary["recording"].startswith("stopped in round 1")
+    again = run(replace(config, rounds=3), resume=True)
+    assert again.summary["recording"] == first.summary["recording"]

@@ -43,6 +43,7 @@ class _Kept(msgspec.Struct):
     round: int
     metrics_bytes: int
     views_bytes: int
+    views_stopped: int | None
     set_up: str
     snapshot: Snapshot
     secrets: dict[str, int]
@@ -55,6 +56,7 @@ class Checkpoint:
     round: int
     metrics_bytes: int
     views_bytes: int
+    views_stopped: int | None
     set_up: str
     snapshot: Snapshot
     states: dict[str, Any]
@@ -85,7 +87,7 @@ class Saver:
 
     def save(self, round: int, metrics_bytes: int, views_bytes: int, set_up: str) -> None:
         """Replace the checkpoint; raises RunError, and leaves the last one as it was, when that can't be done."""
-        experiment = self.experiment
+        experiment, transcript = self.experiment, self.experiment.transport.transcript
         written = self._save_secrets(round)
         kept = _Kept(
             version=coterie.__version__,
@@ -94,6 +96,7 @@ class Saver:
             round=round,
             metrics_bytes=metrics_bytes,
             views_bytes=views_bytes,
+            views_stopped=None if transcript is None else transcript.stopped_at,
             set_up=set_up,
             snapshot=experiment.transport.snapshot(),
             secrets={stem: at for stem, (at, _) in written.items()},
@@ -182,6 +185,7 @@ def read(out: Path, experiment: Experiment) -> Checkpoint | None:
         kept.round,
         kept.metrics_bytes,
         kept.views_bytes,
+        kept.views_stopped,
         kept.set_up,
         kept.snapshot,
         states,

@@ -126,6 +126,7 @@ class _Running:
         self.metrics.truncate(kept.metrics_bytes)
         if self.views is not None:
             self.views.restore(kept.views_bytes, message_kinds(self.experiment.system))
+            self.views.transcript.stopped_at = kept.views_stopped  # a gap is not filled behind its back
         self.saver.restore(kept)
         self.done = self.checkpointed = kept.round
         self.set_up = json.loads(kept.set_up)
