@@ -404,3 +404,10 @@ def test_devices_are_listed(cli: Command) -> None:
     ended = cli("list", "devices")
     assert ended.code == 0
     assert "slow_tail" in ended.out
+
+
+def test_a_federation_that_never_meets_whole_is_reported_too(cli: Command) -> None:
+    words = ["run", "fedcaprivacy", "--crypto", "emulated", "--clients", "6", "--rounds", "3", "--devices", "mobile"]
+    ended = cli(*words, "--set", "participation=0.5", "--out", "part")
+    assert ended.code == 0
+    assert "Affinity of the clients" in Path("part/report.html").read_text()

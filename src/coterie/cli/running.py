@@ -125,4 +125,7 @@ def rows(summary: Any) -> list[tuple[str, str]]:
     if summary["refused"] or summary["lost"] or summary["late"]:
         trouble = f"{summary['refused']} refused, {summary['lost']} lost, {summary['late']} late"
         found.append(("messages", trouble))
+    if summary["skipped"]:
+        r, why = next(iter(summary["skipped"].items()))
+        found.append(("skipped", f"{len(summary['skipped'])} rounds; round {r}: {why}"))
     return found

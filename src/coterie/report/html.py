@@ -234,8 +234,10 @@ def _mishaps(run: Run) -> list[dict[str, Any]]:
     late = Counter(name for part in run.costs for name in part.late)
     lost = Counter(f"{_ROUND.sub('', what)}: {why}" for part in run.costs for what, why in part.lost.items())
     refused = Counter({key: int(count) for key, count in run.total("refused").items()})
+    skipped = Counter(line.notes.skipped for line in run.rounds if line.notes.skipped is not None)
     kinds = [("Late", "clients that missed a deadline", late), ("Lost", "messages that never arrived in time", lost)]
     kinds.append(("Refused", "messages that their receiver could not accept", refused))
+    kinds.append(("Skipped", "rounds that could not be completed and changed nothing", skipped))
     return [
         {
             "kind": kind,

@@ -53,6 +53,7 @@ class Notes(msgspec.Struct, frozen=True):
     clusters: Sizes | None = None
     membership: Members | None = None
     participants: Count | None = None
+    skipped: str | None = None
 
 
 class Bands(msgspec.Struct, frozen=True):

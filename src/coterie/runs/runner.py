@@ -248,6 +248,7 @@ def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line]) -> dic
         "virtual_seconds": last["virtual_seconds"],
         "refused": refused.total(),
         "refused_why": dict(refused),
+        "skipped": {str(line["round"]): line["notes"]["skipped"] for line in rounds if "skipped" in line["notes"]},
         "lost": sum(len(line["lost"]) for line in everything),
         "late": sum(len(line["late"]) for line in everything),
         "set_up": dict(set_up),

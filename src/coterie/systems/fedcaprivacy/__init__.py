@@ -157,9 +157,9 @@ def observe(federation: Federation) -> Mapping[str, Any]:
     seen: dict[str, Any] = {"membership": membership}
     if csp.state.affinity is not None and csp.state.clustered == hub.state.clustered:
         place = {name: j for j, name in enumerate(hub.state.clustered_order)}
-        rows = [place[name] for name in participants if name in place]
-        seen["affinity"] = csp.state.affinity[np.ix_(rows, rows)].round(4).tolist()
-        seen["affinity_clients"] = [i for i, name in enumerate(participants) if name in place]
+        A = csp.state.affinity.round(4).tolist()
+        at = [place.get(name) for name in participants]  # None: was not there when the clusters were made
+        seen["affinity"] = [[None if i is None or j is None else A[i][j] for j in at] for i in at]
     return seen
 
 
