@@ -158,13 +158,17 @@ def study(
 ) -> Path:
     """Run what is missing of an item; write ``<name>.json``, ``<name>.md`` and, where drawn, ``<name>.svg``.
 
-    only: names or beginnings of names of cells.  Every cell is run with the first seed before any with the second.
+    only: names of cells, or of all up to a slash.  Every cell is run with the first seed before any with the second.
     Gives the path of the Markdown file.
     """
-    chosen = [cell for cell in item.cells if not only or any(cell.name.startswith(part) for part in only)]
+    chosen = [
+        cell
+        for cell in item.cells
+        if not only or any(cell.name == part or cell.name.startswith(f"{part}/") for part in only)
+    ]
     if not chosen:
         names = ", ".join(cell.name for cell in item.cells)
-        raise UserError(f"{item.name} has no cell that begins with {' or '.join(only)}; there are: {names}")
+        raise UserError(f"{item.name} has no cell {' or '.join(only)}; there are: {names}")
     curves: dict[str, list[Curve]] = {cell.name: [] for cell in chosen}
     for seed in seeds:
         for cell in chosen:
