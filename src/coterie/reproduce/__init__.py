@@ -25,7 +25,8 @@ def reproduce(
 ) -> Path:
     """Run an item and write its JSON, Markdown and picture under ``out`` (default ``reproduction/<paper>``).
 
-    seeds: how many, from 0 on.  rounds: of every run instead of the item's own.  only: names of cells, or of all up to a slash (``mnist/0.3``).
+    seeds: how many, from 0 on.  rounds: of every run instead of the item's own.
+    only: names of cells, or of all up to a slash (``mnist/0.3``).
     Raises UserError for an unknown item or cell.
     """
     if item not in ITEMS:
