@@ -262,17 +262,21 @@ def spoil(field: str) -> Callable[[Any, Train, Upload], Upload]:
 def test_what_is_no_model_is_told_by_the_service_and_left_out(
     field: str, mode: str, hardening: str, emulated: bool
 ) -> None:
-    """It differs from the others by more than models can, so the majority is known: nobody else notices anything."""
+    """It differs from the others by more than models can, so the majority is known: nobody else notices anything.
+
+    The two garbled ones agree with each other, and are still the fewer.
+    """
     run = two_groups(mode=mode, emulated=emulated, hardening=hardening, sketch_dim=16, alpha=1e9, min_cluster=2)
     assert run.round(1)["left_out"] == []
     for name in ("client/1", "client/4"):
         misbehaving(run.party(name), Train, spoil(field))
-    note = run.round(2)
-    assert not note["clustered"]  # told without a clustering, too
-    assert note["left_out"] == ["client/1", "client/4"]
-    assert note["clusters"]["sizes"] == [2, 2]
-    assert at_own_model(run) == [False, True, False, False, True, False]
-    assert dict(run.refused) == {}
+    for r in range(2, 7 if emulated else 4):  # wherever the shuffle puts them
+        note = run.round(r)
+        assert not note["clustered"]  # told without a clustering, too
+        assert note["left_out"] == ["client/1", "client/4"]
+        assert note["clusters"]["sizes"] == [2, 2]
+        assert at_own_model(run) == [False, True, False, False, True, False]
+        assert dict(run.refused) == {}
 
 
 def test_who_never_sent_a_model_gets_no_cluster_and_has_all_rounds_cluster() -> None:
