@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
@@ -94,8 +95,8 @@ def compare(
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """One row a system."""
-    made = Table("system", "cipher", "global accuracy", "local accuracy", "sent", "time", "virtual time")
-    made.columns[0].overflow = "fold"  # a name is never cut
+    made = Table("system", "cipher", "global accuracy", "local accuracy", "sent", "time", "virtual time", box=SIMPLE)
+    made.columns[0].no_wrap = True
     for column in made.columns[2:]:
         column.justify = "right"
     for row in rows:
