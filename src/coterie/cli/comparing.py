@@ -95,8 +95,10 @@ def compare(
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """One row a system."""
-    made = Table("system", "cipher", "global accuracy", "local accuracy", "sent", "time", "virtual time", box=SIMPLE)
-    made.columns[0].no_wrap = True
+    names = ("system", "cipher", "global\naccuracy", "local\naccuracy", "sent", "time", "virtual\ntime")
+    made = Table(*names, box=SIMPLE, collapse_padding=True, pad_edge=False)
+    for column in made.columns:
+        column.no_wrap = True
     for column in made.columns[2:]:
         column.justify = "right"
     for row in rows:
