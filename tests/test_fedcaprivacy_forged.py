@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from federation import Pulled, Rig, misbehaving, on_the_wire, planted, rig, to
 
-from coterie.crypto.schemes import public_key
+from coterie.crypto.schemes import public_key, secret_key
 from coterie.crypto.signing import SigningKey
 from coterie.protocol import codec
 from coterie.protocol.errors import RunError
@@ -152,6 +152,22 @@ def test_a_forged_sum_is_refused_and_its_cluster_not_released(name: str, forge: 
     assert list(note["clusters"]["unreleased"]) == ["0"]
     assert run.refusals("business_server", "ClusterSum") == 1
     assert sum(at_own_model(run)) == 3
+
+
+def test_a_converted_sum_of_another_number_of_models_is_refused() -> None:
+    """In sketch mode the service opens a sum of 3 under one mask, and hands it on as one of 2."""
+
+    def of_two(csp: Any, request: Convert, reply: ClusterSum) -> ClusterSum:
+        key = secret_key(csp.secret.service)
+        total = key.open_blinded(key.public.from_bytes(request.cipher))
+        shrunk = replace(total, tally=replace(total.tally, terms=2))
+        return resigned(csp, change(reply, cipher=public_key(csp.state.user_public).encrypt_blinded(shrunk).to_bytes()))
+
+    run = two_groups(mode="hardened", sketch_dim=16)
+    misbehaving(run.party("csp"), Convert, of_two)
+    note = run.round(1)
+    assert set(note["clusters"]["unreleased"]) == {"0", "1"}
+    assert run.refusals("business_server", "ClusterSum") == 2
 
 
 def test_the_sum_of_another_round_is_refused() -> None:

@@ -16,6 +16,7 @@ from coterie.crypto.packing import Lanes
 from coterie.crypto.schemes import public_key
 from coterie.crypto.signing import SigningKey
 from coterie.protocol import codec
+from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import Message
 from coterie.protocols.key_centre import Join
 from coterie.systems.fedcaprivacy import SYSTEM
@@ -180,6 +181,15 @@ def test_two_uploads_in_one_round_count_once() -> None:
     note = run.round(1)
     assert note["participants"] == 6
     assert sum(note["clusters"]["sizes"]) == 6
+
+
+def test_an_upload_that_was_accepted_is_not_accepted_again() -> None:
+    """Whatever transport there is below: the business server itself remembers round and time of the last one."""
+    run = two_groups()
+    run.round(1)
+    seen, upload = next(run.view("business_server").messages(Upload, 1))
+    with pytest.raises(PeerError, match="was accepted before"):
+        run.hub.verified(seen.src, upload, 1, public_key(run.hub.state.service_public))
 
 
 RAW = [
