@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
@@ -180,7 +181,7 @@ def study(
     folder.mkdir(parents=True, exist_ok=True)
     settings = {cell.name: _settings(cell.config) for cell in chosen}
     command = f"coterie reproduce {item.name} --seeds {len(seeds)}" + (f" --rounds {rounds}" if rounds else "")
-    command += "".join(f" --only {part}" for part in only)
+    command += "".join(f" --only {shlex.quote(part)}" for part in only)
     content = {"item": item.name, "title": item.title, "command": command, "seeds": list(seeds), "rows": rows}
     (folder / f"{stem}.json").write_text(json.dumps({**content, "cells": settings}, indent=1) + "\n")
     page = folder / f"{stem}.md"
