@@ -334,3 +334,20 @@ def test_a_model_that_lies_within_the_lanes_is_no_hostile_message() -> None:
     assert run.round(1)["left_out"] == []
     assert dict(run.refused) == {}
     assert run.models().min() < -20
+
+
+def test_what_hides_in_lanes_that_no_model_uses_is_told_by_the_service() -> None:
+    """Unnoticed it would be in the sum, and every member of the cluster would refuse the model."""
+
+    def unused(party: Any, request: Train, upload: Upload) -> Upload:
+        key = own_key(party)
+        honest = key.from_bytes(upload.cipher)
+        unit = honest.units[0] * (1 + (1 << (50 * 32)) * key.n) % key.n_squared  # 40 of 62 lanes are used
+        return signed(
+            party, change(upload, cipher=paillier.CipherVector(key, honest.tally, (unit, *honest.units[1:])).to_bytes())
+        )
+
+    run = two_groups(emulated=False, min_cluster=2)
+    misbehaving(run.party("client/1"), Train, unused)
+    assert run.round(1)["left_out"] == ["client/1"]
+    assert dict(run.refused) == {}

@@ -79,8 +79,9 @@ class Blinded(Tallied):
         lifted = [x - y + lift for x, y in zip(self.plaintexts, theirs.plaintexts, strict=True)]
         if min(lifted) < 0 or max(lifted) >> self.layout.packed_bits:
             raise CiphertextError(NOT_OF_MODELS)
-        values = self.layout.unpack(lifted, half)[: self.length]
-        if not lanes.within(values, a.terms, minus=b.terms):
+        every_lane = self.layout.unpack(lifted, half)
+        values, unused = every_lane[: self.length], every_lane[self.length :]
+        if unused.any() or not lanes.within(values, a.terms, minus=b.terms):
             raise CiphertextError(NOT_OF_MODELS)
         return values
 
