@@ -4,10 +4,8 @@ What the paper leaves open is settled as follows: all clients take part in every
 clients of their own (personalised) models, on the whole test set (``global``) and on test data of their own
 distribution (``local``). The paper does not say which it reports, so both stand beside its number.
 
-The learning rate is ten times the printed one, for every method: with plain SGD (eq. 3) at the printed 0.01, FedAvg
-needs far more than the paper's 17 rounds to 95 % on MNIST; at 0.1 it needs 16. A momentum of 0.9, which the paper does
-not mention, would have this effect. The rate was chosen on FedAvg's column alone. SCAFFOLD gets half of it: at 0.1 it
-diverges on MNIST, Dir(0.3), after 24 rounds (clients with one step a round and clients with sixty share one variate).
+The learning rate is ten times the printed one for every method, and five times for SCAFFOLD, which diverges at ten.
+It was chosen on FedAvg's column alone; docs/reproduction/fedcaprivacy.md says how, with the commands.
 """
 
 from __future__ import annotations
