@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from coterie.crypto import paillier
+from coterie.crypto.schemes import paillier_keygen
 from coterie.protocol import codec
 from coterie.protocol.effects import Encrypt, Evaluate, Evaluated, Fit, Fitted, Open
 from coterie.protocol.errors import CoterieError, CryptoError, PeerError
@@ -194,9 +195,12 @@ def rig(
     )
     transport.intercept = intercept
     made = Rig(system, setting, config, federation, transport, links)
-    pair = cycle(() if emulated or fresh_keys else real_keys())
-    keygen = patch.object(key_centre, "paillier_keygen", lambda *args, **kwargs: next(pair))
-    with nullcontext() if emulated or fresh_keys else keygen:
+    pair, draw = cycle(real_keys()) if not (emulated or fresh_keys) else None, key_centre.KeyCentre._draw
+
+    def drawn(self: Any, side: str, wanted: Any) -> Any:
+        return next(pair) if wanted.keygen.func is paillier_keygen else draw(self, side, wanted)
+
+    with patch.object(key_centre.KeyCentre, "_draw", drawn) if pair else nullcontext():
         transport.drive(made.hub.setup(), 0)
     return made
 

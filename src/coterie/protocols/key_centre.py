@@ -1,23 +1,24 @@
-"""Enrolment with a key centre, for systems with two servers and one key pair for each side.
+"""Enrolment with a key centre: a signing key for everybody, and one encryption key pair for each side.
 
     hub --Join--> everybody --Enrol--> key_centre --Credentials--> everybody --Ready--> hub
 
-Everybody makes a signing key of its own and enrols its public half. When all are there, the key centre draws the two
-encryption key pairs (the service's and the users'), hands each role what it may hold, and forgets the secret halves.
+Everybody makes a signing key of its own and enrols its public half. When all are there, the key centre draws the
+encryption key pairs (the users', and the service's where there is a second server that opens something), hands each
+role what it may hold, and forgets the secret halves.
 All of it but Join and Ready is sealed end to end: the hub relays and sees sizes only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
 
-from coterie.crypto.packing import Lanes
-from coterie.crypto.schemes import paillier_keygen
 from coterie.crypto.signing import SigningKey
+from coterie.crypto.vector import RandomBytes
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import ANY, Bytes2D, Message, message
 from coterie.protocol.party import Party, To, on
@@ -43,7 +44,8 @@ class Enrol(Message, frozen=True):
 class Credentials(Message, frozen=True):
     """What one party may hold.
 
-    secret_key: of its own side, or None.  service_public, user_public: both public keys.
+    secret_key: of its own side, or None.  service_public, user_public: the public keys; the service's is empty where
+    there is none.
     group_seed: 32 bytes that the users share and no server has, or None.
     verify_keys: (parties, 32) uint8 of the parties whose signatures it must check, in the order given to the centre.
     """
@@ -60,11 +62,25 @@ class Ready(Message, frozen=True):
     """Enrolled and provided with keys."""
 
 
+class Keygen(Protocol):
+    """Draws an encryption key pair; what it gives has ``public`` and ``to_bytes`` (``crypto/schemes.py``)."""
+
+    def __call__(self, *, emulated: bool, random_bytes: RandomBytes) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One key pair. role: who holds its secret half.  keygen: draws it."""
+
+    role: str
+    keygen: Keygen
+
+
 class KeyCentre(Party, role=KEY_CENTRE):
     """Knows who belongs to the federation; keeps public keys only.
 
     members: role of every party by name.  checks: whose signatures each role must check, names in order.
-    service_role, user_role: the roles that hold the two secret keys.
+    users, service: the key pairs; the users also share a seed.
     """
 
     class State(msgspec.Struct):
@@ -80,16 +96,12 @@ class KeyCentre(Party, role=KEY_CENTRE):
         members: Mapping[str, str],
         checks: Mapping[str, tuple[str, ...]],
         *,
-        service_role: str,
-        user_role: str,
-        key_bits: int,
-        lanes: Lanes,
-        noise: Literal["short", "full"],
+        users: Pair,
+        service: Pair | None = None,
     ) -> None:
         super().__init__(KEY_CENTRE, randomness)
         self.members, self.checks = members, checks
-        self.service_role, self.user_role = service_role, user_role
-        self.key_bits, self.lanes, self.noise = key_bits, lanes, noise
+        self.pairs = {"user": users, **({"service": service} if service else {})}
         self.state = self.State({})
 
     @on(Enrol)
@@ -107,32 +119,25 @@ class KeyCentre(Party, role=KEY_CENTRE):
         return tuple(To(name, credentials) for name, credentials in self._issue().items())
 
     def _issue(self) -> dict[str, Credentials]:
-        service, users = (
-            paillier_keygen(
-                self.key_bits,
-                self.lanes,
-                self.noise,
-                emulated=self.randomness.emulated,
-                random_bytes=self.secrets(f"{side} key").bytes,
-            )
-            for side in ("service", "user")
-        )
+        secret = {side: self._draw(side, pair) for side, pair in self.pairs.items()}
+        public = {side: key.public.to_bytes() for side, key in secret.items()}
+        of_role = {pair.role: secret[side].to_bytes() for side, pair in self.pairs.items()}
         seed = self.secrets("group seed").bytes(32)
         issued = {}
         for name, role in self.members.items():
             keys = [self.state.verify_keys[other] for other in self.checks[role]]
             issued[name] = Credentials(
-                service.to_bytes()
-                if role == self.service_role
-                else users.to_bytes()
-                if role == self.user_role
-                else None,
-                service.public.to_bytes(),
-                users.public.to_bytes(),
-                seed if role == self.user_role else None,
+                of_role.get(role),
+                public.get("service", b""),
+                public["user"],
+                seed if role == self.pairs["user"].role else None,
                 np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), 32),
             )
         return issued
+
+    def _draw(self, side: str, pair: Pair) -> Any:
+        random_bytes = self.secrets(f"{side} key").bytes
+        return pair.keygen(emulated=self.randomness.emulated, random_bytes=random_bytes)
 
 
 def enrol(party: Party) -> tuple[SigningKey, tuple[To, ...]]:

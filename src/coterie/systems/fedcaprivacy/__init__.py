@@ -30,16 +30,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from coterie.clustering.schedule import parse_schedule
 from coterie.crypto.packing import Lanes
+from coterie.crypto.schemes import paillier_keygen
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import Federation, Sees, Setting, System
-from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Join, KeyCentre, Ready
+from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Join, KeyCentre, Pair, Ready
 from coterie.protocols.local_training import LocalTraining
 from coterie.systems.fedcaprivacy.messages import (
     CSP,
@@ -128,15 +130,13 @@ def build(config: FedCAPrivacyConfig, setting: Setting) -> Federation:
         if needed > max(present, 1):
             raise UserError(f"{name} is {needed}, but a round asks only {present} of {len(setting.clients)} clients")
     members = {HUB: HUB, CSP: CSP, **dict.fromkeys(setting.clients, PARTICIPANT)}
+    keygen = partial(paillier_keygen, config.key_bits, config.lanes(), config.randomness)
     key_centre = KeyCentre(
         setting.randomness,
         members,
         {HUB: (CSP, *setting.clients), CSP: (HUB,), PARTICIPANT: (HUB, CSP)},
-        service_role=CSP,
-        user_role=PARTICIPANT,
-        key_bits=config.key_bits,
-        lanes=config.lanes(),
-        noise=config.randomness,
+        users=Pair(PARTICIPANT, keygen),
+        service=Pair(CSP, keygen),
     )
     parties: list[Any] = [BusinessServer(setting, config), key_centre, ServiceProvider(setting, config)]
     parties += [Participant(pid, name, setting, config) for pid, name in enumerate(setting.clients)]
