@@ -3,7 +3,8 @@
     server --Train (k models)--> client --Update--> server
 
 Each client tries all k models on its training data, trains the one with the lowest loss and returns it; the server
-averages per cluster (their algorithm 1, model averaging). The models start from different random weights.
+averages per cluster (their algorithm 1, model averaging). The models start from different random weights, unless
+the setting ``start`` says otherwise.
 
 Sees. server: every client's cluster and plain model, by name. client: all k cluster models.
 """
@@ -19,25 +20,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation.sums import WeightedMean
-from coterie.protocol.effects import Evaluate, Evaluated, Fit, Fitted, Vector
-from coterie.protocol.errors import PeerError, UserError
+from coterie.protocol.effects import Fit, Fitted, Vector
+from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import Floats, Message, message
 from coterie.protocol.party import Cost, Party, Work, on
 from coterie.protocol.steps import Steps, for_each
 from coterie.protocol.system import Federation, Sees, Setting, System
-from coterie.protocols.local_training import LocalTraining, batch_seed, check_model, sample_clients
+from coterie.protocols.cluster_models import ClusterModels, best_model
+from coterie.protocols.local_training import batch_seed, check_model, joined, sample_clients
 
 
 @dataclass(frozen=True)
-class IfcaConfig(LocalTraining):
+class IfcaConfig(ClusterModels):
     """clusters: k, the number of models; 3 in FedCAPrivacy's comparison (table I)."""
 
     clusters: int = 3
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.clusters < 1:
-            raise UserError(f"clusters must be at least 1, not {self.clusters}")
 
 
 @message(src="server", dst="client")
@@ -87,11 +84,7 @@ class Client(Party, role="client"):
         if len(msg.weights) != self.clusters * self.spec.size:
             raise PeerError(f"{len(msg.weights)} weights instead of {self.clusters} models of {self.spec.size}")
         candidates = msg.weights.reshape(self.clusters, self.spec.size)
-        losses = []
-        for weights in candidates:
-            seen: Evaluated = yield Evaluate(check_model(self.spec, msg.spec, weights), "train")
-            losses.append(seen.loss)
-        best = int(np.argmin(losses))
+        best = yield from best_model(check_model(self.spec, msg.spec, weights) for weights in candidates)
         self.state.cluster = best
         fitted: Fitted = yield Fit(candidates[best], self.solver, self.epochs, batch_seed(self, msg.round))
         return Update(msg.round, self.spec.digest, best, fitted.weights, fitted.samples)
@@ -110,7 +103,7 @@ class Server(Party, role="server"):
     def __init__(self, name: str, setting: Setting, config: IfcaConfig) -> None:
         super().__init__(name, setting.randomness)
         self.spec, self.clients, self.config = setting.spec, setting.clients, config
-        self.state = self.State(np.stack(setting.initials(config.clusters)))
+        self.state = self.State(config.starts(setting))
 
     def setup(self) -> Steps[None]:
         """Nothing to agree on."""
@@ -128,7 +121,8 @@ class Server(Party, role="server"):
             means[update.cluster].take(weights, update.samples)
             chosen[name] = update.cluster
 
-        asked = sample_clients(self.clients, self.config.participation, self.randomness.seed, r)
+        here = joined(self.clients, self.config, r)
+        asked = sample_clients(here, self.config.participation, self.randomness.seed, r)
         train = Train(r, self.spec.digest, self.state.weights.reshape(-1))
         answers = yield from for_each(dict.fromkeys(asked, train), Update, fold, deadline_s=self.config.deadline_s)
         sizes = [sum(k == cluster for cluster in chosen.values()) for k in range(len(means))]

@@ -26,7 +26,7 @@ from coterie.protocol.messages import Floats, Message, message
 from coterie.protocol.party import Cost, Party, Work, on
 from coterie.protocol.steps import Steps, for_each
 from coterie.protocol.system import Federation, Sees, Setting, System
-from coterie.protocols.local_training import LocalTraining, batch_seed, check_model, sample_clients
+from coterie.protocols.local_training import LocalTraining, batch_seed, check_model, joined, sample_clients
 from coterie.training.solvers import Scaffold
 
 
@@ -126,7 +126,8 @@ class Server(Party, role="server"):
             moved.take(y, 1)
             turned.take(c, 1)
 
-        asked = sample_clients(self.clients, self.config.participation, self.randomness.seed, r)
+        here = joined(self.clients, self.config, r)
+        asked = sample_clients(here, self.config.participation, self.randomness.seed, r)
         train = Train(r, self.spec.digest, self.state.weights, self.state.control)
         answers = yield from for_each(dict.fromkeys(asked, train), Change, fold, deadline_s=self.config.deadline_s)
         if answers.got:

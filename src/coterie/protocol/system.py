@@ -22,7 +22,8 @@ class Setting:
 
     clients: their names, ``"client/0"`` on.  samples: training samples of each.  spec: the model's shape.
     initial: (d,) float32 start weights, the same for all.  initials(k): k of them, for systems with several models.
-    epochs: local epochs of each client, fixed by its device.
+    epochs: local epochs of each client, fixed by its device.  pretrained(k, solver, epochs): k of them, each trained on
+    all the data of one of the data's own k groups, which no real server has; raises UserError where there are no k.
     """
 
     clients: tuple[str, ...]
@@ -33,6 +34,7 @@ class Setting:
     initials: Callable[[int], tuple[Vector, ...]]
     mode: str
     randomness: Randomness
+    pretrained: Callable[[int, Any, int], tuple[Vector, ...]] | None = None
 
     @property
     def emulated(self) -> bool:

@@ -22,7 +22,7 @@ from coterie.protocol.messages import Floats, Message, message
 from coterie.protocol.party import Cost, Party, Work, on
 from coterie.protocol.steps import Steps, for_each
 from coterie.protocol.system import Federation, Sees, Setting
-from coterie.protocols.local_training import LocalTraining, batch_seed, check_model, sample_clients
+from coterie.protocols.local_training import LocalTraining, batch_seed, check_model, joined, sample_clients
 
 
 @message(src="server", dst="client")
@@ -92,7 +92,8 @@ class Server(Party, role="server"):
                 raise PeerError(f"an update for round {update.round} of {update.samples} samples in round {r}")
             mean.take(check_model(self.spec, update.spec, update.weights), update.samples)
 
-        asked = sample_clients(self.clients, self.config.participation, self.randomness.seed, r)
+        here = joined(self.clients, self.config, r)
+        asked = sample_clients(here, self.config.participation, self.randomness.seed, r)
         train = Train(r, self.spec.digest, self.state.weights)
         answers = yield from for_each(dict.fromkeys(asked, train), Update, fold, deadline_s=self.config.deadline_s)
         if answers.got:

@@ -22,6 +22,8 @@ class LocalTraining:
     trains E_i = round(d_i E_m) epochs, d_i uniform in [slowest, 1] and fixed (FedCAPrivacy, section VI-A).
     participation: fraction of the clients that is asked each round.  deadline_s: virtual seconds that a round waits
     for its clients, or None to wait for all.
+    founders: how many clients are there from the start (0: all); of the others, newcomers more join every join_every
+    rounds, in the order of their numbers.
     """
 
     lr: float = 0.01
@@ -32,6 +34,9 @@ class LocalTraining:
     slowest: float = 0.2
     participation: float = 1.0
     deadline_s: float | None = None
+    founders: int = 0
+    newcomers: int = 10
+    join_every: int = 10
 
     def __post_init__(self) -> None:
         if self.max_epochs < 1:
@@ -42,6 +47,9 @@ class LocalTraining:
             raise UserError(f"participation must lie in (0, 1], not {self.participation}")
         if self.deadline_s is not None and not self.deadline_s > 0:
             raise UserError(f"deadline_s must be positive, not {self.deadline_s}")
+        for name, least in (("founders", 0), ("newcomers", 1), ("join_every", 1)):
+            if getattr(self, name) < least:
+                raise UserError(f"{name} must be at least {least}, not {getattr(self, name)}")
         self.solver()
 
     def solver(self) -> Sgd:
@@ -56,6 +64,13 @@ def local_epochs(clients: Sequence[str], config: LocalTraining, seed: int) -> di
         d = rng(seed, name, "uplink time").uniform(config.slowest, 1.0)
         drawn[name] = max(1, round(d * config.max_epochs))
     return drawn
+
+
+def joined(clients: Sequence[str], config: LocalTraining, r: int) -> tuple[str, ...]:
+    """Who has joined by round r (MingledPie, appendix C.3: ten more every ten rounds)."""
+    if not config.founders:
+        return tuple(clients)
+    return tuple(clients[: config.founders + config.newcomers * ((r - 1) // config.join_every)])
 
 
 def sample_clients(clients: Sequence[str], participation: float, seed: int, r: int) -> tuple[str, ...]:

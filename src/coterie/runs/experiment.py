@@ -17,16 +17,18 @@ from coterie.data.partition import Split, label_counts, partition
 from coterie.data.sources import load
 from coterie.devices.profiles import Profile, fleet
 from coterie.protocol.effects import Fit, Vector
-from coterie.protocol.errors import RunError
+from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.randomness import Randomness, rng
 from coterie.protocol.system import Federation, Setting, System
-from coterie.protocols.local_training import local_epochs
+from coterie.protocols.local_training import joined, local_epochs
 from coterie.runs import registry
 from coterie.runs.config import RunConfig, resolve, system_config
 from coterie.runs.effects import ClientData, LocalEffects
 from coterie.runs.evaluation import Observer, Scores, models_digest
 from coterie.runs.links import FleetLinks
 from coterie.runs.sealer import PartySealer
+from coterie.training.engine import fit_many
+from coterie.training.jobs import Job
 from coterie.training.model import Model
 from coterie.training.models import build as build_model
 from coterie.transport.local import LocalTransport
@@ -63,10 +65,11 @@ class Experiment:
         """``"real"``, ``"emulated"``, or ``"none"`` for a system that encrypts nothing."""
         return self.config.crypto if self.system.encrypted else "none"
 
-    def models(self) -> dict[str, Vector]:
-        """Every client's current model, (d,) float32, in the order of the clients."""
+    def models(self, r: int | None = None) -> dict[str, Vector]:
+        """The current model, (d,) float32, of every client that has joined by round r (the last), in their order."""
         models = self.system.models(self.federation)
-        return {name: models[name] for name in self.setting.clients}
+        here = joined(self.setting.clients, self.settings, r or int(self.config.rounds or 1))
+        return {name: models[name] for name in here}
 
     def set_up(self) -> Line:
         """Keys and greetings, before round 1; returns what they cost."""
@@ -86,7 +89,7 @@ class Experiment:
         config = self.config
         last = r == config.rounds
         if last or r % config.eval_every == 0:
-            models = self.models()
+            models = self.models(r)
             scores = self.observer.scores(models)
             line |= {**scores.means(), "bands": scores.bands(), "models_sha256": models_digest(models)}
         if self.system.fine_tunes and (last or (config.fine_tune_every and r % config.fine_tune_every == 0)):
@@ -96,7 +99,7 @@ class Experiment:
 
     def fine_tuned(self, r: int) -> Scores:
         """Scores of every client's model after its own local epochs: the personalisation that needs no clustering."""
-        models, parts = self.models(), []
+        models, parts = self.models(r), []
         names = list(models)
         for start in range(0, len(names), self.effects.chunk):
             chunk = names[start : start + self.effects.chunk]
@@ -152,6 +155,24 @@ def build(config: RunConfig) -> Experiment:
         seeds = [int(rng(config.seed, "hub", "initial weights", 0, i).integers(1 << 62)) for i in range(k)]
         return tuple(model.initial(seed) for seed in seeds)
 
+    samples = _client_data(dataset, split, names)
+
+    def pretrained(k: int, solver: Any, epochs: int) -> tuple[Vector, ...]:
+        groups = split.groups
+        if groups is None or int(groups.max()) + 1 != k:
+            raise UserError(
+                f"start=pretrained wants the data of {k} known groups, and partition {config.partition} has "
+                f"{'none' if groups is None else int(groups.max()) + 1}: choose labelsets:{k}, or start=random"
+            )
+        jobs = []
+        for group, start in enumerate(initials(k)):
+            own = [samples[name] for name, of in zip(names, groups, strict=True) if of == group]
+            x, y = torch.cat([one.x for one in own]), torch.cat([one.y for one in own])
+            seed = int(rng(config.seed, "hub", "pre-training", 0, group).integers(1 << 62))
+            jobs.append(Job(start, solver, epochs, seed, x, y))
+        fits = fit_many(model, jobs, precision=config.precision, device=config.accelerator)
+        return tuple(fitted.weights for fitted in fits)
+
     setting = Setting(
         clients=names,
         samples={name: len(own) for name, own in zip(names, split.train, strict=True)},
@@ -161,12 +182,13 @@ def build(config: RunConfig) -> Experiment:
         initials=initials,
         mode=config.mode,
         randomness=randomness,
+        pretrained=pretrained,
     )
     federation = system.build(settings, setting)
     x_test, y_test = torch.from_numpy(dataset.inputs(split="test")), torch.from_numpy(dataset.y_test.copy())
     effects = LocalEffects(
         model,
-        _client_data(dataset, split, names),
+        samples,
         x_test,
         y_test,
         precision=config.precision,

@@ -199,8 +199,8 @@ class _Running:
     def _finish(self) -> Result:
         e = self.experiment
         rounds = read_lines(self.out / METRICS)
-        scores = e.observer.scores(e.models())
-        write_json(self.out / "clients.json", {"clients": e.setting.clients, **vars(scores)})
+        models = e.models()
+        write_json(self.out / "clients.json", {"clients": list(models), **vars(e.observer.scores(models))})
         write_json(self.out / "observed.json", e.system.observe(e.federation))
         result = summary(e, self.set_up, rounds)
         write_json(self.out / RESULT, result)

@@ -18,7 +18,7 @@ from coterie.protocol.party import Cost, Party
 from coterie.protocol.steps import Answers, Steps, for_each, post, spend, take
 from coterie.protocol.system import Setting
 from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Ready, enrol_all
-from coterie.protocols.local_training import sample_clients
+from coterie.protocols.local_training import joined, sample_clients
 from coterie.systems.fedcaprivacy.messages import (
     CSP,
     HUB,
@@ -135,7 +135,8 @@ class BusinessServer(Party, role=HUB):
             blinded[name] = spool.put(described.blind(mask).to_bytes())  # eq. (6)
             uploads[name] = spool.put(upload.cipher) if self.sketches else 0
 
-        asked = sample_clients(self.clients, self.config.participation, self.randomness.seed, r)
+        here = joined(self.clients, self.config, r)
+        asked = sample_clients(here, self.config.participation, self.randomness.seed, r)
         first = Train(r, self.spec.digest, self.initial)
         again = Train(r, self.spec.digest, None)
         requests = {name: again if name in self.state.started else first for name in asked}

@@ -1,0 +1,62 @@
+"""Clustered training with one model a cluster: where the models start, and how a client finds its own.
+
+Stands under IFCA and MingledPie, which differ in what the server may see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.protocol.effects import Evaluate, Evaluated, Vector
+from coterie.protocol.errors import UserError
+from coterie.protocol.party import Work
+from coterie.protocol.system import Setting
+from coterie.protocols.local_training import LocalTraining
+from coterie.training.solvers import Sgd
+
+
+@dataclass(frozen=True)
+class ClusterModels(LocalTraining):
+    """clusters: k, the number of models.
+
+    start: "random", each model with weights of its own; or "pretrained", each also trained beforehand on all data of
+    one of the data's own groups, as MingledPie's authors do ("prior knowledge"): it tells the models apart from the
+    start, and presumes a server that holds the clients' data.  pretrain_epochs: passes over those data.
+    pretrain_batch: samples a step of it; 0 for all at once, so that an epoch is one gradient step.
+    """
+
+    clusters: int = 5
+    start: Literal["random", "pretrained"] = "random"
+    pretrain_epochs: int = 1
+    pretrain_batch: int = 50
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, least in (("clusters", 1), ("pretrain_epochs", 1), ("pretrain_batch", 0)):
+            if getattr(self, name) < least:
+                raise UserError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        if self.start not in ("random", "pretrained"):
+            raise UserError(f"start must be 'random' or 'pretrained', not {self.start!r}")
+
+    def starts(self, setting: Setting) -> NDArray[np.float32]:
+        """theta_j^0 of all clusters, (k, d). Raises UserError where the data have no k groups to train them on."""
+        if self.start == "random":
+            return np.stack(setting.initials(self.clusters))
+        if setting.pretrained is None:
+            raise UserError("start=pretrained needs data of known groups: a partition labelsets:K")
+        solver = Sgd(self.lr, self.pretrain_batch or 1 << 40)
+        return np.stack(setting.pretrained(self.clusters, solver, self.pretrain_epochs))
+
+
+def best_model(models: Iterable[Vector]) -> Work[int]:
+    """The number of the model with the lowest loss on the party's training data (MingledPie eq. 2); ties: the first."""
+    losses = []
+    for weights in models:
+        seen: Evaluated = yield Evaluate(weights, "train")
+        losses.append(seen.loss)
+    return int(np.argmin(losses))
