@@ -1,0 +1,133 @@
+"""Late updates classified by whether they conflict with the updates in time, and turned where they do.
+
+Sections V-A and V-B of "Privacy-Preserving Asynchronous Federated Learning under Non-IID settings" (Miao et al.,
+PAFed), with plain numbers. Its servers do the same under encryption; everything that depends on the late updates goes
+through few *scalars*: with the mean m of the updates in time, the late updates v_j and c_j = <m, v_j>, the step is
+
+    alpha_0 m + sum_j beta_j v_j + gamma m
+
+and beta_j, gamma follow from the c_j and |m|^2 alone (:func:`step_coefficients`). So under encryption a vector is
+multiplied twice only: once in c_j, once by beta_j.
+
+The paper says in section V-A that updates with c_j < 0 are averaged as they are and the others projected; its
+definition 1, eq. (13), proof 1 and eq. (17) say the opposite, which is what is meant: conflicting ones are projected.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.protocol.errors import UserError
+
+Floats = NDArray[np.float64]
+
+LEAST_WEIGHT = 1e-6
+"""A class whose weights sum to less is left out: eq. (13) would divide by nothing."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """alpha_0, alpha_1, alpha_2 of eq. (17): of updates in time, of late agreeing ones, of late conflicting ones."""
+
+    in_time: float = 0.8
+    agreeing: float = 0.8
+    conflicting: float = 0.8
+
+    def __post_init__(self) -> None:
+        if not all(0 <= rate < np.inf for rate in (self.in_time, self.agreeing, self.conflicting)):
+            raise UserError(f"server rates must be finite and at least 0, not {self}")
+
+    def scaled(self, factor: float) -> Rates:
+        """All of them times a factor, as a schedule wants it."""
+        return Rates(factor * self.in_time, factor * self.agreeing, factor * self.conflicting)
+
+
+def minimum(a: Any, b: Any, iterations: int) -> Any:
+    """Algorithm 1, Min(a, b) for a, b in [0, 1] by additions and products only; any shape.
+
+    With y = (a - b) / 2 it is (a + b) / 2 minus an approximation of |y| that starts as y^2. An iteration takes two
+    levels of an encrypted a and b; below |a - b| of about 4 * 1.5^-iterations it hardly tells the two apart.
+    """
+    if iterations < 0:
+        raise UserError(f"Min needs at least 0 iterations, not {iterations}")
+    x, y = (a + b) * 0.5, (a - b) * 0.5  # l. 1
+    m = y * y  # l. 2
+    n = m - 1
+    for _ in range(iterations):
+        m = m * (1 - n * 0.5)  # l. 4
+        n = n * n * ((n - 3) * 0.25)  # l. 5
+    return x - m
+
+
+def class_weights(cosines: NDArray[Any], iterations: int | None = None) -> tuple[Floats, Floats]:
+    """Eq. (13): the weights of late updates among the agreeing, at least 0, and among the conflicting, at most 0.
+
+    cosines: (m,) c_j in [-1, 1].  iterations: of algorithm 1; None for the exact minimum. Then an update has a weight
+    of c_j / 2 in the class of its sign and none in the other.
+    """
+    c = np.asarray(cosines, dtype=np.float64)
+    half = np.full_like(c, 0.5)
+    x = np.minimum((c + 1) / 2, half) if iterations is None else minimum((c + 1) / 2, half, iterations)
+    return (c + 1) / 2 - x, x - half
+
+
+def misrouted_share(cosines: NDArray[Any], iterations: int | None = None) -> float:
+    """The share of |weight| that lands in the class of the other sign, 0 for the exact minimum."""
+    c = np.asarray(cosines, dtype=np.float64)
+    agreeing, conflicting = class_weights(c, iterations)
+    wrong = np.abs(np.where(c > 0, conflicting, agreeing)).sum()
+    return float(wrong / (np.abs(agreeing).sum() + np.abs(conflicting).sum()))
+
+
+def step_coefficients(
+    dots: NDArray[Any], square: float, rates: Rates, *, weights: tuple[Floats, Floats], unit_mean: bool = False
+) -> tuple[Floats, float]:
+    """beta (m,) and gamma: what eq. (12), (13) and (17) give every late update, and the mean besides alpha_0.
+
+    dots: (m,) c_j = <m, v_j>.  square: |m|^2.  weights: of :func:`class_weights`.
+    unit_mean: project by eq. (14) as printed, which takes m for a unit vector; the mean of unit vectors is none.
+
+    A class whose weights nearly sum to 0 is left out (``LEAST_WEIGHT``).
+    """
+    dots = np.asarray(dots, dtype=np.float64)
+    beta, gamma = np.zeros(len(dots)), 0.0
+    agreeing, conflicting = weights
+    if abs(n1 := float(agreeing.sum())) >= LEAST_WEIGHT:
+        beta += rates.agreeing * agreeing / n1
+    if abs(n2 := float(conflicting.sum())) >= LEAST_WEIGHT:
+        shares = conflicting / n2
+        beta += rates.conflicting * shares
+        gamma = -rates.conflicting * float(shares @ dots) / (1.0 if unit_mean else square)  # eq. (12) or (14)
+    return beta, gamma
+
+
+def corrected_step(
+    mean: NDArray[Any],
+    late: NDArray[Any],
+    rates: Rates,
+    *,
+    iterations: int | None = None,
+    unit_mean: bool = False,
+    project: bool = True,
+) -> Floats:
+    """Eq. (17): what is added to the global model, (d,) float64.
+
+    mean: (d,) of the updates in time.  late: (m, d), of norm 1 each.  iterations: as in :func:`class_weights`.
+    unit_mean: as in :func:`step_coefficients`.  project: False averages the late updates, weighted by |c_j|, unturned.
+    """
+    m, v = np.asarray(mean, dtype=np.float64), np.asarray(late, dtype=np.float64)
+    if m.ndim != 1 or v.ndim != 2 or v.shape[1] != len(m):
+        raise UserError(f"a mean {m.shape} and late updates {v.shape} do not belong together")
+    step = rates.in_time * m
+    if not len(v):
+        return np.asarray(step)
+    dots, square = v @ m, float(m @ m)
+    if square <= 0:
+        return np.asarray(step + rates.agreeing * v.mean(axis=0))  # nothing to conflict with
+    weights = class_weights(dots, iterations)
+    beta, gamma = step_coefficients(dots, square, rates, weights=weights, unit_mean=unit_mean)
+    return np.asarray(step + beta @ v + (gamma * m if project else 0.0))
