@@ -75,7 +75,16 @@ def test_dirichlet_keeps_any_possible_minimum(
 
 
 @pytest.mark.parametrize(
-    "spec", [*DEALT_WHOLE, "labelsets:3", "labelsets:3:1-4", "labels:2", "labels:1-3", "dirichlet:0.05"]
+    "spec",
+    [
+        *DEALT_WHOLE,
+        "labelsets:3",
+        "labelsets:3:1-4",
+        "labelsets:3,iid=0.4@7",
+        "labels:2",
+        "labels:1-3",
+        "dirichlet:0.05",
+    ],
 )
 def test_counts_do_not_depend_on_storage_order(spec: str) -> None:
     y = np.repeat(np.arange(6), [90, 40, 130, 70, 20, 150])
@@ -88,7 +97,7 @@ def test_counts_do_not_depend_on_storage_order(spec: str) -> None:
 def test_label_numbers_do_not_matter() -> None:
     y = balanced(4, 50)
     gaps = np.array([0, 3, 4, 900])[y]
-    for spec in ("dirichlet:0.3", "labelsets:2", "hsu:1"):
+    for spec in ("dirichlet:0.3", "labelsets:2", "labelsets:2,iid=0.3", "hsu:1"):
         one, other = partition(spec, y, y, 7, 3), partition(spec, gaps, gaps, 7, 3)
         for a, b in zip((*one.train, *one.test), (*other.train, *other.test), strict=True):
             np.testing.assert_array_equal(a, b)
@@ -182,37 +191,6 @@ def test_iid_counts_are_hypergeometric() -> None:
     variance = m * p * (1 - p) * (n - m) / (n - 1)
     assert abs(first.mean() - m * p) < 5 * np.sqrt(variance / 1000)
     assert first.var() == pytest.approx(variance, rel=0.2)
-
-
-def test_homogeneous_label_sets() -> None:
-    """MingledPie's default: 10 labels in 5 sets of 2, 24 of 120 clients to each, equal data within a set."""
-    y = balanced(10, 600)
-    split = partition("labelsets:5", y, y, 120, 9)
-    counts = label_counts(split, y, 10)
-    assert counts.sum() == y.size
-    assert (counts.sum(axis=1) == 50).all()
-    np.testing.assert_array_equal(np.bincount(split.groups), [24] * 5)
-    owned = [set(np.flatnonzero(counts[split.groups == g].sum(axis=0))) for g in range(5)]
-    assert all(len(labels) == 2 for labels in owned)
-    assert set.union(*owned) == set(range(10))
-    for i, g in enumerate(split.groups):  # a client's own labels, both of them
-        assert set(np.flatnonzero(counts[i])) == owned[g]
-
-
-@given(seed=st.integers(0, 500), bounds=st.sampled_from([(5, 1, 3), (5, 2, 2), (8, 1, 2), (3, 1, 8), (1, 10, 10)]))
-@settings(max_examples=60, deadline=None)
-def test_heterogeneous_label_sets(seed: int, bounds: tuple[int, int, int]) -> None:
-    sets, lo, hi = bounds
-    y = balanced(10, 120)
-    split = partition(f"labelsets:{sets}:{lo}-{hi}", y, y, 40, seed)
-    counts = label_counts(split, y, 10)
-    assert counts.sum() == y.size
-    widths = np.array([(counts[split.groups == g].sum(axis=0) > 0).sum() for g in range(sets)])
-    assert widths.min() >= lo
-    assert widths.max() <= hi
-    assert widths.sum() == 10
-    members = np.bincount(split.groups, minlength=sets)
-    assert np.abs(members - 40 * widths / 10).max() <= 1  # in proportion to the number of labels
 
 
 def test_labels_per_client() -> None:
@@ -343,7 +321,7 @@ def test_label_counts_against_a_loop() -> None:
 def test_sixty_thousand_samples_over_a_hundred_clients_is_quick() -> None:
     y, y_test = balanced(10, 6000), balanced(10, 1000)
     start = time.process_time()
-    for spec in ("dirichlet:0.1", "hsu:1", "shards:2", "labelsets:5", "labels:2", "iid"):
+    for spec in ("dirichlet:0.1", "hsu:1", "shards:2", "labelsets:5", "labelsets:5,iid=0.4", "labels:2", "iid"):
         partition(spec, y, y_test, 100, 0)
     assert time.process_time() - start < 3  # .1 s on a quiet core
 
@@ -356,6 +334,9 @@ def test_sixty_thousand_samples_over_a_hundred_clients_is_quick() -> None:
     [
         "dirichlet", "dirichlet:", "dirichlet:0", "dirichlet:-1", "dirichlet:nan", "dirichlet:inf", "dirichlet:0,3",
         "hsu:0", "hsu:x", "shards", "shards:0", "shards:-2", "shards:1.5", "labelsets", "labelsets:0", "labelsets:1-3",
+        "labelsets:2,iid", "labelsets:2,iid=", "labelsets:2,iid=-0.1", "labelsets:2,iid=1.1", "labelsets:2,iid=nan",
+        "labelsets:2,iid=0.2@", "labelsets:2,iid=0.2@-1", "labelsets:2,iid=0.2@1.5", "labelsets:2,iid=0.2,iid=0.3",
+        "labelsets:2,rate=0.2", "labelsets:2@3", "labels:2,iid=0.2", "iid,iid=0.2",
         "labelsets:3:2", "labelsets:3:4-2", "labelsets:3:0-4", "labels:0", "labels:3-1", "labels:", "iid:1", "", "Iid",
         "uniform", "dirichlet:0.3:2", "shards:99999999999", None, 3,
     ],
@@ -373,6 +354,7 @@ def test_specs_that_name_nothing(spec: object) -> None:
         ("labelsets:5", 10, {}, "at least 5 labels and 5 clients; there are 4 labels"),
         ("labelsets:4", 3, {}, "at least 4 labels and 4 clients"),
         ("labelsets:2:3-4", 10, {}, "2 such sets cannot make up 4 labels"),
+        ("labelsets:4,iid=0.2@7", 10, {}, "clients 7 to 9 must be at least 4.* FIRST can be 6 at most"),
         ("labels:5", 10, {}, "cannot hold 5 labels, there are only 4"),
         ("iid", 10, {"min_samples": 21}, "at most 20 for each of 10 clients"),
         ("labels:1-4", 10, {"min_samples": 19}, "leaves a client with"),

@@ -18,7 +18,9 @@ Rounds = Annotated[int | None, typer.Option("--rounds", help="Number of rounds."
 Partition = Annotated[
     str | None,
     typer.Option(
-        "--partition", help="dirichlet:BETA, shards:N, labelsets:K, iid, ... [dirichlet:0.3]", rich_help_panel=_WORK
+        "--partition",
+        help="dirichlet:BETA, shards:N, labelsets:K, labelsets:K,iid=RATE, iid, ... [dirichlet:0.3]",
+        rich_help_panel=_WORK,
     ),
 ]
 ModelName = Annotated[

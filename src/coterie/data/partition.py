@@ -8,7 +8,9 @@
 ``shards:N``        the samples sorted by label and cut into N shards a client, dealt at random (McMahan et al., 2017)
 ``labelsets:K``     the labels dealt into K disjoint sets, an equal number of clients to each set, each set's samples
                     dealt evenly to its clients; ``labelsets:K:LO-HI`` for sets of LO to HI labels and clients in
-                    proportion to them (MingledPie's homogeneous and heterogeneous clusters)
+                    proportion to them (MingledPie's homogeneous and heterogeneous clusters). With ``,iid=RATE`` after
+                    it a share RATE of each client's samples is drawn from all labels (its IID rate, appendix C.2);
+                    with ``,iid=RATE@FIRST`` only for clients from number FIRST on (its newcomers, appendix C.3)
 ``labels:M``        each client holds M labels, ``labels:LO-HI`` a random number of them; every label is held by
                     (nearly) equally many clients, which share its samples evenly ("#C = M" of Li et al.)
 ``iid``             dealt evenly at random
@@ -35,8 +37,7 @@ FORMS = (
     "dirichlet:BETA",
     "hsu:ALPHA",
     "shards:N",
-    "labelsets:K",
-    "labelsets:K:LO-HI",
+    "labelsets:K[:LO-HI][,iid=RATE[@FIRST]]",
     "labels:M",
     "labels:LO-HI",
     "iid",
@@ -49,6 +50,7 @@ class Split:
 
     A training sample has one client; a test sample may serve several (clients are tested one by one).
     groups: (clients,) int64, which label set a client belongs to, for ``labelsets``; else None.
+    group_labels: the labels of each set, ascending int64, for ``labelsets``; else None.
     """
 
     spec: str
@@ -56,6 +58,7 @@ class Split:
     train: tuple[NDArray[np.int64], ...]
     test: tuple[NDArray[np.int64], ...]
     groups: NDArray[np.int64] | None = None
+    group_labels: tuple[NDArray[np.int64], ...] | None = None
 
     @property
     def clients(self) -> int:
@@ -106,7 +109,7 @@ def partition(
         )
     present, y = np.unique(y_train, return_inverse=True)
     deal_rng, test_rng = np.random.default_rng([seed, 0x7EA1]), np.random.default_rng([seed, 0x7E57])
-    counts, groups = scheme(np.bincount(y), clients, floor, deal_rng)
+    counts, sets = scheme(np.bincount(y), clients, floor, deal_rng)
     poorest, least = int(counts.sum(axis=1).min()), min_samples or 1
     if poorest < least:
         raise UserError(
@@ -114,7 +117,12 @@ def partition(
             "fewer clients, another partition or a smaller min_samples"
         )
     return Split(
-        spec, int(seed), _deal(y, counts, deal_rng), _test(counts, present, y_test, test_samples, test_rng), groups
+        spec,
+        int(seed),
+        _deal(y, counts, deal_rng),
+        _test(counts, present, y_test, test_samples, test_rng),
+        sets.groups if sets else None,
+        tuple(present[own] for own in sets.labels) if sets else None,
     )
 
 
@@ -126,8 +134,16 @@ def label_counts(split: Split, y: NDArray[Any], classes: int, part: str = "train
     return np.stack([np.bincount(y[indices], minlength=classes) for indices in lists]).astype(np.int64)
 
 
-# A scheme turns (class sizes (K,), clients, least samples a client, rng) into (counts (clients, K), groups).
-Scheme = Callable[[Counts, int, int, np.random.Generator], tuple[Counts, Counts | None]]
+@dataclass(frozen=True, eq=False)
+class _LabelSets:
+    """groups: (clients,) the set of each client.  labels: the classes of each set, ascending."""
+
+    groups: Counts
+    labels: tuple[Counts, ...]
+
+
+# A scheme turns (class sizes (K,), clients, least samples a client, rng) into counts (clients, K), and label sets.
+Scheme = Callable[[Counts, int, int, np.random.Generator], tuple[Counts, _LabelSets | None]]
 
 
 def parse(spec: str) -> Scheme:
@@ -145,13 +161,17 @@ def parse(spec: str) -> Scheme:
         return lambda sizes, clients, floor, rng: (_dirichlet(sizes, clients, concentration, floor, rng), None)
     if kind == "shards" and re.fullmatch("[0-9]{1,9}", rest) and int(rest) > 0:
         return lambda sizes, clients, floor, rng: (_shards(sizes, clients, int(rest), rng), None)
-    if kind == "labelsets" and (match := re.fullmatch(f"([0-9]{{1,9}})(?::{span})?", rest)) and int(match[1]) > 0:
+    mixed = "(?:,iid=([^@]*)(?:@([0-9]{1,9}))?)?"
+    if kind == "labelsets" and (match := re.fullmatch(f"([0-9]{{1,9}})(?::{span})?{mixed}", rest)) and int(match[1]):
         sets, bounds = int(match[1]), _span(match[2], match[3], spec) if match[2] else None
-        return lambda sizes, clients, floor, rng: _label_sets(sizes, clients, sets, bounds, rng)
+        rate, first = _rate("0" if match[4] is None else match[4], spec), int(match[5] or 0)
+        return lambda sizes, clients, floor, rng: _label_sets(sizes, clients, sets, bounds, rate, first, rng)
     if kind == "labels" and (match := re.fullmatch(f"{span}|([0-9]{{1,9}})", rest)):
         lo, hi = _span(match[1] or match[3], match[2] or match[3], spec)
         return lambda sizes, clients, floor, rng: (_labels(sizes, clients, lo, hi, rng), None)
-    raise UserError(f"partition {spec!r} is none of {', '.join(FORMS)} (BETA, ALPHA: positive numbers; others: whole)")
+    raise UserError(
+        f"partition {spec!r} is none of {', '.join(FORMS)} (BETA, ALPHA: positive numbers; RATE: 0 to 1; others: whole)"
+    )
 
 
 def _concentration(text: str, spec: str) -> float:
@@ -168,6 +188,16 @@ def _span(lo: str, hi: str, spec: str) -> tuple[int, int]:
     if not 1 <= int(lo) <= int(hi):
         raise UserError(f"partition {spec!r}: {lo}-{hi} labels; both must be at least 1 and the first not the larger")
     return int(lo), int(hi)
+
+
+def _rate(text: str, spec: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not 0 <= value <= 1:
+        raise UserError(f"partition {spec!r}: iid={text} must be from 0 (label sets alone) to 1 (all labels alike)")
+    return value
 
 
 def _whole(name: str, value: Any, least: int) -> None:
@@ -246,13 +276,25 @@ def _top_up(counts: Counts, log_q: Floats, floor: int, rng: np.random.Generator)
 
 
 def _label_sets(
-    sizes: Counts, clients: int, sets: int, bounds: tuple[int, int] | None, rng: np.random.Generator
-) -> tuple[Counts, Counts]:
+    sizes: Counts,
+    clients: int,
+    sets: int,
+    bounds: tuple[int, int] | None,
+    rate: float,
+    first: int,
+    rng: np.random.Generator,
+) -> tuple[Counts, _LabelSets]:
+    """Clients from ``first`` on are spread over the sets as all clients are, and mix a share ``rate`` of their data."""
     classes = len(sizes)
     if sets > min(classes, clients):
         raise UserError(
             f"partition labelsets:{sets} needs at least {sets} labels and {sets} clients; there are {classes} labels "
             f"and {clients} clients"
+        )
+    if clients - first < sets:
+        raise UserError(
+            f"partition labelsets:{sets} with iid={rate:g}@{first}: clients {first} to {clients - 1} must be at least "
+            f"{sets}, one of each set, to have all labels to draw from; FIRST can be {clients - sets} at most"
         )
     if bounds is None:
         widths = even_sizes(classes, sets, rng)
@@ -260,13 +302,29 @@ def _label_sets(
     else:
         widths = _random_widths(classes, sets, *bounds, rng)
         members = proportional_sizes(clients, widths)
-    groups = rng.permutation(np.repeat(np.arange(sets), members))
+    late = proportional_sizes(clients - first, members)  # all of them where first is 0
+    groups = np.concatenate([rng.permutation(np.repeat(np.arange(sets), part)) for part in (members - late, late)])
     labels = np.split(rng.permutation(classes), np.cumsum(widths)[:-1])
     counts = np.zeros((clients, classes), dtype=np.int64)
     for group, own in enumerate(labels):
         rows = np.flatnonzero(groups == group)
         counts[np.ix_(rows, own)] = _iid(sizes[own], len(rows), rng)
-    return counts, groups
+    if rate > 0:
+        counts[first:] = _mixed(counts[first:], rate, rng)
+    return counts, _LabelSets(groups, tuple(np.sort(own) for own in labels))
+
+
+def _mixed(counts: Counts, rate: float, rng: np.random.Generator) -> Counts:
+    """Every client throws a share ``rate`` of its samples, by lot, into one pot, and draws as many from it blindly.
+
+    So sizes stay, and the pot has the labels in the proportions of all these clients' data. A share that is no whole
+    number is rounded up or down at random.
+    """
+    exact = rate * counts.sum(axis=1)
+    shares = exact.astype(np.int64) + (rng.random(len(counts)) < exact % 1)
+    given = np.stack([rng.multivariate_hypergeometric(row, share) for row, share in zip(counts, shares, strict=True)])
+    owners = rng.permutation(np.repeat(np.arange(len(counts)), shares))
+    return counts - given + _tally(owners, given.sum(axis=0), len(counts))
 
 
 def _random_widths(classes: int, sets: int, lo: int, hi: int, rng: np.random.Generator) -> Counts:

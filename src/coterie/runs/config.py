@@ -28,7 +28,8 @@ class RunConfig:
 
     system: a name that ``coterie list systems`` shows, or ``module:ATTRIBUTE`` of your own.
     data: name of a data set.  clients, rounds: how many.  partition: ``dirichlet:BETA``, ``shards:N``,
-    ``labelsets:K`` or ``iid``.  model: a name that ``coterie list models`` shows.
+    ``labelsets:K``, ``iid``, ... (all forms: ``coterie.data.partition``).  model: a name that ``coterie list models``
+    shows.
     mode: ``paper`` (its intent, errors mended), ``literal`` (as printed) or ``hardened`` (better protected).
     crypto: ``real``, or ``emulated`` ciphers that give the same numbers faster.  seed: of everything experimental.
     devices: the fleet that the clients run on.  eval_every: rounds between evaluations (the last is always evaluated).

@@ -1,0 +1,325 @@
+"""Cluster models out of mingled sums: section IV-B (III) of "MingledPie: A Cluster Mingling Approach for Mitigating
+Preference Profiling in CFL" (Zhang et al., NDSS 2025), with plain arrays.
+
+Client i is truly in cluster b and joins the mingled clusters CI_i, b among them. The server adds what joined cluster a:
+the models, ``S_a = sum_i theta_i [a in CI_i]`` (eq. 5), and the one-hot indicators of the true cluster,
+``x_ab = sum_i sigma_ib [a in CI_i]`` (eq. 6), so x_ab of the |G_a| members of mingled cluster a are truly in b. If a
+cluster's false members stand for all of it, then ``S = H theta*`` with ``H = (x_ab)`` (eq. 7), and whoever can decrypt
+solves for the cluster models theta*.
+
+Shapes everywhere: sums (k, d), coefficients H (k, k), sizes |G_a| (k,), models (k, d) float32.
+
+Two departures from the text as printed. The right-hand side is the sums, not the means: H holds counts, and with means
+(eq. 8, alg. 2 line 6) the models shrink by the size of their clusters, see :func:`rebuild_literal`. And whether H can
+be solved is looked at in every round: theorem 3's premise |G*| >= (N - |G*|) p fails in the paper's own default setting
+(24 >= 48), and theorem 4's bound is misprinted, see :func:`smallest_cluster`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.protocol.errors import PeerError, UserError
+
+TOLERANCE = 0.01
+"""How far a decrypted count may be from a whole number. CKKS is off by some 1e-9 a summand."""
+
+Floats = NDArray[np.float64]
+Models = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Rebuilt:
+    """Cluster models, and how they came about.
+
+    models: (k, d) float32.  kept: (k,) bool, clusters that have their previous model again.
+    condition: of the system, see :func:`rebuild`; infinite where there was none to solve.
+    why: in words, why some were kept; empty where all were rebuilt.
+    """
+
+    models: Models
+    kept: NDArray[np.bool_]
+    condition: float
+    why: str
+
+    @property
+    def refused(self) -> bool:
+        """Whether no model is new."""
+        return bool(self.kept.all())
+
+
+def kept_all(previous: NDArray[Any], why: str, condition: float = np.inf) -> Rebuilt:
+    """All clusters keep their previous models (k, d), and why."""
+    models = np.array(previous, dtype=np.float32)
+    return Rebuilt(models, np.ones(len(models), dtype=np.bool_), condition, why)
+
+
+# What a client can tell of decrypted coefficients
+
+
+def round_counts(coefficients: NDArray[Any], tolerance: float = TOLERANCE) -> NDArray[np.int64]:
+    """The whole numbers that decrypted counts stand for; any shape.
+
+    CKKS decrypts to real numbers beside the counts, and a solve should not amplify the difference. Raises PeerError
+    where one is further than ``tolerance`` from a whole number: no sum of one-hot indicators is.
+    """
+    x = np.asarray(coefficients)
+    if reason := _unwhole(x, tolerance):
+        raise PeerError(f"{reason}, so somebody's encrypted indicator was not one-hot: keep the previous models")
+    counts: NDArray[np.int64] = np.rint(x).astype(np.int64)
+    return counts
+
+
+def implausible(
+    coefficients: NDArray[Any],
+    sizes: NDArray[Any],
+    participants: int | None = None,
+    least: int = 1,
+    tolerance: float = TOLERANCE,
+) -> str:
+    """Why honest one-hot indicators cannot have given these coefficients, in words; empty where they can.
+
+    Indicators travel encrypted, so the server cannot see one that isn't one-hot, and a single one spoils every model.
+    Whoever decrypts H can see this much.
+
+    coefficients: (k, k) real, H before or after rounding.  sizes: (k,), the |G_a| that the server counted.
+    participants: clients whose updates were added, if known.  least: identities that every client must have (T).
+
+    A client that first takes its own part out of all three (``H - outer(own set, own one-hot)``, ``sizes - own set``,
+    ``participants - 1``) checks the same of the others, which is sharper. What stays undetected is a lie that one-hot
+    indicators might have told: some counts moved from one cluster to another, or the indicator of a wrong cluster.
+    """
+    x, sizes = np.asarray(coefficients), np.asarray(sizes)
+    if x.ndim != 2 or x.shape[0] != x.shape[1] or sizes.shape != x.shape[:1]:
+        return f"coefficients of shape {x.shape} and sizes of shape {sizes.shape} do not belong together"
+    if reason := _unwhole(x, tolerance):
+        return reason
+    if reason := _unwhole(sizes, 0.0):
+        return f"among the sizes, {reason}"
+    x, sizes, total = np.rint(x), np.rint(sizes), int(np.rint(np.trace(x)))
+    true, joined = np.diag(x), x.sum(axis=0)  # members of each true cluster; and in how many sets these are, in all
+    found = []
+    if (x < 0).any():
+        a, b = np.argwhere(x < 0)[0]
+        found.append(f"{int(x[a, b])} members of mingled cluster {a} are truly in cluster {b}: a count below 0")
+    if (x.sum(axis=1) != sizes).any():
+        a = int(np.flatnonzero(x.sum(axis=1) != sizes)[0])
+        found.append(f"mingled cluster {a} has {int(sizes[a])} members, but {int(x[a].sum())} by their indicators")
+    if (x > true).any():
+        a, b = np.argwhere(x > true)[0]
+        found.append(
+            f"{int(x[a, b])} members of mingled cluster {a} are truly in cluster {b}, but only {int(true[b])} members "
+            f"of mingled cluster {b} itself, where all of them must be"
+        )
+    if (joined < least * true).any():
+        b = int(np.flatnonzero(joined < least * true)[0])
+        found.append(
+            f"the {int(true[b])} clients of cluster {b} are in {int(joined[b])} sets in all, not in {least} each"
+        )
+    if participants is not None and total != participants:
+        found.append(f"{total} clients by the diagonal, but {participants} took part")
+    return "; ".join(found)
+
+
+def _unwhole(x: NDArray[Any], tolerance: float) -> str:
+    """Why x are no counts, or nothing."""
+    if x.dtype.kind not in "fiu" or not (np.abs(x) < 2**53).all():  # NaN fails too
+        return "the counts are not all numbers below 2^53"
+    off = np.abs(x - np.rint(x))
+    if off.size and off.max() > tolerance:
+        worst = np.unravel_index(int(off.argmax()), off.shape)
+        return f"count {tuple(int(i) for i in worst)} is {x[worst]:.6g}, no whole number within {tolerance:g}"
+    return ""
+
+
+# Models
+
+
+def rebuild(
+    sums: NDArray[Any],
+    coefficients: NDArray[Any],
+    previous: NDArray[Any],
+    *,
+    max_condition: float,
+    ridge: float = 0.0,
+) -> Rebuilt:
+    """Eq. (7) solved for the cluster models: ``H theta* = S`` with un-normalised sums.
+
+    sums: (k, d), S.  coefficients: (k, k), H, counts or expected counts.  previous: (k, d), what empty clusters keep.
+    max_condition: above this nothing is rebuilt and all models are kept. Rebuilding adds to a model's error some .02 to
+        .07 of the condition, in units of the spread of models within a cluster (see :func:`rebuild_error`).
+    ridge: lambda >= 0 of ``min ||H theta - S||^2 + lambda sum_b |h_b|^2 (theta_b - previous_b)^2``, h_b the columns of
+        H: what the round says little about stays as it was (and does not go to 0).
+
+    A true cluster without members is a column of zeros: it keeps its model. A mingled cluster without members is a row
+    of zeros: it says nothing. The false members of an empty cluster still do, so rows may outnumber columns: least
+    squares. The condition is the 2-norm condition number of H with its columns scaled to length 1 (ridge included). A
+    cluster's size scales its column, and that large and small clusters live side by side costs a solve nothing; what
+    costs is mingled clusters that are nearly alike, and only those are seen. For the ideal coefficients (eq. 11) of any
+    sizes it is (1 + (k-1) p) / (1-p).
+
+    Raises PeerError for sums that are not finite, UserError for arguments that do not fit together.
+    """
+    sums, previous = _fitting(sums, previous)
+    h = np.asarray(coefficients, dtype=np.float64)
+    k = len(sums)
+    if h.shape != (k, k) or not np.isfinite(h).all() or (h < 0).any():
+        raise UserError(
+            f"{k} sums need ({k}, {k}) finite coefficients of at least 0: check them for plausibility first"
+        )
+    if not 1 <= max_condition < np.inf or not 0 <= ridge < np.inf:
+        raise UserError(f"max_condition is {max_condition} and ridge {ridge}; they must be finite and at least 1 and 0")
+    rows, columns = np.asarray(h.any(axis=1)), np.asarray(h.any(axis=0))
+    if not columns.any():
+        return kept_all(previous, "nobody took part, so all models were kept")
+    live = h[np.ix_(rows, columns)]
+    scale = np.linalg.norm(live, axis=0)
+    inverse, condition = _left_inverse(np.vstack([live / scale, np.sqrt(ridge) * np.eye(len(scale))]))
+    if not condition <= max_condition:
+        words = f"the coefficients' condition number is {condition:.3g}, above {max_condition:g}"
+        return kept_all(previous, f"{words}, so all models were kept", condition)
+    solve = np.zeros((len(scale), k))
+    solve[:, rows] = inverse[:, : len(live)] / scale[:, None]
+    solved = solve @ sums
+    if ridge > 0:  # theta = previous + solve (S - H previous)
+        solved += (np.eye(len(scale)) - solve @ h[:, columns]) @ previous[columns]
+    return _rebuilt(solved, columns, previous, condition)
+
+
+def rebuild_literal(
+    sums: NDArray[Any], coefficients: NDArray[Any], previous: NDArray[Any], sizes: NDArray[Any], *, max_condition: float
+) -> Rebuilt:
+    """Alg. 2 as printed: eq. (8) with H in counts, but with the means S_a / |G_a| on its right-hand side.
+
+    The rows of H sum to |G_a|, so models come out smaller by about that factor: 1, 2, 3, 4, 5 as some .02 to .05 in the
+    default setting. sizes: (k,) whole, |G_a|. Otherwise as :func:`rebuild`.
+    """
+    sums, previous = _fitting(sums, previous)
+    means = sums / np.maximum(_counts(sizes, len(sums)), 1)[:, None]
+    return rebuild(means, coefficients, previous, max_condition=max_condition)
+
+
+def mingled_means(sums: NDArray[Any], sizes: NDArray[Any], previous: NDArray[Any]) -> Rebuilt:
+    """No rebuild: the mean model of each *mingled* cluster (table V, 1 + 2), the previous one of an empty cluster.
+
+    sums: (k, d), S.  sizes: (k,) whole, |G_a|.  previous: (k, d).  Errors as :func:`rebuild`.
+    """
+    sums, previous = _fitting(sums, previous)
+    sizes = _counts(sizes, len(sums))
+    some = sizes > 0
+    return _rebuilt(sums[some] / sizes[some, None], some, previous, 1.0 if some.any() else np.inf)
+
+
+def exact_means(
+    sums: NDArray[Any], counts: NDArray[Any], previous: NDArray[Any], participants: int | None = None
+) -> Rebuilt:
+    """Exact mode: the cluster models from sums over the *true* clusters, ``sum_i sigma_ib theta_i``. Nothing is solved.
+
+    sums: (k, d).  counts: (k,) real, ``sum_i sigma_ib`` as decrypted.  previous: (k, d), what an empty cluster keeps.
+    Counts that one-hot indicators of ``participants`` clients could not have given leave all models as they were, and
+    say so. Errors as :func:`rebuild`.
+    """
+    sums, previous = _fitting(sums, previous)
+    counts = np.asarray(counts)
+    if counts.shape != sums.shape[:1]:
+        raise UserError(f"sums of shape {sums.shape} and counts of shape {counts.shape} do not belong together")
+    if why := implausible(np.diag(counts), np.rint(counts), participants):
+        return kept_all(previous, f"{why}, so all models were kept")
+    return mingled_means(sums, round_counts(counts), previous)
+
+
+def _fitting(sums: NDArray[Any], previous: NDArray[Any]) -> tuple[NDArray[Any], Models]:
+    sums, previous = np.asarray(sums), np.asarray(previous)
+    if sums.ndim != 2 or 0 in sums.shape or previous.shape != sums.shape or sums.dtype.kind not in "fiu":
+        raise UserError(
+            f"sums of shape {sums.shape} ({sums.dtype}) and previous models of shape {previous.shape} do not belong "
+            "together: both must be (clusters, weights)"
+        )
+    if not np.isfinite(sums).all():
+        raise PeerError("the decrypted sums are not finite: somebody's model was broken; keep the previous models")
+    return sums, previous.astype(np.float32, copy=False)
+
+
+def _counts(counts: NDArray[Any], k: int) -> NDArray[np.int64]:
+    counts = np.asarray(counts)
+    if counts.shape != (k,) or counts.dtype.kind not in "iu" or (counts < 0).any():
+        raise UserError(f"{k} sums need as many whole counts of at least 0, not {counts.dtype} of shape {counts.shape}")
+    return counts.astype(np.int64)
+
+
+def _left_inverse(matrix: Floats) -> tuple[Floats, float]:
+    """L with L matrix = 1 (least squares), and the condition number; where that is infinite, L is not to be used."""
+    inverse, _, rank, singular = np.linalg.lstsq(matrix, np.eye(len(matrix), dtype=np.float64), rcond=None)
+    full = rank == matrix.shape[1]
+    return np.asarray(inverse, dtype=np.float64), float(singular[0] / singular[-1]) if full else np.inf
+
+
+def _rebuilt(solved: Floats, some: NDArray[np.bool_], previous: Models, condition: float) -> Rebuilt:
+    """``solved`` for the clusters of ``some``, the previous models for the others."""
+    models = previous.copy()
+    with np.errstate(over="ignore"):
+        models[some] = solved
+    if not np.isfinite(models).all():
+        return kept_all(previous, "a rebuilt model would not fit in float32, so all models were kept", condition)
+    empty = ", ".join(str(b) for b in np.flatnonzero(~some))
+    return Rebuilt(models, ~some, condition, f"nobody was in cluster {empty}, so its model was kept" if empty else "")
+
+
+# Theory
+
+
+def ideal_coefficients(sizes: NDArray[Any], rate: float) -> Floats:
+    """Eq. (11): the coefficients (k, k) that are to be expected, |G*_b| on the diagonal and rate |G*_b| off it.
+
+    sizes: (k,), of the *true* clusters.  rate: the paper's p; alg. 1 really gives p_c (eq. 9), larger because sets
+    below the threshold are drawn again. Their determinant is eq. (12). Rebuilding with them instead of the counts of
+    the round is the paper's ablation (table V, 1 + 2 + 3).
+    """
+    sizes = np.asarray(sizes, dtype=np.float64)
+    if sizes.ndim != 1 or not len(sizes) or not (np.isfinite(sizes) & (sizes >= 0)).all() or not 0 <= rate <= 1:
+        raise UserError(f"expected sizes of at least 0 and a rate from 0 to 1, not {sizes} and {rate}")
+    return np.asarray(sizes * (rate + (1 - rate) * np.eye(len(sizes))), dtype=np.float64)
+
+
+def rebuild_error(member: NDArray[np.bool_], true: NDArray[Any]) -> Floats:
+    """(k,): how far a rebuilt model is from the exact mean of its cluster, RMS, where members' models spread by 1.
+
+    member: (N, k) bool, [a in CI_i].  true: (N,) whole, the true cluster of each client.
+
+    Eq. (7) takes the false members from cluster b for a fair sample of it. They aren't quite, and solving amplifies the
+    difference. If a client's weights are its cluster's expected weights plus independent noise of standard deviation
+    sigma, ``rebuild_error * sigma`` is the exact standard deviation of (rebuilt - exact mean), given the sets; against
+    the expected weights it is sqrt(rebuild_error^2 + 1 / |G*|) sigma, the second part being that of any mean.
+    nan for a cluster without members; infinite for all where H is singular.
+    """
+    member = np.asarray(member)
+    n, k = member.shape if member.ndim == 2 else (0, 0)
+    one_hot = np.arange(k) == np.asarray(true)[..., None]
+    if member.dtype != np.bool_ or one_hot.shape != (n, k) or not one_hot.any(axis=1).all() or not n:
+        raise UserError("expected sets (clients, clusters) of bool and the true cluster of each client")
+    if not member[one_hot].all():
+        raise UserError(f"client {int(np.flatnonzero(~member[one_hot])[0])} is not in the mingled cluster of its own")
+    live = one_hot.any(axis=0)
+    error = np.where(live, np.inf, np.nan)
+    m, z = member[:, member.any(axis=0)].T.astype(np.float64), one_hot[:, live].astype(np.float64)
+    scale = np.linalg.norm(m @ z, axis=0)
+    inverse, condition = _left_inverse(m @ z / scale)
+    if np.isfinite(condition):
+        weights = (inverse / scale[:, None]) @ m  # of every client's model in every rebuilt one
+        error[live] = np.linalg.norm(weights - z.T / z.sum(axis=0)[:, None], axis=1)
+    return np.asarray(error, dtype=np.float64)
+
+
+def smallest_cluster(clusters: int) -> float:
+    """Theorem 4: a smallest cluster above this many clients keeps H diagonally dominant enough, by eq. (29).
+
+    Eq. (29), 3 sqrt(G) / 2 < G / (k-1), is G > 9 (k-1)^2 / 4: 36 for k = 5 and 182.25 for k = 10. The printed eq. (30),
+    (k-1)^2 + 105/16, is less from k = 4 on: 22.6 and 87.6. Neither is needed in practice: :func:`rebuild` looks.
+    """
+    if clusters < 2:
+        raise UserError(f"{clusters} clusters; mingling needs at least 2")
+    return 9 * (clusters - 1) ** 2 / 4

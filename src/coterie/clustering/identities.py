@@ -1,0 +1,322 @@
+"""Indistinguishable cluster identities: algorithm 1 and section IV-B (I) of "MingledPie: A Cluster Mingling Approach
+for Mitigating Preference Profiling in CFL".
+
+The server publishes a key for every cluster. A client compares the key of its true cluster with the address of every
+cluster under a hash of one bit, and joins those that match in all n bits: its true cluster always, each other one with
+probability p = 2^-n. The server sees the set and cannot tell which match was no accident.
+
+Two departures from the printed algorithm: eq. (3) compares cluster j's key with cluster j's *own* address, which always
+match, where the true cluster's key is meant; and the set starts empty at every try, so that trying again is rejection
+sampling (else sets would only grow).
+
+Since r and u = g^r never leave the client, independent coins of probability p give sets of the same distribution
+(`coin_sets`; its law is `IdentityLaw`), at no cost.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import operator
+import os
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from numpy.typing import NDArray
+
+from coterie.clustering.identity_law import MAX_CLUSTERS, Counts, IdentityLaw
+from coterie.protocol.errors import CryptoError, DecodeError, UserError
+
+RandomBytes = Callable[[int], bytes]
+"""n -> n uniform random bytes."""
+
+MAX_BITS = 32
+MAX_EXPECTED_TRIES = 10_000
+SCALAR_BYTES = 32
+POINT_BYTES = 33  # compressed
+
+_GROUP = ec.SECP256R1()  # of prime order, with cofactor 1: every point on the curve is in the group
+_ECDH = ec.ECDH()
+_HEADER = struct.Struct("<4sBBH")
+_MAGIC, _VERSION = b"CoCI", 1
+_HASH_DOMAIN = b"coterie/cluster identity/1"
+_SEED_DOMAIN = b"coterie/identity set/1"
+_SEED_BYTES = 16  # at least
+
+
+@dataclass(frozen=True, repr=False)
+class ClusterKeys:
+    """Eq. (1): addresses dsk_j and public keys dpk_j of all clusters, each of n elements, in the group P-256.
+
+    addresses: scalars of 32 bytes, big-endian.  points: h_j^l = g^(x_j^l), compressed points of 33 bytes. The server
+    publishes both to all clients, so that nothing here is secret. Raises DecodeError for anything else.
+    """
+
+    addresses: tuple[tuple[bytes, ...], ...]
+    points: tuple[tuple[bytes, ...], ...]
+
+    def __post_init__(self) -> None:
+        lengths = {len(row) for rows in (self.addresses, self.points) for row in rows}
+        if len(lengths) != 1 or len(self.addresses) != len(self.points):
+            raise DecodeError("every cluster has as many scalars as points, and all clusters have equally many")
+        if not 2 <= self.clusters <= MAX_CLUSTERS or not 1 <= self.bits <= MAX_BITS:
+            raise DecodeError(f"keys of {self.clusters} clusters with {self.bits} bits: {_LIMITS}")
+        _loaded(self)
+
+    @classmethod
+    def generate(cls, clusters: int, bits: int, random_bytes: RandomBytes = os.urandom) -> ClusterKeys:
+        """Fresh keys of ``bits`` = n elements for each of k ``clusters``. Raises UserError for impossible numbers."""
+        if not 2 <= operator.index(clusters) <= MAX_CLUSTERS or not 1 <= operator.index(bits) <= MAX_BITS:
+            raise UserError(f"keys for {clusters} clusters with {bits} bits cannot be made: {_LIMITS}")
+        secrets = [[_scalar(random_bytes) for _ in range(bits)] for _ in range(clusters)]
+        return cls(
+            tuple(tuple(_scalar_bytes(x) for x in row) for row in secrets),
+            tuple(tuple(_point_bytes(x.public_key()) for x in row) for row in secrets),
+        )
+
+    @property
+    def clusters(self) -> int:
+        """k."""
+        return len(self.addresses)
+
+    @property
+    def bits(self) -> int:
+        """n: how many bits must match."""
+        return len(self.addresses[0])
+
+    @property
+    def p(self) -> float:
+        """The false positive rate 2^-n."""
+        return false_positive_rate(self.bits)
+
+    def to_bytes(self) -> bytes:
+        """Header (magic, version u8, n u8, k u16), all scalars, all points, cluster by cluster."""
+        header = _HEADER.pack(_MAGIC, _VERSION, self.bits, self.clusters)
+        return header + b"".join(b"".join(row) for rows in (self.addresses, self.points) for row in rows)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> ClusterKeys:
+        """Keys from ``to_bytes``. Raises DecodeError, also for points off the curve or of other scalars."""
+        if len(data) < _HEADER.size:
+            raise DecodeError(f"{len(data)} bytes are no cluster keys: their header alone has {_HEADER.size}")
+        magic, version, bits, clusters = _HEADER.unpack_from(data)
+        if magic != _MAGIC or version != _VERSION:
+            raise DecodeError(f"no cluster keys of version {_VERSION}")
+        size = _HEADER.size + bits * clusters * (SCALAR_BYTES + POINT_BYTES)
+        if len(data) != size:
+            raise DecodeError(f"{clusters} clusters with {bits} bits take {size} bytes, not {len(data)}")
+        middle = _HEADER.size + bits * clusters * SCALAR_BYTES
+        scalars = _split(bytes(data[_HEADER.size : middle]), SCALAR_BYTES)
+        return cls(_rows(scalars, clusters), _rows(_split(bytes(data[middle:]), POINT_BYTES), clusters))
+
+    def __repr__(self) -> str:
+        return f"<ClusterKeys of {self.clusters} clusters with {self.bits} bits>"
+
+
+def false_positive_rate(bits: int) -> float:
+    """p = 2^-n for keys of n ``bits``."""
+    return float(2.0**-bits)
+
+
+def identity_set(
+    keys: ClusterKeys,
+    true_cluster: int,
+    threshold: int,
+    random_bytes: RandomBytes,
+    counts: Counts = "identities",
+    printed: bool = False,
+) -> tuple[NDArray[np.bool_], int]:
+    """Algorithm 1 in the group: the clusters that a client joins, (k,) bool, and the number of tries.
+
+    threshold, counts: the least number of identities, or of false ones.  printed: eq. (3) as printed, which all
+    clusters satisfy. A try costs about n + 2k Diffie-Hellman operations. Raises UserError for a cluster or a
+    threshold that cannot be, or that takes more than ``MAX_EXPECTED_TRIES`` tries on average.
+    """
+    law = IdentityLaw(keys.clusters, keys.p, threshold, counts)
+    true = _true_clusters([true_cluster], law)[0]
+    addresses, points = _loaded(keys)
+    for tries in range(1, (1 if printed else _most_tries(law)) + 1):
+        r = _scalar(random_bytes)
+        u = r.public_key()  # u = g^r
+        key_bits = _key_bits(r, points[true])
+        joined = np.array(
+            [
+                _matches(addresses[j], u, _key_bits(r, points[j]) if printed else key_bits)  # eq. (3)
+                for j in range(law.clusters)
+            ]
+        )
+        if joined.sum() >= law.least:
+            return joined, tries
+    raise _stuck(law)
+
+
+def coin_set(
+    clusters: int,
+    p: float,
+    true_cluster: int,
+    threshold: int,
+    random_bytes: RandomBytes,
+    counts: Counts = "identities",
+) -> tuple[NDArray[np.bool_], int]:
+    """A set of `identity_set`'s distribution by coins of probability p: (k,) bool, and the number of tries."""
+    sets, tries = coin_sets(IdentityLaw(clusters, p, threshold, counts), [true_cluster], random_bytes)
+    return sets[0], int(tries[0])
+
+
+def coin_sets(
+    law: IdentityLaw, true_clusters: Any, random_bytes: RandomBytes
+) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Independent sets for clients of these true clusters (m,): (m, k) bool, and the number of tries of each (m,).
+
+    A coin is 64 random bits below p 2^64: exact for p = 2^-n. Raises UserError as `identity_set` does.
+    """
+    truth = _true_clusters(true_clusters, law)
+    sets, tries = np.zeros((len(truth), law.clusters), bool), np.zeros(len(truth), np.int64)
+    below = np.uint64(int(law.p * 2**64))
+    open_rows = np.arange(len(truth))
+    for _ in range(_most_tries(law)):
+        if not open_rows.size:
+            return sets, tries
+        shape = len(open_rows), law.clusters
+        joined = np.frombuffer(_drawn(random_bytes, 8 * math.prod(shape)), "<u8").reshape(shape) < below
+        joined[np.arange(len(open_rows)), truth[open_rows]] = True
+        tries[open_rows] += 1
+        enough = joined.sum(axis=1) >= law.least
+        sets[open_rows[enough]] = joined[enough]
+        open_rows = open_rows[~enough]
+    if open_rows.size:
+        raise _stuck(law)
+    return sets, tries
+
+
+def derived_bytes(seed: bytes, cluster: int) -> RandomBytes:
+    """A stream of random bytes that depends on a client's secret seed (16 bytes or more) and on the cluster alone.
+
+    Each call starts the stream anew, so a client that draws its coins from it (`coin_set`, with the p and the threshold
+    that it first met) has one set per cluster for good: whoever returns to a cluster, in whatever round, shows the set
+    that it showed before, and an intersection of sets finds nothing. A set in the group would follow the keys, too.
+    HKDF-SHA256 gives a key of ChaCha20, both by ``cryptography``.
+    """
+    if len(seed) < _SEED_BYTES:
+        raise CryptoError(f"a client's secret seed has at least {_SEED_BYTES} bytes, not {len(seed)}")
+    key = HKDF(hashes.SHA256(), 32, salt=None, info=_SEED_DOMAIN + operator.index(cluster).to_bytes(8, "little"))
+    stream = Cipher(ChaCha20(key.derive(bytes(seed)), nonce=bytes(16)), mode=None).encryptor()
+    return lambda count: stream.update(bytes(count))
+
+
+_LIMITS = f"2 to {MAX_CLUSTERS} clusters and 1 to {MAX_BITS} bits are possible"
+_Loaded = tuple[
+    tuple[tuple[ec.EllipticCurvePrivateKey, ...], ...],
+    tuple[tuple[ec.EllipticCurvePublicKey, ...], ...],
+]
+
+
+@lru_cache(maxsize=8)
+def _loaded(keys: ClusterKeys) -> _Loaded:
+    """The library's objects of the last few keys, whichever objects hold their bytes. Raises DecodeError."""
+    addresses = tuple(tuple(_private(scalar) for scalar in row) for row in keys.addresses)
+    points = tuple(tuple(_public(point) for point in row) for row in keys.points)
+    for j, (row, expected) in enumerate(zip(addresses, keys.points, strict=True)):
+        if any(_point_bytes(x.public_key()) != point for x, point in zip(row, expected, strict=True)):
+            raise DecodeError(f"the public key of cluster {j} is not that of its address")
+    return addresses, points
+
+
+def _key_bits(r: ec.EllipticCurvePrivateKey, points: tuple[ec.EllipticCurvePublicKey, ...]) -> list[int]:
+    """H((h^l)^r) for all l."""
+    return [_hash(r.exchange(_ECDH, h)) for h in points]
+
+
+def _matches(
+    address: tuple[ec.EllipticCurvePrivateKey, ...], u: ec.EllipticCurvePublicKey, key_bits: list[int]
+) -> bool:
+    """Whether H(u^(x^l)) is the key's bit for all l; stops at the first that is not."""
+    return all(_hash(x.exchange(_ECDH, u)) == bit for x, bit in zip(address, key_bits, strict=True))
+
+
+def _hash(element: bytes) -> int:
+    """H: G -> {0, 1}. element: the x-coordinate, all that Diffie-Hellman gives; +-P share it, and so their bit."""
+    return hashlib.sha256(_HASH_DOMAIN + element).digest()[0] & 1
+
+
+def _scalar(random_bytes: RandomBytes) -> ec.EllipticCurvePrivateKey:
+    """Uniform in [1, q) up to 2^-128 (FIPS 186-5, A.2.1: 128 more bits than needed)."""
+    extra = int.from_bytes(_drawn(random_bytes, SCALAR_BYTES + 16), "big")
+    return ec.derive_private_key(1 + extra % (_GROUP.group_order - 1), _GROUP)
+
+
+def _private(scalar: bytes) -> ec.EllipticCurvePrivateKey:
+    x = int.from_bytes(scalar, "big")
+    if len(scalar) != SCALAR_BYTES or not 1 <= x < _GROUP.group_order:
+        raise DecodeError("a cluster address holds a number that is no scalar of P-256")
+    return ec.derive_private_key(x, _GROUP)
+
+
+def _public(point: bytes) -> ec.EllipticCurvePublicKey:
+    if len(point) != POINT_BYTES:
+        raise DecodeError(f"a point has {POINT_BYTES} bytes, not {len(point)}")
+    try:
+        return ec.EllipticCurvePublicKey.from_encoded_point(_GROUP, point)
+    except ValueError:
+        raise DecodeError("a cluster's public key holds a point that is not on P-256") from None
+
+
+def _scalar_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_numbers().private_value.to_bytes(SCALAR_BYTES, "big")
+
+
+def _point_bytes(key: ec.EllipticCurvePublicKey) -> bytes:
+    return key.public_bytes(Encoding.X962, PublicFormat.CompressedPoint)
+
+
+def _split(data: bytes, size: int) -> list[bytes]:
+    return [data[at : at + size] for at in range(0, len(data), size)]
+
+
+def _rows(items: list[bytes], count: int) -> tuple[tuple[bytes, ...], ...]:
+    width = len(items) // count if count else 0
+    return tuple(tuple(items[j * width : (j + 1) * width]) for j in range(count))
+
+
+def _true_clusters(clusters: Any, law: IdentityLaw) -> NDArray[np.intp]:
+    truth = np.asarray(clusters)
+    if truth.ndim != 1 or not truth.size or truth.dtype.kind not in "iu":
+        raise UserError(f"true clusters must be whole numbers (clients,), not {truth.dtype} of shape {truth.shape}")
+    if truth.min() < 0 or truth.max() >= law.clusters:
+        wrong = truth[(truth < 0) | (truth >= law.clusters)][0]
+        raise UserError(f"there is no cluster {wrong}: they count from 0 to {law.clusters - 1}")
+    return truth.astype(np.intp)
+
+
+def _most_tries(law: IdentityLaw) -> int:
+    """So many tries that all of them fail with probability 2^-64."""
+    if law.expected_tries > MAX_EXPECTED_TRIES:
+        raise UserError(
+            f"a set of at least {law.least} of {law.clusters} clusters at p = {law.p} takes {law.expected_tries:.3g} "
+            f"tries on average, more than {MAX_EXPECTED_TRIES}: lower the threshold or raise p (shorten the keys)"
+        )
+    return math.ceil(64 * math.log(2) * law.expected_tries)
+
+
+def _stuck(law: IdentityLaw) -> CryptoError:
+    return CryptoError(
+        f"no set of at least {law.least} of {law.clusters} clusters after {_most_tries(law)} tries: the source of "
+        "randomness repeats itself"
+    )
+
+
+def _drawn(random_bytes: RandomBytes, size: int) -> bytes:
+    data = random_bytes(size)
+    if len(data) != size:
+        raise CryptoError(f"the source of randomness gave {len(data)} bytes where {size} were asked for")
+    return data

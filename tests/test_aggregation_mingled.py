@@ -1,0 +1,322 @@
+"""Rebuilding of mingled cluster models against exact fractions, normal equations and models that must come back."""
+
+from __future__ import annotations
+
+import time
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from mingling import MOST, coefficients, default_setting, drawn_sets
+
+from coterie.aggregation.mingled import (
+    exact_means,
+    ideal_coefficients,
+    implausible,
+    kept_all,
+    mingled_means,
+    rebuild,
+    rebuild_error,
+    rebuild_literal,
+    smallest_cluster,
+)
+from coterie.protocol.errors import PeerError, UserError
+
+
+def solved_in_fractions(h: np.ndarray, s: np.ndarray) -> list[list[Fraction]]:
+    """Gauss-Jordan elimination without rounding."""
+    rows = [[Fraction(int(v)) for v in (*a, *b)] for a, b in zip(h, s, strict=True)]
+    for i in range(len(rows)):
+        pivot = next(r for r in range(i, len(rows)) if rows[r][i])
+        rows[i], rows[pivot] = rows[pivot], [v / rows[pivot][i] for v in rows[pivot]] if pivot == i else rows[i]
+        if pivot != i:
+            rows[i] = [v / rows[i][i] for v in rows[i]]
+        for r in range(len(rows)):
+            if r != i:
+                rows[r] = [v - rows[r][i] * w for v, w in zip(rows[r], rows[i], strict=True)]
+    return [row[len(rows) :] for row in rows]
+
+
+# Rebuilding
+
+
+def test_two_clusters_by_hand() -> None:
+    """3 x + y = 5, 2 x + 4 y = 10: x = 1, y = 2; and 3 x + y = -3, 2 x + 4 y = 8: x = -2, y = 3."""
+    got = rebuild(np.array([[5, -3], [10, 8.0]]), np.array([[3, 1], [2, 4]]), np.zeros((2, 2)), max_condition=MOST)
+    np.testing.assert_array_equal(got.models, np.float32([[1, -2], [2, 3]]))
+    assert got.models.dtype == np.float32
+    assert not got.kept.any()
+    assert not got.refused
+    assert got.why == ""
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_means_come_back_and_the_printed_algorithm_shrinks_them(seed: int) -> None:
+    h, sums, previous = default_setting(seed)
+    got = rebuild(sums, h, previous, max_condition=MOST)
+    np.testing.assert_array_equal(got.models, np.tile(np.float32([1, 2, 3, 4, 5])[:, None], 7))
+    literal = rebuild_literal(sums, h, previous, h.sum(axis=1), max_condition=MOST)
+    assert literal.condition == got.condition
+    assert 0 < literal.models.mean() < 0.06  # 3 before
+    np.testing.assert_allclose(  # what it solves: H theta = S / |G|
+        h @ literal.models.astype(float), sums / h.sum(axis=1, keepdims=True), rtol=1e-5
+    )
+
+
+@given(data=st.data(), k=st.integers(1, 6))
+@settings(max_examples=80, deadline=None)
+def test_any_whole_system_as_in_fractions(data: st.DataObject, k: int) -> None:
+    h = np.array(data.draw(st.lists(st.lists(st.integers(0, 30), min_size=k, max_size=k), min_size=k, max_size=k)))
+    assume(abs(np.linalg.det(h)) > 0.5)  # not singular, so no column is empty
+    s = np.array(data.draw(st.lists(st.lists(st.integers(-99, 99), min_size=3, max_size=3), min_size=k, max_size=k)))
+    got = rebuild(s, h, np.zeros((k, 3)), max_condition=1e9)
+    expected = np.array([[float(v) for v in row] for row in solved_in_fractions(h, s)])
+    np.testing.assert_allclose(got.models, expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max())
+
+
+@given(
+    sizes=st.lists(st.integers(0, 12), min_size=2, max_size=7),
+    p=st.sampled_from([0.5, 0.25, 0.125]),
+    seed=st.integers(0, 10**6),
+)
+@settings(max_examples=150, deadline=None)
+def test_without_spread_every_cluster_with_members_comes_back(sizes: list[int], p: float, seed: int) -> None:
+    """Also where true clusters are empty (they keep their model) and mingled ones too (they say nothing)."""
+    rng, k = np.random.default_rng(seed), len(sizes)
+    true = np.repeat(np.arange(k), sizes)
+    theta, previous = rng.normal(size=(k, 4)), rng.normal(size=(k, 4)).astype(np.float32)
+    sets = drawn_sets(true, k, p, 1, rng)
+    h = coefficients(sets, true)
+    assert implausible(h, sets.sum(axis=0), len(true)) == ""
+    got = rebuild(sets.T.astype(float) @ theta[true], h, previous, max_condition=MOST)
+    if got.refused:
+        assert sum(sizes) == 0 or got.condition > MOST
+        np.testing.assert_array_equal(got.models, previous)
+        return
+    some = np.array(sizes) > 0
+    np.testing.assert_array_equal(got.kept, ~some)
+    np.testing.assert_array_equal(got.models[~some], previous[~some])
+    np.testing.assert_allclose(got.models[some], theta[some], rtol=1e-6, atol=1e-10 * got.condition)
+    assert all(f"{b}" in got.why for b in np.flatnonzero(~some))
+    assert bool(got.why) == bool((~some).any())
+
+
+def test_false_members_of_an_empty_cluster_are_equations_too() -> None:
+    """Cluster 2 is empty but has false members: three equations for two models, solved by least squares."""
+    h = np.array([[4, 1, 0], [2, 5, 0], [1, 3, 0]])
+    sums = np.random.default_rng(0).normal(size=(3, 5)) * 10
+    got = rebuild(sums, h, np.full((3, 5), 9.0), max_condition=MOST)
+    a = h[:, :2].astype(float)
+    np.testing.assert_allclose(got.models[:2], np.linalg.solve(a.T @ a, a.T @ sums), rtol=1e-6)
+    np.testing.assert_array_equal(got.models[2], np.float32([9] * 5))
+    np.testing.assert_array_equal(got.kept, [False, False, True])
+    assert "cluster 2" in got.why
+    assert not np.allclose(got.models[:2], np.linalg.solve(a[:2], sums[:2]), rtol=0.01)  # the third one counts
+
+
+def test_a_mingled_cluster_without_members_says_nothing() -> None:
+    h = np.array([[4, 0, 1], [0, 0, 0], [2, 0, 5]])
+    theta, previous = np.array([[3.0], [8], [-2]]), np.float32([[0], [6], [0]])
+    got = rebuild(h @ theta, h, previous, max_condition=MOST)
+    np.testing.assert_allclose(got.models, [[3], [6], [-2]], rtol=1e-6)
+    np.testing.assert_array_equal(got.kept, [False, True, False])
+
+
+def test_singular_and_ill_conditioned_systems_are_refused_and_say_so() -> None:
+    previous = np.random.default_rng(1).normal(size=(3, 4)).astype(np.float32)
+    twins = np.array([[3, 2, 1], [3, 2, 1], [0, 1, 4]])  # mingled clusters 0 and 1 have the same members
+    got = rebuild(np.ones((3, 4)), twins, previous, max_condition=1e300)
+    assert got.refused
+    assert got.condition == np.inf
+    assert "condition number is inf" in got.why
+    np.testing.assert_array_equal(got.models, previous)
+    near = np.array([[1000, 999, 1], [999, 999, 1], [0, 1, 4]])
+    condition = rebuild(np.ones((3, 4)), near, previous, max_condition=MOST).condition
+    assert 1e3 < condition < MOST
+    refused = rebuild(np.ones((3, 4)), near, previous, max_condition=condition * 0.999)
+    assert refused.refused
+    assert refused.condition == condition
+    assert f"{condition:.3g}" in refused.why
+    assert f"{condition * 0.999:g}" in refused.why
+    assert not rebuild(np.ones((3, 4)), near, previous, max_condition=condition).refused
+    fewer = np.array([[2, 1, 1], [1, 2, 1], [0, 0, 0]])  # two equations, three models
+    assert rebuild(np.ones((3, 4)), fewer, previous, max_condition=1e300).condition == np.inf
+
+
+def test_the_condition_sees_mingling_and_not_sizes() -> None:
+    """Ideal coefficients have condition (1 + (k-1) p) / (1 - p), whatever the sizes."""
+    for k, p in ((5, 0.5), (5, 8 / 15), (8, 0.25), (2, 0.125)):
+        for sizes in (np.full(k, 24), np.arange(1, k + 1) ** 4):
+            h = ideal_coefficients(sizes, p)
+            got = rebuild(h @ np.ones((k, 2)), h, np.zeros((k, 2)), max_condition=100).condition
+            assert got == pytest.approx((1 + (k - 1) * p) / (1 - p), rel=1e-9)
+    assert np.linalg.cond(ideal_coefficients(np.arange(1, 6) ** 4, 0.5)) > 1000  # the plain one is scared by sizes
+
+
+def test_the_condition_is_numpys_of_scaled_columns() -> None:
+    h, sums, previous = default_setting(3)
+    expected = np.linalg.cond(h / np.sqrt((h**2).sum(axis=0)))
+    assert rebuild(sums, h, previous, max_condition=MOST).condition == pytest.approx(expected, rel=1e-9)
+
+
+def test_ridge_against_its_normal_equations() -> None:
+    """(H'H + lambda D) theta = H'S + lambda D previous, D the squared lengths of H's columns; but an empty cluster."""
+    rng = np.random.default_rng(2)
+    h, sums, previous = default_setting(2)
+    sums, previous = sums + rng.normal(size=sums.shape), rng.normal(size=previous.shape).astype(np.float32)
+    h[:, 3] = 0
+    live = [0, 1, 2, 4]
+    a = h[:, live].astype(float)
+    for ridge in (1e-3, 0.1, 10.0):
+        d = np.diag((a**2).sum(axis=0))
+        expected = np.linalg.solve(a.T @ a + ridge * d, a.T @ sums + ridge * d @ previous[live])
+        got = rebuild(sums, h, previous, max_condition=MOST, ridge=ridge)
+        np.testing.assert_allclose(got.models[live], expected, rtol=1e-5)
+        np.testing.assert_array_equal(got.models[3], previous[3])
+    plain = rebuild(sums, h, previous, max_condition=MOST)
+    np.testing.assert_allclose(
+        rebuild(sums, h, previous, max_condition=MOST, ridge=1e-12).models, plain.models, rtol=1e-5
+    )
+    np.testing.assert_allclose(rebuild(sums, h, previous, max_condition=MOST, ridge=1e12).models, previous, rtol=1e-5)
+    assert rebuild(sums, h, previous, max_condition=MOST, ridge=0.1).condition < plain.condition
+
+
+def test_ridge_moves_only_what_a_singular_system_says() -> None:
+    """Clusters 0 and 1 are never told apart: their sum is learnt, their difference stays as it was."""
+    h = np.array([[3, 3, 0], [3, 3, 0], [0, 0, 5]])
+    theta, previous = np.array([[4.0], [2.0], [7.0]]), np.float32([[1], [3], [0]])
+    got = rebuild(h @ theta, h, previous, max_condition=1e5, ridge=1e-8)
+    assert not got.refused
+    np.testing.assert_allclose(got.models[:2].sum(), 6, rtol=1e-5)
+    np.testing.assert_allclose(got.models[1] - got.models[0], 2, rtol=1e-5)
+    np.testing.assert_allclose(got.models[2], 7, rtol=1e-5)
+
+
+def test_nobody_took_part() -> None:
+    previous = np.float32([[1, 2], [3, 4]])
+    for got in (
+        rebuild(np.zeros((2, 2)), np.zeros((2, 2), int), previous, max_condition=10),
+        mingled_means(np.zeros((2, 2)), np.zeros(2, int), previous),
+        exact_means(np.zeros((2, 2)), np.zeros(2), previous, 0),
+    ):
+        assert got.refused
+        assert got.why
+        np.testing.assert_array_equal(got.models, previous)
+
+
+def test_results_share_no_memory_with_the_previous_models() -> None:
+    h, sums, previous = default_setting()
+    previous.flags.writeable = False  # as decoded messages are
+    for got in (
+        rebuild(sums, h, previous, max_condition=10**3),
+        rebuild(sums, h, previous, max_condition=1),
+        kept_all(previous, "x"),
+    ):
+        got.models[:] = 7
+    assert (previous == -1).all()
+
+
+# Means without a rebuild
+
+
+def test_mingled_means_and_exact_means_by_hand() -> None:
+    sums, previous = np.array([[6.0, 9], [0, 0], [-1, 4]]), np.float32([[1, 1], [5, 6], [1, 1]])
+    expected = np.float32([[2, 3], [5, 6], [-0.5, 2]])
+    plain = mingled_means(sums, np.array([3, 0, 2]), previous)
+    exact = exact_means(sums, np.array([3 + 1e-7, -1e-7, 2 - 1e-7]), previous, 5)
+    for got in (plain, exact):
+        np.testing.assert_array_equal(got.models, expected)
+        np.testing.assert_array_equal(got.kept, [False, True, False])
+        assert "cluster 1" in got.why
+        assert not got.refused
+        assert got.condition == 1
+
+
+@pytest.mark.parametrize(
+    ("counts", "participants", "words"),
+    [
+        ([3, 0, 2.5], 5, "is 2.5, no whole number"),
+        ([3, -1, 3], 5, "below 0"),
+        ([3, 0, 3], 5, "6 clients by the diagonal, but 5 took part"),
+        ([3, np.nan, 2], 5, "not all numbers"),
+        ([1e300, 0, 2], None, "not all numbers below 2^53"),
+    ],
+)
+def test_exact_counts_that_cannot_be(counts: list[float], participants: int | None, words: str) -> None:
+    previous = np.float32([[1], [2], [3]])
+    got = exact_means(np.ones((3, 1)), np.array(counts), previous, participants)
+    assert got.refused
+    assert words in got.why
+    np.testing.assert_array_equal(got.models, previous)
+
+
+# Speed and mistakes
+
+
+def test_a_model_of_the_papers_size_is_quick() -> None:
+    h = default_setting()[0]
+    d = 159_010
+    sums, previous = np.random.default_rng(0).normal(size=(5, d)), np.zeros((5, d), np.float32)
+    took = []
+    for _ in range(5):
+        start = time.process_time()
+        rebuild(sums, h, previous, max_condition=MOST)
+        took.append(time.process_time() - start)
+    assert min(took) < 0.06  # 4 to 8 ms on a quiet core
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_broken_sums_are_a_peers_fault(bad: float) -> None:
+    h, sums, previous = default_setting()
+    sums[2, 3] = bad
+    for call in (
+        lambda: rebuild(sums, h, previous, max_condition=MOST),
+        lambda: rebuild_literal(sums, h, previous, h.sum(axis=1), max_condition=MOST),
+        lambda: mingled_means(sums, h.sum(axis=1), previous),
+        lambda: exact_means(sums, np.full(5, 24), previous, 120),
+    ):
+        with pytest.raises(PeerError, match="not finite"):
+            call()
+
+
+def test_models_beyond_float32_are_not_taken() -> None:
+    h, sums, previous = default_setting()
+    sums[1] = 1e50
+    got = rebuild(sums, h, previous, max_condition=MOST)
+    assert got.refused
+    assert "float32" in got.why
+    np.testing.assert_array_equal(got.models, previous)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda h, s, q: rebuild(s[:4], h, q, max_condition=10),
+        lambda h, s, q: rebuild(s[0], h, q[0], max_condition=10),
+        lambda h, s, q: rebuild(s.astype(complex), h, q, max_condition=10),
+        lambda h, s, q: rebuild(s, h[:4], q, max_condition=10),
+        lambda h, s, q: rebuild(s, h[:, :4], q, max_condition=10),
+        lambda h, s, q: rebuild(s, -h, q, max_condition=10),
+        lambda h, s, q: rebuild(s, h * np.nan, q, max_condition=10),
+        lambda h, s, q: rebuild(s, h, q, max_condition=0.5),
+        lambda h, s, q: rebuild(s, h, q, max_condition=np.nan),
+        lambda h, s, q: rebuild(s, h, q, max_condition=np.inf),
+        lambda h, s, q: rebuild(s, h, q, max_condition=10, ridge=-1),
+        lambda h, s, q: rebuild(s, h, q, max_condition=10, ridge=np.nan),
+        lambda h, s, q: rebuild_literal(s, h, q, h.sum(axis=1)[:4], max_condition=10),
+        lambda h, s, q: mingled_means(s, np.full(5, 2.5), q),
+        lambda h, s, q: mingled_means(s, np.full(5, -1), q),
+        lambda h, s, q: exact_means(s, np.ones(4), q, 4),
+        lambda h, s, q: ideal_coefficients(np.array([3, -1]), 0.5),
+        lambda h, s, q: ideal_coefficients(np.array([3, 1]), 1.5),
+        lambda h, s, q: rebuild_error(np.eye(3), np.arange(3)),
+        lambda h, s, q: rebuild_error(np.eye(3, dtype=bool), np.array([0, 1, 3])),
+        lambda h, s, q: rebuild_error(np.eye(3, dtype=bool), np.array([0, 1, 1])),
+        lambda h, s, q: smallest_cluster(1),
+    ],
+)  # fmt: skip
+def test_mistakes(call) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(UserError):
+        call(*default_setting())
