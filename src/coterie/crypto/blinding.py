@@ -11,16 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from coterie.crypto.packing import Integers, Layout
-from coterie.crypto.vector import (
-    NOT_OF_MODELS,
-    BlindedLike,
-    CiphertextError,
-    RandomBytes,
-    Tallied,
-    Tally,
-    differences,
-    drawn,
-)
+from coterie.crypto.tally import Tallied, Tally, differences
+from coterie.crypto.vector import NOT_OF_MODELS, BlindedLike, CiphertextError, RandomBytes, drawn
 from coterie.protocol.errors import CryptoError, KeyMismatchError
 
 

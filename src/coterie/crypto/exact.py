@@ -19,7 +19,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coterie.crypto import wire
+from coterie.crypto.lacking import EncryptsAsPublic, PublicWithoutProducts, VectorWithoutProducts
 from coterie.crypto.packing import Floats, Integers, Lanes, Layout
+from coterie.crypto.tally import Form, Tallied, Tally, differences, integer_weight, openable
 from coterie.crypto.vector import (
     NOT_OF_MODELS,
     BlindedLike,
@@ -28,14 +30,9 @@ from coterie.crypto.vector import (
     Keyed,
     MaskLike,
     RandomBytes,
-    Tallied,
-    Tally,
-    differences,
     drawn,
-    integer_weight,
     nominal_decrypt_s,
     nominal_encrypt_s,
-    openable,
 )
 from coterie.protocol.errors import CryptoError, DecodeError, KeyMismatchError, UserError
 
@@ -77,7 +74,7 @@ def word(layout: Layout) -> np.dtype[Any]:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PublicKey(Keyed):
+class PublicKey(PublicWithoutProducts, Keyed):
     """The twin of a public key. key_id: 32 bytes that tell keys apart."""
 
     key_id: bytes
@@ -91,6 +88,11 @@ class PublicKey(Keyed):
     def fingerprint(self) -> bytes:  # type: ignore[override]
         """16 bytes that name the key and its lanes."""
         return hashlib.sha256(b"coterie/key/" + replace(self, randomness="short").to_bytes()).digest()[:16]
+
+    @property
+    def size(self) -> str:
+        """Bits of the modulus."""
+        return f"{self.layout.key_bits} bits"
 
     def encrypt(self, values: ArrayLike) -> CipherVector:
         """``(d,)`` floats as fixed point. Raises CapacityError naming a value that doesn't fit its lane."""
@@ -114,11 +116,19 @@ class PublicKey(Keyed):
         return Mask(self.layout, np.frombuffer(drawn(random_bytes, length * dtype.itemsize), dtype=dtype))
 
     def from_bytes(
-        self, data: bytes, length: int | None = None, *, terms: int | None = None, blinded: int | None = None
+        self,
+        data: bytes,
+        length: int | None = None,
+        *,
+        terms: int | None = None,
+        blinded: int | None = None,
+        form: Form | None = None,
     ) -> CipherVector:
         """As ``paillier.PublicKey.from_bytes``; a view of the bytes, not a copy. Raises DecodeError."""
         data = bytes(data)
-        tally, body = wire.split_vector(data, SCHEME, self.fingerprint, self.layout, length, terms, blinded)
+        tally, body = wire.split_vector(
+            data, SCHEME, self.fingerprint, self.layout, wire.Wanted(length, terms, blinded, form)
+        )
         dtype = word(self.layout)
         if np.frombuffer(body, dtype=np.uint8, offset=tally.length * dtype.itemsize).any():
             raise DecodeError("an emulated ciphertext vector is padded with zeros only")
@@ -147,7 +157,7 @@ class PublicKey(Keyed):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SecretKey(Keyed):
+class SecretKey(EncryptsAsPublic, Keyed):
     """The twin of a secret key. It holds no secret; only the rules are kept."""
 
     public: PublicKey
@@ -161,9 +171,14 @@ class SecretKey(Keyed):
         return self.public.fingerprint
 
     @property
-    def layout(self) -> Layout:  # type: ignore[override]
+    def layout(self) -> Layout:
         """The public key's."""
         return self.public.layout
+
+    @property
+    def size(self) -> str:
+        """The public key's."""
+        return self.public.size
 
     def decrypt(self, cipher: CipherVectorLike) -> Floats:
         """The ``(d,) float64`` values or sums. Raises as ``paillier.SecretKey.decrypt`` does."""
@@ -202,7 +217,7 @@ class SecretKey(Keyed):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CipherVector(Tallied):
+class CipherVector(VectorWithoutProducts, Tallied):
     """A vector in the clear that behaves as if it were encrypted: its key, its tally and its words."""
 
     key: PublicKey

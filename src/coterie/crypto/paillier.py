@@ -33,7 +33,9 @@ from numpy.typing import ArrayLike
 from coterie.crypto import wire
 from coterie.crypto.bigint import Number, blum_prime, fixed_base_table, random_unit, short_noise, spread, threads
 from coterie.crypto.blinding import Blinded, Mask
+from coterie.crypto.lacking import EncryptsAsPublic, PublicWithoutProducts, VectorWithoutProducts
 from coterie.crypto.packing import Floats, Integers, Lanes, Layout
+from coterie.crypto.tally import Form, Tallied, Tally, integer_weight, openable
 from coterie.crypto.vector import (
     BlindedLike,
     CiphertextError,
@@ -41,12 +43,8 @@ from coterie.crypto.vector import (
     Keyed,
     MaskLike,
     RandomBytes,
-    Tallied,
-    Tally,
-    integer_weight,
     nominal_decrypt_s,
     nominal_encrypt_s,
-    openable,
 )
 from coterie.protocol.errors import DecodeError, KeyMismatchError, UserError
 
@@ -90,7 +88,7 @@ def _generate(bits: int, lanes: Lanes, randomness: Randomness) -> SecretKey:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PublicKey(Keyed):
+class PublicKey(PublicWithoutProducts, Keyed):
     """What encrypts. n: the modulus; h: base of the short randomness; randomness: "short" or "full" when encrypting."""
 
     n: Number
@@ -105,6 +103,11 @@ class PublicKey(Keyed):
     def fingerprint(self) -> bytes:  # type: ignore[override]
         """16 bytes that name the modulus, h and the lanes (not the kind of randomness: that is the sender's choice)."""
         return hashlib.sha256(b"coterie/key/" + replace(self, randomness="short").to_bytes()).digest()[:16]
+
+    @property
+    def size(self) -> str:
+        """Bits of the modulus."""
+        return f"{self.layout.key_bits} bits"
 
     @cached_property
     def n_squared(self) -> Number:
@@ -139,7 +142,13 @@ class PublicKey(Keyed):
         return Mask.draw(self.layout, length, random_bytes)
 
     def from_bytes(
-        self, data: bytes, length: int | None = None, *, terms: int | None = None, blinded: int | None = None
+        self,
+        data: bytes,
+        length: int | None = None,
+        *,
+        terms: int | None = None,
+        blinded: int | None = None,
+        form: Form | None = None,
     ) -> CipherVector:
         """A ciphertext vector from another party's bytes, all of it checked. Raises DecodeError.
 
@@ -148,7 +157,9 @@ class PublicKey(Keyed):
         that isn't, and it opens to nonsense, which decryption notices.
         """
         data = bytes(data)
-        tally, body = wire.split_vector(data, SCHEME, self.fingerprint, self.layout, length, terms, blinded)
+        tally, body = wire.split_vector(
+            data, SCHEME, self.fingerprint, self.layout, wire.Wanted(length, terms, blinded, form)
+        )
         size = self.layout.ciphertext_bytes
         units = tuple(_number(body[at : at + size]) for at in range(0, len(body), size))
         for index, unit in enumerate(units):
@@ -194,7 +205,7 @@ class PublicKey(Keyed):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SecretKey(Keyed):
+class SecretKey(EncryptsAsPublic, Keyed):
     """What decrypts: the two primes. Whoever has ``to_bytes`` can open everything; ``repr`` shows the fingerprint."""
 
     p: Number
@@ -210,9 +221,14 @@ class SecretKey(Keyed):
         return self.public.fingerprint
 
     @property
-    def layout(self) -> Layout:  # type: ignore[override]
+    def layout(self) -> Layout:
         """The public key's."""
         return self.public.layout
+
+    @property
+    def size(self) -> str:
+        """The public key's."""
+        return self.public.size
 
     def decrypt(self, cipher: CipherVectorLike) -> Floats:
         """The ``(d,) float64`` values, or sums of ``cipher.terms`` of them (divide for a mean).
@@ -290,7 +306,7 @@ class SecretKey(Keyed):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CipherVector(Tallied):
+class CipherVector(VectorWithoutProducts, Tallied):
     """An encrypted ``(d,)`` vector: its public key, its tally and ``(plaintexts,)`` numbers mod N^2."""
 
     key: PublicKey

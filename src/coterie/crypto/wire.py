@@ -1,10 +1,12 @@
-"""The binary forms of keys and ciphertext vectors, shared by Paillier and its emulated twin. Little end first.
+"""The binary forms of ciphertext vectors, of all schemes, and of keys of Paillier and its twin. Little end first.
 
-A ciphertext vector is a 40-byte header and then its ciphertexts, each of ``key_bits / 4`` bytes:
+A ciphertext vector is a 40-byte header and then its ciphertexts (of Paillier, ``key_bits / 4`` bytes each):
 
-    magic "CoCv", version u8, scheme u8, zero u16, key fingerprint 16 bytes, length u64, terms u32, blinded u32
+    magic "CoCv", version u8, scheme u8, level u8, scalar u8, key fingerprint 16 bytes, length u64, terms u32,
+    blinded u32
 
-A key is a 20-byte header and then ``key_bits / 4`` bytes of numbers, for the twin as for the real scheme:
+(level and scalar are CKKS's, else zero.) A key of Paillier is a 20-byte header and then ``key_bits / 4`` bytes of
+numbers, for the twin as for the real scheme; ``ckks_wire`` has those of CKKS:
 
     magic "CoKy", version u8, scheme u8, kind u8 (0 public, 1 secret), randomness u8 (0 short, 1 full),
     fraction_bits u16, value_bits u16, guard_bits u16, kappa u16, key_bits u32
@@ -15,23 +17,46 @@ All decoding raises DecodeError, whatever the bytes.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from coterie.crypto.packing import Lanes, Layout
-from coterie.crypto.vector import Tally
+from coterie.crypto.tally import PLAIN, Form, Tally
 from coterie.protocol.errors import DecodeError, UserError
 
 VERSION = 1
-SCHEMES = {"paillier": 1, "exact": 2}
+SCHEMES = {"paillier": 1, "exact": 2, "ckks": 3, "rounded": 4}
 RANDOMNESS = ("short", "full")
 PARAMETERS = {"paillier-2048": 2048, "paillier-3072": 3072}  # 112 and 128 bits of security
 
-_VECTOR = struct.Struct("<4sBBH16sQII")
+_VECTOR = struct.Struct("<4sBBBB16sQII")
 _KEY = struct.Struct("<4sBBBBHHHHI")
 _VECTOR_MAGIC, _KEY_MAGIC = b"CoCv", b"CoKy"
 
 VECTOR_HEADER_BYTES = _VECTOR.size
 KEY_HEADER_BYTES = _KEY.size
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What must stand in a vector's header; None: anything that fits."""
+
+    length: int | None
+    terms: int | None
+    blinded: int | None
+    form: Form | None
+
+    def check(self, tally: Tally) -> None:
+        """Raises DecodeError for a tally that is not as wanted."""
+        for what, got, wanted in (
+            ("values", tally.length, self.length),
+            ("terms", tally.terms, self.terms),
+            ("masks", tally.blinded, self.blinded),
+        ):
+            if wanted is not None and got != wanted:
+                raise DecodeError(f"{got} {what} where {wanted} were expected")
+        if self.form is not None and tally.form != self.form:
+            raise DecodeError(f"a {tally.form} where a {self.form} was expected")
 
 
 @dataclass(frozen=True)
@@ -61,44 +86,56 @@ class KeyHeader:
 
 
 def vector_header(tally: Tally, scheme: str) -> bytes:
-    """The 40 bytes before the ciphertexts."""
+    """The 40 bytes before the ciphertexts. (A product travels rescaled, so nothing says that it is one.)"""
+    form = tally.form.level, tally.form.scalar
     fields = tally.fingerprint, tally.length, tally.terms, tally.blinded
-    return _VECTOR.pack(_VECTOR_MAGIC, VERSION, SCHEMES[scheme], 0, *fields)
+    return _VECTOR.pack(_VECTOR_MAGIC, VERSION, SCHEMES[scheme], *form, *fields)
 
 
 def vector_bytes(layout: Layout, length: int) -> int:
-    """Exact size of a vector of ``length`` values, in bytes."""
+    """Exact size of a Paillier vector of ``length`` values, in bytes."""
     return VECTOR_HEADER_BYTES + layout.plaintexts(length) * layout.ciphertext_bytes
 
 
 def split_vector(
-    data: bytes,
-    scheme: str,
-    fingerprint: bytes,
-    layout: Layout,
-    length: int | None,
-    terms: int | None,
-    blinded: int | None,
+    data: bytes, scheme: str, fingerprint: bytes, layout: Layout, wanted: Wanted
 ) -> tuple[Tally, memoryview]:
-    """What the header says, checked, and the ciphertexts' bytes. What is None may be all that the lanes can hold."""
+    """What the header of a Paillier vector says, checked, and the ciphertexts' bytes."""
+
+    def size(tally: Tally) -> int:
+        if tally.form != PLAIN:
+            raise DecodeError(f"a {tally.form} is none of {scheme}")
+        return vector_bytes(layout, tally.length)
+
+    return split_sized(data, scheme, fingerprint, layout.lanes.max_terms, size, wanted)
+
+
+def split_sized(
+    data: bytes, scheme: str, fingerprint: bytes, most: int, size: Callable[[Tally], int], wanted: Wanted
+) -> tuple[Tally, memoryview]:
+    """What the header of any scheme's vector says, checked, and what follows it.
+
+    most: terms, and masks, that there is room for.  size: how many bytes a vector of this tally has; it may refuse the
+    form with a DecodeError.
+    """
     if len(data) < VECTOR_HEADER_BYTES:
         raise DecodeError(f"{len(data)} bytes are no ciphertext vector: its header alone has {VECTOR_HEADER_BYTES}")
-    magic, version, code, zero, key, count, sums, masks = _VECTOR.unpack_from(data)
-    if magic != _VECTOR_MAGIC or version != VERSION or zero:
+    magic, version, code, level, scalar, key, count, sums, masks = _VECTOR.unpack_from(data)
+    if magic != _VECTOR_MAGIC or version != VERSION or scalar > 1:
         raise DecodeError(f"no ciphertext vector of version {VERSION}")
     if code != SCHEMES[scheme]:
         raise DecodeError(f"a ciphertext vector of scheme {code}, not of {scheme} ({SCHEMES[scheme]})")
     if key != fingerprint:
         raise DecodeError(f"encrypted under key {key.hex()[:8]}, not under {fingerprint.hex()[:8]}")
-    most = layout.lanes.max_terms
     if not 1 <= sums <= most or masks > most:
-        raise DecodeError(f"{sums} terms with {masks} masks: lanes hold 1 to {most} terms and at most {most} masks")
-    for what, got, expected in (("values", count, length), ("terms", sums, terms), ("masks", masks, blinded)):
-        if expected is not None and got != expected:
-            raise DecodeError(f"{got} {what} where {expected} were expected")
-    if count == 0 or len(data) != vector_bytes(layout, count):
-        raise DecodeError(f"{len(data)} bytes for {count} values: {vector_bytes(layout, count)} were expected")
-    return Tally(key, count, sums, masks), memoryview(data)[VECTOR_HEADER_BYTES:]
+        raise DecodeError(f"{sums} terms with {masks} masks: there is room for 1 to {most} terms and {most} masks")
+    tally = Tally(key, count, sums, masks, Form(level, bool(scalar)))
+    wanted.check(tally)
+    if count == 0:
+        raise DecodeError("a vector of no values")
+    if len(data) != (whole := size(tally)):
+        raise DecodeError(f"{len(data)} bytes for {count} values: {whole} were expected")
+    return tally, memoryview(data)[VECTOR_HEADER_BYTES:]
 
 
 def split_key(data: bytes, scheme: str, kind: str, allow_insecure: bool) -> tuple[KeyHeader, memoryview]:

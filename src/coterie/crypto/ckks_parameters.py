@@ -1,0 +1,375 @@
+"""CKKS parameter sets as data, and what follows from them: room, error, sizes, nominal times.
+
+A set is a ring degree N, a chain of primes, and a scale D. A vector of d reals lies in ``ceil(d / N)`` ciphertexts: N/2
+complex slots each, two reals a slot. Every value is multiplied by D, so D and the noise decide the error, and what is
+left of the modulus above D is room for sums.
+
+**Levels.** The last prime serves key switching only; the others but the first can each be given up for one product.
+At level l the modulus is the product of the first l + 1 primes and the scale is S_l, with S_l = D for fresh vectors and
+``S_(l-1) = S_l^2 / q_l`` after a product is rescaled by the prime q_l. A product that is not yet rescaled has scale
+S_l^2 and stays at level l. A product with a plaintext number is one with the integer nearest to that number times S_l,
+and a vector that is lowered from level k to level l drops the primes above q_(l+1), is multiplied by the integer
+nearest to ``S_l * q_(l+1) / S_k`` and rescaled: so whatever way two vectors went, at one level they have one scale.
+
+**Room.** The coefficients of a plaintext are at most sqrt(2) * S * |value|. So a sum of t vectors of values within
+``+-reach`` never wraps modulo q while ``sqrt(2) * S * reach * t < q / 2``; every set keeps that for ``max_terms`` terms
+at every level, before and after rescaling, or it is refused. Scalars are within ``+-1`` a term, so that a product of
+vectors of t and u terms is a vector of ``t * u`` terms. A set may have room for scalars of 2^scalar_bits terms where
+the modulus is large enough, which level 0 need not be: ``Parameters.room``.
+
+**Error.** Rounding and the scheme's own noise are added to every value; their standard deviation follows from theory
+(and is tested by measuring it): s a coefficient gives ``s * sqrt(N / 2) / S`` a value, with ``s^2 = (2 + 2N/3) / 12``
+for public-key encryption and for rescaling (what rounding to a multiple of the prime leaves, times a uniform ternary
+key) and ``s^2 = 10.5 + 1/12`` under the secret key (SEAL's centred binomial noise). A public-key error has the tails of
+a Laplace distribution, as the key weighs slots unevenly: 32 standard deviations are exceeded once in 10^19 values.
+Errors add up at worst linearly in the terms. With r_l for 32 deviations at level l (``Parameters.added``), with x, y
+for the largest magnitudes of what is multiplied, e_x, e_y for their errors, the bounds of each operation are
+
+    a fresh vector at level l                   r_l
+    a product, rescaled                         x e_y + y e_x + 2 e_x e_y + r_(l-1), with 2 x for a vector's x
+    times a number a, or lowered (a = 1)        |a| e_x + x / S_l + r_(l-1)
+    a dot product                               |v| r + |a| r' + r_(l-1), norms of the vectors, errors of a value
+    conjugation                                 e_x + 2 r_l
+    a mask put on or taken off, a new key       e_x + r_l each; opening for another key: the flood, ``flooded(l)``
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from coterie.crypto.packing import Floats, as_vector
+from coterie.crypto.tally import Form, Tally
+from coterie.protocol.errors import CapacityError, CryptoError, UserError
+
+Slots = NDArray[np.complex128]
+
+DEVIATIONS = 32.0
+"""The stated error bounds are so many standard deviations of one value's error."""
+
+_FLOAT_ROUNDING = 2.0**-46  # of the largest number: encoding and decoding in double precision
+_MOST_BITS = {1024: 27, 2048: 54, 4096: 109, 8192: 218, 16384: 438, 32768: 881}
+"""Bits of all primes for 128-bit security with a ternary key (Homomorphic Encryption Standard, 2018, table 1)."""
+
+
+@dataclass(frozen=True)
+class Milliseconds:
+    """Nominal times of one typical core for one ciphertext, its conversions included."""
+
+    encrypt: float
+    encrypt_symmetric: float
+    decrypt: float
+    times: float = 0.0
+    rescale: float = 0.0
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """One named set.
+
+    degree: N.  prime_bits: of the chain, special prime last.  scale_bits: log2 of the scale D of fresh vectors.
+    reach_bits: values lie within +-2^reach_bits.  terms_bits: a sum has at most 2^terms_bits terms.
+    nominal: times for virtual clocks.  secure: False for those of ``insecure_for_tests`` only.
+    scalar_bits: as terms_bits, for scalars at levels with room for so many; None: the same.
+    flood_bits: opened vectors that leave under another key get noise uniform in +-2^flood_bits a coefficient; None:
+    vectors of this set carry no masks.  radix: slots are summed up by rotations by its powers, each radix - 1 times.
+    """
+
+    name: str
+    degree: int
+    prime_bits: tuple[int, ...]
+    scale_bits: int
+    reach_bits: int
+    terms_bits: int
+    nominal: Milliseconds
+    secure: bool = True
+    scalar_bits: int | None = None
+    flood_bits: int | None = None
+    radix: int = 2
+
+    def __post_init__(self) -> None:
+        if self.degree not in _MOST_BITS or len(self.prime_bits) < 2 or not all(20 <= b <= 60 for b in self.prime_bits):
+            raise UserError(
+                f"{self.name}: N is one of {sorted(_MOST_BITS)}, with at least two primes of 20 to 60 bits, not "
+                f"N={self.degree} with {self.prime_bits}"
+            )
+        if self.secure and sum(self.prime_bits) > _MOST_BITS[self.degree]:
+            raise UserError(
+                f"{self.name}: {sum(self.prime_bits)} bits of primes are insecure with N={self.degree}: "
+                f"at most {_MOST_BITS[self.degree]} bits have 128-bit security"
+            )
+        for level in range(self.levels, -1, -1):  # a product has as much room as it has when it is rescaled
+            needed = self._scale_bits(level) + self.reach_bits + self.terms_bits + 1.5
+            if needed >= sum(self.prime_bits[: level + 1]) - 0.01:  # primes lie just below a power of two
+                raise UserError(
+                    f"{self.name}: values up to 2^{self.reach_bits}, 2^{self.terms_bits} of them, don't fit level "
+                    f"{level}: they need {needed:g} bits; choose a smaller scale, reach or number of terms"
+                )
+
+    def _scale_bits(self, level: int) -> float:
+        bits = float(self.scale_bits)
+        for dropped in range(self.levels, level, -1):
+            bits = 2 * bits - self.prime_bits[dropped]
+        return bits
+
+    @property
+    def levels(self) -> int:
+        """How many products can follow each other."""
+        return len(self.prime_bits) - 2
+
+    @property
+    def reach(self) -> float:
+        """The largest magnitude of a value."""
+        return float(1 << self.reach_bits)
+
+    @property
+    def max_terms(self) -> int:
+        """How many vectors can be summed up, integer weights counted."""
+        return 1 << self.terms_bits
+
+    @property
+    def fresh(self) -> Form:
+        """The form of a fresh vector."""
+        return Form(level=self.levels)
+
+    def fresh_at(self, level: int | None, *, scalar: bool = False) -> Form:
+        """The form of a vector encrypted at a level, None: the highest. Raises CryptoError for one that isn't there."""
+        at = self.levels if level is None else level
+        if not 0 <= at <= self.levels:
+            raise CryptoError(f"{self.name} has levels 0 to {self.levels}, not {level}")
+        return Form(at, scalar)
+
+    @cached_property
+    def identity(self) -> bytes:
+        """12 bytes that name everything that two parties must agree on."""
+        numbers = (
+            *(self.degree, self.scale_bits, self.reach_bits, self.terms_bits, self.scalar_bits or self.terms_bits),
+            *(self.flood_bits or 0, self.radix, self.secure, *self.prime_bits),
+        )
+        return hashlib.sha256(b"coterie/ckks/" + struct.pack(f"<{len(numbers)}I", *numbers)).digest()[:12]
+
+    # ---- sizes and times
+
+    def ciphertexts(self, length: int) -> int:
+        """How many ciphertexts a vector of ``length`` values takes."""
+        return -(-length // self.degree)
+
+    @property
+    def residue_bytes(self) -> tuple[int, ...]:
+        """Bytes of one residue modulo each prime, on the wire."""
+        return tuple(-(-bits // 8) for bits in self.prime_bits)
+
+    def polynomial_bytes(self, limbs: int) -> int:
+        """Bytes of one polynomial modulo the first ``limbs`` primes."""
+        return self.degree * sum(self.residue_bytes[:limbs])
+
+    def body_bytes(self, length: int, form: Form) -> int:
+        """Bytes of the ciphertexts of a vector (a product: once it is rescaled, as it travels)."""
+        return self.ciphertexts(length) * 2 * self.polynomial_bytes(form.level + 1)
+
+    @property
+    def relinearisation_keys(self) -> int:
+        """How many pairs of polynomials turn a product back into two polynomials."""
+        return len(self.prime_bits) - 1 if self.levels else 0
+
+    def public_bytes(self, products: bool) -> int:
+        """Bytes of a public key's polynomials, with or without what products need."""
+        return 2 * self.polynomial_bytes(len(self.prime_bits)) * (1 + (self.relinearisation_keys if products else 0))
+
+    @property
+    def evaluation_bytes(self) -> int:
+        """Bytes of an evaluation key's polynomials."""
+        return 2 * self.polynomial_bytes(len(self.prime_bits)) * self.relinearisation_keys * len(self.elements)
+
+    @property
+    def secret_bytes(self) -> int:
+        """Bytes of a secret key's polynomial, without its public key."""
+        return self.polynomial_bytes(len(self.prime_bits))
+
+    def seconds(self, milliseconds: float, length: int) -> float:
+        """Nominal seconds of an operation on a vector from milliseconds a ciphertext."""
+        return self.ciphertexts(length) * milliseconds * 1e-3
+
+    # ---- rotations
+
+    @property
+    def rotations(self) -> tuple[tuple[int, int], ...]:
+        """What sums up all slots: rotate and add by each step so many times, in this order; (step, times)."""
+        slots = self.degree // 2
+        steps = [self.radix**i for i in range(math.ceil(math.log(slots, self.radix) - 1e-9))]
+        return tuple((step, min(self.radix, slots // step) - 1) for step in steps)
+
+    @property
+    def elements(self) -> tuple[int, ...]:
+        """The automorphisms X -> X^k that an evaluation key is for: those of the rotations, and last conjugation."""
+        return *(pow(3, step, 2 * self.degree) for step, _ in self.rotations), 2 * self.degree - 1
+
+    # ---- room
+
+    def room(self, form: Form) -> int:
+        """How many terms a vector of this form can have; a product as many as it will have room for when rescaled."""
+        if not form.scalar:
+            return self.max_terms
+        level = max(form.level - 1 if form.product else form.level, 0)
+        free = sum(self.prime_bits[: level + 1]) - 0.01 - self._scale_bits(level) - 1.5
+        return 1 << min(self.scalar_bits or self.terms_bits, int(free))
+
+    @property
+    def largest_bits(self) -> int:
+        """log2 of the largest magnitude that there is room for."""
+        return max(self.reach_bits + self.terms_bits, self.scalar_bits or 0)
+
+    def limit(self, form: Form) -> float:
+        """The largest magnitude of one term of a vector: ``reach``, or 1 for a scalar."""
+        return 1.0 if form.scalar else self.reach
+
+    def checked(self, values: ArrayLike, form: Form, terms: int = 1) -> Floats:
+        """The values as ``(d,) float64``. Raises CapacityError naming the first that is not finite or too large."""
+        array = as_vector(values, kinds="fiu").astype(np.float64)
+        limit = terms * self.limit(form)
+        within = np.abs(array) <= limit  # False for NaN, too
+        if not within.all():
+            index = int(np.argmin(within))
+            raise CapacityError(
+                f"value {array[index]} at index {index} doesn't fit {self.name}: "
+                f"{'a scalar' if form.scalar else 'values'} must lie in [-{limit:g}, {limit:g}]; clip or scale"
+            )
+        return array
+
+    def plausible(self, values: Floats, tally: Tally) -> bool:
+        """Whether every number can be a sum of ``tally.terms`` honest values."""
+        return bool(
+            (np.abs(values) <= tally.terms * self.limit(tally.form) + self.tolerance(tally.terms, tally.form)).all()
+        )
+
+    # ---- slots
+
+    def to_slots(self, values: Floats) -> Slots:
+        """``(d,)`` reals to ``(ciphertexts, N/2)`` complex slots, zeros at the end."""
+        padded = np.zeros(self.ciphertexts(values.size) * self.degree)
+        padded[: values.size] = values
+        return padded.view(np.complex128).reshape(-1, self.degree // 2)
+
+    # ---- error
+
+    def scale(self, form: Form) -> float:
+        """What values are multiplied by, up to the primes' distance from powers of two."""
+        return float(2.0 ** (self._scale_bits(form.level) * (2 if form.product else 1)))
+
+    def deviation(self, scale: float, *, symmetric: bool = False) -> float:
+        """Standard deviation of a value's error from one encryption or rescaling at this scale."""
+        variance = 10.5 + 1 / 12 if symmetric else (2 + 2 * self.degree / 3) / 12
+        return math.sqrt(variance * self.degree / 2) / scale
+
+    def added(self, level: int, *, symmetric: bool = False) -> float:
+        """The stated bound on what an encryption at this level, or a rescaling to it, adds to a value."""
+        return DEVIATIONS * self.deviation(2.0 ** self._scale_bits(level), symmetric=symmetric)
+
+    def flood_deviation(self, level: int, bits: int | None = None) -> float:
+        """Standard deviation of what flooding adds to a value: uniform noise of N coefficients, so nearly Gaussian."""
+        of = self.flood_bits if bits is None else bits
+        return 0.0 if of is None else 2.0**of * math.sqrt(self.degree / 6) / 2.0 ** self._scale_bits(level)
+
+    def maskable(self) -> None:
+        """Whether vectors can carry masks. Raises CryptoError."""
+        if self.flood_bits is None:
+            raise CryptoError(f"vectors of {self.name} carry no masks: choose a deep set, or a Paillier key")
+
+    def masked_at(self, length: int, level: int) -> Form:
+        """The form of vectors that a mask is for. Raises CryptoError if there is none."""
+        self.maskable()
+        if length < 1:
+            raise CryptoError(f"a mask for {length} values: give at least 1")
+        return self.fresh_at(level)
+
+    def flooded(self, level: int) -> float:
+        """The stated bound on what flooding adds to a value: 10 deviations, exceeded once in 10^22 values."""
+        return 10 * self.flood_deviation(level)
+
+    def tolerance(self, terms: int, form: Form) -> float:
+        """How far from what honest parties encrypt a value may be: twice the error, as far as that says anything."""
+        error = min(2 * self.error(1, form), self.limit(form) / 2)
+        return terms * (error + 2 * self.flooded(form.level))
+
+    def error(self, terms: int = 1, form: Form | None = None) -> float:
+        """The stated bound on a decrypted value's error, of the real scheme and of its emulated twin.
+
+        With e = 32 standard deviations of one encryption: ``terms * e`` for sums of fresh vectors. For products with
+        scalars, summed up: ``terms * ((2 * reach + 2) * e + e')``, where e' is what one rescaling adds. (Of scalars
+        times scalars, with 1 for the reach.) Double precision adds ``terms * reach * 2^-46``.
+        """
+        at = form or self.fresh
+        bound, rounding = self.limit(at), self.limit(at) * _FLOAT_ROUNDING
+        scale = 2.0**self.scale_bits
+        error = DEVIATIONS * self.deviation(scale)
+        products = self.levels - at.level + (1 if at.product else 0)
+        for done in range(products):
+            scale = 2.0 ** self._scale_bits(self.levels - done - 1)
+            error = (2 * bound + 2) * error + DEVIATIONS * self.deviation(scale)
+        return terms * (error + rounding)
+
+
+_DEEP: dict[str, Any] = {"scalar_bits": 24, "flood_bits": 16, "radix": 4}
+
+PARAMETERS = {
+    p.name: p
+    for p in (
+        Parameters("ckks-4096-add", 4096, (60, 49), 40, 6, 12, Milliseconds(1.2, 0.6, 0.2)),
+        Parameters("ckks-8192-mul", 8192, (60, 50, 60), 45, 6, 12, Milliseconds(3.5, 2.0, 0.8, 0.5, 3.0)),
+        Parameters("ckks-8192-deep", 8192, (50, 36, 36, 36, 60), 36, 2, 10, Milliseconds(9, 7, 2.2, 4, 5), **_DEEP),
+        Parameters(
+            "ckks-32768-deep",
+            *(32768, (50, *21 * (36,), 60), 36, 2, 10),
+            Milliseconds(200, 160, 100, 130, 400),
+            **{**_DEEP, "radix": 16},
+        ),
+    )
+}
+"""The 128-bit sets by name: additions only, one product of ciphertexts, three, and twenty-one."""
+
+INSECURE = {
+    p.name: p
+    for p in (
+        Parameters("insecure-1024-add", 1024, (60, 49), 40, 6, 12, Milliseconds(0.3, 0.2, 0.1), secure=False),
+        Parameters(
+            "insecure-1024-mul", 1024, (60, 50, 60), 45, 6, 12, Milliseconds(0.4, 0.3, 0.1, 0.1, 0.4), secure=False
+        ),
+        Parameters(
+            *("insecure-1024-deep", 1024, (50, 36, 36, 36, 60), 36, 2, 10, Milliseconds(0.9, 0.7, 0.3, 0.5, 0.7)),
+            **{**_DEEP, "secure": False},
+        ),
+        Parameters(
+            *("insecure-1024-long", 1024, (50, *21 * (36,), 60), 36, 2, 10, Milliseconds(5, 4, 2, 4, 9)),
+            **{**_DEEP, "secure": False, "radix": 8},
+        ),
+    )
+}
+"""Small sets for tests: the same primes, a fraction of the degree, no security."""
+
+
+def named(name: str) -> Parameters:
+    """A secure set. Raises UserError for another name."""
+    if name not in PARAMETERS:
+        raise UserError(f"parameters {name!r} are no secure CKKS set: choose one of {sorted(PARAMETERS)}")
+    return PARAMETERS[name]
+
+
+def insecure(name: str) -> Parameters:
+    """A set for tests. Raises UserError for another name."""
+    if name not in INSECURE:
+        raise UserError(f"parameters {name!r} are no set for tests: choose one of {sorted(INSECURE)}")
+    return INSECURE[name]
+
+
+def known() -> Iterator[Parameters]:
+    """All sets."""
+    yield from PARAMETERS.values()
+    yield from INSECURE.values()

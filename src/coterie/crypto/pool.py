@@ -1,0 +1,208 @@
+"""Real CKKS encryptions of many vectors on several cores: by processes, as SEAL's bindings hold Python's lock.
+
+A worker is a plain child process that reads jobs from its standard input and writes ciphertexts to its standard output
+until its input ends. So it never outlives its parent, however that dies; it doesn't import the parent's main module, as
+``multiprocessing`` would; and nothing is pickled. Workers start when there is enough to do and stay for the next time.
+A key is sent to each worker once; a secret key so stays within this user's processes.
+
+Frames: a kind u8, a length u64 (little end first), and so many bytes. To a worker: ``P`` a public or ``S`` a secret
+key, which get the numbers 0, 1, ...; ``F`` to forget all keys; ``V`` the number of a key as u64, and values as float64.
+Back: ``C`` the bytes of a ciphertext.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from threading import Lock
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from coterie.crypto import ckks
+from coterie.crypto.bigint import cores
+from coterie.crypto.packing import Floats
+from coterie.crypto.vector import CipherVectorLike
+from coterie.protocol.errors import CryptoError, PeerError, RunError, UserError
+
+Outcome = CipherVectorLike | CryptoError | PeerError
+
+WORTH_S = 0.3
+"""Nominal seconds of work from which workers are used: they take about as long to start, once."""
+
+_FRAME, _NUMBER = struct.Struct("<cQ"), struct.Struct("<Q")
+_MOST_KEYS = 16
+
+
+def encrypt_many(jobs: Sequence[tuple[Any, ArrayLike]], processes: int | None = None) -> list[Outcome]:
+    """``key.encrypt(values)`` of every job ``(key, values)``, in order; where one is refused, its error in its place.
+
+    Keys may be public or secret and of any scheme; only real CKKS encryptions leave this process. processes: how many
+    to use at most, by default one for each core; 1 works in this process alone. Raises RunError if a worker dies.
+    """
+    if processes is not None and processes < 1:
+        raise UserError(f"{processes} processes can't encrypt: take at least 1")
+    results: list[Outcome | None] = [None] * len(jobs)
+    away: list[tuple[int, Any, Floats]] = []
+    work_s = 0.0
+    for index, (key, values) in enumerate(jobs):
+        try:
+            if isinstance(key, ckks.PublicKey | ckks.SecretKey):
+                public = key if isinstance(key, ckks.PublicKey) else key.public
+                array, _ = public.prepared(values)  # refuses here what a worker would
+                away.append((index, key, array))
+                work_s += key.nominal_seconds_encrypt(array.size)
+            else:
+                results[index] = key.encrypt(values)
+        except (CryptoError, PeerError) as error:
+            results[index] = error
+    count = min(cores() if processes is None else processes, len(away))
+    if count > 1 and work_s >= WORTH_S:
+        for index, cipher in _pool.encrypt(away, count):
+            results[index] = cipher
+    else:
+        for index, key, array in away:
+            results[index] = key.encrypt(array)
+    return [result for result in results if result is not None]
+
+
+class _Worker:
+    """One child process."""
+
+    def __init__(self) -> None:
+        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        command = [sys.executable, "-c", "from coterie.crypto.pool import serve; serve()"]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path}
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._to: IO[bytes] = self.process.stdin
+        self._back: IO[bytes] = self.process.stdout
+        self._keys: list[Any] = []  # what it has, by number
+
+    def encrypt(self, key: Any, array: Floats) -> CipherVectorLike:
+        """One job. Raises RunError if the process is gone."""
+        public = key.public if isinstance(key, ckks.SecretKey) else key
+        try:
+            if key not in self._keys:
+                if len(self._keys) == _MOST_KEYS:
+                    _send(self._to, b"F")
+                    self._keys = []
+                _send(self._to, b"P" if key is public else b"S", key.to_bytes())
+                self._keys.append(key)
+            _send(self._to, b"V", _NUMBER.pack(self._keys.index(key)), array)
+            _, data = _receive(self._back)
+        except (OSError, EOFError) as error:
+            self.stop()
+            raise RunError(
+                f"a process that encrypts ended with code {self.process.returncode} (its own words are above, if any): "
+                "out of memory? Use fewer processes"
+            ) from error
+        cipher: CipherVectorLike = public.from_bytes(data, array.size, terms=1, form=public.fresh)
+        return cipher
+
+    def stop(self) -> None:
+        """End it and wait."""
+        for stream in (self._to, self._back):
+            try:
+                stream.close()
+            except OSError:  # what was left to send can't be
+                continue
+        try:
+            self.process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class _Pool:
+    """The workers of this process."""
+
+    def __init__(self) -> None:
+        self._workers: list[_Worker] = []
+        self._owner = os.getpid()
+        self._lock = Lock()
+
+    def encrypt(self, jobs: Sequence[tuple[int, Any, Floats]], count: int) -> list[tuple[int, CipherVectorLike]]:
+        """All jobs on ``count`` workers."""
+        with self._lock:
+            if self._owner != os.getpid():  # a fork: the workers are the parent's
+                self._workers, self._owner = [], os.getpid()
+            self._workers = [worker for worker in self._workers if worker.process.poll() is None]
+            self._workers += [_Worker() for _ in range(count - len(self._workers))]
+            free: SimpleQueue[_Worker] = SimpleQueue()
+            for worker in self._workers[:count]:
+                free.put(worker)
+
+            def run(job: tuple[int, Any, Floats]) -> tuple[int, CipherVectorLike]:
+                index, key, array = job
+                worker = free.get()
+                try:
+                    return index, worker.encrypt(key, array)
+                finally:
+                    free.put(worker)
+
+            with ThreadPoolExecutor(count) as threads:
+                return list(threads.map(run, jobs))
+
+    def stop(self) -> None:
+        """End all workers."""
+        if self._owner == os.getpid():
+            for worker in self._workers:
+                worker.stop()
+            self._workers = []
+
+
+_pool = _Pool()
+atexit.register(_pool.stop)
+
+
+def serve() -> None:
+    """What a worker does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interruption is the parent's to handle: then the input ends
+    source, target = sys.stdin.buffer, sys.stdout.buffer
+    kinds: dict[bytes, Any] = {b"P": ckks.PublicKey, b"S": ckks.SecretKey}
+    keys: list[Any] = []
+    try:
+        while True:
+            kind, data = _receive(source)
+            if kind in kinds:
+                keys.append(kinds[kind].load(data, allow_insecure=True))  # of the parent's own making
+            elif kind == b"F":
+                keys = []
+            else:
+                (number,) = _NUMBER.unpack_from(data)
+                values = np.frombuffer(data, offset=_NUMBER.size)
+                _send(target, b"C", keys[number].encrypt(values).to_bytes())
+    except (EOFError, BrokenPipeError):
+        os._exit(0)  # the parent is gone or done; flushing to it would only fail
+
+
+def _send(stream: IO[bytes], kind: bytes, *parts: bytes | Floats) -> None:
+    views = [(part if isinstance(part, bytes) else part.data.cast("B")) for part in parts]
+    stream.write(_FRAME.pack(kind, sum(len(view) for view in views)))
+    for view in views:
+        stream.write(view)
+    stream.flush()
+
+
+def _receive(stream: IO[bytes]) -> tuple[bytes, bytes]:
+    """Raises EOFError where the stream ends."""
+    kind, size = _FRAME.unpack(_exactly(stream, _FRAME.size))
+    return kind, _exactly(stream, size)
+
+
+def _exactly(stream: IO[bytes], size: int) -> bytes:
+    data = stream.read(size)
+    if len(data) != size:
+        raise EOFError
+    return data

@@ -1,0 +1,208 @@
+"""Bytes that no honest party sends: each is refused at once, with a DecodeError, or seen when it is opened."""
+
+from __future__ import annotations
+
+import struct
+import time
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+
+from coterie.crypto import ckks, rounded, schemes
+from coterie.crypto.tally import Tally
+from coterie.crypto.vector import CiphertextError
+from coterie.protocol.errors import CryptoError, DecodeError, KeyMismatchError, PeerError
+
+N = 1024
+HEADER = struct.Struct("<4sBBBB16sQII")  # magic, version, scheme, level, scalar, key, length, terms, masks
+
+
+def made(module):
+    return [module.insecure_for_tests(name) for name in ("insecure-1024-add", "insecure-1024-mul")]
+
+
+KEYS = {"ckks": made(ckks), "rounded": made(rounded)}
+EVERY = [pytest.param(key, id=f"{scheme}-{key.size[-3:]}") for scheme, keys in KEYS.items() for key in keys]
+
+
+def refused(action, error=DecodeError):
+    start = time.process_time()
+    with pytest.raises(error):
+        action()
+    assert time.process_time() - start < 0.25
+
+
+def altered(data: bytes, index: int, bit: int = 0x80) -> bytes:
+    bad = bytearray(data)
+    bad[index] ^= bit
+    return bytes(bad)
+
+
+def header(owner, **fields) -> bytes:
+    code = {"ckks": 3, "rounded": 4}[owner.scheme]
+    parts = {"magic": b"CoCv", "version": 1, "scheme": code, "level": owner.parameters.levels, "scalar": 0}
+    parts |= {"key": owner.fingerprint, "length": 20, "terms": 1, "masks": 0} | fields
+    return HEADER.pack(*parts.values())
+
+
+@pytest.mark.parametrize("key", EVERY)
+def test_headers(key):
+    data = key.public.encrypt(np.ones(20)).to_bytes()
+    assert data[:40] == header(key)
+    body = data[40:]
+    read = partial(key.public.from_bytes, length=20, terms=1, form=key.public.fresh)
+    read(data)
+    for index in range(40):
+        for bit in (1, 0x80):
+            refused(lambda i=index, b=bit: read(altered(data, i, b)))
+    for fields in (
+        {"magic": b"CoKy"},
+        {"version": 2},
+        {"scheme": 1},
+        {"scheme": 7 - data[5]},
+        {"level": 9},
+        {"scalar": 1},
+        {"scalar": 2},
+        {"key": bytes(16)},
+        {"length": 0},
+        {"length": N + 1},
+        {"length": 2**63},
+        {"terms": 0},
+        {"terms": 4097},
+        {"masks": 1},
+    ):
+        refused(lambda f=fields: key.public.from_bytes(header(key, **f) + body))
+    for wanted in ({"length": 21}, {"terms": 2}, {"blinded": 1}, {"form": key.public.fresh_scalar}):
+        refused(lambda w=wanted: key.public.from_bytes(data, **w))
+    if key.parameters.levels:
+        refused(lambda: key.public.from_bytes(data, form=key.public.fresh._replace(level=0)))
+
+
+@pytest.mark.parametrize("key", EVERY)
+def test_lengths(key):
+    data = key.public.encrypt(np.ones(N + 5)).to_bytes()
+    for size in (0, 1, 39, 40, 41, len(data) // 2, len(data) - 1):
+        refused(lambda s=size: key.public.from_bytes(data[:s]))
+    for longer in (data + b"\0", data + data, data * 50):
+        refused(lambda d=longer: key.public.from_bytes(d))
+    for noise in (bytes(100), b"\xff" * 70_000, b"CoCv" * 1000):
+        refused(lambda d=noise: key.public.from_bytes(d))
+    assert key.public.from_bytes(bytearray(data)).length == N + 5
+
+
+@pytest.mark.parametrize("key", EVERY)
+def test_keys_of_others(key):
+    data = key.public.encrypt(np.ones(20)).to_bytes()
+    others = [other for keys in KEYS.values() for other in keys if other is not key]
+    others.append({"ckks": ckks, "rounded": rounded}[key.scheme].insecure_for_tests(key.size))
+    for other in others:
+        refused(lambda o=other: o.public.from_bytes(data))
+        refused(lambda o=other: o.decrypt(key.public.from_bytes(data)), KeyMismatchError)
+
+
+@pytest.mark.parametrize("key", KEYS["ckks"], ids=["add", "mul"])
+def test_residues(key):
+    cipher = key.public.encrypt(np.ones(2 * N))
+    data, widths = cipher.to_bytes(), key.parameters.residue_bytes[:-1]
+    moduli = [int(q) for q in key.public.ring.moduli[:, 0]]
+    starts = np.cumsum([0, *(N * w for w in widths)])  # of the limbs of a polynomial
+    for ciphertext in range(2):
+        for polynomial in range(2):
+            for limb, width in enumerate(widths):
+                at = 40 + (2 * ciphertext + polynomial) * starts[-1] + starts[limb] + 77 * width
+                for bad in (moduli[limb], 2 ** (8 * width) - 1):
+                    forged = data[:at] + bad.to_bytes(width, "little") + data[at + width :]
+                    refused(lambda f=forged: key.public.from_bytes(f))
+                fine = data[:at] + (moduli[limb] - 1).to_bytes(width, "little") + data[at + width :]
+                refused(lambda f=fine: key.decrypt(key.public.from_bytes(f)), CiphertextError)
+    second = 40 + 2 * starts[-1]
+    empty = data[: second + starts[-1]] + bytes(starts[-1])
+    refused(lambda: key.public.from_bytes(empty))  # the second ciphertext's message stands there for all to read
+    refused(lambda: key.public.from_bytes(data[:40] + bytes(len(data) - 40)))
+
+
+@pytest.mark.parametrize("key", KEYS["ckks"], ids=["add", "mul"])
+def test_a_changed_bit_is_seen_when_it_is_opened(key):
+    cipher = key.public.encrypt(np.linspace(-1, 1, N))
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        polynomials = cipher.polynomials.copy()
+        where = tuple(rng.integers(0, size) for size in polynomials.shape)
+        polynomials[where] ^= np.uint64(1) << np.uint64(rng.integers(0, 40))
+        refused(lambda p=polynomials: key.decrypt(replace(cipher, polynomials=p)), CiphertextError)
+
+
+@pytest.mark.parametrize("key", KEYS["ckks"], ids=["add", "mul"])
+def test_what_does_not_belong_there_is_seen(key):
+    long = key.public.encrypt(np.full(N, 0.5))
+    refused(lambda: key.decrypt(replace(long, tally=replace(long.tally, length=N - 1))), CiphertextError)
+    large = key.public.encrypt([64.0]).scale(2)
+    assert key.decrypt(large)[0] == pytest.approx(128)
+    refused(lambda: key.decrypt(replace(large, tally=replace(large.tally, terms=1))), CiphertextError)
+    scalar = key.public.encrypt_scalar(0.5)
+    refused(lambda: key.decrypt(replace(scalar, tally=replace(scalar.tally, form=key.public.fresh))), CiphertextError)
+    vector = replace(key.public.encrypt([0.5]), tally=scalar.tally)
+    refused(lambda: key.decrypt(vector), CiphertextError)  # a scalar that stands in one slot only
+
+
+def test_sums_made_to_hide_nothing():
+    """Each half is fine; together their second polynomials vanish, which SEAL refuses to multiply."""
+    key = KEYS["ckks"][1]
+    cipher, moduli = key.public.encrypt(np.ones(N)), key.public.ring.moduli_at(1)
+    mirrored = cipher.polynomials.copy()
+    mirrored[:, 1] = moduli - mirrored[:, 1]
+    data = replace(cipher, polynomials=mirrored).to_bytes()
+    total = cipher + key.public.from_bytes(data, N, terms=1, form=key.public.fresh)
+    refused(lambda: total.times(key.public.encrypt_scalar(1.0)).times(total), (PeerError, CryptoError))
+    refused(lambda: key.decrypt(total), CiphertextError)
+    both = replace(total, polynomials=total.polynomials * np.uint64(0))
+    refused(lambda: both.times(replace(both, tally=key.public.encrypt_scalar(1.0).tally)), CiphertextError)
+
+
+@pytest.mark.parametrize("key", KEYS["rounded"], ids=["add", "mul"])
+def test_emulated_vectors(key):
+    data = key.public.encrypt(np.ones(20)).to_bytes()
+    for index in (40 + 160, len(data) - 1):
+        refused(lambda i=index: key.public.from_bytes(altered(data, i)))
+    for index in range(47, 200, 8):  # the top byte of a value
+        refused(lambda i=index: key.decrypt(key.public.from_bytes(altered(data, i))), CiphertextError)
+    smallest = data[:40] + np.full(20, -(2**63)).tobytes() + data[200:]
+    refused(lambda: key.decrypt(key.public.from_bytes(smallest)), CiphertextError)
+
+
+@pytest.mark.parametrize("key", EVERY)
+def test_keys_as_bytes(key):
+    kinds = type(key), type(key.public)
+    for kind, data in zip(kinds, (key.to_bytes(), key.public.to_bytes()), strict=True):
+        assert kind.load(data, allow_insecure=True).fingerprint == key.fingerprint
+        refused(lambda k=kind, d=data: k.load(d))  # insecure
+        refused(lambda d=data: schemes.public_key(d))
+        refused(lambda d=data: schemes.secret_key(d))
+        for size in (0, 19, 20, 21, len(data) - 1):
+            refused(lambda k=kind, d=data, s=size: k.load(d[:s], allow_insecure=True))
+        refused(lambda k=kind, d=data: k.load(d + b"\0", allow_insecure=True))
+        for index in range(20):
+            refused(lambda k=kind, d=data, i=index: k.load(altered(d, i), allow_insecure=True))
+        refused(lambda k=kind, d=data: k.load(altered(d, len(d) - 1), allow_insecure=True))  # a residue, or padding
+    refused(lambda: kinds[0].load(key.public.to_bytes(), allow_insecure=True))
+    refused(lambda: kinds[1].load(key.to_bytes(), allow_insecure=True))
+
+
+def test_secret_keys_that_are_none():
+    for key in KEYS["ckks"]:
+        other = ckks.insecure_for_tests(key.size)
+        split = 20 + key.parameters.secret_bytes
+        mixed = other.to_bytes()[:split] + key.to_bytes()[split:]
+        refused(lambda k=key, m=mixed: type(k).load(m, allow_insecure=True))
+        large = altered(key.to_bytes(), 27, 0xFF)
+        refused(lambda k=key, d=large: type(k).load(d, allow_insecure=True))
+        empty = key.public.to_bytes()[:20] + bytes(key.parameters.public_bytes(products=True))
+        refused(lambda k=key, d=empty: type(k.public).load(d, allow_insecure=True))
+
+
+def test_tallies_stay_what_they_were():
+    """Forms don't change what Paillier's headers look like, and default to those of a plain vector."""
+    assert Tally(bytes(16), 3).form == (0, False, False, False)
+    assert Tally(bytes(16), 3) == Tally(bytes(16), 3, 1, 0)
