@@ -20,7 +20,7 @@ import torch
 from coterie.crypto import paillier
 from coterie.crypto.schemes import paillier_keygen
 from coterie.protocol import codec
-from coterie.protocol.effects import Encrypt, Evaluate, Evaluated, Fit, Fitted, Open
+from coterie.protocol.effects import Compute, Encrypt, Evaluate, Evaluated, Fit, Fitted, Open
 from coterie.protocol.errors import CoterieError, CryptoError, PeerError
 from coterie.protocol.messages import Message
 from coterie.protocol.model_spec import ModelSpec, Part
@@ -72,6 +72,8 @@ class Pulled:
         if isinstance(effect, Evaluate):
             loss = float(np.square(effect.weights - self.targets[party]).sum() / 2)
             return Evaluated(loss, 0.0, 1)
+        if isinstance(effect, Compute):
+            return effect.function(*effect.arguments)
         assert isinstance(effect, Fit)
         start = torch.from_numpy(np.array(effect.weights))
         state = {name: torch.from_numpy(np.array(vector)) for name, vector in effect.state.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from threading import Barrier
 
@@ -15,7 +16,15 @@ from torch import nn
 
 from coterie.protocol.errors import RunError, UserError
 from coterie.training import dense, engine, evaluate, slots, workers
-from coterie.training.engine import DivergedError, Job, batch_order, choose_path, evaluate_many, fit_many
+from coterie.training.engine import (
+    DivergedError,
+    Job,
+    batch_order,
+    choose_path,
+    evaluate_many,
+    fit_many,
+    sample_losses,
+)
 from coterie.training.model import Model
 from coterie.training.models import build
 from coterie.training.precision import products
@@ -184,6 +193,22 @@ def test_any_ragged_set_of_jobs_equals_the_loop(sizes: list[tuple[int, int]], wi
         assert results[i].loss == pytest.approx(reference.loss, abs=1e-5)
 
 
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 3), st.booleans()), min_size=1, max_size=9))
+def test_sample_weights_stay_with_their_samples(sizes: list[tuple[int, int, bool]]) -> None:
+    """The same with weights for some of the jobs: no slot may see a neighbour's or a predecessor's."""
+    model, solver, jobs = model_mlp(), Sgd(0.05, 8), {}
+    for i, (samples, epochs, weigh) in enumerate(sizes):
+        weights = np.random.default_rng(i).exponential(size=samples).astype(np.float32)
+        jobs[i] = replace(job(model, samples, epochs, i, solver), sample_weights=weights if weigh else None)
+    batch = max(one.batch for one in jobs.values())
+    kernel = dense.DenseKernel(model, solver, slots=2, batch=batch, dtype=torch.float32, device=torch.device("cpu"))
+    results = dict(slots.run(model, jobs, kernel, block=3))
+    for i, reference in enumerate(fit_many(model, list(jobs.values()), path="loop")):
+        np.testing.assert_allclose(results[i].weights, reference.weights, atol=1e-5)
+        assert results[i].loss == pytest.approx(reference.loss, abs=1e-5)
+
+
 def test_slots_do_not_grow_with_the_jobs() -> None:
     model = build("mlp", (784,), 10)
     cpu = torch.device("cpu")
@@ -270,10 +295,15 @@ def test_evaluate_many_is_one_module_at_a_time(
     one = job(model, samples)
     weights = np.stack([model.initial(seed) for seed in range(5)])
     results = evaluate_many(model, weights, one.x, one.y)
+    losses = sample_losses(model, weights, one.x, one.y)
+    assert losses.shape == (5, samples)
+    assert losses.dtype == np.float32
     assert len(results) == 5
-    for row, result in zip(weights, results, strict=True):
+    for row, result, each in zip(weights, results, losses, strict=True):
         with torch.no_grad():
             logits = model.module_with(row)(one.x)
+        expected = nn.functional.cross_entropy(logits, one.y, reduction="none")
+        np.testing.assert_allclose(each, expected.numpy(), atol=1e-6)
         assert result.loss == pytest.approx(nn.functional.cross_entropy(logits, one.y).item(), abs=1e-5)
         assert result.accuracy == pytest.approx((logits.argmax(1) == one.y).float().mean().item())
         assert result.samples == samples
@@ -290,6 +320,11 @@ def test_evaluation_uses_evaluation_mode() -> None:
 def test_evaluating_regression_has_no_accuracy() -> None:
     model = Model(nn.Linear(F, 1), (F,), loss=lambda out, y: ((out[:, 0] - y) ** 2).mean())
     (result,) = evaluate_many(model, model.initial(0)[None], torch.zeros(4, F), torch.zeros(4))
+    with pytest.raises(UserError, match="loss of one's own"):
+        sample_losses(model, model.initial(0)[None], torch.zeros(4, F), torch.zeros(4))
+    one = Job(model.initial(0), Sgd(0.1), 1, 0, torch.zeros(4, F), torch.zeros(4), {}, np.ones(4, np.float32))
+    with pytest.raises(UserError, match="job 0: sample_weights need cross entropy"):
+        fit_many(model, [one])
     assert np.isnan(result.accuracy)
     assert result.loss == pytest.approx(float(model.initial(0)[-1]) ** 2, rel=1e-5)
 
@@ -351,6 +386,10 @@ HOSTILE = {
     "a class for a solver": ({"solver": Sgd}, "solver must be"),
     "unknown state": ({"state": {"momentum": np.zeros(83, np.float32)}}, "momentum"),
     "missing state": ({"solver": Scaffold(0.1)}, "control"),
+    "short sample weights": ({"sample_weights": np.ones(19, np.float32)}, r"sample_weights must be \(20,\)"),
+    "integer sample weights": ({"sample_weights": np.ones(20, np.int64)}, "int64"),
+    "a negative sample weight": ({"sample_weights": np.full(20, -0.1, np.float32)}, "at least 0"),
+    "a NaN sample weight": ({"sample_weights": np.full(20, np.nan, np.float32)}, "finite"),
     "short state": ({"solver": Proximal(0.1), "state": {"anchor": np.zeros(3, np.float32)}}, "anchor"),
 }
 
@@ -374,8 +413,9 @@ def test_hostile_options() -> None:
         fit_many(model, [job(model)], device="abacus")
     with pytest.raises(UserError, match="device"):
         fit_many(model, [job(model)], device="meta")
-    with pytest.raises(UserError, match="models, 83"):
-        evaluate_many(model, np.zeros(83, np.float32), job(model).x, job(model).y)
+    for evaluation in (evaluate_many, sample_losses):
+        with pytest.raises(UserError, match="models, 83"):
+            evaluation(model, np.zeros(83, np.float32), job(model).x, job(model).y)
     with pytest.raises(UserError, match="no samples"):
         evaluate_many(model, np.zeros((1, 83), np.float32), torch.zeros(0, F), torch.zeros(0, dtype=torch.int64))
 
@@ -385,7 +425,9 @@ def test_no_jobs_and_inputs_left_as_they_were() -> None:
     assert fit_many(model, []) == []
     one = job(model, 20, 2)
     copies = one.weights.copy(), one.x.clone(), one.y.clone()
-    one.weights.flags.writeable = False  # as decoded messages are
+    one = replace(one, sample_weights=np.full(20, 0.5, np.float32))
+    for array in (one.weights, one.sample_weights):
+        array.flags.writeable = False  # as decoded messages are
     for path in ("dense", "vmap", "loop"):
         (fitted,) = fit_many(model, [one], path=path)
         assert fitted.weights.flags.writeable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -68,8 +69,11 @@ def plain_loop(model: Model, job: Job) -> tuple[np.ndarray, float, dict[str, np.
         for at in range(0, len(order), solver.batch_size):
             rows = torch.from_numpy(order[at : at + solver.batch_size])
             optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(module(job.x[rows].double()), job.y[rows])
-            losses += [loss.item()] * len(rows)
+            each = nn.functional.cross_entropy(module(job.x[rows].double()), job.y[rows], reduction="none")
+            if job.sample_weights is not None:
+                each = each * torch.from_numpy(job.sample_weights)[rows]
+            loss = each.sum() / len(rows)
+            losses += each.tolist()
             if isinstance(solver, Proximal):
                 anchor = state.get("anchor", start)
                 loss = loss + solver.mu / 2 * sum(
@@ -130,6 +134,66 @@ def test_every_path_is_the_plain_loop(kind: str, path: str, solver: Solver) -> N
         assert set(fitted.state) == set(kept)
         for name, vector in kept.items():
             assert np.abs(fitted.state[name] - vector).max() < 2e-5 / solver.lr / fitted.steps + 1e-5
+
+
+def weighted(job: Job, seed: int = 0) -> Job:
+    """The job with random sample weights, a third of them zero."""
+    rng = np.random.default_rng(seed)
+    weights = rng.uniform(0, 2, job.samples) * (rng.random(job.samples) > 1 / 3)
+    return replace(job, sample_weights=weights.astype(np.float32))
+
+
+@pytest.mark.parametrize("solver", ["sgd", "momentum", "proximal", "scaffold"])
+@pytest.mark.parametrize(("kind", "path"), CASES)
+def test_sample_weights_on_every_path(kind: str, path: str, solver: str) -> None:
+    """Weighted and unweighted clients side by side."""
+    model = MODELS[kind]()
+    jobs = make_jobs(model, SOLVERS[solver])
+    jobs = [weighted(job, i) if i != 2 else job for i, job in enumerate(jobs)]
+    for job, fitted in zip(jobs, fit_many(model, jobs, path=path), strict=True):
+        weights, loss, kept = plain_loop(model, job)
+        assert np.abs(fitted.weights - weights).max() < 1e-5
+        assert fitted.loss == pytest.approx(loss, abs=1e-5)
+        for name, vector in kept.items():
+            assert np.abs(fitted.state[name] - vector).max() < 2e-5 / job.solver.lr / fitted.steps + 1e-5
+        if job.sample_weights is not None and job.sample_weights.any():
+            unweighted, _, _ = plain_loop(model, replace(job, sample_weights=None))
+            assert np.abs(weights - unweighted).max() > 1e-3  # the weights do matter
+
+
+@pytest.mark.parametrize(("kind", "path"), CASES)
+def test_weights_of_one_are_no_weights_bit_for_bit(kind: str, path: str) -> None:
+    model = MODELS[kind]()
+    jobs = make_jobs(model, SOLVERS["momentum"])
+    ones = [replace(job, sample_weights=np.ones(job.samples, np.float32)) for job in jobs]
+    for a, b in zip(fit_many(model, jobs, path=path), fit_many(model, ones, path=path), strict=True):
+        assert a.weights.tobytes() == b.weights.tobytes()
+        assert a.loss == pytest.approx(b.loss, abs=1e-6)
+
+
+@pytest.mark.parametrize("path", ["dense", "vmap", "loop"])
+def test_what_sample_weights_mean(path: str) -> None:
+    """All equal: another learning rate. Whole numbers: that many copies of the sample. None: only the decay is left."""
+    model = MODELS["relu"]()
+    x, y = client_data(model, 12, 0)
+    start, counts = model.initial(0), np.array([2, 0, 1, 3, 0, 0, 1, 1, 5, 1, 0, 1])
+    job = Job(start, Sgd(0.2, 5), 3, 7, x, y)
+
+    (half,) = fit_many(model, [replace(job, sample_weights=np.full(12, 0.5, np.float32))], path=path)
+    (slow,) = fit_many(model, [replace(job, solver=Sgd(0.1, 5))], path=path)
+    np.testing.assert_allclose(half.weights, slow.weights, atol=1e-6)
+
+    full = replace(job, solver=Sgd(0.2, 100), sample_weights=counts.astype(np.float32))
+    copies = np.repeat(np.arange(12), counts)  # a mean over 15, not over 12
+    many = Job(start, Sgd(0.2 * 15 / 12, 100), 3, 7, x[copies], y[copies])
+    (a,), (b,) = fit_many(model, [full], path=path), fit_many(model, [many], path=path)
+    np.testing.assert_allclose(a.weights, b.weights, atol=1e-6)
+    assert a.loss == pytest.approx(b.loss * 15 / 12, rel=1e-5)
+
+    decay = replace(job, solver=Sgd(0.2, 12, weight_decay=0.5), sample_weights=np.zeros(12, np.float32))
+    (left,) = fit_many(model, [decay], path=path)
+    np.testing.assert_allclose(left.weights, start * 0.9**3, rtol=1e-5)
+    assert left.loss == 0
 
 
 @pytest.mark.parametrize("path", ["dense", "vmap", "loop"])

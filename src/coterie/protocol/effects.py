@@ -9,7 +9,7 @@ Vectors are flat ``(d,) float32``, laid out by a ``ModelSpec``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,7 @@ class Fitted:
 
     weights: (d,) float32 after training.  state: the solver's named (d,) vectors to keep (e.g. SCAFFOLD's control).
     samples: training samples of this client.  steps: optimiser steps taken.
-    loss: mean training loss over the samples seen, each measured before the step that used it.
+    loss: mean (weighted) training loss over the samples seen, each measured before the step that used it.
     """
 
     weights: Vector
@@ -50,6 +50,8 @@ class Fit:
 
     weights: (d,) float32 start.  solver: one of ``coterie.training.solvers``.  epochs: whole passes.
     seed: decides the order of the batches (any non-negative integer).  state: the solver's named (d,) vectors.
+    sample_weights: (n,) float32 >= 0, q_i of each training sample in its stored order. A batch's loss is sum_i q_i l_i
+    / |batch|: weights of 1 (and None) give the plain mean, smaller ones smaller steps. Needs cross entropy.
     """
 
     weights: Vector
@@ -57,6 +59,7 @@ class Fit:
     epochs: int
     seed: int
     state: Mapping[str, Vector] = field(default_factory=dict)
+    sample_weights: Vector | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +68,16 @@ class Evaluate:
 
     weights: Vector
     split: str = "train"
+
+
+@dataclass(frozen=True, eq=False)
+class Losses:
+    """Cross entropy of every one of the party's own training samples under several models: ``-> (k, n) float32``.
+
+    weights: (k, d) float32.  Samples are in their stored order, that of ``Fit.sample_weights``.
+    """
+
+    weights: Vector
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,4 +100,16 @@ class Open:
     blinded: bool = False
 
 
-Effect = Fit | Evaluate | Encrypt | Open
+@dataclass(frozen=True, eq=False)
+class Compute:
+    """``function(*arguments)``, a pure function that parties compute from the same inputs: ``-> its result``.
+
+    In a simulation it runs once for equal arguments (arrays by their contents, which takes no time for the very same
+    ones), so nobody may change its result in place.
+    """
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+
+
+Effect = Fit | Evaluate | Losses | Encrypt | Open | Compute

@@ -6,7 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from coterie.protocol.effects import Vector
+from coterie.protocol.errors import UserError
 from coterie.protocol.messages import Message
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.party import Party
@@ -66,6 +70,28 @@ class Federation:
         return [party for party in self.parties.values() if party.role == role]
 
 
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """A client that predicts with several models: its probabilities are sum_m weights[m] softmax(models[m](x)).
+
+    weights: (m,) float64 >= 0 that sum to 1.  models: (m, d) float32; clients with the same models share the array.
+    Raises UserError for anything else.
+    """
+
+    weights: NDArray[np.float64]
+    models: Vector
+
+    def __post_init__(self) -> None:
+        if self.models.ndim != 2 or self.weights.shape != self.models.shape[:1]:
+            raise UserError(f"a mixture of models {self.models.shape} needs one weight each, not {self.weights.shape}")
+        if not (self.weights >= 0).all() or abs(self.weights.sum() - 1) > 1e-6:
+            raise UserError(f"the weights of a mixture must be at least 0 and sum to 1, not {self.weights}")
+
+
+ClientModel = Vector | Mixture
+"""What one client predicts with: one model, (d,) float32, or a mixture of some."""
+
+
 @dataclass(frozen=True)
 class Sees:
     """What a party of one role receives (checked against its recorded view) and what that tells it, in words."""
@@ -79,7 +105,7 @@ class System:
     """A published system or a baseline.
 
     config: frozen dataclass of its settings, one documented field each.  build: makes the parties.
-    models: each client's current model, (d,) float32, read by the observer beside the protocol; clients that share a
+    models: each client's current model (or mixture), read by the observer beside the protocol; clients that share a
     model share the array.  observe: arrays and numbers for the report.  sees: by role, who receives and learns what.
     """
 
@@ -88,7 +114,7 @@ class System:
     citation: str
     config: type
     build: Callable[[Any, Setting], Federation]
-    models: Callable[[Federation], Mapping[str, Vector]]
+    models: Callable[[Federation], Mapping[str, ClientModel]]
     sees: Mapping[str, Sees]
     modes: tuple[str, ...] = ("paper",)
     encrypted: bool = False

@@ -6,15 +6,17 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.protocol.effects import Encrypt, Evaluate, Fit, Open
+from coterie.crypto.pool import encrypt_many
+from coterie.protocol.effects import Compute, Encrypt, Evaluate, Fit, Losses, Open
 from coterie.protocol.errors import CryptoError, PeerError, RunError
-from coterie.training.engine import evaluate_many, fit_many
+from coterie.training.engine import evaluate_many, fit_many, sample_losses
 from coterie.training.jobs import DivergedError, Job
 from coterie.training.model import Model
 
@@ -43,7 +45,7 @@ class Opened:
 
     def get(self, key: Any, data: bytes, compute: Callable[[], NDArray[Any]]) -> NDArray[Any]:
         """The value of these bytes under this key, computed if it is not held."""
-        name = (key, hashlib.sha256(data).digest())
+        name = (key, _digest(data))
         if name in self._held:
             self._held.move_to_end(name)
             return self._held[name]
@@ -54,6 +56,40 @@ class Opened:
         while self._bytes > self.limit_bytes and len(self._held) > 1:
             self._bytes -= self._held.popitem(last=False)[1].nbytes
         return value
+
+
+@lru_cache(maxsize=64)
+def _digest(data: bytes) -> bytes:
+    """SHA-256, computed once for the same object."""
+    return hashlib.sha256(data).digest()
+
+
+class Computed:
+    """Results of ``Compute`` for the last few arguments."""
+
+    def __init__(self, most: int = 4) -> None:
+        self.most = most
+        self._held: list[tuple[Compute, Any]] = []
+
+    def get(self, wanted: Compute) -> Any:
+        """The result, computed if it is not held."""
+        for known, result in self._held:
+            if known.function == wanted.function and _same(known.arguments, wanted.arguments):
+                return result
+        result = wanted.function(*wanted.arguments)
+        self._held = [(wanted, result), *self._held][: self.most]
+        return result
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two arguments are the same: arrays by their contents, tuples part by part, the rest by ``==``."""
+    if a is b:
+        return True
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return type(a) is type(b) and a.dtype == b.dtype and np.array_equal(a, b)
+    return bool(a == b)
 
 
 class LocalEffects:
@@ -79,6 +115,7 @@ class LocalEffects:
         self.precision, self.accelerator = precision, accelerator
         self.chunk = max(1, min(_MOST_JOBS, memory_bytes // (_VECTORS_A_JOB * 4 * model.spec.size)))
         self._opened = Opened(OPENED_BYTES)
+        self._computed = Computed()
 
     def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
         """Results in order; a PeerError or CryptoError stands in its place. Raises RunError when training diverges."""
@@ -86,14 +123,18 @@ class LocalEffects:
         fits = [i for i, (_, effect) in enumerate(wanted) if isinstance(effect, Fit)]
         for i, fitted in zip(fits, self._fit([wanted[i] for i in fits]), strict=True):
             results[i] = fitted
+        sealed = [i for i, (_, effect) in enumerate(wanted) if isinstance(effect, Encrypt)]
+        jobs = [(wanted[i][1].key, wanted[i][1].values) for i in sealed]
+        for i, cipher in zip(sealed, encrypt_many(jobs), strict=True):
+            results[i] = cipher
         for i, (party, effect) in enumerate(wanted):
-            if not isinstance(effect, Fit):
+            if not isinstance(effect, Fit | Encrypt):
                 results[i] = self._one(party, effect)
         return results
 
     def _fit(self, wanted: Sequence[tuple[str, Fit]]) -> Sequence[Any]:
         jobs = [
-            Job(e.weights, e.solver, e.epochs, e.seed, self._of(party).x, self._of(party).y, e.state)
+            Job(e.weights, e.solver, e.epochs, e.seed, self._of(party).x, self._of(party).y, e.state, e.sample_weights)
             for party, e in wanted
         ]
         try:
@@ -113,13 +154,18 @@ class LocalEffects:
                 x, y = (self.x_test[own.test], self.y_test[own.test]) if test else (own.x, own.y)
                 matrix = np.array(effect.weights)[None]  # torch dislikes read-only arrays
                 return evaluate_many(self.model, matrix, x, y, precision=self.precision, device=self.accelerator)[0]
-            if isinstance(effect, Encrypt):
-                return effect.key.encrypt(effect.values)
+            if isinstance(effect, Losses):
+                own, matrix = self._of(party), np.array(effect.weights)
+                return sample_losses(
+                    self.model, matrix, own.x, own.y, precision=self.precision, device=self.accelerator
+                )
             if isinstance(effect, Open):
                 key, data = effect.key, effect.data
                 if effect.blinded:
                     return key.open_blinded(key.public.from_bytes(data))  # masks are fresh: nothing to remember
                 return self._opened.get(key, data, lambda: key.decrypt(key.public.from_bytes(data)))
+            if isinstance(effect, Compute):
+                return self._computed.get(effect)
         except (PeerError, CryptoError) as error:
             return error
         raise TypeError(f"{party} yields {type(effect).__name__}, which is no effect")

@@ -14,11 +14,14 @@ from torch import Tensor
 
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
+from coterie.protocol.system import ClientModel, Mixture
 from coterie.training.model import Model, placed
 
 _BATCH_BYTES = 64 << 20
 
 Doubles = NDArray[np.float64]
+
+_ALL = np.ones(1)  # the share of a client's only model
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,47 +56,65 @@ class Observer:
         self.model, self.x, self.y, self.own = model, x, y, own
         self.device = torch.device(accelerator)
 
-    def scores(self, models: Mapping[str, Vector]) -> Scores:
-        """Scores of these clients' models, in their order; a model that several share is run once."""
-        clients = list(models)
-        rows = np.empty((4, len(clients)))
-        for group in _sharing([models[name] for name in clients]):
-            losses, right = self._run(models[clients[group[0]]])
-            for i in group:
-                mine = self.own[clients[i]]
-                rows[:, i] = right.mean(), right[mine].mean(), losses.mean(), losses[mine].mean()
+    def scores(self, models: Mapping[str, ClientModel]) -> Scores:
+        """Scores of these clients' models, in their order; what several clients share is run and judged once."""
+        owns = [self.own[name] for name in models]
+        vectors = [model.models if isinstance(model, Mixture) else model for model in models.values()]
+        shares = [model.weights if isinstance(model, Mixture) else _ALL for model in models.values()]
+        rows = np.empty((4, len(owns)))
+        for group in _sharing(vectors):
+            log_p = np.stack([self._run(vector) for vector in np.atleast_2d(vectors[group[0]])])
+            p = np.exp(log_p)
+            for same in _sharing([shares[i] for i in group]):
+                losses, right = self._judged(log_p, p, shares[group[same[0]]])
+                for i in (group[j] for j in same):
+                    mine = owns[i]
+                    rows[:, i] = right.mean(), right[mine].mean(), losses.mean(), losses[mine].mean()
         return Scores(*rows)
 
-    def _run(self, weights: Vector) -> tuple[Doubles, NDArray[np.bool_]]:
-        """Loss and correctness of every test sample, (n,) each."""
+    def _run(self, weights: Vector) -> Doubles:
+        """Log-probabilities of every test sample, (n, classes)."""
         module = placed(self.model.module_with(weights), self.device)
         batch = max(1, min(1024, _BATCH_BYTES // (self.x[0].numel() * 4)))
-        labels = self.y.numpy()
-        losses, right = np.empty(len(labels)), np.empty(len(labels), np.bool_)
+        log_p = np.empty((len(self.y), self.model.classes or 0))
         with torch.inference_mode(), np.errstate(invalid="ignore"):  # a model that has blown up has no loss
-            for start in range(0, len(labels), batch):
+            for start in range(0, len(log_p), batch):
                 part = slice(start, start + batch)
                 logits = module(self.x[part].to(self.device)).double().cpu().numpy()
                 logits -= logits.max(axis=1, keepdims=True)
-                of_label = np.take_along_axis(logits, labels[part, None], axis=1)[:, 0]
-                losses[part] = np.log(np.exp(logits).sum(axis=1)) - of_label  # cross entropy
-                right[part] = logits.argmax(axis=1) == labels[part]
-        return losses, right
+                log_p[part] = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        return log_p
+
+    def _judged(self, log_p: Doubles, p: Doubles, shares: Doubles) -> tuple[Doubles, NDArray[np.bool_]]:
+        """Loss and correctness of every test sample, (n,) each, of a mixture. log_p, p: (m, n, classes).  shares: (m,).
+
+        The loss is log-sum-exp of logs, so that a small probability is not rounded to none.
+        """
+        labels = self.y.numpy()
+        of_label = np.take_along_axis(log_p, labels[None, :, None], axis=2)[..., 0]
+        with np.errstate(divide="ignore", invalid="ignore"):  # a share of 0; a model that has blown up
+            losses = -np.logaddexp.reduce(np.log(shares)[:, None] + of_label, axis=0)
+        return losses, np.tensordot(shares, p, 1).argmax(axis=1) == labels
 
 
-def models_digest(models: Mapping[str, Vector]) -> str:
+def models_digest(models: Mapping[str, ClientModel]) -> str:
     """Hexadecimal SHA-256 of all clients' models in order: equal for two runs whose models are equal bit for bit."""
-    digests = {id(vector): _digest(vector) for vector in models.values()}
-    return hashlib.sha256(b"".join(digests[id(vector)] for vector in models.values())).hexdigest()
+    arrays = [array for model in models.values() for array in _arrays(model)]
+    digests = {id(array): _digest(array) for array in arrays}
+    return hashlib.sha256(b"".join(digests[id(array)] for array in arrays)).hexdigest()
 
 
-def _digest(vector: Vector) -> bytes:
-    data: Any = np.ascontiguousarray(vector)
+def _arrays(model: ClientModel) -> tuple[NDArray[Any], ...]:
+    return (model.models, model.weights) if isinstance(model, Mixture) else (model,)
+
+
+def _digest(array: NDArray[Any]) -> bytes:
+    data: Any = np.ascontiguousarray(array)
     return hashlib.sha256(data).digest()
 
 
-def _sharing(vectors: Sequence[Vector]) -> list[list[int]]:
-    """Indices of equal vectors together: the same array is seen at once, equal arrays by their bytes."""
+def _sharing(vectors: Sequence[NDArray[Any]]) -> list[list[int]]:
+    """Indices of equal arrays together: the same array is seen at once, equal arrays by their bytes."""
     by_id: dict[int, list[int]] = {}
     for i, vector in enumerate(vectors):
         by_id.setdefault(id(vector), []).append(i)

@@ -19,7 +19,7 @@ from coterie.devices.profiles import Profile, fleet
 from coterie.protocol.effects import Fit, Vector
 from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.randomness import Randomness, rng
-from coterie.protocol.system import Federation, Setting, System
+from coterie.protocol.system import ClientModel, Federation, Mixture, Setting, System
 from coterie.protocols.local_training import joined, local_epochs
 from coterie.runs import registry
 from coterie.runs.config import RunConfig, resolve, system_config
@@ -65,8 +65,8 @@ class Experiment:
         """``"real"``, ``"emulated"``, or ``"none"`` for a system that encrypts nothing."""
         return self.config.crypto if self.system.encrypted else "none"
 
-    def models(self, r: int | None = None) -> dict[str, Vector]:
-        """The current model, (d,) float32, of every client that has joined by round r (the last), in their order."""
+    def models(self, r: int | None = None) -> dict[str, ClientModel]:
+        """The current model of every client that has joined by round r (the last), in their order."""
         models = self.system.models(self.federation)
         here = joined(self.setting.clients, self.settings, r or int(self.config.rounds or 1))
         return {name: models[name] for name in here}
@@ -92,10 +92,22 @@ class Experiment:
             models = self.models(r)
             scores = self.observer.scores(models)
             line |= {**scores.means(), "bands": scores.bands(), "models_sha256": models_digest(models)}
+        if last:
+            line["train_accuracy"] = self.train_accuracy(r)
         if self.system.fine_tunes and (last or (config.fine_tune_every and r % config.fine_tune_every == 0)):
             means = self.fine_tuned(r).means()
             line |= {f"fine_tuned_{name}": value for name, value in means.items()}
         return {**line, "observing_seconds": time.perf_counter() - observed}
+
+    def train_accuracy(self, r: int) -> float:
+        """Mean accuracy of the clients' models on their own training data."""
+        values = []
+        for name, model in self.models(r).items():
+            own = self.effects.data[name]
+            everything = {name: np.arange(len(own.y))}
+            observer = Observer(self.model, own.x, own.y, everything, self.config.accelerator)
+            values.append(observer.scores({name: model}).local_accuracy[0])
+        return float(np.mean(values))
 
     def fine_tuned(self, r: int) -> Scores:
         """Scores of every client's model after its own local epochs: the personalisation that needs no clustering."""
@@ -108,7 +120,9 @@ class Experiment:
             parts.append(self.observer.scores({n: f.weights for n, f in zip(chunk, fitted, strict=True)}))
         return Scores(**{key: np.concatenate([vars(part)[key] for part in parts]) for key in vars(parts[0])})
 
-    def _fine_tune(self, name: str, weights: Vector, r: int) -> Fit:
+    def _fine_tune(self, name: str, weights: ClientModel, r: int) -> Fit:
+        if isinstance(weights, Mixture):
+            raise TypeError(f"{self.system.name} says that it fine-tunes, but {name} has a mixture of models")
         seed = int(rng(self.config.seed, name, "fine-tuning", r).integers(1 << 62))
         return Fit(weights, self.settings.solver(), self.setting.epochs[name], seed)
 

@@ -22,6 +22,7 @@ class Job:
 
     weights: (d,) float32 start.  epochs: whole passes, >= 1.  seed: any non-negative integer, decides the batches.
     x: (n, ...) float32 samples.  y: (n,) labels, int64 for cross entropy.  state: the solver's named (d,) vectors.
+    sample_weights: as in ``Fit``.
     """
 
     weights: Vector
@@ -31,6 +32,7 @@ class Job:
     x: Tensor
     y: Tensor
     state: Mapping[str, Vector] = field(default_factory=dict)
+    sample_weights: Vector | None = None
 
     @property
     def samples(self) -> int:
@@ -77,7 +79,8 @@ def pulled(job: Job) -> tuple[Tensor, Pull]:
 def fitted(index: int, job: Job, model: Model, weights: Tensor, loss_sum: float) -> Fitted:
     """The result of a training that ended with ``weights`` (d,); DivergedError if it or the loss is not finite.
 
-    loss_sum: sum over all samples and epochs.  State entries at the places of buffers are zero: no solver moves them.
+    loss_sum: sum of the (weighted) losses over all samples and epochs.  State entries at the places of buffers are
+    zero: no solver moves them.
     """
     loss = loss_sum / (job.samples * job.epochs)
     if not np.isfinite(loss):
@@ -113,7 +116,23 @@ def check(model: Model, job: Job, index: int) -> Job:
     if missing := set(job.solver.needs) - set(job.state):
         raise UserError(f"{where}: {name} needs the state {sorted(missing)}; give zeros (d,) in the first round")
     state = {key: model.checked(vector, f"{where}, state {key!r}") for key, vector in job.state.items()}
-    return Job(weights, job.solver, int(job.epochs), int(job.seed), x, y, state)
+    of_samples = None if job.sample_weights is None else _sample_weights(model, job.sample_weights, len(x), where)
+    return Job(weights, job.solver, int(job.epochs), int(job.seed), x, y, state, of_samples)
+
+
+def _sample_weights(model: Model, weights: Vector, samples: int, where: str) -> Vector:
+    """Contiguous (n,) float32, or UserError."""
+    if not model.is_classifier:
+        raise UserError(
+            f"{where}: sample_weights need cross entropy; a loss of one's own gives one number for a whole batch"
+        )
+    array = np.asarray(weights)
+    if array.shape != (samples,) or not np.issubdtype(array.dtype, np.floating):
+        raise UserError(f"{where}: sample_weights must be ({samples},) float32, got {array.shape} {array.dtype}")
+    array = np.ascontiguousarray(array, np.float32)
+    if not np.isfinite(array).all() or (array < 0).any():
+        raise UserError(f"{where}: sample_weights must be finite and at least 0")
+    return array
 
 
 def check_data(model: Model, x: Tensor, y: Tensor, where: str) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from coterie.protocol.effects import Fitted
 from coterie.training.jobs import Job, batch_order, fitted, pulled
-from coterie.training.model import Model, has_conv2d, load, placed, torch_seed
+from coterie.training.model import Model, has_conv2d, load, placed, tensor, torch_seed
 from coterie.training.solvers import Pull, descend
 
 
@@ -37,7 +37,7 @@ def _seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def _train(model: Model, module: nn.Module, job: Job, dtype: torch.dtype, device: torch.device) -> float:
-    """Train the module in place; returns the sum of the samples' losses over all epochs."""
+    """Train the module in place; returns the sum of the samples' (weighted) losses over all epochs."""
     _, pull = pulled(job)
     named = dict(module.named_parameters())
     parameters = [named[name] for name in model.trainable]
@@ -47,6 +47,7 @@ def _train(model: Model, module: nn.Module, job: Job, dtype: torch.dtype, device
         drifts = [torch.empty_like(p).copy_(by_name[name]) for name, p in zip(model.trainable, parameters, strict=True)]
     velocities = [torch.zeros_like(p) if job.solver.momentum else None for p in parameters]
     x, y = job.x.to(device), job.y.to(device)
+    of_samples = None if job.sample_weights is None else tensor(job.sample_weights).to(device)
     images_last = x.dim() == 4 and has_conv2d(module)
     total = torch.zeros((), dtype=torch.float64)
     for epoch in range(job.epochs):
@@ -57,7 +58,12 @@ def _train(model: Model, module: nn.Module, job: Job, dtype: torch.dtype, device
                 samples = samples.contiguous(memory_format=torch.channels_last)
             with torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
                 output = module(samples)
-            loss = model.loss(output.float(), y.index_select(0, rows))
+            labels = y.index_select(0, rows)
+            if of_samples is None:
+                loss = model.loss(output.float(), labels)
+            else:
+                nll = nn.functional.cross_entropy(output.float(), labels, reduction="none")
+                loss = (nll * of_samples.index_select(0, rows)).mean()
             gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
             total += loss.detach().cpu().double() * len(rows)
             with torch.no_grad():

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from coterie.protocol.effects import Fitted
 from coterie.training.jobs import Job, batch_order, fitted
-from coterie.training.model import Model
+from coterie.training.model import Model, tensor
 from coterie.training.workers import longest_first
 
 
@@ -39,8 +39,8 @@ class Kernel(Protocol):
     def step(self, x: Tensor, y: Tensor, scale: Tensor, nll: Tensor) -> None:
         """One step of the first ``width`` slots.
 
-        x: (width, batch, f).  y: (width, batch) int64.  scale: (width, batch), each sample's weight in the mean of its
-        batch, 0 for padding.  nll: (width, batch), filled with each sample's loss before the step.
+        x: (width, batch, f).  y: (width, batch) int64.  scale: (width, batch), the factor of each sample's loss in its
+        batch's, 0 for padding.  nll: (width, batch), filled with each sample's loss before the step.
         """
 
 
@@ -107,7 +107,8 @@ def run(model: Model, jobs: Mapping[int, Job], kernel: Kernel, block: int) -> It
     slots, device = len(timeline.lengths), kernel.device
     x = torch.empty(slots, block, batch, features, dtype=kernel.sample_dtype, device=device)
     y = torch.empty(slots, block, batch, dtype=torch.int64)
-    scale = torch.empty(slots, block, batch)
+    weight = torch.empty(slots, block, batch)  # of each sample, 0 for padding
+    scale = torch.empty_like(weight)  # the same over the number of samples in the batch
     nll = torch.empty(block, slots, batch, device=device)
     prepared: dict[int, tuple[Tensor, Batches]] = {}
     loss_sums = dict.fromkeys(names, 0.0)
@@ -124,12 +125,15 @@ def run(model: Model, jobs: Mapping[int, Job], kernel: Kernel, block: int) -> It
             samples, (rows, counts) = prepared[segment.job]
             a, b = max(first, segment.start), min(last, segment.stop)
             chosen = rows[(a - segment.start) * batch : (b - segment.start) * batch]
-            into = x[segment.slot, a - first : b - first].view(-1, features)
-            torch.index_select(samples, 0, chosen.to(device), out=into)
-            y[segment.slot, a - first : b - first] = job.y[chosen].view(-1, batch)
+            at = segment.slot, slice(a - first, b - first)
+            torch.index_select(samples, 0, chosen.to(device), out=x[at].view(-1, features))
+            y[at] = job.y[chosen].view(-1, batch)
             real = torch.from_numpy(counts[a - segment.start : b - segment.start]).unsqueeze(1)
-            scale[segment.slot, a - first : b - first] = (torch.arange(batch) < real) / real
-        labels, weights = y.to(device), scale.to(device)
+            weight[at] = (torch.arange(batch) < real).float()
+            if job.sample_weights is not None:
+                weight[at] *= tensor(job.sample_weights)[chosen].view(-1, batch)
+            scale[at] = weight[at] / real
+        labels, scales = y.to(device), scale.to(device)
         starting = {(s.start, s.slot): s for s in present}
         ending = {(s.stop, s.slot): s for s in present}
         for step in range(first, last):
@@ -137,12 +141,12 @@ def run(model: Model, jobs: Mapping[int, Job], kernel: Kernel, block: int) -> It
             for slot in range(width):
                 if (step, slot) in starting:
                     kernel.load(slot, jobs[names[starting[step, slot].job]])
-            at = step - first
-            kernel.step(x[:width, at], labels[:width, at], weights[:width, at], nll[at, :width])
+            now = step - first
+            kernel.step(x[:width, now], labels[:width, now], scales[:width, now], nll[now, :width])
             for slot in range(width):
                 if (step + 1, slot) in ending:
                     stored[ending[step + 1, slot].job] = kernel.store(slot)
-        losses = nll.cpu().transpose(0, 1) * (scale > 0)
+        losses = nll.cpu().transpose(0, 1) * weight
         for segment in present:
             a, b = max(first, segment.start) - first, min(last, segment.stop) - first
             loss_sums[names[segment.job]] += float(losses[segment.slot, a:b].sum(dtype=torch.float64))

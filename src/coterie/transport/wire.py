@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from functools import lru_cache
 
 import msgspec
 
@@ -16,8 +17,9 @@ from coterie.transport.meter import Meter
 from coterie.transport.transcript import Seen, Transcript
 
 
+@lru_cache(maxsize=1)
 def digest(frame: bytes) -> bytes:
-    """32 bytes that stand for a frame."""
+    """32 bytes that stand for a frame; those of a broadcast, the same object again and again, are computed once."""
     return hashlib.sha256(frame).digest()
 
 

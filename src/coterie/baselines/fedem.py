@@ -1,0 +1,206 @@
+"""FedEM: Marfoq et al., "Federated multi-task learning under a mixture of distributions", NeurIPS 2021.
+
+    server --Train (M components)--> client --Update (M components)--> server
+
+Every client's data are taken for a mixture of M distributions that all clients share, in proportions pi_t of its own.
+In a round (their algorithm 1) client t computes how likely each component made each of its samples (E-step), takes the
+means of that as its new pi_t, and trains every component on its samples, weighted so (M-step); the server averages
+each component, weighted by samples. A client predicts with the pi_t-weighted mean of the components' probabilities.
+pi_t is uniform at first and stays with the client; the components start from different random weights.
+
+Which FedEM. MingledPie's comparison cites another paper of the same name: Dieuleveut et al., "Federated-EM with
+heterogeneity mitigation and variance reduction", NeurIPS 2021. That algorithm sends compressed sufficient statistics of
+curved exponential families (Gaussian mixtures, missing values) and trains no neural classifier. What the name denotes
+for neural networks is the paper above, and that is what is here.
+
+Sees. server: every client's plain components, by name; not pi_t, but how far a component moved tells how much the
+client uses it.  client: all M components.
+Departures: the mean is over the clients that answered, where the authors' code also counts those that were not asked,
+with the components of the round before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.aggregation.sums import WeightedMean
+from coterie.protocol.effects import Fit, Fitted, Losses
+from coterie.protocol.errors import PeerError, UserError
+from coterie.protocol.messages import Floats, Message, message
+from coterie.protocol.model_spec import ModelSpec
+from coterie.protocol.party import Cost, Party, Work, on
+from coterie.protocol.steps import Steps, for_each
+from coterie.protocol.system import Federation, Mixture, Sees, Setting, System
+from coterie.protocols.local_training import LocalTraining, batch_seed, joined, sample_clients
+
+Doubles = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class FedEmConfig(LocalTraining):
+    """components: M, the number of distributions that the clients' data are mixed of; 3 in the authors' experiments."""
+
+    components: int = 3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.components < 1:
+            raise UserError(f"components must be at least 1, not {self.components}")
+
+
+@message(src="server", dst="client")
+class Train(Message, frozen=True):
+    """All components, one after the other: weights (M d,)."""
+
+    round: int
+    spec: bytes
+    weights: Floats
+
+
+@message(src="client", dst="server")
+class Update(Message, frozen=True):
+    """All components after local training, (M d,). samples: the weight in the components' means."""
+
+    round: int
+    spec: bytes
+    weights: Floats
+    samples: int
+
+
+def responsibilities(mixture: Doubles, losses: NDArray[np.float32]) -> Doubles:
+    """E-step: q[m, i] ~ mixture[m] exp(-losses[m, i]), which sum to 1 over m.
+
+    mixture: pi_t, (M,).  losses: (M, n), cross entropies, which are negative log-likelihoods.  Returns (M, n).
+    Raises PeerError where a loss is not finite: the components were somebody else's.
+    """
+    if not np.isfinite(losses).all():
+        broken = int(np.flatnonzero(~np.isfinite(losses).all(axis=1))[0])
+        raise PeerError(f"component {broken} has no finite loss on this client's data: its weights have blown up")
+    with np.errstate(divide="ignore"):  # a component that this client has given up
+        logs = np.log(mixture)[:, None] - losses
+    q = np.exp(logs - logs.max(axis=0))
+    return np.asarray(q / q.sum(axis=0))
+
+
+class Client(Party, role="client"):
+    """Keeps its mixture weights across rounds."""
+
+    class State(msgspec.Struct):
+        """mixture: pi_t, (M,) float64."""
+
+        mixture: NDArray[Any]
+
+    state: State
+
+    def __init__(self, name: str, setting: Setting, config: FedEmConfig) -> None:
+        super().__init__(name, setting.randomness)
+        self.spec, self.solver, self.components = setting.spec, config.solver(), config.components
+        self.samples, self.epochs = setting.samples[name], setting.epochs[name]
+        self.state = self.State(np.full(config.components, 1 / config.components))
+
+    def cost(self, msg: Train) -> Cost:
+        """M forward passes, a third of a training step each, and its epochs for each component."""
+        samples = self.samples * self.components * (self.epochs + 1 / 3)
+        return Cost(samples=samples, flops_per_sample=self.spec.flops_per_sample)
+
+    @on(Train, cost)
+    def train(self, msg: Train, src: str) -> Work[Update]:
+        """Algorithm 1, what client t does in a round."""
+        theta = check_components(self.spec, self.components, msg.spec, msg.weights)
+        losses: NDArray[np.float32] = yield Losses(theta)
+        q = responsibilities(self.state.mixture, losses)
+        self.state.mixture = q.mean(axis=1)
+        seed, trained = batch_seed(self, msg.round), []
+        for start, of_samples in zip(theta, q.astype(np.float32), strict=True):
+            fitted: Fitted = yield Fit(start, self.solver, self.epochs, seed, sample_weights=of_samples)
+            trained.append(fitted.weights)
+        return Update(msg.round, self.spec.digest, np.concatenate(trained), fitted.samples)
+
+
+class Server(Party, role="server"):
+    """Holds the M components."""
+
+    class State(msgspec.Struct):
+        """weights: (M, d) float32."""
+
+        weights: NDArray[Any]
+
+    state: State
+
+    def __init__(self, name: str, setting: Setting, config: FedEmConfig) -> None:
+        super().__init__(name, setting.randomness)
+        self.spec, self.clients, self.config = setting.spec, setting.clients, config
+        self.state = self.State(np.stack(setting.initials(config.components)))
+
+    def setup(self) -> Steps[None]:
+        """Nothing to agree on."""
+        yield from ()
+
+    def round(self, r: int) -> Steps[Mapping[str, Any]]:
+        """The mean of each component over the answers, weighted by samples."""
+        theta = self.state.weights
+        mean = WeightedMean(theta.size)
+
+        def fold(name: str, update: Update) -> None:
+            if update.round != r or update.samples < 1:
+                raise PeerError(f"an update for round {update.round} of {update.samples} samples in round {r}")
+            check_components(self.spec, len(theta), update.spec, update.weights)
+            mean.take(update.weights, update.samples)
+
+        here = joined(self.clients, self.config, r)
+        asked = sample_clients(here, self.config.participation, self.randomness.seed, r)
+        train = Train(r, self.spec.digest, theta.reshape(-1))
+        answers = yield from for_each(dict.fromkeys(asked, train), Update, fold, deadline_s=self.config.deadline_s)
+        if answers.got:
+            self.state.weights = mean.mean().astype(np.float32).reshape(theta.shape)
+        return {"participants": len(answers.got), "asked": len(asked)}
+
+
+def check_components(spec: ModelSpec, components: int, digest: bytes, weights: NDArray[Any]) -> NDArray[Any]:
+    """Components that another party sent, (M, d); raises PeerError if they are not M models of this shape."""
+    if digest != spec.digest or len(weights) != components * spec.size:
+        raise PeerError(f"{len(weights)} weights that are not {components} models of our shape with {spec.size} each")
+    return weights.reshape(components, spec.size)
+
+
+def build(config: FedEmConfig, setting: Setting) -> Federation:
+    """A server and its clients."""
+    clients = {name: Client(name, setting, config) for name in setting.clients}
+    return Federation({"server": Server("server", setting, config), **clients}, "server")
+
+
+def models(federation: Federation) -> Mapping[str, Mixture]:
+    """Everybody mixes the server's components with weights of its own."""
+    theta = federation.parties[federation.hub].state.weights
+    return {client.name: Mixture(client.state.mixture, theta) for client in federation.of_role("client")}
+
+
+def observe(federation: Federation) -> Mapping[str, Any]:
+    """Every client's mixture weights (the observer may see them; the server does not)."""
+    return {"mixtures": [client.state.mixture.round(4).tolist() for client in federation.of_role("client")]}
+
+
+SYSTEM = System(
+    name="fedem",
+    title="FedEM",
+    citation="Marfoq et al., Federated multi-task learning under a mixture of distributions, NeurIPS 2021",
+    config=FedEmConfig,
+    build=build,
+    models=models,
+    sees={
+        "server": Sees(
+            (Update,),
+            "every client's plain components in every round, by name, and from how far each moved roughly how much "
+            "the client uses it; not its mixture weights",
+        ),
+        "client": Sees((Train,), "all components"),
+    },
+    observe=observe,
+    baseline=True,
+)
