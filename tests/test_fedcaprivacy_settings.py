@@ -42,7 +42,7 @@ def test_nobody_can_make_a_party_enrol_again_or_give_it_other_keys():
         with pytest.raises(PeerError, match="already enrolled"):
             party.join(Join(), HUB)
         with pytest.raises(PeerError, match="already provided"):
-            party.provide(Credentials(b"k", b"s", b"u", b"g" * 32, run.party(HUB).state.verify_keys), KEY_CENTRE)
+            party.provide(Credentials(b"k", b"s", b"u", b"", b"g" * 32, run.party(HUB).state.verify_keys), KEY_CENTRE)
         assert msgspec.structs.asdict(party.secret) == before
 
 

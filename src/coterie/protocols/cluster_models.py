@@ -54,9 +54,12 @@ class ClusterModels(LocalTraining):
 
 
 def best_model(models: Iterable[Vector]) -> Work[int]:
-    """The number of the model with the lowest loss on the party's training data (MingledPie eq. 2); ties: the first."""
+    """The number of the model with the lowest loss on the party's training data (MingledPie eq. 2); ties: the first.
+
+    A model that has blown up, with a loss of NaN, is the worst.
+    """
     losses = []
     for weights in models:
         seen: Evaluated = yield Evaluate(weights, "train")
         losses.append(seen.loss)
-    return int(np.argmin(losses))
+    return int(np.argmin([np.inf if np.isnan(loss) else loss for loss in losses]))

@@ -19,6 +19,7 @@ import numpy as np
 
 from coterie.crypto.signing import SigningKey
 from coterie.crypto.vector import RandomBytes
+from coterie.protocol.bundle import bundle
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import ANY, Bytes2D, Message, message
 from coterie.protocol.party import Party, To, on
@@ -45,7 +46,9 @@ class Credentials(Message, frozen=True):
     """What one party may hold.
 
     secret_key: of its own side, or None.  service_public, user_public: the public keys; the service's is empty where
-    there is none.
+    there is none. Where every user has a pair of its own, user_public is the recipient's own, and for servers a bundle
+    of all (``protocol/bundle.py``), in the order of the members.
+    evaluation: what the hub of a service needs to work on its ciphertexts; empty for everybody else.
     group_seed: 32 bytes that the users share and no server has, or None.
     verify_keys: (parties, 32) uint8 of the parties whose signatures it must check, in the order given to the centre.
     """
@@ -53,6 +56,7 @@ class Credentials(Message, frozen=True):
     secret_key: bytes | None
     service_public: bytes
     user_public: bytes
+    evaluation: bytes
     group_seed: bytes | None
     verify_keys: Bytes2D
 
@@ -70,10 +74,15 @@ class Keygen(Protocol):
 
 @dataclass(frozen=True)
 class Pair:
-    """One key pair. role: who holds its secret half.  keygen: draws it."""
+    """A key pair. role: who holds its secret half.  keygen: draws it.  each: one for every party of the role.
+
+    evaluation_for: the role that gets its evaluation key, if any.
+    """
 
     role: str
     keygen: Keygen
+    each: bool = False
+    evaluation_for: str = ""
 
 
 class KeyCentre(Party, role=KEY_CENTRE):
@@ -119,21 +128,41 @@ class KeyCentre(Party, role=KEY_CENTRE):
         return tuple(To(name, credentials) for name, credentials in self._issue().items())
 
     def _issue(self) -> dict[str, Credentials]:
-        secret = {side: self._draw(side, pair) for side, pair in self.pairs.items()}
-        public = {side: key.public.to_bytes() for side, key in secret.items()}
-        of_role = {pair.role: secret[side].to_bytes() for side, pair in self.pairs.items()}
+        holders = {side: self._holders(pair) for side, pair in self.pairs.items()}
+        secret = {
+            side: {name: self._draw(f"{side} {name}".strip(), pair) for name in holders[side]}
+            for side, pair in self.pairs.items()
+        }
+        service = self.pairs.get("service")
+        service_key = secret["service"][""] if service else None
         seed = self.secrets("group seed").bytes(32)
         issued = {}
         for name, role in self.members.items():
             keys = [self.state.verify_keys[other] for other in self.checks[role]]
+            own = [secret[side][name if pair.each else ""] for side, pair in self.pairs.items() if pair.role == role]
+            wants = service_key is not None and service is not None and service.evaluation_for == role
             issued[name] = Credentials(
-                of_role.get(role),
-                public.get("service", b""),
-                public["user"],
+                own[0].to_bytes() if own else None,
+                service_key.public.to_bytes() if service_key is not None else b"",
+                self._user_public(name, secret["user"]),
+                service_key.evaluation().to_bytes() if wants and service_key is not None else b"",
                 seed if role == self.pairs["user"].role else None,
                 np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), 32),
             )
         return issued
+
+    def _holders(self, pair: Pair) -> list[str]:
+        """For whom pairs are drawn: the members of the role, or "" for all of them together."""
+        return [name for name, role in self.members.items() if role == pair.role] if pair.each else [""]
+
+    def _user_public(self, name: str, users: Mapping[str, Any]) -> bytes:
+        if not self.pairs["user"].each:
+            key: bytes = users[""].public.to_bytes()
+            return key
+        if name in users:
+            own: bytes = users[name].public.to_bytes()
+            return own
+        return bundle([key.public.to_bytes() for key in users.values()])
 
     def _draw(self, side: str, pair: Pair) -> Any:
         random_bytes = self.secrets(f"{side} key").bytes

@@ -1,0 +1,213 @@
+"""MingledPie's client C_i: algorithms 1 and 2, and its part of algorithm 3."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.aggregation.mingled import Rebuilt, kept_all
+from coterie.clustering.identities import ClusterKeys, identity_set
+from coterie.crypto.schemes import secret_key
+from coterie.crypto.signing import SigningKey, VerifyKey
+from coterie.protocol.bundle import bundle, unbundle
+from coterie.protocol.effects import Compute, Encrypt, Fit, Fitted, Open, Vector
+from coterie.protocol.errors import CryptoError, PeerError
+from coterie.protocol.model_spec import ModelSpec
+from coterie.protocol.party import Cost, Party, To, Work, on
+from coterie.protocol.system import Setting
+from coterie.protocols.cluster_models import best_model
+from coterie.protocols.key_centre import Credentials, Join, Ready, enrol
+from coterie.protocols.local_training import batch_seed, check_model
+from coterie.systems.mingledpie.forms import Rebuilding
+from coterie.systems.mingledpie.messages import CLIENT, HUB, Mingled, Noted, Parameters, Received, Train, Update
+
+if TYPE_CHECKING:
+    from coterie.systems.mingledpie import MingledPieConfig
+
+
+class Client(Party, role=CLIENT):
+    """C_i: finds its cluster, mingles its identity, trains, encrypts, and rebuilds the cluster models."""
+
+    class State(msgspec.Struct):
+        """models: (k, d) float32 of ``round``, None before it has the parameters.
+
+        trained, noted: the last round that it trained for, and had parameters of.  condition, kept, why: of the last
+        rebuild; why is empty where all models are new.
+        """
+
+        models: NDArray[Any] | None = None
+        round: int = 0
+        trained: int = 0
+        noted: int = -1
+        keys: bytes = b""
+        condition: float = 0.0
+        kept: tuple[int, ...] = ()
+        why: str = ""
+        verify_keys: NDArray[Any] | None = None
+
+    class Secret(msgspec.Struct):
+        """cluster: its true one, -1 before the first.  sets: CI_i as (k,) bool by true cluster.  drawn: sets so far."""
+
+        signing: bytes = b""
+        shared: bytes = b""
+        cluster: int = -1
+        sets: dict[int, NDArray[Any]] = msgspec.field(default_factory=dict)
+        drawn: int = 0
+
+    state: State
+    secret: Secret
+
+    def __init__(
+        self, name: str, setting: Setting, config: MingledPieConfig, rebuild: Rebuilding, starts: Vector
+    ) -> None:
+        super().__init__(name, setting.randomness)
+        self.spec, self.config = setting.spec, config
+        self.starts = starts  # what everybody would be sent: for whoever evaluates a client that hasn't joined yet
+        self.rebuild, self.form, self.printed = rebuild, rebuild.form, setting.mode == "literal"
+        self.samples, self.epochs = setting.samples[name], setting.epochs[name]
+        self.state, self.secret = self.State(), self.Secret()
+
+    @on(Join)
+    def join(self, msg: Join, src: str) -> tuple[To, ...]:
+        """Make a signing key and enrol it, once."""
+        if self.secret.signing:
+            raise PeerError("already enrolled: a second signing key would make the first worthless")
+        key, messages = enrol(self)
+        self.secret.signing = key.to_bytes()
+        return messages
+
+    @on(Credentials)
+    def provide(self, msg: Credentials, src: str) -> tuple[To, ...]:
+        """Keep what the key centre gives, once."""
+        if self.secret.shared:
+            raise PeerError("already provided with keys")
+        if msg.secret_key is None:
+            raise PeerError("credentials without the clients' secret key")
+        self.secret.shared, self.state.verify_keys = msg.secret_key, msg.verify_keys
+        return (To(HUB, Ready()),)
+
+    @on(Parameters)
+    def note(self, msg: Parameters, src: str) -> Work[Noted]:
+        """The initial models, and keys for the identities; with new keys, identities are drawn anew unless kept."""
+        self._hub_key().verify(msg.signature, "parameters", msg.round, msg.spec, msg.keys, msg.start.tobytes())
+        if msg.round <= self.state.noted:
+            raise PeerError(f"parameters of round {msg.round} after those of round {self.state.noted}")
+        if self.form.kind == "mingled":
+            keys = ClusterKeys.from_bytes(msg.keys)
+            if keys.clusters != self.form.clusters:
+                raise PeerError(f"keys of {keys.clusters} clusters instead of {self.form.clusters}")
+        if self.state.models is None:
+            self.state.models = yield Compute(_starts, (self.spec, self.form.clusters, msg.spec, msg.start))
+        if not self.config.keep_sets and msg.keys != self.state.keys:
+            self.secret.sets = {}
+        self.state.keys, self.state.noted = msg.keys, msg.round
+        return Noted(msg.round)
+
+    def train_cost(self, msg: Train) -> Cost:
+        """k forward passes, a third of a training step each, its epochs, and one encryption of all vectors."""
+        key = secret_key(self.secret.shared)
+        crypto_s = sum(key.nominal_seconds_encrypt(length) for length in self.form.lengths)
+        samples = self.samples * (self.epochs + self.form.clusters / 3)
+        return Cost(samples, self.spec.flops_per_sample, crypto_s)
+
+    @on(Train, train_cost)
+    def train(self, msg: Train, src: str) -> Work[Update]:
+        """Algorithm 3, lines 12 to 15."""
+        models = self.state.models
+        if models is None or msg.basis != self.state.round:
+            raise PeerError(f"asked to train on models of round {msg.basis}, but it holds those of {self.state.round}")
+        if msg.round <= self.state.trained:
+            raise PeerError(f"asked to train for round {msg.round} after round {self.state.trained}")
+        cluster = yield from best_model(models)  # eq. (2)
+        identities = self._identities(cluster) if self.form.kind == "mingled" else np.zeros(0, np.int64)
+        fitted: Fitted = yield Fit(models[cluster], self.config.solver(), self.epochs, batch_seed(self, msg.round))
+        key: Any = secret_key(self.secret.shared)
+        parts: list[bytes] = []
+        for vector in self.form.vectors(fitted.weights, cluster):
+            parts.append((yield Encrypt(key, vector)).to_bytes())
+        scalars = [key.encrypt_scalar(float(x)).to_bytes() for x in self.form.indicator(cluster)[: self.form.scalars]]
+        ciphers = bundle([parts[0], *scalars, *parts[1:]])
+        signing = SigningKey.load(self.secret.signing)
+        signature = signing.sign("update", msg.round, msg.basis, identities.tobytes(), ciphers)
+        self.secret.cluster, self.state.trained = cluster, msg.round
+        return Update(msg.round, msg.basis, identities, ciphers, signature)
+
+    def _identities(self, cluster: int) -> NDArray[np.int64]:
+        """CI_i: the set of this true cluster, drawn by algorithm 1 when there is none yet."""
+        if cluster not in self.secret.sets:
+            draw = self.secrets("identities", self.secret.drawn).bytes
+            keys, config = ClusterKeys.from_bytes(self.state.keys), self.config
+            self.secret.sets[cluster], _ = identity_set(
+                keys, cluster, config.threshold, draw, counts=config.threshold_counts, printed=self.printed
+            )
+            self.secret.drawn += 1
+        return np.flatnonzero(self.secret.sets[cluster]).astype(np.int64)
+
+    def open_cost(self, msg: Mingled) -> Cost:
+        """Decryption of every slot of sums that it doesn't have yet."""
+        if msg.round <= self.state.round:
+            return Cost()
+        key = secret_key(self.secret.shared)
+        return Cost(crypto_s=sum(key.nominal_seconds_decrypt(width) for width in self.form.widths))
+
+    @on(Mingled, open_cost)
+    def receive(self, msg: Mingled, src: str) -> Work[Received]:
+        """Algorithm 2: verify, open and rebuild; where that isn't possible, keep the models and say so.
+
+        What is kept by who was away may be older than what the others keep; sums to which that cluster has contributed
+        put it right.
+        """
+        parts: list[bytes] = yield Compute(_verified, (self._hub_key(), msg, self.form.slots))
+        if self.state.models is None or msg.spec != self.spec.digest or msg.round < self.state.round:
+            raise PeerError(f"sums of round {msg.round} for models of round {self.state.round}, or of another shape")
+        if msg.round > self.state.round:  # else the server asks again: its answer was late, or lost
+            rebuilt = yield from self._rebuilt(msg, parts)
+            self.state.models, self.state.round = rebuilt.models, msg.round
+            self.state.condition, self.state.why = rebuilt.condition, rebuilt.why
+            self.state.kept = tuple(int(j) for j in np.flatnonzero(rebuilt.kept))
+        return Received(msg.round, len(self.state.kept) < self.form.clusters)
+
+    def _rebuilt(self, msg: Mingled, parts: list[bytes]) -> Work[Rebuilt]:
+        """The models of these sums; the old ones, and why, for what one broken update can make of sums."""
+        models = self.state.models
+        assert models is not None
+        key: Any = secret_key(self.secret.shared)
+        opened: list[Any] = []
+        try:
+            for part in parts:
+                opened.append((yield Open(key, part)) if part else None)
+            sizes = tuple(map(int, msg.sizes))
+            rebuilt: Rebuilt = yield Compute(self.rebuild, (tuple(opened), models, sizes, msg.participants))
+        except (PeerError, CryptoError) as error:
+            rebuilt = yield Compute(kept_all, (models, f"{error}, so all models were kept"))
+        return rebuilt
+
+    def _hub_key(self) -> VerifyKey:
+        if self.state.verify_keys is None:
+            raise PeerError("not enrolled yet: there is no key to verify the server with")
+        return VerifyKey(bytes(self.state.verify_keys[0]))
+
+    def models(self) -> Vector:
+        """(k, d) float32, for whoever evaluates; theta_j^0 while it has none yet."""
+        return self.starts if self.state.models is None else self.state.models
+
+    def cluster(self) -> int:
+        """Its true cluster, for whoever evaluates; 0 before its first round."""
+        return max(self.secret.cluster, 0)
+
+
+def _starts(spec: ModelSpec, clusters: int, digest: bytes, start: Vector) -> Vector:
+    """theta_j^0 (k, d) of the weights that were published (k d,). Raises PeerError for another model's."""
+    if len(start) != clusters * spec.size:
+        raise PeerError(f"{len(start)} weights instead of {clusters} models of {spec.size}")
+    return np.stack([check_model(spec, digest, row) for row in start.reshape(clusters, spec.size)])
+
+
+def _verified(hub_key: VerifyKey, msg: Mingled, slots: int) -> list[bytes]:
+    """The ciphertexts of a message that the server signed. Raises PeerError (and DecodeError) for anything else."""
+    fields = (msg.round, msg.spec, msg.sizes.tobytes(), msg.participants, msg.ciphers)
+    hub_key.verify(msg.signature, "mingled", *fields)
+    return unbundle(msg.ciphers, slots)

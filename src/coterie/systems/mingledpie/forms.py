@@ -1,0 +1,201 @@
+"""What goes under encryption in each form of MingledPie, what the server adds up, and what comes out again.
+
+``mingled``   one vector theta_i || sigma_i a client (eq. 4); the server sums those whose CI_i names j, for every j: the
+              models' sum of eq. (5) and row j of H of eq. (6) in one ciphertext vector; clients solve eq. (8)
+``uploads``   one vector of k blocks theta_i || 1, all zero but the client's own; the server sums over everybody: exact
+              sums and counts of the true clusters, additions only, k times the upload, and no CI_i at all
+``products``  theta_i and k scalars sigma_ib; the server multiplies and sums, sum_i HE(sigma_ib) HE(theta_i): the same
+              exact sums, one multiplication deep, hardly more upload
+
+Layers that all clients share (section III-A) are one more vector, summed over everybody. A *slot* is one sum of the
+server's; the lists below are in the order of the slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.aggregation import mingled
+from coterie.aggregation.mingled import Rebuilt
+from coterie.crypto.ckks_parameters import Parameters, named
+from coterie.crypto.vector import PublicKeyLike
+from coterie.protocol.effects import Vector
+from coterie.protocol.errors import PeerError, UserError
+from coterie.protocol.model_spec import ModelSpec
+
+Doubles = NDArray[np.float64]
+Kind = Literal["mingled", "uploads", "products"]
+Solving = Literal["counts", "ideal", "none", "literal"]
+
+_CKKS = {"mingled": "ckks-4096-add", "uploads": "ckks-4096-add", "products": "ckks-8192-mul"}
+
+
+@dataclass(frozen=True)
+class Form:
+    """kind: as above.  clusters: k.  spec: the model.  shared: names (or beginnings of names) of its shared parts."""
+
+    kind: Kind
+    clusters: int
+    spec: ModelSpec
+    shared: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = [part.name for part in self.spec.parts]
+        for prefix in self.shared:
+            if not any(name.startswith(prefix) for name in names):
+                raise UserError(f"shared_layers: no part of this model begins with {prefix!r}; there are {names}")
+        if self.common.all():
+            raise UserError("shared_layers names every layer: nothing is left for the clusters; use fedavg instead")
+
+    @cached_property
+    def common(self) -> NDArray[np.bool_]:
+        """(d,) which coordinates all clients share."""
+        mask = np.zeros(self.spec.size, np.bool_)
+        for part in self.spec.parts:
+            if any(part.name.startswith(prefix) for prefix in self.shared):
+                mask[part.offset : part.offset + part.size] = True
+        return mask
+
+    @cached_property
+    def own(self) -> int:
+        """How many coordinates are the clusters' own."""
+        return int((~self.common).sum())
+
+    @property
+    def parameters(self) -> Parameters:
+        """Of CKKS: with a level for a product where there is one."""
+        return named(_CKKS[self.kind])
+
+    @property
+    def scalars(self) -> int:
+        """How many scalar ciphertexts follow the first vector of an update."""
+        return self.clusters if self.kind == "products" else 0
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Of the vectors and scalars of an update, in order."""
+        k, own = self.clusters, self.own
+        first = {"mingled": own + k, "uploads": k * (own + 1), "products": own}[self.kind]
+        return (first, *(1,) * self.scalars, *((self.spec.size - own,) if self.shared else ()))
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Lengths of the server's sums, in order."""
+        first, *rest = self.lengths
+        sums = {"mingled": (first,) * self.clusters, "uploads": (first,), "products": (first,) * self.clusters}
+        return (*sums[self.kind], *rest)
+
+    @property
+    def slots(self) -> int:
+        """How many sums the server makes."""
+        return len(self.widths)
+
+    def vectors(self, theta: Vector, cluster: int) -> list[NDArray[Any]]:
+        """What a client of this true cluster encrypts as vectors (scalars apart): (length,) float each."""
+        own = theta[~self.common]
+        sigma = self.indicator(cluster)
+        if self.kind == "mingled":
+            first = np.concatenate([own, sigma])  # eq. (4)
+        elif self.kind == "uploads":
+            blocks = np.zeros((self.clusters, self.own + 1), np.float32)
+            blocks[cluster] = np.append(own, np.float32(1))
+            first = blocks.reshape(-1)
+        else:
+            first = own
+        return [first, theta[self.common]] if self.shared else [first]
+
+    def indicator(self, cluster: int) -> NDArray[np.float32]:
+        """sigma_i, (k,) one-hot."""
+        sigma = np.zeros(self.clusters, np.float32)
+        sigma[cluster] = 1
+        return sigma
+
+    def sum_seconds(self, key: PublicKeyLike, updates: int) -> float:
+        """Nominal seconds of the server's products; its additions take next to none."""
+        if self.kind != "products":
+            return 0.0
+        return self.clusters * (updates * key.nominal_seconds_times(self.own) + key.nominal_seconds_rescale(self.own))
+
+    def check(self, ciphers: Sequence[Any]) -> None:
+        """Whether these are vectors and scalars as clients encrypt them; raises PeerError. A sum takes no others."""
+        for i, cipher in enumerate(ciphers):
+            expected = self.parameters.fresh._replace(scalar=1 <= i <= self.scalars)
+            if cipher.tally.form != expected:
+                raise PeerError(f"ciphertext {i} is a {cipher.tally.form}, not a {expected}")
+
+    def contributions(self, ciphers: Sequence[Any], identities: Sequence[int]) -> Iterator[tuple[int, Any]]:
+        """What an update adds to which slot: (slot, ciphertext vector)."""
+        first, scalars, shared = ciphers[0], ciphers[1 : 1 + self.scalars], ciphers[1 + self.scalars :]
+        if self.kind == "mingled":
+            for j in identities:
+                yield j, first  # eq. (5), (6)
+        elif self.kind == "uploads":
+            yield 0, first
+        else:
+            for b, scalar in enumerate(scalars):
+                yield b, first.times(scalar)
+                yield self.clusters + b, scalar
+        for cipher in shared:
+            yield self.slots - 1, cipher
+
+
+@dataclass(frozen=True)
+class Rebuilding:
+    """How clients make models of what they open.
+
+    solving: "counts", eq. (7) and (8) with sums; "literal", algorithm 2 as printed; "ideal", with the matrix of eq.
+    (11) at this p; "none", the mingled means themselves.  max_condition: of H, above which nothing is rebuilt.
+    threshold: the least identities of a client.
+    """
+
+    form: Form
+    solving: Solving
+    p: float
+    max_condition: float
+    threshold: int
+
+    def __call__(self, opened: tuple[Doubles | None, ...], previous: Vector, sizes: Any, participants: int) -> Rebuilt:
+        """Cluster models (k, d) of the opened slots (None: a sum of nothing).
+
+        previous: (k, d), kept where there is nothing new.  sizes: (k,) |G_j| or (0,).  Raises PeerError where a slot
+        has another length than it must have.
+        """
+        form, k, own = self.form, self.form.clusters, self.form.own
+        rows = [np.zeros(n) if row is None else row for row, n in zip(opened, form.widths, strict=True)]
+        if [len(row) for row in rows] != list(form.widths):
+            raise PeerError(f"sums of {[len(row) for row in rows]} numbers; expected {form.widths}")
+        before = previous[:, ~form.common]
+        if form.kind == "mingled":
+            sums = np.stack(rows[:k])
+            rebuilt = self._solved(sums[:, :own], sums[:, own:], before, np.asarray(sizes), participants)
+        elif form.kind == "uploads":
+            blocks = rows[0].reshape(k, own + 1)
+            rebuilt = mingled.exact_means(blocks[:, :own], blocks[:, own], before, participants)
+        else:
+            counts = np.concatenate(rows[k : 2 * k])
+            rebuilt = mingled.exact_means(np.stack(rows[:k]), counts, before, participants)
+        models = previous.copy()
+        models[:, ~form.common] = rebuilt.models
+        if form.shared and not rebuilt.refused:
+            models[:, form.common] = (rows[-1] / participants).astype(np.float32)  # FedAvg, section III-A
+        models.setflags(write=False)
+        return replace(rebuilt, models=models)
+
+    def _solved(self, sums: Doubles, x: Doubles, before: Vector, sizes: NDArray[Any], participants: int) -> Rebuilt:
+        """Algorithm 2, or what stands in its place in an ablation."""
+        if self.solving == "none":
+            return mingled.mingled_means(sums, sizes, before)
+        if why := mingled.implausible(x, sizes, participants, self.threshold):
+            return mingled.kept_all(before, f"{why}, so all models were kept")
+        H: NDArray[Any] = mingled.round_counts(x)
+        if self.solving == "literal":
+            return mingled.rebuild_literal(sums, H, before, sizes, max_condition=self.max_condition)
+        if self.solving == "ideal":
+            H = mingled.ideal_coefficients(np.diag(H), self.p)  # eq. (11)
+        return mingled.rebuild(sums, H, before, max_condition=self.max_condition)  # eq. (7), (8)

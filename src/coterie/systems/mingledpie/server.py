@@ -1,0 +1,205 @@
+"""MingledPie's server, the hub and coordinator: algorithm 3, lines 3 to 5 and 17 to 24."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.clustering.identities import ClusterKeys
+from coterie.crypto.schemes import public_key
+from coterie.crypto.signing import SigningKey, VerifyKey
+from coterie.protocol import codec
+from coterie.protocol.bundle import bundle, unbundle
+from coterie.protocol.effects import Vector
+from coterie.protocol.errors import PeerError
+from coterie.protocol.party import Cost, Party
+from coterie.protocol.steps import Answers, Steps, for_each, post, spend, take
+from coterie.protocol.system import Setting
+from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Ready, enrol_all
+from coterie.protocols.local_training import joined, sample_clients
+from coterie.systems.mingledpie.forms import Form
+from coterie.systems.mingledpie.messages import HUB, Mingled, Noted, Parameters, Received, Train, Update
+
+if TYPE_CHECKING:
+    from coterie.systems.mingledpie import MingledPieConfig
+
+
+class Server(Party, role=HUB):
+    """Publishes parameters, adds ciphertexts up by the identities that come with them, and sends the sums to all."""
+
+    class State(msgspec.Struct):
+        """last: the last ``Mingled``, encoded, of ``round``.  has: the round of each client's models, by name.
+
+        noted: number of the keys that each client has.  keys, version: ``ClusterKeys`` of eq. (1) and their number.
+        """
+
+        start: NDArray[Any]
+        keys: bytes = b""
+        version: int = 0
+        last: bytes = b""
+        round: int = 0
+        has: dict[str, int] = msgspec.field(default_factory=dict)
+        noted: dict[str, int] = msgspec.field(default_factory=dict)
+        public: bytes = b""
+        verify_keys: NDArray[Any] | None = None
+
+    class Secret(msgspec.Struct):
+        """Its signing key."""
+
+        signing: bytes = b""
+
+    state: State
+    secret: Secret
+    takes = (Ready, Credentials)
+
+    def __init__(self, setting: Setting, config: MingledPieConfig, form: Form, starts: Vector) -> None:
+        super().__init__(HUB, setting.randomness)
+        self.spec, self.clients, self.config, self.form = setting.spec, setting.clients, config, form
+        self.state, self.secret = self.State(starts), self.Secret()
+
+    def setup(self) -> Steps[None]:
+        """Enrol everybody; then publish cluster keys and initial models (lines 3 and 4) to who is there."""
+        key = SigningKey.generate(self.secrets("signing key").bytes)
+        self.secret.signing = key.to_bytes()
+        yield from post({KEY_CENTRE: Enrol(key.public.to_bytes())})
+        yield from enrol_all(len(self.clients), self.clients)
+
+        def keep(name: str, msg: Credentials) -> None:
+            self.state.public, self.state.verify_keys = msg.user_public, msg.verify_keys
+
+        yield from take(Credentials, keep, at_least=1)
+        self._renew_keys(0)
+        yield from self._publish(0, joined(self.clients, self.config, 1))
+
+    def round(self, r: int) -> Steps[Mapping[str, Any]]:
+        """Algorithm 3, one iteration."""
+        here = joined(self.clients, self.config, r)
+        if r in self.config.rates():
+            self._renew_keys(r)
+        yield from self._publish(r, here)
+        asked = sample_clients(here, self.config.participation, self.randomness.seed, r)
+        yield from self._catch_up(asked)
+        able = [name for name in asked if self._current(name)]
+        sets, totals, answers = yield from self._collect(r, able)
+        notes: dict[str, Any] = {"asked": len(asked), "participants": len(answers.got), "clustered": True}
+        notes["behind"] = [name for name in asked if name not in able]
+        notes["membership"] = [sets.get(name, []) for name in self.clients]
+        if len(answers.got) < self.config.min_participants:
+            why = f"{len(answers.got)} updates, at least {self.config.min_participants} are needed"
+            return {**notes, "clustered": False, "skipped": why}
+        yield from spend(Cost(crypto_s=self.form.sum_seconds(public_key(self.state.public), len(answers.got))))
+        sizes = np.array([sum(j in own for own in sets.values()) for j in range(self.form.clusters)], np.int64)
+        if self.form.kind != "mingled":
+            sizes = sizes[:0]  # it knows of no clusters
+        parts = [b"" if total is None else total.to_bytes() for total in totals]
+        ciphers, spec = bundle(parts), self.spec.digest
+        fields = (r, spec, sizes.tobytes(), len(answers.got), ciphers)
+        signature = SigningKey.load(self.secret.signing).sign("mingled", *fields)
+        mingled = Mingled(r, spec, sizes, len(answers.got), ciphers, signature)
+        self.state.last, self.state.round = codec.encode(mingled), r
+        rebuilt = yield from self._send(mingled, [name for name in here if name in self.state.noted])
+        notes["clusters"] = {"sizes": sizes.tolist()}
+        notes["rebuilt"] = {"by": sum(rebuilt.values()), "refused_by": sum(not ok for ok in rebuilt.values())}
+        return {**notes, "p": self.config.rate(r)}
+
+    def _renew_keys(self, r: int) -> None:
+        """Eq. (1): keys of n bits for every cluster, where clients send identities."""
+        if self.form.kind == "mingled":
+            bits = self.config.bits(r)
+            keys = ClusterKeys.generate(self.form.clusters, bits, self.secrets("cluster keys", r).bytes)
+            self.state.keys = keys.to_bytes()
+        self.state.version += 1
+
+    def _publish(self, r: int, here: tuple[str, ...]) -> Steps[None]:
+        """The parameters, to whom has others or none."""
+        new = [name for name in here if self.state.noted.get(name) != self.state.version]
+        if not new:
+            return
+        start, spec, version = self.state.start.reshape(-1), self.spec.digest, self.state.version
+        fields = ("parameters", r, spec, self.state.keys, start.tobytes())
+        parameters = Parameters(*fields[1:4], start, SigningKey.load(self.secret.signing).sign(*fields))
+
+        def fold(name: str, noted: Noted) -> None:
+            if noted.round != r:
+                raise PeerError(f"{name} notes parameters of round {noted.round} in round {r}")
+            self.state.noted[name] = version
+            self.state.has.setdefault(name, 0)
+
+        yield from for_each(dict.fromkeys(new, parameters), Noted, fold, deadline_s=self.config.deadline_s)
+
+    def _current(self, name: str) -> bool:
+        """Whether a client has the newest keys and models."""
+        return self.state.noted.get(name) == self.state.version and self.state.has.get(name) == self.state.round
+
+    def _catch_up(self, asked: tuple[str, ...]) -> Steps[None]:
+        """The last sums again, for who was away or is new."""
+        behind = [n for n in asked if n in self.state.noted and self.state.has[n] != self.state.round]
+        if behind and self.state.last:
+            yield from self._send(codec.decode(self.state.last, Mingled), behind)
+
+    def _send(self, mingled: Mingled, names: list[str]) -> Steps[dict[str, bool]]:
+        """Line 23: the sums, to these; gives who rebuilt models of them and who kept the old ones."""
+        rebuilt: dict[str, bool] = {}
+
+        def fold(name: str, received: Received) -> None:
+            if received.round != mingled.round:
+                raise PeerError(f"{name} received the sums of round {received.round}, not {mingled.round}")
+            self.state.has[name] = mingled.round
+            rebuilt[name] = received.rebuilt
+
+        yield from for_each(dict.fromkeys(names, mingled), Received, fold, deadline_s=self.config.deadline_s)
+        return rebuilt
+
+    def _collect(self, r: int, able: list[str]) -> Steps[tuple[dict[str, list[int]], list[Any], Answers]]:
+        """Lines 17 to 22: verify each update and add it up, one at a time; gives CI_i by name and the sums."""
+        public = public_key(self.state.public)
+        totals: list[Any] = [None] * self.form.slots
+        sets: dict[str, list[int]] = {}
+
+        def fold(name: str, update: Update) -> None:
+            self._verify(name, update, r)
+            own = self._identities(name, update)
+            parts = unbundle(update.ciphers, len(self.form.lengths))
+            ciphers = [public.from_bytes(p, n, terms=1) for p, n in zip(parts, self.form.lengths, strict=True)]
+            self.form.check(ciphers)
+            added = {
+                slot: cipher if totals[slot] is None else totals[slot] + cipher
+                for slot, cipher in self.form.contributions(ciphers, own)
+            }  # all of it or, where something doesn't fit, nothing
+            for slot, total in added.items():
+                totals[slot] = total
+            sets[name] = own
+
+        train = Train(r, self.state.round)
+        answers = yield from for_each(dict.fromkeys(able, train), Update, fold, deadline_s=self.config.deadline_s)
+        return sets, totals, answers
+
+    def _verify(self, name: str, update: Update, r: int) -> None:
+        """That it is the client's own, of this round and of the models that all others trained."""
+        assert self.state.verify_keys is not None
+        key = VerifyKey(bytes(self.state.verify_keys[self.clients.index(name)]))
+        fields = (update.round, update.basis, update.identities.tobytes(), update.ciphers)
+        key.verify(update.signature, "update", *fields)
+        if update.round != r or update.basis != self.state.round:
+            raise PeerError(
+                f"{name}: an update of round {update.round} to the models of round {update.basis}; this is round {r} "
+                f"and trains those of {self.state.round}"
+            )
+
+    def _identities(self, name: str, update: Update) -> list[int]:
+        """CI_i, if it is one that an honest client may send."""
+        own: list[int] = update.identities.tolist()
+        if self.form.kind != "mingled":
+            if own:
+                raise PeerError(f"{name} names clusters {own}, where clients name none")
+            return []
+        least = self.config.law(self.config.p).least
+        if own != sorted(set(own)) or not set(own) <= set(range(self.form.clusters)):
+            raise PeerError(f"{name}: {own} is no ascending list of clusters 0 to {self.form.clusters - 1}")
+        if len(own) < least:
+            raise PeerError(f"{name} names {len(own)} clusters; the threshold asks for {least}")
+        return own
