@@ -7,10 +7,9 @@ clustering, and what a clustered method must beat. The protocol and who sees wha
 
 from coterie.protocol.system import Federation, Setting, System
 from coterie.protocols import averaging
-from coterie.protocols.local_training import LocalTraining
 
 
-def build(config: LocalTraining, setting: Setting) -> Federation:
+def build(config: averaging.Averaging, setting: Setting) -> Federation:
     """Federated averaging with plain SGD."""
     return averaging.build(config, setting, config.solver())
 
@@ -19,7 +18,7 @@ SYSTEM = System(
     name="fedavg",
     title="FedAvg",
     citation="McMahan et al., Communication-efficient learning of deep networks from decentralized data, AISTATS 2017",
-    config=LocalTraining,
+    config=averaging.Averaging,
     build=build,
     models=averaging.models,
     sees=averaging.SEES,

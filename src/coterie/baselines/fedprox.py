@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 from coterie.protocol.system import Federation, Setting, System
 from coterie.protocols import averaging
-from coterie.protocols.local_training import LocalTraining
 from coterie.training.solvers import Proximal
 
 
 @dataclass(frozen=True)
-class FedProxConfig(LocalTraining):
+class FedProxConfig(averaging.Averaging):
     """mu: weight of the proximal term; 0.01 in FedCAPrivacy's comparison (table I)."""
 
     mu: float = 0.01

@@ -10,6 +10,7 @@ Sees. server: every client's plain model and sample count, by name. client: the 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -22,7 +23,25 @@ from coterie.protocol.messages import Floats, Message, message
 from coterie.protocol.party import Cost, Party, Work, on
 from coterie.protocol.steps import Steps, for_each
 from coterie.protocol.system import Federation, Sees, Setting
-from coterie.protocols.local_training import LocalTraining, batch_seed, check_model, joined, sample_clients
+from coterie.protocols.delays import DelayedTraining, Delays
+from coterie.protocols.local_training import batch_seed, check_model
+
+
+@dataclass(frozen=True)
+class Averaging(DelayedTraining):
+    """Local training with the usual defaults of FedAvg: nobody delayed, and the mean itself as the next model.
+
+    Updates that are late are dropped. (Methods that use them: ``protocols/late.py``.)
+    """
+
+    lr: float = 0.01
+    momentum: float = 0.0
+    max_epochs: int = 5
+    slowest: float = 0.2
+    participation: float = 1.0
+    delta: float = 0.0
+    server_lr: float = 1.0
+    server_decay: float = 0.0
 
 
 @message(src="server", dst="client")
@@ -47,14 +66,15 @@ class Update(Message, frozen=True):
 class Client(Party, role="client"):
     """Trains when asked; keeps nothing."""
 
-    def __init__(self, name: str, setting: Setting, solver: Any) -> None:
+    def __init__(self, name: str, setting: Setting, solver: Any, delays: Delays) -> None:
         super().__init__(name, setting.randomness)
-        self.spec, self.solver = setting.spec, solver
+        self.spec, self.solver, self.delays = setting.spec, solver, delays
         self.samples, self.epochs = setting.samples[name], setting.epochs[name]
 
     def cost(self, msg: Train) -> Cost:
-        """Its samples, once per epoch."""
-        return Cost(samples=self.samples * self.epochs, flops_per_sample=self.spec.flops_per_sample)
+        """Its samples, once per epoch; and by how many rounds the experiment delays it."""
+        late = self.delays.rounds(self.name, msg.round)
+        return Cost(samples=self.samples * self.epochs, flops_per_sample=self.spec.flops_per_sample, rounds=late)
 
     @on(Train, cost)
     def train(self, msg: Train, src: str) -> Work[Update]:
@@ -74,7 +94,7 @@ class Server(Party, role="server"):
 
     state: State
 
-    def __init__(self, name: str, setting: Setting, config: LocalTraining) -> None:
+    def __init__(self, name: str, setting: Setting, config: Averaging) -> None:
         super().__init__(name, setting.randomness)
         self.spec, self.clients, self.config = setting.spec, setting.clients, config
         self.state = self.State(setting.initial)
@@ -92,18 +112,21 @@ class Server(Party, role="server"):
                 raise PeerError(f"an update for round {update.round} of {update.samples} samples in round {r}")
             mean.take(check_model(self.spec, update.spec, update.weights), update.samples)
 
-        here = joined(self.clients, self.config, r)
-        asked = sample_clients(here, self.config.participation, self.randomness.seed, r)
+        asked = self.config.asked(self.clients, self.randomness.seed, r)
         train = Train(r, self.spec.digest, self.state.weights)
         answers = yield from for_each(dict.fromkeys(asked, train), Update, fold, deadline_s=self.config.deadline_s)
         if answers.got:
-            self.state.weights = mean.mean().astype("float32")  # FedCAPrivacy eq. (2)
+            step, new = self.config.server_step(r), mean.mean()  # FedCAPrivacy eq. (2)
+            if step != 1:
+                new = self.state.weights + step * (new - self.state.weights)
+            self.state.weights = new.astype("float32")
         return {"participants": len(answers.got), "asked": len(asked)}
 
 
-def build(config: LocalTraining, setting: Setting, solver: Any) -> Federation:
+def build(config: Averaging, setting: Setting, solver: Any) -> Federation:
     """A server and its clients, who all train with this solver."""
-    clients = {name: Client(name, setting, solver) for name in setting.clients}
+    delays = config.delays(setting)
+    clients = {name: Client(name, setting, solver, delays) for name in setting.clients}
     return Federation({"server": Server("server", setting, config), **clients}, "server")
 
 

@@ -92,17 +92,15 @@ class Experiment:
             models = self.models(r)
             scores = self.observer.scores(models)
             line |= {**scores.means(), "bands": scores.bands(), "models_sha256": models_digest(models)}
-        if last:
-            line["train_accuracy"] = self.train_accuracy(r)
         if self.system.fine_tunes and (last or (config.fine_tune_every and r % config.fine_tune_every == 0)):
             means = self.fine_tuned(r).means()
             line |= {f"fine_tuned_{name}": value for name, value in means.items()}
         return {**line, "observing_seconds": time.perf_counter() - observed}
 
-    def train_accuracy(self, r: int) -> float:
+    def train_accuracy(self) -> float:
         """Mean accuracy of the clients' models on their own training data."""
         values = []
-        for name, model in self.models(r).items():
+        for name, model in self.models().items():
             own = self.effects.data[name]
             everything = {name: np.arange(len(own.y))}
             observer = Observer(self.model, own.x, own.y, everything, self.config.accelerator)

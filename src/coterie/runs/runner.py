@@ -236,7 +236,7 @@ def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line]) -> dic
         "devices": config.devices,
         "global_accuracy": last.get("global_accuracy"),
         "local_accuracy": last.get("local_accuracy"),
-        "train_accuracy": last.get("train_accuracy"),
+        "train_accuracy": experiment.train_accuracy(),
         "global_loss": last.get("global_loss"),
         "local_loss": last.get("local_loss"),
         **fine_tuned,

@@ -3,9 +3,10 @@
 from coterie.training.engine import DivergedError, Job, batch_order, choose_path, evaluate_many, fit_many
 from coterie.training.model import Model
 from coterie.training.models import build, default_model
-from coterie.training.solvers import Proximal, Pull, Scaffold, Sgd, Solver
+from coterie.training.solvers import Admm, Proximal, Pull, Scaffold, Sgd, Solver
 
 __all__ = [
+    "Admm",
     "DivergedError",
     "Job",
     "Model",

@@ -1,8 +1,8 @@
 """Local solvers as small frozen dataclasses: what a client minimises, and what it remembers afterwards.
 
 Every solver here descends on f(w) + <drift, w> + (shrink / 2) |w|^2, f being the mean loss of the client's samples: a
-linear and an isotropic quadratic term is all that weight decay, FedProx, SCAFFOLD (and FedDyn, or ADMM with a dual
-vector in the state) add to SGD. So a solver says only
+linear and an isotropic quadratic term is all that weight decay, FedProx, SCAFFOLD and ADMM (and FedDyn) add to SGD. So
+a solver says only
 
 - ``pull(start, state) -> Pull(shrink, drift)``  the two extra terms, fixed for one ``Fit``
 - ``keep(start, end, steps, state) -> state``    the named vectors to keep
@@ -15,14 +15,17 @@ Signs: gradients point uphill; ``weights -= lr * direction``. Momentum lives wit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from math import isfinite
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 from torch import Tensor
 
+from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
+from coterie.protocol.model_spec import ModelSpec
 
 State = Mapping[str, Tensor]
 
@@ -110,6 +113,28 @@ class Proximal(Sgd):
 
 
 @dataclass(frozen=True)
+class Admm(Sgd):
+    """SGD on the augmented Lagrangian f(w) + <dual, w - anchor> + (rho / 2) |w - anchor|^2 (PAFed eq. 8; FedADMM).
+
+    rho: > 0, coefficient of the quadratic term.
+    State: "dual" (y_i, this client's; zeros in the first round); optional "anchor", the global model that the client
+    received, else the weights that the training starts from.
+    Kept, eq. 10: dual+ = dual + rho (w+ - anchor). What a client sends, eq. 16: ``augmented_change``.
+    """
+
+    rho: float = 0.01
+
+    needs: ClassVar[tuple[str, ...]] = ("dual",)
+    takes: ClassVar[tuple[str, ...]] = ("anchor",)
+
+    def pull(self, start: Tensor, state: State) -> Pull:
+        return Pull(self.weight_decay + self.rho, state["dual"] - self.rho * state.get("anchor", start))
+
+    def keep(self, start: Tensor, end: Tensor, steps: int, state: State) -> dict[str, Tensor]:
+        return {"dual": state["dual"] + self.rho * (end - state.get("anchor", start))}
+
+
+@dataclass(frozen=True)
 class Scaffold:
     """SGD corrected by control variates (SCAFFOLD, Karimireddy et al. 2020).
 
@@ -136,23 +161,54 @@ class Scaffold:
         return {"control": state["control"] - state["server_control"] + (start - end) / (steps * self.lr)}
 
 
+def augmented_change(change: Vector, dual_change: Vector, rho: float) -> Vector:
+    """What an ADMM client sends: (w+ - w) + (y+ - y) / rho (PAFed eq. 16; FedADMM); all (d,) float32.
+
+    change: w+ - w, from the client's reference to its new model.  dual_change: y+ - y, from eq. 10.
+    Where w is the model that the client has just received, eq. 10 makes the two terms equal: twice the change.
+    Buffers (running statistics) have no dual variable: at their places it is the change alone.
+    """
+    return (change + dual_change / np.float32(rho)).astype(np.float32)
+
+
+def unit_change(spec: ModelSpec, change: Vector, clip: float | None = None) -> tuple[Vector, float]:
+    """PAFed algorithm 3, line 8: a client's change at length 1, (d,) float32, and the length that it had.
+
+    clip: the largest length that is told, for who lets it travel along so that steps can be rescaled.
+    Buffers take no part: their changes stay as they are and count in no length, since a running variance that is moved
+    by a step of some other size would leave the range of all clients' (it may even become negative). A change of
+    length 0 stays 0.
+    """
+    is_parameter = np.ones(spec.size, np.bool_)
+    for part in spec.parts:
+        is_parameter[part.offset : part.offset + part.size] = part.kind == "parameter"
+    length = float(np.linalg.norm(change[is_parameter].astype(np.float64)))
+    factor = np.where(is_parameter, 1 / length if length else 0.0, 1.0)
+    return (change * factor).astype(np.float32), length if clip is None else min(length, clip)
+
+
+_Range = tuple[Callable[[float], bool], str]
+_POSITIVE: _Range = (lambda v: v > 0, "above 0")
+_NOT_NEGATIVE: _Range = (lambda v: v >= 0, "at least 0")
+_RANGES: dict[str, _Range] = {
+    "lr": _POSITIVE,
+    "momentum": (lambda v: 0 <= v < 1, "in [0, 1)"),
+    "weight_decay": _NOT_NEGATIVE,
+    "mu": _NOT_NEGATIVE,
+    "rho": _POSITIVE,
+}
+
+
 def _check(solver: Sgd | Scaffold) -> None:
     """Raise UserError for a hyper-parameter outside its range."""
     name = type(solver).__name__
     if isinstance(solver.batch_size, bool) or not isinstance(solver.batch_size, int) or solver.batch_size < 1:
         raise UserError(f"{name}: batch_size must be a whole number of at least 1, not {solver.batch_size!r}")
-    ranges = {"lr": (0.0, None), "momentum": (0.0, 1.0), "weight_decay": (0.0, None), "mu": (0.0, None)}
-    for field, (low, below) in ranges.items():
-        value = getattr(solver, field, 0.0 if field != "lr" else None)
+    for field in (field.name for field in fields(solver) if field.name in _RANGES):
+        value, (allowed, words) = getattr(solver, field), _RANGES[field]
         try:
-            number = float(value)  # type: ignore[arg-type]
+            number = float(value)
         except (TypeError, ValueError):
             raise UserError(f"{name}: {field} must be a number, not {value!r}") from None
-        if (
-            not isfinite(number)
-            or number < low
-            or (below is not None and number >= below)
-            or (field == "lr" and not number)
-        ):
-            text = {"lr": "above 0", "momentum": "in [0, 1)"}.get(field, "at least 0")
-            raise UserError(f"{name}: {field} must be {text} and finite, not {value!r}")
+        if not (isfinite(number) and allowed(number)):
+            raise UserError(f"{name}: {field} must be {words} and finite, not {value!r}")

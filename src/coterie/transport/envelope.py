@@ -57,7 +57,8 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     """One message under way.
 
     number: grows with every message of its sender.  answers: the number of the request that it answers, or 0.
-    round: of the coordinator's message that led to it.  ticket: finds its bytes.
+    round: of the coordinator's message that led to it.  ticket: finds its bytes.  due: the round in which it is sent,
+    if that is a later one than it was written in.
     """
 
     number: int
@@ -70,6 +71,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     ticket: int
     sealed: bool = False
     step: int = 0
+    due: int = 0
 
     @property
     def arrives(self) -> Instant:
@@ -92,11 +94,15 @@ any other under the number of the message that it replaces.
 
 @dataclass(frozen=True)
 class Job:
-    """A message whose turn it is at its recipient, and when its handler starts and is done."""
+    """A message whose turn it is at its recipient, when its handler starts and is done, and when it sends what it has.
+
+    due: the round in which that is sent, at the earliest.
+    """
 
     envelope: Envelope
     start: Instant
     done: Instant
+    due: int
 
 
 class Snapshot(msgspec.Struct):

@@ -5,7 +5,8 @@ the wire. The network is a star: what two parties other than the hub say to each
 
 Time is virtual. When a message arrives follows from sizes, nominal costs and device profiles alone. Handlers are run in
 batches that give exactly the results of running them one by one in order of arrival (see ``Schedule``). The coordinator
-acts after all others have done what they can do by then.
+acts after all others have done what they can do by then. Where a handler's cost names rounds, what it returns is sent
+when that round begins; the hub's step does not wait for it, as for anything else that comes too late.
 
 At most once: a sender's numbers grow along each link, and a frame that comes again under its number is never handled
 again. In one process only an attacker can repeat a frame, so answers are kept for that while ``intercept`` is set.
@@ -27,6 +28,7 @@ from coterie.protocol.party import Party, Transaction
 from coterie.protocol.steps import Answers, Ask, Fold, NoAnswerError, Post, R, Spend, Steps, Take
 from coterie.transport.envelope import Effects, Envelope, Instant, Intercept, Job, Sealer, Snapshot
 from coterie.transport.handlers import Call, Letter, Refused, compute, run_handlers
+from coterie.transport.held import Held
 from coterie.transport.links import Ideal, Links
 from coterie.transport.meter import Meter
 from coterie.transport.once import USED, AtMostOnce
@@ -34,6 +36,8 @@ from coterie.transport.schedule import Schedule
 from coterie.transport.spool import Spool
 from coterie.transport.transcript import Seen, Transcript
 from coterie.transport.wire import Wire
+
+LATE = "late"
 
 
 class LocalTransport:
@@ -67,7 +71,9 @@ class LocalTransport:
         self.clock_s = 0.0
         self.round = 0
         self._wire = Wire(parties, self.hub, self.links, sealer, transcript)
-        self._schedule = Schedule(parties, self._seconds)
+        self._schedule = Schedule(parties, self._work)
+        self._held = Held(self.spool)
+        self._reached_s = 0.0  # when the last message that was handled in this round had arrived
         self._once = AtMostOnce(self.spool)
         self._inbox: list[Envelope] = []
         self._failed: dict[int, tuple[str, float]] = {}  # the hub's requests that won't be answered: why, since when
@@ -83,6 +89,9 @@ class LocalTransport:
         """
         self.round = round
         self.meter = Meter()
+        self._reached_s = self.clock_s
+        for envelope, frame in self._held.release(round):
+            self._transmit(envelope, frame, (self.clock_s, 0))
         with Transaction(self.hub):
             try:
                 result = self._drive(steps)
@@ -138,8 +147,8 @@ class LocalTransport:
         answered = set(got)
         for number, name in requests.items():
             if name not in missing and name not in answered:
-                missing[name] = self._failed.get(number, ("late", 0.0))[0]
-                if number not in self._failed:
+                missing[name] = self._failed.get(number, (LATE, 0.0))[0]
+                if missing[name] == LATE:
                     self.meter.late.append(name)
         return Answers(tuple(got), missing)
 
@@ -199,22 +208,33 @@ class LocalTransport:
     # -- sending -----------------------------------------------------------------------------------------------------
 
     def _send_all(self, messages: Mapping[str, Message]) -> dict[int, str]:
-        """Send from the hub: recipients by number. A message object that goes to many is encoded once."""
-        frames: dict[int, bytes] = {}
+        """Send from the hub: recipients by number. A message object that goes to many in a row is encoded once."""
+        last: Message | None = None  # held, not its id: a mapping may make its messages as they are asked for
+        frame = b""
         numbers: dict[int, str] = {}
         for dst, message in messages.items():
             kind = type(message).__name__
             if dst not in self.parties:
                 raise RunError(f"{self.hub.name} sends {kind} to {dst!r}, which is not a party of this federation")
-            if id(message) not in frames:
+            if message is not last:
                 try:
-                    frames[id(message)] = codec.encode(message)
+                    last, frame = message, codec.encode(message)
                 except DecodeError as error:
                     raise RunError(f"{self.hub.name} can't send {kind}: {error}") from error
-            envelope, frame = self._wire.address(self.hub.name, Letter(dst, kind, frames[id(message)]), 0, self.round)
-            self._transmit(envelope, frame, (self.clock_s, 0))
+            envelope, sealed = self._wire.address(self.hub.name, Letter(dst, kind, frame), 0, self.round)
+            self._transmit(envelope, sealed, (self.clock_s, 0))
             numbers[envelope.number] = dst
         return numbers
+
+    def _send(self, envelope: Envelope, frame: bytes, job: Job) -> None:
+        """Send what came of a job, or keep it until its round; nothing overtakes what its link keeps."""
+        due = max(job.due, self._held.due(envelope.src, envelope.dst))
+        if due <= self.round:
+            self._transmit(envelope, frame, job.done)
+            return
+        self._held.put(envelope, frame, due)
+        if envelope.dst == self.hub.name and envelope.answers:
+            self._failed.setdefault(envelope.answers, (LATE, self._reached_s))
 
     def _transmit(self, envelope: Envelope, frame: bytes, sent: Instant) -> None:
         """Put a numbered message on its way."""
@@ -250,16 +270,17 @@ class LocalTransport:
             for start in range(0, len(batch), self.effects.chunk):
                 self._handle(batch[start : start + self.effects.chunk])
 
-    def _seconds(self, envelope: Envelope) -> float:
-        """Nominal work of a party's next message; what will be refused costs nothing."""
+    def _work(self, envelope: Envelope) -> tuple[float, int]:
+        """Nominal seconds of a party's next message, and rounds; what will be refused costs nothing."""
         party = self.parties[envelope.dst]
         if self._once.is_old(envelope):
-            return 0.0
+            return 0.0, 0
         try:
             message = self._open(envelope, self.spool.peek(envelope.ticket), tuple(party.handlers))
-            return self.links.work_s(party.name, party.handlers[type(message)].cost(party, message))
+            cost = party.handlers[type(message)].cost(party, message)
         except (PeerError, CryptoError):
-            return 0.0
+            return 0.0, 0
+        return self.links.work_s(party.name, cost), cost.rounds
 
     def _open(self, envelope: Envelope, frame: bytes, kinds: tuple[type[Message], ...]) -> Message:
         """Decode a message for its recipient and check its ends; raises PeerError."""
@@ -285,6 +306,7 @@ class LocalTransport:
         calls: list[tuple[Job, Call]] = []
         for job in jobs:
             self._schedule.start(job)
+            self._reached_s = max(self._reached_s, job.envelope.arrives_s)
             message = self._accept(job)
             if message is not None:
                 calls.append((job, Call(self.parties[job.envelope.dst], message, job.envelope.src, self.parties)))
@@ -304,7 +326,7 @@ class LocalTransport:
             if isinstance(again, str):
                 self._count_refused(envelope, again)
             else:
-                self._transmit(*again, job.done)
+                self._send(*again, job)
             return None
         self._once.take(envelope)
         if self.intercept is not None:
@@ -329,7 +351,7 @@ class LocalTransport:
             if answers:
                 answered = True
                 self._once.answered(request, envelope, frame)
-            self._transmit(envelope, frame, job.done)
+            self._send(envelope, frame, job)
         if not answered:
             self._fail(request, "gave no direct answer", job.done[0])
 
@@ -376,7 +398,7 @@ class LocalTransport:
         """What must be kept of the transport between two rounds: the clock and the messages under way."""
         frames: dict[bytes, int] = {}
         envelopes = []
-        for envelope in [*self._inbox, *self._schedule.waiting()]:
+        for envelope in [*self._inbox, *self._schedule.waiting(), *self._held.waiting()]:
             place = frames.setdefault(self.spool.peek(envelope.ticket), len(frames))
             envelopes.append(msgspec.structs.replace(envelope, ticket=place))
         links = [(*link, last, self._once.last.get(link, 0)) for link, last in self._wire.last.items()]
@@ -397,7 +419,9 @@ class LocalTransport:
         for envelope in snapshot.envelopes:
             frame = snapshot.frames[envelope.ticket]
             envelope = msgspec.structs.replace(envelope, ticket=self.spool.put(frame))
-            if envelope.dst == self.hub.name:
+            if envelope.due:
+                self._held.push(envelope)
+            elif envelope.dst == self.hub.name:
                 self._inbox.append(envelope)
             else:
                 self._schedule.push(envelope)

@@ -1,0 +1,100 @@
+"""FedADMM: Gong, Li and Freris, "FedADMM: a robust federated deep learning framework with adaptivity to system
+heterogeneity", ICDE 2022 (PAFed's [18], whose authors its text calls Kong et al.).
+
+    client   w_i+ = argmin_v f_i(v) + <y_i, v - w> + rho/2 |v - w|^2                                PAFed eq. 8, 9
+             y_i+ = y_i + rho (w_i+ - w)                                                            eq. 10
+             sends (w_i+ - reference) + (y_i+ - y_i) / rho                                          eq. 16
+    server   w <- w + step eta m,   m: mean of all that is received, late or not                    eq. 11
+
+w is the model that the client has received. Its reference is its own last model w_i: then what it has sent so far
+always adds up to where it is, however late, and with eta = |received| / N and a step of 1 the server's model follows
+the mean of all N clients (Gong et al.; larger steps diverge). A smaller step leaves out what is never sent again, so
+here, other than in the other baselines, the step is a constant 1 by default. With ``reference=received``, as in PAFed,
+clients send twice their change; then eta is 1, and the step of the other baselines suits.
+
+Departure: local training starts from w. The protocol and who sees what: ``protocols/late.py``.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.protocol.effects import Fit, Fitted
+from coterie.protocol.party import Party, Work, on
+from coterie.protocol.system import Federation, Setting, System
+from coterie.protocols import late
+from coterie.protocols.averaging import Train
+from coterie.protocols.delays import Delays
+from coterie.protocols.local_training import batch_seed, check_model
+from coterie.training.solvers import Admm, augmented_change
+
+
+@dataclass(frozen=True)
+class FedAdmmConfig(late.LateTraining):
+    """rho: > 0, coefficient of the quadratic term (table III).  reference: what a client's change starts from."""
+
+    server_lr: float = 1.0
+    server_decay: float = 0.0
+    rho: float = 0.01
+    reference: Literal["own", "received"] = "own"
+
+    def solver(self) -> Admm:
+        """SGD on the augmented Lagrangian."""
+        return Admm(self.lr, self.batch_size, self.momentum, self.weight_decay, rho=self.rho)
+
+
+class Client(Party, role="client"):
+    """Keeps its dual variable, and its own last model, across rounds."""
+
+    class State(msgspec.Struct):
+        """dual: y_i, (d,) float32, zeros before the first training.  own: w_i, (d,) float32."""
+
+        own: NDArray[Any]
+        dual: NDArray[Any] | None = None
+
+    state: State
+
+    def __init__(self, name: str, setting: Setting, config: FedAdmmConfig, delays: Delays) -> None:
+        super().__init__(name, setting.randomness)
+        self.spec, self.solver, self.config, self.delays = setting.spec, config.solver(), config, delays
+        self.samples, self.epochs = setting.samples[name], setting.epochs[name]
+        self.state = self.State(setting.initial)
+
+    @on(Train, late.training_cost)
+    def train(self, msg: Train, src: str) -> Work[late.Update]:
+        """PAFed algorithm 2, then eq. 16."""
+        w = check_model(self.spec, msg.spec, msg.weights)
+        y = np.zeros(self.spec.size, np.float32) if self.state.dual is None else self.state.dual
+        fitted: Fitted = yield Fit(w, self.solver, self.epochs, batch_seed(self, msg.round), {"dual": y})
+        reference = self.state.own if self.config.reference == "own" else w
+        change = augmented_change(fitted.weights - reference, fitted.state["dual"] - y, self.config.rho)
+        self.state.dual = fitted.state["dual"]
+        if self.config.reference == "own":
+            self.state.own = fitted.weights
+        return late.Update(msg.round, self.spec.digest, change, fitted.samples)
+
+
+def build(config: FedAdmmConfig, setting: Setting) -> Federation:
+    """The server adds up what clients send, over all N of them or over those received."""
+    over = float(len(setting.clients)) if config.reference == "own" else None
+    mean = partial(late.Mean, of="changes", weight=lambda staleness, samples: 1, over=over)
+    server = late.Server("server", setting, config, late.Method("change", mean, config.max_staleness))
+    delays = config.delays(setting)
+    clients = {name: Client(name, setting, config, delays) for name in setting.clients}
+    return Federation({"server": server, **clients}, "server")
+
+
+SYSTEM = System(
+    name="fedadmm",
+    title="FedADMM",
+    citation="Gong, Li and Freris, FedADMM: a robust federated deep learning framework, ICDE 2022",
+    config=FedAdmmConfig,
+    build=build,
+    models=late.models,
+    sees=late.sees("change of the model plus that of its dual variable"),
+    baseline=True,
+)

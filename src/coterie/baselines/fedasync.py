@@ -1,0 +1,86 @@
+"""FedAsync: Xie, Koyejo and Gupta, "Asynchronous federated optimization", arXiv 2019 (PAFed's [5]).
+
+    w <- (1 - a) w + a w_i,   a = step (1 + rounds late)^-exponent,   one model after the other
+
+Their polynomial staleness weights. Departures: staleness counts rounds, not updates of the server; within a round those
+that come late are mixed in first (their transfers began with it), then those in time, each in order of arrival; all
+clients of a round start from the model of its beginning. The protocol and who sees what: ``protocols/late.py``.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.protocol.effects import Vector
+from coterie.protocol.errors import UserError
+from coterie.protocol.system import Federation, Setting, System
+from coterie.protocols import late
+
+
+@dataclass(frozen=True)
+class FedAsyncConfig(late.LateTraining):
+    """exponent: >= 0, of the staleness weights; 0.5 in Xie et al.
+
+    server_lr: their alpha, the share of a model in time, in (0, 1]. Where a round mixes in many models of few classes
+    each, those that come last decide under a large one.
+    """
+
+    server_lr: float = 0.2
+    exponent: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.exponent < np.inf:
+            raise UserError(f"exponent must be at least 0 and finite, not {self.exponent}")
+        if self.server_lr > 1:
+            raise UserError(f"server_lr is the share of a client's model in a mixture: at most 1, not {self.server_lr}")
+
+
+class Mixed:
+    """w -> keep w + add: what mixing in some models, one after the other, makes of any w."""
+
+    def __init__(self, size: int) -> None:
+        self.keep, self.add = 1.0, np.zeros(size)
+
+    def take(self, values: Vector, share: float) -> None:
+        """Mix in one model (d,), whose share then is ``share``."""
+        self.keep *= 1 - share
+        self.add += share * (values - self.add)
+
+    def __call__(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        return self.keep * weights + self.add
+
+
+class Mixing:
+    """The models of one round, in two mixtures: late ones come before those in time, whenever they are taken."""
+
+    def __init__(self, weights: Vector, step: float, *, exponent: float) -> None:
+        self._weights, self._step, self._exponent = weights, step, exponent
+        self._late, self._in_time = Mixed(len(weights)), Mixed(len(weights))
+
+    def take(self, values: Vector, staleness: int, samples: int) -> None:
+        mixed = self._late if staleness else self._in_time
+        mixed.take(values, self._step * float(1 + staleness) ** -self._exponent)
+
+    def result(self) -> NDArray[np.float64]:
+        return self._in_time(self._late(self._weights.astype(np.float64)))
+
+
+def build(config: FedAsyncConfig, setting: Setting) -> Federation:
+    """All models, mixed in one by one."""
+    mixing = partial(Mixing, exponent=config.exponent)
+    return late.build(config, setting, late.Method("model", mixing, config.max_staleness))
+
+
+SYSTEM = System(
+    name="fedasync",
+    title="FedAsync",
+    citation="Xie, Koyejo and Gupta, Asynchronous federated optimization, 2019",
+    config=FedAsyncConfig,
+    build=build,
+    models=late.models,
+    sees=late.sees("plain model"),
+    baseline=True,
+)

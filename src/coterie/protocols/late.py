@@ -1,0 +1,225 @@
+"""Averaging that never waits: updates that come rounds late are used, or dropped, as a method says.
+
+    server --Train (w, r)--> client --Update (r)--> server      at once, or rounds later
+
+Each round the server asks a share of the clients, waits for those that are in time, takes what has come of earlier
+rounds, and moves its model. Stands under all baselines with late updates, which differ in what clients send and how
+the server puts it together; the step that the server takes is one schedule for all of them. Every update carries the
+round that asked for it; each is used once, and none that is older than the bound.
+
+Sees. server: every client's plain model (or change) and sample count, by name, and how late it is. client: the
+global model of every round that asks it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.aggregation.sums import Sum
+from coterie.protocol.effects import Fit, Fitted, Vector
+from coterie.protocol.errors import PeerError, UserError
+from coterie.protocol.messages import Floats, Message, message
+from coterie.protocol.party import Cost, Party, Work, on
+from coterie.protocol.steps import Steps, for_each, take
+from coterie.protocol.system import Federation, Sees, Setting
+from coterie.protocols.averaging import Train
+from coterie.protocols.delays import DelayedTraining, Delays
+from coterie.protocols.local_training import batch_seed, check_model
+
+
+@dataclass(frozen=True)
+class LateTraining(DelayedTraining):
+    """max_staleness: an update that is more rounds late than this is not used; 0 uses none that is late."""
+
+    max_staleness: int = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_staleness < 0:
+            raise UserError(f"max_staleness is a number of rounds and must be at least 0, not {self.max_staleness}")
+
+
+@message(src="client", dst="server")
+class Update(Message, frozen=True):
+    """What one training gave. round: that asked for it.  values: (d,), the model, its change, or what the method says.
+
+    samples: this client's training samples.
+    """
+
+    round: int
+    spec: bytes
+    values: Floats
+    samples: int
+
+
+# -- how a server puts updates together ------------------------------------------------------------------------------
+
+
+class Aggregate(Protocol):
+    """The updates of one round, folded one at a time in the order that they are taken: in time first, then late."""
+
+    def take(self, values: Vector, staleness: int, samples: int) -> None:
+        """One update (d,) that comes ``staleness`` rounds late."""
+
+    def result(self) -> NDArray[np.float64]:
+        """The server's next model, (d,) float64; called where at least one was taken."""
+
+
+class Mean:
+    """w + step (m - w) for models, w + step m for changes; m: the mean of what was taken, by weights.
+
+    weight(staleness, samples): > 0, of one update.  over: the mean's divisor, where it is not the sum of the weights.
+    """
+
+    def __init__(
+        self,
+        weights: Vector,
+        step: float,
+        *,
+        of: Literal["models", "changes"],
+        weight: Callable[[int, int], float],
+        over: float | None = None,
+    ) -> None:
+        self._weights, self._step, self._of, self._weight, self._over = weights, step, of, weight, over
+        self._sum, self._total = Sum(len(weights)), 0.0
+
+    def take(self, values: Vector, staleness: int, samples: int) -> None:
+        weight = self._weight(staleness, samples)
+        self._sum.take(values, weight)
+        self._total += weight
+
+    def result(self) -> NDArray[np.float64]:
+        mean = self._sum.value() / (self._over or self._total)
+        w = self._weights.astype(np.float64)
+        return w + self._step * (mean - w if self._of == "models" else mean)
+
+
+@dataclass(frozen=True)
+class Method:
+    """What makes a baseline. sends: what its clients do.  aggregate(weights, step): an empty ``Aggregate`` of a round.
+
+    max_staleness: rounds; 0 uses no late update.
+    """
+
+    sends: Literal["model", "change"]
+    aggregate: Callable[[Vector, float], Aggregate]
+    max_staleness: int
+
+
+# -- the parties -----------------------------------------------------------------------------------------------------
+
+
+def training_cost(client: Any, msg: Train) -> Cost:
+    """What a training costs a client (that has samples, epochs, spec and delays), and by how many rounds it is late."""
+    samples, late = client.samples * client.epochs, client.delays.rounds(client.name, msg.round)
+    return Cost(samples=samples, flops_per_sample=client.spec.flops_per_sample, rounds=late)
+
+
+class Client(Party, role="client"):
+    """Trains when asked; keeps nothing."""
+
+    def __init__(self, name: str, setting: Setting, config: DelayedTraining, method: Method, delays: Delays) -> None:
+        super().__init__(name, setting.randomness)
+        self.spec, self.solver, self.sends, self.delays = setting.spec, config.solver(), method.sends, delays
+        self.samples, self.epochs = setting.samples[name], setting.epochs[name]
+
+    @on(Train, training_cost)
+    def train(self, msg: Train, src: str) -> Work[Update]:
+        """E_i epochs from the global model."""
+        start = check_model(self.spec, msg.spec, msg.weights)
+        fitted: Fitted = yield Fit(start, self.solver, self.epochs, batch_seed(self, msg.round))
+        values = fitted.weights if self.sends == "model" else fitted.weights - start
+        return Update(msg.round, self.spec.digest, values, fitted.samples)
+
+
+class Server(Party, role="server"):
+    """Holds the global model, and whose answers it still waits for."""
+
+    takes = (Update,)
+
+    class State(msgspec.Struct):
+        """weights: (d,) float32 of the global model.  owed: by client, the rounds whose updates may still come."""
+
+        weights: NDArray[Any]
+        owed: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
+
+    state: State
+
+    def __init__(self, name: str, setting: Setting, config: DelayedTraining, method: Method) -> None:
+        super().__init__(name, setting.randomness)
+        self.spec, self.clients, self.config, self.method = setting.spec, setting.clients, config, method
+        self.state = self.State(setting.initial)
+
+    def setup(self) -> Steps[None]:
+        """Nothing to agree on."""
+        yield from ()
+
+    def round(self, r: int) -> Steps[Mapping[str, Any]]:
+        """Ask, wait for those in time, take the late, move the model."""
+        step = self.config.server_step(r)
+        aggregate = self.method.aggregate(self.state.weights, step)
+        used: Counter[int] = Counter()  # by rounds late
+        too_old = 0
+
+        def fold(name: str, update: Update) -> None:
+            nonlocal too_old
+            values = check_model(self.spec, update.spec, update.values)
+            if update.samples < 1:
+                raise PeerError(f"an update of {update.samples} samples")
+            staleness = r - update.round
+            if staleness > self.method.max_staleness:
+                too_old += 1
+                return
+            owed = self.state.owed.get(name, ())
+            if update.round not in owed:
+                raise PeerError(f"an update for round {update.round}, which did not ask for it or has had it")
+            self.state.owed[name] = tuple(other for other in owed if other != update.round)
+            aggregate.take(values, staleness, update.samples)
+            used[staleness] += 1
+
+        asked = self.config.asked(self.clients, self.randomness.seed, r)
+        for name, owed in self.state.owed.items():
+            self.state.owed[name] = tuple(q for q in owed if r - q <= self.method.max_staleness)
+        for name in asked:
+            self.state.owed[name] = (*self.state.owed.get(name, ()), r)
+        train = Train(r, self.spec.digest, self.state.weights)
+        yield from for_each(dict.fromkeys(asked, train), Update, fold, deadline_s=self.config.deadline_s)
+        yield from take(Update, fold)
+        if used:
+            self.state.weights = aggregate.result().astype(np.float32)
+        return {
+            "participants": used.total(),
+            "asked": len(asked),
+            "staleness": [used[age] for age in range(max(used, default=-1) + 1)],  # used, 0, 1, ... rounds late
+            "too_old": too_old,
+            "server_step": step,
+        }
+
+
+def build(config: DelayedTraining, setting: Setting, method: Method) -> Federation:
+    """A server and its clients."""
+    delays = config.delays(setting)
+    clients = {name: Client(name, setting, config, method, delays) for name in setting.clients}
+    return Federation({"server": Server("server", setting, config, method), **clients}, "server")
+
+
+def models(federation: Federation) -> Mapping[str, Vector]:
+    """Everybody uses the global model."""
+    weights = federation.parties[federation.hub].state.weights
+    return {client.name: weights for client in federation.of_role("client")}
+
+
+def sees(what: str) -> Mapping[str, Sees]:
+    """Who sees what, where clients send ``what`` in the plain."""
+    learns = f"every client's {what} and number of samples, by name, and by how many rounds it is late"
+    return {
+        "server": Sees((Update,), learns),
+        "client": Sees((Train,), "the global model of every round that asks it"),
+    }

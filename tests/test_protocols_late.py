@@ -1,0 +1,318 @@
+"""Delays and the server that never waits: who is late, used once, not too old, in order, and what it refuses."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from federation import Rig, Steady, misbehaving, on_the_wire, rig
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coterie.baselines import fedavg_drop, fedavg_late
+from coterie.protocol import codec
+from coterie.protocol.errors import PeerError, UserError
+from coterie.protocol.randomness import rng
+from coterie.protocol.system import System
+from coterie.protocols.averaging import Train
+from coterie.protocols.delays import Delays, delay_law
+from coterie.protocols.late import LateTraining, Mean, Update
+from coterie.protocols.local_training import sample_clients
+
+NAMES = tuple(f"client/{i}" for i in range(10))
+TARGETS = np.random.default_rng(0).normal(size=(10, 12))
+change = msgspec.structs.replace
+
+
+def drawn_delays(names: tuple[str, ...], participation: float, share: float, law: str, seed: int) -> Delays:
+    return Delays(lambda r: sample_clients(names, participation, seed, r), share, law, seed)
+
+
+# -- delays ------------------------------------------------------------------------------------------------------------
+
+
+def owing_twin(delays: Delays, asked: tuple[str, ...], r: int) -> set[str]:
+    """Who has not delivered what a round before r asked for, by looking at all of them."""
+    return {name for name in asked if any(q + delays.of(q).get(name, 0) > r for q in range(1, r))}
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 99), st.floats(0, 1), st.floats(0.1, 1), st.sampled_from(["uniform:1-5", "geometric:0.4"]))
+def test_the_share_of_those_asked_is_late(seed: int, share: float, participation: float, law: str) -> None:
+    delays = drawn_delays(NAMES, participation, share, law, seed)
+    for r in range(1, 25):
+        asked, late = sample_clients(NAMES, participation, seed, r), delays.of(r)
+        owing = owing_twin(delays, asked, r)
+        assert owing <= set(late) <= set(asked)
+        assert len(late) == max(len(owing), round(share * len(asked)))
+        assert all(rounds >= 1 for rounds in late.values())
+        for name in owing:  # arrives with what it owes
+            assert r + late[name] == max(q + delays.of(q)[name] for q in range(1, r) if name in delays.of(q))
+
+
+def test_the_law_is_what_it_says() -> None:
+    source = np.random.default_rng(1)
+    for text, expected in (
+        ("uniform:1-5", dict.fromkeys(range(1, 6), 0.2)),
+        ("uniform:3", {3: 1.0}),
+        ("uniform:2-3", {2: 0.5, 3: 0.5}),
+        ("geometric:0.5", {k: 0.5**k for k in range(1, 5)}),
+    ):
+        law = delay_law(text)
+        drawn = Counter(law(source) for _ in range(4000))
+        for rounds, share in expected.items():
+            assert drawn[rounds] / 4000 == pytest.approx(share, abs=0.03)
+        if text.startswith("uniform"):
+            assert drawn.keys() == expected.keys()
+
+
+def test_delays_repeat_in_any_order_of_asking() -> None:
+    one, other = (drawn_delays(NAMES, 0.5, 0.5, "uniform:1-5", 3) for _ in range(2))
+    backwards = {r: other.of(r) for r in range(30, 0, -1)}
+    assert all(one.of(r) == backwards[r] for r in range(1, 31))
+    assert any(one.of(r) != drawn_delays(NAMES, 0.5, 0.5, "uniform:1-5", 4).of(r) for r in range(1, 31))
+
+
+@pytest.mark.parametrize(
+    "law",
+    ["", "uniform", "uniform:0-3", "uniform:4-2", "uniform:1.5-2", "geometric:0", "geometric:1.5", "normal:2", "3"],
+)
+def test_laws_that_make_no_sense_are_refused(law: str) -> None:
+    with pytest.raises(UserError, match="write uniform:A-B"):
+        LateTraining(delay=law)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"delta": 1.1}, "delta"),
+        ({"delta": -0.1}, "delta"),
+        ({"server_lr": 0.0}, "server_lr"),
+        ({"server_decay": -1.0}, "server_decay"),
+        ({"max_staleness": -1}, "max_staleness"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        LateTraining(**settings)
+
+
+@pytest.mark.parametrize("r", [0, -3, 10**18])
+def test_a_round_from_nowhere_is_refused_quickly(r: int) -> None:
+    with pytest.raises(PeerError, match="no run has"):
+        drawn_delays(NAMES, 0.5, 0.5, "uniform:1-5", 0).rounds("client/0", r)
+
+
+# -- the server --------------------------------------------------------------------------------------------------------
+
+
+def late_rig(system: System = fedavg_late.SYSTEM, **settings: Any) -> Rig:
+    return rig(system, TARGETS, **{"participation": 0.8, "delta": 0.4, **settings})
+
+
+def handed(run: Rig, r: int) -> tuple[dict[str, Any], list[tuple[str, Update]]]:
+    """Run round r: its notes, and who handed the server what in it."""
+    views = run.transport.transcript.views
+    before = len(views["server"].seen) if "server" in views else 0
+    notes = run.round(r)
+    seen = views["server"].seen[before:] if "server" in views else []
+    return notes, [(one.src, one.message) for one in seen]
+
+
+def test_updates_come_when_the_delays_say_each_once_and_in_order() -> None:
+    run = late_rig()
+    table = drawn_delays(NAMES, 0.8, 0.4, "uniform:1-5", 0)
+    arrivals: list[tuple[int, str, int]] = []  # when, who, of which round
+    for r in range(1, 16):
+        notes, updates = handed(run, r)
+        arrivals += [(r, name, update.round) for name, update in updates]
+        assert notes["asked"] == 8
+        assert set(run.transport.meter.late) == set(table.of(r))
+        assert not run.refused
+        ages = Counter(r - update.round for _, update in updates)
+        assert notes["staleness"] == [ages[age] for age in range(max(ages) + 1)]
+        assert notes["participants"] == len(updates)
+    expected = [(q + table.of(q).get(c, 0), c, q) for q in range(1, 16) for c in sample_clients(NAMES, 0.8, 0, q)]
+    assert sorted(arrivals) == sorted(entry for entry in expected if entry[0] <= 15)
+    assert max(when - q for when, _, q in arrivals) == 5
+    for name in NAMES:  # late ones keep their order
+        rounds = [q for when, c, q in arrivals if c == name and when > q]
+        assert rounds == sorted(rounds)
+    again = [q for when, c, q in arrivals if any(q < r < when for r in range(q + 1, when) if (when, c, r) in arrivals)]
+    assert len(again) > 5  # clients were asked again while they were late
+
+
+def test_a_late_update_is_what_the_client_made_of_the_model_it_was_sent() -> None:
+    """Round q's update is the step from round q's model, whenever it comes."""
+    run = late_rig()
+    sent: dict[int, np.ndarray] = {}
+    late = 0
+    for r in range(1, 12):
+        sent[r] = run.hub.state.weights
+        for name, update in handed(run, r)[1]:
+            step = 0.5 * (TARGETS[int(name.split("/")[1])].astype(np.float32) - sent[update.round])
+            np.testing.assert_allclose(update.values, step, atol=1e-6)
+            late += update.round < r
+    assert late > 10
+
+
+@pytest.mark.parametrize("bound", [0, 2, 4])
+def test_nothing_older_than_the_bound_is_used(bound: int) -> None:
+    run, free = late_rig(max_staleness=bound), late_rig()
+    for r in range(1, 12):
+        notes, all_notes = run.round(r), free.round(r)
+        ages = all_notes["staleness"]
+        assert sum(notes["staleness"]) == sum(ages[: bound + 1])
+        assert notes["too_old"] == sum(ages[bound + 1 :])
+        assert all(r - q <= bound for rounds in run.hub.state.owed.values() for q in rounds)
+    assert not run.refused  # nobody did anything wrong
+
+
+def test_the_step_of_the_server_decays_or_does_not() -> None:
+    config = LateTraining(server_lr=0.8, server_decay=0.25)
+    assert [config.server_step(r) for r in (1, 5, 13)] == pytest.approx([0.8, 0.4, 0.2])
+    assert LateTraining(server_lr=0.8, server_decay=0.0).server_step(1000) == 0.8
+    run = late_rig(server_lr=0.8, server_decay=0.25)
+    assert [run.round(r)["server_step"] for r in range(1, 6)] == [config.server_step(r) for r in range(1, 6)]
+
+
+def test_without_answers_the_model_stays() -> None:
+    run = late_rig(delta=1.0, delay="uniform:3")
+    before = run.models()[0]
+    assert [run.round(r)["participants"] for r in (1, 2)] == [0, 0]
+    np.testing.assert_array_equal(run.models()[0], before)
+    assert run.transport.clock_s < 0.1  # nobody is waited for
+    for r in (3, 4, 5):
+        notes = run.round(r)
+    assert notes["participants"] == 0 or run.models()[0].tobytes() != before.tobytes()
+
+
+def test_devices_and_a_deadline_make_clients_late_too() -> None:
+    """No delays are drawn: client 9 needs 2.5 s where a round lasts 1.5, so its update comes in the next round but one.
+
+    0.01 s each way. Rounds start at 0, 1.5, 3, ...; it is asked at 0 (done 2.51, in round 2), then works without rest:
+    2.51 + 2.5 (round 4), 7.51 (round 6).
+    """
+    run = rig(
+        fedavg_late.SYSTEM, TARGETS, participation=1.0, delta=0.0, deadline_s=1.5, links=Steady(slow={"client/9": 2.5})
+    )
+    ages = [run.round(r)["staleness"] for r in range(1, 7)]
+    assert ages == [[9], [9, 1], [9], [9, 0, 1], [9], [9, 0, 0, 1]]
+    assert run.transport.clock_s == pytest.approx(9.0)
+
+
+# -- what it refuses ---------------------------------------------------------------------------------------------------
+
+
+def test_an_update_that_is_sent_twice_is_used_once() -> None:
+    """Every frame comes twice, and so do answers to repeated requests: three of four are refused, late or not."""
+    run, honest = late_rig(), late_rig()
+    run.transport.intercept = lambda envelope, frame: [frame, frame]
+    for r in range(1, 9):
+        twice, once = run.round(r), honest.round(r)
+        assert twice == once
+        assert run.refusals("server", "Update") == 3 * once["participants"]
+    np.testing.assert_array_equal(run.models(), honest.models())
+
+
+def test_an_old_update_in_place_of_a_new_one_is_refused() -> None:
+    """The attacker makes what client 0 said in round 1, as a new frame, its answer to round 2."""
+    run = late_rig(delta=0.0, participation=1.0)
+    first: list[Update] = []
+
+    def replay(update: Update) -> Update:
+        first.append(update)
+        return change(first[0], samples=10 + len(first))
+
+    on_the_wire(run.transport, Update, replay, src="client/0")
+    assert run.round(1)["participants"] == 10
+    assert run.round(2)["participants"] == 9
+    assert list(run.refused) == ["server/Update: an update for round 1, which did not ask for it or has had it"]
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (lambda u: change(u, round=u.round + 1), "did not ask"),
+        (lambda u: change(u, round=2**62), "did not ask"),
+        (lambda u: change(u, samples=0), "0 samples"),
+        (lambda u: change(u, values=u.values[:-1]), "another shape"),
+        (lambda u: change(u, spec=b"x" * 16), "another shape"),
+        (lambda u: codec.encode(u)[:-3], ""),
+    ],
+)
+def test_what_the_server_refuses(bad: Any, words: str) -> None:
+    """One liar changes nothing but its own part: the model is that of a federation where it is not heard."""
+    run, without = (late_rig(delta=0.0, participation=1.0) for _ in range(2))
+    on_the_wire(run.transport, Update, bad, src="client/3")
+    on_the_wire(without.transport, Update, lambda update: None, src="client/3")
+    for r in (1, 2, 3):
+        assert run.round(r)["participants"] == without.round(r)["participants"] == 9
+        assert run.refusals("server", "Update") == 1
+        assert words in next(iter(run.refused))
+    np.testing.assert_array_equal(run.models(), without.models())
+
+
+def test_an_update_nobody_asked_for_is_refused() -> None:
+    """A client that answers in another's name is impossible on its own link; one that answers unasked gains nothing."""
+    run = late_rig(delta=0.0, participation=0.5)
+    asked = sample_clients(NAMES, 0.5, 0, 1)
+    chatty = run.party(asked[0])
+
+    def twice(party: Any, request: Train, update: Update) -> Any:
+        from coterie.protocol.party import To
+
+        return To("server", update), To("server", update), To("server", change(update, round=request.round + 1))
+
+    misbehaving(chatty, Train, twice)
+    assert run.round(1)["participants"] == 5
+    assert run.refusals("server", "Update") == 2
+
+
+def test_a_request_whose_round_was_changed_on_the_way_is_answered_in_vain() -> None:
+    run = late_rig(participation=1.0)
+    on_the_wire(run.transport, Train, lambda train: change(train, round=10**17), dst="client/2")
+    for r in range(1, 7):
+        notes, updates = handed(run, r)
+        assert [update.round for name, update in updates if name == "client/2"] == [10**17]
+        assert run.refusals("server", "Update") == 1
+        assert notes["participants"] == len(updates) - 1
+
+
+def test_each_role_receives_exactly_what_the_system_says() -> None:
+    for system in (fedavg_late.SYSTEM, fedavg_drop.SYSTEM):
+        run = late_rig(system)
+        run.rounds(4)
+        for role, sees in system.views("paper").items():
+            kinds = set().union(*(view.kinds() for view in run.transport.transcript.of_role(role)))
+            assert kinds == {kind.__name__ for kind in sees.receives}
+
+
+def test_a_mean_may_be_taken_over_more_than_was_received() -> None:
+    w = np.ones(3, np.float32)
+    mean = Mean(w, 0.5, of="changes", weight=lambda staleness, samples: 1.0, over=4)
+    mean.take(np.array([8, 0, 0], np.float32), 0, 1)
+    mean.take(np.array([0, 4, 0], np.float32), 3, 9)
+    assert mean.result().tolist() == [2.0, 1.5, 1.0]
+
+
+def test_randomness_of_delays_is_that_of_the_seed_and_round_alone() -> None:
+    """A known answer: runs repeat across versions only if the draws never change."""
+    source = rng(7, "network", "delays", 1)
+    asked = sample_clients(NAMES, 1.0, 7, 1)
+    places = source.choice(10, 3, replace=False)
+    expected = {asked[place]: int(source.integers(1, 5, endpoint=True)) for place in places}
+    assert drawn_delays(NAMES, 1.0, 0.3, "uniform:1-5", 7).of(1) == expected
+
+
+def test_clients_that_join_later_are_asked_and_late_from_then_on() -> None:
+    run = late_rig(participation=1.0, founders=4, newcomers=3, join_every=5)
+    for r in range(1, 13):
+        notes = run.round(r)
+        there = 4 + 3 * ((r - 1) // 5)
+        assert notes["asked"] == min(there, 10)
+        assert len(run.transport.meter.late) == round(0.4 * notes["asked"])
+        assert set(run.transport.meter.late) <= set(NAMES[:there])
