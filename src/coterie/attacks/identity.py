@@ -1,0 +1,221 @@
+"""Which cluster is a client's true one, from the sets of clusters that it joins.
+
+Who: the server of MingledPie, honest but curious. On: each client's identity sets, which it must see to aggregate. The
+true cluster is in every set, and among the clusters of a set nothing but a prior tells it from the others: so the
+posterior is the prior, cut to the set. What this proves against theorem 2 of the paper: clusters of unequal size, which
+the server can estimate from the sets themselves, break the bound 1/T; and a client that draws anew (its cluster,
+p or the keys changed and it keeps no sets) is found by intersecting its sets.
+
+Every accuracy shares ties among the equally likely clusters: it is the mean over the attacker's coins, too.
+`expected_accuracy` is its closed form.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+from scipy.stats import hypergeom
+
+from coterie.attacks.result import Result, real_rows
+from coterie.clustering.identity_law import IdentityLaw
+from coterie.protocol.errors import UserError
+
+_TIE = 1e-9  # probabilities that differ by less, relatively, differ by rounding only
+
+
+def cluster_posterior(sets: NDArray[Any], prior: NDArray[Any] | None = None) -> NDArray[np.float64]:
+    """Sets (n, k) of 0 and 1 -> (n, k) float64 probabilities that cluster j is client i's true one; rows sum to 1.
+
+    prior: (k,) sizes or shares of the true clusters, where the server knows them or estimates them
+    (`estimated_sizes`); without it all clusters of a set are equally likely. Raises UserError for an empty set and for
+    a set whose clusters are all empty by the prior.
+    """
+    return intersection_posterior(np.asarray(sets)[None], prior)
+
+
+def intersection_posterior(
+    sets: NDArray[Any], prior: NDArray[Any] | None = None, home_share: float = 1.0
+) -> NDArray[np.float64]:
+    """Sets (m, n, k) of m rounds -> (n, k) float64 probabilities that cluster j is client i's.
+
+    A set that equals an earlier one of the same client was kept, not drawn, and counts once; a row without any cluster
+    is that of a client who was absent.  home_share: probability that a set was drawn for the client's main cluster, in
+    (1/k, 1]; the rest is spread over the other clusters. At 1 this is the intersection, and a client whose sets have
+    no cluster in common raises UserError.
+    """
+    joined = _sets(sets)
+    _, n, k = joined.shape
+    if not 1 / k < home_share <= 1:
+        raise UserError(f"the main cluster's share of the sets lies above 1/{k} and up to 1, not at {home_share}")
+    weights = _prior(prior, k)
+    with np.errstate(divide="ignore"):
+        score = np.tile(np.log(weights), (n, 1))
+        for r, row in enumerate(joined):
+            kept = (joined[:r] == row).all(axis=2).any(axis=0) | ~row.any(axis=1)  # (n,)
+            others = row.sum(axis=1, keepdims=True) - row
+            likelihood = home_share * row + (1 - home_share) / (k - 1) * others
+            score += np.where(kept[:, None], 0.0, np.log(likelihood))
+    total = logsumexp(score, axis=1, keepdims=True)
+    if lost := np.flatnonzero(~np.isfinite(total)).tolist():
+        raise UserError(
+            f"no cluster is possible for client {lost[0]} ({len(lost)} in all): either the prior gives all that its "
+            "sets have in common size 0, or its cluster changed between the sets: pass a home_share below 1"
+        )
+    return np.asarray(np.exp(score - total))
+
+
+def estimated_sizes(sets: NDArray[Any], false_rate: float) -> NDArray[np.float64]:
+    """Sets (n, k) of one round -> (k,) float64 estimates of the true clusters' sizes, in clients.
+
+    (|G_j| - p_c n) / (1 - p_c), since the mingled cluster G_j has all true members and a share p_c of all others; but
+    at least 1, as a cluster that somebody names may be that client's. Noise: about sqrt(n p_c / (1 - p_c)).
+    false_rate: p_c, `IdentityLaw.p_correct`, from what the server itself has published; in [0, 1).
+    """
+    joined = _sets(np.asarray(sets)[None])[0]
+    if not 0 <= false_rate < 1:
+        raise UserError(f"a false rate lies in [0, 1), not at {false_rate}: at 1 sets are the same for all clients")
+    sizes = (joined.sum(axis=0) - false_rate * len(joined)) / (1 - false_rate)
+    return np.asarray(np.maximum(sizes, 1.0))
+
+
+def identity_accuracy(posterior: NDArray[Any], truth: NDArray[Any], prior: NDArray[Any] | None = None) -> Result:
+    """Share of the clients whose true cluster (n,) has the largest posterior; ties are shared.
+
+    Chance is the same guess without any set: the largest cluster of the prior, 1/k for all where there is none. What
+    remains above it is the leak.
+    """
+    posterior, truth = real_rows("posterior", posterior), np.asarray(truth)
+    n, k = posterior.shape
+    if truth.shape != (n,) or truth.dtype.kind not in "iu" or truth.min() < 0 or truth.max() >= k:
+        raise UserError(f"truth must name one of {k} clusters for each of {n} clients")
+    blind = _hits(np.tile(_prior(prior, k), (n, 1)), truth)
+    sd = math.sqrt(float((blind * (1 - blind)).sum())) / n
+    return Result(
+        "true cluster guessed (share)", float(_hits(posterior, truth).mean()), float(blind.mean()), 1.0, n, sd
+    )
+
+
+def claimed_accuracy(posterior: NDArray[Any]) -> float:
+    """How often the attacker itself expects to be right, without the truth: the mean of its largest probabilities.
+
+    Equals `identity_accuracy` up to sampling where the prior is the truth's.
+    """
+    return float(real_rows("posterior", posterior).max(axis=1).mean())
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What `identity_accuracy` gives on average over the clients' coins, their true clusters given.
+
+    accuracy: the mean.  sd: standard deviation of one client's score.  drawn_sd: the same for an attacker who breaks
+    ties by a coin instead of sharing them.
+    """
+
+    accuracy: float
+    sd: float
+    drawn_sd: float
+
+    def standard_error(self, clients: int) -> float:
+        """Standard deviation of an accuracy measured over so many clients whose sets are independent."""
+        return self.sd / math.sqrt(clients)
+
+    def errors_off(self, measured: Result) -> float:
+        """How many standard errors the measured accuracy lies above the expected one; within +-3 they agree."""
+        gap = measured.value - self.accuracy
+        if self.sd == 0:
+            return 0.0 if abs(gap) < _TIE else math.copysign(math.inf, gap)
+        return gap / self.standard_error(measured.n)
+
+
+def expected_accuracy(
+    sets: IdentityLaw | Sequence[IdentityLaw], prior: NDArray[Any] | None = None, shares: NDArray[Any] | None = None
+) -> Expected:
+    """The closed form of `identity_accuracy` after independent sets of these laws (one law: one set).
+
+    prior: what the attacker believes, (k,) as for `cluster_posterior`.  shares: (k,) what is true; the prior, or
+    all clusters equally large, if not given. (An estimated prior depends a little on the sets that it was estimated
+    from: by one client in n, which this leaves out.)
+
+    The false clusters in all sets are a uniformly random choice of I others (`common_false`). With b other clusters
+    above the true one in the prior and e beside it, the guess is right by 1 / (1 + s) if none of the b and s of the e
+    are among them: C(e, s) C(k-1-b-e, I-s) / C(k-1, I).
+    """
+    laws = [sets] if isinstance(sets, IdentityLaw) else list(sets)
+    common = common_false(laws)
+    k = len(common)
+    believed = _prior(prior, k)
+    true = believed if shares is None else _prior(shares, k)
+
+    @cache
+    def right(above: int, beside: int) -> tuple[float, float]:
+        """Means of a client's score and of its square."""
+        rest = k - 1 - above - beside
+        chances = [
+            math.fsum(
+                float(common[i]) * (math.comb(beside, s) * math.comb(rest, i - s) / math.comb(k - 1, i))
+                for i in range(s, s + rest + 1)
+            )
+            for s in range(beside + 1)
+        ]
+        score = [1 / (1 + s) for s in range(beside + 1)]
+        return float(np.dot(chances, score)), float(np.dot(chances, np.square(score)))
+
+    ranks = [(int((believed > mine).sum()), int((believed == mine).sum()) - 1) for mine in believed]
+    first, second = np.array([right(*rank) for rank in ranks]).T
+    sd, drawn_sd = (math.sqrt(max(float(true @ (square - first**2)), 0.0)) for square in (second, first))
+    return Expected(float(true @ first), sd, drawn_sd)
+
+
+def common_false(laws: Sequence[IdentityLaw]) -> NDArray[np.float64]:
+    """(k,): entry i is the probability that i false clusters are in all of these independent sets of one client.
+
+    With i left, a set of f false clusters keeps hypergeometrically many of them, as its choice of f is uniform.
+    """
+    if len({law.clusters for law in laws}) != 1:
+        raise UserError("an intersection needs at least one set, and sets among equally many clusters")
+    others = laws[0].clusters - 1
+    left: NDArray[np.float64] = laws[0].sizes
+    counts = np.arange(others + 1)
+    for law in laws[1:]:
+        keeps = sum(
+            weight * hypergeom.pmf(counts[None, :], others, counts[:, None], f)  # (from i, to i')
+            for f, weight in enumerate(law.sizes)
+            if weight > 0
+        )
+        left = np.asarray(left @ keeps)
+    return left
+
+
+def _hits(posterior: NDArray[np.float64], truth: NDArray[Any]) -> NDArray[np.float64]:
+    """(n,) score of each client: 1 over the number of its most likely clusters if the true one is among them."""
+    top = posterior >= posterior.max(axis=1, keepdims=True) * (1 - _TIE)
+    return np.asarray(top[np.arange(len(truth)), truth] / top.sum(axis=1))
+
+
+def _sets(sets: NDArray[Any]) -> NDArray[np.bool_]:
+    array = np.asarray(sets)
+    if array.ndim != 3 or 0 in array.shape or array.shape[2] < 2 or not np.isin(array, (0, 1)).all():
+        raise UserError(
+            f"identity sets must be 0 and 1 for each client and cluster, at least 2 clusters; not {array.shape[-2:]} "
+            f"{array.dtype}"
+        )
+    if absent := np.flatnonzero(~array.any(axis=(0, 2))).tolist():
+        raise UserError(f"client {absent[0]} ({len(absent)} in all) has no identity set: leave it out")
+    return array.astype(bool)
+
+
+def _prior(prior: NDArray[Any] | None, k: int) -> NDArray[np.float64]:
+    """(k,) shares that sum to 1."""
+    if prior is None:
+        return np.full(k, 1 / k)
+    weights = np.asarray(prior, dtype=np.float64)
+    if weights.shape != (k,) or not np.isfinite(weights).all() or (weights < 0).any() or weights.sum() <= 0:
+        raise UserError(f"sizes or shares of {k} clusters are {k} finite numbers of at least 0, not all 0: {prior!r}")
+    return np.asarray(weights / weights.sum())

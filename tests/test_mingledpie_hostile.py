@@ -1,0 +1,354 @@
+"""Messages that a party of MingledPie can't accept are refused with a reason, and the round goes on without them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from federation import Pulled, Rig, misbehaving, on_the_wire, to
+from mingledpie_parts import (
+    EVERYBODY,
+    GROUPS,
+    TARGETS,
+    change,
+    cluster_means,
+    held,
+    key_of,
+    near,
+    parts_of,
+    pies,
+    seeded_secrets,
+    signed,
+    trained,
+    with_part,
+)
+
+from coterie.crypto import ckks, rounded
+from coterie.crypto.residues import Residues
+from coterie.protocol import codec
+from coterie.protocol.bundle import bundle
+from coterie.protocol.effects import Fit
+from coterie.protocol.messages import Message
+from coterie.protocols.key_centre import Join
+from coterie.systems.mingledpie.messages import HUB, Train, Update
+
+FEW = slice(0, 12, 2)
+SIX = EVERYBODY[:6]
+
+
+def six(**options: Any) -> Rig:
+    """Two clients a group."""
+    return pies(
+        TARGETS[FEW], starts=near(), effects=lambda t: Pulled(t, noise=0.02), **{"max_condition": 1e6, **options}
+    )
+
+
+def flipped(data: bytes, at: int = -1) -> bytes:
+    changed = bytearray(data)
+    changed[at] ^= 1
+    return bytes(changed)
+
+
+def kept_models(run: Rig, before: np.ndarray) -> list[bool]:
+    """Which clients have the models that they had before."""
+    return [held(run, name).tobytes() == before.tobytes() for name in run.setting.clients]
+
+
+# -- updates -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bad:
+    """What a client sends instead, properly signed or not, and what the server says to it."""
+
+    name: str
+    make: Callable[[Any, Update], Update]
+    why: str
+    mode: str = "paper"
+    hardening: str = "products"
+
+
+def naming(*identities: int) -> Callable[[Any, Update], Update]:
+    return lambda p, u: signed(p, change(u, identities=np.array(identities, np.int64)))
+
+
+def encrypted(count: int, value: float = 0.5) -> Callable[[Any], bytes]:
+    return lambda p: key_of(p).encrypt(np.full(count, value)).to_bytes()
+
+
+def first(cipher: Callable[[Any], bytes], index: int = 0) -> Callable[[Any, Update], Update]:
+    return lambda p, u: with_part(p, u, index, cipher(p))
+
+
+def own_part(change: Callable[[Any, Any], Any]) -> Callable[[Any, Update], Update]:
+    """The client's own first ciphertext, changed by ``change(party, ciphertext)``."""
+
+    def make(p: Any, u: Update) -> Update:
+        return with_part(p, u, 0, change(p, key_of(p).public.from_bytes(parts_of(p, u)[0])).to_bytes())
+
+    return make
+
+
+OTHER: dict[Any, Any] = {}
+
+
+def other_key(p: Any, name: str = "") -> Any:
+    """A key of these parameters (or of others) that nobody in the federation has."""
+    module = rounded if key_of(p).emulated else ckks
+    at = module.SCHEME, name or key_of(p).parameters.name
+    if at not in OTHER:
+        OTHER[at] = module.keygen(at[1])
+    return OTHER[at]
+
+
+def under_another_key(name: str = "") -> Callable[[Any, Update], Update]:
+    return first(lambda p: other_key(p, name).encrypt(np.zeros(p.form.lengths[0])).to_bytes())
+
+
+BAD = [
+    Bad("signature flipped", lambda p, u: change(u, signature=flipped(u.signature)), "signature"),
+    Bad("signature of nobody", lambda p, u: change(u, signature=bytes(64)), "signature"),
+    Bad("signature too short", lambda p, u: change(u, signature=u.signature[:63]), "signature"),
+    Bad("other identities, unsigned", lambda p, u: change(u, identities=np.array([0, 1, 2])), "signature"),
+    Bad("another ciphertext, unsigned", lambda p, u: change(u, ciphers=flipped(u.ciphers)), "signature"),
+    Bad("an earlier round", lambda p, u: signed(p, change(u, round=1)), "an update of round 1"),
+    Bad("a later round", lambda p, u: signed(p, change(u, round=3)), "an update of round 3"),
+    Bad("stale models", lambda p, u: signed(p, change(u, basis=0)), "to the models of round 0; this is round 2"),
+    Bad("models of the future", lambda p, u: signed(p, change(u, basis=7)), "to the models of round 7"),
+    Bad("one cluster only", naming(0), "names 1 clusters; the threshold asks for 2"),
+    Bad("no cluster", naming(), "names 0 clusters; the threshold asks for 2"),
+    Bad("an unknown cluster", naming(0, 3), "[0, 3] is no ascending list of clusters 0 to 2"),
+    Bad("a negative cluster", naming(-1, 0), "[-1, 0] is no ascending list"),
+    Bad("a cluster twice", naming(0, 0, 1), "[0, 0, 1] is no ascending list"),
+    Bad("clusters out of order", naming(1, 0), "[1, 0] is no ascending list"),
+    Bad("identities in hardened mode", naming(0, 1), "names clusters [0, 1], where clients name none", "hardened"),
+    Bad("another key", under_another_key(), "key"),
+    Bad("other parameters", under_another_key("ckks-8192-mul"), "key"),
+    Bad("other parameters, hardened", under_another_key("ckks-4096-add"), "key", "hardened"),
+    Bad("one number too few", first(encrypted(22)), "22 values where 23 were expected"),
+    Bad("one number too many", first(encrypted(24)), "24 values where 23 were expected"),
+    Bad("many numbers", first(encrypted(9000)), "9000 values where 23 were expected"),
+    Bad("a sum of two", own_part(lambda p, c: c + c), "2 terms where 1 were expected"),
+    Bad("weighted", own_part(lambda p, c: c.scale(5)), "5 terms where 1 were expected"),
+    Bad("truncated", first(lambda p: encrypted(23)(p)[:-1]), "bytes"),
+    Bad("empty", first(lambda p: b""), "bytes"),
+    Bad("zeros", first(lambda p: bytes(len(encrypted(23)(p)))), "no ciphertext vector"),
+    Bad("no bundle", lambda p, u: signed(p, change(u, ciphers=b"")), "are no bundle of 1"),
+    Bad("an empty bundle", lambda p, u: signed(p, change(u, ciphers=bundle([]))), "bundle"),
+    Bad(
+        "one more ciphertext", lambda p, u: signed(p, change(u, ciphers=bundle([*parts_of(p, u)] * 2))), "a bundle of 2"
+    ),
+    Bad(
+        "a scalar is missing",
+        lambda p, u: signed(p, change(u, ciphers=bundle(parts_of(p, u)[:-1]))),
+        "4 parts were expected",
+        "hardened",
+    ),
+    Bad(
+        "a vector for a scalar",
+        first(lambda p: key_of(p).encrypt(np.ones(1)).to_bytes(), index=2),
+        "ciphertext 2 is a vector at level 1, not a scalar at level 1",
+        "hardened",
+    ),
+    Bad(
+        "a scalar with room for more",
+        first(lambda p: key_of(p).encrypt_scalar(2.0, 2).to_bytes(), index=1),
+        "2 terms where 1 were expected",
+        "hardened",
+    ),
+    Bad(
+        "no level left",
+        own_part(lambda p, c: c.times(key_of(p).encrypt_scalar(1.0))),
+        "ciphertext 0 is a vector at level 0, not a vector at level 1",
+        "hardened",
+    ),
+    Bad("a block too few", first(encrypted(2 * 21)), "42 values where 63 were expected", "hardened", "uploads"),
+]  # fmt: skip
+REAL = ("another key", "other parameters", "one number too few", "a sum of two", "truncated", "no level left")
+CASES = [(bad, True) for bad in BAD] + [(bad, False) for bad in BAD if bad.name in REAL]
+
+
+@pytest.mark.parametrize(("bad", "emulated"), CASES, ids=[f"{bad.name}{'' if e else ', real'}" for bad, e in CASES])
+def test_a_bad_update_is_refused_and_the_others_go_on(bad: Bad, emulated: bool) -> None:
+    run = six(mode=bad.mode, hardening=bad.hardening, emulated=emulated)
+    run.round(1)
+    misbehaving(run.party("client/0"), Train, lambda party, request, update: bad.make(party, update))
+    note = run.round(2)
+    ((reason, count),) = run.refused.items()
+    assert reason.startswith("server/Update:")
+    assert bad.why in reason
+    assert count == 1
+    assert note["participants"] == 5
+    assert note["membership"][0] == []
+    assert len({held(run, name).tobytes() for name in SIX}) == 1  # it hears of the round's sums like everybody
+
+
+def test_what_was_refused_is_not_in_the_sums() -> None:
+    """In no slot: in exact mode the models are the means of the others, also where only the last part was wrong."""
+    run = six(mode="hardened", shared_layers="bias")
+    misbehaving(
+        run.party("client/1"), Train, lambda p, r, u: with_part(p, u, 4, key_of(p).encrypt(np.ones(2)).to_bytes())
+    )
+    run.round(1)
+    assert run.refusals("server", "Update") == 1
+    assert run.party("client/0").state.why == ""
+    others = np.delete(TARGETS[FEW], 1, axis=0)
+    expected = cluster_means(trained(near(), others, [0, 1, 1, 2, 2]), [0, 1, 1, 2, 2], near())[:, :17]
+    assert np.abs(held(run)[:, :17] - expected).max() < 0.1  # the noise of training
+    assert np.abs(held(run)[:, 17:] - others[:, 17:].mean(axis=0)).max() < 0.1
+
+
+def test_who_comes_first_with_another_form_does_not_shut_the_others_out() -> None:
+    """Sums take vectors of one form, and it isn't the first that decides which."""
+    run = six(mode="hardened", shared_layers="bias")
+
+    def a_level_lower(p: Any, r: Any, u: Update) -> Update:
+        shared = key_of(p).public.from_bytes(parts_of(p, u)[4])
+        return with_part(p, u, 4, shared.times(key_of(p).encrypt_scalar(1.0)).to_bytes())
+
+    misbehaving(run.party("client/0"), Train, a_level_lower)
+    assert run.round(1)["participants"] == 5
+    assert run.refusals("server", "Update") == 1
+
+
+def test_an_update_of_an_earlier_round_is_refused_even_in_new_bytes() -> None:
+    run = six()
+    kept: list[Update] = []
+
+    def replay(party: object, request: Train, update: Update) -> Update:
+        kept.append(update)
+        return kept[0]
+
+    misbehaving(run.party("client/2"), Train, replay)
+    assert run.round(1)["participants"] == 6
+    assert run.round(2)["participants"] == 5
+    assert "an update of round 1" in next(iter(run.refused))
+
+
+def test_somebody_elses_update_is_refused() -> None:
+    """Signed by client/3, sent by client/2: the key that is looked up is the sender's."""
+    run = six()
+    theirs: list[Update] = []
+    misbehaving(run.party("client/3"), Train, lambda p, r, u: theirs.append(u) or u)
+    run.round(1)
+    run.round(2)
+    stolen = on_the_wire(run.transport, Update, lambda m: m, src="client/3")
+    misbehaving(run.party("client/4"), Train, lambda p, r, u: (stolen or theirs)[-1])
+    assert run.round(3)["participants"] == 5
+    assert run.refusals("server", "Update") == 1
+    assert "signature" in next(iter(run.refused))
+
+
+def test_a_frame_that_is_replayed_on_the_wire_is_refused_by_its_number() -> None:
+    run = six()
+    frames: list[bytes] = []
+
+    def keep(message: Update) -> bytes:
+        frames.append(codec.encode(message))
+        return frames[0]
+
+    on_the_wire(run.transport, Update, keep, src="client/2")
+    assert run.round(1)["participants"] == 6
+    assert run.round(2)["participants"] == 5
+    assert dict(run.refused) == {"server/Update: its number was used before": 1}
+
+
+def test_two_updates_in_one_round_count_once() -> None:
+    run = six()
+    misbehaving(run.party("client/2"), Train, lambda p, request, update: to(HUB, update, update))
+    note = run.round(1)
+    assert note["participants"] == 6
+    assert run.party("client/0").state.why == ""
+
+
+RAW = [
+    ("truncated", lambda m: codec.encode(m)[:-3]),
+    ("trailing bytes", lambda m: codec.encode(m) + b"\0"),
+    ("nothing", lambda m: b""),
+    ("another type", lambda m: codec.encode(Join())),
+    ("noise", lambda m: bytes(range(256))),
+    ("a pickle", lambda m: b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00\x8c\x02os\x94."),
+    ("nested", lambda m: msgspec.msgpack.encode(["Update", [1] * 5])),
+]
+
+
+@pytest.mark.parametrize(("name", "make"), RAW, ids=[name for name, _ in RAW])
+def test_bytes_that_are_no_update_are_refused(name: str, make: Callable[[Message], bytes]) -> None:
+    run = six()
+    on_the_wire(run.transport, Update, make, src="client/5")
+    assert run.round(1)["participants"] == 5
+    assert run.refusals("server", "Update") == 1
+
+
+@pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
+@seeded_secrets()
+def test_a_damaged_ciphertext_under_a_good_signature_is_told_by_those_who_open_the_sums(emulated: bool) -> None:
+    """A client signs noise: well-formed, under the right key, and opening to nothing that models are. Everybody keeps
+    its models and says why; the next round goes on without it, and nobody is left behind.
+    """
+    run = six(emulated=emulated)
+    run.round(1)
+    before = held(run)
+    honest = dict(run.party("client/0").handlers)
+
+    def noise(p: Any, r: Any, u: Update) -> Update:
+        key = key_of(p).public
+        vector = key.from_bytes(parts_of(p, u)[0])
+        if emulated:
+            garbled = rounded.CipherVector(key, vector.tally, vector.values + (1 << 61))
+        else:
+            random: Residues = np.random.default_rng(0).integers(0, 1 << 40, vector.polynomials.shape, np.uint64)
+            garbled = ckks.CipherVector(key, vector.tally, random)
+        return with_part(p, u, 0, garbled.to_bytes())
+
+    misbehaving(run.party("client/0"), Train, noise)
+    note = run.round(2)
+    assert note["participants"] == 6
+    assert note["rebuilt"] == {"by": 0, "refused_by": 6}
+    assert dict(run.refused) == {}
+    assert kept_models(run, before) == [True] * 6
+    assert "damaged or forged, so all models were kept" in run.party("client/3").state.why
+    type(run.party("client/0")).handlers = honest
+    note = run.round(3)
+    assert note["behind"] == []
+    assert note["rebuilt"]["by"] == 6
+    assert kept_models(run, before) == [False] * 6
+
+
+# -- weights that are none ---------------------------------------------------------------------------------------------
+
+
+class Breaking(Pulled):
+    """client/1's training ends in this value."""
+
+    value = float("nan")
+
+    def one(self, party: str, effect: Any) -> Any:
+        result = super().one(party, effect)
+        if isinstance(effect, Fit) and party == "client/1":
+            result.weights[7] = self.value
+        return result
+
+
+@pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 65.0, -1e30])
+def test_a_client_encrypts_no_weights_that_are_not_finite_or_too_large(value: float, emulated: bool) -> None:
+    """It sends nothing: nobody else could see them. It is told, and the round goes on."""
+    broken = type("Broken", (Breaking,), {"value": value})
+    run = pies(TARGETS[FEW], starts=near(), effects=broken, emulated=emulated, max_condition=1e6)
+    note = run.round(1)
+    assert note["participants"] == 5
+    ((reason, _),) = run.refused.items()
+    assert reason.startswith("client/Train: value ")
+    assert "at index 7" in reason
+    assert run.party("client/1").state.trained == 0
+    assert run.party("client/1").secret.sets == {}  # a handler is a transaction
+    assert len({held(run, name).tobytes() for name in SIX}) == 1
+
+
+def test_groups_are_what_these_tests_take_them_for() -> None:
+    assert GROUPS[FEW] == [0, 0, 1, 1, 2, 2]

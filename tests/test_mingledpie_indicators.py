@@ -1,0 +1,243 @@
+"""Encrypted indicators that are not one-hot: what one does to everybody, what the others notice, and what they can't.
+
+The server sees ciphertexts. Clients see what all indicators sum up to, and refuse what one-hot ones can't have given;
+who it was, nobody can tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from federation import Rig, misbehaving, planted
+from mingledpie_parts import (
+    EVERYBODY,
+    FORMS,
+    GROUPS,
+    TARGETS,
+    change,
+    cluster_means,
+    held,
+    joined_sets,
+    joining,
+    mingled_sums,
+    near,
+    pies,
+    signed,
+    solved,
+    trained,
+    with_indicator,
+)
+
+from coterie.aggregation import mingled
+from coterie.systems.mingledpie.messages import Train, Update
+
+THETA = trained(near(), TARGETS, GROUPS)
+MEANS = cluster_means(THETA, GROUPS, near())
+N = len(GROUPS)
+
+
+def lying(run: Rig, name: str, sigma: Sequence[float], identities: Sequence[int] | None = None) -> None:
+    """From now on this client's indicator is sigma, and its set what is said."""
+
+    def make(party: Any, request: Train, update: Update) -> Update:
+        if identities is not None:
+            update = signed(party, change(update, identities=np.array(identities, np.int64)))
+        return with_indicator(party, update, sigma)
+
+    misbehaving(run.party(name), Train, make)
+
+
+def blind(patch: pytest.MonkeyPatch) -> None:
+    """Clients that look at nothing: the coefficients are taken as they come."""
+    patch.setattr(mingled, "implausible", lambda *_: "")
+    patch.setattr(mingled, "round_counts", lambda x, *_: np.rint(x).astype(np.int64))
+
+
+def off(run: Rig) -> np.ndarray:
+    """(k,): how far each rebuilt model is from the mean of its cluster."""
+    return np.abs(held(run) - MEANS).max(axis=1)
+
+
+# -- detected ----------------------------------------------------------------------------------------------------------
+
+WRONG = {
+    "nothing": (0, 0, 0),
+    "two hot": (1, 1, 0),
+    "all hot": (1, 1, 1),
+    "half": (0.5, 0.5, 0),
+    "a tenth more": (1.1, 0, 0),
+    "negative": (-1, 0, 0),
+    "large": (5, 0, 0),
+    "very large": (20, -10, -9),
+    "many": (-3, 5, -2),
+    "fractional and shifted": (1.5, -0.5, 0),
+}
+
+
+CASES = [(name, *form) for form in FORMS for name in WRONG if (name, form[1]) != ("very large", "uploads")]
+"""Times a model, the largest are more than the cipher holds: see the next test."""
+
+
+@pytest.mark.parametrize(("name", "mode", "hardening"), CASES)
+def test_the_others_notice_keep_their_models_and_say_why(name: str, mode: str, hardening: str) -> None:
+    """Also the liar itself, which opens what all open. Nothing is refused by name: nobody knows whose it was."""
+    run = pies(mode=mode, hardening=hardening)
+    lying(run, "client/0", WRONG[name])
+    note = run.round(1)
+    assert note["participants"] == N
+    assert note["rebuilt"] == {"by": 0, "refused_by": N}
+    assert dict(run.refused) == {}
+    for client in EVERYBODY:
+        assert held(run, client).tobytes() == near().tobytes()
+    why = run.party("client/5").state.why
+    assert why.endswith("so all models were kept")
+    reasons = (
+        "no whole number",
+        "by their indicators",
+        "by the diagonal",
+        "below 0",
+        "are truly in",
+        "no sum of 12 values",
+    )
+    assert any(reason in why for reason in reasons)
+    assert run.system.observe(run.federation)["why_kept"] == [why]
+
+
+def test_a_lie_that_only_the_threshold_gives_away() -> None:
+    """(1, 1, -1) in all three sets: rows, diagonal and total are as they must be. But of cluster 2, whose four clients
+    are in two sets each, three would be in five.
+    """
+    run = pies(max_condition=1e6)
+    joining(run, [[0, 1, 2], *[[g, (g + 1) % 3] for g in GROUPS[1:8]], [0, 2], [0, 2], [1, 2], [1, 2]])
+    lying(run, "client/0", (1, 1, -1), identities=(0, 1, 2))
+    assert run.round(1)["rebuilt"] == {"by": 0, "refused_by": N}
+    why = "the 3 clients of cluster 2 are in 5 sets in all, not in 2 each, so all models were kept"
+    assert run.party("client/1").state.why == why
+
+
+def test_what_the_cipher_has_no_room_for_can_not_be_encrypted() -> None:
+    run = pies(mode="hardened", hardening="uploads")
+    lying(run, "client/0", WRONG["very large"])
+    note = run.round(1)
+    assert note["participants"] == N - 1
+    assert next(iter(run.refused)).startswith("client/Train: value ")
+
+
+@pytest.mark.parametrize(("mode", "hardening"), FORMS)
+def test_after_a_refused_round_the_next_one_is_as_ever(mode: str, hardening: str) -> None:
+    run = pies(mode=mode, hardening=hardening)
+    honest = run.party("client/0").handlers
+    lying(run, "client/0", (0.5, 0.5, 0))
+    run.round(1)
+    type(run.party("client/0")).handlers = honest
+    note = run.round(2)
+    assert note["rebuilt"] == {"by": N, "refused_by": 0}
+    assert note["behind"] == []
+    assert off(run).max() < (1.0 if mode == "paper" else 1e-5)
+
+
+# -- what it would do --------------------------------------------------------------------------------------------------
+
+
+def test_without_looking_one_client_shrinks_everybodys_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An indicator of 40 counts one client as forty: its cluster's model shrinks, and drags the others along."""
+    honest = pies()
+    honest.round(1)
+    blind(monkeypatch)
+    run = pies()
+    lying(run, "client/0", (40, 0, 0))
+    assert run.round(1)["rebuilt"]["by"] == N
+    assert np.abs(held(run)[0]).max() < 0.5 * np.abs(MEANS[0]).max()
+    assert (off(run)[1:] > 3 * off(honest)[1:]).any()
+
+
+@pytest.mark.parametrize("hardening", ["uploads", "products"])
+def test_without_looking_one_client_counts_several_times_in_exact_mode(
+    hardening: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blind(monkeypatch)
+    run = pies(mode="hardened", hardening=hardening)
+    lying(run, "client/0", (4, 0, 0))
+    assert run.round(1)["rebuilt"]["by"] == N
+    assert np.abs(held(run)[0] - (THETA[:4].sum(axis=0) + 3 * THETA[0]) / 7).max() < 1e-5
+    assert off(run)[1:].max() < 1e-5
+
+
+# -- what slips through ------------------------------------------------------------------------------------------------
+
+
+def test_the_one_hot_of_a_wrong_cluster_is_an_honest_clients_and_goes_through() -> None:
+    """Nobody can tell it from a client whose data are nearest to that model: it is one member more, of any weights."""
+    run = pies(max_condition=1e6)
+    lying(run, "client/0", (0, 1, 0), identities=(0, 1))
+    note = run.round(1)
+    assert note["rebuilt"] == {"by": N, "refused_by": 0}
+    assert run.party("client/1").state.why == ""
+
+    exact = pies(mode="hardened")
+    lying(exact, "client/0", (0, 1, 0))
+    exact.round(1)
+    mixed = (THETA[0] + THETA[4:8].sum(axis=0)) / 5
+    assert np.abs(held(exact)[1] - mixed).max() < 1e-5  # a fifth of the way to the other group
+    assert np.abs(held(exact)[0] - THETA[1:4].mean(axis=0)).max() < 1e-5
+    assert np.abs(held(exact)[2] - MEANS[2]).max() < 1e-5
+
+
+def test_in_mingled_form_the_wrong_cluster_must_be_one_that_it_has_joined() -> None:
+    """Otherwise it is a member of a cluster whose mingled cluster has one less."""
+    run = pies(max_condition=1e6)
+    lying(run, "client/0", (0, 0, 1), identities=(0, 1))
+    assert run.round(1)["rebuilt"]["by"] == 0
+    assert "11 clients by the diagonal, but 12 took part" in run.party("client/1").state.why
+
+
+@pytest.mark.parametrize("hardening", ["uploads", "products"])
+def test_two_counts_that_are_shifted_consistently_slip_through(hardening: str) -> None:
+    """(2, -1, 0): twice in one cluster, and away from another. All counts are such as one-hot indicators give, and both
+    models are wrong: the first has its weights twice, the second without them, divided by one less.
+    """
+    run = pies(mode="hardened", hardening=hardening)
+    lying(run, "client/0", (2, -1, 0))
+    note = run.round(1)
+    assert note["rebuilt"] == {"by": N, "refused_by": 0}
+    assert run.party("client/1").state.why == ""
+    assert np.abs(held(run)[0] - (THETA[:4].sum(axis=0) + THETA[0]) / 5).max() < 1e-5
+    assert np.abs(held(run)[1] - (THETA[4:8].sum(axis=0) - THETA[0]) / 3).max() < 1e-5
+    assert off(run)[1] > 1
+    assert off(run)[2] < 1e-5
+
+
+def test_the_same_shift_in_mingled_form_spoils_more_than_the_two() -> None:
+    """What is solved is another system: the third model is off, too, though members are equal and a round is exact."""
+    targets = planted(GROUPS, 20, apart=3.0, within=0.0)
+    run = pies(targets)
+    lying(run, "client/0", (2, -1, 0), identities=(0, 1, 2))
+    note = run.round(1)
+    assert note["rebuilt"] == {"by": N, "refused_by": 0}
+    assert run.party("client/1").state.why == ""
+    sums, h = mingled_sums(targets, GROUPS, joined_sets(note))
+    assert np.abs(held(run) - solved(sums, h + np.array([1, -1, 0]), near())).max() < 1e-4
+    assert np.abs(held(run)[2] - targets[8]).max() > 0.1
+
+
+def test_two_that_lie_together_slip_through_with_fractions() -> None:
+    """Their indicators sum up to those of two honest clients."""
+    run = pies(mode="hardened", hardening="uploads")
+    lying(run, "client/0", (0.25, 1.5, -0.75))
+    lying(run, "client/4", (0.75, -0.5, 0.75))
+    assert run.round(1)["rebuilt"]["by"] == N
+    assert off(run).min() > 0.5
+
+
+def test_a_poisoned_model_under_an_honest_indicator_is_beyond_what_encryption_can_show() -> None:
+    """Within the room of the cipher anybody may send anything: a model of -50s joins its cluster like any other."""
+    targets = TARGETS.copy()
+    targets[0] = -50.0
+    starts = near()
+    starts[0] = -5.0
+    run = pies(targets, starts=starts, mode="hardened")
+    assert run.round(1)["rebuilt"] == {"by": N, "refused_by": 0}
+    assert run.models()[0].max() < -10

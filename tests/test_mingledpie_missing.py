@@ -1,0 +1,385 @@
+"""Who is away, late, new or behind: rounds complete with who is there, and nobody trains models that others left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from federation import Pulled, Rig, Steady, misbehaving, on_the_wire, planted
+from mingledpie_parts import (
+    EVERYBODY,
+    FORMS,
+    GROUPS,
+    TARGETS,
+    change,
+    choices,
+    chosen,
+    cluster_means,
+    held,
+    joined_sets,
+    joining,
+    mingled_sums,
+    near,
+    pies,
+    signed,
+    solved,
+    trained,
+    with_indicator,
+)
+
+from coterie.protocol.messages import Message
+from coterie.protocol.party import Cost
+from coterie.systems.mingledpie.messages import Mingled, Noted, Parameters, Received, Train, Update
+
+N = len(GROUPS)
+FEW = slice(0, 12, 2)
+SIX = EVERYBODY[:6]
+
+
+def six(**options: Any) -> Rig:
+    """Two clients a group, in exact mode where nothing else is said: every round gives new models."""
+    given = {"mode": "hardened", "hardening": "uploads", "effects": lambda t: Pulled(t, noise=0.02), **options}
+    return pies(TARGETS[FEW], starts=near(), **given)
+
+
+def alike(run: Rig, *but: str) -> bool:
+    """Whether all clients (but some) hold the same models."""
+    return len({held(run, name).tobytes() for name in run.setting.clients if name not in but}) == 1
+
+
+# -- lost messages -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["paper", "hardened"])
+@pytest.mark.parametrize(
+    ("kind", "there", "next_round"),
+    [
+        (Train, False, True),  # not asked
+        (Update, False, True),  # its work is lost
+        (Mingled, True, True),  # it gets the sums in the next round, before it trains
+        (Received, True, True),  # it has them, and says so again
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else str(value),
+)
+def test_a_lost_message_leaves_one_out_of_one_round_at_most(
+    kind: type[Message], there: bool, next_round: bool, mode: str
+) -> None:
+    run = six(mode=mode, max_condition=1e6)
+    run.round(1)
+    end = {"dst": "client/1"} if kind in (Train, Mingled) else {"src": "client/1"}
+    on_the_wire(run.transport, kind, lambda m: None, rounds=[2], **end)
+    note = run.round(2)
+    assert run.transport.meter.lost
+    assert note["participants"] == (6 if there else 5)
+    assert alike(run, *(["client/1"] if kind is Mingled else []))
+    run.transport.intercept = None
+    note = run.round(3)
+    assert note["behind"] == []
+    assert (note["participants"] == 6) == next_round
+    assert dict(run.refused) == {}
+    assert alike(run)
+
+
+@pytest.mark.parametrize("kind", [Parameters, Noted])
+def test_lost_parameters_are_sent_again(kind: type[Message]) -> None:
+    """Without them it isn't asked; a lost answer means that it gets them twice."""
+    run = six(mode="paper", p_changes="2:0.25", max_condition=1e6)
+    run.round(1)
+    on_the_wire(run.transport, kind, lambda m: None, rounds=[2], **{"dst" if kind is Parameters else "src": "client/1"})
+    note = run.round(2)
+    assert (note["participants"], note["behind"]) == (5, ["client/1"])
+    run.transport.intercept = None
+    note = run.round(3)
+    assert (note["participants"], note["behind"]) == (6, [])
+    assert dict(run.refused) == {}
+    assert run.party("client/1").secret.drawn == 2
+
+
+# -- who is away -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fate", ["offline", "dropped"])
+@pytest.mark.parametrize(("mode", "hardening"), FORMS)
+def test_who_was_away_catches_up_with_the_last_sums_before_it_trains(mode: str, hardening: str, fate: str) -> None:
+    """It misses two rounds; in the third it is sent what everybody has, and trains from there."""
+    away = {("client/0", 2): fate, ("client/0", 3): fate}
+    run = six(mode=mode, hardening=hardening, links=Steady(away=away), max_condition=1e6, seed=2)
+    run.round(1)
+    old = held(run)
+    for r in (2, 3):
+        note = run.round(r)
+        assert note["participants"] == 5
+        assert note["membership"][0] == []
+        assert held(run, "client/0").tobytes() == old.tobytes()
+    others = held(run, "client/3")
+    trained_from: list[np.ndarray] = []
+    misbehaving(run.party("client/0"), Train, lambda p, r, u: trained_from.append(np.array(p.models())) or u)
+    note = run.round(4)
+    assert (note["participants"], note["behind"]) == (6, [])
+    assert trained_from[0].tobytes() == others.tobytes()
+    assert alike(run)
+    sums = [m.round for seen, m in run.view("client/0").messages(Mingled) if seen.round == 4]
+    assert sums == [3, 4]
+
+
+def test_who_is_not_asked_gets_the_sums_all_the_same() -> None:
+    """With a sample of the clients a round, everybody follows; nobody has to catch up."""
+    run = pies(participation=0.5, max_condition=1e6, effects=lambda t: Pulled(t, noise=0.02))
+    asked = []
+    for r in range(1, 7):
+        note = run.round(r)
+        assert (note["asked"], note["participants"], note["behind"]) == (6, 6, [])
+        assert sum(note["rebuilt"].values()) == N
+        assert alike(run)
+        asked.append(frozenset(seen.src for seen, _ in run.view("server").messages(Update, r)))
+    assert len(set(asked)) > 1
+    assert frozenset().union(*asked) == set(EVERYBODY)
+
+
+def test_a_slow_client_is_late_and_its_update_never_counts_in_a_later_round() -> None:
+    """It needs 15 s and a round waits 10 s: it is always behind, and what it sends comes too late for its round."""
+    run = six(links=Steady(slow={"client/0": 15.0}), deadline_s=10.0)
+    for r in range(1, 7):
+        note = run.round(r)
+        assert note["participants"] == 5
+        assert not [s for s, u in run.view("server").messages(Update, r) if s.src == "client/0" and u.round != r]
+    assert alike(run, "client/0")
+    assert "client/0" in note["behind"]
+
+
+class SlowToOpen(Steady):
+    """client/0 trains in time and needs long to open what it gets."""
+
+    def work_s(self, party: str, cost: Cost) -> float:
+        return 12.0 if party == "client/0" and not cost.samples and cost.crypto_s else 1.0
+
+
+def test_an_answer_that_comes_too_late_is_asked_for_again() -> None:
+    """It has the sums and the server doesn't know: it is sent them once more and says at once that it has them."""
+    run = six(links=SlowToOpen(), deadline_s=10.0)
+    for r in range(1, 5):
+        note = run.round(r)
+        assert (note["participants"], note["behind"]) == (6, [])
+        assert sum(note["rebuilt"].values()) == 5
+        assert "client/0" in run.transport.meter.late
+        assert run.party("client/0").state.round == r - 1
+
+
+@pytest.mark.parametrize(("there", "least"), [(0, 1), (0, 2), (1, 2), (3, 4)])
+def test_too_few_participants_skip_the_round(there: int, least: int) -> None:
+    links = Steady(away={(name, 1): "offline" for name in SIX[there:]})
+    run = six(links=links, min_participants=least)
+    note = run.round(1)
+    assert note["skipped"] == f"{there} updates, at least {least} are needed"
+    assert not note["clustered"]
+    assert not list(run.view("client/0").messages(Mingled))
+    assert held(run).tobytes() == near().tobytes()
+    note = run.round(2)
+    assert (note["participants"], note["rebuilt"]["by"]) == (6, 6)
+    ((_, train),) = run.view("client/0").messages(Train, 2)
+    assert train.basis == 0
+
+
+def test_one_participant_is_enough_where_the_settings_say_so() -> None:
+    links = Steady(away={(name, 1): "offline" for name in SIX[1:]})
+    run = six(links=links, min_participants=1, effects=Pulled)
+    note = run.round(1)
+    assert note["participants"] == 1
+    assert np.abs(held(run)[0] - TARGETS[0]).max() < 1e-5
+    assert run.party("client/0").state.kept == (1, 2)
+
+
+# -- who joins ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("mode", "hardening"), FORMS)
+def test_newcomers_join_every_few_rounds_with_everybodys_models(mode: str, hardening: str) -> None:
+    """6 founders, three more every second round: 6, 6, 9, 9, 12, 12."""
+    order = [0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11]
+    run = pies(
+        TARGETS[order],
+        starts=near(),
+        mode=mode,
+        hardening=hardening,
+        founders=6,
+        newcomers=3,
+        join_every=2,
+        max_condition=1e6,
+        seed=2,
+        effects=lambda t: Pulled(t, noise=0.02),
+    )
+    assert [run.party(name).state.models is None for name in EVERYBODY] == [False] * 6 + [True] * 6
+    for r, here in enumerate([6, 6, 9, 9, 12, 12], 1):
+        note = run.round(r)
+        assert (note["asked"], note["participants"], note["behind"]) == (here, here, [])
+        assert alike(run, *EVERYBODY[here:])
+        assert dict(run.refused) == {}
+        assert len(note["membership"]) == N
+        assert note["membership"][here:] == [[]] * (N - here)
+    assert run.models().shape == (N, 20)
+    assert chosen(run) == [GROUPS[i] for i in order]
+
+
+def test_who_has_not_joined_yet_sees_nothing_but_its_credentials() -> None:
+    run = six(founders=4, newcomers=1, join_every=2)
+    run.rounds(2)
+    assert run.view("client/5").kinds() == {"Join", "Credentials"}
+    assert (run.models()[5] == near()[0]).all()  # for whoever evaluates
+    run.rounds(3)
+
+
+def test_new_keys_and_newcomers_in_one_round() -> None:
+    """Parameters go to all; the newcomer has the same keys as everybody and catches up in the same round."""
+    run = six(mode="paper", founders=5, newcomers=1, join_every=2, p_changes="3:0.25", max_condition=1e6)
+    run.rounds(2)
+    note = run.round(3)
+    assert (note["participants"], note["behind"]) == (6, [])
+    assert len({run.party(name).state.keys for name in SIX}) == 1
+    assert alike(run)
+
+
+# -- stale models ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("mode", "hardening"), FORMS)
+def test_a_client_that_joins_with_a_stale_model_is_refused(mode: str, hardening: str) -> None:
+    """It says itself which models it trained: another basis than everybody's, or another round."""
+    run = six(mode=mode, hardening=hardening, max_condition=1e6)
+    run.round(1)
+    misbehaving(run.party("client/0"), Train, lambda p, request, u: signed(p, change(u, basis=0)))
+    note = run.round(2)
+    assert note["participants"] == 5
+    assert list(run.refused) == [
+        "server/Update: client/0: an update of round 2 to the models of round 0; this is round 2 and trains those of 1"
+    ]
+
+
+def test_what_the_last_sums_left_as_it_was_is_old_for_who_was_away_until_the_next_ones() -> None:
+    """A limit. Round 2 moves cluster 2 while client/0 is away; in round 3 nobody is in it, so the sums that client/0
+    catches up with say nothing of it. If its data are cluster 2's by then, it trains the model of round 1, once.
+    """
+    away = {("client/0", 2): "offline", ("client/0", 3): "offline"}
+    away |= {(name, 3): "offline" for name in ("client/4", "client/5")}
+    run = six(links=Steady(away=away), lr=0.5)
+    run.round(1)
+    old = held(run)[2]
+    for r in (2, 3):
+        run.round(r)
+    new = held(run, "client/1")[2]
+    assert run.party("client/1").state.kept == (2,)
+    run.transport.effects.targets["client/0"] = TARGETS[8]
+    trained_from: list[np.ndarray] = []
+    misbehaving(run.party("client/0"), Train, lambda p, r, u: trained_from.append(np.array(p.models())[2]) or u)
+    note = run.round(4)
+    assert note["participants"] == 6
+    assert chosen(run)[0] == 2
+    assert trained_from[0].tobytes() == old.tobytes() != new.tobytes()
+    assert alike(run)
+    run.round(5)
+    assert alike(run)
+
+
+def test_refused_sums_leave_nobody_behind_who_was_away() -> None:
+    """The same of all models: it takes part with those that it has, and the next sums put it right."""
+    run = six(links=Steady(away={("client/0", r): "offline" for r in (2, 3)}))
+    half_an_indicator(run, 3)
+    assert [note["rebuilt"]["by"] for note in run.rounds(3)] == [6, 5, 0]
+    note = run.round(4)
+    assert (note["participants"], note["behind"]) == (6, [])
+    assert note["rebuilt"]["by"] == 6
+    assert alike(run)
+
+
+def half_an_indicator(run: Rig, *rounds: int) -> None:
+    """What client/1 sends in these rounds, so that nobody can rebuild anything."""
+
+    def make(party: Any, request: Train, update: Update) -> Update:
+        return with_indicator(party, update, (0.5, 0, 0)) if request.round in rounds else update
+
+    misbehaving(run.party("client/1"), Train, make)
+
+
+# -- rounds without models ---------------------------------------------------------------------------------------------
+
+
+CIRCULAR = [
+    [[g, (g + 1) % 3] for g in GROUPS],
+    [[g, (g + 1) % 3] if i % 4 == 0 else [0, 1, 2] for i, g in enumerate(GROUPS)],
+]
+"""Everybody also joins the next cluster: H = 4 (1 + P), with condition number 2 / |1 + w| = 2, w a cube root of 1. And
+with three of four in all clusters: H = 3 J + 1 + P, 11 / |1 + w| = 11.
+"""
+
+
+def test_an_ill_conditioned_round_is_refused_with_its_reason_and_the_next_one_goes_on() -> None:
+    run = pies(max_condition=5.0)
+    joining(run, CIRCULAR[1], CIRCULAR[0])
+    note = run.round(1)
+    assert note["rebuilt"] == {"by": 0, "refused_by": N}
+    state = run.party("client/3").state
+    assert state.condition == pytest.approx(11)
+    assert state.why == "the coefficients' condition number is 11, above 5, so all models were kept"
+    assert state.kept == (0, 1, 2)
+    assert held(run).tobytes() == near().tobytes()
+    assert run.system.observe(run.federation)["why_kept"] == [state.why]
+
+    note = run.round(2)
+    assert note["rebuilt"] == {"by": N, "refused_by": 0}
+    sums, h = mingled_sums(trained(near(), TARGETS, GROUPS), GROUPS, joined_sets(note))
+    assert np.abs(held(run) - solved(sums, h, near())).max() < 1e-5
+    assert run.party("client/3").state.condition == pytest.approx(2)
+    assert run.party("client/3").state.why == ""
+
+
+def test_a_higher_limit_takes_what_a_lower_one_refuses() -> None:
+    run = pies(max_condition=12.0)
+    joining(run, CIRCULAR[1])
+    assert run.round(1)["rebuilt"] == {"by": N, "refused_by": 0}
+
+
+def test_after_refused_rounds_training_goes_on_from_the_models_that_were_kept() -> None:
+    """Rounds 1 and 2 give nothing; round 3 trains theta^0 on a basis of round 2."""
+    run = six(mode="paper", max_condition=1e6)
+    half_an_indicator(run, 1, 2)
+    assert [note["rebuilt"]["by"] for note in run.rounds(3)] == [0, 0, 6]
+    ((_, train),) = run.view("client/0").messages(Train, 3)
+    assert train.basis == 2
+    assert choices(near(), TARGETS[FEW]) == chosen(run)
+
+
+def test_nobody_there_for_a_cluster_for_long_keeps_its_model_as_it_was() -> None:
+    away = {(f"client/{i}", r): "offline" for i in (4, 5) for r in (2, 3, 4)}
+    run = six(links=Steady(away=away))
+    run.round(1)
+    model = held(run)[2]
+    for r in (2, 3, 4):
+        run.round(r)
+        assert held(run)[2].tobytes() == model.tobytes()
+        assert run.party("client/0").state.kept == (2,)
+    run.round(5)
+    assert held(run)[2].tobytes() != model.tobytes()
+    assert alike(run)
+
+
+def test_a_fleet_that_comes_and_goes() -> None:
+    """A third is away in every round and two are slow: every round accounts for everybody, no models go wrong."""
+    source = np.random.default_rng(3)
+    away = {(name, r): "offline" for name in EVERYBODY for r in range(1, 9) if source.random() < 0.33}
+    run = pies(
+        planted(GROUPS, 20, apart=3.0, within=0.0),
+        starts=near(),
+        mode="hardened",
+        hardening="uploads",
+        links=Steady(away=away, slow={"client/3": 6.0, "client/7": 30.0}),
+        deadline_s=10.0,
+    )
+    for r in range(1, 9):
+        note = run.round(r)
+        assert note["asked"] == N
+        assert 0 < note["participants"] <= N
+        assert dict(run.refused) == {}
+    final = cluster_means(TARGETS, GROUPS, near())
+    for name in EVERYBODY:
+        if run.party(name).state.round == 8:
+            assert np.abs(held(run, name) - final).max() < 0.5
