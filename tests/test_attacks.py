@@ -387,6 +387,12 @@ def test_the_registry_lists_every_attack():
         "scalar-mask",
         "models-from-start",
         "models-from-colluder",
+        "cluster-identity",
+        "cluster-identity-by-size",
+        "identity-intersection",
+        "identity-changes",
+        "conflict-count",
+        "real-mask",
     }
     for name, attack in ATTACKS.items():
         assert attack.name == name
@@ -394,7 +400,7 @@ def test_the_registry_lists_every_attack():
         assert attack.function.__doc__
         assert all(score.__doc__ and "hance" in score.__doc__ for score in attack.scores)
         assert attack.summary[0].islower()
-        assert attack.adversary.startswith(("cloud service provider", "business server"))
+        assert attack.adversary.startswith(("cloud service provider", "business server", "server", "helper"))
 
 
 def test_leak_is_a_fraction_of_what_could_leak():

@@ -30,7 +30,16 @@ def test_a_small_run_of_ckks():
     assert "times_seconds" not in small
 
 
+def test_a_small_run_of_deep_ckks():
+    result = bench.run_deep(length=20_000, repeats=1)
+    assert result["megabytes"]["update"] == pytest.approx((40 + 3 * 2 * 8192 * 22) / 1e6)
+    assert result["megabytes"]["converted"] == pytest.approx((40 + 3 * 2 * 8192 * 7) / 1e6)
+    assert result["megabytes"]["own_public"] < result["megabytes"]["service_public"] / 4
+    assert 0 < result["twin_dot_seconds"] < result["dot_seconds"]
+    assert result["conversion_seconds"] > result["convert_seconds"]
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("measure", [bench.run, bench.run_ckks])
+@pytest.mark.parametrize("measure", [bench.run, bench.run_ckks, bench.run_deep])
 def test_the_targets_are_met(measure):
     assert measure()["met"]

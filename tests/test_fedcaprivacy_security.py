@@ -23,11 +23,13 @@ from coterie.audit.fedcaprivacy import (
     measure,
     order,
     recorded_rounds,
-    summary,
 )
+from coterie.audit.findings import summary
 from coterie.crypto.schemes import secret_key
 from coterie.protocol.errors import UserError
-from coterie.reproduce.security import VARIANTS, main, measured, participants_help, recorded_run
+from coterie.reproduce.security.__main__ import main
+from coterie.reproduce.security.fedcaprivacy import VARIANTS, audit, configured, measured
+from coterie.reproduce.security.recorded import recorded_run
 from coterie.systems.fedcaprivacy import SYSTEM
 from coterie.systems.fedcaprivacy.messages import CSP, HUB, ClusterModel
 from coterie.transport.transcript import Seen, View
@@ -41,10 +43,9 @@ def attacks() -> dict[str, dict[str, list[Result]]]:
     """Every attack on every variant: 20 clients with Dirichlet 0.3 digits, three rounds."""
     found = {}
     for variant in VARIANTS:
-        run = recorded_run(variant, clients=20, rounds=3, partition="dirichlet:0.3", settings=dict(TRAINING))
-        unprotect = participants_help(VARIANTS[variant][1], run.setting.spec.size)
-        rounds = recorded_rounds(run.transport.transcript.views, run.setting.clients, unprotect)
-        found[variant] = measure(rounds, run.label_counts, run.setting.spec, run.setting.initial)
+        run, experiment = recorded_run(configured(variant, TRAINING, clients=20, rounds=3, partition="dirichlet:0.3"))
+        found[variant] = {finding.name: list(finding.results) for finding in audit(run)}
+        experiment.close()
     return found
 
 
@@ -212,8 +213,9 @@ def test_summary_is_the_mean_over_rounds_and_its_standard_error_over_runs() -> N
 
 def test_the_script_writes_a_table(tmp_path: Path) -> None:
     out = tmp_path / "deep" / "security.json"
-    main([str(out), "--clients", "5", "--rounds", "2", "--seeds", "1"])
+    main(["fedcaprivacy", str(out), "--clients", "5", "--rounds", "2", "--seeds", "1"])
     content: dict[str, Any] = json.loads(out.read_text())
+    assert content["command"].startswith(f"python -m coterie.reproduce.security fedcaprivacy {out.as_posix()}")
     assert set(content["variants"]) == set(VARIANTS)
     for variant in content["variants"].values():
         assert 0 < variant["local_accuracy"] <= 1

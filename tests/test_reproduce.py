@@ -81,7 +81,7 @@ def test_mistakes_are_named(tmp_path):
 def test_every_cell_of_the_paper_is_a_valid_run_at_its_scale():
     from coterie.runs.config import resolve
 
-    for item in ITEMS.values():
+    for item in paper.ITEMS.values():
         assert len({cell.name for cell in item.cells}) == len(item.cells)
         for cell in item.cells:
             resolved = resolve(cell.config)

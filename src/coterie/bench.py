@@ -20,6 +20,7 @@ from coterie.training import bench as training_bench
 MEASURES: dict[str, Callable[[], object]] = {
     "paillier": crypto_bench.run,
     "ckks": crypto_bench.run_ckks,
+    "ckks_deep": crypto_bench.run_deep,
     "training": training_bench.run,
 }
 

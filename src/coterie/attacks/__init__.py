@@ -10,6 +10,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from coterie.attacks.conflicts import (
+    count_accuracy,
+    count_posterior,
+    expected_correlation,
+    expected_count,
+    size_correlation,
+)
+from coterie.attacks.identity import (
+    Expected,
+    claimed_accuracy,
+    cluster_posterior,
+    common_false,
+    estimated_sizes,
+    expected_accuracy,
+    identity_accuracy,
+    intersection_posterior,
+)
+from coterie.attacks.identity_changes import change_posterior, expected_after_change
+from coterie.attacks.identity_estimates import expected_by_estimates
 from coterie.attacks.label_shares import (
     label_shares,
     label_shares_from_bias,
@@ -18,6 +37,7 @@ from coterie.attacks.label_shares import (
     top_label_hit_rate,
 )
 from coterie.attacks.model_recovery import recover_from_colluder, recover_from_start, recovery_error
+from coterie.attacks.real_mask import expected_told_apart, needed_bound, telling_accuracy, told_apart
 from coterie.attacks.relink import relink, relink_accuracy, relink_by_profiles
 from coterie.attacks.result import Result
 from coterie.attacks.scalar_mask import unmask_scalar, unmasking_error
@@ -43,6 +63,8 @@ class Attack:
 
 _CSP = "cloud service provider"
 _A = ("fedcaprivacy",)
+_C = ("mingledpie",)
+_E = ("pafed",)
 
 ATTACKS: dict[str, Attack] = {
     attack.name: attack
@@ -110,17 +132,88 @@ ATTACKS: dict[str, Attack] = {
             recover_from_colluder,
             (recovery_error,),
         ),
+        Attack(
+            "cluster-identity",
+            _C,
+            "server",
+            "each client's identity set of one round",
+            "guesses a client's true cluster among those that it joins, all equally likely",
+            cluster_posterior,
+            (identity_accuracy,),
+        ),
+        Attack(
+            "cluster-identity-by-size",
+            _C,
+            "server knowing or estimating the clusters' sizes",
+            "each client's identity set of one round, the sizes (or the false positive rate to estimate them)",
+            "guesses the largest of the clusters that a client joins",
+            cluster_posterior,
+            (identity_accuracy,),
+        ),
+        Attack(
+            "identity-intersection",
+            _C,
+            "server",
+            "each client's identity sets of several rounds",
+            "finds a client's true cluster as the one that is in all sets that it drew",
+            intersection_posterior,
+            (identity_accuracy,),
+        ),
+        Attack(
+            "identity-changes",
+            _C,
+            "server",
+            "one client's different identity sets under the same keys",
+            "finds a client's true cluster from the sets of the other clusters that it has been in",
+            change_posterior,
+            (identity_accuracy,),
+        ),
+        Attack(
+            "conflict-count",
+            _E,
+            "helper",
+            "the signs of masked cosines of one round, how many late updates and dummies there are",
+            "guesses how many late updates conflict with the others",
+            count_posterior,
+            (count_accuracy,),
+        ),
+        Attack(
+            "real-mask",
+            _E,
+            "helper",
+            "a model under a mask of real numbers, two models that it may be",
+            "tells two models apart by what the mask's range allows (no mode masks so)",
+            told_apart,
+            (telling_accuracy,),
+        ),
     )
 }
 
 __all__ = [
     "ATTACKS",
     "Attack",
+    "Expected",
     "Result",
+    "change_posterior",
+    "claimed_accuracy",
+    "cluster_posterior",
+    "common_false",
+    "count_accuracy",
+    "count_posterior",
+    "estimated_sizes",
+    "expected_accuracy",
+    "expected_after_change",
+    "expected_by_estimates",
+    "expected_correlation",
+    "expected_count",
+    "expected_told_apart",
     "group_ari",
+    "identity_accuracy",
+    "intersection_posterior",
     "label_shares",
     "label_shares_from_bias",
     "last_bias",
+    "needed_bound",
     "pair_auc",
     "pair_correlation",
     "recover_from_colluder",
@@ -131,6 +224,9 @@ __all__ = [
     "relink_by_profiles",
     "share_correlation",
     "similar_pairs",
+    "size_correlation",
+    "telling_accuracy",
+    "told_apart",
     "top_label_hit_rate",
     "unmask_scalar",
     "unmasking_error",

@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -193,22 +192,3 @@ def measure(
         linked = relink(a.weights, b.weights)
         found["csp with a participant: re-linked"].append(relink_accuracy(linked, truth, len(a.who)))
     return dict(found)
-
-
-def summary(runs: Sequence[Mapping[str, Sequence[Result]]]) -> dict[str, dict[str, float]]:
-    """Runs with different seeds -> by attack: mean over a run's rounds, its mean over runs and standard error.
-
-    value, standard_error (0 for one run), chance, perfect; first: the mean over runs of the first round alone.
-    """
-    table = {}
-    for name in runs[0]:
-        means = [fmean(result.value for result in run[name]) for run in runs]
-        every = [result for run in runs for result in run[name]]
-        table[name] = {
-            "value": fmean(means),
-            "standard_error": stdev(means) / len(means) ** 0.5 if len(means) > 1 else 0.0,
-            "first": fmean(run[name][0].value for run in runs),
-            "chance": fmean(result.chance for result in every),
-            "perfect": every[0].perfect,
-        }
-    return table

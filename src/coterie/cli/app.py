@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import coterie
-from coterie.cli import comparing, listing, reporting, reproducing, running
+from coterie.cli import auditing, comparing, listing, reporting, reproducing, running
 
 _EPILOG = """
 Examples:
@@ -21,6 +21,8 @@ Examples:
   coterie run --config runs/fedavg-mnist-0-1/config.toml     repeat a run
 
   coterie compare fedcaprivacy fedavg --partition dirichlet:0.1 --crypto emulated --seeds 3
+
+  coterie audit runs/fedcaprivacy-digits-0-1                 what every party saw and found out; wants run --record
 
   coterie list systems
 """
@@ -54,6 +56,7 @@ def _root(
 app.command("run")(running.run)
 app.command("compare")(comparing.compare)
 app.command("reproduce")(reproducing.reproduce)
+app.command("audit")(auditing.audit)
 app.command("report")(reporting.report)
 app.command("list")(listing.show)
 

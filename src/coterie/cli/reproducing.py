@@ -52,7 +52,7 @@ def reproduce(
         for cell in home.ITEMS[item].cells:
             console.print(str(cell), markup=False)
         return
-    lengths = {cell.name: rounds or cell.config.rounds for cell in home.ITEMS[item].cells}
+    lengths = {cell.name: rounds or cell.rounds for cell in home.ITEMS[item].cells}
     with bars(quiet) as shown:
 
         def told(cell: str, seed: int, line: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""CKKS over SEAL: encrypted vectors of real numbers, cheap to add, and with a level left, to multiply by a scalar.
+"""CKKS over SEAL: encrypted vectors of real numbers, cheap to add, and with levels left, to multiply.
 
 J. H. Cheon, A. Kim, M. Kim and Y. Song, "Homomorphic encryption for arithmetic of approximate numbers", ASIACRYPT 2017,
 in the residue form of Microsoft SEAL (through ``tenseal``), which draws keys and noise from the system's randomness.
@@ -13,13 +13,25 @@ eight times at level 1. Sums, integer weights and products with encrypted scalar
     chosen = key.public.encrypt(a).times(key.public.encrypt_scalar(0.25))
     key.decrypt(chosen)                       # a / 4: neither factor was seen by who multiplied
 
-**Results are approximate.** ``ckks_parameters`` states the bound of the error as a function of the terms, and the room:
-with the sets here values lie within +-64 and 4096 terms can be summed up, weights and scalars counted.
+    key = ckks.keygen("ckks-8192-deep")       # three levels
+    keys = key.evaluation()                   # public, for who computes
+    dot = key.public.encrypt(a).dot(key.public.encrypt(b).conjugated(keys), keys)
+    half = dot.times_plain(0.5) + key.public.encrypt_scalar(1.0).at_level(1)
+    key.decrypt(half)                         # a @ b / 2 + 1
+
+    mask = key.public.mask(a.size, secrets.token_bytes)                     # kept by who blinds
+    opened = key.open_blinded(key.public.encrypt(a, level=0).blind(mask))   # by the key's holder: uniform numbers
+    own = ckks.keygen("ckks-8192-deep", products=False)
+    own.decrypt(own.public.encrypt_blinded(opened).unblind(mask, 1))        # a, under another key
+
+**Results are approximate.** ``ckks_parameters`` states the bounds of the errors, and the room: with the shallow sets
+values lie within +-64 and 4096 terms can be summed up, weights and scalars counted; with the deep ones 1024 within +-4.
 
 **Secrecy is not integrity, and a decryption says something of the key.** Ciphertexts can be changed by anyone; sign
 them. The error in a decrypted vector depends on the secret key: who sees both a ciphertext and the exact numbers that
 it opens to can compute the key (B. Li and D. Micciancio, "On the security of homomorphic encryption on approximate
-numbers", EUROCRYPT 2021). Give opened numbers to the key's holders only, or round or flood them first.
+numbers", EUROCRYPT 2021). Give opened numbers to the key's holders only, or round or flood them first (``ckks_masks``).
+And a ciphertext says something of how it was computed to who can open it: ``sanitised`` takes that away.
 """
 
 from __future__ import annotations
@@ -242,7 +254,7 @@ class SecretKey(SecretHabits):
         flood_bits: of the noise that they carry when they leave under another key, by default and at most that of the
         parameters (``ckks_masks``): less for more precision and less protection of this key.
         """
-        real, bits = as_real(cipher), self.flood(flood_bits)
+        real, bits = as_real(cipher), self.parameters.flood(flood_bits)
         openable(real.tally, self.fingerprint, masked=True)
         exact = opened(self.public.ring, self.decryptor, real.polynomials, real.tally.form)
         return Blinded(self.parameters, real.tally, exact, flooded(self.parameters, exact, real.tally.form, bits))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from numbers import Real
 from typing import Any, NoReturn, Self, cast
 
 import numpy as np
@@ -113,14 +114,6 @@ class SecretHabits(Keyed):
         """Raises CryptoError."""
         raise CryptoError(_NO_INTEGERS)
 
-    def flood(self, bits: int | None) -> int:
-        """How much noise to add to what is opened under masks, by default all that is meant to be."""
-        self.parameters.maskable()
-        meant = self.parameters.flood_bits or 0
-        if bits is not None and not 0 <= bits <= meant:
-            raise CryptoError(f"{self.size} has room for 0 to {meant} bits of noise, not {bits}")
-        return meant if bits is None else bits
-
 
 class EvaluationHabits(Keyed):
     """Of evaluation keys."""
@@ -179,11 +172,11 @@ class VectorHabits(Tallied):
 
     def plain_tally(self, number: float, at_most: int | None) -> Tally:
         """The tally of a product with a plaintext number, rescaled."""
-        if not math.isfinite(number):
-            raise CryptoError(f"a vector can't be multiplied by {number}")
+        if not isinstance(number, Real) or not math.isfinite(number):
+            raise CryptoError(f"a vector can be multiplied by a finite number, not by {number!r}")
         self.tally.multiplied()
         form = self.tally.form._replace(level=self.tally.form.level - 1)
-        terms = _bound(at_most) or _terms(self.terms * abs(number))
+        terms = _bound(at_most) or _terms(self.terms * abs(float(number)))
         return self.tally.bounded(terms, self._parameters.room(form), form)
 
     def lower_tally(self, level: int) -> Tally:

@@ -32,6 +32,9 @@ from coterie.crypto.tally import Form, Tallied, Tally
 from coterie.crypto.vector import BlindedLike, RandomBytes, drawn
 from coterie.protocol.errors import CryptoError, KeyMismatchError
 
+SANITISING_BITS = 12
+"""Noise for scalars that were masked by numbers: 2^7 times their own, and 2e-6 of a value at 36 bits of scale."""
+
 _KEY_BYTES = 32
 
 

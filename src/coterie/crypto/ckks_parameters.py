@@ -278,6 +278,14 @@ class Parameters:
         of = self.flood_bits if bits is None else bits
         return 0.0 if of is None else 2.0**of * math.sqrt(self.degree / 6) / 2.0 ** self._scale_bits(level)
 
+    def flood(self, bits: int | None = None) -> int:
+        """How many bits of noise to add, by default as many as there is room for. Raises CryptoError for more."""
+        self.maskable()
+        most = self.flood_bits or 0
+        if bits is not None and not 0 <= bits <= most:
+            raise CryptoError(f"{self.name} has room for 0 to {most} bits of noise, not {bits}")
+        return most if bits is None else bits
+
     def maskable(self) -> None:
         """Whether vectors can carry masks. Raises CryptoError."""
         if self.flood_bits is None:
@@ -317,23 +325,23 @@ class Parameters:
         return terms * (error + rounding)
 
 
-_DEEP: dict[str, Any] = {"scalar_bits": 24, "flood_bits": 16, "radix": 4}
+_SHORT_CHAIN, _LONG_CHAIN = (50, 36, 36, 36, 60), (50, *21 * (36,), 60)
+_DEEP: dict[str, Any] = {"scale_bits": 36, "reach_bits": 2, "terms_bits": 10, "scalar_bits": 24, "flood_bits": 16}
 
 PARAMETERS = {
     p.name: p
     for p in (
         Parameters("ckks-4096-add", 4096, (60, 49), 40, 6, 12, Milliseconds(1.2, 0.6, 0.2)),
         Parameters("ckks-8192-mul", 8192, (60, 50, 60), 45, 6, 12, Milliseconds(3.5, 2.0, 0.8, 0.5, 3.0)),
-        Parameters("ckks-8192-deep", 8192, (50, 36, 36, 36, 60), 36, 2, 10, Milliseconds(9, 7, 2.2, 4, 5), **_DEEP),
+        Parameters("ckks-8192-deep", 8192, _SHORT_CHAIN, nominal=Milliseconds(8.5, 6, 1.8, 5, 5), radix=4, **_DEEP),
         Parameters(
-            "ckks-32768-deep",
-            *(32768, (50, *21 * (36,), 60), 36, 2, 10),
-            Milliseconds(200, 160, 100, 130, 400),
-            **{**_DEEP, "radix": 16},
+            "ckks-32768-deep", 32768, _LONG_CHAIN, nominal=Milliseconds(230, 190, 60, 150, 500), radix=16, **_DEEP
         ),
     )
 }
 """The 128-bit sets by name: additions only, one product of ciphertexts, three, and twenty-one."""
+
+_TESTS: dict[str, Any] = {"degree": 1024, "secure": False}
 
 INSECURE = {
     p.name: p
@@ -343,12 +351,20 @@ INSECURE = {
             "insecure-1024-mul", 1024, (60, 50, 60), 45, 6, 12, Milliseconds(0.4, 0.3, 0.1, 0.1, 0.4), secure=False
         ),
         Parameters(
-            *("insecure-1024-deep", 1024, (50, 36, 36, 36, 60), 36, 2, 10, Milliseconds(0.9, 0.7, 0.3, 0.5, 0.7)),
-            **{**_DEEP, "secure": False},
+            "insecure-1024-deep",
+            prime_bits=_SHORT_CHAIN,
+            nominal=Milliseconds(0.9, 0.7, 0.2, 0.6, 0.7),
+            radix=4,
+            **_TESTS,
+            **_DEEP,
         ),
         Parameters(
-            *("insecure-1024-long", 1024, (50, *21 * (36,), 60), 36, 2, 10, Milliseconds(5, 4, 2, 4, 9)),
-            **{**_DEEP, "secure": False, "radix": 8},
+            "insecure-1024-long",
+            prime_bits=_LONG_CHAIN,
+            nominal=Milliseconds(5, 4, 3, 6, 10),
+            radix=8,
+            **_TESTS,
+            **_DEEP,
         ),
     )
 }

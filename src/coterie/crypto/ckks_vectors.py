@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from coterie.crypto import residues, seal_products, wire
 from coterie.crypto.ckks_evaluation import evaluating
 from coterie.crypto.ckks_habits import VectorHabits
-from coterie.crypto.ckks_masks import Mask
+from coterie.crypto.ckks_masks import SANITISING_BITS, Mask, flooded
 from coterie.crypto.packing import Floats
 from coterie.crypto.residues import Residues
 from coterie.crypto.seal import Handle
@@ -89,7 +89,7 @@ class CipherVector(VectorHabits):
         Not re-randomised: who sees the vector before and after can compute the number.
         """
         tally = self.plain_tally(number, at_most)
-        factor = round(number * self.key.ring.scale(self.tally.form))
+        factor = round(float(number) * self.key.ring.scale(self.tally.form))
         if factor:
             return replace(self, tally=tally, polynomials=self._multiples(self.polynomials, factor, self.tally.form))
         zeros = self.key.ring.zeros(self.key.encryptor, len(self.polynomials), tally.form.level)
@@ -147,6 +147,18 @@ class CipherVector(VectorHabits):
         tally = self.tally.unmasked(factor)
         taken = residues.multiple(numbers, factor, self._moduli)
         return self._shifted(residues.subtract(np.zeros_like(taken), taken, self._moduli), tally)
+
+    def sanitised(self, flood_bits: int = SANITISING_BITS) -> CipherVector:
+        """The same values with fresh randomness and noise, for whoever can open it; a product is rescaled first.
+
+        Error and randomness of a vector tell its key's holder how it came about: that two scalars are multiples of one
+        number, say, and by what masks. This drowns it in noise, uniform in +-2^flood_bits a coefficient.
+        """
+        ready, bits = self.rescaled(), self.key.parameters.flood(flood_bits)
+        ready.travels()
+        count, limbs = len(ready.polynomials), ready.tally.form.level + 1
+        nothing = np.zeros((count, limbs, self.key.parameters.degree), dtype=np.uint64)
+        return ready._shifted(flooded(self.key.parameters, nothing, ready.tally.form, bits), ready.tally)
 
     def _matching(self, mask: MaskLike) -> Residues:
         self.key.parameters.maskable()

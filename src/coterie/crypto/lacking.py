@@ -88,6 +88,10 @@ class VectorWithoutProducts:
         """Raises CryptoError."""
         raise CryptoError("a lane of Paillier holds an offset for every term: their number can't be set")
 
+    def sanitised(self) -> NoReturn:
+        """Raises CryptoError."""
+        raise CryptoError("Paillier's plaintexts carry no noise that tells where they come from")
+
     def conjugated(self, keys: EvaluationKeyLike) -> NoReturn:
         """Raises CryptoError."""
         raise CryptoError(_NO_PRODUCTS)

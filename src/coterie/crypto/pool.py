@@ -97,7 +97,8 @@ class _Worker:
                 if len(self._keys) == _MOST_KEYS:
                     _send(self._to, b"F")
                     self._keys = []
-                _send(self._to, b"P" if key is public else b"S", key.to_bytes())
+                needed = key.without_products() if key is public else key
+                _send(self._to, b"P" if key is public else b"S", needed.to_bytes())
                 self._keys.append(key)
             _send(self._to, b"V", _NUMBER.pack(self._keys.index(key)), array)
             _, data = _receive(self._back)

@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike
 
 from coterie.crypto import ckks_wire, wire
 from coterie.crypto.ckks_habits import PublicHabits, SecretHabits, VectorHabits
+from coterie.crypto.ckks_masks import SANITISING_BITS
 from coterie.crypto.ckks_parameters import Parameters, insecure, named
 from coterie.crypto.packing import Floats, Integers
 from coterie.crypto.rounded_masks import Blinded, EvaluationKey, Mask, evaluating, opened_with
@@ -173,7 +174,7 @@ class SecretKey(SecretHabits):
 
     def open_blinded(self, cipher: CipherVectorLike, *, flood_bits: int | None = None) -> Blinded:
         """As ``ckks.SecretKey.open_blinded``, with as much noise."""
-        twin, bits = _twin(cipher), self.flood(flood_bits)
+        twin, bits = _twin(cipher), self.parameters.flood(flood_bits)
         openable(twin.tally, self.fingerprint, masked=True)
         deviation = self.parameters.flood_deviation(twin.tally.form.level, bits) * self.public._steps
         flooded = add_noise(twin.values.copy(), deviation, self.public.key_id, b"flood")
@@ -241,7 +242,9 @@ class CipherVector(VectorHabits):
     def times_plain(self, number: float, *, at_most: int | None = None) -> CipherVector:
         """The vector times a number, one level lower. Raises as ``ckks.CipherVector.times_plain`` does."""
         tally = self.plain_tally(number, at_most)
-        return replace(self, tally=tally, values=self.key._noisy(to_steps(self.values, number), tally.form, b"plain"))
+        return replace(
+            self, tally=tally, values=self.key._noisy(to_steps(self.values, float(number)), tally.form, b"plain")
+        )
 
     def at_level(self, level: int) -> CipherVector:
         """The same values at a lower level, with the noise of getting there; a product is rescaled first."""
@@ -274,6 +277,14 @@ class CipherVector(VectorHabits):
         numbers, factor = self._matching(mask), integer_weight(times)
         tally = self.tally.unmasked(factor)
         return self._shifted(numbers * np.int64(-factor), tally, b"unblind")
+
+    def sanitised(self, flood_bits: int = SANITISING_BITS) -> CipherVector:
+        """The same values with as much noise as ``ckks.CipherVector.sanitised`` adds."""
+        ready, bits = self.rescaled(), self.key.parameters.flood(flood_bits)
+        ready.travels()
+        deviation = self.key.parameters.flood_deviation(ready.tally.form.level, bits) * self.key._steps
+        values = add_noise(ready.values.copy(), deviation, self.key.key_id, b"flood")
+        return replace(ready, values=self.key._noisy(values, ready.tally.form, b"sanitise"))
 
     def _matching(self, mask: MaskLike) -> Integers:
         self.key.parameters.maskable()

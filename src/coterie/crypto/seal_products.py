@@ -43,7 +43,7 @@ def multiples(ring: Ring, ciphers: Residues, factor: int, form: Form) -> Residue
 def conjugates(ring: Ring, keys: Handle, ciphers: Residues, form: Form) -> Residues:
     """The conjugate of every slot."""
     out, element = np.empty_like(ciphers), ring.parameters.elements[-1]
-    with scratch() as file:
+    with scratch() as file, forged():
         for row, cipher in zip(out, ring.objects(ciphers, form), strict=True):
             ring.evaluator.apply_galois_inplace(cipher, element, keys)
             file.numbers(cipher, row)

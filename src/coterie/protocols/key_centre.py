@@ -143,7 +143,7 @@ class KeyCentre(Party, role=KEY_CENTRE):
             wants = service_key is not None and service is not None and service.evaluation_for == role
             issued[name] = Credentials(
                 own[0].to_bytes() if own else None,
-                service_key.public.to_bytes() if service_key is not None else b"",
+                self._service_public(service_key, role),
                 self._user_public(name, secret["user"]),
                 service_key.evaluation().to_bytes() if wants and service_key is not None else b"",
                 seed if role == self.pairs["user"].role else None,
@@ -154,6 +154,14 @@ class KeyCentre(Party, role=KEY_CENTRE):
     def _holders(self, pair: Pair) -> list[str]:
         """For whom pairs are drawn: the members of the role, or "" for all of them together."""
         return [name for name, role in self.members.items() if role == pair.role] if pair.each else [""]
+
+    def _service_public(self, key: Any, role: str) -> bytes:
+        """The service's public key; only who works on its ciphertexts gets what products need."""
+        if key is None:
+            return b""
+        public = key.public if self.pairs["service"].evaluation_for in ("", role) else key.public.without_products()
+        data: bytes = public.to_bytes()
+        return data
 
     def _user_public(self, name: str, users: Mapping[str, Any]) -> bytes:
         if not self.pairs["user"].each:

@@ -7,10 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from coterie.protocol.errors import UserError
-from coterie.reproduce import fedcaprivacy
+from coterie.reproduce import fedcaprivacy, mingledpie, mingledpie_costs, mingledpie_law, pafed
 from coterie.reproduce.study import Item, OnRound, study
 
-ITEMS: Mapping[str, Item] = {**fedcaprivacy.ITEMS}
+ITEMS: Mapping[str, Item[Any]] = {
+    **fedcaprivacy.ITEMS,
+    mingledpie_law.ITEM.name: mingledpie_law.ITEM,
+    **mingledpie.ITEMS,
+    **mingledpie_costs.ITEMS,
+    **pafed.ITEMS,
+}
 
 
 def reproduce(

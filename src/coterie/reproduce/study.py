@@ -1,4 +1,4 @@
-"""Studies: cells of a paper's table or figure, each a few runs, and what is kept of them.
+"""Studies: cells of a paper's table or figure, each a few runs (or a calculation), and what is kept of them.
 
 A cell's runs lie under ``<out>/runs``, named after their resolved configuration, so items that need the same run share
 it, and a study that was interrupted goes on where it stopped.
@@ -11,10 +11,10 @@ import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import nan
+from math import isnan, nan
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from coterie.protocol.errors import RunError, UserError
 from coterie.runs.config import RunConfig, resolve
@@ -37,6 +37,15 @@ _SIDES = (
 
 DIVERGED = "diverged.txt"
 OnRound = Callable[[str, int, Mapping[str, Any]], None]
+Row = Mapping[str, Any]
+"""One line of a table, by its columns."""
+Outcome = TypeVar("Outcome")
+"""What a cell gives for one seed: a `Curve` of a run, or whatever its calculation gives."""
+
+_OF_A_ROUND = "fine_tuned_"
+"""How those measures begin that are only taken in some rounds, a run's last among them."""
+_OF_THE_END = "train_accuracy"
+"""What is only taken after a run's last round."""
 
 
 @dataclass(frozen=True)
@@ -49,19 +58,62 @@ class Cell:
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def rounds(self) -> int | None:
+        """Of the run, unless asked otherwise."""
+        return self.config.rounds
+
+    def outcome(
+        self, seed: int, rounds: int | None, folder: Path, data_dir: str | None, on_round: OnRound | None
+    ) -> Curve:
+        """The curve of this run; rounds: instead of its own."""
+        changed = {"seed": seed, "rounds": rounds or self.config.rounds, "data_dir": data_dir}
+        return one(RunConfig(**{**vars(self.config), **changed}), folder, on_round, self.name)
+
+    @property
+    def settings(self) -> Row:
+        """The resolved options that can move a number."""
+        resolved = vars(resolve(self.config))
+        return {key: value for key, value in resolved.items() if key not in (*_SIDES, "seed")}
+
 
 @dataclass(frozen=True)
-class Item:
-    """A table or figure. summarise: from all curves to what stands beside the paper's numbers.
+class Calculation(Generic[Outcome]):
+    """One entry that takes no training: a closed form, a simulation, a measured time.
 
-    draw: a picture into a file, or None.  rounds: of every run unless asked otherwise.
+    compute: from the seed.  settings: what the table says of it.
+    """
+
+    name: str
+    compute: Callable[[int], Outcome]
+    settings: Row = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def rounds(self) -> None:
+        """It has none."""
+
+    def outcome(
+        self, seed: int, rounds: int | None, folder: Path, data_dir: str | None, on_round: OnRound | None
+    ) -> Outcome:
+        """Computed anew each time."""
+        return self.compute(seed)
+
+
+@dataclass(frozen=True)
+class Item(Generic[Outcome]):
+    """A table or figure. summarise: from all outcomes by cell, one a seed, to what stands beside the paper's numbers.
+
+    draw: a picture into a file, or None.
     """
 
     name: str
     title: str
-    cells: tuple[Cell, ...]
-    summarise: Callable[[Mapping[str, Sequence[Curve]]], Sequence[Mapping[str, Any]]]
-    draw: Callable[[Mapping[str, Sequence[Curve]], Path], None] | None = None
+    cells: tuple[Cell, ...] | tuple[Calculation[Outcome], ...]
+    summarise: Callable[[Mapping[str, Sequence[Outcome]]], Sequence[Row]]
+    draw: Callable[[Mapping[str, Sequence[Outcome]], Path], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -70,6 +122,8 @@ class Curve:
 
     Accuracies are fractions, None where not evaluated.  models: SHA-256 of all clients' models after each round.
     diverged: why there are no more rounds, if the training diverged.
+    notes: what the system itself noted of each round.  groups: which of the data's own groups each client belongs to,
+    empty where there are none.  scores: (clients,) of each measure after the last round; empty for a part of a run.
     """
 
     seed: int
@@ -79,12 +133,26 @@ class Curve:
     models: tuple[str | None, ...] = ()
     summary: Mapping[str, Any] = field(default_factory=dict)
     diverged: str = ""
+    notes: tuple[Row, ...] = ()
+    groups: tuple[int, ...] = ()
+    scores: Row = field(default_factory=dict)
 
     @classmethod
-    def of(cls, lines: Sequence[Mapping[str, Any]], seed: int, summary: Mapping[str, Any], diverged: str = "") -> Curve:
+    def of(
+        cls,
+        lines: Sequence[Row],
+        seed: int,
+        summary: Row,
+        diverged: str = "",
+        groups: Sequence[int] = (),
+        scores: Row | None = None,
+    ) -> Curve:
         """From the lines of ``metrics.jsonl``; what holds for a round only is taken from the last of them."""
-        last = {key: value for key, value in lines[-1].items() if key.startswith("fine_tuned_")} if lines else {}
-        own = {key: value for key, value in summary.items() if not key.startswith("fine_tuned_")}
+        last = {key: value for key, value in lines[-1].items() if key.startswith(_OF_A_ROUND)} if lines else {}
+        whole = summary.get("rounds") == len(lines)
+        own = {key: value for key, value in summary.items() if not key.startswith(_OF_A_ROUND)}
+        if not whole:
+            own.pop(_OF_THE_END, None)
         return cls(
             seed,
             tuple(line.get("global_accuracy") for line in lines),
@@ -93,6 +161,9 @@ class Curve:
             tuple(line.get("models_sha256") for line in lines),
             {**own, **last},
             diverged,
+            tuple(line["notes"] for line in lines),
+            tuple(groups),
+            scores if scores and whole else {},
         )
 
     def rounds_to(self, target: float, measure: str) -> int | None:
@@ -115,6 +186,14 @@ def spread(values: Sequence[float]) -> tuple[float, float | None]:
     return fmean(values), stdev(values) if len(values) > 1 else None
 
 
+def percent(values: Sequence[float]) -> str:
+    """Mean and standard deviation of fractions, as a table says them; a NaN stands for a training that diverged."""
+    if any(isnan(value) for value in values):
+        return "diverged"
+    mean, sd = spread(values)
+    return f"{100 * mean:.2f}" + ("" if sd is None else f" ± {100 * sd:.2f}")
+
+
 def one(config: RunConfig, folder: Path, on_round: OnRound | None, name: str) -> Curve:
     """The curve of one run: read if it has been made, continued if it is too short or was interrupted."""
     resolved = resolve(config)
@@ -134,9 +213,16 @@ def one(config: RunConfig, folder: Path, on_round: OnRound | None, name: str) ->
     if (out / DIVERGED).exists():
         why = (out / DIVERGED).read_text().strip()
         lines = read_lines(out / METRICS)
-        return Curve.of(lines[: resolved.rounds], config.seed, {}, why if resolved.rounds > len(lines) else "")
+        why = why if resolved.rounds > len(lines) else ""
+        return Curve.of(lines[: resolved.rounds], config.seed, {}, why, _groups(out))
     result = load_result(out)
-    return Curve.of(result.rounds[: resolved.rounds], config.seed, result.summary)
+    scores = json.loads((out / "clients.json").read_text())
+    return Curve.of(result.rounds[: resolved.rounds], config.seed, result.summary, groups=_groups(out), scores=scores)
+
+
+def _groups(out: Path) -> Sequence[int]:
+    """The data's own groups of the clients, or none."""
+    return json.loads((out / "partition.json").read_text()).get("groups") or ()
 
 
 def _from_divergence(error: BaseException | None) -> bool:
@@ -148,7 +234,7 @@ def _from_divergence(error: BaseException | None) -> bool:
 
 
 def study(
-    item: Item,
+    item: Item[Any],
     folder: Path,
     *,
     only: Sequence[str] = (),
@@ -170,16 +256,14 @@ def study(
     if not chosen:
         names = ", ".join(cell.name for cell in item.cells)
         raise UserError(f"{item.name} has no cell {' or '.join(only)}; there are: {names}")
-    curves: dict[str, list[Curve]] = {cell.name: [] for cell in chosen}
+    outcomes: dict[str, list[Any]] = {cell.name: [] for cell in chosen}
     for seed in seeds:
         for cell in chosen:
-            changed = {"seed": seed, "rounds": rounds or cell.config.rounds, "data_dir": data_dir}
-            config = RunConfig(**{**vars(cell.config), **changed})
-            curves[cell.name].append(one(config, folder, on_round, cell.name))
-    rows = list(item.summarise(curves))
+            outcomes[cell.name].append(cell.outcome(seed, rounds, folder, data_dir, on_round))
+    rows = list(item.summarise(outcomes))
     stem = item.name.rpartition("/")[2]
     folder.mkdir(parents=True, exist_ok=True)
-    settings = {cell.name: _settings(cell.config) for cell in chosen}
+    settings = {cell.name: cell.settings for cell in chosen}
     command = f"coterie reproduce {item.name} --seeds {len(seeds)}" + (f" --rounds {rounds}" if rounds else "")
     command += "".join(f" --only {shlex.quote(part)}" for part in only)
     content = {"item": item.name, "title": item.title, "command": command, "seeds": list(seeds), "rows": rows}
@@ -187,16 +271,11 @@ def study(
     page = folder / f"{stem}.md"
     page.write_text(_markdown(item, command, rows))
     if item.draw is not None:
-        item.draw(curves, folder / f"{stem}.svg")
+        item.draw(outcomes, folder / f"{stem}.svg")
     return page
 
 
-def _settings(config: RunConfig) -> dict[str, Any]:
-    resolved = vars(resolve(config))
-    return {key: value for key, value in resolved.items() if key not in (*_SIDES, "seed")}
-
-
-def _markdown(item: Item, command: str, rows: Sequence[Mapping[str, Any]]) -> str:
+def _markdown(item: Item[Any], command: str, rows: Sequence[Mapping[str, Any]]) -> str:
     """A table of the rows under the item's title."""
     lines = [f"# {item.title}", "", f"`{command}`", ""]
     if rows:

@@ -1,0 +1,112 @@
+"""How many late updates conflict with the others, and how much, from masked cosines.
+
+Who: the helper of PAFed, honest but curious. On: what it opens to tell signs: every late update's cosine c_j times a
+random rho_j > 0, shuffled among dummies of random sign; and the masked sums of both classes, which show whether a class
+has anybody in it. What it proves: dummies blur the number of conflicting updates as a binomial does, but never that
+there is none, or nothing else; and a mask 2^-u with u uniform in [0, b] blurs a cosine's size and does not hide it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binom
+
+from coterie.attacks.identity import Expected
+from coterie.attacks.result import Result
+from coterie.protocol.errors import UserError
+
+Doubles = NDArray[np.float64]
+Classes = Literal["both", "agreeing", "conflicting"]
+"""Which classes have anybody in them, as the masked sums show."""
+
+_TIE = 1e-9
+
+
+def count_posterior(
+    negative: int, late: int, dummies: int, classes: Classes | None = None, prior: NDArray[Any] | None = None
+) -> Doubles:
+    """(late + 1,) probabilities that k = 0, 1, ... of the late updates conflict, from the number of negative signs.
+
+    classes: as the sums show it; None for who doesn't look at them.  prior: (late + 1,), by default each update
+    conflicts with probability 1/2. Raises UserError for a number of signs that these can't have.
+    """
+    posterior = _prior(late, prior) * _seen(late, classes)
+    posterior *= binom.pmf(negative - np.arange(late + 1), dummies, 0.5)
+    if not (total := float(posterior.sum())):
+        raise UserError(f"{negative} negative signs of {late} late updates and {dummies} dummies are impossible here")
+    return np.asarray(posterior / total)
+
+
+def count_accuracy(posteriors: Sequence[NDArray[Any]], truth: Sequence[int]) -> Result:
+    """How often the likeliest number of conflicting updates is right. truth: of each round. Ties share.
+
+    Chance: the likeliest number without any sign, each update conflicting with probability 1/2.
+    """
+    if not len(posteriors) or len(posteriors) != len(truth):
+        raise UserError(f"{len(posteriors)} posteriors for {len(truth)} rounds: give one each, and at least one")
+    right = [_share(posterior)[k] for posterior, k in zip(posteriors, truth, strict=True)]
+    chance = [_share(_prior(len(posterior) - 1, None))[k] for posterior, k in zip(posteriors, truth, strict=True)]
+    return Result("conflicting updates counted (share)", float(np.mean(right)), float(np.mean(chance)), 1.0, len(right))
+
+
+def expected_count(late: int, dummies: int, *, sums: bool = True) -> Expected:
+    """The closed form of `count_accuracy` in rounds in which each late update conflicts with probability 1/2.
+
+    sums: whether the attacker looks at the classes' sums.
+    """
+    prior, mean, square, drawn = _prior(late, None), 0.0, 0.0, 0.0
+    for k, probable in enumerate(prior):
+        for positive in range(dummies + 1):
+            weight = float(probable * binom.pmf(positive, dummies, 0.5))
+            posterior = count_posterior(k + positive, late, dummies, class_of(k, late) if sums else None)
+            score = float(_share(posterior)[k])
+            mean, square, drawn = mean + weight * score, square + weight * score**2, drawn + weight * score
+    return Expected(mean, math.sqrt(max(0.0, square - mean**2)), math.sqrt(max(0.0, drawn - mean**2)))
+
+
+def class_of(conflicting: int, late: int) -> Classes:
+    """What the sums show where so many of the late updates conflict."""
+    return "agreeing" if not conflicting else "conflicting" if conflicting == late else "both"
+
+
+def size_correlation(seen: NDArray[Any], cosines: NDArray[Any]) -> Result:
+    """Correlation of log |seen| with log |cosine|, (n,) each, one masked number for each cosine.
+
+    Chance: what independent numbers give on average, the mean of |r|.
+    """
+    with np.errstate(divide="ignore"):
+        x, y = (np.log2(np.abs(np.asarray(values, np.float64))) for values in (seen, cosines))
+    if x.shape != y.shape or len(x) < 3 or not (np.isfinite(x).all() and np.isfinite(y).all()):
+        raise UserError("give a masked number for each of at least three cosines, none of them 0")
+    r = float(np.corrcoef(x, y)[0, 1])
+    return Result("correlation of sizes", r, math.sqrt(2 / (math.pi * len(x))), 1.0, len(x), 1 / math.sqrt(len(x)))
+
+
+def expected_correlation(cosines: NDArray[Any], mask_bits: int) -> Expected:
+    """The closed form of `size_correlation` for masks 2^-u, u uniform in [0, mask_bits], these cosines given."""
+    spread = float(np.var(np.log2(np.abs(np.asarray(cosines, np.float64)))))
+    r = math.sqrt(spread / (spread + mask_bits**2 / 12))
+    return Expected(r, 1 - r * r, 1 - r * r)  # asymptotic standard deviation of a correlation, times sqrt(n)
+
+
+def _prior(late: int, prior: NDArray[Any] | None) -> Doubles:
+    weights = binom.pmf(np.arange(late + 1), late, 0.5) if prior is None else np.asarray(prior, np.float64)
+    if late < 1 or weights.shape != (late + 1,) or not (weights >= 0).all() or not weights.sum() > 0:
+        raise UserError(f"a prior over 0 to {late} conflicting updates has {late + 1} weights, not {weights.shape}")
+    return np.array(weights / weights.sum())
+
+
+def _seen(late: int, classes: Classes | None) -> Doubles:
+    """(late + 1,) whether each number fits what the sums show."""
+    return np.array([1.0 if classes in (None, class_of(k, late)) else 0.0 for k in range(late + 1)])
+
+
+def _share(posterior: NDArray[Any]) -> Doubles:
+    """Each number's share of the likeliest guess."""
+    best = posterior >= posterior.max() * (1 - _TIE)
+    return np.asarray(best / best.sum())

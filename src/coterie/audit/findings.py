@@ -1,0 +1,95 @@
+"""What an audit hands over: for each attack its result in every round, and what theory says where it says something."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from statistics import fmean, stdev
+from typing import Any
+
+from coterie.attacks import Expected, Result
+from coterie.protocol.errors import UserError
+
+MOST_ERRORS = 3.0
+"""Standard errors within which a measured number and its closed form are said to agree."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One attack on one run.
+
+    name: ``"who: what"``.  results: of the rounds in which there was something to attack, in order; at least one.
+    expected: the closed form of each, or nothing where there is none.
+    """
+
+    name: str
+    results: tuple[Result, ...]
+    expected: tuple[Expected, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.results or len(self.expected) not in (0, len(self.results)):
+            raise UserError(f"{self.name}: {len(self.results)} results with {len(self.expected)} closed forms")
+
+    def row(self) -> dict[str, Any]:
+        """Means over the rounds, as numbers; first, last: of these rounds. closed_form: None where there is none."""
+        return {
+            "name": self.name,
+            "metric": self.results[0].metric,
+            "value": fmean(result.value for result in self.results),
+            "first": self.results[0].value,
+            "last": self.results[-1].value,
+            "chance": fmean(result.chance for result in self.results),
+            "perfect": self.results[0].perfect,
+            "closed_form": fmean(one.accuracy for one in self.expected) if self.expected else None,
+            "clients": self.results[-1].n,
+            "rounds": len(self.results),
+        }
+
+
+def compared(results: Sequence[Result], expected: Sequence[Expected], *, spread: bool = False) -> dict[str, Any]:
+    """Independent measurements of one attack (runs with different seeds) beside its closed form.
+
+    standard_error: of the mean, by the closed form itself; or by the spread of the runs around it, for closed
+    forms that say no more than the mean.  errors_off: how many of them lie between the two.  agrees: whether these are
+    at most ``MOST_ERRORS``.  clients: of all runs.  Raises UserError for the spread of a single run.
+    """
+    if spread and len(results) < 2:
+        raise UserError("one run has no spread: measure with 2 seeds or more")
+    value, theory = (fmean(x) for x in ([r.value for r in results], [e.accuracy for e in expected]))
+    variances = [e.standard_error(r.n) ** 2 for r, e in zip(results, expected, strict=True)]
+    if spread:
+        error = stdev(r.value - e.accuracy for r, e in zip(results, expected, strict=True)) / sqrt(len(results))
+    else:
+        error = sqrt(sum(variances)) / len(results)
+    exact = abs(value - theory) < 1e-9
+    off = 0.0 if exact else (value - theory) / error if error else None
+    return {
+        "measured": value,
+        "closed_form": theory,
+        "standard_error": error,
+        "errors_off": off,
+        "agrees": off is not None and abs(off) <= MOST_ERRORS,
+        "chance": fmean(r.chance for r in results),
+        "clients": sum(r.n for r in results),
+        "runs": len(results),
+    }
+
+
+def summary(runs: Sequence[Mapping[str, Sequence[Result]]]) -> dict[str, dict[str, float]]:
+    """Runs with different seeds -> by attack: mean over a run's rounds, its mean over runs and standard error.
+
+    value, standard_error (0 for one run), chance, perfect; first: the mean over runs of the first round alone.
+    """
+    table = {}
+    for name in runs[0]:
+        means = [fmean(result.value for result in run[name]) for run in runs]
+        every = [result for run in runs for result in run[name]]
+        table[name] = {
+            "value": fmean(means),
+            "standard_error": stdev(means) / len(means) ** 0.5 if len(means) > 1 else 0.0,
+            "first": fmean(run[name][0].value for run in runs),
+            "chance": fmean(result.chance for result in every),
+            "perfect": every[0].perfect,
+        }
+    return table

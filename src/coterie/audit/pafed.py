@@ -1,0 +1,206 @@
+"""What the parties of PAFed find out from their views, and what they would if they put these together, as numbers.
+
+The two servers see ciphertexts and masked numbers; so the attacks on their own views are about how many late updates
+conflict, and how far the masked model is from uniform. What collusion gives is measured beside it: the helper's key
+opens the aggregator's view, and a client's key the models that the aggregator has converted for it. The truth that
+scores all of it comes out of the same record, by the helper's key.
+
+Messages are read by the names of their types and fields, so this knows no system's code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import kstest
+
+from coterie.attacks import Result, count_accuracy, count_posterior
+from coterie.attacks.conflicts import Classes
+from coterie.audit.findings import Finding
+from coterie.audit.profiling import profiled, profiling
+from coterie.crypto.schemes import secret_key
+from coterie.protocol.bundle import unbundle
+from coterie.protocol.errors import CoterieError, UserError
+from coterie.protocol.model_spec import ModelSpec
+from coterie.transport.transcript import View
+
+HUB, HELPER = "aggregator", "helper"
+
+Doubles = NDArray[np.float64]
+
+_KS_CHANCE = 0.8687  # the mean of sqrt(n) times the Kolmogorov-Smirnov distance of n uniform numbers
+_NO_WEIGHT = 1 / 2048  # a masked sum below this is taken for that of a class without anybody, and the cipher's noise
+
+
+@dataclass(eq=False)
+class Round:
+    """One round, in the order of the aggregator's view.
+
+    early, late: updates that were in time and not, by sender; (d,) as they were encrypted.  shown: the masked cosines
+    that the helper opened, dummies among them.  sums: n_1, n_2, |m|^2, sum w c, masked, as it opened them.
+    """
+
+    number: int
+    early: dict[str, Doubles] = field(default_factory=dict)
+    late: list[Doubles] = field(default_factory=list)
+    shown: Doubles | None = None
+    sums: Doubles | None = None
+
+    def cosines(self) -> Doubles:
+        """(late,) c_j = <m, v_j>: empty where nobody was in time or nobody late."""
+        if not self.early or not self.late:
+            return np.zeros(0)
+        return np.asarray(np.stack(self.late) @ np.mean(list(self.early.values()), axis=0))
+
+
+def held_key(view: View) -> Any:
+    """The secret key in a party's own view. Raises UserError where recording began too late."""
+    for seen in view.seen:
+        if seen.kind == "Credentials" and seen.message and (data := getattr(seen.message, "secret_key", None)):
+            return secret_key(data)
+    raise UserError(f"the view of {view.party} holds no secret key: record from the set-up on")
+
+
+def recorded_rounds(views: Mapping[str, View], oldest: int) -> list[Round]:
+    """All rounds in which the aggregator took updates, opened with the helper's key.
+
+    oldest: by how many rounds an update may be late. Updates that don't open, or that it dropped, are left out.
+    """
+    key = held_key(views[HELPER])
+    rounds, now = [], Round(1)
+    for seen in views[HUB].seen if HUB in views else ():
+        message: Any = seen.message
+        if seen.kind == "Refreshed" and (now.early or now.late):
+            rounds.append(now)
+        if seen.kind == "Refreshed":
+            now = Round(seen.round)
+        elif seen.kind == "Update" and message and now.number - message.round <= oldest:
+            try:
+                update = np.asarray(key.decrypt(key.public.from_bytes(message.cipher)))
+            except CoterieError:
+                continue  # the aggregator has refused it, or whoever trains on it will
+            if message.round == now.number:
+                now.early.setdefault(seen.src, update)
+            else:
+                now.late.append(update)
+    rounds.append(now)
+    for one in rounds:
+        one.shown = _scalars(views[HELPER], key, "Compare", one.number)
+        one.sums = _scalars(views[HELPER], key, "Invert", one.number)
+    return [one for one in rounds if one.early or one.late]
+
+
+def _scalars(view: View, key: Any, kind: str, round: int) -> Doubles | None:
+    """What the helper opened of a round's request."""
+    for seen in view.seen:
+        if (seen.kind, seen.round) == (kind, round) and seen.message:
+            message: Any = seen.message
+            parts = unbundle(message.ciphers, getattr(message, "count", 4))
+            return np.array([float(key.decrypt(key.public.from_bytes(part))[0]) for part in parts])
+    return None
+
+
+def masked_numbers(view: View) -> Iterator[Doubles]:
+    """Round by round, what the helper opened of the masked model, over its range: in [0, 1), uniform if it hides."""
+    key = held_key(view)
+    for seen in view.seen:
+        if seen.kind == "Refresh" and seen.message:
+            yield opened_fractions(key, key.public.from_bytes(getattr(seen.message, "cipher", b"")))
+
+
+def opened_fractions(key: Any, vector: Any) -> Doubles:
+    """What opening a masked vector gives, over its range: residues over their primes, or an emulated key's integers."""
+    opened = key.open_blinded(vector).exact
+    if key.emulated:
+        return np.asarray(opened.view(np.uint64) / 2.0**64)
+    return np.asarray(opened / key.public.ring.moduli_at(vector.tally.form.level).astype(np.float64)).ravel()
+
+
+def by_signs(rounds: Sequence[Round], dummies: int) -> list[Finding]:
+    """How many late updates conflict, by the helper: from the signs that it tells, and the classes that it inverts."""
+    results = []
+    for one in rounds:
+        cosines = one.cosines()
+        if one.shown is not None and one.sums is not None and len(one.shown) == len(cosines) + dummies:
+            signs = int((one.shown < 0).sum()), len(cosines), dummies
+            try:
+                posterior = count_posterior(*signs, _classes(one.sums))
+            except UserError:  # a class of so little weight that it looked empty: the signs say otherwise
+                posterior = count_posterior(*signs)
+            results.append(count_accuracy([posterior], [int((cosines < 0).sum())]))
+    return [Finding("helper: number of conflicting late updates", tuple(results))] if results else []
+
+
+def _classes(sums: Doubles) -> Classes:
+    """Which classes have anybody in them, by their masked sums."""
+    if abs(sums[0]) < _NO_WEIGHT:
+        return "conflicting"
+    return "agreeing" if abs(sums[1]) < _NO_WEIGHT else "both"
+
+
+def by_mask(views: Mapping[str, View]) -> list[Finding]:
+    """How far the masked models that the helper opens are from uniform numbers."""
+    results = []
+    for numbers in masked_numbers(views[HELPER]):
+        distance, n = float(kstest(numbers, "uniform").statistic), len(numbers)
+        results.append(Result("distance from uniform", distance, _KS_CHANCE / n**0.5, 1.0, n, 0.26 / n**0.5))
+    return [Finding("helper: the model under its mask", tuple(results))] if results else []
+
+
+def by_clients_key(views: Mapping[str, View], clients: Sequence[str], start: NDArray[Any]) -> list[Finding]:
+    """The aggregator with one client (the one that was asked most often): what it opens of every round's model.
+
+    Scored by what another client opens. start: (d,) the public initial weights, as they are encrypted; chance is the
+    error of guessing these.
+    """
+    sent = {name: _models(views[name]) for name in clients if name in views}
+    helping = max(sent, key=lambda name: len(sent[name]), default="")
+    results = []
+    for r, cipher in sent.pop(helping, {}).items():
+        other = next((name for name in sent if r in sent[name]), None)
+        if other is not None:
+            model, truth = (_opened(views[name], data) for name, data in ((helping, cipher), (other, sent[other][r])))
+            error = float(np.linalg.norm(model - truth) / (np.linalg.norm(truth - start) or 1.0))
+            results.append(Result("relative error of the model", error, 1.0, 0.0, 1))
+    return [Finding("aggregator with one client: global model", tuple(results))] if results else []
+
+
+def _models(view: View) -> dict[int, bytes]:
+    """By round, the encrypted model that a client was sent."""
+    sent = [(seen.round, getattr(seen.message, "cipher", b"")) for seen in view.seen if seen.kind == "Train"]
+    return {r: cipher for r, cipher in sent if cipher}
+
+
+def _opened(view: View, cipher: bytes) -> Doubles:
+    key = held_key(view)
+    return np.asarray(key.decrypt(key.public.from_bytes(cipher)))
+
+
+def measure(
+    views: Mapping[str, View],
+    clients: Sequence[str],
+    label_counts: NDArray[Any],
+    spec: ModelSpec,
+    start: NDArray[Any],
+    *,
+    dummies: int,
+    oldest: int,
+) -> list[Finding]:
+    """Every attack on a recorded run. label_counts: (clients, classes) training samples.  dummies, oldest: settings.
+
+    start: as in ``by_clients_key``. Raises UserError for a record without updates or without keys.
+    """
+    rounds = recorded_rounds(views, oldest)
+    if not rounds:
+        raise UserError("the aggregator's view holds no updates: nothing was sent that could be attacked")
+    profiles = [
+        profiled(np.stack(list(one.early.values())), label_counts[[clients.index(name) for name in one.early]], spec)
+        for one in rounds
+        if len(one.early) > 1
+    ]
+    together = profiling("aggregator with the helper", profiles)
+    return by_signs(rounds, dummies) + by_mask(views) + together + by_clients_key(views, clients, start)

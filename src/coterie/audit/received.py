@@ -1,0 +1,48 @@
+"""What every role received in a recorded run, message type by message type: counts and bytes, for any system."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from coterie.transport.transcript import View
+
+
+@dataclass(frozen=True)
+class Received:
+    """Messages of one kind between two roles, as one role received them.
+
+    role: who received them.  src, dst: roles of their two ends; dst is another than ``role`` where it only relayed
+    them, sealed.  count, bytes: in all rounds.  rounds: how many rounds had any, the set-up (round 0) included.
+    """
+
+    role: str
+    kind: str
+    src: str
+    dst: str
+    count: int
+    bytes: int
+    rounds: int
+
+    @property
+    def relayed(self) -> bool:
+        """Whether it passed them on without being able to read them."""
+        return self.role != self.dst
+
+
+def received(views: Iterable[View]) -> list[Received]:
+    """By role, in the order in which each kind of message first came. Parties without a view go by their names."""
+    parties = list(views)
+    role_of = {view.party: view.role for view in parties}
+    found: dict[tuple[str, str, str, str], list[tuple[int, int]]] = {}
+    for view in parties:
+        for seen in view.seen:
+            ends = role_of.get(seen.src, seen.src), role_of.get(seen.dst, seen.dst)
+            dst = ends[1] if seen.message is None else view.role
+            found.setdefault((view.role, seen.kind, ends[0], dst), []).append((seen.round, seen.size))
+    rows = [
+        Received(*key, len(seen), sum(size for _, size in seen), len({r for r, _ in seen}))
+        for key, seen in found.items()
+    ]
+    order = list(dict.fromkeys(view.role for view in parties))
+    return sorted(rows, key=lambda row: order.index(row.role))

@@ -1,0 +1,124 @@
+"""``coterie audit``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from coterie.cli import options as opt
+from coterie.cli.guard import guarded
+from coterie.cli.progress import size
+
+
+@guarded
+def audit(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a finished run made with --record.")],
+    data_dir: opt.DataDir = None,
+    json_: Annotated[bool, typer.Option("--json", help="Everything as one JSON object on stdout.")] = False,
+) -> None:
+    """What every party saw in a recorded run, and what attacks get out of it.
+
+    The first table counts the messages of every role's view; the second runs the attacks that there are for the
+    system (`coterie list attacks`) on these views. The truth that scores them is in the data or in the record, too; no
+    attacker has it.
+
+    Examples:
+
+      coterie run mingledpie --partition labelsets:5 --record --crypto emulated --out runs/seen
+
+      coterie audit runs/seen
+
+      coterie audit runs/seen --json > seen.json
+    """
+    content = audited(folder, data_dir)
+    console = Console(highlight=False, soft_wrap=True)
+    if json_:
+        typer.echo(json.dumps(content, indent=1))
+        return
+    cipher = {"real": "real ciphers", "emulated": "emulated ciphers", "none": "no encryption"}[content["crypto"]]
+    where = f"mode {content['mode']}, {cipher}, {content['rounds']} rounds of {content['clients']} clients"
+    console.print(Text.assemble((content["title"], "bold"), f", {where}"))
+    if content["stopped"] is not None:
+        console.print(f"Recording stopped in round {content['stopped']} (record_mib): only the rounds before are here.")
+    console.print(_received(content["roles"]))
+    for role in content["roles"]:
+        console.print(Text.assemble((role["role"], "bold"), f" learns {role['learns']}."))
+    console.print()
+    if content["attacks"] is None:
+        console.print(f"There are no attacks for {content['system']}: this is what was received, and no more.")
+        return
+    console.print(_attacks(content["attacks"]))
+
+
+def audited(folder: Path, data_dir: str | None = None) -> dict[str, Any]:
+    """What the command shows, as JSON has it. attacks: None for a system without an audit. Raises UserError."""
+    from coterie.audit.received import received
+    from coterie.reproduce.security import AUDITS
+    from coterie.reproduce.security.recorded import read_recorded
+
+    run = read_recorded(folder, data_dir)
+    config, system, views = run.config, run.system, list(run.views.values())
+    rows = received(views)
+    learns, heard = system.views(config.mode), [row.role for row in rows]
+    roles = [
+        {
+            "role": role,
+            "parties": sum(view.role == role for view in views),
+            "received": [{**asdict(row), "relayed": row.relayed} for row in rows if row.role == role],
+            "learns": learns[role].learns if role in learns else "nothing",
+        }
+        for role in dict.fromkeys([*(role for role in learns if role in heard), *heard])
+    ]
+    attacks = AUDITS.get(system.name)
+    return {
+        "system": system.name,
+        "title": system.title,
+        "mode": config.mode,
+        "crypto": config.crypto if system.encrypted else "none",
+        "seed": config.seed,
+        "rounds": config.rounds,
+        "clients": config.clients,
+        "stopped": run.stopped,
+        "roles": roles,
+        "attacks": None if attacks is None else [finding.row() for finding in attacks(run)],
+    }
+
+
+def _received(roles: Sequence[dict[str, Any]]) -> Table:
+    table = Table("role", "received", "from", "messages", "size", "rounds", box=SIMPLE, pad_edge=False)
+    for column in table.columns[3:]:
+        column.justify = "right"
+    for role in roles:
+        name = role["role"] + (f" ({role['parties']})" if role["parties"] > 1 else "")
+        for row in role["received"]:
+            kind = row["kind"] + (f", sealed for {row['dst']}" if row["relayed"] else "")
+            table.add_row(name, kind, row["src"], str(row["count"]), size(row["bytes"]), str(row["rounds"]))
+            name = ""
+    return table
+
+
+def _attacks(rows: Sequence[dict[str, Any]]) -> Table:
+    """One row an attack, under the measure that its numbers are in."""
+    columns = ("attack", "found", "first", "last", "chance", "all", "theory")
+    table = Table(*columns, box=SIMPLE, pad_edge=False, collapse_padding=True)
+    for column in table.columns[1:]:
+        column.justify = "right"
+        column.no_wrap = True
+    for metric in dict.fromkeys(row["metric"] for row in rows):
+        table.add_row(Text(metric, "italic"))
+        for row in rows:
+            if row["metric"] == metric:
+                numbers = (row[key] for key in ("value", "first", "last", "chance", "perfect", "closed_form"))
+                table.add_row(row["name"], *("–" if number is None else f"{number:.3f}" for number in numbers))
+        table.add_section()
+    table.caption = "found: mean over the rounds; first, last: in these rounds; all: if everything leaked"
+    return table

@@ -1,0 +1,213 @@
+"""PAFed's server S_0, the hub and coordinator: algorithms 3, 4 and 5, on ciphertexts throughout."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.crypto.schemes import public_key
+from coterie.crypto.signing import SigningKey, VerifyKey
+from coterie.crypto.tally import PLAIN
+from coterie.crypto.vector import PublicKeyLike
+from coterie.protocol.bundle import unbundle
+from coterie.protocol.errors import PeerError
+from coterie.protocol.party import Cost, Party
+from coterie.protocol.steps import NoAnswerError, Steps, for_each, post, spend, take
+from coterie.protocol.system import Setting
+from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Ready, enrol_all
+from coterie.protocols.local_training import sample_clients
+from coterie.systems.pafed.correction import Late, correct, from_helper
+from coterie.systems.pafed.messages import (
+    HELPER,
+    HUB,
+    Convert,
+    Converted,
+    Refresh,
+    Refreshed,
+    Train,
+    Update,
+    units,
+)
+from coterie.transport.spool import Spool
+
+if TYPE_CHECKING:
+    from coterie.systems.pafed import PAFedConfig
+
+SPOOL_BYTES = 256 << 20
+MODEL_TERMS = 256
+"""Weights lie within so many times the reach of a vector; what is lower is room for the updates of a round."""
+
+
+class Aggregator(Party, role=HUB):
+    """S_0: asks, collects, corrects late updates, moves the model, and has it put under the clients' keys."""
+
+    class State(msgspec.Struct):
+        """model: [w] under pk_s, empty while it is w^0.  owed: by client, the rounds that it has not answered yet."""
+
+        model: bytes = b""
+        owed: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
+        service_public: bytes = b""
+        evaluation: bytes = b""
+        user_publics: dict[str, bytes] = msgspec.field(default_factory=dict)
+        verify_keys: NDArray[Any] | None = None
+
+    class Secret(msgspec.Struct):
+        """Its signing key. (Masks live for one round only.)"""
+
+        signing: bytes = b""
+
+    state: State
+    secret: Secret
+    takes = (Ready, Credentials, Update)
+
+    def __init__(self, setting: Setting, config: PAFedConfig) -> None:
+        super().__init__(HUB, setting.randomness)
+        self.spec, self.initial, self.clients = setting.spec, setting.initial, setting.clients
+        self.config, self.mode = config, setting.mode
+        self.state, self.secret = self.State(), self.Secret()
+
+    def setup(self) -> Steps[None]:
+        """Enrol everybody and itself; get the public keys and the evaluation key."""
+        key = SigningKey.generate(self.secrets("signing key").bytes)
+        self.secret.signing = key.to_bytes()
+        yield from post({KEY_CENTRE: Enrol(key.public.to_bytes())})
+        yield from enrol_all(len(self.clients) + 1, (HELPER, *self.clients))
+
+        def keep(_: str, msg: Credentials) -> None:
+            self.state.service_public, self.state.evaluation = msg.service_public, msg.evaluation
+            publics = unbundle(msg.user_public, len(self.clients))
+            self.state.user_publics = dict(zip(self.clients, publics, strict=True))
+            self.state.verify_keys = msg.verify_keys
+
+        yield from take(Credentials, keep, at_least=1)
+
+    def round(self, r: int) -> Steps[Mapping[str, Any]]:
+        """Algorithm 3, lines 4 to 14. Without the helper's answers a round is skipped: the model stays as it was."""
+        spool, server_step = Spool(SPOOL_BYTES), self.config.server_step(r)
+        notes = {"asked": 0, "participants": 0, "staleness": [], "too_old": 0, "server_step": server_step}
+        try:
+            yield from self._round(r, spool, notes)
+        except NoAnswerError as error:
+            notes["skipped"] = str(error)
+        finally:
+            spool.close()
+        return notes
+
+    def _round(self, r: int, spool: Spool, notes: dict[str, Any]) -> Steps[None]:
+        config, service = self.config, public_key(self.state.service_public)
+        asked = sample_clients(self.clients, config.participation, self.randomness.seed, r)
+        requests = yield from self._requests(r, asked, spool)
+        late = Late(spool)
+        lengths: list[float] = []
+        used: Counter[int] = Counter()
+        total: Any = None
+        too_old = 0
+
+        def fold(name: str, update: Update) -> None:
+            nonlocal total, too_old
+            self._verify(name, update)
+            cipher = service.from_bytes(update.cipher, self.spec.size, terms=1, blinded=0, form=service.fresh)
+            self._settle(name, update.round)
+            staleness = r - update.round
+            if staleness > config.max_staleness:
+                too_old += 1
+                return
+            if staleness:
+                late.put(cipher)
+            else:
+                total = cipher if total is None else total + cipher
+            lengths.append(update.length)
+            used[staleness] += 1
+
+        for name in asked:
+            self.state.owed[name] = (*self.state.owed.get(name, ()), r)
+        yield from for_each(requests, Update, fold, deadline_s=config.deadline_s)
+        yield from take(Update, fold)
+        notes |= {
+            "asked": len(asked),
+            "participants": used.total(),
+            "staleness": [used[age] for age in range(max(used, default=-1) + 1)],
+            "too_old": too_old,
+        }
+        if not used:
+            notes["skipped"] = "no update came"
+            return
+        rates = config.rates(r).scaled(float(np.mean(lengths)))
+        step = yield from correct(self, r, total, used[0], late, rates)
+        if self.state.model:
+            model = step + service.from_bytes(self.state.model, self.spec.size)
+        else:
+            model = step.add_plain(self.initial / units(self.spec))
+        self.state.model = model.within(MODEL_TERMS).to_bytes()  # weights stay small however many steps are summed up
+
+    def _requests(self, r: int, asked: tuple[str, ...], spool: Spool) -> Steps[Mapping[str, Train]]:
+        """What each client of this round is sent: w^0 as it is, or [w] under its own key (algorithm 5)."""
+        signing, spec = SigningKey.load(self.secret.signing), self.spec.digest
+
+        def train(name: str, weights: NDArray[Any] | None, cipher: bytes) -> Train:
+            plain = b"" if weights is None else weights.tobytes()
+            signature = signing.sign("train", name, r, spec, plain, cipher)
+            return Train(r, spec, weights, cipher, signature)
+
+        if not self.state.model:
+            return {name: train(name, self.initial, b"") for name in asked}
+        d, service = self.spec.size, public_key(self.state.service_public)
+        model = service.from_bytes(self.state.model, d)
+        mask = service.mask(d, self.secrets("mask", r).bytes)  # alg. 5, l. 2: uniform over the ring, not real-valued
+        blinded = model.blind(mask).to_bytes()  # l. 3, 4
+        yield from spend(Cost(crypto_s=service.nominal_seconds_encrypt(d)))
+
+        def unmasked(key: PublicKeyLike, reply: Refreshed | Converted, name: str = "") -> bytes:
+            if (reply.round, getattr(reply, "client", "")) != (r, name):
+                raise PeerError(f"{HELPER} answers {name or 'for itself'} in round {r} with {reply!r:.80}")
+            masked = key.from_bytes(reply.cipher, d, terms=MODEL_TERMS, blinded=1, form=PLAIN)
+            return masked.unblind(mask, 1).to_bytes()
+
+        fresh: bytes = yield from from_helper(Refresh(r, blinded), Refreshed, partial(unmasked, service))
+        self.state.model = fresh
+        tickets: dict[str, int] = {}
+        for name in asked:  # l. 15, 16
+            own = public_key(self.state.user_publics[name])
+            cipher: bytes = yield from from_helper(Convert(r, name), Converted, partial(unmasked, own, name=name))
+            tickets[name] = spool.put(cipher)
+        return Requests(tickets, lambda name, ticket: train(name, None, spool.take(ticket)))
+
+    def _verify(self, name: str, update: Update) -> None:
+        """That an update is the client's own and has this model's shape."""
+        assert self.state.verify_keys is not None
+        key = VerifyKey(bytes(self.state.verify_keys[1 + self.clients.index(name)]))
+        key.verify(update.signature, "update", update.round, update.spec, update.cipher, repr(update.length))
+        if update.spec != self.spec.digest:
+            raise PeerError(f"{name}: an update to a model of another shape")
+        if not 0 <= update.length <= (self.config.clip or 1.0):
+            raise PeerError(f"{name}: an update that was {update.length} long; lengths are clipped")
+
+    def _settle(self, name: str, round: int) -> None:
+        """Each round's answer is taken once, in whatever order answers come."""
+        owed = self.state.owed.get(name, ())
+        if round not in owed:
+            raise PeerError(f"{name}: an update for round {round}, which did not ask for it or has had it")
+        self.state.owed[name] = tuple(other for other in owed if other != round)
+
+
+class Requests(Mapping[str, Train]):
+    """Requests that are made when they are sent, so that not all of them are held at once."""
+
+    def __init__(self, tickets: Mapping[str, int], make: Any) -> None:
+        self._tickets, self._make = tickets, make
+
+    def __getitem__(self, name: str) -> Train:
+        made: Train = self._make(name, self._tickets[name])
+        return made
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tickets)
+
+    def __len__(self) -> int:
+        return len(self._tickets)

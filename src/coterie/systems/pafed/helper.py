@@ -1,0 +1,137 @@
+"""PAFed's second server S_1, the helper: it holds sk_s and sees masked numbers only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from coterie.crypto.schemes import public_key, secret_key
+from coterie.protocol.bundle import bundle, unbundle
+from coterie.protocol.errors import PeerError
+from coterie.protocol.party import Cost, Party, To, on
+from coterie.protocol.system import Setting
+from coterie.protocols.key_centre import Credentials, Join, Ready, enrol
+from coterie.systems.pafed.messages import (
+    HELPER,
+    HUB,
+    LARGEST,
+    Compare,
+    Compared,
+    Convert,
+    Converted,
+    Invert,
+    Inverted,
+    Refresh,
+    Refreshed,
+)
+
+if TYPE_CHECKING:
+    from coterie.systems.pafed import PAFedConfig
+
+
+class Helper(Party, role=HELPER):
+    """S_1: signs, inverses and key transformation, all on what the aggregator has masked."""
+
+    class State(msgspec.Struct):
+        """user_publics: pk_i by name."""
+
+        service_public: bytes = b""
+        user_publics: dict[str, bytes] = msgspec.field(default_factory=dict)
+
+    class Secret(msgspec.Struct):
+        """Its signing key and sk_s."""
+
+        signing: bytes = b""
+        service: bytes = b""
+
+    state: State
+    secret: Secret
+
+    def __init__(self, setting: Setting, config: PAFedConfig) -> None:
+        super().__init__(HELPER, setting.randomness)
+        self.clients, self.spec = setting.clients, setting.spec
+        self.state, self.secret = self.State(), self.Secret()
+        self._masked: tuple[int, Any] = (0, None)  # w + r of this round, opened; lives for one round only
+
+    @on(Join)
+    def join(self, msg: Join, src: str) -> tuple[To, ...]:
+        """Make a signing key and enrol it, once."""
+        if self.secret.signing:
+            raise PeerError("already enrolled: a second signing key would make the first worthless")
+        key, messages = enrol(self)
+        self.secret.signing = key.to_bytes()
+        return messages
+
+    @on(Credentials)
+    def provide(self, msg: Credentials, src: str) -> tuple[To, ...]:
+        """Keep what the key centre gives, once."""
+        if self.secret.service:
+            raise PeerError("already provided with keys")
+        if msg.secret_key is None:
+            raise PeerError("credentials without the service's secret key")
+        publics = unbundle(msg.user_public, len(self.clients))
+        self.secret.service, self.state.service_public = msg.secret_key, msg.service_public
+        self.state.user_publics = dict(zip(self.clients, publics, strict=True))
+        return (To(HUB, Ready()),)
+
+    def _key(self) -> Any:
+        if not self.secret.service:
+            raise PeerError("not provided with keys yet")
+        return secret_key(self.secret.service)
+
+    def _opened(self, data: bytes, count: int) -> list[float]:
+        """Scalars of a bundle."""
+        key = self._key()
+        ciphers = [key.public.from_bytes(part, 1, blinded=0) for part in unbundle(data, count)]
+        if not all(cipher.tally.form.scalar for cipher in ciphers):
+            raise PeerError("something other than scalars to open: a vector would show a weight")
+        return [float(key.decrypt(cipher)[0]) for cipher in ciphers]
+
+    def _sealed(self, values: list[float], at_most: int) -> bytes:
+        key = self._key()
+        return bundle([key.encrypt_scalar(value, at_most).to_bytes() for value in values])
+
+    @on(Compare)
+    def compare(self, msg: Compare, src: str) -> Compared:
+        """The sign of every masked cosine, told as the positive part, freshly encrypted (eq. 13 without Min)."""
+        if not 1 <= msg.count <= 1 << 16:
+            raise PeerError(f"{msg.count} scalars to compare")
+        return Compared(msg.round, self._sealed([max(x, 0.0) for x in self._opened(msg.ciphers, msg.count)], 1))
+
+    @on(Invert)
+    def invert(self, msg: Invert, src: str) -> Inverted:
+        """What alg. 4 divides by, on masked sums; 0 for a class of next to no weight, which is so left out."""
+        n1, n2, square, inner = self._opened(msg.ciphers, 4)
+        one = 1 / n1 if abs(n1) >= 1 / LARGEST else 0.0
+        two = 1 / n2 if abs(n2) >= 1 / LARGEST else 0.0
+        turn = inner * two / square if square >= 1 / LARGEST else 0.0
+        return Inverted(msg.round, self._sealed([max(-LARGEST, min(x, LARGEST)) for x in (one, two, turn)], LARGEST))
+
+    def refresh_cost(self, msg: Refresh) -> Cost:
+        """One opening and one encryption."""
+        key, d = self._key(), self.spec.size
+        return Cost(crypto_s=key.nominal_seconds_decrypt(d) + key.nominal_seconds_encrypt(d))
+
+    @on(Refresh, refresh_cost)
+    def refresh(self, msg: Refresh, src: str) -> Refreshed:
+        """Open w + r, uniform to its eyes, keep it for the round, and encrypt it anew under pk_s. Once a round."""
+        if msg.round <= self._masked[0]:
+            raise PeerError(f"asked to open a vector of round {msg.round} after one of round {self._masked[0]}")
+        key = self._key()
+        masked = key.open_blinded(key.public.from_bytes(msg.cipher, self.spec.size, blinded=1))
+        self._masked = msg.round, masked
+        return Refreshed(msg.round, key.public.encrypt_blinded(masked).to_bytes())
+
+    def convert_cost(self, msg: Convert) -> Cost:
+        """One encryption."""
+        return Cost(crypto_s=self._key().nominal_seconds_encrypt(self.spec.size))
+
+    @on(Convert, convert_cost)
+    def convert(self, msg: Convert, src: str) -> Converted:
+        """Algorithm 5, line 10: w + r under pk_i."""
+        held, masked = self._masked
+        if held != msg.round or msg.client not in self.state.user_publics:
+            raise PeerError(f"nothing to convert for {msg.client} in round {msg.round}")
+        own = public_key(self.state.user_publics[msg.client])
+        return Converted(msg.round, msg.client, own.encrypt_blinded(masked).to_bytes())

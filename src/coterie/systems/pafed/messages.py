@@ -1,0 +1,131 @@
+"""The messages of PAFed's rounds; enrolment has its own in ``protocols/key_centre.py``.
+
+A bundle is what ``protocol/bundle.py`` makes of several byte strings.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from coterie.protocol.effects import Vector
+from coterie.protocol.messages import Floats, Message, message
+from coterie.protocol.model_spec import ModelSpec
+
+HUB = "aggregator"
+HELPER = "helper"
+CLIENT = "client"
+
+LARGEST = 1 << 11
+"""No reciprocal that the helper gives is larger: a masked sum below 1 / LARGEST is taken for nothing."""
+BUFFER_UNIT = 256.0
+"""So much is a 1 under encryption where the model has a buffer: see ``units``."""
+
+
+def units(spec: ModelSpec) -> Vector:
+    """(d,) what a 1 under encryption stands for at each place of a model or an update: 1 for parameters.
+
+    An update is of length 1 in its parameters, but the statistics of batch normalisation may change by any amount.
+    Products of updates must not be about these, so they are written in a large unit.
+    """
+    unit = np.ones(spec.size, np.float32)
+    for part in spec.parts:
+        if part.kind == "buffer":
+            unit[part.offset : part.offset + part.size] = BUFFER_UNIT
+    return unit
+
+
+@message(src=HUB, dst=CLIENT)
+class Train(Message, frozen=True):
+    """Train on the global model w^tau. weights: (d,) w^0 in round 1, else None.  cipher: [w^tau] under pk_i, or empty.
+
+    Under encryption models and updates are in ``units``.
+
+    signature: the aggregator's, over all of it and the recipient.
+    """
+
+    round: int
+    spec: bytes
+    weights: Floats | None
+    cipher: bytes
+    signature: bytes
+
+
+@message(src=CLIENT, dst=HUB)
+class Update(Message, frozen=True):
+    """[nabla w_i] under pk_s (algorithm 3, lines 5 to 10). round: that asked for it, its timestamp.
+
+    length: what the update was divided by, at most the clip, where the settings let it travel; else 1.
+    signature: over all of it.
+    """
+
+    round: int
+    spec: bytes
+    cipher: bytes
+    length: float
+    signature: bytes
+
+
+@message(src=HUB, dst=HELPER)
+class Compare(Message, frozen=True):
+    """Masked cosines rho_j c_j of this round's late updates, shuffled among dummies: a bundle of ``count`` scalars."""
+
+    round: int
+    count: int
+    ciphers: bytes
+
+
+@message(src=HELPER, dst=HUB)
+class Compared(Message, frozen=True):
+    """max(x, 0) of every scalar, under the same key and fresh: a bundle."""
+
+    round: int
+    ciphers: bytes
+
+
+@message(src=HUB, dst=HELPER)
+class Invert(Message, frozen=True):
+    """Masked sums: [rho_1 n_1], [rho_2 n_2], [rho_3 |m|^2], [rho_4 sum_j w_j c_j], a bundle of 4 scalars."""
+
+    round: int
+    ciphers: bytes
+
+
+@message(src=HELPER, dst=HUB)
+class Inverted(Message, frozen=True):
+    """[1/x_1], [1/x_2] and [x_4 / (x_2 x_3)], a bundle of 3 scalars; zero where a class is to be left out."""
+
+    round: int
+    ciphers: bytes
+
+
+@message(src=HUB, dst=HELPER)
+class Refresh(Message, frozen=True):
+    """[w + r] under pk_s: open it and keep it for this round. mask r: uniform over the ciphertext ring."""
+
+    round: int
+    cipher: bytes
+
+
+@message(src=HELPER, dst=HUB)
+class Refreshed(Message, frozen=True):
+    """The same [w + r], freshly encrypted under pk_s, so that the global model does not age."""
+
+    round: int
+    cipher: bytes
+
+
+@message(src=HUB, dst=HELPER)
+class Convert(Message, frozen=True):
+    """Put this round's w + r under the key of one client (algorithm 5, lines 8 to 12)."""
+
+    round: int
+    client: str
+
+
+@message(src=HELPER, dst=HUB)
+class Converted(Message, frozen=True):
+    """[w + r] under pk_i."""
+
+    round: int
+    client: str
+    cipher: bytes

@@ -1,0 +1,215 @@
+"""PAFed under test: small keys for fast federations, updates to forge, and a slow twin.
+
+The twin is written from the paper's algorithms with plain loops over plain arrays: no parties, no ciphers, no messages.
+It has its own delays only in so far as it is told who is late by how many rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from federation import Pulled, Rig, planted, rig
+
+from coterie.aggregation.correction import Rates, corrected_step
+from coterie.crypto import ckks, ckks_wire, rounded
+from coterie.crypto.ckks_parameters import INSECURE
+from coterie.crypto.schemes import public_key, secret_key
+from coterie.crypto.signing import SigningKey
+from coterie.protocols.local_training import sample_clients
+from coterie.systems import pafed
+from coterie.systems.pafed import SYSTEM
+from coterie.systems.pafed.messages import HELPER, HUB, Train, Update
+
+SIZE = 20
+TARGETS = planted([0, 0, 0, 1, 1, 2, 2, 2], SIZE, apart=3.0)
+SMALL = {"paper": "insecure-1024-deep", "literal": "insecure-1024-long"}
+EIGHT = replace(INSECURE["insecure-1024-long"], name="eight", prime_bits=(50, *8 * (36,), 60))  # enough for one Min()
+FLOAT32 = 2.0**-20  # a few roundings of a number near 8
+
+change = msgspec.structs.replace
+
+
+@contextmanager
+def small_keys() -> Iterator[None]:
+    """Federations with keys of an eighth of the degree or less, without security, real or emulated."""
+
+    def keygen(parameters: str, *, emulated: bool, products: bool = True, random_bytes: Any) -> Any:
+        if emulated:
+            return rounded.insecure_for_tests(parameters, products=products, random_bytes=random_bytes)
+        return ckks.insecure_for_tests(parameters, products=products)
+
+    split = ckks_wire.split_key
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pafed, "PARAMETERS", SMALL)
+        patch.setitem(INSECURE, EIGHT.name, EIGHT)
+        patch.setattr(pafed, "named", INSECURE.__getitem__)
+        patch.setattr(pafed, "ckks_keygen", keygen)
+        patch.setattr(ckks_wire, "split_key", lambda data, scheme, kind, _: split(data, scheme, kind, True))
+        yield
+
+
+def paf(targets: np.ndarray = TARGETS, **options: Any) -> Rig:
+    """A federation with an even number of late and of early clients, unless said otherwise."""
+    given = {"participation": 1.0, "delta": 0.5, "delay": "uniform:1-3", "lr": 0.1, "max_epochs": 1, **options}
+    few = given.get("iterations", 7) < 2 or given.get("project") == "none"
+    with pytest.MonkeyPatch.context() as patch:
+        if given.get("mode") == "literal" and few:
+            patch.setitem(pafed.PARAMETERS, "literal", EIGHT.name)
+        return rig(SYSTEM, targets, fresh_keys=True, **given)
+
+
+# -- what an observer reads ------------------------------------------------------------------------------------------
+
+
+def service_key(run: Rig) -> Any:
+    """The helper's key, which opens updates and the model."""
+    return secret_key(run.party(HELPER).secret.service)
+
+
+def opened(run: Rig, update: Update) -> np.ndarray:
+    """(d,) what an update says."""
+    key = service_key(run)
+    return np.asarray(key.decrypt(key.public.from_bytes(update.cipher)))
+
+
+def model(run: Rig) -> np.ndarray:
+    """(d,) float64 of the aggregator's encrypted model, or the initial one."""
+    if not run.hub.state.model:
+        return run.hub.initial.astype(np.float64)
+    key = service_key(run)
+    return np.asarray(key.decrypt(key.public.from_bytes(run.hub.state.model)))
+
+
+def taken(run: Rig, r: int) -> tuple[dict[str, Any], list[tuple[str, Update]]]:
+    """Run round r: its notes, and the updates that the aggregator was handed in it, with their senders."""
+    before = len(run.view(HUB).seen)
+    notes = run.round(r)
+    return notes, [(one.src, one.message) for one in run.view(HUB).seen[before:] if isinstance(one.message, Update)]
+
+
+# -- the slow twin ---------------------------------------------------------------------------------------------------
+
+
+class Twin:
+    """PAFed with plain numbers: who is asked when and who is how late is told, everything else is computed.
+
+    late(r): rounds by client, of those whose answer to round r comes later.
+    """
+
+    def __init__(self, run: Rig, late: Any) -> None:
+        self.config, self.mode, self.seed = run.config, run.setting.mode, run.setting.randomness.seed
+        self.names, self.late, self.targets = run.setting.clients, late, run.transport.effects.targets
+        self.weights = run.setting.initial.astype(np.float64)
+        self.duals = {name: np.zeros(len(self.weights)) for name in self.names}
+        self.waiting: list[tuple[int, int, str, np.ndarray, float]] = []  # due, of round, who, update, length
+        self.used: dict[tuple[str, int], np.ndarray] = {}  # in the last round, by who and of which round
+
+    def trained(self, name: str) -> tuple[np.ndarray, float]:
+        """Algorithm 2, eq. (10), (16), and algorithm 3, line 8: the update at length 1, and the length that is told."""
+        config, start = self.config, self.weights
+        w, y = start.copy(), self.duals[name]
+        for _ in range(config.max_epochs):
+            gradient = w - self.targets[name]
+            if config.local == "admm":
+                gradient = gradient + y + config.rho * (w - start)  # of eq. (8)
+            w = w - config.lr * gradient
+        send = w - start
+        if config.local == "admm":
+            self.duals[name] = y + config.rho * (w - start)  # eq. (10)
+            send = send + (self.duals[name] - y) / config.rho  # eq. (16)
+        length = float(np.linalg.norm(send))
+        return send / length, min(length, config.clip) if config.clip else 1.0
+
+    def round(self, r: int) -> dict[str, Any]:
+        """Algorithm 3; gives what the notes of the round should say of staleness."""
+        config, late = self.config, self.late(r)
+        for name in sample_clients(self.names, config.participation, self.seed, r):
+            self.waiting.append((r + late.get(name, 0), r, name, *self.trained(name)))
+        here = [entry for entry in self.waiting if entry[0] == r]
+        self.waiting = [entry for entry in self.waiting if entry[0] > r]
+        used = [entry for entry in here if r - entry[1] <= config.max_staleness]
+        early = [update for _, of, _, update, _ in used if of == r]
+        stale = [update for _, of, _, update, _ in used if of < r]
+        if used:
+            rates = config.rates(r).scaled(float(np.mean([entry[4] for entry in used])))
+            self.weights = self.weights + step(early, stale, rates, config, self.mode)
+        self.used = {(name, of): update for _, of, name, update, _ in used}
+        ages = [r - entry[1] for entry in used]
+        return {
+            "participants": len(used),
+            "staleness": [ages.count(age) for age in range(max(ages, default=-1) + 1)],
+            "too_old": len(here) - len(used),
+        }
+
+
+def step(early: list[np.ndarray], stale: list[np.ndarray], rates: Rates, config: Any, mode: str) -> np.ndarray:
+    """Eq. (17): the mean of those in time, corrected by the late ones as the settings say."""
+    if not early:
+        return rates.agreeing * np.mean(stale, axis=0)
+    mean = np.mean(early, axis=0)
+    if not stale:
+        return rates.in_time * mean
+    if config.project == "none":
+        return rates.in_time * mean + rates.agreeing * np.mean(stale, axis=0)
+    literal = mode == "literal"
+    iterations = config.iterations if literal else None
+    printed = literal or config.project == "printed"
+    return corrected_step(mean, np.stack(stale), rates, iterations=iterations, unit_mean=printed)
+
+
+def stated_bound(key: Any, early: list[np.ndarray], stale: list[np.ndarray], rates: Rates) -> float:
+    """How far a step under encryption may be from the plain one, by the errors that the scheme states.
+
+    An operation on scalars adds at most e. A weight is off by 2^8 e, as the largest mask of a cosine is taken off it; a
+    class's weights are divided by their sum. Vectors add e for each of them.
+    """
+    p = key.public.parameters
+    e, n, m = p.added(0), len(early), max(1, len(stale))
+    if not early or not stale:
+        return (n + m) * 2 * e
+    mean = np.mean(early, axis=0)
+    cosines = np.stack(stale) @ mean
+    sums = [abs(c[keep].sum()) for c in [cosines] for keep in (c > 0, c < 0) if keep.any()]
+    least, square = min(sums), float(mean @ mean)
+    weight = 2 * 2.0**8 * e
+    share = 2 * (m + 1) * weight / least * max(rates.agreeing, rates.conflicting)
+    return m * share + share / square + (n + m) * 2 * e
+
+
+def clear(early: list[np.ndarray], stale: list[np.ndarray], least: float = 0.01) -> bool:
+    """Whether no class is so light that a mask decides if it is left out, and no update is a tie."""
+    if not early or not stale:
+        return True
+    cosines = np.stack(stale) @ np.mean(early, axis=0)
+    sums = [abs(cosines[keep].sum()) for keep in (cosines > 0, cosines < 0) if keep.any()]
+    return min(sums) > least and float(np.abs(cosines).min()) > 1e-4
+
+
+# -- forging ---------------------------------------------------------------------------------------------------------
+
+
+def signed(party: Any, update: Update) -> Update:
+    """The update with a good signature of this client over whatever it says."""
+    fields = "update", update.round, update.spec, update.cipher, repr(update.length)
+    return change(update, signature=SigningKey.load(party.secret.signing).sign(*fields))
+
+
+def signed_train(run: Rig, name: str, msg: Train) -> Train:
+    """The request with a good signature of the aggregator."""
+    plain = b"" if msg.weights is None else msg.weights.tobytes()
+    key = SigningKey.load(run.hub.secret.signing)
+    return change(msg, signature=key.sign("train", name, msg.round, msg.spec, plain, msg.cipher))
+
+
+def flipped(data: bytes, at: int = -1) -> bytes:
+    """With one bit changed."""
+    return data[: at % len(data)] + bytes([data[at] ^ 1]) + data[at % len(data) + 1 :]
+
+
+__all__ = [name for name in dir() if not name.startswith("_")] + ["Mapping", "Pulled", "public_key"]

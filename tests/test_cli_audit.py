@@ -1,0 +1,206 @@
+"""``coterie audit``: what was received and found out is what the views have, and every mistake gives one message."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from coterie.attacks import expected_accuracy
+from coterie.audit.received import Received, received
+from coterie.cli.app import app
+from coterie.clustering.identity_law import IdentityLaw
+from coterie.reproduce.security import AUDITS
+from coterie.reproduce.security.recorded import read_recorded
+from coterie.runs import SYSTEMS
+from coterie.runs.folder import read_lines
+from coterie.transport.transcript import Seen, View
+
+QUICK = ["--clients", "6", "--rounds", "2", "--crypto", "emulated", "--set", "max_epochs=1", "--quiet"]
+RUNS = {
+    "mingledpie": ["--partition", "labelsets:3", "--set", "clusters=3", "--set", "start=pretrained"],
+    "fedcaprivacy": ["--set", "clusters=2"],
+    "fedavg": [],
+    "scaffold": [],
+}
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+def call(*words: str) -> Ended:
+    torch.set_num_threads(1)
+    ended = CliRunner().invoke(app, [*words], env={"COLUMNS": "120", "COTERIE_DEBUG": "0"})
+    return Ended(ended.exit_code, ended.stdout, ended.stderr)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a recorded run of a system."""
+    home, made = tmp_path_factory.mktemp("runs"), dict[str, Path]()
+
+    def of(system: str) -> Path:
+        if system not in made:
+            assert call("run", system, *QUICK, *RUNS[system], "--record", "--out", str(home / system)).code == 0
+            made[system] = home / system
+        return made[system]
+
+    return of
+
+
+def shown(folder: Path) -> dict[str, Any]:
+    """What --json says."""
+    ended = call("audit", str(folder), "--json")
+    assert (ended.code, ended.err) == (0, "")
+    content: dict[str, Any] = json.loads(ended.out)
+    return content
+
+
+# -- what it shows -----------------------------------------------------------------------------------------------------
+
+
+def test_mingledpie(recorded: Callable[[str], Path]) -> None:
+    folder = recorded("mingledpie")
+    ended = call("audit", str(folder))
+    assert (ended.code, ended.err) == (0, "")
+    for words in (
+        "MingledPie, mode paper, emulated ciphers, 2 rounds of 6 clients",
+        "Mingled",
+        "server learns",
+        "0.444",
+    ):
+        assert words in ended.out
+    content = shown(folder)
+    attacks = {row["name"]: row for row in content["attacks"]}
+    guess = attacks["server: true cluster"]
+    assert guess["closed_form"] == pytest.approx(expected_accuracy(IdentityLaw(3, 0.5, 2)).accuracy)
+    assert (guess["chance"], guess["rounds"], guess["clients"]) == (pytest.approx(1 / 3), 2, 6)
+    assert attacks["server with any client's key: true cluster"]["value"] == 1
+    assert attacks["client: sizes of the true clusters"]["value"] == 1
+    assert not [name for name in attacks if name.startswith("server:") and "label" in name]
+    truth = json.loads((folder / "observed.json").read_text())["membership"]
+    sets = [line["notes"]["membership"] for line in read_lines(folder / "metrics.jsonl")]
+    by_hand = [[(own[0] in joined) / len(joined) for own, joined in zip(truth, sets[-1], strict=True)]]
+    assert guess["last"] == pytest.approx(sum(by_hand[0]) / 6)
+
+
+def test_what_was_received_is_what_the_views_have(recorded: Callable[[str], Path]) -> None:
+    folder = recorded("mingledpie")
+    roles = {role["role"]: role for role in shown(folder)["roles"]}
+    assert list(roles) == ["key_centre", "server", "client"]
+    assert [role["parties"] for role in roles.values()] == [1, 1, 6]
+    views = read_recorded(folder).views
+    for role in roles.values():
+        seen = [s for view in views.values() if view.role == role["role"] for s in view.seen]
+        assert sum(row["count"] for row in role["received"]) == len(seen)
+        assert sum(row["bytes"] for row in role["received"]) == sum(s.size for s in seen)
+        assert role["learns"] == SYSTEMS["mingledpie"].sees[role["role"]].learns
+    kinds = Counter({(row["kind"], row["relayed"]): row["count"] for row in roles["server"]["received"]})
+    assert kinds[("Update", False)] == 12
+    assert kinds[("Enrol", True)] == 6  # sealed for the key centre
+    assert kinds[("Enrol", False)] == 0
+
+
+def test_messages_are_counted_by_role_kind_and_ends() -> None:
+    def seen(r: int, src: str, dst: str, kind: str, size: int, read: bool = True) -> Seen:
+        return Seen(0.0, r, src, dst, kind, size, object() if read else None)  # type: ignore[arg-type]
+
+    hub = View(
+        "hub", "hub", [seen(1, "a", "hub", "Up", 5), seen(2, "b", "hub", "Up", 7), seen(2, "a", "b", "X", 1, False)]
+    )
+    one, two = View("a", "client", [seen(1, "hub", "a", "Down", 3)]), View("b", "client", [seen(2, "a", "b", "X", 2)])
+    assert received([hub, one, two]) == [
+        Received("hub", "Up", "client", "hub", 2, 12, 2),
+        Received("hub", "X", "client", "client", 1, 1, 1),
+        Received("client", "Down", "hub", "client", 1, 3, 1),
+        Received("client", "X", "client", "client", 1, 2, 1),
+    ]
+    assert [row.relayed for row in received([hub, one, two])] == [False, True, False, False]
+    assert received([View("c", "c", [seen(1, "gone", "c", "Up", 1)])])[0].src == "gone"
+
+
+def test_fedcaprivacy_and_plain_averaging(recorded: Callable[[str], Path]) -> None:
+    names = [row["name"] for row in shown(recorded("fedcaprivacy"))["attacks"]]
+    assert "csp: re-linked, by vectors" in names
+    assert "csp with a participant: models" in names
+    content = shown(recorded("fedavg"))
+    assert content["crypto"] == "none"
+    shares, top = content["attacks"]
+    assert (shares["name"], top["name"]) == ("server: label shares", "server: top label")
+    assert shares["first"] > 0.8
+    assert shares["closed_form"] is None
+
+
+def test_a_system_without_an_audit_says_what_was_received_only(recorded: Callable[[str], Path]) -> None:
+    ended = call("audit", str(recorded("scaffold")))
+    assert (ended.code, ended.err) == (0, "")
+    assert "There are no attacks for scaffold" in ended.out
+    assert "Change" in ended.out
+    assert shown(recorded("scaffold"))["attacks"] is None
+
+
+def test_every_audit_is_of_a_system() -> None:
+    assert set(AUDITS) <= set(SYSTEMS)
+
+
+def test_rounds_that_recording_did_not_finish_are_left_out(tmp_path: Path) -> None:
+    out = tmp_path / "cut"
+    words = ["run", "fedavg", "--clients", "20", "--rounds", "4", "--set", "max_epochs=1", "--quiet", "--record"]
+    assert call(*words, "--record-mib", "1", "--out", str(out)).code == 0  # 40 models of 10 kB a round
+    ended = call("audit", str(out))
+    assert ended.code == 0
+    assert "Recording stopped in round 3" in ended.out
+    content = shown(out)
+    assert content["stopped"] == 3
+    assert content["attacks"][0]["rounds"] == 2
+    assert {row["rounds"] for role in content["roles"] for row in role["received"]} == {2}
+
+
+# -- mistakes ----------------------------------------------------------------------------------------------------------
+
+
+def refused(*words: str) -> str:
+    ended = call("audit", *words)
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith("Error: ")
+    assert "Traceback" not in ended.err
+    return ended.err
+
+
+def test_a_run_without_views_says_how_to_get_them(tmp_path: Path) -> None:
+    assert call("run", "fedavg", *QUICK, "--out", str(tmp_path / "a")).code == 0
+    said = refused(str(tmp_path / "a"))
+    assert "views were not kept" in said
+    assert f"coterie run --config {tmp_path / 'a' / 'config.toml'} --record" in said.replace("\n", " ")
+
+
+def test_what_is_no_finished_run_is_refused(tmp_path: Path, recorded: Callable[[str], Path]) -> None:
+    assert "holds no finished run" in refused(str(tmp_path / "none"))
+    assert "holds no finished run" in refused(str(tmp_path))
+    copy = tmp_path / "copy"
+    shutil.copytree(recorded("fedavg"), copy)
+    (copy / "views.bin").write_bytes((copy / "views.bin").read_bytes()[:-3])
+    assert "is damaged" in refused(str(copy))
+    (copy / "views.bin").unlink()
+    assert "views were not kept" in refused(str(copy))
+    (copy / "views.bin").write_bytes(b"")
+    assert "no round has two clients' models" in refused(str(copy))
+
+
+def test_data_that_are_gone_are_asked_for(tmp_path: Path, recorded: Callable[[str], Path]) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(recorded("fedavg"), copy)
+    config = (copy / "config.toml").read_text().replace('data = "digits"', 'data = "mine"')
+    (copy / "config.toml").write_text(config)
+    (tmp_path / "empty").mkdir()
+    assert "mine" in refused(str(copy), "--data-dir", str(tmp_path / "empty"))

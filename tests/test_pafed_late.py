@@ -1,0 +1,193 @@
+"""PAFed never waits: late updates are used once, in order, not too old, and a run that was interrupted goes on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from federation import Rig, Steady
+from pafed_parts import model, opened, paf, small_keys, taken
+
+from coterie.protocols.local_training import sample_clients
+from coterie.runs import Interrupted, RunConfig, run
+from coterie.runs.folder import read_lines
+from coterie.systems.pafed.messages import HUB, Train, Update
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small() -> Iterator[None]:
+    with small_keys():
+        yield
+
+
+def delays(run: Rig) -> Any:
+    return run.party("client/0").delays
+
+
+def played(rounds: int, **options: Any) -> tuple[Rig, list[tuple[int, str, int]], list[dict[str, Any]]]:
+    """Rounds, who handed over an update when (round, who, of which round), and the notes."""
+    run, arrivals, notes = paf(**options), [], []
+    for r in range(1, rounds + 1):
+        note, updates = taken(run, r)
+        notes.append(note)
+        arrivals += [(r, name, update.round) for name, update in updates]
+        assert not run.refused
+    return run, arrivals, notes
+
+
+def test_updates_come_when_the_delays_say_each_once_and_a_clients_late_ones_in_order() -> None:
+    run, arrivals, notes = played(12, participation=0.75, delta=0.4, delay="uniform:1-4", seed=3)
+    table, names = delays(run), run.setting.clients
+    expected = [(q + table.of(q).get(c, 0), c, q) for q in range(1, 13) for c in sample_clients(names, 0.75, 3, q)]
+    assert sorted(arrivals) == sorted(entry for entry in expected if entry[0] <= 12)
+    assert max(when - of for when, _, of in arrivals) == 4
+    for name in names:
+        late = [of for when, who, of in arrivals if who == name and when > of]
+        assert late == sorted(late)
+    for r, note in enumerate(notes, 1):
+        ages = Counter(when - of for when, _, of in arrivals if when == r)
+        assert note["staleness"] == [ages[age] for age in range(max(ages) + 1)]
+        assert (note["participants"], note["asked"], note["too_old"]) == (ages.total(), 6, 0)
+        assert note["server_step"] == pytest.approx(0.8 / (1 + 0.05 * (r - 1)))
+
+
+def test_an_update_older_than_the_bound_is_dropped_and_counted() -> None:
+    run, arrivals, notes = played(10, max_staleness=2, delay="uniform:1-4", seed=3)
+    for r, note in enumerate(notes, 1):
+        ages = [when - of for when, _, of in arrivals if when == r]
+        assert note["too_old"] == sum(age > 2 for age in ages)
+        assert note["participants"] == sum(age <= 2 for age in ages)
+        assert len(note["staleness"]) <= 3
+    assert sum(note["too_old"] for note in notes) > 3
+    assert all(not rounds or max(rounds) > 5 for rounds in run.hub.state.owed.values())  # dropped, and settled
+
+
+def test_what_is_late_does_not_hold_up_a_round() -> None:
+    """Virtual time: a round with late clients takes as long as one without (but for the helper's part in turning)."""
+    quick, slow = (played(3, delta=delta, seed=1, project="none")[0].transport.clock_s for delta in (0.0, 0.5))
+    assert slow == pytest.approx(quick)
+
+
+def test_without_an_experiments_delays_devices_and_a_deadline_decide() -> None:
+    """client/2 takes longer than a round: its update is used when it comes, and it is asked for the next ones."""
+    run = paf(delta=0.0, deadline_s=10.0, links=Steady(slow={"client/2": 25.0}))
+    seen = [run.round(r)["staleness"] for r in range(1, 7)]
+    assert all(ages[0] == 7 for ages in seen)
+    assert sum(sum(ages[1:]) for ages in seen) >= 2
+    of = [
+        update.round for name, update in ((s.src, u) for s, u in run.view(HUB).messages(Update)) if name == "client/2"
+    ]
+    assert of == sorted(set(of))
+    assert dict(run.refused) == {}
+
+
+def test_who_is_away_is_owed_nothing_and_comes_back() -> None:
+    away = {("client/1", 1): "offline", ("client/1", 2): "offline"}
+    run = paf(delta=0.0, links=Steady(away=away))
+    assert [run.round(r)["participants"] for r in (1, 2, 3)] == [7, 7, 8]
+    assert run.party("client/1").state.round == 3
+    assert run.hub.state.owed["client/1"] == (1, 2)
+
+
+def test_nobody_answers_and_the_model_stays_for_the_next_round() -> None:
+    away = {(f"client/{i}", 2): "offline" for i in range(8)}
+    run = paf(delta=0.0, links=Steady(away=away))
+    run.round(1)
+    before = model(run)
+    assert run.round(2)["skipped"] == "no update came"
+    assert np.abs(model(run) - before).max() < 1e-5
+    assert run.round(3)["participants"] == 8
+
+
+def test_late_updates_alone_move_the_model_as_they_come() -> None:
+    """Round 2 has two of round 1 and nobody in time: there is nothing that they could conflict with."""
+    run = paf(seed=2, delay="uniform:1")
+    run.round(1)
+    for name in run.setting.clients:
+        run.links.away[name, 2] = "offline"
+    before = model(run)
+    note, updates = taken(run, 2)
+    assert note["staleness"] == [0, 4]
+    mean = np.mean([opened(run, update) for _, update in updates], axis=0)
+    assert np.abs(model(run) - before - run.config.server_step(2) * mean).max() < 1e-5
+
+
+def test_the_model_that_a_client_trains_on_is_the_one_of_the_round_that_asked() -> None:
+    """Each late update is a step from its own round's model towards its client's target, whenever it is used."""
+    run, start = paf(seed=3, local="sgd"), {}
+    for r in range(1, 9):
+        start[r] = model(run)
+        _, updates = taken(run, r)
+        for name, update in updates:
+            direction = run.transport.effects.targets[name] - start[update.round]
+            unit = direction / np.linalg.norm(direction)
+            assert np.abs(opened(run, update) - unit).max() < 2e-4
+    assert {train.round for _, train in run.view("client/0").messages(Train)} == set(range(1, 9))
+
+
+# -- whole runs --------------------------------------------------------------------------------------------------------
+
+
+def digits(mode: str = "paper", crypto: str = "emulated", **options: Any) -> RunConfig:
+    settings = {"delta": 0.5, "participation": 1.0, "max_epochs": 1, "batch_size": 10, **options.pop("settings", {})}
+    given: dict[str, Any] = {"clients": 6, "rounds": 4, "partition": "shards:2", "seed": 3, **options}
+    return RunConfig("pafed", "digits", mode=mode, crypto=crypto, model="linear", settings=settings, **given)  # type: ignore[arg-type]
+
+
+def numbers(out: Path) -> list[dict[str, Any]]:
+    real = {"seconds", "phase_seconds", "observing_seconds"}
+    return [{k: v for k, v in line.items() if k not in real} for line in read_lines(out / "metrics.jsonl")]
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"clip": 3.0, "participation": 0.7, "max_staleness": 2, "project": "printed"}]
+)
+def test_a_run_that_was_interrupted_goes_on_with_the_same_numbers(settings: dict, tmp_path: Path) -> None:
+    """Late updates under way, dual variables and the encrypted model are in the checkpoint."""
+    config = digits(rounds=5, checkpoint_every=1, settings=settings)
+
+    def stop(line: dict[str, Any]) -> None:
+        if line["round"] == 2:
+            raise KeyboardInterrupt
+
+    run(replace(config, out=str(tmp_path / "a")))
+    with pytest.raises(Interrupted):
+        run(replace(config, out=str(tmp_path / "b")), stop)
+    run(replace(config, out=str(tmp_path / "b")), resume=True)
+    lines = numbers(tmp_path / "a")
+    assert lines == numbers(tmp_path / "b")
+    assert max(len(line["notes"]["staleness"]) for line in lines) > 2
+
+
+def test_a_real_run_keeps_its_keys_out_of_the_checkpoint_and_goes_on(tmp_path: Path) -> None:
+    """Keys of the helper and of every client lie in files of their own, mode 0600."""
+    config = digits(crypto="real", clients=3, rounds=3, checkpoint_every=1, out=str(tmp_path / "run"))
+
+    def stop(line: dict[str, Any]) -> None:
+        if line["round"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted):
+        run(config, stop)
+    written = (tmp_path / "run" / "checkpoint" / "checkpoint.bin").read_bytes()
+    for file in (tmp_path / "run" / "secrets").glob("*"):
+        secret = file.read_bytes()
+        assert file.stat().st_mode & 0o777 == 0o600
+        if len(secret) > 10_000:
+            assert secret[200:600] not in written  # of the secret polynomial, which comes first
+    result = run(config, resume=True)
+    assert result.summary["refused"] == 0
+    assert len(result.rounds) == 3
+
+
+def test_it_learns_digits() -> None:
+    """Real and emulated: from 10 % to more than half in eight rounds of which half of the answers are late."""
+    result = run(digits(rounds=8, clients=10, partition="dirichlet:0.5", settings={"max_epochs": 3, "server_lr": 2.0}))
+    assert result.summary["crypto"] == "emulated"
+    assert result.summary["global_accuracy"] > 0.5
+    assert result.summary["refused"] == 0

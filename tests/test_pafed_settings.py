@@ -1,0 +1,140 @@
+"""Settings of PAFed that could never work are refused before anything runs, with what to do instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from federation import rig
+from pafed_parts import TARGETS, paf, small_keys
+
+from coterie.aggregation.correction import Rates
+from coterie.protocol.errors import UserError
+from coterie.runs import RunConfig, build
+from coterie.runs.config import typed_settings
+from coterie.systems.pafed import MOST_ASKED, PARAMETERS, SYSTEM, PAFedConfig
+from coterie.systems.pafed.client import Client
+from coterie.training.solvers import Admm, Sgd
+
+
+@pytest.fixture
+def _small() -> Iterator[None]:
+    with small_keys():
+        yield
+
+
+CONFIG = [
+    ({"rho": 0.0}, "rho must be above 0"),
+    ({"rho": float("nan")}, "rho"),
+    ({"local": "adam"}, "local must be one of admm, sgd, not 'adam'"),
+    ({"project": "twice"}, "project must be one of exact, printed, none"),
+    ({"agreeing": -0.1}, "at least 0"),
+    ({"conflicting": float("inf")}, "finite"),
+    ({"clip": -1.0}, "clip must be at least 0 and finite, not -1"),
+    ({"clip": float("inf")}, "clip"),
+    ({"clip": float("nan")}, "clip"),
+    ({"dummies": -1}, "dummies"),
+    ({"iterations": 8}, r"iterations \(8\) 0 to 7"),
+    ({"iterations": -1}, "iterations"),
+    ({"delta": 1.5}, "delta is a share"),
+    ({"delay": "sometimes"}, "write uniform:A-B"),
+    ({"delay": "uniform:0-2"}, "write uniform:A-B"),
+    ({"max_staleness": -1}, "max_staleness"),
+    ({"server_lr": 0.0}, "server_lr must be positive"),
+    ({"server_decay": -1.0}, "server_decay"),
+    ({"lr": -1.0}, "lr"),
+    ({"momentum": 1.0}, "momentum"),
+    ({"participation": 0.0}, "participation"),
+    ({"deadline_s": 0.0}, "deadline_s"),
+    ({"max_epochs": 0}, "max_epochs"),
+    ({"founders": 3}, "founders: clients that join later are not supported with delays"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "why"), CONFIG, ids=lambda value: str(value) if isinstance(value, dict) else "")
+def test_impossible_settings_are_the_callers_mistakes(wrong: dict, why: str) -> None:
+    with pytest.raises(UserError, match=why):
+        PAFedConfig(**wrong)
+
+
+TOGETHER = [
+    ({"iterations": 3}, "iterations=3 means nothing with mode paper: leave it out"),
+    ({"mode": "literal", "dummies": 9}, "dummies=9 means nothing with mode literal"),
+    ({"local": "sgd", "rho": 0.5}, "rho=0.5 means nothing with local=sgd"),
+    ({"project": "none", "conflicting": 0.5}, "conflicting=0.5 means nothing with project=none"),
+    ({"server_lr": 200.0}, "steps 200 times as long as updates don't fit the ciphers, which have room for 192"),
+    ({"clip": 1000.0}, "steps 800 times as long"),
+    ({"clip": 100.0, "conflicting": 3.0}, "steps 241 times as long"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "why"), TOGETHER, ids=lambda value: str(value) if isinstance(value, dict) else "")
+def test_what_means_nothing_or_does_not_fit_is_refused_before_a_run(wrong: dict, why: str) -> None:
+    with pytest.raises(UserError, match=why):
+        paf(**wrong)
+
+
+def test_more_clients_a_round_than_ciphertexts_have_room_for_are_refused() -> None:
+    many = np.zeros((2 * MOST_ASKED + 2, 4))
+    with pytest.raises(UserError, match="514 clients a round, but CKKS has room for 256: lower participation"):
+        paf(many)
+    with pytest.raises(UserError, match="257 clients a round"):
+        paf(many, participation=0.5)
+
+
+@pytest.mark.usefixtures("_small")
+def test_the_largest_round_has_room() -> None:
+    """So many in time and so many late that squares of sums are near what scalars have room for."""
+    targets = np.random.default_rng(0).normal(size=(MOST_ASKED, 6))
+    run = paf(targets, delta=0.4, delay="uniform:1", server_lr=150.0)
+    assert [run.round(r)["participants"] for r in (1, 2)] == [154, 256]
+    assert not run.refused
+    assert np.isfinite(run.models()).all()
+
+
+def test_the_schedule_and_the_rates() -> None:
+    """alpha_0 decays as every baseline's step does; alpha_1 and alpha_2 are multiples of it."""
+    config = PAFedConfig(server_lr=0.5, server_decay=0.1, agreeing=0.5, conflicting=2.0)
+    assert config.rates(1) == Rates(0.5, 0.25, 1.0)
+    assert config.rates(11) == Rates(0.25, 0.125, 0.5)
+    assert PAFedConfig(server_decay=0.0).rates(100) == Rates(0.8, 0.8, 0.8)
+    assert [PAFedConfig(clip=clip).largest_share for clip in (0.0, 0.5, 10.0)] == [1, 1, 8]
+
+
+def test_local_solvers() -> None:
+    assert PAFedConfig().solver() == Admm(0.1, 50, 0.5, 0.0, rho=0.01)
+    assert PAFedConfig(local="sgd", lr=0.2).solver() == Sgd(0.2, 50, 0.5, 0.0)
+
+
+def test_defaults_are_the_papers_where_it_says_something() -> None:
+    """Table III: rho, alpha, E, B, lr, momentum; the mended reading of eq. (12) and (14)."""
+    config = PAFedConfig()
+    assert (config.rho, config.server_lr, config.max_epochs, config.batch_size) == (0.01, 0.8, 10, 50)
+    assert (config.lr, config.momentum, config.delay) == (0.1, 0.5, "uniform:1-5")
+    assert (config.project, config.local, config.clip) == ("exact", "admm", 0.0)
+    assert SYSTEM.modes == ("paper", "literal")
+    assert PARAMETERS == {"paper": "ckks-8192-deep", "literal": "ckks-32768-deep"}
+    assert SYSTEM.encrypted
+    assert not SYSTEM.baseline
+
+
+def test_settings_from_a_command_line_are_typed() -> None:
+    given = typed_settings("pafed", {"delta": "0.5", "clip": "5", "dummies": "8", "project": "printed"})
+    assert given == {"delta": 0.5, "clip": 5.0, "dummies": 8, "project": "printed"}
+    for wrong in ({"project": "exactly"}, {"dummies": "few"}, {"deltas": "0.5"}):
+        with pytest.raises(UserError):
+            typed_settings("pafed", wrong)
+
+
+def test_an_unknown_mode_is_refused() -> None:
+    with pytest.raises(UserError, match="no mode 'hardened'"):
+        build(RunConfig("pafed", mode="hardened"))
+
+
+@pytest.mark.usefixtures("_small")
+def test_epochs_and_samples_of_each_client_decide_its_cost() -> None:
+    run = rig(SYSTEM, TARGETS, participation=1.0)
+    client = run.party("client/0")
+    assert isinstance(client, Client)
+    assert (client.samples, client.epochs) == (10, 1)

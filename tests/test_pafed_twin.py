@@ -1,0 +1,275 @@
+"""Rounds of PAFed against the paper's algorithms with plain numbers, emulated and real, within stated bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from federation import rig
+from pafed_parts import (
+    FLOAT32,
+    SIZE,
+    TARGETS,
+    Pulled,
+    Twin,
+    clear,
+    model,
+    opened,
+    paf,
+    service_key,
+    small_keys,
+    stated_bound,
+    step,
+    taken,
+)
+
+from coterie.crypto import ckks_parameters, schemes
+from coterie.crypto.schemes import public_key, secret_key
+from coterie.protocol.effects import Fit, Fitted
+from coterie.protocol.model_spec import ModelSpec, Part
+from coterie.systems.pafed import SYSTEM
+from coterie.systems.pafed.aggregator import MODEL_TERMS
+from coterie.systems.pafed.messages import BUFFER_UNIT, HUB, Refreshed, Train, units
+
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("paper", {}),
+    ("paper", {"project": "printed"}),
+    ("paper", {"project": "none"}),
+    ("paper", {"dummies": 0}),
+    ("paper", {"local": "sgd"}),
+    ("paper", {"clip": 0.5}),
+    ("paper", {"clip": 30.0, "server_lr": 0.5, "agreeing": 0.5, "conflicting": 2.0, "server_decay": 0.0}),
+    ("paper", {"max_staleness": 1}),
+    ("paper", {"max_staleness": 0}),
+    ("paper", {"delta": 0.0}),
+    ("paper", {"delta": 1.0, "delay": "uniform:1"}),
+    ("paper", {"participation": 0.6, "delay": "geometric:0.5"}),
+    ("literal", {"iterations": 0}),
+    ("literal", {}),
+    ("literal", {"project": "none"}),
+]
+REAL: list[tuple[str, dict[str, Any]]] = [
+    ("paper", {}),
+    ("paper", {"project": "printed", "clip": 5.0}),
+    ("literal", {"iterations": 1}),
+]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small() -> Iterator[None]:
+    with small_keys():
+        yield
+
+
+def table(run: Any) -> Any:
+    """Who is late by how many rounds, as the experiment says."""
+    return run.party("client/0").delays.of
+
+
+def follow(run: Any, rounds: int) -> list[float]:
+    """Each round from the model that the last one left: updates, dual variables, notes and steps as the twin has them.
+
+    Gives the errors of those steps for which there is a stated bound.
+    """
+    key, twin, errors = service_key(run), Twin(run, table(run)), []
+    p = key.public.parameters
+    for r in range(1, rounds + 1):
+        before = twin.weights = model(run)
+        notes, handed = taken(run, r)
+        sent = {(name, update.round): update for name, update in handed}
+        expected = twin.round(r)
+        assert {name: notes[name] for name in expected} == expected
+        assert not run.refused
+        values = {who: opened(run, sent[who]) for who in twin.used}
+        for who, update in twin.used.items():  # trained on a model with a flooding's noise, more than 1 from its target
+            assert np.abs(values[who] - update).max() < p.flooded(0) + p.added(p.levels) + FLOAT32
+        early = [values[who] for who in values if who[1] == r]
+        stale = [values[who] for who in values if who[1] < r]
+        if not values:
+            assert notes["skipped"] == "no update came"
+            assert np.abs(model(run) - before).max() < 4 * p.added(0)
+        elif clear(early, stale):
+            rates = run.config.rates(r).scaled(float(np.mean([sent[who].length for who in values])))
+            error = np.abs(model(run) - before - step(early, stale, rates, run.config, run.setting.mode)).max()
+            assert error <= stated_bound(key, early, stale, rates)
+            errors.append(error)
+        for name in run.setting.clients:
+            dual = run.party(name).state.dual
+            assert np.abs((0 if dual is None else dual) - twin.duals[name]).max() <= r * 0.01 * p.flooded(0) + FLOAT32
+    return errors
+
+
+@pytest.mark.parametrize(("mode", "settings"), CASES, ids=str)
+def test_a_round_is_the_papers(mode: str, settings: dict[str, Any]) -> None:
+    errors = follow(paf(mode=mode, seed=1, **settings), 8)
+    assert len(errors) >= 4
+    assert np.median(errors) < 2e-5  # far below the bound, which is for the worst masks
+
+
+@pytest.mark.parametrize(("mode", "settings"), REAL, ids=str)
+def test_a_round_with_real_ckks_is_the_papers(mode: str, settings: dict[str, Any]) -> None:
+    """Keys, masks and shuffles are the system's: they move nothing."""
+    errors = follow(paf(TARGETS[::2], mode=mode, emulated=False, seed=1, delay="uniform:1", **settings), 3)
+    assert len(errors) >= 2
+    assert 0 < np.median(errors) < 2e-5
+
+
+def test_secure_keys_give_the_same_within_their_own_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The set that runs use, N = 8192: real and emulated, each against its plain steps, and against each other."""
+    with monkeypatch.context() as patch:
+        patch.setattr("coterie.systems.pafed.PARAMETERS", {"paper": "ckks-8192-deep"})
+        patch.setattr("coterie.systems.pafed.named", ckks_parameters.named)
+        patch.setattr("coterie.systems.pafed.ckks_keygen", schemes.ckks_keygen)
+        runs = [paf(TARGETS[::2], emulated=emulated, seed=1, delay="uniform:1") for emulated in (False, True)]
+    for run in runs:
+        assert service_key(run).size == "ckks-8192-deep"
+        assert 0 < max(follow(run, 2)) < 1e-4
+    assert 0 < np.abs(model(runs[0]) - model(runs[1])).max() < 1e-3  # flooding moves what clients start from
+
+
+def test_left_alone_for_many_rounds_the_twin_and_the_encrypted_model_stay_together() -> None:
+    """Nothing adds up: no noise in the model, no drift of dual variables, no terms that would end a run one day."""
+    run = paf(seed=4, server_decay=0.2)
+    twin = Twin(run, table(run))
+    for r in range(1, 31):
+        notes = run.round(r)
+        expected = twin.round(r)
+        assert {name: notes[name] for name in expected} == expected
+        held = public_key(run.hub.state.service_public).from_bytes(run.hub.state.model)
+        assert (held.terms, held.tally.form.level) == (MODEL_TERMS, 0)
+    assert np.abs(model(run) - twin.weights).max() < 1e-2
+    for name in run.setting.clients:
+        assert np.abs(run.party(name).state.dual - twin.duals[name]).max() < 1e-3
+    assert np.abs(twin.weights - TARGETS.mean(axis=0)).max() < 1.5  # it does go somewhere
+
+
+def test_a_client_asked_again_while_late_goes_on_from_its_last_training() -> None:
+    run = paf(seed=1, delay="uniform:3")
+    twin, again = Twin(run, table(run)), 0
+    for r in range(1, 9):
+        owed = {name for *_, name, _, _ in twin.waiting}
+        twin.weights = model(run)
+        run.round(r)
+        twin.round(r)
+        again += len(owed & set(run.setting.clients))
+        for name in run.setting.clients:
+            assert run.party(name).state.round == r
+            assert np.abs(run.party(name).state.dual - twin.duals[name]).max() < 1e-4
+    assert again > 10
+
+
+class Resting(Pulled):
+    """Some find nothing to change."""
+
+    resting: frozenset[str] = frozenset()
+
+    def one(self, party: str, effect: Any) -> Any:
+        if isinstance(effect, Fit) and party in self.resting:
+            return Fitted(effect.weights, 1, 1, 0.0)
+        return super().one(party, effect)
+
+
+def test_a_zero_update_counts_among_those_in_time_and_moves_nothing() -> None:
+    run = paf(effects=Resting, seed=1, delta=0.0, local="sgd")
+    run.transport.effects.resting = frozenset({"client/0", "client/5"})
+    before = model(run)
+    _, handed = taken(run, 1)
+    rows = {name: opened(run, update) for name, update in handed}
+    assert [name for name, row in rows.items() if np.abs(row).max() < 1e-6] == ["client/0", "client/5"]
+    others = sum(row for row in rows.values() if np.linalg.norm(row) > 0.5)
+    assert np.abs(model(run) - before - 0.8 * others / 8).max() < 1e-5
+
+
+def test_where_all_in_time_say_nothing_late_updates_are_left_out_and_not_divided_by_noise() -> None:
+    run = paf(effects=Resting, seed=1, local="sgd", delay="uniform:1")
+    run.round(1)
+    late = set(table(run)(1))
+    run.transport.effects.resting = frozenset(run.setting.clients) - late
+    run.transport.effects.resting |= frozenset(run.setting.clients) - set(table(run)(2))
+    before = model(run)
+    notes, handed = taken(run, 2)
+    assert notes["staleness"] == [4, 4]
+    assert {np.linalg.norm(opened(run, u)).round(3) for _, u in handed} == {0.0, 1.0}
+    assert np.abs(model(run) - before).max() < 1e-5
+
+
+# -- algorithm 5 -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
+def test_every_client_opens_the_helpers_model_with_one_and_the_same_flooding(emulated: bool) -> None:
+    """Within the bound; and no number of clients can average the noise away that hides the error of sk_s."""
+    run = paf(seed=2, emulated=emulated, delta=0.0)
+    run.round(1)
+    before = model(run)
+    run.round(2)
+    p = service_key(run).public.parameters
+    openings = []
+    for name in run.setting.clients:
+        ((_, train),) = run.view(name).messages(Train, 2)
+        own = secret_key(run.party(name).secret.own)
+        assert train.weights is None
+        openings.append(own.decrypt(own.public.from_bytes(train.cipher)))
+    errors = np.stack(openings) - before
+    assert np.abs(errors).max() <= p.flooded(0) + 4 * p.added(0)
+    assert np.abs(errors - errors.mean(axis=0)).max() <= 4 * p.added(0)
+    assert errors.mean(axis=0).std() > 0.3 * p.flood_deviation(0) > 30 * p.added(0) / 32
+
+
+@pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
+def test_the_aggregators_own_copy_comes_back_unflooded_and_fresh(emulated: bool) -> None:
+    run = paf(seed=2, emulated=emulated, delta=0.0)
+    run.round(1)
+    before, cipher = model(run), run.hub.state.model
+    for client in run.setting.clients:
+        run.links.away[client, 2] = "offline"
+    assert run.round(2)["skipped"] == "no update came"
+    p = service_key(run).public.parameters
+    assert run.hub.state.model != cipher
+    assert np.abs(model(run) - before).max() <= 4 * p.added(0)
+    ((_, refreshed),) = run.view(HUB).messages(Refreshed, 2)
+    assert public_key(run.hub.state.service_public).from_bytes(refreshed.cipher).blinded == 1
+
+
+# -- buffers -----------------------------------------------------------------------------------------------------------
+
+
+def buffered(size: int = SIZE) -> ModelSpec:
+    """The last five numbers are statistics."""
+    parts = Part("weight", (size - 5,), "float32", "parameter", "shared", 0)
+    return ModelSpec((parts, Part("mean", (5,), "float32", "buffer", "shared", size - 5)), 6.0 * size)
+
+
+@pytest.mark.parametrize("project", ["exact", "none"])
+def test_buffers_of_any_size_are_averaged_and_decide_nothing(project: str) -> None:
+    """Statistics that move by 25 and more where weights move by 1: cosines are those of the weights alone."""
+    targets = TARGETS.copy()
+    targets[:, 15:] = np.random.default_rng(0).normal(0, 200, (len(targets), 5))
+    spec = buffered()
+    built = replace(SYSTEM, build=lambda config, setting: SYSTEM.build(config, replace(setting, spec=spec)))
+    settings: Any = {"participation": 1.0, "delta": 0.5, "delay": "uniform:1", "max_epochs": 1}
+    run = rig(built, targets, lr=0.1, local="sgd", project=project, seed=1, fresh_keys=True, **settings)
+    unit = units(spec)
+    assert (unit == [1.0] * 15 + [BUFFER_UNIT] * 5).all()
+    checked = 0
+    for r in range(1, 6):
+        before = model(run) * unit if run.hub.state.model else run.hub.initial.astype(np.float64)
+        notes, handed = taken(run, r)
+        assert "skipped" not in notes
+        early = [opened(run, u) * unit for _, u in handed if u.round == r]
+        stale = [opened(run, u) * unit for _, u in handed if u.round < r]
+        assert all(abs(np.linalg.norm(u[:15]) - 1) < 1e-5 for u in early)
+        assert max(np.abs(u[15:]).max() for u in early) > 15
+        weights = [u[:15] for u in early], [u[:15] for u in stale]
+        rates, moved = run.config.rates(r), model(run) * unit - before
+        if clear(*weights, least=0.05):
+            expected = step(*weights, rates, run.config, "paper")
+            assert np.abs(moved[:15] - expected).max() < 0.05
+            checked += bool(stale)
+        if not stale:
+            assert np.abs(moved - rates.in_time * np.mean(early, axis=0)).max() < 1e-3
+    assert checked >= 2
+    assert (run.models()[0] == (model(run).astype("float32") * unit)).all()
