@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -62,6 +63,17 @@ def paf(targets: np.ndarray = TARGETS, **options: Any) -> Rig:
         if given.get("mode") == "literal" and few:
             patch.setitem(pafed.PARAMETERS, "literal", EIGHT.name)
         return rig(SYSTEM, targets, fresh_keys=True, **given)
+
+
+def four(**options: Any) -> Rig:
+    """Every second client; of two the answer of the round before comes in each round, unless delta says otherwise."""
+    return paf(TARGETS[::2], **{"seed": 1, "delay": "uniform:1", **options})
+
+
+@cache
+def stranger(emulated: bool, name: str) -> Any:
+    """A key that nobody in the federation has."""
+    return (rounded if emulated else ckks).insecure_for_tests(name)
 
 
 # -- what an observer reads ------------------------------------------------------------------------------------------

@@ -203,13 +203,13 @@ def test_what_the_helper_opens_of_the_model_is_uniform(emulated: bool) -> None:
         rows.append(residues(run, r))
     numbers = np.concatenate(rows)
     assert len(numbers) >= 5000
-    assert stats.kstest(numbers, "uniform").pvalue > 1e-4
+    assert stats.kstest(numbers, "uniform").pvalue > 1e-7
     counts = np.bincount((numbers * 64).astype(int), minlength=64)
-    assert stats.chisquare(counts).pvalue > 1e-4
+    assert stats.chisquare(counts).pvalue > 1e-7
     if emulated:
         r, _ = stats.pearsonr(np.concatenate([row[:900] for row in rows]), np.concatenate(models))
-        assert abs(r) < 4 / np.sqrt(len(numbers))
-    assert stats.pearsonr(rows[0], rows[1])[0] < 4 / np.sqrt(len(rows[0]))  # a fresh mask every round
+        assert abs(r) < 6 / np.sqrt(len(numbers))
+    assert stats.pearsonr(rows[0], rows[1])[0] < 6 / np.sqrt(len(rows[0]))  # a fresh mask every round
 
 
 @pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
@@ -222,8 +222,8 @@ def test_two_different_models_look_the_same_to_the_helper(emulated: bool) -> Non
         if value:
             assert np.abs(model(run)).mean() > 0.5
         seen.append(np.concatenate([residues(run, r) for r in range(2, 8)]))
-    assert stats.ks_2samp(*seen).pvalue > 1e-4
-    assert abs(seen[0].mean() - seen[1].mean()) < 4 / np.sqrt(6 * len(seen[0]))
+    assert stats.ks_2samp(*seen).pvalue > 1e-7
+    assert abs(seen[0].mean() - seen[1].mean()) < 6 / np.sqrt(6 * len(seen[0]))
 
 
 def test_the_mask_hides_the_helpers_own_answer_from_nobody_but_the_helper(real: Rig) -> None:
@@ -266,5 +266,6 @@ def test_cosines_reach_the_helper_masked_shuffled_and_among_dummies() -> None:
         ((_, invert),) = run.view(HELPER).messages(Invert, r)
         truth = c[c > 0].sum(), c[c < 0].sum(), mean @ mean, np.square(c[c < 0]).sum()
         for seen, true in zip(scalars(invert.ciphers, 4), truth, strict=True):
-            assert abs(seen - true) < 1e-5 or 1 / 8 - 1e-3 <= seen / true <= 1 + 1e-3
+            assert abs(true) / 8 - 1e-4 <= abs(seen) <= abs(true) + 1e-4
+            assert seen * true >= 0 or abs(seen) < 1e-4
     assert len(set(orders)) > 1

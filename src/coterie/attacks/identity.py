@@ -140,8 +140,8 @@ def expected_accuracy(
     """The closed form of `identity_accuracy` after independent sets of these laws (one law: one set).
 
     prior: what the attacker believes, (k,) as for `cluster_posterior`.  shares: (k,) what is true; the prior, or
-    all clusters equally large, if not given. (An estimated prior depends a little on the sets that it was estimated
-    from: by one client in n, which this leaves out.)
+    all clusters equally large, if not given. (An estimated prior depends on the sets that it was estimated from,
+    which this leaves out: at equal sizes it is some points too high. `expected_by_estimates` has it.)
 
     The false clusters in all sets are a uniformly random choice of I others (`common_false`). With b other clusters
     above the true one in the prior and e beside it, the guess is right by 1 / (1 + s) if none of the b and s of the e

@@ -35,14 +35,15 @@ def delay_law(text: str) -> Law:
         if name == "uniform":
             low, _, high = numbers.partition("-")
             least, most = int(low), int(high or low)
-            if 1 <= least <= most:
+            if 1 <= least <= most <= _MOST_ROUNDS:
                 return lambda source: int(source.integers(least, most, endpoint=True))
-        if name == "geometric" and 0 < (p := float(numbers)) <= 1:
+        if name == "geometric" and 1 / _MOST_ROUNDS <= (p := float(numbers)) <= 1:
             return lambda source: int(source.geometric(p))
     except ValueError:
         pass
     raise UserError(
-        f"delay {text!r}: write uniform:A-B for whole rounds 1 <= A <= B, or geometric:P for a probability in (0, 1]"
+        f"delay {text!r}: write uniform:A-B for whole rounds 1 <= A <= B <= {_MOST_ROUNDS}, or geometric:P for a "
+        f"probability in [{1 / _MOST_ROUNDS:g}, 1]"
     )
 
 

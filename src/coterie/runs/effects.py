@@ -58,7 +58,7 @@ class Opened:
         return value
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _digest(data: bytes) -> bytes:
     """SHA-256, computed once for the same object."""
     return hashlib.sha256(data).digest()

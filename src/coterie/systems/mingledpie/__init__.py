@@ -130,6 +130,14 @@ class MingledPieConfig(ClusterModels):
         return "literal" if mode == "literal" else self.rebuild
 
 
+IDLE = {
+    "paper": ("hardening",),
+    "literal": ("hardening", "rebuild"),
+    "hardened": ("rebuild", "p", "p_changes", "keep_sets", "threshold", "threshold_counts", "max_condition"),
+}
+"""Settings that mean nothing in a mode: whoever sets one of them expects something else than what would run."""
+
+
 def _check(config: MingledPieConfig, setting: Setting) -> None:
     """Raises UserError for what can't work among these clients, or in this mode."""
     founders = len(joined(setting.clients, config, 1))
@@ -138,11 +146,11 @@ def _check(config: MingledPieConfig, setting: Setting) -> None:
         raise UserError(
             f"min_participants is {config.min_participants}, but round 1 asks only {present} of {founders} clients"
         )
-    if setting.mode != "paper":
-        for name, default in (("rebuild", "counts"), ("p_changes", ""), ("keep_sets", False)):
-            if getattr(config, name) != default and (name == "rebuild" or setting.mode == "hardened"):
-                raise UserError(f"{name}={getattr(config, name)} means nothing in mode {setting.mode}: leave it out")
-    elif config.rebuild == "counts" and config.law(config.p).least == config.clusters:
+    default = MingledPieConfig()
+    for name in IDLE[setting.mode]:
+        if getattr(config, name) != getattr(default, name):
+            raise UserError(f"{name}={getattr(config, name)} means nothing in mode {setting.mode}: leave it out")
+    if setting.mode == "paper" and config.rebuild == "counts" and config.law(config.p).least == config.clusters:
         raise UserError(
             f"threshold={config.threshold} puts every client into all {config.clusters} clusters, and nothing can be "
             "rebuilt: lower it, or take more clusters"

@@ -185,8 +185,9 @@ class Aggregator(Party, role=HUB):
         key.verify(update.signature, "update", update.round, update.spec, update.cipher, repr(update.length))
         if update.spec != self.spec.digest:
             raise PeerError(f"{name}: an update to a model of another shape")
-        if not 0 <= update.length <= (self.config.clip or 1.0):
-            raise PeerError(f"{name}: an update that was {update.length} long; lengths are clipped")
+        allowed = 0 <= update.length <= self.config.clip if self.config.clip else update.length == 1
+        if not allowed:
+            raise PeerError(f"{name}: an update that was {update.length} long; clip is {self.config.clip}")
 
     def _settle(self, name: str, round: int) -> None:
         """Each round's answer is taken once, in whatever order answers come."""

@@ -6,7 +6,7 @@ under the helper's key:
 
 1. c_j and |m|^2, dot products of encrypted vectors;
 2. who conflicts: the helper opens rho_j c_j, each with a random positive rho_j of its own, shuffled among dummies, and
-   returns max(rho_j c_j, 0) freshly encrypted: it learns as many signs as there are late updates, and no magnitudes.
+   returns max(rho_j c_j, 0) freshly encrypted: it learns about how many are negative, and sizes up to a factor of 256.
    Mode ``literal`` uses algorithm 1's Min() on the ciphertexts instead, and nobody learns a sign;
 3. the weights of eq. (13) and their sums n_1, n_2;
 4. what is divided by: the helper inverts rho_1 n_1 and rho_2 n_2 and gives back the ratio of eq. (12), masked as well;
@@ -88,13 +88,16 @@ def _corrected(hub: Aggregator, r: int, service: Any, total: Any, n: int, late: 
         agreeing, conflicting = by_minimum(dots, n, hub.config.iterations)
     else:
         agreeing, conflicting = yield from by_helper(r, service, dots, n, hub.config.dummies, source)
-    inner = sum_ciphers(_product(w, c, at_most=n * n) for w, c in zip(conflicting, dots, strict=True))
-    sums = sum_ciphers(agreeing), sum_ciphers(conflicting), square, inner
-    masks = [_mask(source, SUM_MASK_BITS) for _ in sums]
-    units = n, n, n * n, n * n
-    most = len(dots), len(dots), 1, len(dots)
+    masks = [_mask(source, SUM_MASK_BITS) for _ in range(4)]
+    squared = n * n
     masked = [
-        x.times_plain(mask / unit, at_most=bound) for x, mask, unit, bound in zip(sums, masks, units, most, strict=True)
+        sum_ciphers(agreeing).times_plain(masks[0] / n, at_most=len(dots)),
+        sum_ciphers(conflicting).times_plain(masks[1] / n, at_most=len(dots)),
+        square.times_plain(masks[2] / squared, at_most=1),
+        sum_ciphers(  # each brought to +-1 before they are summed: however many are late, there is room
+            _product(w, c, at_most=squared).times_plain(masks[3] / squared, at_most=1)
+            for w, c in zip(conflicting, dots, strict=True)
+        ),
     ]
     if hub.mode == "literal" or hub.config.project == "printed":
         masked[2] = service.encrypt_scalar(masks[2])  # eq. (14) as printed: |m|^2 = 1

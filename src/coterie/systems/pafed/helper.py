@@ -106,7 +106,9 @@ class Helper(Party, role=HELPER):
         one = 1 / n1 if abs(n1) >= 1 / LARGEST else 0.0
         two = 1 / n2 if abs(n2) >= 1 / LARGEST else 0.0
         turn = inner * two / square if square >= 1 / LARGEST else 0.0
-        return Inverted(msg.round, self._sealed([max(-LARGEST, min(x, LARGEST)) for x in (one, two, turn)], LARGEST))
+        if abs(turn) > LARGEST:
+            two = turn = 0.0  # a class that would be turned further than the ciphers hold is left out as a whole
+        return Inverted(msg.round, self._sealed([one, two, turn], LARGEST))
 
     def refresh_cost(self, msg: Refresh) -> Cost:
         """One opening and one encryption."""
