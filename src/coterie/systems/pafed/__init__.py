@@ -59,7 +59,7 @@ from coterie.training.solvers import Admm, Sgd
 
 PARAMETERS = {"paper": "ckks-8192-deep", "literal": "ckks-32768-deep"}
 MOST_ASKED = 256
-"""Clients a round: n of them in time and m late need room for scalars up to n^2 m, for which there are 24 bits."""
+"""Clients a round: n of them in time make scalars up to n^2, and n m with m late ones; there is room for 2^24."""
 
 
 @dataclass(frozen=True)
