@@ -31,7 +31,7 @@ IN_GROUP = 600
 RATES = (0.5, 0.25, 0.125, 0.0625)
 THRESHOLDS = (2, 3, 4, 5)
 CLUSTERS = (5, 6, 7, 8, 9, 10)
-READINGS: tuple[Counts, ...] = get_args(Counts)
+COUNTINGS: tuple[Counts, ...] = get_args(Counts)
 PRINTED = {(5, 0.5, 2): "30.6; ideal 33.3"}
 """All that the text tells of the figure's numbers, percent, by (k, p, T)."""
 GROUPED = {(5, 0.5, 2), (5, 0.25, 2), (10, 0.5, 2)}
@@ -62,7 +62,7 @@ def simulated(of: IdentityLaw, clients: int, draw: Callable[[int], bytes], *, in
 def measured(points: Sequence[Point], seed: int) -> list[Row]:
     """One row a point and reading, closed form and simulation as fractions."""
     rows: list[Row] = []
-    for reading in READINGS:
+    for reading in COUNTINGS:
         for point in points:
             of = law(point, reading)
             row: dict[str, Any] = dict(zip(("k", "p", "T"), point, strict=True)) | {"T counts": reading}
@@ -108,7 +108,7 @@ def _table(found: Mapping[str, Sequence[Sequence[Row]]]) -> list[dict[str, Any]]
 def _draw(found: Mapping[str, Sequence[Sequence[Row]]], path: Path) -> None:
     """Three maps for either reading; what cannot be is grey."""
     grids = []
-    for reading, words in zip(READINGS, ("T counts identities (the text)", "T counts false identities"), strict=True):
+    for reading, words in zip(COUNTINGS, ("T counts identities (the text)", "T counts false identities"), strict=True):
         for panel, seeds in found.items():
             x, y = panel.split(" by ")
             own = [row for row in seeds[0] if row["T counts"] == reading]
