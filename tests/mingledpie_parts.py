@@ -20,7 +20,7 @@ from coterie.crypto.schemes import secret_key
 from coterie.crypto.signing import SigningKey
 from coterie.protocol.bundle import bundle, unbundle
 from coterie.protocol.randomness import Randomness, Secrets, rng
-from coterie.systems.mingledpie import SYSTEM
+from coterie.systems.mingledpie import IDLE, SYSTEM
 from coterie.systems.mingledpie.messages import Train, Update
 
 K, SIZE = 3, 20
@@ -45,9 +45,12 @@ def pies(
 ) -> Rig:
     """A federation with these start models; lr = 1, so that a trained model is its client's target exactly.
 
-    wrap: may change the built federation before its set-up.
+    wrap: may change the built federation before its set-up.  How sure a rebuild must be, and how hardened mode is
+    hardened, may be said for all modes here and count where they mean something.
     """
     starts = near() if starts is None else starts
+    idle = {"max_condition", "hardening"} & set(IDLE[options.get("mode", "paper")])
+    options = {name: value for name, value in options.items() if name not in idle}
 
     def build(config: Any, setting: Any) -> Any:
         made = SYSTEM.build(config, replace(setting, initials=lambda k: tuple(starts[:k])))

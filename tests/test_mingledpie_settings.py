@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from federation import rig
 from mingledpie_parts import TARGETS, near, pies
 
 from coterie.protocol.errors import UserError
@@ -68,6 +69,8 @@ AMONG = [
     ({"mode": "hardened", "p_changes": "3:0.25"}, "p_changes=3:0.25 means nothing in mode hardened"),
     ({"mode": "hardened", "keep_sets": True}, "keep_sets=True means nothing in mode hardened"),
     ({"mode": "literal", "rebuild": "ideal"}, "rebuild=ideal means nothing in mode literal"),
+    ({"mode": "hardened", "threshold": 3}, "threshold=3 means nothing in mode hardened"),
+    ({"mode": "hardened", "p": 0.25}, "p=0.25 means nothing in mode hardened"),
 ]
 
 
@@ -115,3 +118,9 @@ def test_defaults_are_the_papers() -> None:
 def test_an_unknown_mode_is_refused() -> None:
     with pytest.raises(UserError, match="no mode 'softened'"):
         build(RunConfig("mingledpie", mode="softened"))
+
+
+def test_a_hardening_without_the_hardened_mode_is_refused() -> None:
+    """Who asks for exact sums and forgets the mode would otherwise send identities."""
+    with pytest.raises(UserError, match="hardening=uploads means nothing in mode paper"):
+        rig(SYSTEM, TARGETS, clusters=3, hardening="uploads")
