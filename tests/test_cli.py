@@ -234,6 +234,7 @@ NPZ = {"x_train": np.zeros((9, 4)), "y_train": np.arange(9) % 3, "x_test": np.ze
         ("run fedavg --set lr=-1", "lr"),
         ("run fedavg --set lr=1 --set lr=2", "twice"),
         ("run fedavg --precision fp8", "'fp32'"),
+        ("run fedavg --scaling percent", "'unit'"),
         ("run fedavg --config none.toml", "cannot read the config"),
         ("run --config BAD", "unknown option 'round'; did you mean 'rounds'?"),
         ("run fedavg --data broken --data-dir DATA", "broken"),

@@ -65,16 +65,16 @@ def test_image_layouts_and_moments(shape: tuple[int, ...], channels_first: tuple
 
 def test_moments_do_not_depend_on_the_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     x = images(257, (4, 4, 3))
-    whole = from_arrays("own", x, labels(257), x, labels(257)).moments
+    whole = from_arrays("own", x, labels(257), x, labels(257)).zero_and_unit
     monkeypatch.setattr("coterie.data.dataset._CHUNK", 100)
-    for one, other in zip(whole, from_arrays("own", x, labels(257), x, labels(257)).moments, strict=True):
+    for one, other in zip(whole, from_arrays("own", x, labels(257), x, labels(257)).zero_and_unit, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-7)
 
 
 def test_a_large_mean_does_not_spoil_the_deviation() -> None:
     x = (1e6 + RNG.standard_normal((5000, 2))).astype(np.float32)
     data = from_arrays("own", x, labels(5000), x[:5], labels(5))
-    np.testing.assert_allclose(data.moments[1], x.astype(np.float64).std(axis=0), rtol=1e-4)
+    np.testing.assert_allclose(data.zero_and_unit[1], x.astype(np.float64).std(axis=0), rtol=1e-4)
 
 
 def test_tabular_features_are_standardised_one_by_one() -> None:
@@ -95,6 +95,21 @@ def test_binary_tables_stay_zero_and_one(dtype: type) -> None:
     x_more = x.astype(np.float64)
     x_more[-1, -1] = 2
     assert from_arrays("own", x_more, labels(50), x, labels(50)).inputs().min() < 0
+
+
+@pytest.mark.parametrize("shape", [(4, 5), (3, 4, 5), (7,)])
+@pytest.mark.parametrize("dtype", ["uint8", "float64"])
+def test_unit_scaling_takes_what_is_trained_on_to_0_and_1(shape: tuple[int, ...], dtype: str) -> None:
+    x = RNG.integers(3, 120, (30, *shape)).astype(dtype)
+    data = dataclasses.replace(from_arrays("own", x, labels(30), 2 * x[:5], labels(5)), scaling="unit")
+    got, axes = data.inputs().reshape(30, *shape), (0,) if len(shape) == 1 else None  # each feature, or all pixels
+    low, high = x.astype(float).min(axis=axes), x.astype(float).max(axis=axes)
+    np.testing.assert_allclose(got, (x - low) / (high - low), atol=1e-6)
+    np.testing.assert_array_equal([got.min(axis=axes), got.max(axis=axes)], [low * 0, low * 0 + 1])
+    test = data.inputs(split="test").reshape(5, *shape)  # by the training samples' scale, so it may lie beyond 1
+    np.testing.assert_allclose(test, (2 * x[:5].astype(float) - low) / (high - low), rtol=1e-5, atol=1e-6)
+    constant = from_arrays("own", np.full((3, *shape), 7.0), labels(3), np.full((1, *shape), 7.0), [0])
+    np.testing.assert_array_equal(dataclasses.replace(constant, scaling="unit").inputs(), 0)
 
 
 def test_nothing_can_be_changed() -> None:

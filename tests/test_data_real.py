@@ -30,7 +30,7 @@ def real(name: str) -> Dataset:
 )
 def test_moments_as_everybody_states_them(name: str, mean: list[float], std: list[float]) -> None:
     data = real(name)
-    got_mean, got_std = data.moments
+    got_mean, got_std = data.zero_and_unit
     np.testing.assert_allclose(got_mean.ravel() / 255, mean, atol=6e-5)
     np.testing.assert_allclose(got_std.ravel() / 255, std, atol=6e-5)
     sample = data.inputs(np.arange(0, len(data.y_train), 50))

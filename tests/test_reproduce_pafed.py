@@ -39,7 +39,7 @@ def test_every_cell_is_a_valid_run_at_the_paper_s_scale():
             assert (s["participation"], s["lr"], s["momentum"], s["delay"]) == (0.1, 0.1, 0.5, "uniform:1-5")
             assert s["slowest"] == 1.0  # all clients take 10 epochs
             data, setting, _, _ = cell.name.split("/")
-            assert resolved.model == paper.MODEL[data]
+            assert (resolved.model, resolved.precision) == paper.MODEL[data]
             assert (resolved.partition, s["delta"]) == (
                 ("iid", 0) if setting == "iid" else ("shards:2", float(setting))
             )

@@ -30,6 +30,7 @@ def compare(
     model: opt.ModelName = None,
     seed: opt.Seed = None,
     min_samples: opt.MinSamples = None,
+    scaling: opt.Scaling = None,
     set_: opt.Set = None,
     mode: opt.Mode = None,
     crypto: opt.Crypto = None,

@@ -30,6 +30,14 @@ Seed = Annotated[int | None, typer.Option("--seed", help="Seed of everything exp
 MinSamples = Annotated[
     int | None, typer.Option("--min-samples", help="Fewest training samples of a client.", rich_help_panel=_WORK)
 ]
+Scaling = Annotated[
+    str | None,
+    typer.Option(
+        "--scaling",
+        help="Of the samples: standard (mean 0, deviation 1), unit (0 to 1). [standard]",
+        rich_help_panel=_WORK,
+    ),
+]
 Set = Annotated[
     list[str] | None,
     typer.Option(
@@ -106,6 +114,7 @@ NAMES = (
     "precision",
     "accelerator",
     "min_samples",
+    "scaling",
     "record",
     "record_mib",
     "data_dir",

@@ -29,6 +29,7 @@ def run(
     model: opt.ModelName = None,
     seed: opt.Seed = None,
     min_samples: opt.MinSamples = None,
+    scaling: opt.Scaling = None,
     set_: opt.Set = None,
     mode: opt.Mode = None,
     crypto: opt.Crypto = None,

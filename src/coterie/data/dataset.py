@@ -14,6 +14,7 @@ from coterie.protocol.errors import UserError
 
 Kind = Literal["image", "tabular", "graph"]
 Part = Literal["train", "test"]
+Scaling = Literal["standard", "unit"]
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
@@ -48,10 +49,11 @@ class Dataset:
     source: where the samples came from and how many there are, for people to read.
     graph: the whole graph, for graph data only; rows of ``x_train`` are ``graph.x[graph.train]``.
 
-    ``inputs`` normalises. Images: (x - mean) / std for each channel, over the training images (on a 0..1 scale MNIST
-    has mean .1307, std .3081; CIFAR-10 has .4914/.4822/.4465 and .2470/.2435/.2616). Tabular data: the same for each
-    feature, except that data of zeros and ones only stay as they are. A constant is only centred. Graphs: rows sum to
-    1, done on loading.
+    ``inputs`` normalises by the training samples. ``standard``: (x - mean) / std for each channel of images (on a 0..1
+    scale MNIST has mean .1307, std .3081; CIFAR-10 has .4914/.4822/.4465 and .2470/.2435/.2616) and each feature of
+    tabular data. ``unit``: the lowest value becomes 0, the highest 1, over all channels of images at once (as a rule
+    division by 255) and for each feature of tabular data. Either way a table of zeros and ones stays as it is and a
+    constant only becomes 0. Graphs: rows sum to 1, done on loading.
     """
 
     name: str
@@ -64,22 +66,29 @@ class Dataset:
     input_shape: tuple[int, ...]
     source: str
     graph: Graph | None = None
+    scaling: Scaling = "standard"
 
     @cached_property
-    def moments(self) -> tuple[Floats, Floats]:
-        """Mean and standard deviation of the training set in stored units, shaped to broadcast over a sample."""
+    def zero_and_unit(self) -> tuple[Floats, Floats]:
+        """What ``inputs`` subtracts and divides by, in stored units, shaped to broadcast over a sample.
+
+        Mean and standard deviation of the training samples, or their lowest value and their range.
+        """
         if self.kind == "graph" or (self.kind == "tabular" and _is_binary(self.x_train)):
             return np.zeros(1, np.float32), np.ones(1, np.float32)
-        axes = (0, 2, 3) if self.kind == "image" else (0,)
-        mean, std = _moments(self.x_train, axes)
-        return mean.astype(np.float32), np.where(std > 0, std, 1).astype(np.float32)
+        image = self.kind == "image"
+        if self.scaling == "standard":
+            zero, unit = _moments(self.x_train, (0, 2, 3) if image else (0,))
+        else:
+            zero, unit = _range(self.x_train, (0, 1, 2, 3) if image else (0,))
+        return zero.astype(np.float32), np.where(unit > 0, unit, 1).astype(np.float32)
 
     def inputs(self, indices: ArrayLike | None = None, split: Part = "train") -> Floats:
         """Normalised samples ``(n, *input_shape) float32``, freshly made; all of the split without ``indices``."""
         x = np.array(_rows(self.x_train, self.x_test, indices, split), dtype=np.float32, order="C")
-        mean, std = self.moments
-        x -= mean
-        x /= std
+        zero, unit = self.zero_and_unit
+        x -= zero
+        x /= unit
         return x
 
     def labels(self, indices: ArrayLike | None = None, split: Part = "train") -> Ints:
@@ -248,6 +257,12 @@ def _is_binary(x: NDArray[Any]) -> bool:
 def _chunks(x: NDArray[Any]) -> list[NDArray[Any]]:
     rows = max(1, _CHUNK // (x.size // len(x)))
     return [x[i : i + rows] for i in range(0, len(x), rows)]
+
+
+def _range(x: NDArray[Any], axes: tuple[int, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The lowest value over ``axes`` and how far above it the highest lies."""
+    low, high = x.min(axis=axes, keepdims=True)[0], x.max(axis=axes, keepdims=True)[0]
+    return low.astype(np.float64), high.astype(np.float64) - low
 
 
 def _moments(x: NDArray[Any], axes: tuple[int, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from coterie.report.load import EMULATED, Run
 from coterie.report.plots import points
 
-_WORK = ("data", "partition", "clients", "rounds", "model", "devices", "min_samples", "precision")
+_WORK = ("data", "partition", "clients", "rounds", "model", "devices", "min_samples", "scaling", "precision")
 _NOT_THE_METHOD = {
     "seed",
     "out",

@@ -37,6 +37,7 @@ class RunConfig:
     checkpoint_every: rounds between checkpoints; 0 for as often as costs at most a tenth of the time.
     precision: of training: ``fp32``, ``bf16``, or ``auto`` for bf16 where the machine is fast at it.
     accelerator: ``cpu`` or ``cuda``, or ``auto`` for a GPU if there is one.
+    scaling: of the samples: ``standard`` (mean 0, standard deviation 1) or ``unit`` (0 to 1).
     min_samples: fewest training samples a client may get.
     record: keep what every party received (``views.bin``), up to record_mib.
     data_dir: where data sets lie.  out: the run folder; without it ``runs/<system>-<data>-<seed>-<n>``.
@@ -58,6 +59,7 @@ class RunConfig:
     checkpoint_every: int = 0
     precision: Literal["fp32", "bf16", "auto"] = "fp32"
     accelerator: Literal["cpu", "cuda", "auto"] = "auto"
+    scaling: Literal["standard", "unit"] = "standard"
     min_samples: int | None = None
     record: bool = False
     record_mib: int = 1024

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -154,7 +154,7 @@ def build(config: RunConfig) -> Experiment:
     assert config.clients is not None
     assert config.partition is not None
     system, settings = registry.get(config.system), system_config(config)
-    dataset = load(config.data, config.data_dir)
+    dataset = replace(load(config.data, config.data_dir), scaling=config.scaling)
     split = partition(
         config.partition, dataset.y_train, dataset.y_test, config.clients, config.seed, config.min_samples
     )
