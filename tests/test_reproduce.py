@@ -8,7 +8,7 @@ import pytest
 from coterie.protocol.errors import RunError, UserError
 from coterie.reproduce import ITEMS, reproduce
 from coterie.reproduce import fedcaprivacy as paper
-from coterie.reproduce.study import Cell, Curve, Item, one, spread, study
+from coterie.reproduce.study import Cell, Curve, Item, one, percent, spread, study
 from coterie.runs import RunConfig, experiment
 from coterie.training.jobs import DivergedError
 
@@ -136,6 +136,6 @@ def test_a_training_that_diverges_after_a_while_is_a_result_and_not_run_again(tm
 
 
 def test_a_diverged_curve_has_no_last_accuracy():
-    assert paper._percent([curve([0.9]).last("local_accuracy")]) == "90.00"
+    assert percent([curve([0.9]).last("local_accuracy")]) == "90.00"
     wild = replace(curve([0.9]), diverged="round 2: diverged")
-    assert paper._percent([0.9, wild.last("local_accuracy")]) == "diverged"
+    assert percent([0.9, wild.last("local_accuracy")]) == "diverged"

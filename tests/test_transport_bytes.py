@@ -218,6 +218,7 @@ def test_the_spool_gives_back_what_was_put_whatever_the_order(work: list[tuple[i
             twin[spool.put(objects[index])] = objects[index]
         assert spool.held_bytes <= limit
     assert {ticket: spool.peek(ticket) for ticket in twin} == twin
+    assert {ticket: spool.size(ticket) for ticket in twin} == {ticket: len(data) for ticket, data in twin.items()}
     spool.close()
 
 

@@ -186,6 +186,17 @@ def test_effects_are_batched_and_their_results_and_errors_come_to_whoever_asked(
         assert len(effects.calls) == 3
 
 
+@pytest.mark.parametrize(("batch_bytes", "together"), [(0, 1), (7_000, 1), (9_000, 2), (100_000, 5)])
+def test_no_more_is_handled_together_than_fits_the_memory(batch_bytes: int, together: int) -> None:
+    """Messages of 1 kB, four times counted: what they say, and an answer as large. One at least is handled."""
+    clients = [Asking(f"c{i}", i) for i in range(5)]
+    server, effects = Server([c.name for c in clients]), Doubling(5)
+    server.state.w = np.zeros(250, np.float32)
+    run([server, *clients], server.round(1), effects=effects, batch_bytes=batch_bytes)
+    assert [c.state.rounds for c in clients] == [[len(f"error of c{i}")] for i in range(5)]
+    assert max(len(call) for call in effects.calls) == together
+
+
 def test_an_effects_error_that_a_handler_does_not_catch_refuses_its_message() -> None:
     class Failing(Client, role="client"):
         @on(Go)

@@ -106,7 +106,8 @@ class System:
 
     config: frozen dataclass of its settings, one documented field each.  build: makes the parties.
     models: each client's current model (or mixture), read by the observer beside the protocol; clients that share a
-    model share the array.  observe: arrays and numbers for the report.  sees: by role, who receives and learns what.
+    model share the array.  observe: arrays and numbers for the report.  sees: by role, who receives and learns what;
+    sees_in: in the modes where that differs.
     """
 
     name: str
@@ -121,8 +122,8 @@ class System:
     observe: Callable[[Federation], Mapping[str, Any]] = field(default=lambda federation: {})
     baseline: bool = False
     fine_tunes: bool = False
-    sees_hardened: Mapping[str, Sees] | None = None
+    sees_in: Mapping[str, Mapping[str, Sees]] = field(default_factory=dict)
 
     def views(self, mode: str) -> Mapping[str, Sees]:
         """Who sees what in a mode."""
-        return self.sees_hardened if mode == "hardened" and self.sees_hardened else self.sees
+        return self.sees_in.get(mode, self.sees)

@@ -116,6 +116,17 @@ class Method:
 # -- the parties -----------------------------------------------------------------------------------------------------
 
 
+def settle(owed: dict[str, tuple[int, ...]], name: str, round: int) -> None:
+    """Each round's answer is taken once, in whatever order answers come, and from whom it was asked; else PeerError.
+
+    owed: by client, the rounds that it has not answered yet; changed.
+    """
+    rounds = owed.get(name, ())
+    if round not in rounds:
+        raise PeerError(f"{name}: an update for round {round}, which did not ask for it or has had it")
+    owed[name] = tuple(other for other in rounds if other != round)
+
+
 def training_cost(client: Any, msg: Train) -> Cost:
     """What a training costs a client (that has samples, epochs, spec and delays), and by how many rounds it is late."""
     samples, late = client.samples * client.epochs, client.delays.rounds(client.name, msg.round)
@@ -145,7 +156,7 @@ class Server(Party, role="server"):
     takes = (Update,)
 
     class State(msgspec.Struct):
-        """weights: (d,) float32 of the global model.  owed: by client, the rounds whose updates may still come."""
+        """weights: (d,) float32 of the global model.  owed: by client, the rounds that it has not answered yet."""
 
         weights: NDArray[Any]
         owed: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
@@ -173,20 +184,15 @@ class Server(Party, role="server"):
             values = check_model(self.spec, update.spec, update.values)
             if update.samples < 1:
                 raise PeerError(f"an update of {update.samples} samples")
+            settle(self.state.owed, name, update.round)
             staleness = r - update.round
             if staleness > self.method.max_staleness:
                 too_old += 1
                 return
-            owed = self.state.owed.get(name, ())
-            if update.round not in owed:
-                raise PeerError(f"an update for round {update.round}, which did not ask for it or has had it")
-            self.state.owed[name] = tuple(other for other in owed if other != update.round)
             aggregate.take(values, staleness, update.samples)
             used[staleness] += 1
 
         asked = self.config.asked(self.clients, self.randomness.seed, r)
-        for name, owed in self.state.owed.items():
-            self.state.owed[name] = tuple(q for q in owed if r - q <= self.method.max_staleness)
         for name in asked:
             self.state.owed[name] = (*self.state.owed.get(name, ()), r)
         train = Train(r, self.spec.digest, self.state.weights)

@@ -13,13 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from math import isnan
 from pathlib import Path
 from typing import Any
 
 from coterie.clustering.schedule import expected_events, sd_events
 from coterie.reproduce.plots import curves_figure
-from coterie.reproduce.study import Cell, Curve, Item, spread
+from coterie.reproduce.study import Cell, Curve, Item, percent, spread
 from coterie.runs.config import RunConfig
 
 CLIENTS = 100
@@ -92,13 +91,6 @@ def _rounds(values: Sequence[int | None], most: int) -> str:
     return text if len(reached) in (0, len(values)) else f"{text} ({len(reached)} of {len(values)} seeds)"
 
 
-def _percent(values: Sequence[float]) -> str:
-    if any(isnan(value) for value in values):
-        return "diverged"
-    mean, sd = spread(values)
-    return f"{100 * mean:.2f}" + ("" if sd is None else f" ± {100 * sd:.2f}")
-
-
 def _table_1(curves: Mapping[str, Sequence[Curve]]) -> list[dict[str, Any]]:
     rows = []
     for name, found in curves.items():
@@ -112,7 +104,7 @@ def _table_1(curves: Mapping[str, Sequence[Curve]]) -> list[dict[str, Any]]:
             )
         for measure in MEASURES:
             short = measure.partition("_")[0]
-            row[f"last 10 rounds, {short} %"] = _percent([curve.last(measure) for curve in found])
+            row[f"last 10 rounds, {short} %"] = percent([curve.last(measure) for curve in found])
         rows.append(row)
     return rows
 
@@ -125,9 +117,9 @@ def _table_2(curves: Mapping[str, Sequence[Curve]]) -> list[dict[str, Any]]:
         row["paper: accuracy %"] = TABLE_2[data, float(beta)][("fedcaprivacy", "fedavg").index(system)]
         for measure in MEASURES:
             short = measure.partition("_")[0]
-            row[f"ours: {short} %"] = _percent([curve.last(measure) for curve in found])
+            row[f"ours: {short} %"] = percent([curve.last(measure) for curve in found])
             tuned = [curve.summary.get(f"fine_tuned_{measure}") for curve in found]
-            row[f"fine-tuned: {short} %"] = _percent([t for t in tuned if t is not None]) if any(tuned) else None
+            row[f"fine-tuned: {short} %"] = percent(tuned)
         rows.append(row)
     return rows
 
@@ -151,7 +143,7 @@ def _events(curves: Mapping[str, Sequence[Curve]]) -> list[dict[str, Any]]:
         row["fewer than always"] = f"{rounds / events:.2f}x"
         row["paper"] = FIGURE_3.get(name)
         for measure in MEASURES:
-            row[f"last 10 rounds, {measure.partition('_')[0]} %"] = _percent([curve.last(measure) for curve in found])
+            row[f"last 10 rounds, {measure.partition('_')[0]} %"] = percent([curve.last(measure) for curve in found])
         rows.append(row)
     return rows
 
@@ -162,7 +154,7 @@ def _clusters(curves: Mapping[str, Sequence[Curve]]) -> list[dict[str, Any]]:
         data, _, c = name.partition("/c=")
         row: dict[str, Any] = {"data": data, "clusters": int(c)}
         for measure in MEASURES:
-            row[f"last 10 rounds, {measure.partition('_')[0]} %"] = _percent([curve.last(measure) for curve in found])
+            row[f"last 10 rounds, {measure.partition('_')[0]} %"] = percent([curve.last(measure) for curve in found])
         rows.append(row)
     return rows
 

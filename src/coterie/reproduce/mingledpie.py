@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from math import isnan
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, get_args
@@ -27,7 +26,7 @@ from scipy.optimize import linear_sum_assignment
 from coterie.attacks.identity import cluster_posterior, expected_accuracy, identity_accuracy
 from coterie.clustering.identity_law import Counts, IdentityLaw
 from coterie.reproduce.plots import curves_figure
-from coterie.reproduce.study import Cell, Curve, Item, spread
+from coterie.reproduce.study import Cell, Curve, Item, percent
 from coterie.runs.config import RunConfig
 
 CLIENTS = 120
@@ -116,17 +115,6 @@ def joining(rate: str) -> RunConfig:
     """Appendix C.3: 120 clients at first, 10 more every 10 rounds, these with data of the IID rate."""
     run = config("mingledpie", "mnist", mixing(rate, CLIENTS), founders=CLIENTS, newcomers=10, join_every=10)
     return replace(run, clients=CLIENTS + 90)
-
-
-def percent(values: Sequence[float | None]) -> str | None:
-    """Mean and deviation over the seeds; None where nothing was measured."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return None
-    if any(isnan(value) for value in known):
-        return "diverged"
-    mean, sd = spread(known)
-    return f"{100 * mean:.2f}" + ("" if sd is None else f" ± {100 * sd:.2f}")
 
 
 def accuracies(found: Sequence[Curve]) -> dict[str, Any]:

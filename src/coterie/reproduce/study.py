@@ -186,11 +186,17 @@ def spread(values: Sequence[float]) -> tuple[float, float | None]:
     return fmean(values), stdev(values) if len(values) > 1 else None
 
 
-def percent(values: Sequence[float]) -> str:
-    """Mean and standard deviation of fractions, as a table says them; a NaN stands for a training that diverged."""
-    if any(isnan(value) for value in values):
+def percent(values: Sequence[float | None]) -> str | None:
+    """Mean and standard deviation of fractions, as a table says them; None where nothing was measured.
+
+    A NaN among them stands for a training that diverged.
+    """
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    if any(isnan(value) for value in known):
         return "diverged"
-    mean, sd = spread(values)
+    mean, sd = spread(known)
     return f"{100 * mean:.2f}" + ("" if sd is None else f" ± {100 * sd:.2f}")
 
 

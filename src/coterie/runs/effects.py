@@ -22,7 +22,7 @@ from coterie.training.model import Model
 
 MEMORY_BYTES = 1 << 30
 OPENED_BYTES = 256 << 20
-_VECTORS_A_JOB = 8  # (d,) float32 each: message, weights, result, answer, ciphertext on its way (packed, some 2x)
+_VECTORS_A_JOB = 8  # (d,) float32 each: weights, state, result, answer and what training needs (ciphers: the transport)
 _MOST_JOBS = 1024
 
 

@@ -15,7 +15,7 @@ again. In one process only an attacker can repeat a frame, so answers are kept f
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -38,6 +38,8 @@ from coterie.transport.transcript import Seen, Transcript
 from coterie.transport.wire import Wire
 
 LATE = "late"
+_COPIES = 4
+"""What a message that is handled takes, in its own size: its bytes, what they say, an answer as large, its bytes."""
 
 
 class LocalTransport:
@@ -45,7 +47,8 @@ class LocalTransport:
 
     parties: by name.  hub: the coordinator's name.  effects: who computes.  links: devices and network.
     sealer: needed only when parties other than the hub talk to each other.  transcript: record views, or None.
-    spool_bytes: of waiting messages kept in memory.  ``intercept`` may be set to an attacker on the wire.
+    spool_bytes: of waiting messages kept in memory.  batch_bytes: of messages and answers handled together.
+    ``intercept`` may be set to an attacker on the wire.
     """
 
     def __init__(
@@ -58,12 +61,14 @@ class LocalTransport:
         sealer: Sealer | None = None,
         transcript: Transcript | None = None,
         spool_bytes: int = 512 << 20,
+        batch_bytes: int = 1 << 30,
     ) -> None:
         self.parties = parties
         self.hub = parties[hub]
         self.effects = effects
         self.links: Links = links or Ideal()
         self.sealer = sealer
+        self.batch_bytes = batch_bytes
         self.transcript = transcript
         self.spool = Spool(spool_bytes)
         self.meter = Meter()
@@ -267,8 +272,22 @@ class LocalTransport:
             if not jobs or end_s < safe_s:
                 return end_s
             batch = [job for job in jobs if job.done[0] <= end_s]
-            for start in range(0, len(batch), self.effects.chunk):
-                self._handle(batch[start : start + self.effects.chunk])
+            for part in self._parts(batch):
+                self._handle(part)
+
+    def _parts(self, batch: Sequence[Job]) -> Iterator[Sequence[Job]]:
+        """What is handled together: as many messages as the effects take, and fit the memory, but one at least."""
+        part: list[Job] = []
+        room = 0
+        for job in batch:
+            needed = _COPIES * self.spool.size(job.envelope.ticket)
+            if part and (len(part) == self.effects.chunk or needed > room):
+                yield part
+                part = []
+            room = (room if part else self.batch_bytes) - needed
+            part.append(job)
+        if part:
+            yield part
 
     def _work(self, envelope: Envelope) -> tuple[float, int]:
         """Nominal seconds of a party's next message, and rounds; what will be refused costs nothing."""

@@ -40,6 +40,11 @@ class Spool:
             self._uses[-self._written[1]] += 1
         return self._next
 
+    def size(self, ticket: int) -> int:
+        """How many bytes a ticket stands for."""
+        held = self._held.get(ticket)
+        return len(held) if held is not None else self._path(self._files[ticket]).stat().st_size
+
     def peek(self, ticket: int) -> bytes:
         """The bytes of a ticket, which stays valid."""
         if ticket in self._held:

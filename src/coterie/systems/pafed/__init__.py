@@ -187,6 +187,15 @@ SEES = {
     ),
     CLIENT: Sees((*ENROLMENT, Train), "the global model of every round that asks it; no other client's key"),
 }
+SEES_LITERAL = {
+    **SEES,
+    HUB: Sees((Credentials, Ready, Update, Inverted, Refreshed, Converted), SEES[HUB].learns),
+    HELPER: Sees(
+        (*ENROLMENT, Invert, Refresh, Convert),
+        "three masked sums over the late updates; who is asked in a round; the model only under a mask that is uniform "
+        "over the ciphertext ring",
+    ),
+}
 
 SYSTEM = System(
     name="pafed",
@@ -197,6 +206,7 @@ SYSTEM = System(
     build=build,
     models=models,
     sees=SEES,
+    sees_in={"literal": SEES_LITERAL},
     modes=("paper", "literal"),
     encrypted=True,
 )

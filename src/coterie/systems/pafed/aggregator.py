@@ -21,6 +21,7 @@ from coterie.protocol.party import Cost, Party
 from coterie.protocol.steps import NoAnswerError, Steps, for_each, post, spend, take
 from coterie.protocol.system import Setting
 from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Ready, enrol_all
+from coterie.protocols.late import settle
 from coterie.protocols.local_training import sample_clients
 from coterie.systems.pafed.correction import Late, correct, from_helper
 from coterie.systems.pafed.messages import (
@@ -113,7 +114,7 @@ class Aggregator(Party, role=HUB):
             nonlocal total, too_old
             self._verify(name, update)
             cipher = service.from_bytes(update.cipher, self.spec.size, terms=1, blinded=0, form=service.fresh)
-            self._settle(name, update.round)
+            settle(self.state.owed, name, update.round)
             staleness = r - update.round
             if staleness > config.max_staleness:
                 too_old += 1
@@ -188,13 +189,6 @@ class Aggregator(Party, role=HUB):
         allowed = 0 <= update.length <= self.config.clip if self.config.clip else update.length == 1
         if not allowed:
             raise PeerError(f"{name}: an update that was {update.length} long; clip is {self.config.clip}")
-
-    def _settle(self, name: str, round: int) -> None:
-        """Each round's answer is taken once, in whatever order answers come."""
-        owed = self.state.owed.get(name, ())
-        if round not in owed:
-            raise PeerError(f"{name}: an update for round {round}, which did not ask for it or has had it")
-        self.state.owed[name] = tuple(other for other in owed if other != round)
 
 
 class Requests(Mapping[str, Train]):
