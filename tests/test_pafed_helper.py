@@ -159,7 +159,8 @@ def test_what_is_lost_between_the_servers_skips_the_round(kind: type[Message]) -
     on_the_wire(run.transport, kind, lambda m: None, rounds=[2])
     notes = run.round(2)
     assert "lost on the way" in notes["skipped"]
-    assert notes["participants"] == (4 if kind in (Compare, Compared, Invert, Inverted) else 0)
+    assert notes["participants"] == 0
+    assert notes["lost_updates"] == (4 if kind in (Compare, Compared, Invert, Inverted) else 0)
     assert np.abs(model(run) - before).max() < 1e-6
     run.transport.intercept = None
     assert "skipped" not in run.round(3)
@@ -247,3 +248,24 @@ def test_what_the_helper_can_not_accept_it_refuses_with_a_reason(
     assert reason.startswith(f"helper/{kind.__name__}:")
     assert why in reason
     assert reason.split(": ", 1)[1] in notes["skipped"]
+
+
+@pytest.mark.parametrize(
+    ("sums", "inverted"),
+    [
+        ((0.5, -0.25, 0.125, 0.1), (2, -4, -3.2)),
+        ((1 / 4096, -0.25, 0.125, 0.1), (0, -4, -3.2)),  # next to nobody agrees
+        ((0.5, 1 / 4096, 0.125, 0.1), (2, 0, 0)),  # next to nobody conflicts
+        ((0.5, -0.25, 1 / 4096, 0.1), (2, 0, 0)),  # next to nothing to turn by: unturned they would conflict
+        ((0.5, 1 / 2048, 1 / 2048, 0.5), (2, 0, 0)),  # further than the ciphers hold
+    ],
+)
+def test_what_the_helper_inverts_and_when_a_class_is_left_out(sums: tuple, inverted: tuple) -> None:
+    run = four()
+    run.round(1)
+    helper = run.party(HELPER)
+    key = secret_key(helper.secret.service)
+    request = Invert(1, bundle([key.public.encrypt_scalar(x).to_bytes() for x in sums]))
+    answer = unbundle(helper.invert(request, HUB).ciphers, 3)
+    got = [float(key.decrypt(key.public.from_bytes(part, 1, terms=1 << 11))[0]) for part in answer]
+    np.testing.assert_allclose(got, inverted, rtol=0.01, atol=0.02)

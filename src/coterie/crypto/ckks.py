@@ -177,7 +177,7 @@ class PublicKey(PublicHabits):
         numbers = residues.unpack(body, shape, self.parameters.residue_bytes[:limbs])
         if not residues.valid(numbers, self.ring.moduli_at(tally.form.level)):
             raise DecodeError("a residue is not below its prime")
-        if not numbers[:, 1].any(axis=(1, 2)).all():
+        if not numbers[:, 1].any(axis=2).all():  # in every limb: lower levels have fewer
             raise DecodeError("a ciphertext without randomness: it hides nothing")
         return CipherVector(self, tally, numbers)
 

@@ -61,10 +61,14 @@ class Spend:
 
 @dataclass(frozen=True)
 class Answers:
-    """Who answered, in order of arrival, and why the others did not (``party -> reason``)."""
+    """Who answered, in order of arrival, and why the others did not (``party -> reason``).
+
+    declined: those of the others who refused the request itself.
+    """
 
     got: tuple[str, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
+    declined: tuple[str, ...] = ()
 
 
 class NoAnswerError(RunError):

@@ -15,7 +15,7 @@ again. In one process only an attacker can repeat a frame, so answers are kept f
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -32,12 +32,13 @@ from coterie.transport.held import Held
 from coterie.transport.links import Ideal, Links
 from coterie.transport.meter import Meter
 from coterie.transport.once import USED, AtMostOnce
-from coterie.transport.schedule import Schedule
+from coterie.transport.schedule import Schedule, parts
 from coterie.transport.spool import Spool
 from coterie.transport.transcript import Seen, Transcript
 from coterie.transport.wire import Wire
 
 LATE = "late"
+_REFUSED = "refused: "
 _COPIES = 4
 """What a message that is handled takes, in its own size: its bytes, what they say, an answer as large, its bytes."""
 
@@ -149,13 +150,15 @@ class LocalTransport:
             raise RunError(f"{self.hub.name} asks itself for {step.reply.__name__}; nobody would ever answer")
         self.clock_s = max(self.clock_s, end_s)
         got, missing = self._fold_all(lambda e: e.answers in requests and e.arrives_s <= end_s, step.reply, step.fold)
-        answered = set(got)
+        answered, declined = set(got), []
         for number, name in requests.items():
             if name not in missing and name not in answered:
                 missing[name] = self._failed.get(number, (LATE, 0.0))[0]
                 if missing[name] == LATE:
                     self.meter.late.append(name)
-        return Answers(tuple(got), missing)
+                elif missing[name].startswith(_REFUSED):
+                    declined.append(name)
+        return Answers(tuple(got), missing, tuple(declined))
 
     def _take(self, step: Take) -> Answers | NoAnswerError:
         kind = step.kind.__name__
@@ -205,7 +208,7 @@ class LocalTransport:
                 got.append(envelope.src)
             except (PeerError, CryptoError) as error:
                 self._count_refused(envelope, str(error))
-                missing[envelope.src] = f"refused: {error}"
+                missing[envelope.src] = f"{_REFUSED}{error}"
             finally:
                 self.meter.spent(self.hub.role, envelope.kind, time.perf_counter() - started)
         return got, missing
@@ -272,22 +275,9 @@ class LocalTransport:
             if not jobs or end_s < safe_s:
                 return end_s
             batch = [job for job in jobs if job.done[0] <= end_s]
-            for part in self._parts(batch):
+            sizes = [_COPIES * self.spool.size(job.envelope.ticket) for job in batch]
+            for part in parts(batch, sizes, self.effects.chunk, self.batch_bytes):
                 self._handle(part)
-
-    def _parts(self, batch: Sequence[Job]) -> Iterator[Sequence[Job]]:
-        """What is handled together: as many messages as the effects take, and fit the memory, but one at least."""
-        part: list[Job] = []
-        room = 0
-        for job in batch:
-            needed = _COPIES * self.spool.size(job.envelope.ticket)
-            if part and (len(part) == self.effects.chunk or needed > room):
-                yield part
-                part = []
-            room = (room if part else self.batch_bytes) - needed
-            part.append(job)
-        if part:
-            yield part
 
     def _work(self, envelope: Envelope) -> tuple[float, int]:
         """Nominal seconds of a party's next message, and rounds; what will be refused costs nothing."""
@@ -378,7 +368,7 @@ class LocalTransport:
         """Count it, and let the sender's step go on without an answer."""
         self._count_refused(job.envelope, reason)
         self._once.refused(job.envelope, reason)
-        self._fail(job.envelope, f"refused: {reason}", job.done[0])
+        self._fail(job.envelope, f"{_REFUSED}{reason}", job.done[0])
 
     def _fail(self, envelope: Envelope, reason: str, at_s: float) -> None:
         """Note that a message comes to nothing, and which of the hub's requests waits for it."""

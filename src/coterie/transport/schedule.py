@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
 from typing import Any
 
@@ -55,3 +55,17 @@ class Schedule:
             self._known[envelope.dst] = envelope.ticket, work
         seconds, rounds = work
         return Job(envelope, start, after(start, seconds), envelope.round + rounds)
+
+
+def parts(jobs: Sequence[Job], sizes: Sequence[int], most: int, room: int) -> Iterator[Sequence[Job]]:
+    """Jobs in order, in parts of at most ``most`` whose sizes add up to at most ``room``, but of one job at least."""
+    part: list[Job] = []
+    left = room
+    for job, size in zip(jobs, sizes, strict=True):
+        if part and (len(part) == most or size > left):
+            yield part
+            part, left = [], room
+        part.append(job)
+        left -= size
+    if part:
+        yield part

@@ -30,11 +30,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
+import numpy as np
+
 from coterie.aggregation.correction import Rates
 from coterie.crypto.ckks_parameters import named
 from coterie.crypto.schemes import ckks_keygen, secret_key
 from coterie.protocol.effects import Vector
-from coterie.protocol.errors import UserError
+from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.system import Federation, Sees, Setting, System
 from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Join, KeyCentre, Pair, Ready
 from coterie.protocols.late import LateTraining
@@ -160,13 +162,23 @@ def _check(config: PAFedConfig, setting: Setting) -> None:
 
 
 def models(federation: Federation) -> Mapping[str, Vector]:
-    """The global model for everybody, opened by the observer (no party holds it in the plain but clients who train)."""
+    """The global model for everybody, opened by the observer (no party holds it in the plain but clients who train).
+
+    What doesn't open is refused by the clients, too, who then go on from the model before.
+    """
     hub: Any = federation.parties[HUB]
     helper: Any = federation.parties[HELPER]
-    weights = hub.initial
-    if hub.state.model:
+
+    def opened(model: bytes) -> Vector:
+        if not model:
+            return np.asarray(hub.initial)
         key: Any = secret_key(helper.secret.service)
-        weights = key.decrypt(key.public.from_bytes(hub.state.model)).astype("float32") * units(hub.spec)
+        return np.asarray(key.decrypt(key.public.from_bytes(model)).astype(np.float32) * units(hub.spec))
+
+    try:
+        weights = opened(hub.state.model)
+    except PeerError:
+        weights = opened(hub.state.previous)
     return {client.name: weights for client in federation.of_role(CLIENT)}
 
 

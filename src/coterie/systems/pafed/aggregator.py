@@ -49,9 +49,13 @@ class Aggregator(Party, role=HUB):
     """S_0: asks, collects, corrects late updates, moves the model, and has it put under the clients' keys."""
 
     class State(msgspec.Struct):
-        """model: [w] under pk_s, empty while it is w^0.  owed: by client, the rounds that it has not answered yet."""
+        """model: [w] under pk_s, empty while it is w^0.  previous: what it was one step before.
+
+        owed: by client, the rounds that it has not answered yet.
+        """
 
         model: bytes = b""
+        previous: bytes = b""
         owed: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
         service_public: bytes = b""
         evaluation: bytes = b""
@@ -89,13 +93,18 @@ class Aggregator(Party, role=HUB):
         yield from take(Credentials, keep, at_least=1)
 
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
-        """Algorithm 3, lines 4 to 14. Without the helper's answers a round is skipped: the model stays as it was."""
+        """Algorithm 3, lines 4 to 14.
+
+        A round without the helper's answers, or with an update that can't be computed with, is skipped: the model stays
+        as it was, and the round's updates are lost. Where most of those asked refuse the model, since it doesn't open
+        (an update was no encryption of small numbers), the one before is taken up again.
+        """
         spool, server_step = Spool(SPOOL_BYTES), self.config.server_step(r)
         notes = {"asked": 0, "participants": 0, "staleness": [], "too_old": 0, "server_step": server_step}
         try:
             yield from self._round(r, spool, notes)
-        except NoAnswerError as error:
-            notes["skipped"] = str(error)
+        except (NoAnswerError, PeerError) as error:
+            notes |= {"skipped": str(error), "lost_updates": notes["participants"], "participants": 0, "staleness": []}
         finally:
             spool.close()
         return notes
@@ -128,7 +137,7 @@ class Aggregator(Party, role=HUB):
 
         for name in asked:
             self.state.owed[name] = (*self.state.owed.get(name, ()), r)
-        yield from for_each(requests, Update, fold, deadline_s=config.deadline_s)
+        answers = yield from for_each(requests, Update, fold, deadline_s=config.deadline_s)
         yield from take(Update, fold)
         notes |= {
             "asked": len(asked),
@@ -136,15 +145,19 @@ class Aggregator(Party, role=HUB):
             "staleness": [used[age] for age in range(max(used, default=-1) + 1)],
             "too_old": too_old,
         }
+        if 2 * len(answers.declined) > len(asked):
+            self.state.model = self.state.previous
+            why = answers.missing[answers.declined[0]]
+            raise NoAnswerError(f"most of those asked {why}; the model of the round before is taken up again")
         if not used:
-            notes["skipped"] = "no update came"
-            return
+            raise NoAnswerError("no update came")
         rates = config.rates(r).scaled(float(np.mean(lengths)))
         step = yield from correct(self, r, total, used[0], late, rates)
         if self.state.model:
             model = step + service.from_bytes(self.state.model, self.spec.size)
         else:
             model = step.add_plain(self.initial / units(self.spec))
+        self.state.previous = self.state.model
         self.state.model = model.within(MODEL_TERMS).to_bytes()  # weights stay small however many steps are summed up
 
     def _requests(self, r: int, asked: tuple[str, ...], spool: Spool) -> Steps[Mapping[str, Train]]:

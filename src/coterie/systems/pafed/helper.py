@@ -105,9 +105,9 @@ class Helper(Party, role=HELPER):
         n1, n2, square, inner = self._opened(msg.ciphers, 4)
         one = 1 / n1 if abs(n1) >= 1 / LARGEST else 0.0
         two = 1 / n2 if abs(n2) >= 1 / LARGEST else 0.0
-        turn = inner * two / square if square >= 1 / LARGEST else 0.0
+        turn = inner * two / square if square >= 1 / LARGEST else LARGEST + 1
         if abs(turn) > LARGEST:
-            two = turn = 0.0  # a class that would be turned further than the ciphers hold is left out as a whole
+            two = turn = 0.0  # a class that can't be turned so far is left out as a whole: unturned it would conflict
         return Inverted(msg.round, self._sealed([one, two, turn], LARGEST))
 
     def refresh_cost(self, msg: Refresh) -> Cost:
