@@ -277,14 +277,24 @@ def test_the_aggregator_with_one_client_has_every_model_that_client_is_sent_and_
 
 @pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
 def test_an_aggregator_that_deviates_has_an_update_converted_instead_of_the_model(emulated: bool) -> None:
-    """A limit of algorithm 5: the helper can't know what is under a perfect mask. One a round, with a client's key."""
+    """A limit of algorithm 5: the helper can't know what is under a perfect mask, nor what round it is."""
     run = paf(TARGETS[::2], emulated=emulated, delta=0.0)
     run.rounds(2)
-    update = next(m for s, m in run.view(HUB).messages(Update, 2) if s.src == "client/1")
-    stolen = study.converted(as_played(run), update.cipher, "client/2", 3)
-    assert np.abs(stolen - opened(run, update)).max() < 2e-4
-    with pytest.raises(PeerError, match="round 3 after one of round 3"):
-        study.converted(as_played(run), update.cipher, "client/2", 3)
+    for r, (_, update) in enumerate(run.view(HUB).messages(Update, 2), 3):
+        stolen = study.converted(as_played(run), update.cipher, "client/2", r)
+        assert np.abs(stolen - opened(run, update)).max() < 2e-4
+    with pytest.raises(PeerError, match=f"round {r} after one of round {r}"):
+        study.converted(as_played(run), update.cipher, "client/2", r)
+
+
+def test_an_aggregator_that_deviates_reads_the_helper_s_key_off_a_forged_ciphertext() -> None:
+    """A limit of every scheme that opens chosen ciphertexts: masks and flooding are for honest ones."""
+    run = paf(TARGETS[::2], emulated=False, delta=0.0)
+    run.rounds(2)
+    found = study.key_read_off(as_played(run), "client/2", 3)
+    assert np.abs(found - np.rint(found)).max() < 0.01
+    assert set(np.rint(found)) == {-1, 0, 1}
+    np.testing.assert_array_equal(np.rint(found), np.rint(study.key_read_off(as_played(run), "client/1", 4)))
 
 
 def as_played(run: Any) -> Any:

@@ -11,7 +11,9 @@ opening, so that not even all recipients together can average it away. At level 
 times the error of a round of additions and products and moves a value by 3.5e-5 (one standard deviation). That is not
 the 2^40 of a proof by statistical distance, for which a scale of 36 bits has no room: m + e stays hidden like the
 secret of a learning-with-errors sample whose error is this noise, thousands of times what the scheme itself builds on.
-Under *its own* key, where only ciphertexts leave, an opened vector is encrypted as it is, so that errors don't pile up.
+All of this is for ciphertexts that the protocol made: who may have a forged one opened and knows its mask (PAFed's
+aggregator with a client) reads the key off it, whatever the noise. Under *its own* key, where only ciphertexts leave,
+an opened vector is encrypted as it is, so that errors don't pile up.
 """
 
 from __future__ import annotations

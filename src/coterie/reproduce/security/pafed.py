@@ -227,7 +227,7 @@ def misrouted(cosines: Doubles, agreeing: Doubles, conflicting: Doubles) -> floa
 
 
 def collusion() -> list[Row]:
-    """What two parties open together, and its largest error; the last row takes an aggregator that deviates."""
+    """What two parties open together, and its largest error; the last rows take an aggregator that deviates."""
     rows = []
     for emulated in (True, False):
         with played(3, 0, emulated=emulated) as run:
@@ -241,13 +241,17 @@ def collusion() -> list[Row]:
             own, model = secret_key(run.party("client/0").secret.own), 0.8 * np.mean(list(truth.values()), axis=0)
             (train,) = (message for _, message in run.views["client/0"].messages(Train, 2))
             got = own.decrypt(own.public.from_bytes(train.cipher))
-            stolen = converted(run, updates["client/1"], "client/2", 3)
+            stolen = [_error(converted(run, updates[n], "client/2", r), truth[n]) for r, n in enumerate(updates, 3)]
+            shown = None if emulated else key_read_off(run, "client/2", 9)
         for who, what, error in (
             ("aggregator with the helper", "every update", max(_error(opened[name], truth[name]) for name in truth)),
             ("aggregator with one client", "the model of a round that asks it", _error(got, model)),
-            ("the same, deviating", "another's update for the model, one a round", _error(stolen, truth["client/1"])),
+            ("the same, deviating", "every update, each in the place of a round's model", max(stolen)),
         ):
             rows.append({"crypto": _crypto(emulated), "who": who, "what": what, "error": error})
+        if shown is not None:
+            what = "the helper's secret key, by a forged ciphertext in the place of a round's model"
+            rows.append({"crypto": "real", "who": who, "what": what, "error": _error(shown, np.rint(shown))})
     return rows
 
 
@@ -262,15 +266,38 @@ def _error(found: Doubles, truth: Doubles) -> float:
 def converted(run: Played, cipher: bytes, client: str, r: int) -> Doubles:
     """What an aggregator that asks the helper to convert an update, not the model, makes of it with a client's key.
 
-    To the helper it is one uniform vector a round as any other; nobody else can tell before the next round's models.
+    To the helper it is one uniform vector a round as any other, and what round it is the aggregator says.
     """
+    vector, own = _converted(run, public_key(run.party(HUB).state.service_public).from_bytes(cipher), client, r)
+    return np.asarray(own.decrypt(vector))
+
+
+def key_read_off(run: Played, client: str, r: int) -> Doubles:
+    """The same with a forged ciphertext (0, c): opened it is c s. Gives what should be the (N,) coefficients of s.
+
+    Those of a secret key are -1, 0 and 1; c is so large that the flood doesn't blur them. Real keys only.
+    """
+    service: Any = public_key(run.party(HUB).state.service_public)
+    honest = service.encrypt(np.zeros(run.size), 0)
+    scale = service.parameters.scale(honest.tally.form)
+    polynomials = np.zeros_like(honest.polynomials)
+    polynomials[:, 1] = int(scale / 64)  # a constant is the same at every root
+    vector, own = _converted(run, replace(honest, polynomials=polynomials), client, r)
+    degree = service.parameters.degree
+    values = own.decrypt(replace(vector, tally=replace(vector.tally, length=degree)))  # all slots of the polynomial
+    at_roots = np.zeros(2 * degree, np.complex128)  # slot j is the polynomial's value at the root exp(i pi 3^j / N)
+    at_roots[[pow(3, j, 2 * degree) for j in range(degree // 2)]] = service.parameters.to_slots(values)[0]
+    return np.asarray(np.fft.fft(at_roots).real[:degree] * (2 / degree) * 64)
+
+
+def _converted(run: Played, vector: Any, client: str, r: int) -> tuple[Any, Any]:
+    """A vector as algorithm 5 puts it under a client's key, and that key."""
     service = public_key(run.party(HUB).state.service_public)
     mask = service.mask(run.size, os.urandom)
     helper = run.party(HELPER)
-    helper.refresh(Refresh(r, service.from_bytes(cipher).at_level(0).blind(mask).to_bytes()), HUB)
+    helper.refresh(Refresh(r, vector.at_level(0).blind(mask).to_bytes()), HUB)
     own = secret_key(run.party(client).secret.own)
-    masked = own.public.from_bytes(helper.convert(Convert(r, client), HUB).cipher)
-    return np.asarray(own.decrypt(masked.unblind(mask, 1)))
+    return own.public.from_bytes(helper.convert(Convert(r, client), HUB).cipher).unblind(mask, 1), own
 
 
 def trained(seeds: int, **options: Any) -> list[Row]:

@@ -14,7 +14,8 @@ keys. helper (S_1): masked cosines of late updates, shuffled among dummies, so a
 masked sums; the model under a uniform mask. client: the global model of every round that asks it.
 Assumes that the two servers do not collude: together they open every update. A client learns nothing of another's key,
 but the aggregator with a client learns the global model of every round that asks that client; and if the aggregator
-deviates, it can have an update converted instead of the model, one a round, as nobody sees what is under the mask.
+deviates, it can have updates converted instead of models, or read sk_s off a forged ciphertext in a model's place, as
+nobody sees what is under the mask: it is trusted to follow the protocol.
 
 Departures from the text, each with its reason in docs/systems/pafed.md: the conflicting class is the one of c_j < 0
 (definition 1, eq. 13); signs come from the helper instead of Min() (``literal`` has Min()); eq. (12) instead of (14);
