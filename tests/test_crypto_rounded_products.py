@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from coterie.crypto import ckks, rounded
 from coterie.crypto.rounded_noise import add_noise, to_steps
-from coterie.protocol.errors import CoterieError
+from coterie.protocol.errors import CapacityError, CoterieError
 
 N = 1024
 SET = "insecure-1024-deep"
@@ -91,6 +91,17 @@ def test_any_program_goes_the_same_way(steps):
     assert fate == twin_fate
     assert (tally, size) == (twin_tally, twin_size)
     assert np.abs(values - twin_values).max() < P.tolerance(tally[1], tally[3])
+
+
+@pytest.mark.parametrize("scheme", TWINS)
+@pytest.mark.parametrize("level", [1, 3])
+def test_the_largest_factor_is_the_same_and_the_library_takes_it(scheme, level):
+    cipher = TWINS[scheme].public.encrypt(np.zeros(3), level)
+    largest = P.largest_factor(cipher.tally.form)
+    for sign in (1, -1):
+        assert cipher.times_plain(sign * largest * 0.999, at_most=1).tally.form.level == level - 1
+        with pytest.raises(CapacityError, match="too large a factor"):
+            cipher.times_plain(sign * largest, at_most=1)
 
 
 def errors(scheme):

@@ -136,6 +136,19 @@ def test_encryption_and_opening_with_a_real_api() -> None:
     np.testing.assert_array_equal(got, values)
 
 
+def test_a_run_with_real_encryption_uses_no_emulated_key_whoever_gave_it() -> None:
+    secret = exact.keygen(2048, random_bytes=np.random.default_rng(0).bytes)
+    cipher = secret.public.encrypt(np.zeros(3)).to_bytes()
+    wanted = [("client/0", Encrypt(secret.public, np.zeros(3))), ("client/1", Open(secret, cipher))]
+    got = effects(emulated=False).run([*wanted, ("client/2", Evaluate(MODEL.initial(0)))])
+    assert [str(value) for value in got[:2]] == [
+        f"client/{i} has an emulated key in a run with real encryption" for i in range(2)
+    ]
+    assert all(isinstance(value, CryptoError) for value in got[:2])
+    assert not isinstance(got[2], Exception)
+    assert not any(isinstance(value, Exception) for value in effects(emulated=True).run(wanted))
+
+
 def test_divergence_names_the_client_and_what_to_do() -> None:
     w = MODEL.initial(0)
     wanted = [("client/0", Fit(w, Sgd(0.1), 1, 0)), ("client/2", Fit(w, Sgd(1e38, weight_decay=1.0), 3, 0))]

@@ -151,6 +151,8 @@ class VectorHabits(Tallied):
     def prepared(self, values: ArrayLike) -> tuple[Floats, Tally]:
         """Checked values to add in the clear, and the tally of the sum: one more term, of scalars |x| more."""
         form, terms = self.tally.form, 1
+        if form.conjugated:
+            raise CryptoError(f"a {form} takes no known values: add them before it is conjugated")
         if form.scalar:
             terms = _terms(float(np.abs(as_vector(values, kinds="fiu")).max()))
         array = self._parameters.checked(values, form, terms)
@@ -175,6 +177,8 @@ class VectorHabits(Tallied):
         if not isinstance(number, Real) or not math.isfinite(number):
             raise CryptoError(f"a vector can be multiplied by a finite number, not by {number!r}")
         self.tally.multiplied()
+        if abs(number) >= self._parameters.largest_factor(self.tally.form):
+            raise CapacityError(f"{number} is too large a factor for a {self.tally.form}")
         form = self.tally.form._replace(level=self.tally.form.level - 1)
         terms = _bound(at_most) or _terms(self.terms * abs(float(number)))
         return self.tally.bounded(terms, self._parameters.room(form), form)

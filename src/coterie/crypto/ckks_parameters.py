@@ -227,6 +227,14 @@ class Parameters:
         """log2 of the largest magnitude that there is room for."""
         return max(self.reach_bits + self.terms_bits, self.scalar_bits or 0)
 
+    def largest_factor(self, form: Form) -> float:
+        """What a factor must be below: written at this scale it lies within half the modulus of its level.
+
+        And a vector's own error, multiplied by it, lies within all that there is room for.
+        """
+        most = 2.0 ** (sum(self.prime_bits[: form.level + 1]) - 2) / self.scale(form)
+        return float(min(most, 2.0**self.largest_bits / self.added(form.level)))
+
     def limit(self, form: Form) -> float:
         """The largest magnitude of one term of a vector: ``reach``, or 1 for a scalar."""
         return 1.0 if form.scalar else self.reach

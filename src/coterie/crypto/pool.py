@@ -1,9 +1,10 @@
 """Real CKKS encryptions of many vectors on several cores: by processes, as SEAL's bindings hold Python's lock.
 
 A worker is a plain child process that reads jobs from its standard input and writes ciphertexts to its standard output
-until its input ends. So it never outlives its parent, however that dies; it doesn't import the parent's main module, as
-``multiprocessing`` would; and nothing is pickled. Workers start when there is enough to do and stay for the next time.
-A key is sent to each worker once; a secret key so stays within this user's processes.
+until its input ends. So it ends with its parent, however that dies (unless a fork lives on, which holds the pipes,
+too); it doesn't import the parent's main module, as ``multiprocessing`` would; and nothing is pickled. Workers start
+when there is enough to do and stay for the next time. A key is sent to each worker once; a secret key so stays within
+this user's processes.
 
 Frames: a kind u8, a length u64 (little end first), and so many bytes. To a worker: ``P`` a public or ``S`` a secret
 key, which get the numbers 0, 1, ...; ``F`` to forget all keys; ``V`` the number of a key as u64, and values as float64.
@@ -79,7 +80,7 @@ class _Worker:
 
     def __init__(self) -> None:
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-        command = [sys.executable, "-c", "from coterie.crypto.pool import serve; serve()"]
+        command = [sys.executable, "-P", "-c", "from coterie.crypto.pool import serve; serve()"]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path}
         )
@@ -104,9 +105,10 @@ class _Worker:
             _, data = _receive(self._back)
         except (OSError, EOFError) as error:
             self.stop()
+            code = self.process.returncode
+            guess = ": the system has killed it, out of memory? Use fewer processes" if code == -signal.SIGKILL else ""
             raise RunError(
-                f"a process that encrypts ended with code {self.process.returncode} (its own words are above, if any): "
-                "out of memory? Use fewer processes"
+                f"a process that encrypts ended with code {code} (its own words are above){guess}"
             ) from error
         cipher: CipherVectorLike = public.from_bytes(data, array.size, terms=1, form=public.fresh)
         return cipher
@@ -138,6 +140,9 @@ class _Pool:
         with self._lock:
             if self._owner != os.getpid():  # a fork: the workers are the parent's
                 self._workers, self._owner = [], os.getpid()
+            for worker in self._workers:
+                if worker.process.poll() is not None:
+                    worker.stop()
             self._workers = [worker for worker in self._workers if worker.process.poll() is None]
             self._workers += [_Worker() for _ in range(count - len(self._workers))]
             free: SimpleQueue[_Worker] = SimpleQueue()

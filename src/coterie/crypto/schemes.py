@@ -11,6 +11,9 @@ from coterie.crypto.vector import EvaluationKeyLike, PublicKeyLike, RandomBytes,
 from coterie.crypto.wire import scheme_of_key
 from coterie.protocol.errors import DecodeError
 
+_KEYS = 300
+"""Live keys to keep, with their tables: more than clients that one round serves, each with a key of its own."""
+
 
 def paillier_keygen(
     bits: int, lanes: Lanes, randomness: Literal["short", "full"], *, emulated: bool, random_bytes: RandomBytes
@@ -34,7 +37,7 @@ def ckks_keygen(parameters: str, *, products: bool = True, emulated: bool, rando
 _SCHEMES: dict[str, Any] = {"paillier": paillier, "exact": exact, "ckks": ckks, "rounded": rounded}
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=_KEYS)
 def public_key(data: bytes) -> PublicKeyLike:
     """A public key from its bytes; raises DecodeError. The same bytes give the same object, tables included."""
     key: PublicKeyLike = _SCHEMES[scheme_of_key(data)].PublicKey.load(data)
@@ -51,7 +54,7 @@ def evaluation_key(data: bytes) -> EvaluationKeyLike:
     return key
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=_KEYS)
 def secret_key(data: bytes) -> SecretKeyLike:
     """A secret key from its bytes; raises DecodeError."""
     key: SecretKeyLike = _SCHEMES[scheme_of_key(data)].SecretKey.load(data)

@@ -4,7 +4,8 @@ A *ciphertext vector* is an encrypted flat vector of d values with a ``Tally``: 
 it sums up (its terms), how many masks it carries (blinded) and its form. By it misuse is refused:
 
 - vectors under different keys, of different lengths or forms, or with different masks are never combined silently;
-- a sum with more terms or masks than there is room for is refused, so nothing overflows;
+- a sum with more terms or masks than there is room for is refused, so nothing overflows (a caller answers for bounds
+  that it states, as with ``within`` and ``at_most``, and for the norms of what it takes dot products of);
 - a vector that still carries masks is opened by ``open_blinded`` only, and one without masks by ``decrypt`` only.
 
 The protocols below are what systems are written against: ``paillier`` and ``ckks``, and their twins ``exact`` and

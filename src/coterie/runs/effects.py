@@ -97,6 +97,7 @@ class LocalEffects:
 
     data: of every party that trains, by name.  x_test: (n, ...) float32 and y_test: (n,) int64 of the test set.
     chunk: how many messages are handled together, so that their vectors stay within memory_bytes.
+    emulated: whether this run's keys are; nothing is encrypted or opened with others. None: anything goes.
     """
 
     def __init__(
@@ -109,11 +110,13 @@ class LocalEffects:
         precision: str = "fp32",
         accelerator: str = "cpu",
         memory_bytes: int = MEMORY_BYTES,
+        emulated: bool | None = None,
     ) -> None:
         self.model, self.data = model, data
         self.x_test, self.y_test = x_test, y_test
         self.precision, self.accelerator = precision, accelerator
         self.chunk = max(1, min(_MOST_JOBS, memory_bytes // (_VECTORS_A_JOB * 4 * model.spec.size)))
+        self.emulated = emulated
         self._opened = Opened(OPENED_BYTES)
         self._computed = Computed()
 
@@ -123,13 +126,19 @@ class LocalEffects:
         fits = [i for i, (_, effect) in enumerate(wanted) if isinstance(effect, Fit)]
         for i, fitted in zip(fits, self._fit([wanted[i] for i in fits]), strict=True):
             results[i] = fitted
-        sealed = [i for i, (_, effect) in enumerate(wanted) if isinstance(effect, Encrypt)]
+        for i, (party, effect) in enumerate(wanted):
+            crypto = isinstance(effect, Encrypt | Open) and self.emulated is not None
+            if crypto and effect.key.emulated != self.emulated:
+                is_, runs = ("an emulated", "real") if effect.key.emulated else ("a real", "emulated")
+                results[i] = CryptoError(f"{party} has {is_} key in a run with {runs} encryption")
+        left = [i for i, result in enumerate(results) if result is None]
+        sealed = [i for i in left if isinstance(wanted[i][1], Encrypt)]
         jobs = [(wanted[i][1].key, wanted[i][1].values) for i in sealed]
         for i, cipher in zip(sealed, encrypt_many(jobs), strict=True):
             results[i] = cipher
-        for i, (party, effect) in enumerate(wanted):
-            if not isinstance(effect, Fit | Encrypt):
-                results[i] = self._one(party, effect)
+        for i in left:
+            if not isinstance(wanted[i][1], Encrypt):
+                results[i] = self._one(*wanted[i])
         return results
 
     def _fit(self, wanted: Sequence[tuple[str, Fit]]) -> Sequence[Any]:

@@ -205,6 +205,7 @@ def build(config: RunConfig) -> Experiment:
         y_test,
         precision=config.precision,
         accelerator=config.accelerator,
+        emulated=randomness.emulated,
     )
     sealer = PartySealer(federation.parties, randomness)
     transport = LocalTransport(
