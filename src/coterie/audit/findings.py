@@ -50,9 +50,9 @@ class Finding:
 def compared(results: Sequence[Result], expected: Sequence[Expected], *, spread: bool = False) -> dict[str, Any]:
     """Independent measurements of one attack (runs with different seeds) beside its closed form.
 
-    standard_error: of the mean, by the closed form itself; or by the spread of the runs around it, for closed
-    forms that say no more than the mean.  errors_off: how many of them lie between the two.  agrees: whether these are
-    at most ``MOST_ERRORS``.  clients: of all runs.  Raises UserError for the spread of a single run.
+    standard_error: of the mean, by the closed form itself; by the spread of the runs around it, for closed forms that
+    say no more than the mean; of one guess in all, where the closed form is certain.  errors_off: how many of them lie
+    between the two.  agrees: whether these are at most ``MOST_ERRORS``.  clients: of all runs.  Raises UserError for the spread of a single run.
     """
     if spread and len(results) < 2:
         raise UserError("one run has no spread: measure with 2 seeds or more")
@@ -62,14 +62,14 @@ def compared(results: Sequence[Result], expected: Sequence[Expected], *, spread:
         error = stdev(r.value - e.accuracy for r, e in zip(results, expected, strict=True)) / sqrt(len(results))
     else:
         error = sqrt(sum(variances)) / len(results)
-    exact = abs(value - theory) < 1e-9
-    off = 0.0 if exact else (value - theory) / error if error else None
+    error = error or 1 / sum(r.n for r in results)
+    off = 0.0 if abs(value - theory) < 1e-9 else (value - theory) / error
     return {
         "measured": value,
         "closed_form": theory,
         "standard_error": error,
         "errors_off": off,
-        "agrees": off is not None and abs(off) <= MOST_ERRORS,
+        "agrees": abs(off) <= MOST_ERRORS,
         "chance": fmean(r.chance for r in results),
         "clients": sum(r.n for r in results),
         "runs": len(results),
