@@ -113,14 +113,24 @@ def test_old_parameters_do_not_come_back() -> None:
     assert note["behind"] == ["client/1"]
 
 
-def test_keys_of_another_number_of_clusters_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that is at odds with its own settings."""
+@pytest.mark.parametrize(
+    ("clusters", "bits", "why"),
+    [
+        (4, 2, "keys of 4 clusters instead of 3"),
+        (3, 1, "keys of 1 bits instead of 2, which p asks for"),
+        (3, 10, "keys of 10 bits instead of 2, which p asks for"),  # each true cluster among next to no others
+        (3, 32, "keys of 32 bits instead of 2, which p asks for"),
+    ],
+)
+def test_keys_at_odds_with_the_settings_are_refused(
+    monkeypatch: pytest.MonkeyPatch, clusters: int, bits: int, why: str
+) -> None:
     run = six(p_changes="1:0.25")
-    four = ClusterKeys.generate(4, 2)
-    monkeypatch.setattr(ClusterKeys, "generate", lambda *_: four)
+    other = ClusterKeys.generate(clusters, bits)
+    monkeypatch.setattr(ClusterKeys, "generate", lambda *_: other)
     note = run.round(1)
     assert note["participants"] == 0
-    assert dict(run.refused) == {"client/Parameters: keys of 4 clusters instead of 3": 6}
+    assert dict(run.refused) == {f"client/Parameters: {why}": 6}
 
 
 STALE: list[tuple[str, Callable[[Train], Train], str]] = [

@@ -52,7 +52,9 @@ def compared(results: Sequence[Result], expected: Sequence[Expected], *, spread:
 
     standard_error: of the mean, by the closed form itself; by the spread of the runs around it, for closed forms that
     say no more than the mean; of one guess in all, where the closed form is certain.  errors_off: how many of them lie
-    between the two.  agrees: whether these are at most ``MOST_ERRORS``.  clients: of all runs.  Raises UserError for the spread of a single run.
+    between the two.  agrees: whether these are at most ``MOST_ERRORS``.  clients: of all runs.
+
+    Raises UserError for the spread of a single run.
     """
     if spread and len(results) < 2:
         raise UserError("one run has no spread: measure with 2 seeds or more")

@@ -89,7 +89,7 @@ class KeyCentre(Party, role=KEY_CENTRE):
     """Knows who belongs to the federation; keeps public keys only.
 
     members: role of every party by name.  checks: whose signatures each role must check, names in order.
-    users, service: the key pairs; the users also share a seed.
+    users, service: the key pairs.  shared_seed: whether the users also share a seed.
     """
 
     class State(msgspec.Struct):
@@ -107,10 +107,12 @@ class KeyCentre(Party, role=KEY_CENTRE):
         *,
         users: Pair,
         service: Pair | None = None,
+        shared_seed: bool = False,
     ) -> None:
         super().__init__(KEY_CENTRE, randomness)
         self.members, self.checks = members, checks
         self.pairs = {"user": users, **({"service": service} if service else {})}
+        self.shared_seed = shared_seed
         self.state = self.State({})
 
     @on(Enrol)
@@ -135,7 +137,7 @@ class KeyCentre(Party, role=KEY_CENTRE):
         }
         service = self.pairs.get("service")
         service_key = secret["service"][""] if service else None
-        seed = self.secrets("group seed").bytes(32)
+        seed = self.secrets("group seed").bytes(32) if self.shared_seed else None
         issued = {}
         for name, role in self.members.items():
             keys = [self.state.verify_keys[other] for other in self.checks[role]]

@@ -137,6 +137,7 @@ def build(config: FedCAPrivacyConfig, setting: Setting) -> Federation:
         {HUB: (CSP, *setting.clients), CSP: (HUB,), PARTICIPANT: (HUB, CSP)},
         users=Pair(PARTICIPANT, keygen),
         service=Pair(CSP, keygen),
+        shared_seed=True,
     )
     parties: list[Any] = [BusinessServer(setting, config), key_centre, ServiceProvider(setting, config)]
     parties += [Participant(pid, name, setting, config) for pid, name in enumerate(setting.clients)]

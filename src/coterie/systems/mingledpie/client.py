@@ -99,6 +99,8 @@ class Client(Party, role=CLIENT):
             keys = ClusterKeys.from_bytes(msg.keys)
             if keys.clusters != self.form.clusters:
                 raise PeerError(f"keys of {keys.clusters} clusters instead of {self.form.clusters}")
+            if keys.bits != self.config.bits(msg.round):  # more would leave its true cluster among fewer others
+                raise PeerError(f"keys of {keys.bits} bits instead of {self.config.bits(msg.round)}, which p asks for")
         if self.state.models is None:
             self.state.models = yield Compute(_starts, (self.spec, self.form.clusters, msg.spec, msg.start))
         if not self.config.keep_sets and msg.keys != self.state.keys:
