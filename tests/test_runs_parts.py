@@ -1,9 +1,12 @@
-"""Devices as links, sealing between parties, recorded views, and who trains how long."""
+"""Devices as links, sealing between parties, recorded views, checkpoint files, and who trains how long."""
 
 from __future__ import annotations
 
 import dataclasses
+import struct
 import sys
+import tracemalloc
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +17,9 @@ from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.party import Cost
 from coterie.protocol.randomness import Randomness
 from coterie.protocols.local_training import LocalTraining, local_epochs
-from coterie.runs import RunConfig, build, registry
+from coterie.runs import RunConfig, build, checkpoint, registry
 from coterie.runs.experiment import epochs_of
+from coterie.runs.folder import atomic_write
 from coterie.runs.links import FleetLinks
 from coterie.runs.sealer import PartySealer
 from coterie.runs.views import ViewLog, message_kinds, read_views
@@ -161,3 +165,26 @@ def test_views_that_are_damaged_or_of_another_system(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--record"):
         read_views(tmp_path / "none.bin", kinds)
     assert isinstance(read_views(tmp_path / "views.bin", kinds, Transcript(1 << 30)), Transcript)
+
+
+def test_what_is_under_way_is_written_and_read_one_frame_at_a_time(tmp_path: Path) -> None:
+    """40 MB of frames in a few; nothing of a file that was cut or changed is taken."""
+    path, count, size = tmp_path / "checkpoint.bin", 40, 1 << 20
+    lengths = [struct.pack("<Q", len(part)) for part in (b"head", b"states")]
+    front = (lengths[0], b"head", lengths[1], b"states")
+    tracemalloc.start()
+    try:
+        atomic_write(path, checkpoint._sealed(chain(front, (bytes([i]) * size for i in range(count)))))
+        head, states, start = checkpoint._parts(path)
+        for i, frame in enumerate(checkpoint._frames(path, start, [size] * count)):
+            assert frame == bytes([i]) * size
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (head, states, i) == (b"head", b"states", count - 1)
+    assert peak < 8 * size
+    whole = path.read_bytes()
+    for damaged in (whole[:-1], whole[:100], b"", whole[:500] + b"x" + whole[501:], whole + b"x"):
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match="damaged, or of another version"):
+            checkpoint._parts(path)

@@ -109,13 +109,13 @@ def test_resumed_after_any_round_it_is_the_same_run(undisturbed: Any, stop: int)
     """Parties, transport and all are made again; only bytes pass from the one to the other."""
     parties, transport = build()
     lines = rounds(parties, transport, 1, stop)
-    snapshot = transport.snapshot()
-    saved = msgspec.msgpack.encode(snapshot), state.dump({name: p.state for name, p in parties.items()})
+    saved = msgspec.msgpack.encode(transport.snapshot()), state.dump({name: p.state for name, p in parties.items()})
+    frames = list(transport.frames())
     transport.close()
     parties, transport = build()
     for name, loaded in state.load(saved[1], {n: type(p.state) for n, p in parties.items()}).items():
         parties[name].state = loaded
-    transport.restore(msgspec.msgpack.decode(saved[0], type=Snapshot))
+    transport.restore(msgspec.msgpack.decode(saved[0], type=Snapshot), iter(frames))
     lines += rounds(parties, transport, stop + 1, ROUNDS)
     pending = len(transport.snapshot().envelopes)
     transport.close()
@@ -154,7 +154,9 @@ def test_a_snapshot_can_be_taken_twice_and_holds_equal_frames_once() -> None:
     rounds(parties, transport, 1, 2)
     one, two = transport.snapshot(), transport.snapshot()
     assert one == two
-    assert len(set(one.frames)) == len(one.frames) < len(one.envelopes)
+    frames = list(transport.frames())
+    assert one.sizes == [len(frame) for frame in frames]
+    assert len(set(frames)) == len(frames) < len(one.envelopes)
     later = rounds(parties, transport, 3, 3)
     parties, transport = build()
     assert later == rounds(parties, transport, 1, 3)[2:]
@@ -167,8 +169,9 @@ def test_a_restored_transport_has_the_same_snapshot() -> None:
     rounds(parties, transport, 1, 3)
     one = msgspec.msgpack.encode(transport.snapshot())
     other = build()[1]
-    other.restore(msgspec.msgpack.decode(one, type=Snapshot))
+    other.restore(msgspec.msgpack.decode(one, type=Snapshot), transport.frames())
     assert msgspec.msgpack.encode(other.snapshot()) == one
+    assert list(other.frames()) == list(transport.frames())
     assert min(number for *_, number in other.snapshot().links) == 0  # a link whose first message is under way
     assert max(number for *_, number in other.snapshot().links) > 3
     transport.close()
@@ -179,7 +182,7 @@ def test_a_checkpoint_of_another_federation_is_refused() -> None:
     _, transport = federation([Client("x")])
     _, other = federation([Client("y")])
     with pytest.raises(UserError, match="another federation"):
-        other.restore(transport.snapshot())
+        other.restore(transport.snapshot(), transport.frames())
 
 
 def test_a_real_runs_secrets_are_fresh_and_an_emulated_runs_are_not() -> None:

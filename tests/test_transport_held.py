@@ -133,13 +133,13 @@ def test_resumed_after_any_round_it_is_the_same_run(stop: int) -> None:
     whole = rounds(hub, transport, 1, 5), hub.state.log
     hub, transport = federation(2)
     lines = rounds(hub, transport, 1, stop)
-    saved = msgspec.msgpack.encode(transport.snapshot())
+    saved, frames = msgspec.msgpack.encode(transport.snapshot()), list(transport.frames())
     states = state.dump({name: party.state for name, party in transport.parties.items()})
     transport.close()
     hub, transport = federation(2)
     for name, loaded in state.load(states, {n: type(p.state) for n, p in transport.parties.items()}).items():
         transport.parties[name].state = loaded
-    transport.restore(msgspec.msgpack.decode(saved, type=Snapshot))
+    transport.restore(msgspec.msgpack.decode(saved, type=Snapshot), frames)
     assert (lines + rounds(hub, transport, stop + 1, 5), hub.state.log) == whole
 
 

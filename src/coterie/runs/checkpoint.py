@@ -1,17 +1,22 @@
 """Checkpoints: what a run needs to go on after any end, with the numbers of an undisturbed run.
 
 ``checkpoint/checkpoint.bin`` holds the round, the parties' states, the messages under way and the lengths of the
-growing files; it is replaced whole. Secrets are apart, in files of mode 0600 under ``secrets/``: a checkpoint can be
-shared, they can't. A secret's file carries the round it was written in, and stays until a checkpoint that needs a newer
-one is there.
+growing files; it is replaced whole. After the magic: a length u64 (little end first) and so many bytes of head, the
+same of states, then the frames under way, of which the head knows the sizes, and last a digest of all that. Frames are
+written and read one at a time: nobody holds them all. Secrets are apart, in files of mode 0600 under ``secrets/``: a
+checkpoint can be shared, they can't. A secret's file carries the round it was written in, and stays until a checkpoint
+that needs a newer one is there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import struct
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,9 +33,10 @@ from coterie.transport.envelope import Snapshot
 
 CHECKPOINT = Path("checkpoint") / "checkpoint.bin"
 SECRETS = "secrets"
-_MAGIC = b"coterie checkpoint 1\n"
+_MAGIC = b"coterie checkpoint 2\n"
 _DIGEST_BYTES = 32
 _LENGTH = struct.Struct("<Q")
+_CHUNK = 1 << 20
 _SEALING = "sealing"
 
 
@@ -51,7 +57,7 @@ class _Kept(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was read and belongs to the experiment. states, secrets: by party."""
+    """A checkpoint that was read and belongs to the experiment. states, secrets: by party.  frames: once."""
 
     round: int
     metrics_bytes: int
@@ -59,6 +65,7 @@ class Checkpoint:
     views_stopped: int | None
     set_up: str
     snapshot: Snapshot
+    frames: Iterator[bytes]
     states: dict[str, Any]
     secrets: dict[str, Any]
     sealing: dict[str, bytes]
@@ -67,6 +74,16 @@ class Checkpoint:
 
 def _digest(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
+
+
+def _sealed(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """The parts of a checkpoint's file, between magic and digest."""
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    yield _MAGIC
+    for part in parts:
+        digest.update(part)
+        yield part
+    yield digest.digest()
 
 
 def _stem(party: str) -> str:
@@ -103,11 +120,11 @@ class Saver:
         )
         head = msgspec.msgpack.encode(kept)
         states = state.dump({name: party.state for name, party in self.parties.items()})
-        body = b"".join((_LENGTH.pack(len(head)), head, states))
+        parts = (_LENGTH.pack(len(head)), head, _LENGTH.pack(len(states)), states)
         path = self.out / CHECKPOINT
         with writing(path):
             path.parent.mkdir(exist_ok=True)
-        atomic_write(path, _MAGIC + _digest(body) + body)
+        atomic_write(path, _sealed(chain(parts, experiment.transport.frames())))
         self._written = written
         self._drop_old_secrets()
 
@@ -139,7 +156,7 @@ class Saver:
             if name in kept.secrets:
                 party.secret = kept.secrets[name]
         self.experiment.sealer.restore(kept.sealing)
-        self.experiment.transport.restore(kept.snapshot)
+        self.experiment.transport.restore(kept.snapshot, kept.frames)
         self._written = dict(kept.written)
 
 
@@ -154,9 +171,8 @@ def read(out: Path, experiment: Experiment) -> Checkpoint | None:
     path = out / CHECKPOINT
     if not path.exists():
         return None
-    body = memoryview(_checked(path, len(_MAGIC), _MAGIC))
-    (length,) = _LENGTH.unpack_from(body)
-    kept = _decoded(path, body[_LENGTH.size : _LENGTH.size + length], _Kept)
+    head, dumped, frames_at = _parts(path)
+    kept = _decoded(path, head, _Kept)
     found = differences(from_text(kept.config), experiment.config)
     if found:
         raise UserError(f"{path} is of another run ({'; '.join(found)}): {_ADVICE}")
@@ -170,9 +186,7 @@ def read(out: Path, experiment: Experiment) -> Checkpoint | None:
     parties = experiment.federation.parties
     structs = {name: type(p.secret) for name, p in parties.items() if not isinstance(p.secret, Nothing)}
     try:
-        states = state.load(
-            bytes(body[_LENGTH.size + length :]), {name: type(party.state) for name, party in parties.items()}
-        )
+        states = state.load(dumped, {name: type(party.state) for name, party in parties.items()})
         secrets: dict[str, Any] = {}
         written: dict[str, tuple[int, bytes]] = {}
         for name, kind in structs.items():
@@ -188,6 +202,7 @@ def read(out: Path, experiment: Experiment) -> Checkpoint | None:
         kept.views_stopped,
         kept.set_up,
         kept.snapshot,
+        _frames(path, frames_at, kept.snapshot.sizes),
         states,
         secrets,
         sealing,
@@ -198,19 +213,49 @@ def read(out: Path, experiment: Experiment) -> Checkpoint | None:
 _ADVICE = "start the run anew with another --out"
 
 
-def _checked(path: Path, skip: int, magic: bytes = b"") -> bytes:
-    """The bytes behind magic and digest; raises UserError for others."""
+def _parts(path: Path) -> tuple[bytes, bytes, int]:
+    """Head and states of a checkpoint, and where its frames begin; raises UserError where the digest isn't its own."""
+    with _reading(path), path.open("rb") as file:
+        left = path.stat().st_size - len(_MAGIC) - _DIGEST_BYTES
+        digest, whole = hashlib.blake2b(digest_size=_DIGEST_BYTES), file.read(len(_MAGIC)) == _MAGIC
+        while whole and left > 0 and (part := file.read(min(left, _CHUNK))):
+            digest.update(part)
+            left -= len(part)
+        if not whole or left or file.read() != digest.digest():
+            raise UserError(f"{path} is damaged, or of another version of coterie: {_ADVICE}")
+        file.seek(len(_MAGIC))
+        head = file.read(*_LENGTH.unpack(file.read(_LENGTH.size)))
+        states = file.read(*_LENGTH.unpack(file.read(_LENGTH.size)))
+        return head, states, file.tell()
+
+
+def _frames(path: Path, start: int, sizes: Sequence[int]) -> Iterator[bytes]:
+    """The frames under way, one at a time."""
+    with _reading(path), path.open("rb") as file:
+        file.seek(start)
+        for size in sizes:
+            yield file.read(size)
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
     try:
-        data = path.read_bytes()
+        yield
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}; {_ADVICE}") from None
-    digest, body = data[skip : skip + _DIGEST_BYTES], data[skip + _DIGEST_BYTES :]
-    if not data.startswith(magic) or _digest(body) != digest:
+
+
+def _checked(path: Path) -> bytes:
+    """The bytes of a file of secrets behind their digest; raises UserError for others."""
+    with _reading(path):
+        data = path.read_bytes()
+    digest, body = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
+    if _digest(body) != digest:
         raise UserError(f"{path} is damaged, or of another version of coterie: {_ADVICE}")
     return body
 
 
-def _decoded(path: Path, body: bytes | memoryview, kind: type[T]) -> T:
+def _decoded(path: Path, body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.msgpack.decode(body, type=kind)
     except msgspec.MsgspecError as error:
@@ -221,6 +266,6 @@ def _secret(out: Path, kept: _Kept, stem: str, written: dict[str, tuple[int, byt
     if stem not in kept.secrets:
         raise UserError(f"it names no secrets of {stem}")
     path = _secret_file(out, stem, kept.secrets[stem])
-    data = _checked(path, 0)
+    data = _checked(path)
     written[stem] = kept.secrets[stem], _digest(data)
     return data

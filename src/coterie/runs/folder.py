@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +33,14 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
-def atomic_write(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Write a file so that it is there whole or not at all, whatever happens; raises RunError."""
+def atomic_write(path: Path, data: bytes | Iterable[bytes], mode: int = 0o644) -> None:
+    """Write a file, all at once or part by part, so that it is there whole or not at all; raises RunError."""
     with writing(path):
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
+                for part in (data,) if isinstance(data, bytes) else data:
+                    file.write(part)
                 file.flush()
                 os.fsync(file.fileno())
             os.chmod(name, mode & ~_umask())

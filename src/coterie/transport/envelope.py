@@ -106,15 +106,16 @@ class Job:
 
 
 class Snapshot(msgspec.Struct):
-    """The transport's part of a checkpoint. The ticket of an envelope is an index into ``frames``.
+    """The transport's part of a checkpoint, without the bytes under way (``LocalTransport.frames``).
 
-    numbers: last used, by sender.  busy: until when, by party.  links: when the last message of each link arrives, and
-    the last number taken from it.
+    The ticket of an envelope is the place of its frame among those. sizes: of the frames, in bytes. numbers: last used,
+    by sender. busy: until when, by party. links: when the last message of each link arrives, and the last number
+    taken from it.
     """
 
     clock_s: float
     numbers: dict[str, int]
     envelopes: list[Envelope]
-    frames: list[bytes]
+    sizes: list[int]
     busy: dict[str, Instant]
     links: list[tuple[str, str, Instant, int]]

@@ -15,7 +15,7 @@ again. In one process only an attacker can repeat a frame, so answers are kept f
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -39,8 +39,7 @@ from coterie.transport.wire import Wire
 
 LATE = "late"
 _REFUSED = "refused: "
-_COPIES = 4
-"""What a message that is handled takes, in its own size: its bytes, what they say, an answer as large, its bytes."""
+_COPIES = 4  # what a message in work takes, in its own size: its bytes, what they say, an answer as large, its bytes
 
 
 class LocalTransport:
@@ -405,17 +404,25 @@ class LocalTransport:
 
     def snapshot(self) -> Snapshot:
         """What must be kept of the transport between two rounds: the clock and the messages under way."""
-        frames: dict[bytes, int] = {}
-        envelopes = []
-        for envelope in [*self._inbox, *self._schedule.waiting(), *self._held.waiting()]:
-            place = frames.setdefault(self.spool.peek(envelope.ticket), len(frames))
-            envelopes.append(msgspec.structs.replace(envelope, ticket=place))
+        envelopes, frames = self._under_way()
+        at = {place: index for index, place in enumerate(frames)}
+        envelopes = [msgspec.structs.replace(e, ticket=at[self.spool.place(e.ticket)]) for e in envelopes]
+        sizes = [self.spool.size(ticket) for ticket in frames.values()]
         links = [(*link, last, self._once.last.get(link, 0)) for link, last in self._wire.last.items()]
         numbers, busy = dict(self._wire.numbers), dict(self._schedule.busy)
-        return Snapshot(self.clock_s, numbers, envelopes, list(frames), busy, links)
+        return Snapshot(self.clock_s, numbers, envelopes, sizes, busy, links)
 
-    def restore(self, snapshot: Snapshot) -> None:
-        """Continue from a snapshot, in a new transport. Raises UserError for one of another federation."""
+    def frames(self) -> Iterator[bytes]:
+        """The bytes under way that belong to a snapshot, one frame at a time."""
+        return map(self.spool.peek, self._under_way()[1].values())
+
+    def _under_way(self) -> tuple[list[Envelope], dict[int, int]]:
+        """All messages under way, and a ticket of every frame among them, by its place."""
+        envelopes = [*self._inbox, *self._schedule.waiting(), *self._held.waiting()]
+        return envelopes, {self.spool.place(envelope.ticket): envelope.ticket for envelope in envelopes}
+
+    def restore(self, snapshot: Snapshot, frames: Iterable[bytes]) -> None:
+        """Continue from a snapshot and its frames, in a new transport. Raises UserError for another federation's."""
         if set(snapshot.numbers) != set(self.parties):
             raise UserError(
                 f"the checkpoint is of another federation: it has {len(snapshot.numbers)} parties, this one has "
@@ -425,9 +432,12 @@ class LocalTransport:
         self._wire.numbers = dict(snapshot.numbers)
         self._wire.last = {(src, dst): last for src, dst, last, _ in snapshot.links}
         self._once.last = {(src, dst): number for src, dst, _, number in snapshot.links}
-        for envelope in snapshot.envelopes:
-            frame = snapshot.frames[envelope.ticket]
-            envelope = msgspec.structs.replace(envelope, ticket=self.spool.put(frame))
+        tickets: dict[int, int] = {}
+        for place, frame in enumerate(frames):
+            uses = [i for i, envelope in enumerate(snapshot.envelopes) if envelope.ticket == place]
+            tickets |= {i: self.spool.put(frame) for i in uses}
+        for i, kept in enumerate(snapshot.envelopes):
+            envelope = msgspec.structs.replace(kept, ticket=tickets[i])
             if envelope.due:
                 self._held.push(envelope)
             elif envelope.dst == self.hub.name:

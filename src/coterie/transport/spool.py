@@ -45,6 +45,11 @@ class Spool:
         held = self._held.get(ticket)
         return len(held) if held is not None else self._path(self._files[ticket]).stat().st_size
 
+    def place(self, ticket: int) -> int:
+        """Where its bytes are: the same for tickets of one broadcast, another for everything else."""
+        held = self._held.get(ticket)
+        return id(held) if held is not None else -self._files[ticket]
+
     def peek(self, ticket: int) -> bytes:
         """The bytes of a ticket, which stays valid."""
         if ticket in self._held:
