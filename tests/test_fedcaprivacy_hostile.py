@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from fedcaprivacy_parts import where_they_count
 from federation import Pulled, Rig, misbehaving, on_the_wire, planted, rig, to
 
 from coterie.crypto import exact, paillier
@@ -31,7 +32,7 @@ change = msgspec.structs.replace
 
 def two_groups(**settings: object) -> Rig:
     options = {"clusters": 2, "effects": lambda targets: Pulled(targets, noise=0.02), **settings}
-    return rig(SYSTEM, TARGETS, **options)
+    return rig(SYSTEM, TARGETS, **where_they_count(**options))
 
 
 def at_own_model(run: Rig) -> list[bool]:
@@ -347,7 +348,7 @@ def test_what_hides_in_lanes_that_no_model_uses_is_told_by_the_service() -> None
             party, change(upload, cipher=paillier.CipherVector(key, honest.tally, (unit, *honest.units[1:])).to_bytes())
         )
 
-    run = two_groups(emulated=False, min_cluster=2)
+    run = two_groups(emulated=False)
     misbehaving(run.party("client/1"), Train, unused)
     assert run.round(1)["left_out"] == ["client/1"]
     assert dict(run.refused) == {}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from fedcaprivacy_parts import where_they_count
 from federation import Pulled, Rig, Steady, misbehaving, on_the_wire, planted, rig
 
 from coterie.protocol.errors import PeerError
@@ -36,7 +37,7 @@ EVERYBODY = [f"client/{i}" for i in range(6)]
 
 def two_groups(**settings: object) -> Rig:
     options = {"clusters": 2, "effects": lambda targets: Pulled(targets, noise=0.02), "alpha": 1e9, **settings}
-    return rig(SYSTEM, TARGETS, **options)
+    return rig(SYSTEM, TARGETS, **where_they_count(**options))
 
 
 def trained(run: Rig) -> np.ndarray:

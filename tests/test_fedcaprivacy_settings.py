@@ -27,6 +27,37 @@ def test_a_round_that_could_never_be_complete_is_refused_before_it_starts(option
         build(RunConfig("fedcaprivacy", clients=4, crypto="emulated", **options))
 
 
+IDLE = [
+    ("paper", {"hardening": "rotation"}, "hardening=rotation means nothing with mode paper: leave it out, or change"),
+    ("literal", {"hardening": "rotation"}, "hardening=rotation means nothing with mode literal"),
+    ("paper", {"sketch_dim": 8}, "sketch_dim=8 means nothing with mode paper"),
+    ("paper", {"min_cluster": 4}, "min_cluster=4 means nothing with mode paper"),
+    ("literal", {"min_cluster": 4}, "min_cluster=4 means nothing with mode literal"),
+    ("hardened", {"hardening": "rotation", "sketch_dim": 8}, "sketch_dim=8 means nothing with hardening=rotation"),
+    ("paper", {"schedule": "always", "alpha": 0.5}, "alpha=0.5 means nothing with schedule=always"),
+    ("hardened", {"schedule": "every:5", "alpha": 0.5}, "alpha=0.5 means nothing with schedule=every:5"),
+]
+
+
+@pytest.mark.parametrize(("mode", "settings", "named"), IDLE)
+def test_settings_that_mean_nothing_beside_others_are_refused(mode, settings, named):
+    """Who asks for a rotation and forgets the mode would otherwise show every distance as it is."""
+    with pytest.raises(UserError, match=named):
+        build(RunConfig("fedcaprivacy", clients=4, crypto="emulated", mode=mode, settings=settings))
+
+
+@pytest.mark.parametrize(
+    ("mode", "settings"),
+    [
+        ("hardened", {"hardening": "rotation", "min_cluster": 4}),
+        ("hardened", {"sketch_dim": 8}),
+        ("paper", {"schedule": "always", "alpha": 0.1, "hardening": "sketch", "sketch_dim": 64}),  # the defaults
+    ],
+)
+def test_settings_that_mean_something_or_are_the_defaults_may_be_said(mode, settings):
+    build(RunConfig("fedcaprivacy", clients=4, crypto="emulated", mode=mode, settings=settings))
+
+
 @pytest.mark.parametrize("wrong", [{"gamma": -1.0}, {"gamma": float("nan")}, {"max_ahead_s": -1.0}])
 def test_numbers_out_of_range_are_refused(wrong):
     with pytest.raises(UserError, match=next(iter(wrong))):

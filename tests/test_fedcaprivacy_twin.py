@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
+from fedcaprivacy_parts import where_they_count
 from federation import Pulled, planted, rig
 from torch import nn
 
@@ -225,9 +226,8 @@ def small(mode: str, *, emulated: bool, **settings: object):
         "min_cluster": 2,
         **settings,
     }
-    return rig(
-        SYSTEM, TARGETS, mode=mode, emulated=emulated, effects=lambda t: Pulled(t, noise=0.02), seed=1, **options
-    )
+    options = where_they_count(mode=mode, emulated=emulated, **options)
+    return rig(SYSTEM, TARGETS, effects=lambda t: Pulled(t, noise=0.02), seed=1, **options)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedcaprivacy_parts import where_they_count
 from federation import Pulled, Rig, Steady, planted, rig
 
 from coterie.audit.fedcaprivacy import recorded_rounds
@@ -33,17 +34,16 @@ VARIANTS = [("paper", "sketch"), ("literal", "sketch"), ("hardened", "sketch"), 
 
 def recorded(mode: str, hardening: str = "sketch", *, emulated: bool = True, rounds: int = 3) -> Rig:
     """Rounds with and without a clustering, somebody away, somebody coming back."""
+    options = where_they_count(mode=mode, hardening=hardening, sketch_dim=16)
     run = rig(
         SYSTEM,
         TARGETS,
-        mode=mode,
-        hardening=hardening,
         emulated=emulated,
         clusters=2,
-        sketch_dim=16,
         schedule="every:2",
         effects=lambda targets: Pulled(targets, noise=0.02),
         links=Steady(away={("client/5", 2): "offline"}),
+        **options,
     )
     run.rounds(rounds)
     return run

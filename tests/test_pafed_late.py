@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from federation import Rig, Steady
-from pafed_parts import model, opened, paf, small_keys, taken
+from federation import Rig, Steady, on_the_wire
+from pafed_parts import change, flipped, model, opened, paf, small_keys, taken
 
 from coterie.protocols.local_training import sample_clients
 from coterie.runs import Interrupted, RunConfig, run
@@ -74,16 +74,43 @@ def test_what_is_late_does_not_hold_up_a_round() -> None:
 
 
 def test_without_an_experiments_delays_devices_and_a_deadline_decide() -> None:
-    """client/2 takes longer than a round: its update is used when it comes, and it is asked for the next ones."""
+    """client/2 takes longer than a round: its update is used when it comes, and then it is asked for the next one.
+
+    So no update is later than the first, however many rounds there are.
+    """
     run = paf(delta=0.0, deadline_s=10.0, links=Steady(slow={"client/2": 25.0}))
-    seen = [run.round(r)["staleness"] for r in range(1, 7)]
-    assert all(ages[0] == 7 for ages in seen)
-    assert sum(sum(ages[1:]) for ages in seen) >= 2
-    of = [
-        update.round for name, update in ((s.src, u) for s, u in run.view(HUB).messages(Update)) if name == "client/2"
-    ]
+    notes = [run.round(r) for r in range(1, 31)]
+    assert all(note["staleness"][0] == 7 for note in notes)
+    assert all(note["asked"] + note["busy"] == 8 for note in notes)
+    used = [len(note["staleness"]) - 1 for note in notes if len(note["staleness"]) > 1]
+    assert len(used) > 8
+    assert set(used[1:]) == {used[0]}
+    assert sum(note["too_old"] for note in notes) == 0
+    of = [update.round for seen, update in run.view(HUB).messages(Update) if seen.src == "client/2"]
     assert of == sorted(set(of))
+    assert of == [train.round for _, train in run.view("client/2").messages(Train)][: len(of)]
     assert dict(run.refused) == {}
+
+
+def test_a_round_in_which_everybody_is_still_at_work_waits_for_the_first_of_them() -> None:
+    run = paf(delta=0.0, deadline_s=10.0, links=Steady(slow={f"client/{i}": 15.0 for i in range(8)}))
+    started = run.transport.clock_s
+    first, second = (run.round(r) for r in (1, 2))
+    assert (first["skipped"], first["asked"], first["busy"]) == ("no update came", 8, 0)
+    assert (second["asked"], second["busy"], second["staleness"]) == (0, 8, [0, 8])
+    assert 15.0 < run.transport.clock_s - started < 16.0  # it doesn't sit out the deadline of round 2
+
+
+def test_who_refused_a_model_is_asked_again_at_once() -> None:
+    """Under a deadline, too: otherwise a model that nobody could open would cost as many rounds as updates may be late.
+
+    That a model which most refuse is given up is tested in ``test_pafed_liars``.
+    """
+    run = paf(delta=0.0, deadline_s=10.0)
+    on_the_wire(run.transport, Train, lambda train: change(train, signature=flipped(train.signature)), rounds=[1])
+    first, second = (run.round(r) for r in (1, 2))
+    assert "refused" in first["skipped"]
+    assert (second["participants"], second["busy"]) == (8, 0)
 
 
 def test_who_is_away_is_owed_nothing_and_comes_back() -> None:

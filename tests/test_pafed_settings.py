@@ -48,6 +48,7 @@ CONFIG = [
     ({"participation": 0.0}, "participation"),
     ({"deadline_s": 0.0}, "deadline_s"),
     ({"max_epochs": 0}, "max_epochs"),
+    ({"newcomers": 3}, "newcomers=3 means nothing with founders=0"),
     ({"founders": 3}, "founders: clients that join later are not supported with delays"),
 ]
 
@@ -59,7 +60,7 @@ def test_impossible_settings_are_the_callers_mistakes(wrong: dict, why: str) -> 
 
 
 TOGETHER = [
-    ({"iterations": 3}, "iterations=3 means nothing with mode paper: leave it out"),
+    ({"iterations": 3}, "iterations=3 means nothing with mode paper: leave it out, or change that"),
     ({"mode": "literal", "dummies": 9}, "dummies=9 means nothing with mode literal"),
     ({"local": "sgd", "rho": 0.5}, "rho=0.5 means nothing with local=sgd"),
     ({"project": "none", "conflicting": 0.5}, "conflicting=0.5 means nothing with project=none"),

@@ -190,18 +190,97 @@ def test_without_answers_the_model_stays() -> None:
     assert notes["participants"] == 0 or run.models()[0].tobytes() != before.tobytes()
 
 
-def test_devices_and_a_deadline_make_clients_late_too() -> None:
-    """No delays are drawn: client 9 needs 2.5 s where a round lasts 1.5, so its update comes in the next round but one.
+# -- late by their devices ---------------------------------------------------------------------------------------------
 
-    0.01 s each way. Rounds start at 0, 1.5, 3, ...; it is asked at 0 (done 2.51, in round 2), then works without rest:
-    2.51 + 2.5 (round 4), 7.51 (round 6).
+
+def devices(system: System = fedavg_late.SYSTEM, **options: Any) -> Rig:
+    """No delays are drawn: a client needs 1 s and 0.01 s each way, the slow ones more than the 1.5 s of a round."""
+    return rig(system, TARGETS, **{"participation": 1.0, "delta": 0.0, "deadline_s": 1.5, **options})
+
+
+def asked_in(run: Rig, name: str) -> list[int]:
+    return [train.round for _, train in run.view(name).messages(Train)]
+
+
+def test_devices_and_a_deadline_make_clients_late_too() -> None:
+    """Client 9 needs 2.5 s: asked at 0, its answer is there at 2.52, when the 1.02 s of round 2 are over, too.
+
+    Round 2 doesn't ask it; round 3 does, and waits for it again until its deadline.
     """
-    run = rig(
-        fedavg_late.SYSTEM, TARGETS, participation=1.0, delta=0.0, deadline_s=1.5, links=Steady(slow={"client/9": 2.5})
-    )
-    ages = [run.round(r)["staleness"] for r in range(1, 7)]
-    assert ages == [[9], [9, 1], [9], [9, 0, 1], [9], [9, 0, 0, 1]]
-    assert run.transport.clock_s == pytest.approx(9.0)
+    run = devices(links=Steady(slow={"client/9": 2.5}))
+    notes = run.rounds(6)
+    assert [note["staleness"] for note in notes] == 3 * [[9], [9, 1]]
+    assert [(note["asked"], note["busy"]) for note in notes] == 3 * [(10, 0), (9, 1)]
+    assert run.transport.clock_s == pytest.approx(3 * (1.5 + 1.02))
+
+
+@pytest.mark.parametrize(("job_s", "age"), [(2.5, 1), (4.0, 3), (7.0, 6)])
+def test_a_slow_clients_staleness_is_bounded_and_its_updates_keep_being_used(job_s: float, age: int) -> None:
+    """It is asked when it has answered, so an answer is as late as the first one, for ever."""
+    run = devices(links=Steady(slow={"client/9": job_s}))
+    used: Counter[int] = Counter()
+    for r in range(1, 61):
+        notes, updates = handed(run, r)
+        used.update(r - update.round for name, update in updates if name == "client/9")
+        assert notes["too_old"] == 0
+        assert notes["participants"] == len(updates)
+        assert notes["asked"] + notes["busy"] == 10
+    assert list(used) == [age]
+    assert used[age] == 60 // (age + 1)
+
+
+def test_a_client_that_is_slower_than_the_bound_is_asked_no_oftener_than_it_says() -> None:
+    """Nothing of it is ever used. Each round that asks it lasts 1.5 s, the next two 1.02."""
+    run = devices(links=Steady(slow={"client/9": 5.0}), max_staleness=2)
+    notes = run.rounds(12)
+    assert [note["busy"] for note in notes] == 4 * [0, 1, 1]
+    assert all(len(note["staleness"]) == 1 for note in notes)
+
+
+@pytest.mark.parametrize("system", [fedavg_drop.SYSTEM, fedavg_late.SYSTEM])
+def test_a_late_client_is_left_to_finish_where_nothing_late_is_used_too(system: System) -> None:
+    bound = {} if system is fedavg_drop.SYSTEM else {"max_staleness": 0}
+    notes = devices(system, links=Steady(slow={"client/9": 2.5}), **bound).rounds(10)
+    assert [note["too_old"] for note in notes] == 5 * [0, 1]
+    assert [note["busy"] for note in notes] == 5 * [0, 1]
+
+
+def test_a_round_that_can_ask_nobody_waits_for_the_first_answer() -> None:
+    """All need 3.5 s: the first round lasts its 1.5, the second 1.5 more, and the third until they are there."""
+    run = devices(links=Steady(job_s=3.5))
+    notes = run.rounds(3)
+    assert [note["asked"] for note in notes] == [10, 0, 0]
+    assert [note["staleness"] for note in notes] == [[], [], [0, 0, 10]]
+    assert run.transport.clock_s == pytest.approx(3.52)
+
+
+def test_a_client_whose_answer_was_lost_is_asked_again_once_it_would_be_too_old() -> None:
+    """Its answer to round 1 is lost in round 2; those after it come."""
+    run = devices(links=Steady(slow={"client/9": 2.5}), max_staleness=3)
+    on_the_wire(run.transport, Update, lambda update: None if update.round == 1 else update, src="client/9")
+    assert [note["busy"] for note in run.rounds(8)] == [0, 1, 1, 1, 0, 1, 0, 1]
+    assert asked_in(run, "client/9") == [1, 5, 7]
+
+
+def test_who_is_known_not_to_answer_is_asked_again_in_the_next_round() -> None:
+    """Client 1 is offline, client 2 gets a request that it refuses, client 3 sends no model."""
+    run = devices(links=Steady(away={("client/1", 1): "offline"}))
+    on_the_wire(run.transport, Train, lambda train: change(train, spec=b"x" * 16), dst="client/2", rounds=[1])
+
+    def empty(party: Any, request: Train, update: Update) -> Update:
+        return change(update, samples=0) if request.round == 1 else update
+
+    misbehaving(run.party("client/3"), Train, empty)
+    assert [(note["participants"], note["busy"]) for note in run.rounds(2)] == [(7, 0), (10, 0)]
+
+
+def test_clients_that_an_experiment_delays_are_asked_again_whatever_the_deadline() -> None:
+    run, free = late_rig(deadline_s=100.0), late_rig()
+    for r in range(1, 9):
+        notes = run.round(r)
+        assert notes == free.round(r)
+        assert (notes["asked"], notes["busy"]) == (8, 0)
+    assert max(map(len, run.hub.state.owed.values())) > 1
 
 
 # -- what it refuses ---------------------------------------------------------------------------------------------------

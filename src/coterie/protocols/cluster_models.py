@@ -16,6 +16,7 @@ from coterie.protocol.effects import Evaluate, Evaluated, Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.party import Work
 from coterie.protocol.system import Setting
+from coterie.protocols.idle import refuse_idle
 from coterie.protocols.local_training import LocalTraining
 from coterie.training.solvers import Sgd
 
@@ -42,6 +43,8 @@ class ClusterModels(LocalTraining):
                 raise UserError(f"{name} must be at least {least}, not {getattr(self, name)}")
         if self.start not in ("random", "pretrained"):
             raise UserError(f"start must be 'random' or 'pretrained', not {self.start!r}")
+        random = self.start == "random"
+        refuse_idle(self, ((name, "start=random", random) for name in ("pretrain_epochs", "pretrain_batch")))
 
     def starts(self, setting: Setting) -> NDArray[np.float32]:
         """theta_j^0 of all clusters, (k, d). Raises UserError where the data have no k groups to train them on."""

@@ -91,9 +91,11 @@ class Delays:
 class DelayedTraining(LocalTraining):
     """Local training, delays and the server's step; defaults of PAFed, table III, where nothing else is said.
 
+    In a run a data set's own settings (``lr``, ``batch_size``: ``runs/defaults.py``) win over these defaults.
     Its participation (sigma) is 0.1 of 100 clients; here 0.5, so that the 20 clients of a small run are enough.
     delta: share of the clients asked in a round whose answer is late (table III: 0; 0.1 to 0.7 in table V).
-    delay: by how many rounds: "uniform:A-B" or "geometric:P". With delta 0 devices and deadline_s decide who is late.
+    delay: by how many rounds: "uniform:A-B" or "geometric:P". With delta 0 devices and deadline_s decide who is late,
+    and whoever is late is not asked again until its answer is there or would be too old (``protocols/late.py``).
     server_lr: the server's step in round 1 (alpha, 0.8).  server_decay: k >= 0; its step in round r is
     server_lr / (1 + k (r - 1)), 0 for the constant step of the paper.
     """

@@ -5,7 +5,8 @@
 Each round the server asks a share of the clients, waits for those that are in time, takes what has come of earlier
 rounds, and moves its model. Stands under all baselines with late updates, which differ in what clients send and how
 the server puts it together; the step that the server takes is one schedule for all of them. Every update carries the
-round that asked for it; each is used once, and none that is older than the bound.
+round that asked for it; each is used once, and none that is older than the bound. Where no experiment draws delays and
+a round has a deadline, a client that is late is left to finish before it is asked again (``able``).
 
 Sees. server: every client's plain model (or change) and sample count, by name, and how late it is. client: the
 global model of every round that asks it.
@@ -14,7 +15,7 @@ global model of every round that asks it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -25,13 +26,14 @@ from numpy.typing import NDArray
 from coterie.aggregation.sums import Sum
 from coterie.protocol.effects import Fit, Fitted, Vector
 from coterie.protocol.errors import PeerError, UserError
-from coterie.protocol.messages import Floats, Message, message
+from coterie.protocol.messages import Floats, M, Message, message
 from coterie.protocol.party import Cost, Party, Work, on
-from coterie.protocol.steps import Steps, for_each, take
+from coterie.protocol.steps import Answers, Steps, for_each, take
 from coterie.protocol.system import Federation, Sees, Setting
 from coterie.protocols.averaging import Train
 from coterie.protocols.delays import DelayedTraining, Delays
 from coterie.protocols.local_training import batch_seed, check_model
+from coterie.transport.local import LATE
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,54 @@ def settle(owed: dict[str, tuple[int, ...]], name: str, round: int) -> None:
     owed[name] = tuple(other for other in rounds if other != round)
 
 
+def able(
+    config: DelayedTraining, asked: Sequence[str], owed: Mapping[str, tuple[int, ...]], r: int, oldest: int
+) -> tuple[str, ...]:
+    """Those of ``asked`` whom round r can ask: where devices decide who is late, not those still at an earlier round.
+
+    owed: as for ``settle``.  oldest: by how many rounds an update may be late.
+
+    Asked again and again, a client that needs longer than a round would be later every time, until nothing of it is
+    used. It is asked again when it has answered, or when its answer would be too old: then it may be lost. Everybody
+    can be asked where an experiment draws the delays, and where a round has no deadline and so waits for all.
+    """
+    if not devices_decide(config):
+        return tuple(asked)
+    return tuple(name for name in asked if all(r - q > max(1, oldest) for q in owed.get(name, ())))
+
+
+def devices_decide(config: DelayedTraining) -> bool:
+    """Whether clients are late by their devices and the round's deadline, and no experiment draws delays."""
+    return config.delta == 0 and config.deadline_s is not None
+
+
+def gather(
+    config: DelayedTraining,
+    requests: Mapping[str, Message],
+    reply: type[M],
+    fold: Callable[[str, M], None],
+    owed: dict[str, tuple[int, ...]],
+    r: int,
+) -> Steps[Answers]:
+    """Round r: ask, wait for those in time, then take what has come of earlier rounds.
+
+    owed: as for ``settle``; changed. With nobody to ask, it waits for the first answer of an earlier round or until
+    the deadline, for rounds that take no time would make every answer too old. Where devices decide who is late, who
+    is known not to answer (offline, or it refused, or it answered nonsense) is not waited for in later rounds.
+    """
+    for name in requests:
+        owed[name] = (*owed.get(name, ()), r)
+    answers = yield from for_each(requests, reply, fold, deadline_s=config.deadline_s)
+    if devices_decide(config):
+        for name in (name for name, why in answers.missing.items() if why != LATE):
+            owed[name] = tuple(q for q in owed[name] if q != r)
+    if requests:
+        yield from take(reply, fold)
+    else:
+        yield from take(reply, fold, at_least=1, until_s=config.deadline_s)
+    return answers
+
+
 def training_cost(client: Any, msg: Train) -> Cost:
     """What a training costs a client (that has samples, epochs, spec and delays), and by how many rounds it is late."""
     samples, late = client.samples * client.epochs, client.delays.rounds(client.name, msg.round)
@@ -184,7 +234,7 @@ class Server(Party, role="server"):
             values = check_model(self.spec, update.spec, update.values)
             if update.samples < 1:
                 raise PeerError(f"an update of {update.samples} samples")
-            settle(self.state.owed, name, update.round)
+            settle(owed, name, update.round)
             staleness = r - update.round
             if staleness > self.method.max_staleness:
                 too_old += 1
@@ -192,17 +242,16 @@ class Server(Party, role="server"):
             aggregate.take(values, staleness, update.samples)
             used[staleness] += 1
 
-        asked = self.config.asked(self.clients, self.randomness.seed, r)
-        for name in asked:
-            self.state.owed[name] = (*self.state.owed.get(name, ()), r)
+        owed, chosen = self.state.owed, self.config.asked(self.clients, self.randomness.seed, r)
+        asked = able(self.config, chosen, owed, r, self.method.max_staleness)
         train = Train(r, self.spec.digest, self.state.weights)
-        yield from for_each(dict.fromkeys(asked, train), Update, fold, deadline_s=self.config.deadline_s)
-        yield from take(Update, fold)
+        yield from gather(self.config, dict.fromkeys(asked, train), Update, fold, owed, r)
         if used:
             self.state.weights = aggregate.result().astype(np.float32)
         return {
             "participants": used.total(),
             "asked": len(asked),
+            "busy": len(chosen) - len(asked),
             "staleness": [used[age] for age in range(max(used, default=-1) + 1)],  # used, 0, 1, ... rounds late
             "too_old": too_old,
             "server_step": step,

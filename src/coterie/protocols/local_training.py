@@ -10,6 +10,7 @@ from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.party import Party
 from coterie.protocol.randomness import rng
+from coterie.protocols.idle import refuse_idle
 from coterie.training.solvers import Sgd
 
 
@@ -50,6 +51,7 @@ class LocalTraining:
         for name, least in (("founders", 0), ("newcomers", 1), ("join_every", 1)):
             if getattr(self, name) < least:
                 raise UserError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        refuse_idle(self, ((name, "founders=0", not self.founders) for name in ("newcomers", "join_every")))
         self.solver()
 
     def solver(self) -> Sgd:

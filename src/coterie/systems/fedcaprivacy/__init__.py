@@ -41,6 +41,7 @@ from coterie.crypto.schemes import paillier_keygen
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import Federation, Sees, Setting, System
+from coterie.protocols.idle import refuse_idle
 from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Join, KeyCentre, Pair, Ready
 from coterie.protocols.local_training import LocalTraining
 from coterie.systems.fedcaprivacy.messages import (
@@ -113,12 +114,24 @@ class FedCAPrivacyConfig(LocalTraining):
         return Lanes(self.fraction_bits, self.value_bits, self.guard_bits, self.kappa)
 
 
-def build(config: FedCAPrivacyConfig, setting: Setting) -> Federation:
-    """Key centre, business server, cloud service provider and one participant for every client."""
-    from coterie.systems.fedcaprivacy.business_server import BusinessServer
-    from coterie.systems.fedcaprivacy.csp import ServiceProvider
-    from coterie.systems.fedcaprivacy.participant import Participant
+IDLE = {
+    "paper": ("hardening", "sketch_dim", "min_cluster"),
+    "literal": ("hardening", "sketch_dim", "min_cluster"),
+    "hardened": (),
+}
+"""Settings that mean nothing in a mode."""
 
+
+def _check(config: FedCAPrivacyConfig, setting: Setting) -> None:
+    """Raises UserError for what can't work among these clients, or means nothing beside the other settings."""
+    refuse_idle(
+        config,
+        (
+            *((name, f"mode {setting.mode}", True) for name in IDLE[setting.mode]),
+            ("sketch_dim", "hardening=rotation", config.hardening == "rotation"),
+            ("alpha", f"schedule={config.schedule}", config.schedule != "decay"),
+        ),
+    )
     if len(setting.clients) > config.lanes().max_terms:
         raise UserError(
             f"{len(setting.clients)} clients, but lanes with guard_bits={config.guard_bits} sum up at most "
@@ -129,6 +142,15 @@ def build(config: FedCAPrivacyConfig, setting: Setting) -> Federation:
     for name, needed in (("min_participants", config.min_participants), ("min_cluster", smallest)):
         if needed > max(present, 1):
             raise UserError(f"{name} is {needed}, but a round asks only {present} of {len(setting.clients)} clients")
+
+
+def build(config: FedCAPrivacyConfig, setting: Setting) -> Federation:
+    """Key centre, business server, cloud service provider and one participant for every client."""
+    from coterie.systems.fedcaprivacy.business_server import BusinessServer
+    from coterie.systems.fedcaprivacy.csp import ServiceProvider
+    from coterie.systems.fedcaprivacy.participant import Participant
+
+    _check(config, setting)
     members = {HUB: HUB, CSP: CSP, **dict.fromkeys(setting.clients, PARTICIPANT)}
     keygen = partial(paillier_keygen, config.key_bits, config.lanes(), config.randomness)
     key_centre = KeyCentre(

@@ -36,6 +36,7 @@ from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import Federation, Sees, Setting, System
 from coterie.protocols.cluster_models import ClusterModels
+from coterie.protocols.idle import refuse_idle
 from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Join, KeyCentre, Pair, Ready
 from coterie.protocols.local_training import joined
 from coterie.systems.mingledpie.forms import Form, Rebuilding, Solving
@@ -135,21 +136,18 @@ IDLE = {
     "literal": ("hardening", "rebuild"),
     "hardened": ("rebuild", "p", "p_changes", "keep_sets", "threshold", "threshold_counts", "max_condition"),
 }
-"""Settings that mean nothing in a mode: whoever sets one of them expects something else than what would run."""
+"""Settings that mean nothing in a mode."""
 
 
 def _check(config: MingledPieConfig, setting: Setting) -> None:
-    """Raises UserError for what can't work among these clients, or in this mode."""
+    """Raises UserError for what can't work among these clients, or means nothing beside the other settings."""
+    refuse_idle(config, ((name, f"mode {setting.mode}", True) for name in IDLE[setting.mode]))
     founders = len(joined(setting.clients, config, 1))
     present = max(1, round(config.participation * founders))
     if config.min_participants > present:
         raise UserError(
             f"min_participants is {config.min_participants}, but round 1 asks only {present} of {founders} clients"
         )
-    default = MingledPieConfig()
-    for name in IDLE[setting.mode]:
-        if getattr(config, name) != getattr(default, name):
-            raise UserError(f"{name}={getattr(config, name)} means nothing in mode {setting.mode}: leave it out")
     if setting.mode == "paper" and config.rebuild == "counts" and config.law(config.p).least == config.clusters:
         raise UserError(
             f"threshold={config.threshold} puts every client into all {config.clusters} clusters, and nothing can be "

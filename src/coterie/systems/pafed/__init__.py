@@ -39,6 +39,7 @@ from coterie.crypto.schemes import ckks_keygen, secret_key
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.system import Federation, Sees, Setting, System
+from coterie.protocols.idle import refuse_idle
 from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Join, KeyCentre, Pair, Ready
 from coterie.protocols.late import LateTraining
 from coterie.protocols.local_training import sample_clients
@@ -142,15 +143,15 @@ def _check(config: PAFedConfig, setting: Setting) -> None:
     from coterie.systems.pafed.aggregator import MODEL_TERMS
     from coterie.systems.pafed.correction import STEP_SHARES
 
-    default = PAFedConfig()
-    for name, beside, idle in (
-        ("iterations", "mode paper", setting.mode == "paper"),
-        ("dummies", "mode literal", setting.mode == "literal"),
-        ("rho", "local=sgd", config.local == "sgd"),
-        ("conflicting", "project=none", config.project == "none"),
-    ):
-        if idle and getattr(config, name) != getattr(default, name):
-            raise UserError(f"{name}={getattr(config, name)} means nothing with {beside}: leave it out")
+    refuse_idle(
+        config,
+        (
+            ("iterations", "mode paper", setting.mode == "paper"),
+            ("dummies", "mode literal", setting.mode == "literal"),
+            ("rho", "local=sgd", config.local == "sgd"),
+            ("conflicting", "project=none", config.project == "none"),
+        ),
+    )
     asked = len(sample_clients(setting.clients, config.participation, setting.randomness.seed, 1))
     if asked > MOST_ASKED:
         raise UserError(f"{asked} clients a round, but CKKS has room for {MOST_ASKED}: lower participation")

@@ -18,10 +18,10 @@ from coterie.crypto.vector import PublicKeyLike
 from coterie.protocol.bundle import unbundle
 from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Cost, Party
-from coterie.protocol.steps import NoAnswerError, Steps, for_each, post, spend, take
+from coterie.protocol.steps import NoAnswerError, Steps, post, spend, take
 from coterie.protocol.system import Setting
 from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Ready, enrol_all
-from coterie.protocols.late import settle
+from coterie.protocols.late import able, gather, settle
 from coterie.protocols.local_training import sample_clients
 from coterie.systems.pafed.correction import Late, correct, from_helper
 from coterie.systems.pafed.messages import (
@@ -100,7 +100,7 @@ class Aggregator(Party, role=HUB):
         (an update was no encryption of small numbers), the one before is taken up again.
         """
         spool, server_step = Spool(SPOOL_BYTES), self.config.server_step(r)
-        notes = {"asked": 0, "participants": 0, "staleness": [], "too_old": 0, "server_step": server_step}
+        notes = {"asked": 0, "busy": 0, "participants": 0, "staleness": [], "too_old": 0, "server_step": server_step}
         try:
             yield from self._round(r, spool, notes)
         except (NoAnswerError, PeerError) as error:
@@ -111,7 +111,8 @@ class Aggregator(Party, role=HUB):
 
     def _round(self, r: int, spool: Spool, notes: dict[str, Any]) -> Steps[None]:
         config, service = self.config, public_key(self.state.service_public)
-        asked = sample_clients(self.clients, config.participation, self.randomness.seed, r)
+        owed, chosen = self.state.owed, sample_clients(self.clients, config.participation, self.randomness.seed, r)
+        asked = able(config, chosen, owed, r, config.max_staleness)
         requests = yield from self._requests(r, asked, spool)
         late = Late(spool)
         lengths: list[float] = []
@@ -123,7 +124,7 @@ class Aggregator(Party, role=HUB):
             nonlocal total, too_old
             self._verify(name, update)
             cipher = service.from_bytes(update.cipher, self.spec.size, terms=1, blinded=0, form=service.fresh)
-            settle(self.state.owed, name, update.round)
+            settle(owed, name, update.round)
             staleness = r - update.round
             if staleness > config.max_staleness:
                 too_old += 1
@@ -135,12 +136,10 @@ class Aggregator(Party, role=HUB):
             lengths.append(update.length)
             used[staleness] += 1
 
-        for name in asked:
-            self.state.owed[name] = (*self.state.owed.get(name, ()), r)
-        answers = yield from for_each(requests, Update, fold, deadline_s=config.deadline_s)
-        yield from take(Update, fold)
+        answers = yield from gather(config, requests, Update, fold, owed, r)
         notes |= {
             "asked": len(asked),
+            "busy": len(chosen) - len(asked),
             "participants": used.total(),
             "staleness": [used[age] for age in range(max(used, default=-1) + 1)],
             "too_old": too_old,

@@ -1,0 +1,20 @@
+"""Settings that mean nothing beside others are refused: whoever sets one expects something else than what would run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from coterie.protocol.errors import UserError
+
+
+def refuse_idle(config: Any, idle: Iterable[tuple[str, str, bool]]) -> None:
+    """Raises UserError for the first setting that is idle and has another value than its default.
+
+    config: a dataclass whose defaults are plain values.  idle: by setting its name, beside what it may mean nothing
+    (``"mode paper"``, ``"local=sgd"``), and whether that is so here.
+    """
+    for name, beside, here in idle:
+        value = getattr(config, name)
+        if here and value != getattr(type(config), name):
+            raise UserError(f"{name}={value} means nothing with {beside}: leave it out, or change that")

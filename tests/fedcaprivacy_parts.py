@@ -1,0 +1,20 @@
+"""FedCAPrivacy under test: settings that may be said for all modes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coterie.systems.fedcaprivacy import IDLE
+
+
+def where_they_count(**options: Any) -> dict[str, Any]:
+    """Of a federation's options those that mean something in its mode: how it is hardened counts in mode hardened only.
+
+    A schedule takes the place of the decay, and a rotation that of the sketches.
+    """
+    idle = set(IDLE[options.get("mode", "paper")])
+    if options.get("hardening") == "rotation":
+        idle.add("sketch_dim")
+    if options.get("schedule", "decay") != "decay":
+        idle.add("alpha")
+    return {name: value for name, value in options.items() if name not in idle}
