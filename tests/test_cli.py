@@ -262,6 +262,14 @@ NPZ = {"x_train": np.zeros((9, 4)), "y_train": np.arange(9) % 3, "x_test": np.ze
         ("report FULL nowhere", "--out"),
         ("reproduce", "--list"),
         ("reproduce fedcaprivacy/table9", "fedcaprivacy/table1"),
+        ("reproduce pafed", "which item of pafed? It has: pafed/table5, pafed/parts"),
+        ("reproduce pafed/table5 --only mnist/0.33", "did you mean 'mnist/0.3'? See coterie reproduce pafed/table5 -"),
+        ("reproduce pafed/table5 --list --only mnist/0.33", "did you mean 'mnist/0.3'?"),
+        ("reproduce --list --only mnist", "say of which"),
+        ("reproduce pafed/table5 --rounds 0", "at least 1 round"),
+        ("reproduce mingledpie/table2 --out FILE", "cannot write to"),
+        ("reproduce mingledpie/fig3 --out UNDER", "cannot write to"),
+        ("run --resume --out FILE", "cannot write to"),
     ],
 )
 def test_a_mistake_ends_with_2_one_message_and_nothing_written(
@@ -313,6 +321,28 @@ def test_a_run_that_fails_ends_with_1(cli: Command) -> None:
     assert "diverged" in ended.err
     assert ended.err.count("Error") == 1
     assert not Path("a").exists()
+
+
+def test_what_the_system_forbids_is_no_bug(cli: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*_: Any, **__: Any) -> None:
+        raise PermissionError(13, "Permission denied", "r/clients.json")
+
+    monkeypatch.setattr("coterie.runs.runner.build", forbidden)
+    ended = cli("run", "fedavg", "--quiet")
+    assert (ended.code, "bug" in ended.err) == (1, False)
+    assert "Error: r/clients.json: Permission denied; see that you may" in ended.err
+
+
+def test_the_cells_of_an_item_and_the_items_of_a_paper(cli: Command) -> None:
+    cells = cli(
+        "reproduce", "pafed/table5", "--list", "--only", "mnist/0.3/constant", "--only", "mnist/iid"
+    ).out.split()
+    assert "mnist/0.3/constant/pafed" in cells
+    assert {cell.split("/")[1] for cell in cells} == {"0.3", "iid"}
+    items = cli("reproduce", "pafed", "--list")
+    assert (items.code, items.err) == (0, "")
+    assert {line.split("/")[0] for line in items.out.splitlines()} == {"pafed"}
+    assert "pafed/table5" in items.out
 
 
 def test_a_bug_is_reported_as_one(cli: Command, monkeypatch: pytest.MonkeyPatch) -> None:

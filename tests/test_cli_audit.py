@@ -94,6 +94,16 @@ def test_mingledpie(recorded: Callable[[str], Path]) -> None:
     assert guess["last"] == pytest.approx(sum(by_hand[0]) / 6)
 
 
+def test_every_number_says_how_many_clients_it_is_of(recorded: Callable[[str], Path]) -> None:
+    folder = recorded("mingledpie")
+    lines = call("audit", str(folder)).out.splitlines()
+    head = next(line for line in lines if "theory" in line)
+    assert head.split()[-1] == "clients"
+    for row in shown(folder)["attacks"]:
+        line = next(line for line in lines if line.strip().startswith(row["name"]))
+        assert line.split()[-1] == str(row["clients"])
+
+
 def test_what_was_received_is_what_the_views_have(recorded: Callable[[str], Path]) -> None:
     folder = recorded("mingledpie")
     roles = {role["role"]: role for role in shown(folder)["roles"]}

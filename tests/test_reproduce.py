@@ -1,14 +1,16 @@
 """A study runs what is missing, shares what is there, and puts the right numbers beside the paper's."""
 
 import json
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from coterie.protocol.errors import RunError, UserError
 from coterie.reproduce import ITEMS, reproduce
 from coterie.reproduce import fedcaprivacy as paper
-from coterie.reproduce.study import Cell, Curve, Item, one, percent, spread, study
+from coterie.reproduce.study import Calculation, Cell, Curve, Item, chosen, digest, one, percent, spread, study
 from coterie.runs import RunConfig, experiment
 from coterie.training.jobs import DivergedError
 
@@ -59,8 +61,10 @@ def test_a_shorter_study_is_served_by_a_longer_run_and_a_longer_one_continues_it
 def test_a_study_writes_both_files_and_only_runs_what_was_picked(tmp_path):
     cells = (Cell("a/1", TINY), Cell("b/1", replace(TINY, settings={"lr": 0.01})))
     item = Item("toy/table", "A toy", cells, table)
-    with pytest.raises(UserError, match="a/1, b/1"):
+    with pytest.raises(UserError, match=r"no cell 'b/'; did you mean 'b/1'.* It has: a/1, b/1"):
         study(item, tmp_path, only=["b/"], seeds=(0,))
+    with pytest.raises(UserError, match="no cell 'c'"):
+        study(item, tmp_path, only=["b", "c"], seeds=(0,))
     page = study(item, tmp_path, only=["b"], seeds=(0,))
     rows = json.loads((tmp_path / "table.json").read_text())["rows"]
     assert [row["cell"] for row in rows] == ["b/1"]
@@ -71,11 +75,69 @@ def test_a_study_writes_both_files_and_only_runs_what_was_picked(tmp_path):
 def test_mistakes_are_named(tmp_path):
     with pytest.raises(UserError, match="table9"):
         reproduce("fedcaprivacy/table9", out=tmp_path)
-    with pytest.raises(UserError, match="no cell nothing"):
+    with pytest.raises(UserError, match="no cell 'nothing'"):
         reproduce("fedcaprivacy/table1", only=["nothing"], out=tmp_path)
     with pytest.raises(UserError, match="at least 1 seed"):
         reproduce("fedcaprivacy/table1", seeds=0, out=tmp_path)
+    for rounds in (0, -1):
+        with pytest.raises(UserError, match=f"at least 1 round is needed, not {rounds}"):
+            reproduce("fedcaprivacy/table1", rounds=rounds, out=tmp_path)
+    with pytest.raises(UserError, match=r"which item of mingledpie.*mingledpie/table2"):
+        reproduce("mingledpie", out=tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mistyped_cell_names_the_nearest_and_not_hundreds():
+    with pytest.raises(UserError) as caught:
+        chosen(ITEMS["pafed/table5"], ["mnist/0.3/constant/pafd"])
+    assert "did you mean 'mnist/0.3/constant/pafed'?" in str(caught.value)
+    assert "See coterie reproduce pafed/table5 --list" in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
+def test_a_folder_that_cannot_be_written_to_is_named_before_anything_is_computed(tmp_path, monkeypatch):
+    def compute(seed):
+        raise AssertionError("too early")
+
+    item = Item("toy/table", "A toy", (Calculation("a", compute),), table)
+    (tmp_path / "file").touch()
+    for place in ("file", "file/under"):
+        with pytest.raises(UserError, match="cannot write to"):
+            study(item, tmp_path / place)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
+    with pytest.raises(UserError, match="cannot write to"):
+        study(item, tmp_path)
+
+
+def test_a_page_that_cannot_be_replaced_is_named(tmp_path):
+    """A folder of that name stands for the file that the system does not let go."""
+    (tmp_path / "table.md").mkdir()
+    item = Item("toy/table", "A toy", (Calculation("a", float),), lambda outcomes: [{"x": 1}])
+    with pytest.raises(RunError, match=r"cannot write .*table\.md"):
+        study(item, tmp_path)
+
+
+def test_runs_that_were_made_before_an_option_came_are_found_again():
+    """The digest of these options, without scaling, by hand: keys sorted, BLAKE2b of 8 bytes."""
+    options = {
+        "system": "fedavg",
+        "data": "digits",
+        "clients": 4,
+        "partition": "iid",
+        "model": "mlp",
+        "mode": "paper",
+        "crypto": "real",
+        "seed": 0,
+        "devices": "uniform",
+        "precision": "fp32",
+        "min_samples": None,
+        "settings": {"lr": 0.1},
+    }
+    config = RunConfig(**options)
+    assert digest(config) == "475bc5cd915b9cd7"
+    assert digest(replace(config, rounds=9, eval_every=3, out="elsewhere")) == digest(config)
+    assert digest(replace(config, scaling="unit")) != digest(config)
+    assert digest(replace(config, precision="bf16")) != digest(config)
 
 
 def test_every_cell_of_the_paper_is_a_valid_run_at_its_scale():

@@ -1,4 +1,4 @@
-"""``python -m coterie.bench FILE [PART ...]``: the speeds that the documentation quotes, as ratios of one run each.
+"""The speeds that the documentation quotes, as ratios of one run each: ``python -m coterie.bench FILE [PART ...]``.
 
 Training against a tuned plain PyTorch loop, packed Paillier against one ciphertext a parameter, CKKS against bare SEAL.
 Takes some minutes and wants a quiet machine; the file says which machine it was. With parts, only these are measured
@@ -7,8 +7,8 @@ anew, and the file's others stay.
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -26,7 +26,18 @@ MEASURES: dict[str, Callable[[], object]] = {
 }
 
 
-def main(path: Path, parts: Sequence[str] = ()) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure what the command line says."""
+    parser = argparse.ArgumentParser(prog="python -m coterie.bench", description=__doc__)
+    parser.add_argument("file", type=Path, help="JSON file to write")
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(MEASURES)}; all of them without it")
+    given = parser.parse_args(arguments)
+    if unknown := set(given.parts) - set(MEASURES):
+        parser.error(f"unknown part {', '.join(sorted(unknown))}: there are {', '.join(MEASURES)}")
+    measure(given.file, given.parts)
+
+
+def measure(path: Path, parts: Sequence[str] = ()) -> None:
     """Measure everything, or these parts, and write the file."""
     console = Console(highlight=False)
     results: dict[str, object] = json.loads(path.read_text()) if parts and path.exists() else {}
@@ -41,6 +52,4 @@ def main(path: Path, parts: Sequence[str] = ()) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2 or not set(sys.argv[2:]) <= set(MEASURES):
-        sys.exit(f"{__doc__}\nParts: {', '.join(MEASURES)}")
-    main(Path(sys.argv[1]), sys.argv[2:])
+    main()

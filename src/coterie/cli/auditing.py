@@ -108,7 +108,7 @@ def _received(roles: Sequence[dict[str, Any]]) -> Table:
 
 def _attacks(rows: Sequence[dict[str, Any]]) -> Table:
     """One row an attack, under the measure that its numbers are in."""
-    columns = ("attack", "found", "first", "last", "chance", "all", "theory")
+    columns = ("attack", "found", "first", "last", "chance", "all", "theory", "clients")
     table = Table(*columns, box=SIMPLE, pad_edge=False, collapse_padding=True)
     for column in table.columns[1:]:
         column.justify = "right"
@@ -118,7 +118,10 @@ def _attacks(rows: Sequence[dict[str, Any]]) -> Table:
         for row in rows:
             if row["metric"] == metric:
                 numbers = (row[key] for key in ("value", "first", "last", "chance", "perfect", "closed_form"))
-                table.add_row(row["name"], *("–" if number is None else f"{number:.3f}" for number in numbers))
+                cells = ("–" if number is None else f"{number:.3f}" for number in numbers)
+                table.add_row(row["name"], *cells, str(row["clients"]))
         table.add_section()
-    table.caption = "found: mean over the rounds; first, last: in these rounds; all: if everything leaked"
+    table.caption = (
+        "found: mean over the rounds; first, last: these alone; all: if everything leaked; clients: scored in the last"
+    )
     return table

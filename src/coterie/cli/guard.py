@@ -45,6 +45,11 @@ def guarded(command: F) -> F:
             complain("not enough memory: use fewer clients, a smaller model or --set batch_size=...")
             _details()
             raise typer.Exit(FAILED) from None
+        except PermissionError as error:
+            what = "" if error.filename is None else f"{error.filename}: "
+            complain(f"{what}{error.strerror or error}; see that you may read and write there, or name another folder")
+            _details()
+            raise typer.Exit(FAILED) from None
         except Exception as error:
             complain(
                 f"unexpected {type(error).__name__}: {error}. This is a bug in Coterie: please report it with the "

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import re
+import typing
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -13,6 +15,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from coterie.cli.guard import guarded
+from coterie.protocol.errors import UserError
+
+if TYPE_CHECKING:
+    from coterie.protocol.system import System
 
 What = Literal["systems", "datasets", "models", "devices", "attacks", "reproductions"]
 
@@ -20,27 +26,101 @@ What = Literal["systems", "datasets", "models", "devices", "attacks", "reproduct
 @guarded
 def show(
     what: Annotated[What | None, typer.Argument(help="What to list; everything without it.")] = None,
+    name: Annotated[str | None, typer.Argument(help="After systems: one of them, with all its settings.")] = None,
 ) -> None:
-    """What there is: systems, datasets, models, devices, attacks, reproductions."""
+    """What there is: systems, datasets, models, devices, attacks, reproductions.
+
+    Examples:
+
+      coterie list datasets
+
+      coterie list systems mingledpie
+    """
     console = Console(highlight=False)
-    for name, rows in _LISTS.items():
-        if what in (None, name):
-            table = Table(title=name, title_justify="left", title_style="bold", box=None, show_header=False)
+    if name is not None:
+        if what != "systems":
+            raise UserError(f"only systems are shown one by one: coterie list {what}, or coterie list systems {name}")
+        _show_system(console, name)
+        return
+    for title, rows in _LISTS.items():
+        if what in (None, title):
+            table = Table(title=title, title_justify="left", title_style="bold", box=None, show_header=False)
             table.add_column(no_wrap=True)
             for row in rows():
                 table.add_row(*(escape(cell) for cell in row))
             console.print(table)
 
 
+_OVER = "A data set's own settings (coterie list datasets), such as lr and batch_size, win over these defaults."
+
+
+def _show_system(console: Console, name: str) -> None:
+    """One system: its source, its modes, and each setting with its default and what it does."""
+    from coterie.runs.registry import get
+
+    system = get(name)
+    console.print(f"[bold]{escape(system.title)}[/bold]: {escape(_about(system))}")
+    console.print(f"{_OVER} Change one with --set NAME=VALUE.")
+    table = Table("setting", "default", "what it does", box=None, padding=(0, 2, 0, 0))
+    table.columns[0].no_wrap = True
+    texts = described(system.config)
+    for setting, default in _defaults(system):
+        table.add_row(escape(setting), escape(default), escape(texts[setting]))
+    console.print(table)
+
+
+def _about(system: System) -> str:
+    cipher = "encrypted" if system.encrypted else "no encryption"
+    return f"{system.citation}. Modes: {', '.join(system.modes)}; {cipher}."
+
+
+def _defaults(system: System) -> Iterator[tuple[str, str]]:
+    for f in dataclasses.fields(system.config):
+        yield f.name, "none" if f.default is None else str(f.default)
+
+
+def described(config: type) -> dict[str, str]:
+    """What each field of a settings dataclass does; "" where nothing is said.
+
+    Read from the docstrings of the class and of those that it inherits from, the nearest first. There a field begins a
+    line, or follows two spaces: ``lr: learning rate.  momentum, weight_decay: of SGD.`` One without words of its own
+    points to those that name it; a choice lists the values that its words do not name.
+    """
+    from coterie.runs.settings import field_types
+
+    texts: dict[str, str] = {}
+    for kind in config.__mro__:
+        for name, text in _documented(kind.__doc__ or ""):
+            texts.setdefault(name, text)
+    found = {}
+    for name, options in field_types(config).items():
+        elsewhere = (f"see {other}" for other, text in texts.items() if re.search(rf"\b{name}\b", text))
+        text = texts.get(name) or next(elsewhere, "")
+        values = [str(value) for option in options for value in typing.get_args(option)]
+        listed = all(value in text for value in values)
+        found[name] = text if listed else f"{' | '.join(values)}: {text}"
+    return found
+
+
+_ENTRY = re.compile(r"(?:^|  )(\w+(?:,\s+\w+)*): ")
+
+
+def _documented(docstring: str) -> Iterator[tuple[str, str]]:
+    """The fields that a docstring explains; what is before the first of a paragraph is of none."""
+    for paragraph in re.split(r"\n\s*\n", docstring):
+        _, *found = _ENTRY.split(re.sub(r"\s*\n\s*", "  ", paragraph).strip())
+        for names, text in zip(found[::2], found[1::2], strict=True):
+            for name in names.split(","):
+                yield name.strip(), " ".join(text.split())
+
+
 def _systems() -> Iterator[tuple[str, ...]]:
     from coterie.runs.registry import SYSTEMS
 
     for name in SYSTEMS:
-        system = SYSTEMS[name]
-        cipher = "encrypted" if system.encrypted else "no encryption"
-        yield name, f"{system.citation}. Modes: {', '.join(system.modes)}; {cipher}."
-        settings = (f"{f.name}={'none' if f.default is None else f.default}" for f in dataclasses.fields(system.config))
-        yield "", f"Settings: {', '.join(settings)}"
+        yield name, _about(SYSTEMS[name])
+        yield "", f"Settings: {', '.join(f'{setting}={default}' for setting, default in _defaults(SYSTEMS[name]))}"
+    yield "", f"{_OVER} coterie list systems NAME says what each does."
 
 
 def _datasets() -> Iterator[tuple[str, ...]]:

@@ -41,7 +41,10 @@ Scaling = Annotated[
 Set = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="A setting of the system, e.g. lr=0.1. Repeat it.", rich_help_panel=_WORK
+        "--set",
+        metavar="KEY=VALUE",
+        help="A setting of the system, e.g. lr=0.1; see `coterie list systems NAME`. Repeat it.",
+        rich_help_panel=_WORK,
     ),
 ]
 Mode = Annotated[
@@ -51,7 +54,7 @@ Mode = Annotated[
 Crypto = Annotated[
     str | None,
     typer.Option(
-        "--crypto", help="real, or emulated: no encryption, same models, faster. [real]", rich_help_panel=_HOW
+        "--crypto", help="real, or emulated: the same training without encryption, faster. [real]", rich_help_panel=_HOW
     ),
 ]
 Devices = Annotated[

@@ -25,7 +25,9 @@ def reproduce(
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder to write to. [reproduction/PAPER]")] = None,
     data_dir: Annotated[str | None, typer.Option("--data-dir", help="Folder of data sets (else COTERIE_DATA).")] = None,
-    list_: Annotated[bool, typer.Option("--list", help="List the items, or the cells of one.")] = False,
+    list_: Annotated[
+        bool, typer.Option("--list", help="List the items, all or a paper's, or the cells of one.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")] = False,
 ) -> None:
     """A table or figure of a paper: its number beside ours, as JSON and Markdown.
@@ -34,31 +36,34 @@ def reproduce(
 
       coterie reproduce --list
 
+      coterie reproduce fedcaprivacy/table2 --list --only mnist
+
       coterie reproduce fedcaprivacy/table2 --only fashion_mnist/0.1
     """
-    from coterie.runs.settings import unknown
-
     home = importlib.import_module("coterie.reproduce")
+    from coterie.reproduce.study import chosen
+
     console = Console(highlight=False, soft_wrap=True)
-    if item is None:
-        if not list_:
-            raise UserError("which item? See coterie reproduce --list")
-        for name, found in home.ITEMS.items():
-            console.print(f"{name}  {getattr(found, 'title', '')}", markup=False)
+    cells = tuple(only or ())
+    if list_ and (item is None or home.of_paper(item)):
+        if cells:
+            raise UserError("--only picks cells of one item: say of which")
+        for name, listed in (home.ITEMS if item is None else home.of_paper(item)).items():
+            console.print(f"{name}  {listed.title}", markup=False)
         return
-    if item not in home.ITEMS:
-        raise unknown("item", item, home.ITEMS)
+    if item is None:
+        raise UserError("which item? See coterie reproduce --list")
+    wanted = home.found(item)
     if list_:
-        for cell in home.ITEMS[item].cells:
+        for cell in chosen(wanted, cells):
             console.print(str(cell), markup=False)
         return
-    lengths = {cell.name: rounds or cell.rounds for cell in home.ITEMS[item].cells}
+    lengths = {cell.name: cell.rounds if rounds is None else rounds for cell in wanted.cells}
     with bars(quiet) as shown:
 
         def told(cell: str, seed: int, line: Mapping[str, Any]) -> None:
             shown.advance(f"{cell}, seed {seed}", lengths[cell], line)
 
-        cells = tuple(only or ())
         written = home.reproduce(
             item, only=cells, seeds=seeds, rounds=rounds, out=out, data_dir=data_dir, on_round=told
         )

@@ -72,11 +72,13 @@ def configured(given: dict[str, Any], texts: list[str], file: Path | None, resum
     """The resolved config of the command line, the TOML file and, on --resume without a system, the run folder."""
     from coterie.runs.config import RunConfig, check_options, from_toml, resolve, typed_settings
     from coterie.runs.folder import CONFIG, resumed
+    from coterie.runs.runner import check_writable
     from coterie.runs.settings import assignments
 
     if file is None and resume and "system" not in given:
         if "out" not in given:
             raise UserError("--resume continues the run in a folder: say which with --out")
+        check_writable(Path(given["out"]))
         resumed(Path(given["out"]))
         file = Path(given["out"]) / CONFIG
     given = check_options(given)

@@ -88,6 +88,15 @@ def final_members(run: Run) -> Sets | None:
     return None if run.observed.membership is None else _sets(run.observed.membership)
 
 
+def mingled(run: Run) -> bool:
+    """Whether what was noted hides some client's own cluster, which only the observer knows, among others."""
+    noted = [line.notes.membership for line in run.rounds if line.notes.membership is not None]
+    if not noted or run.observed.membership is None:
+        return False
+    pairs = zip(_sets(run.observed.membership), _sets(noted[-1]), strict=True)
+    return any(own and own < shown for own, shown in pairs)
+
+
 def pixels(sets_of_rounds: Sequence[Sets], clients: Sequence[int], colours: Sequence[str]) -> NDArray[np.float64]:
     """RGBA image (clients * 12, rounds, 4): each client's row is split evenly between its clusters; clear for none."""
     fine = 12  # divisible by 2, 3, 4 and 6 clusters

@@ -144,6 +144,7 @@ def _run_view(run: Run, key: str) -> dict[str, Any]:
         "traffic": per_client_and_round(run),
         "history": history,
         "clusters": _clusters(run, members) if members else [],
+        "mingled": clusters.mingled(run),
         "events": clusters.events(run),
         "listed": words.listed,
         "epochs": run.partition.epochs,
@@ -235,7 +236,10 @@ def _mishaps(run: Run) -> list[dict[str, Any]]:
     lost = Counter(f"{_ROUND.sub('', what)}: {why}" for part in run.costs for what, why in part.lost.items())
     refused = Counter({key: int(count) for key, count in run.total("refused").items()})
     skipped = Counter(line.notes.skipped for line in run.rounds if line.notes.skipped is not None)
-    kinds = [("Late", "clients that missed a deadline", late), ("Lost", "messages that never arrived in time", lost)]
+    kinds = [
+        ("Late", "answers that came after their round", late),
+        ("Lost", "messages that never arrived in time", lost),
+    ]
     kinds.append(("Refused", "messages that their receiver could not accept", refused))
     kinds.append(("Skipped", "rounds that could not be completed and changed nothing", skipped))
     return [

@@ -10,7 +10,7 @@ import hashlib
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from math import isnan, nan
 from pathlib import Path
 from statistics import fmean, stdev
@@ -18,9 +18,9 @@ from typing import Any, Generic, TypeVar
 
 from coterie.protocol.errors import RunError, UserError
 from coterie.runs.config import RunConfig, resolve
-from coterie.runs.folder import METRICS, RESULT, read_lines
-from coterie.runs.runner import load_result, run
-from coterie.training.jobs import DivergedError
+from coterie.runs.folder import METRICS, RESULT, atomic_write, read_lines, writing
+from coterie.runs.runner import check_writable, is_divergence, load_result, run
+from coterie.runs.settings import suggest
 
 _SIDES = (
     "rounds",
@@ -34,6 +34,11 @@ _SIDES = (
     "record_mib",
 )
 """Options that move no number of a round: a longer run serves a shorter one, and a shorter one is continued."""
+_LATER = ("scaling",)
+"""Options that came when studies had been made: their defaults stay out of the name, so that those are found again."""
+
+_FEW = 12
+"""As many cells an error names; there are items of hundreds."""
 
 DIVERGED = "diverged.txt"
 OnRound = Callable[[str, int, Mapping[str, Any]], None]
@@ -67,7 +72,7 @@ class Cell:
         self, seed: int, rounds: int | None, folder: Path, data_dir: str | None, on_round: OnRound | None
     ) -> Curve:
         """The curve of this run; rounds: instead of its own."""
-        changed = {"seed": seed, "rounds": rounds or self.config.rounds, "data_dir": data_dir}
+        changed = {"seed": seed, "rounds": self.config.rounds if rounds is None else rounds, "data_dir": data_dir}
         return one(RunConfig(**{**vars(self.config), **changed}), folder, on_round, self.name)
 
     @property
@@ -200,22 +205,28 @@ def percent(values: Sequence[float | None]) -> str | None:
     return f"{100 * mean:.2f}" + ("" if sd is None else f" ± {100 * sd:.2f}")
 
 
+def digest(resolved: RunConfig) -> str:
+    """16 hexadecimal digits that tell a run from any with other numbers; a later option counts if not its default."""
+    work = {key: value for key, value in vars(resolved).items() if key not in _SIDES}
+    usual = {f.name: f.default for f in fields(RunConfig) if f.name in _LATER}
+    work = {key: value for key, value in work.items() if key not in usual or value != usual[key]}
+    return hashlib.blake2b(json.dumps(work, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
 def one(config: RunConfig, folder: Path, on_round: OnRound | None, name: str) -> Curve:
     """The curve of one run: read if it has been made, continued if it is too short or was interrupted."""
     resolved = resolve(config)
     assert resolved.rounds is not None
-    work = {key: value for key, value in vars(resolved).items() if key not in _SIDES}
-    digest = hashlib.blake2b(json.dumps(work, sort_keys=True).encode(), digest_size=8).hexdigest()
-    out = folder / "runs" / f"{config.system}-{config.data}-{config.seed}-{digest}"
+    out = folder / "runs" / f"{config.system}-{config.data}-{config.seed}-{digest(resolved)}"
     done = load_result(out).summary["rounds"] if (out / RESULT).exists() else 0
     if done < resolved.rounds and not (out / DIVERGED).exists():
         watch = None if on_round is None else lambda line: on_round(name, config.seed, line)
         try:
             run(RunConfig(**{**vars(resolved), "out": str(out)}), watch, resume=out.exists())
         except RunError as error:
-            if not _from_divergence(error) or not (out / METRICS).exists():
+            if not is_divergence(error) or not (out / METRICS).exists():
                 raise
-            (out / DIVERGED).write_text(f"{error}\n")  # a result, too
+            atomic_write(out / DIVERGED, f"{error}\n".encode())  # a result, too
     if (out / DIVERGED).exists():
         why = (out / DIVERGED).read_text().strip()
         lines = read_lines(out / METRICS)
@@ -231,12 +242,15 @@ def _groups(out: Path) -> Sequence[int]:
     return json.loads((out / "partition.json").read_text()).get("groups") or ()
 
 
-def _from_divergence(error: BaseException | None) -> bool:
-    while error is not None:
-        if isinstance(error, DivergedError):
-            return True
-        error = error.__cause__
-    return False
+def chosen(item: Item[Any], only: Sequence[str]) -> list[Any]:
+    """The cells of these names, and all up to a slash; every cell without names. UserError for a name of none."""
+    names = [cell.name for cell in item.cells]
+    known = {"/".join(parts[:end]) for parts in (name.split("/") for name in names) for end in range(1, len(parts) + 1)}
+    for part in only:
+        if part not in known:
+            few = f"It has: {', '.join(names)}" if len(names) <= _FEW else f"See coterie reproduce {item.name} --list"
+            raise UserError(f"{item.name} has no cell {part!r}{suggest(part, sorted(known))} {few}")
+    return [cell for cell in item.cells if not only or any(f"{cell.name}/".startswith(f"{part}/") for part in only)]
 
 
 def study(
@@ -252,32 +266,30 @@ def study(
     """Run what is missing of an item; write ``<name>.json``, ``<name>.md`` and, where drawn, ``<name>.svg``.
 
     only: names of cells, or of all up to a slash.  Every cell is run with the first seed before any with the second.
-    Gives the path of the Markdown file.
+    Gives the path of the Markdown file. Raises UserError before anything is run, RunError where it cannot go on.
     """
-    chosen = [
-        cell
-        for cell in item.cells
-        if not only or any(cell.name == part or cell.name.startswith(f"{part}/") for part in only)
-    ]
-    if not chosen:
-        names = ", ".join(cell.name for cell in item.cells)
-        raise UserError(f"{item.name} has no cell {' or '.join(only)}; there are: {names}")
-    outcomes: dict[str, list[Any]] = {cell.name: [] for cell in chosen}
+    if rounds is not None and rounds < 1:
+        raise UserError(f"at least 1 round is needed, not {rounds}")
+    cells = chosen(item, only)
+    check_writable(folder)
+    outcomes: dict[str, list[Any]] = {cell.name: [] for cell in cells}
     for seed in seeds:
-        for cell in chosen:
+        for cell in cells:
             outcomes[cell.name].append(cell.outcome(seed, rounds, folder, data_dir, on_round))
     rows = list(item.summarise(outcomes))
     stem = item.name.rpartition("/")[2]
-    folder.mkdir(parents=True, exist_ok=True)
-    settings = {cell.name: cell.settings for cell in chosen}
+    settings = {cell.name: cell.settings for cell in cells}
     command = f"coterie reproduce {item.name} --seeds {len(seeds)}" + (f" --rounds {rounds}" if rounds else "")
     command += "".join(f" --only {shlex.quote(part)}" for part in only)
     content = {"item": item.name, "title": item.title, "command": command, "seeds": list(seeds), "rows": rows}
-    (folder / f"{stem}.json").write_text(json.dumps({**content, "cells": settings}, indent=1) + "\n")
-    page = folder / f"{stem}.md"
-    page.write_text(_markdown(item, command, rows))
+    page, picture = folder / f"{stem}.md", folder / f"{stem}.svg"
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    atomic_write(folder / f"{stem}.json", (json.dumps({**content, "cells": settings}, indent=1) + "\n").encode())
+    atomic_write(page, _markdown(item, command, rows).encode())
     if item.draw is not None:
-        item.draw(outcomes, folder / f"{stem}.svg")
+        with writing(picture):
+            item.draw(outcomes, picture)
     return page
 
 

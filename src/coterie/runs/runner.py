@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import shutil
 import sys
 import time
@@ -18,8 +20,9 @@ from coterie.protocol.system import Sees
 from coterie.runs import checkpoint, folder
 from coterie.runs.config import RunConfig, differences, resolve, to_toml
 from coterie.runs.experiment import Experiment, Line, build
-from coterie.runs.folder import CONFIG, METRICS, RESULT, Log, atomic_write, jsonable, read_lines, write_json
+from coterie.runs.folder import CONFIG, METRICS, RESULT, Log, atomic_write, jsonable, read_lines, write_json, writing
 from coterie.runs.views import VIEWS, ViewLog, message_kinds
+from coterie.training.jobs import DivergedError
 
 OnRound = Callable[[Line], None]
 _CHECKPOINT_SHARE = 0.1  # of the time, where nothing is said
@@ -84,16 +87,34 @@ def load_result(out: str | Path) -> Result:
     return Result(out, summary, read_lines(out / METRICS))
 
 
+def check_writable(out: Path) -> None:
+    """Raises UserError unless files can be made in this folder, or in what it would be made in."""
+    nearest = next(place for place in (out.absolute(), *out.absolute().parents) if os.path.exists(place))
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        raise UserError(
+            f"cannot write to {out}: {nearest} is not a folder that you may write to; change that, or choose another "
+            "--out"
+        )
+
+
+def is_divergence(error: BaseException | None) -> bool:
+    """Whether an error, or what caused it, is a training that diverged: the same options would do it again."""
+    while error is not None and not isinstance(error, DivergedError):
+        error = error.__cause__
+    return error is not None
+
+
 def _resumable(config: RunConfig) -> Path:
     """The folder to continue in, once it is sure that it holds the same work; raises UserError."""
     if config.out is None:
         raise UserError("--resume continues the run in a folder: say which with --out")
     out = Path(config.out)
+    check_writable(out)
     old = resolve(folder.resumed(out))
     if found := differences(old, config):
         raise UserError(
-            f"{out} holds another run ({'; '.join(found)}): resume it with the options it was started with, or choose "
-            "another --out"
+            f"{out} holds another run ({'; '.join(found)}): choose another --out, or resume it with the options it was "
+            f"started with, as coterie run --resume --out {shlex.quote(str(out))} alone does"
         )
     return out
 
@@ -142,16 +163,16 @@ class _Running:
         except RunError as error:
             if not self.checkpointed:
                 raise
-            raise RunError(
-                f"{error}. Rounds 1 to {self.checkpointed} are kept in {self.out}: --resume goes on there"
-            ) from error
+            kept = f"{error}. Rounds 1 to {self.checkpointed} are kept in {self.out}"
+            raise RunError(kept if is_divergence(error) else f"{kept}: --resume goes on there") from error
         finally:
             self.metrics.close()
             if self.views is not None:
                 self.views.log.close()
 
     def _start(self) -> None:
-        (self.out / RESULT).unlink(missing_ok=True)
+        with writing(self.out / RESULT):
+            (self.out / RESULT).unlink(missing_ok=True)
         atomic_write(self.out / CONFIG, to_toml(self.config).encode())
         e = self.experiment
         write_json(

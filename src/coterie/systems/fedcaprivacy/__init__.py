@@ -67,7 +67,7 @@ from coterie.systems.fedcaprivacy.messages import (
 class FedCAPrivacyConfig(LocalTraining):
     """Settings of FedCAPrivacy; defaults are the paper's where it gives one (section VI-A).
 
-    clusters: c.  gamma: scale of eq. (8), or "median".  kernel: "laplacian" as printed, or "rbf".
+    clusters: c, their number.  gamma: scale of eq. (8), or "median".  kernel: "laplacian" as printed, or "rbf".
     alpha: decay of the clustering frequency.  schedule: "decay", "always" or "every:DELTA".
     key_bits: Paillier modulus, 2048 or 3072.  fraction_bits: rho of eq. (4).  value_bits, guard_bits, kappa: of a lane
     (``crypto/packing.py``).  max_age_s: oldest acceptable upload, in seconds.  min_participants: fewer uploads skip a

@@ -1,0 +1,91 @@
+"""``coterie list systems NAME``: every setting, with the words of the nearest class that explains it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from coterie.cli.app import app
+from coterie.cli.listing import described
+from coterie.runs import SYSTEMS
+
+
+@dataclass(frozen=True)
+class Below:
+    """Settings of all.
+
+    lr: learning rate; see note: this.  momentum, decay: of SGD,
+    which every solver has.  size: of a step, as many as
+    more at once.
+
+    With words: that belong to none of them.
+    """
+
+    lr: float = 0.1
+    momentum: float = 0.0
+    decay: float = 0.0
+    size: int = 5
+    more: int = 1
+
+
+@dataclass(frozen=True)
+class Above(Below):
+    """size: of everything.  kind: "a", mostly."""
+
+    kind: Literal["a", "other"] = "a"
+    bare: bool = False
+
+
+def call(*words: str) -> Result:
+    return CliRunner().invoke(app, [*words], env={"COLUMNS": "200", "COTERIE_DEBUG": "0"})
+
+
+def test_the_nearest_class_explains_a_setting() -> None:
+    assert described(Above) == {
+        "lr": "learning rate; see note: this.",
+        "momentum": "of SGD, which every solver has.",
+        "decay": "of SGD, which every solver has.",
+        "size": "of everything.",
+        "more": "",
+        "kind": 'a | other: "a", mostly.',
+        "bare": "",
+    }
+    assert described(Below)["size"] == "of a step, as many as more at once."
+    assert described(Below)["more"] == "see size"
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_every_setting_of_every_system_is_explained(name: str) -> None:
+    texts = described(SYSTEMS[name].config)
+    assert list(texts) == [f.name for f in dataclasses.fields(SYSTEMS[name].config)]
+    assert [setting for setting, text in texts.items() if not text] == []
+
+
+def test_one_system() -> None:
+    ended = call("list", "systems", "mingledpie")
+    assert (ended.exit_code, ended.stderr) == (0, "")
+    system = SYSTEMS["mingledpie"]
+    for words in (system.title, system.citation, *system.modes, "T, the least identities of a client."):
+        assert words in " ".join(ended.stdout.split())
+    for f in dataclasses.fields(system.config):
+        assert f"\n{f.name} " in ended.stdout
+    assert "0.5 false positive rate of the identities" in " ".join(ended.stdout.split())
+
+
+def test_all_systems_say_what_wins_over_their_defaults() -> None:
+    said = " ".join(call("list", "systems").stdout.split())
+    assert "such as lr and batch_size, win over these defaults. coterie list systems NAME" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [("systems mingldpie", "did you mean 'mingledpie'?"), ("datasets digits", "only systems are shown one by one")],
+)
+def test_mistakes(words: str, says: str) -> None:
+    ended = call("list", *words.split())
+    assert (ended.exit_code, ended.stdout) == (2, "")
+    assert says in ended.stderr

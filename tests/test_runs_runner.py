@@ -1,0 +1,75 @@
+"""How a run that cannot go on ends: what its error says to do is what works."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from coterie.protocol.errors import RunError, UserError
+from coterie.runs import RunConfig, experiment, run
+from coterie.runs.runner import check_writable
+from coterie.training.jobs import DivergedError
+
+TINY = RunConfig("fedavg", clients=3, rounds=2, checkpoint_every=1, settings={"max_epochs": 1})
+
+
+def test_another_run_in_the_folder_says_what_continues_it(tmp_path: Path) -> None:
+    out = tmp_path / "my run"
+    run(replace(TINY, out=str(out)))
+    with pytest.raises(UserError, match="clients: 3, now 20") as caught:
+        run(RunConfig("fedavg", out=str(out)), resume=True)
+    assert f"coterie run --resume --out {shlex.quote(str(out))} alone" in str(caught.value)
+
+
+@pytest.mark.parametrize("cause", [DivergedError(0, "a loss"), None])
+def test_only_what_would_not_repeat_itself_is_to_be_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: DivergedError | None
+) -> None:
+    original = experiment.Experiment.round
+
+    def failing(self: experiment.Experiment, r: int) -> object:
+        if r == 2:
+            raise RunError("round 2: it failed") from cause
+        return original(self, r)
+
+    monkeypatch.setattr(experiment.Experiment, "round", failing)
+    with pytest.raises(RunError, match=r"it failed\. Rounds 1 to 1 are kept in") as caught:
+        run(replace(TINY, out=str(tmp_path / "run")))
+    assert ("--resume" in str(caught.value)) == (cause is None)
+
+
+def test_a_folder_that_cannot_be_changed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "run"
+    run(replace(TINY, out=str(out)))
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != out)
+    with pytest.raises(UserError, match=f"cannot write to {out}"):
+        run(replace(TINY, rounds=3, out=str(out)), resume=True)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_a_result_that_cannot_be_replaced_is_named(tmp_path: Path) -> None:
+    """A folder of that name stands for the file that the system does not let go."""
+    out = tmp_path / "run"
+    run(replace(TINY, out=str(out)))
+    (out / "result.json").unlink()
+    (out / "result.json").mkdir()
+    with pytest.raises(RunError, match=r"cannot write .*result\.json"):
+        run(replace(TINY, rounds=3, out=str(out)), resume=True)
+
+
+def test_what_is_not_there_yet_is_as_writable_as_what_it_would_be_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_writable(tmp_path / "a" / "b")
+    (tmp_path / "file").touch()
+    for place in ("file", "file/b"):
+        with pytest.raises(UserError, match="file is not a folder that you may write to"):
+            check_writable(tmp_path / place)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
+    with pytest.raises(UserError, match="is not a folder that you may write to"):
+        check_writable(tmp_path / "a" / "b")
