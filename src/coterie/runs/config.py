@@ -31,7 +31,8 @@ class RunConfig:
     ``labelsets:K``, ``iid``, ... (all forms: ``coterie.data.partition``).  model: a name that ``coterie list models``
     shows.
     mode: ``paper`` (its intent, errors mended), ``literal`` (as printed) or ``hardened`` (better protected).
-    crypto: ``real``, or ``emulated`` ciphers: no secrecy, the same rounding and noise, faster.  seed: of everything experimental.
+    crypto: ``real``, or ``emulated`` ciphers: no secrecy, the same rounding and noise, faster.
+    seed: of everything experimental.
     devices: the fleet that the clients run on.  eval_every: rounds between evaluations (the last is always evaluated).
     fine_tune_every: rounds between evaluations of fine-tuned models, where the system has them; 0 for the last only.
     checkpoint_every: rounds between checkpoints; 0 for as often as costs at most a tenth of the time.
