@@ -20,7 +20,7 @@ test: $(READY)  ## the fast tests
 	$(BIN)/python -m pytest
 
 test-long: $(READY)  ## the slow ones: hostile bytes by the ten thousand, real data, whole trainings
-	$(BIN)/python -m pytest -m long --timeout=3600
+	$(BIN)/python -m pytest -m long --timeout=3600 --hypothesis-profile=exploring
 
 lint: $(READY)  ## style, types, layers
 	$(BIN)/ruff check src tests

@@ -5,21 +5,18 @@ The twin is written from the paper's equations with plain loops over plain array
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 import numpy as np
-import pytest
 from federation import Rig, misbehaving, planted, rig
 
 from coterie.crypto.ckks_parameters import PARAMETERS
 from coterie.crypto.schemes import secret_key
 from coterie.crypto.signing import SigningKey
 from coterie.protocol.bundle import bundle, unbundle
-from coterie.protocol.randomness import Randomness, Secrets, rng
 from coterie.systems.mingledpie import IDLE, SYSTEM
 from coterie.systems.mingledpie.messages import Train, Update
 
@@ -59,18 +56,6 @@ def pies(
         return made
 
     return rig(replace(SYSTEM, build=build), targets, **{"clusters": len(starts), "lr": 1.0, "seed": 1, **options})
-
-
-@contextmanager
-def seeded_secrets() -> Iterator[None]:
-    """Real runs, too, draw identity sets from the seed (CKKS keys and noise come from the system all the same)."""
-
-    def secrets(self: Randomness, party: str, purpose: str, round: int = 0, attempt: int = 0) -> Secrets:
-        return Secrets(rng(self.seed, party, f"secret {purpose}", round, attempt))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Randomness, "secrets", secrets)
-        yield
 
 
 def chosen(run: Rig) -> list[int]:

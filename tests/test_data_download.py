@@ -163,7 +163,7 @@ def test_a_server_that_says_nothing(web: Web, tmp_path: Path) -> None:
     start = time.monotonic()
     with pytest.raises(UserError, match="cannot download"):
         fetch(Remote(web.address + "stall", "0"), tmp_path, timeout_s=0.2)
-    assert time.monotonic() - start < 1.5
+    assert time.monotonic() - start < 10  # not the half minute of the default
     assert everything_under(tmp_path) == []
 
 

@@ -21,7 +21,6 @@ from mingledpie_parts import (
     near,
     parts_of,
     pies,
-    seeded_secrets,
     signed,
     trained,
     with_part,
@@ -285,7 +284,6 @@ def test_bytes_that_are_no_update_are_refused(name: str, make: Callable[[Message
 
 
 @pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
-@seeded_secrets()
 def test_a_damaged_ciphertext_under_a_good_signature_is_told_by_those_who_open_the_sums(emulated: bool) -> None:
     """A client signs noise: well-formed, under the right key, and opening to nothing that models are. Everybody keeps
     its models and says why; the next round goes on without it, and nobody is left behind.

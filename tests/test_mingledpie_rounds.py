@@ -22,7 +22,6 @@ from mingledpie_parts import (
     mingled_sums,
     near,
     pies,
-    seeded_secrets,
     solved,
     trained,
 )
@@ -42,7 +41,6 @@ SCATTERED = np.random.default_rng(4).normal(0, 0.3, (K, TARGETS.shape[1])).astyp
 
 
 @pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
-@seeded_secrets()
 def test_one_round_by_hand(emulated: bool) -> None:
     """Choice, sets, sums, H and the new models, each from the paper's own equation."""
     run = pies(starts=SCATTERED, lr=0.3, emulated=emulated, seed=3)

@@ -20,7 +20,6 @@ from mingledpie_parts import (
     mingled_sums,
     near,
     pies,
-    seeded_secrets,
 )
 
 from coterie.protocol.errors import UserError
@@ -37,7 +36,6 @@ def few(**options: Any) -> Any:
 
 @pytest.mark.parametrize(("mode", "hardening"), FORMS)
 @pytest.mark.parametrize("shared", ["", "bias"])
-@seeded_secrets()
 def test_real_ckks_gives_its_twins_models_within_the_stated_bound(mode: str, hardening: str, shared: str) -> None:
     """Two rounds with the same identity sets; notes, bytes and virtual seconds are equal, too.
 

@@ -108,7 +108,7 @@ def test_the_server_sees_no_numbers_of_a_model_and_no_indicator(mode: str, harde
             ((_, update),) = list(run.view(HUB).messages(Update, r))[:1]
         opened = key_of(party).decrypt(key_of(party).public.from_bytes(parts_of(party, update)[0]))
         numbers |= windows(opened[:6].astype(np.float32))
-    assert len(numbers) > 50  # of 120; of 60 where drawn sets give no solvable system, so that models stay
+    assert len(numbers) >= 100  # models move in every round
     one_hots = {np.eye(3, dtype=dtype)[b].tobytes() for b in range(3) for dtype in ("<f4", "<f8")}
     start = windows(near()[0])
     for frame in frames(run, HUB):
