@@ -22,6 +22,7 @@ from coterie.crypto.schemes import paillier_keygen
 from coterie.protocol import codec
 from coterie.protocol.effects import Compute, Encrypt, Evaluate, Evaluated, Fit, Fitted, Open
 from coterie.protocol.errors import CoterieError, CryptoError, PeerError
+from coterie.protocol.hollow import content, hollow, weighs
 from coterie.protocol.messages import Message
 from coterie.protocol.model_spec import ModelSpec, Part
 from coterie.protocol.party import Cost, Handler, Party, To
@@ -257,6 +258,13 @@ def on_the_wire(
 
     transport.intercept = intercept
     return caught
+
+
+def rewritten(frame: bytes, old: bytes, new: bytes) -> bytes:
+    """A frame with other bytes in it, and its weight put right."""
+    held = content(frame).tobytes()
+    changed = held.replace(old, new)
+    return hollow(weighs(frame) + len(changed) - len(held), changed)
 
 
 def misbehaving(party: Party, kind: type[Message], change: Callable[[Any, Any, Any], Any]) -> None:

@@ -14,9 +14,11 @@ from coterie.crypto import ckks, rounded, schemes
 from coterie.crypto.tally import Tally
 from coterie.crypto.vector import CiphertextError
 from coterie.protocol.errors import CryptoError, DecodeError, KeyMismatchError, PeerError
+from coterie.protocol.hollow import content, hollow
 
 N = 1024
 HEADER = struct.Struct("<4sBBBB16sQII")  # magic, version, scheme, level, scalar, key, length, terms, masks
+HOLLOW = {"ckks": 0, "rounded": 16}  # bytes before it that say what the others weigh
 
 
 def made(module):
@@ -50,18 +52,19 @@ def header(owner, **fields) -> bytes:
 @pytest.mark.parametrize("key", EVERY)
 def test_headers(key):
     data = key.public.encrypt(np.ones(20)).to_bytes()
-    assert data[:40] == header(key)
-    body = data[40:]
+    start = HOLLOW[key.scheme]
+    assert data[start : start + 40] == header(key)
+    outer, body = data[:start], data[start + 40 :]
     read = partial(key.public.from_bytes, length=20, terms=1, form=key.public.fresh)
     read(data)
-    for index in range(40):
+    for index in range(start + 40):
         for bit in (1, 0x80):
             refused(lambda i=index, b=bit: read(altered(data, i, b)))
     for fields in (
         {"magic": b"CoKy"},
         {"version": 2},
         {"scheme": 1},
-        {"scheme": 7 - data[5]},
+        {"scheme": 7 - data[start + 5]},
         {"level": 9},
         {"scalar": 1},
         {"scalar": 2},
@@ -73,7 +76,7 @@ def test_headers(key):
         {"terms": 4097},
         {"masks": 1},
     ):
-        refused(lambda f=fields: key.public.from_bytes(header(key, **f) + body))
+        refused(lambda f=fields: key.public.from_bytes(outer + header(key, **f) + body))
     for wanted in ({"length": 21}, {"terms": 2}, {"blinded": 1}, {"form": key.public.fresh_scalar}):
         refused(lambda w=wanted: key.public.from_bytes(data, **w))
     if key.parameters.levels:
@@ -164,12 +167,24 @@ def test_sums_made_to_hide_nothing():
 @pytest.mark.parametrize("key", KEYS["rounded"], ids=["add", "mul"])
 def test_emulated_vectors(key):
     data = key.public.encrypt(np.ones(20)).to_bytes()
-    for index in (40 + 160, len(data) - 1):
-        refused(lambda i=index: key.public.from_bytes(altered(data, i)))
-    for index in range(47, 200, 8):  # the top byte of a value
+    whole = key.public.wire_bytes(20)
+    for bad in (data[:-8], data + bytes(8), content(data), content(data).tobytes().ljust(whole, b"\0")):
+        refused(lambda b=bad: key.public.from_bytes(b))
+    for claim in (0, 1, 200, whole - 1, whole + 1, 2**48 + 1, 2**64 - 1):
+        refused(lambda c=claim: key.public.from_bytes(data[:8] + c.to_bytes(8, "little") + data[16:]))
+    for index in range(16 + 47, 16 + 200, 8):  # the top byte of a value
         refused(lambda i=index: key.decrypt(key.public.from_bytes(altered(data, i))), CiphertextError)
-    smallest = data[:40] + np.full(20, -(2**63)).tobytes() + data[200:]
+    smallest = data[: 16 + 40] + np.full(20, -(2**63)).tobytes()
     refused(lambda: key.decrypt(key.public.from_bytes(smallest)), CiphertextError)
+
+
+@pytest.mark.parametrize("real", KEYS["ckks"], ids=["add", "mul"])
+def test_a_real_key_or_vector_is_never_hollow(real):
+    data = real.public.encrypt(np.ones(20)).to_bytes()
+    for held in (40, 41, len(data) - 1):
+        refused(lambda h=held: real.public.from_bytes(hollow(len(data), data[:h])))
+    for kind, whole in ((type(real), real.to_bytes()), (type(real.public), real.public.to_bytes())):
+        refused(lambda k=kind, w=whole: k.load(hollow(len(w), w[:52]), allow_insecure=True))
 
 
 @pytest.mark.parametrize("key", EVERY)
@@ -183,9 +198,10 @@ def test_keys_as_bytes(key):
         for size in (0, 19, 20, 21, len(data) - 1):
             refused(lambda k=kind, d=data, s=size: k.load(d[:s], allow_insecure=True))
         refused(lambda k=kind, d=data: k.load(d + b"\0", allow_insecure=True))
-        for index in range(20):
+        for index in range(HOLLOW[key.scheme] + 20):
             refused(lambda k=kind, d=data, i=index: k.load(altered(d, i), allow_insecure=True))
-        refused(lambda k=kind, d=data: k.load(altered(d, len(d) - 1), allow_insecure=True))  # a residue, or padding
+        last = altered(data, len(data) - 1) if key.scheme == "ckks" else data + bytes(32)  # a residue; no name alone
+        refused(lambda k=kind, d=last: k.load(d, allow_insecure=True))
     refused(lambda: kinds[0].load(key.public.to_bytes(), allow_insecure=True))
     refused(lambda: kinds[1].load(key.to_bytes(), allow_insecure=True))
 

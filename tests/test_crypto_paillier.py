@@ -27,6 +27,7 @@ from coterie.protocol.errors import (
     PeerError,
     UserError,
 )
+from coterie.protocol.hollow import weighs
 
 HEADER = struct.Struct("<4sBBH16sQII")
 
@@ -388,7 +389,7 @@ def test_any_bytes_decode_or_raise_decode_error(data):
 def test_keys_travel(module):
     key = module.insecure_for_tests(512, Lanes(10, 20, 5, 50), randomness="full")
     data, secret = key.public.to_bytes(), key.to_bytes()
-    assert len(data) == len(secret) == 20 + 128
+    assert weighs(data) == weighs(secret) == 20 + 128
     load_public, load_secret = module.PublicKey.load, module.SecretKey.load
     public, again = load_public(data, allow_insecure=True), load_secret(secret, allow_insecure=True)
     assert public == key.public

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from coterie.crypto import ckks, rounded
 from coterie.crypto.rounded_noise import add_noise, to_steps
 from coterie.protocol.errors import CapacityError, CoterieError
+from coterie.protocol.hollow import weighs
 
 N = 1024
 SET = "insecure-1024-deep"
@@ -80,7 +81,7 @@ def program(scheme, steps):
             fate.append((type(error).__name__, words))
     tally = cipher.tally
     opened = key.decrypt(cipher.unblind(mask, cipher.blinded) if cipher.blinded else cipher)
-    return fate, (tally.length, tally.terms, tally.blinded, tally.form), len(cipher.to_bytes()), opened
+    return fate, (tally.length, tally.terms, tally.blinded, tally.form), weighs(cipher.to_bytes()), opened
 
 
 @settings(max_examples=120, deadline=None)

@@ -154,7 +154,7 @@ def test_newcomers_are_spread_over_the_sets_as_all_are(sets: int, first: int, la
     weights = widths / 12 if span else np.full(sets, 1 / sets)
     for groups in (split.groups, split.groups[:first], split.groups[first:]):
         members = np.bincount(groups, minlength=sets)
-        if (len(groups) * weights).min() >= 1:  # else at least one of each set comes first
+        if min(len(groups), late) * weights.min() >= 1:  # else at least one of each set comes first, of newcomers, too
             assert np.abs(members - len(groups) * weights).max() < 2 + 1e-9
     assert np.bincount(split.groups[first:], minlength=sets).min() >= 1
 

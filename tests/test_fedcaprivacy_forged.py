@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from federation import Pulled, Rig, misbehaving, on_the_wire, planted, rig, to
+from federation import Pulled, Rig, misbehaving, on_the_wire, planted, rewritten, rig, to
 
 from coterie.crypto.schemes import public_key, secret_key
 from coterie.crypto.signing import SigningKey
@@ -264,7 +264,7 @@ def test_a_genuine_cluster_model_of_an_earlier_round_does_not_come_back() -> Non
     old = on_the_wire(run.transport, ClusterModel, lambda m: m, dst="client/1", rounds=[1])
     run.round(1)
     before = run.models()[1]
-    frame = codec.encode(old[0]).replace(b"ClusterModel\x01", b"ClusterModel\xcc\x01")
+    frame = rewritten(codec.encode(old[0]), b"ClusterModel\x01", b"ClusterModel\xcc\x01")
     assert codec.decode(frame, ClusterModel).round == 1
     on_the_wire(run.transport, ClusterModel, lambda m: frame, dst="client/1")
     run.round(2)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from federation import misbehaving, on_the_wire, to
+from federation import misbehaving, on_the_wire, rewritten, to
 from mingledpie_parts import change, held, near
 from test_mingledpie_hostile import SIX, flipped, kept_models, six
 
@@ -56,7 +56,7 @@ def test_genuine_sums_of_an_earlier_round_do_not_come_back() -> None:
     old = on_the_wire(run.transport, Mingled, lambda m: m, dst="client/1", rounds=[1])
     run.rounds(2)
     after = held(run)
-    frame = codec.encode(old[0]).replace(b"Mingled\x01", b"Mingled\xcc\x01")
+    frame = rewritten(codec.encode(old[0]), b"Mingled\x01", b"Mingled\xcc\x01")
     assert codec.decode(frame, Mingled).round == 1
     on_the_wire(run.transport, Mingled, lambda m: frame, dst="client/1", rounds=[3])
     run.round(3)

@@ -8,7 +8,7 @@ NTT form of as many bytes as their prime needs. A key is a 20-byte header and th
 
 of a public key, its pair and, if products is 1, the pairs to relinearise with; of a secret key, the secret polynomial
 and then those; of an evaluation key, the 16 bytes of the key that it belongs to, and the pairs of each automorphism.
-All decoding raises DecodeError, whatever the bytes.
+The twins' are hollow, as in ``wire``. All decoding raises DecodeError, whatever the bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from coterie.protocol.errors import DecodeError
 _KEY = struct.Struct("<4sBBBB12s")
 _KEY_MAGIC = b"CoKy"
 _KINDS = ("public", "secret", "evaluation")
-_FINGERPRINT_BYTES = 16
+FINGERPRINT_BYTES = 16
 
 
 def vector_bytes(parameters: Parameters, length: int, form: Form) -> int:
@@ -62,21 +62,22 @@ def key_header(parameters: Parameters, scheme: str, kind: str, *, products: bool
 def key_bytes(parameters: Parameters, kind: str, *, products: bool) -> int:
     """Exact size of a key, in bytes."""
     if kind == "evaluation":
-        return _KEY.size + _FINGERPRINT_BYTES + parameters.evaluation_bytes
+        return _KEY.size + FINGERPRINT_BYTES + parameters.evaluation_bytes
     return _KEY.size + parameters.public_bytes(products) + (parameters.secret_bytes if kind == "secret" else 0)
 
 
 def split_evaluation(data: bytes, scheme: str, allow_insecure: bool) -> tuple[Parameters, bytes, memoryview]:
     """Whose parameters an evaluation key has, the fingerprint of its public key, and the bytes of its polynomials."""
     parameters, _, body = split_key(data, scheme, "evaluation", allow_insecure)
-    return parameters, bytes(body[:_FINGERPRINT_BYTES]), body[_FINGERPRINT_BYTES:]
+    return parameters, bytes(body[:FINGERPRINT_BYTES]), body[FINGERPRINT_BYTES:]
 
 
 def split_key(data: bytes, scheme: str, kind: str, allow_insecure: bool) -> tuple[Parameters, bool, memoryview]:
     """Whose parameters a key has, whether it is one for products, and the bytes of its polynomials."""
-    if len(data) < _KEY.size:
-        raise DecodeError(f"{len(data)} bytes are no key: its header alone has {_KEY.size}")
-    magic, version, code, what, products, identity = _KEY.unpack_from(data)
+    held, size = wire.opened(data, scheme)
+    if len(held) < _KEY.size:
+        raise DecodeError(f"{len(held)} bytes are no key: its header alone has {_KEY.size}")
+    magic, version, code, what, products, identity = _KEY.unpack_from(held)
     if magic != _KEY_MAGIC or version != wire.VERSION or products > 1:
         raise DecodeError(f"no key of version {wire.VERSION}")
     if code != wire.SCHEMES[scheme] or what != _KINDS.index(kind):
@@ -88,6 +89,6 @@ def split_key(data: bytes, scheme: str, kind: str, allow_insecure: bool) -> tupl
         raise DecodeError(f"a key of {parameters.name} is refused: only {sorted(PARAMETERS)} are secure")
     if products != bool(products and parameters.levels) or (kind == "evaluation" and not products):
         raise DecodeError(f"a {kind} key of {parameters.name} can't be one {'for' if products else 'without'} products")
-    if len(data) != (size := key_bytes(parameters, kind, products=bool(products))):
-        raise DecodeError(f"a {kind} key of {parameters.name} has {size} bytes, not {len(data)}")
-    return parameters, bool(products), memoryview(data)[_KEY.size :]
+    if size != (whole := key_bytes(parameters, kind, products=bool(products))):
+        raise DecodeError(f"a {kind} key of {parameters.name} has {whole} bytes, not {size}")
+    return parameters, bool(products), held[_KEY.size :]

@@ -4,7 +4,7 @@ For studies of hundreds of rounds. It gives NO secrecy and is flagged ``emulated
 masks, refuses and sums as ``paillier`` does, and its results equal Paillier's bit for bit: a lane holds the same sum of
 fixed-point integers, here modulo 2^B for the machine word of B >= lane width bits. Masks are uniform modulo 2^B, so the
 difference of two vectors with the same mask is exact, and so is a sum after its masks are taken off. Keys and vectors
-have exactly as many bytes on the wire as Paillier's (the rest is zero), and the same nominal times.
+weigh exactly as many bytes on the wire as Paillier's (``protocol/hollow.py``), and have the same nominal times.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from coterie.crypto.vector import (
     nominal_encrypt_s,
 )
 from coterie.protocol.errors import CryptoError, DecodeError, KeyMismatchError, UserError
+from coterie.protocol.hollow import hollow
 
 SCHEME = "exact"
 Words = NDArray[Any]  # (d,) unsigned, little end first: sums modulo 2^B
@@ -130,9 +131,9 @@ class PublicKey(PublicWithoutProducts, Keyed):
             data, SCHEME, self.fingerprint, self.layout, wire.Wanted(length, terms, blinded, form)
         )
         dtype = word(self.layout)
-        if np.frombuffer(body, dtype=np.uint8, offset=tally.length * dtype.itemsize).any():
-            raise DecodeError("an emulated ciphertext vector is padded with zeros only")
-        return CipherVector(self, tally, np.frombuffer(body, dtype=dtype, count=tally.length))
+        if len(body) != (whole := tally.length * dtype.itemsize):
+            raise DecodeError(f"{len(body)} emulated bytes for {tally.length} values: {whole} were expected")
+        return CipherVector(self, tally, np.frombuffer(body, dtype=dtype))
 
     def wire_bytes(self, length: int) -> int:
         """Exact bytes of a vector of ``length`` values: as many as Paillier's."""
@@ -145,7 +146,7 @@ class PublicKey(PublicWithoutProducts, Keyed):
     def to_bytes(self) -> bytes:
         """The key for other parties; ``PublicKey.load`` reads it."""
         header = wire.KeyHeader(SCHEME, "public", self.randomness, self.layout).to_bytes()
-        return header + self.key_id.ljust(self.layout.key_bits // 4, b"\0")
+        return hollow(len(header) + self.layout.key_bits // 4, header, self.key_id)
 
     @classmethod
     def load(cls, data: bytes, *, allow_insecure: bool = False) -> PublicKey:
@@ -208,7 +209,7 @@ class SecretKey(EncryptsAsPublic, Keyed):
     def to_bytes(self) -> bytes:
         """As many bytes as a Paillier secret key has; ``SecretKey.load`` reads them."""
         header = wire.KeyHeader(SCHEME, "secret", self.public.randomness, self.layout).to_bytes()
-        return header + self.public.key_id.ljust(self.layout.key_bits // 4, b"\0")
+        return hollow(len(header) + self.layout.key_bits // 4, header, self.public.key_id)
 
     @classmethod
     def load(cls, data: bytes, *, allow_insecure: bool = False) -> SecretKey:
@@ -255,10 +256,9 @@ class CipherVector(VectorWithoutProducts, Tallied):
         return replace(self, tally=self.tally.unmasked(factor), words=self.words - words * _modulo(factor, words))
 
     def to_bytes(self) -> bytes:
-        """The wire form, ``key.wire_bytes(d)`` bytes: header, words, zeros."""
-        header = wire.vector_header(self.tally, SCHEME)
-        padding = self.key.wire_bytes(self.length) - len(header) - self.words.nbytes
-        return b"".join((header, np.ascontiguousarray(self.words).data, bytes(padding)))
+        """The wire form, hollow: header and words weigh ``key.wire_bytes(d)``."""
+        words = np.ascontiguousarray(self.words).data.cast("B")
+        return hollow(self.key.wire_bytes(self.length), wire.vector_header(self.tally, SCHEME), words)
 
     @property
     def _most(self) -> int:
@@ -319,9 +319,9 @@ class Blinded(Tallied):
 
 def _load(data: bytes, kind: str, allow_insecure: bool) -> PublicKey:
     header, numbers = wire.split_key(bytes(data), SCHEME, kind, allow_insecure)
-    if any(numbers[_ID_BYTES:]):
-        raise DecodeError("an emulated key is padded with zeros only")
-    return PublicKey(bytes(numbers[:_ID_BYTES]), header.layout, "full" if header.randomness == "full" else "short")
+    if len(numbers) != _ID_BYTES:
+        raise DecodeError(f"an emulated key that holds {len(numbers)} bytes besides its header")
+    return PublicKey(bytes(numbers), header.layout, "full" if header.randomness == "full" else "short")
 
 
 def _signed(words: Words) -> Integers:

@@ -7,7 +7,7 @@ noise of the real one's standard deviation; so does every other operation that d
 pure function of the key and the values: emulated runs repeat whatever the order of the work, and the same values give
 the same bytes.
 The noise of a scalar is one number, where the real one differs from slot to slot. Keys and vectors have exactly as
-many bytes on the wire as the real ones (the rest is zero), and the same nominal times.
+many bytes on the wire as the real ones (most of them hollow), and the same nominal times.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from coterie.crypto.vector import (
     drawn,
 )
 from coterie.protocol.errors import CryptoError, DecodeError, KeyMismatchError
+from coterie.protocol.hollow import hollow
 
 SCHEME = "rounded"
 _ID_BYTES = 32
@@ -117,14 +118,14 @@ class PublicKey(PublicHabits):
         """As ``ckks.PublicKey.from_bytes``; a view of the bytes, not a copy. Raises DecodeError."""
         data, wanted = bytes(data), wire.Wanted(length, terms, blinded, form)
         tally, body = ckks_wire.split_vector(data, SCHEME, self.fingerprint, self.parameters, wanted)
-        if np.frombuffer(body, dtype=np.uint8, offset=8 * tally.length).any():
-            raise DecodeError("an emulated ciphertext vector is padded with zeros only")
-        return CipherVector(self, tally, np.frombuffer(body, dtype="<i8", count=tally.length))
+        if len(body) != (whole := 8 * tally.length):
+            raise DecodeError(f"{len(body)} emulated bytes for {tally.length} values: {whole} were expected")
+        return CipherVector(self, tally, np.frombuffer(body, dtype="<i8"))
 
     def to_bytes(self) -> bytes:
         """The key for other parties; ``PublicKey.load`` reads it."""
         header = ckks_wire.key_header(self.parameters, SCHEME, "public", products=self.products)
-        return (header + self.key_id).ljust(self._bytes("public"), b"\0")
+        return hollow(self._bytes("public"), header, self.key_id)
 
     @classmethod
     def load(cls, data: bytes, *, allow_insecure: bool = False) -> PublicKey:
@@ -189,7 +190,7 @@ class SecretKey(SecretHabits):
     def to_bytes(self) -> bytes:
         """As many bytes as a real secret key has; ``SecretKey.load`` reads them."""
         header = ckks_wire.key_header(self.parameters, SCHEME, "secret", products=self.public.products)
-        return (header + self.public.key_id).ljust(self.public._bytes("secret"), b"\0")
+        return hollow(self.public._bytes("secret"), header, self.public.key_id)
 
     @classmethod
     def load(cls, data: bytes, *, allow_insecure: bool = False) -> SecretKey:
@@ -296,12 +297,11 @@ class CipherVector(VectorHabits):
         return replace(self, tally=tally, values=self.key._noisy(self.values + numbers, tally.form, purpose))
 
     def to_bytes(self) -> bytes:
-        """The wire form, ``key.wire_bytes(d, form)`` bytes: header, values, zeros; a product is rescaled first."""
+        """The wire form, hollow: header and values weigh ``key.wire_bytes(d, form)``; a product is rescaled first."""
         self.travels()
         ready = self.rescaled()
-        header, body = wire.vector_header(ready.tally, SCHEME), np.ascontiguousarray(ready.values, "<i8")
-        padding = self.key.wire_bytes(self.length, ready.tally.form) - len(header) - body.nbytes
-        return b"".join((header, body.data, bytes(padding)))
+        header, values = wire.vector_header(ready.tally, SCHEME), np.ascontiguousarray(ready.values, "<i8")
+        return hollow(self.key.wire_bytes(self.length, ready.tally.form), header, values.data.cast("B"))
 
 
 def _sealed(key: PublicKey, array: Floats, tally: Tally, *, symmetric: bool = False) -> CipherVector:
@@ -311,9 +311,9 @@ def _sealed(key: PublicKey, array: Floats, tally: Tally, *, symmetric: bool = Fa
 
 def _load(data: bytes, kind: str, allow_insecure: bool) -> PublicKey:
     parameters, products, body = ckks_wire.split_key(bytes(data), SCHEME, kind, allow_insecure)
-    if np.frombuffer(body, dtype=np.uint8, offset=_ID_BYTES).any():
-        raise DecodeError("an emulated key is padded with zeros only")
-    return PublicKey(bytes(body[:_ID_BYTES]), parameters, products)
+    if len(body) != _ID_BYTES:
+        raise DecodeError(f"an emulated key that holds {len(body)} bytes besides its header")
+    return PublicKey(bytes(body), parameters, products)
 
 
 def _twin(cipher: Any) -> CipherVector:

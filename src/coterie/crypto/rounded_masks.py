@@ -18,6 +18,7 @@ from coterie.crypto.packing import Integers
 from coterie.crypto.tally import Tallied, Tally
 from coterie.crypto.vector import BlindedLike, RandomBytes, drawn
 from coterie.protocol.errors import CryptoError, DecodeError, KeyMismatchError
+from coterie.protocol.hollow import hollow
 
 SCHEME = "rounded"
 _SEED_BYTES = 32
@@ -99,14 +100,14 @@ class EvaluationKey(EvaluationHabits):
         """As many bytes as the real one has; ``EvaluationKey.load`` reads them."""
         header = ckks_wire.key_header(self.parameters, SCHEME, "evaluation", products=True)
         size = ckks_wire.key_bytes(self.parameters, "evaluation", products=True)
-        return (header + self.fingerprint).ljust(size, b"\0")
+        return hollow(size, header, self.fingerprint)
 
     @classmethod
     def load(cls, data: bytes, *, allow_insecure: bool = False) -> EvaluationKey:
         """A key from ``to_bytes``. Raises DecodeError, also for an insecure set unless ``allow_insecure`` (tests)."""
         parameters, fingerprint, body = ckks_wire.split_evaluation(bytes(data), SCHEME, allow_insecure)
-        if np.frombuffer(body, dtype=np.uint8).any():
-            raise DecodeError("an emulated key is padded with zeros only")
+        if (held := len(fingerprint) + len(body)) != ckks_wire.FINGERPRINT_BYTES:
+            raise DecodeError(f"an emulated key that holds {held} bytes besides its header")
         return cls(parameters, fingerprint)
 
 

@@ -11,6 +11,7 @@ numbers, for the twin as for the real scheme; ``ckks_wire`` has those of CKKS:
     magic "CoKy", version u8, scheme u8, kind u8 (0 public, 1 secret), randomness u8 (0 short, 1 full),
     fraction_bits u16, value_bits u16, guard_bits u16, kappa u16, key_bits u32
 
+What the twins write is hollow: of the length of the real thing it holds only values, or a key's name.
 All decoding raises DecodeError, whatever the bytes.
 """
 
@@ -23,9 +24,11 @@ from dataclasses import dataclass
 from coterie.crypto.packing import Lanes, Layout
 from coterie.crypto.tally import PLAIN, Form, Tally
 from coterie.protocol.errors import DecodeError, UserError
+from coterie.protocol.hollow import content, weighs
 
 VERSION = 1
 SCHEMES = {"paillier": 1, "exact": 2, "ckks": 3, "rounded": 4}
+EMULATED = frozenset({"exact", "rounded"})
 RANDOMNESS = ("short", "full")
 PARAMETERS = {"paillier-2048": 2048, "paillier-3072": 3072}  # 112 and 128 bits of security
 
@@ -118,9 +121,10 @@ def split_sized(
     most: terms, and masks, that there is room for.  size: how many bytes a vector of this tally has; it may refuse the
     form with a DecodeError.
     """
-    if len(data) < VECTOR_HEADER_BYTES:
-        raise DecodeError(f"{len(data)} bytes are no ciphertext vector: its header alone has {VECTOR_HEADER_BYTES}")
-    magic, version, code, level, scalar, key, count, sums, masks = _VECTOR.unpack_from(data)
+    held, found = opened(data, scheme)
+    if len(held) < VECTOR_HEADER_BYTES:
+        raise DecodeError(f"{len(held)} bytes are no ciphertext vector: its header alone has {VECTOR_HEADER_BYTES}")
+    magic, version, code, level, scalar, key, count, sums, masks = _VECTOR.unpack_from(held)
     if magic != _VECTOR_MAGIC or version != VERSION or scalar > 1:
         raise DecodeError(f"no ciphertext vector of version {VERSION}")
     if code != SCHEMES[scheme]:
@@ -133,16 +137,23 @@ def split_sized(
     wanted.check(tally)
     if count == 0:
         raise DecodeError("a vector of no values")
-    if len(data) != (whole := size(tally)):
-        raise DecodeError(f"{len(data)} bytes for {count} values: {whole} were expected")
-    return tally, memoryview(data)[VECTOR_HEADER_BYTES:]
+    if found != (whole := size(tally)):
+        raise DecodeError(f"{found} bytes for {count} values: {whole} were expected")
+    return tally, held[VECTOR_HEADER_BYTES:]
+
+
+def opened(data: bytes, scheme: str) -> tuple[memoryview, int]:
+    """What there is of a key or vector, and its size on the wire; 0 for a hollow one of a real scheme."""
+    held = content(data)
+    return held, weighs(data) if scheme in EMULATED or len(held) == len(data) else 0
 
 
 def split_key(data: bytes, scheme: str, kind: str, allow_insecure: bool) -> tuple[KeyHeader, memoryview]:
     """The checked header of a key and the bytes of its numbers."""
-    if len(data) < KEY_HEADER_BYTES:
-        raise DecodeError(f"{len(data)} bytes are no key: its header alone has {KEY_HEADER_BYTES}")
-    magic, version, code, secret, full, fraction, value, guard, kappa, key_bits = _KEY.unpack_from(data)
+    held, size = opened(data, scheme)
+    if len(held) < KEY_HEADER_BYTES:
+        raise DecodeError(f"{len(held)} bytes are no key: its header alone has {KEY_HEADER_BYTES}")
+    magic, version, code, secret, full, fraction, value, guard, kappa, key_bits = _KEY.unpack_from(held)
     if magic != _KEY_MAGIC or version != VERSION or secret > 1 or full > 1:
         raise DecodeError(f"no key of version {VERSION}")
     if code != SCHEMES[scheme] or secret != ("public", "secret").index(kind):
@@ -151,9 +162,9 @@ def split_key(data: bytes, scheme: str, kind: str, allow_insecure: bool) -> tupl
         layout = Layout(Lanes(fraction, value, guard, kappa), key_bits)
     except UserError as error:
         raise DecodeError(f"a key with an impossible layout: {error}") from None
-    numbers = memoryview(data)[KEY_HEADER_BYTES:]
-    if len(numbers) != key_bits // 4:
-        raise DecodeError(f"a key of {key_bits} bits has {key_bits // 4} bytes of numbers, not {len(numbers)}")
+    if size != (whole := KEY_HEADER_BYTES + key_bits // 4):
+        raise DecodeError(f"a key of {key_bits} bits has {whole} bytes, not {size}")
+    numbers = held[KEY_HEADER_BYTES:]
     if key_bits not in PARAMETERS.values() and not allow_insecure:
         raise DecodeError(f"a key of {key_bits} bits is refused: only {sorted(PARAMETERS.values())} are secure")
     return KeyHeader(scheme, kind, RANDOMNESS[full], layout), numbers
@@ -161,7 +172,7 @@ def split_key(data: bytes, scheme: str, kind: str, allow_insecure: bool) -> tupl
 
 def scheme_of_key(data: bytes) -> str:
     """The scheme that the bytes of a key name. Raises DecodeError if there is none."""
-    codes = {code: name for name, code in SCHEMES.items()}
-    if len(data) < KEY_HEADER_BYTES or data[:4] != _KEY_MAGIC or data[5] not in codes:
+    codes, held = {code: name for name, code in SCHEMES.items()}, content(data)
+    if len(held) < KEY_HEADER_BYTES or held[:4] != _KEY_MAGIC or held[5] not in codes:
         raise DecodeError("these bytes are no key")
-    return codes[data[5]]
+    return codes[held[5]]

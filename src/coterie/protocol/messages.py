@@ -48,6 +48,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     ARRAYS: ClassVar[dict[str, ArrayOf]]
     SCALARS: ClassVar[dict[str, frozenset[type]]]
     FLOATS: ClassVar[tuple[str, ...]]
+    BYTES: ClassVar[tuple[str, ...]]
     OPTIONAL: ClassVar[frozenset[str]]
 
 
@@ -86,6 +87,7 @@ def message(*, src: str, dst: str) -> Callable[[type[M]], type[M]]:
                 raise TypeError(f"{cls.__name__}.{field.name}: {field.type} cannot travel in a message; see {__name__}")
         cls.SRC, cls.DST, cls.ARRAYS, cls.SCALARS, cls.OPTIONAL = src, dst, arrays, scalars, frozenset(optional)
         cls.FLOATS = tuple(name for name, types in scalars.items() if float in types)
+        cls.BYTES = tuple(name for name, types in scalars.items() if bytes in types)
         return cls
 
     return declare

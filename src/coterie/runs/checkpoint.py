@@ -33,7 +33,7 @@ from coterie.transport.envelope import Snapshot
 
 CHECKPOINT = Path("checkpoint") / "checkpoint.bin"
 SECRETS = "secrets"
-_MAGIC = b"coterie checkpoint 2\n"
+_MAGIC = b"coterie checkpoint 3\n"
 _DIGEST_BYTES = 32
 _LENGTH = struct.Struct("<Q")
 _CHUNK = 1 << 20

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from coterie.crypto.sealing import OpeningKey
+from coterie.crypto.sealing import OVERHEAD_BYTES, OpeningKey
 from coterie.protocol.errors import PeerError
+from coterie.protocol.hollow import content, hollow, weighs
 from coterie.protocol.randomness import Randomness
 
 
@@ -17,16 +18,17 @@ class PartySealer:
         self._publics = {name: key.public for name, key in self._keys.items()}
 
     def seal(self, src: str, dst: str, frame: bytes) -> bytes:
-        """Bytes that only ``dst`` can open; raises PeerError for a party without a key."""
+        """Bytes that only ``dst`` can open, hollow if the frame is; raises PeerError for a party without a key."""
         if dst not in self._publics:
             raise PeerError(f"{dst!r} has no sealing key")
-        return self._publics[dst].seal(frame, src, dst)
+        sealed = self._publics[dst].seal(frame, src, dst)
+        return hollow(weighs(frame) + OVERHEAD_BYTES, sealed)
 
     def open(self, src: str, dst: str, sealed: bytes) -> bytes:
         """The frame; raises PeerError when it was not sealed by these ends for each other."""
         if dst not in self._keys:
             raise PeerError(f"{dst!r} has no sealing key")
-        return self._keys[dst].open(sealed, src, dst)
+        return self._keys[dst].open(bytes(content(sealed)), src, dst)
 
     def secrets(self) -> dict[str, bytes]:
         """SECRET: every party's key, for its file of secrets."""

@@ -23,6 +23,7 @@ import msgspec
 
 from coterie.protocol import codec
 from coterie.protocol.errors import CoterieError, CryptoError, DecodeError, PeerError, RunError, UserError
+from coterie.protocol.hollow import weighs
 from coterie.protocol.messages import ANY, Message
 from coterie.protocol.party import Party, Transaction
 from coterie.protocol.steps import Answers, Ask, Fold, NoAnswerError, Post, R, Spend, Steps, Take
@@ -46,9 +47,8 @@ class LocalTransport:
     """Runs a coordinator's steps against the other parties, all in this process.
 
     parties: by name.  hub: the coordinator's name.  effects: who computes.  links: devices and network.
-    sealer: needed only when parties other than the hub talk to each other.  transcript: record views, or None.
-    spool_bytes: of waiting messages kept in memory.  batch_bytes: of messages and answers handled together.
-    ``intercept`` may be set to an attacker on the wire.
+    sealer: for parties other than the hub that talk to each other.  transcript: records views.  spool_bytes: of waiting
+    messages kept in memory.  batch_bytes: of those handled together, with answers.  intercept: an attacker on the wire.
     """
 
     def __init__(
@@ -202,7 +202,7 @@ class LocalTransport:
             self.hub.now_s = envelope.arrives_s
             try:
                 message = self._open(envelope, frame, (kind,))
-                self._record(envelope, len(frame), message)
+                self._record(envelope, weighs(frame), message)
                 fold(envelope.src, message)
                 got.append(envelope.src)
             except (PeerError, CryptoError) as error:
@@ -346,7 +346,7 @@ class LocalTransport:
             self._refuse(job, str(error))
             return None
         self.meter.spent_virtual(party.role, envelope.kind, job.done[0] - job.start[0])
-        self._record(envelope, len(frame), message)
+        self._record(envelope, weighs(frame), message)
         return message
 
     def _deliver(self, job: Job, letters: Sequence[Letter]) -> None:

@@ -9,6 +9,7 @@ from functools import lru_cache
 import msgspec
 
 from coterie.protocol.errors import RunError
+from coterie.protocol.hollow import weighs
 from coterie.protocol.party import Party
 from coterie.transport.envelope import START, Envelope, Instant, Intercept, Sealer, arrival
 from coterie.transport.handlers import Letter
@@ -58,7 +59,7 @@ class Wire:
         self, envelope: Envelope, frame: bytes, sent: Instant, meter: Meter, intercept: Intercept | None
     ) -> tuple[list[tuple[Envelope, bytes]], str | None]:
         """What arrives of a numbered message, and when; and if it does not arrive itself, why."""
-        src, dst, kind, size = envelope.src, envelope.dst, envelope.kind, len(frame)
+        src, dst, kind, size = envelope.src, envelope.dst, envelope.kind, weighs(frame)
         hub, link = self.hub.name, (src, dst)
         up_s = 0.0 if src in (hub, dst) else self.links.up_s(src, size)
         down_s = 0.0 if dst in (hub, src) else self.links.down_s(dst, size)

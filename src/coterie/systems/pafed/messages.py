@@ -5,6 +5,8 @@ A bundle is what ``protocol/bundle.py`` makes of several byte strings.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from coterie.protocol.effects import Vector
@@ -21,6 +23,7 @@ BUFFER_UNIT = 256.0
 """So much is a 1 under encryption where the model has a buffer: see ``units``."""
 
 
+@lru_cache(maxsize=4)
 def units(spec: ModelSpec) -> Vector:
     """(d,) what a 1 under encryption stands for at each place of a model or an update: 1 for parameters.
 
@@ -31,6 +34,7 @@ def units(spec: ModelSpec) -> Vector:
     for part in spec.parts:
         if part.kind == "buffer":
             unit[part.offset : part.offset + part.size] = BUFFER_UNIT
+    unit.flags.writeable = False
     return unit
 
 
