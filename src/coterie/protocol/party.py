@@ -47,7 +47,7 @@ class To:
     message: Message
 
 
-Outcome = Message | tuple[To, ...] | None
+Outcome = Message | To | tuple[To, ...] | None
 """What a handler returns: an answer, any number of addressed messages, or nothing."""
 
 

@@ -61,7 +61,14 @@ def handle(call: Call) -> Work[Result]:
 
 
 def _letters(call: Call, outcome: Any) -> tuple[Letter, ...]:
-    messages = (To(call.src, outcome),) if isinstance(outcome, Message) else tuple(outcome or ())
+    if isinstance(outcome, Message):
+        outcome = To(call.src, outcome)
+    messages = (outcome,) if isinstance(outcome, To) else outcome or ()
+    if not isinstance(messages, tuple) or not all(isinstance(to, To) for to in messages):
+        raise RunError(
+            f"{call.party.name} ends {type(call.message).__name__} with {outcome!r:.80}: a handler returns a message "
+            "to its sender, To(name, message), several of those in a tuple, or nothing"
+        )
     frames: dict[int, bytes] = {}  # a message object that goes to many is encoded once
     for to in messages:
         if to.dst not in call.names:

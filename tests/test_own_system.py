@@ -1,0 +1,91 @@
+"""The system that docs/own_system.md shows is a whole one: it runs, averages, and sees what it says it sees."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from federation import misbehaving, planted, rig
+
+from coterie.protocol.errors import RunError
+from coterie.protocol.party import To
+from coterie.protocols.key_centre import KEY_CENTRE
+from coterie.runs import RunConfig, run
+
+PAGE = (Path(__file__).parent.parent / "docs" / "own_system.md").read_text()
+TARGETS = planted([0, 0, 1, 1, 2], 40)
+
+
+@pytest.fixture
+def secure_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "secure_mean.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    import secure_mean  # type: ignore[import-not-found]
+
+    return secure_mean
+
+
+def trained(weights: np.ndarray) -> np.ndarray:
+    """One step of every client from the same weights, at a rate of a half."""
+    return weights + 0.5 * (TARGETS - weights)
+
+
+@pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
+def test_it_is_the_mean_of_all_models_round_after_round(secure_mean: ModuleType, emulated: bool) -> None:
+    made = rig(secure_mean.SYSTEM, TARGETS, emulated=emulated)
+    expected = made.models()[0]
+    for r in (1, 2):
+        assert made.round(r) == {"participants": 5}
+        expected = trained(expected).mean(axis=0)
+        assert np.abs(made.models() - expected).max() < 1e-5
+    assert not made.refused
+
+
+def test_each_role_receives_what_it_says(secure_mean: ModuleType) -> None:
+    made = rig(secure_mean.SYSTEM, TARGETS)
+    made.rounds(2)
+    assert made.transport.transcript is not None
+    kinds = defaultdict(set)
+    for view in made.transport.transcript.views.values():
+        kinds[view.role] |= view.kinds()
+    assert kinds == {role: {kind.__name__ for kind in sees.receives} for role, sees in secure_mean.SYSTEM.sees.items()}
+    assert set(kinds) == {"server", "client", KEY_CENTRE}
+
+
+def test_a_sum_of_too_few_models_is_not_made(secure_mean: ModuleType) -> None:
+    made = rig(secure_mean.SYSTEM, TARGETS)
+    made.round(1)
+    before = made.models()
+    for name in made.setting.clients[2:]:
+        misbehaving(made.party(name), secure_mean.Train, lambda party, request, answer: None)
+    assert made.round(2) == {"participants": 2}
+    assert np.array_equal(made.models(), before)
+
+
+@pytest.mark.parametrize("wrong", ["text", ["a", "list"], ("a", "tuple"), 7])
+def test_a_handler_that_returns_something_else_is_told_what_it_may(secure_mean: ModuleType, wrong: object) -> None:
+    made = rig(secure_mean.SYSTEM, TARGETS)
+    misbehaving(made.party("client/1"), secure_mean.Train, lambda party, request, answer: wrong)
+    with pytest.raises(RunError, match=r"client/1 ends Train with .*: a handler returns a message to its sender, To\("):
+        made.round(1)
+
+
+def test_a_handler_may_return_one_message_for_somebody_else(secure_mean: ModuleType) -> None:
+    made = rig(secure_mean.SYSTEM, TARGETS)
+    misbehaving(made.party("client/1"), secure_mean.Train, lambda party, request, answer: To("server", answer))
+    assert made.round(1) == {"participants": 5}
+
+
+def test_it_runs_by_its_name(secure_mean: ModuleType) -> None:
+    found = {}
+    for crypto in ("emulated", "real"):
+        config = RunConfig("secure_mean:SYSTEM", crypto=crypto, clients=4, rounds=2, out=crypto)
+        found[crypto] = run(config).summary
+    assert found["emulated"]["bytes_up"] == found["real"]["bytes_up"]
+    assert found["emulated"]["global_accuracy"] == pytest.approx(found["real"]["global_accuracy"], abs=0.02)
