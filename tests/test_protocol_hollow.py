@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from coterie.protocol import codec
 from coterie.protocol.bundle import bundle, unbundle
-from coterie.protocol.errors import DecodeError
+from coterie.protocol.errors import DecodeError, PeerError
 from coterie.protocol.hollow import content, hollow, weighs
 from coterie.protocol.messages import Message, message
 from coterie.protocol.randomness import Randomness
@@ -75,14 +75,35 @@ def claiming(weight: int, data: bytes) -> bytes:
     return data[:8] + struct.pack("<Q", weight) + data[16:]
 
 
-@pytest.mark.parametrize("weight", [2**48 + 1, 2**64 - 1])
-def test_a_weight_beyond_all_measure_is_refused(weight: int) -> None:
-    """It counts as what there is until somebody reads it."""
+@pytest.mark.parametrize("weight", [6, 2**32 + 1, 2**64 - 1])
+def test_a_weight_beyond_all_measure_or_of_what_is_there_anyway_is_refused(weight: int) -> None:
+    """So there is one form of everything."""
     data = claiming(weight, hollow(100, b"held.."))
-    assert weighs(data) == len(data)
+    assert weighs(data) <= len(data)
     for read in (content, lambda d: unbundle(d, 1), lambda d: codec.decode(d, Parcel)):
         with pytest.raises(DecodeError, match="claim to weigh"):
             read(data)
+
+
+def test_no_message_is_longer_than_msgpack_can_write() -> None:
+    half = hollow(2**31, b"")
+    assert weighs(codec.encode(Parcel(1, half))) > 2**31
+    with pytest.raises(DecodeError, match="shorter than 4294967296"):
+        codec.encode(Parcel(1, half, half))
+
+
+@pytest.mark.parametrize("part", [b"plain", hollow(1000, b"hollow")])
+def test_sealed_bytes_that_are_changed_outside_the_seal_do_not_open(part: bytes) -> None:
+    """Otherwise a captured frame could come a second time as another one."""
+    sealer = PartySealer(["a", "b"], Randomness(0, emulated=False))
+    frame = codec.encode(Parcel(1, part))
+    sealed = sealer.seal("a", "b", frame)
+    inside = content(sealed)
+    assert sealer.open("a", "b", sealed) == frame
+    for claim in (0, 1, len(inside) - 1, len(inside), len(inside) + 1, weighs(sealed) - 1, weighs(sealed) + 1, 2**32):
+        if claim != weighs(sealed) or part == b"plain":
+            with pytest.raises(PeerError):
+                sealer.open("a", "b", struct.pack("<8sQ", hollow(1000, b"")[:8], claim) + bytes(inside))
 
 
 def test_a_bundle_or_message_weighs_what_its_parts_do() -> None:

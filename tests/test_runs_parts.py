@@ -156,7 +156,11 @@ def test_views_that_are_damaged_or_of_another_system(tmp_path: Path) -> None:
     data = (tmp_path / "views.bin").read_bytes()
     kinds = message_kinds(experiment.system)
     bad = tmp_path / "bad.bin"
-    for cut in (1, 3, 50, len(data) - 1):
+    for other in (data[:3], b"coterie views 1\n" + data[16:]):
+        bad.write_bytes(other)
+        with pytest.raises(UserError, match=r"bad\.bin was not recorded by this version of coterie: repeat the run"):
+            read_views(bad, kinds)
+    for cut in (17, 19, 66, len(data) - 1):
         bad.write_bytes(data[:cut])
         with pytest.raises(UserError, match=r"bad\.bin is damaged"):
             read_views(bad, kinds)

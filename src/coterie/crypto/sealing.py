@@ -79,7 +79,7 @@ class OpeningKey:
         """What others seal with."""
         return SealingKey(X25519PrivateKey.from_private_bytes(self.seed).public_key().public_bytes_raw())
 
-    def open(self, sealed: bytes, sender: int | str, recipient: int | str, *context: Field) -> bytes:
+    def open(self, sealed: bytes | memoryview, sender: int | str, recipient: int | str, *context: Field) -> bytes:
         """The data that was sealed with the same sender, recipient and context. Raises SealError."""
         try:
             secret = X25519PrivateKey.from_private_bytes(self.seed)

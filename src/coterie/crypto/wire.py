@@ -143,9 +143,11 @@ def split_sized(
 
 
 def opened(data: bytes, scheme: str) -> tuple[memoryview, int]:
-    """What there is of a key or vector, and its size on the wire; 0 for a hollow one of a real scheme."""
+    """What there is of a key or vector, and its size on the wire. A real scheme's are never hollow: DecodeError."""
     held = content(data)
-    return held, weighs(data) if scheme in EMULATED or len(held) == len(data) else 0
+    if scheme not in EMULATED and len(held) != len(data):
+        raise DecodeError(f"emulated bytes where {scheme} is used: a real key or vector is never hollow")
+    return held, weighs(data)
 
 
 def split_key(data: bytes, scheme: str, kind: str, allow_insecure: bool) -> tuple[KeyHeader, memoryview]:

@@ -24,6 +24,7 @@ ARRAY_CODE = 1
 MAX_FIELDS = 64
 MAX_DIMS = 4
 MAX_REASON = 200
+_TOO_LONG = 1 << 32  # bytes
 
 
 def array_to_ext(value: Any) -> msgspec.msgpack.Ext:
@@ -76,7 +77,7 @@ _elements = msgspec.msgpack.Decoder(Annotated[list[msgspec.Raw], msgspec.Meta(ma
 def encode(message: Message) -> bytes:
     """The bytes of a message. Checks it first, so that what cannot be accepted is never sent.
 
-    Raises TypeError for a field of the wrong type, DecodeError for values that are not finite.
+    Raises TypeError for a field of the wrong type, DecodeError for values that are not finite, or too much of them.
     """
     kind = type(message)
     for name, types in kind.SCALARS.items():
@@ -88,7 +89,10 @@ def encode(message: Message) -> bytes:
     if wrong := _not_finite(message):
         raise DecodeError(wrong)
     data = _encoder.encode(message)
-    return hollow(len(data) + _lacking(message), data)
+    weight = len(data) + _lacking(message)
+    if weight >= _TOO_LONG:
+        raise DecodeError(f"a {kind.__name__} of {weight} bytes; a message is shorter than {_TOO_LONG}")
+    return hollow(weight, data)
 
 
 def decode(data: bytes, *kinds: type[M]) -> M:

@@ -20,7 +20,7 @@ from coterie.protocol.errors import DecodeError
 
 _MAGIC = b"\xc1hollow\0"
 _HEADER = struct.Struct("<8sQ")
-_MOST = 1 << 48  # bytes, of anything
+_MOST = 1 << 32  # bytes: no byte string of msgpack is longer
 
 
 def hollow(weight: int, *parts: bytes | memoryview) -> bytes:
@@ -36,13 +36,16 @@ def weighs(data: bytes) -> int:
 
 
 def content(data: bytes) -> memoryview:
-    """What there is of them: all, unless they are hollow. Raises DecodeError for a weight beyond all measure."""
-    claimed = _claimed(data)
+    """What there is of them: all, unless they are hollow.
+
+    Raises DecodeError for a weight beyond all measure, and for a header without need: there is one form of everything.
+    """
+    claimed, held = _claimed(data), memoryview(data)[_HEADER.size :]
     if claimed is None:
         return memoryview(data)
-    if claimed > _MOST:
-        raise DecodeError(f"{len(data)} bytes that claim to weigh {claimed}")
-    return memoryview(data)[_HEADER.size :]
+    if claimed > _MOST or claimed == len(held):
+        raise DecodeError(f"{len(held)} bytes that claim to weigh {claimed}")
+    return held
 
 
 def _claimed(data: bytes) -> int | None:

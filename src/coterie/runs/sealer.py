@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from coterie.crypto.sealing import OVERHEAD_BYTES, OpeningKey
+from coterie.crypto.sealing import OVERHEAD_BYTES, OpeningKey, SealError
 from coterie.protocol.errors import PeerError
 from coterie.protocol.hollow import content, hollow, weighs
 from coterie.protocol.randomness import Randomness
@@ -28,7 +28,10 @@ class PartySealer:
         """The frame; raises PeerError when it was not sealed by these ends for each other."""
         if dst not in self._keys:
             raise PeerError(f"{dst!r} has no sealing key")
-        return self._keys[dst].open(bytes(content(sealed)), src, dst)
+        frame = self._keys[dst].open(content(sealed), src, dst)
+        if weighs(sealed) != weighs(frame) + OVERHEAD_BYTES:
+            raise SealError(f"sealed bytes from {src} to {dst} that don't weigh what is in them")
+        return frame
 
     def secrets(self) -> dict[str, bytes]:
         """SECRET: every party's key, for its file of secrets."""

@@ -1,7 +1,8 @@
 """Recorded views on disk: what every party received, in order, as a file that grows round by round.
 
-``views.bin`` is a sequence of records, each its length (u32, little end) and a msgpack array: party, role, and the
-fields of ``Seen`` with the message as its frame (None where the hub only relayed). It can hold keys: its mode is 0600.
+``views.bin`` is a line that says so, and records: the length of each (u32, little end) and a msgpack array of party,
+role and the fields of ``Seen``, with the message as its frame (None where the hub only relayed). It can hold keys: its
+mode is 0600.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from coterie.transport.transcript import Seen, Transcript
 
 VIEWS = "views.bin"
 _HEAD = struct.Struct("<I")
+_MAGIC = b"coterie views 2\n"
 
 
 class _Record(msgspec.Struct, array_like=True):
@@ -54,7 +56,7 @@ class ViewLog:
                 parts += [_HEAD.pack(len(data)), data]
             self._written[party] = len(view.seen)
         if parts:
-            self.log.append(b"".join(parts))
+            self.log.append(b"".join(parts if self.log.length() else (_MAGIC, *parts)))
 
     def restore(self, length: int, kinds: Iterable[type[Message]]) -> None:
         """Forget what came after a checkpoint and take up what came before."""
@@ -77,8 +79,10 @@ def read_views(path: Path, kinds: Iterable[type[Message]], into: Transcript | No
         data = memoryview(path.read_bytes())
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}; record views with --record") from None
+    if data and data[: len(_MAGIC)] != _MAGIC:
+        raise UserError(f"{path} was not recorded by this version of coterie: repeat the run with --record")
     decoder = msgspec.msgpack.Decoder(_Record)
-    at = 0
+    at = len(_MAGIC)
     while at < len(data):
         try:
             (length,) = _HEAD.unpack_from(data, at)
@@ -87,6 +91,6 @@ def read_views(path: Path, kinds: Iterable[type[Message]], into: Transcript | No
         except (struct.error, msgspec.MsgspecError, DecodeError, KeyError, UnicodeDecodeError) as error:
             raise UserError(f"{path} is damaged or of another system (byte {at}): {error}") from None
         seen = Seen(r.time_s, r.round, r.src, r.dst, r.kind, r.size, message)
-        transcript.record(r.party, r.role, seen)
+        transcript.record(r.party, r.role, seen, len(r.frame or b""))
         at += _HEAD.size + length
     return transcript

@@ -1,6 +1,6 @@
 """The local transport: all parties in one process, on a virtual clock.
 
-Every message passes through the codec, so byte counts are real, nothing leaks by aliasing, and what runs here runs on
+Every message passes through the codec, so byte counts are exact, nothing leaks by aliasing, and what runs here runs on
 the wire. The network is a star: what two parties other than the hub say to each other is relayed by the hub, sealed.
 
 Time is virtual. When a message arrives follows from sizes, nominal costs and device profiles alone. Handlers are run in
@@ -202,7 +202,7 @@ class LocalTransport:
             self.hub.now_s = envelope.arrives_s
             try:
                 message = self._open(envelope, frame, (kind,))
-                self._record(envelope, weighs(frame), message)
+                self._record(envelope, frame, message)
                 fold(envelope.src, message)
                 got.append(envelope.src)
             except (PeerError, CryptoError) as error:
@@ -346,7 +346,7 @@ class LocalTransport:
             self._refuse(job, str(error))
             return None
         self.meter.spent_virtual(party.role, envelope.kind, job.done[0] - job.start[0])
-        self._record(envelope, weighs(frame), message)
+        self._record(envelope, frame, message)
         return message
 
     def _deliver(self, job: Job, letters: Sequence[Letter]) -> None:
@@ -379,12 +379,12 @@ class LocalTransport:
     def _count_refused(self, envelope: Envelope, reason: str) -> None:
         self.meter.refused[f"{self.parties[envelope.dst].role}/{envelope.kind}: {reason}"] += 1
 
-    def _record(self, envelope: Envelope, size: int, message: Message) -> None:
+    def _record(self, envelope: Envelope, frame: bytes, message: Message) -> None:
         """Add a message to its recipient's view."""
         if self.transcript is not None:
-            party, time_s = self.parties[envelope.dst], envelope.arrives_s
-            seen = Seen(time_s, envelope.round, envelope.src, envelope.dst, envelope.kind, size, message)
-            self.transcript.record(party.name, party.role, seen)
+            e, party = envelope, self.parties[envelope.dst]
+            seen = Seen(e.arrives_s, e.round, e.src, e.dst, e.kind, weighs(frame), message)
+            self.transcript.record(party.name, party.role, seen, len(frame))
 
     # -- between rounds ----------------------------------------------------------------------------------------------
 

@@ -49,14 +49,14 @@ class Transcript:
         self.stopped_at: int | None = None
         self.views: dict[str, View] = {}
 
-    def record(self, party: str, role: str, seen: Seen) -> None:
-        """Add to one party's view."""
+    def record(self, party: str, role: str, seen: Seen, held_bytes: int) -> None:
+        """Add to one party's view. held_bytes: what of its size is kept (nothing of what is merely relayed)."""
         if self.stopped_at is not None:
             return
-        if self.held_bytes + seen.size > self.limit_bytes:
+        if self.held_bytes + held_bytes > self.limit_bytes:
             self.stopped_at = seen.round
             return
-        self.held_bytes += seen.size
+        self.held_bytes += held_bytes
         self.views.setdefault(party, View(party, role)).seen.append(seen)
 
     def of_role(self, role: str) -> list[View]:

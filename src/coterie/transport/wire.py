@@ -69,7 +69,7 @@ class Wire:
             meter.moved(self.parties[a].role, self.parties[b].role, kind, size)
         if envelope.sealed and self.transcript is not None:
             seen = Seen(sent[0] + up_s, envelope.round, src, dst, kind, size, None)
-            self.transcript.record(hub, self.hub.role, seen)
+            self.transcript.record(hub, self.hub.role, seen, 0)
         if fate != "ok":
             return [], fate
         arrives = self.last[link] = max(arrival(sent, up_s + down_s), self.last.get(link, START))

@@ -157,6 +157,8 @@ class BusinessServer(Party, role=HUB):
         guard = ReplayGuard(self.config.max_age_s, self.config.max_ahead_s, accepted={name: last} if last else {})
         guard.accept(name, upload.round, upload.timestamp_s, current_round=r, now_s=self.now_s)
         cipher = service.from_bytes(upload.cipher, self.spec.size, terms=1, blinded=0)
+        if upload.sketch and not self.sketches:
+            raise PeerError(f"{name} sends a sketch where none are used")
         if self.sketches:
             cipher = service.from_bytes(upload.sketch, self.config.sketch_dim, terms=1, blinded=0)
         self.state.accepted[name] = (upload.round, upload.timestamp_s)
