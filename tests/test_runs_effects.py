@@ -13,6 +13,7 @@ from coterie.crypto import exact
 from coterie.protocol.effects import Encrypt, Evaluate, Fit, Open
 from coterie.protocol.errors import CryptoError, PeerError, RunError
 from coterie.runs.effects import ClientData, LocalEffects, Opened
+from coterie.training.jobs import DivergedError
 from coterie.training.models import build
 from coterie.training.solvers import Sgd
 
@@ -149,11 +150,36 @@ def test_a_run_with_real_encryption_uses_no_emulated_key_whoever_gave_it() -> No
     assert not any(isinstance(value, Exception) for value in effects(emulated=True).run(wanted))
 
 
-def test_divergence_names_the_client_and_what_to_do() -> None:
-    w = MODEL.initial(0)
-    wanted = [("client/0", Fit(w, Sgd(0.1), 1, 0)), ("client/2", Fit(w, Sgd(1e38, weight_decay=1.0), 3, 0))]
-    with pytest.raises(RunError, match=r"client/2 diverged.*lower the learning rate.*lr=1e\+38"):
-        effects().run(wanted)
+def test_a_training_that_diverges_is_its_client_s_own_affair() -> None:
+    w, made = MODEL.initial(0), effects()
+    good, wild = Fit(w, Sgd(0.1), 1, 0), Fit(w, Sgd(1e38, weight_decay=1.0), 3, 0)
+    with made.watched():
+        first, bad, last = made.run([("client/0", good), ("client/2", wild), ("client/1", good)])
+        assert isinstance(bad, PeerError)
+        assert "its training diverged" in str(bad)
+        for name, result in (("client/0", first), ("client/1", last)):
+            (alone,) = effects().run([(name, good)])
+            np.testing.assert_allclose(result.weights, alone.weights, atol=1e-6)
+
+
+def test_more_than_half_of_them_end_the_round_with_the_first_one_s_name_and_what_to_do() -> None:
+    w, made = MODEL.initial(0), effects()
+    good, wild = Fit(w, Sgd(0.1), 1, 0), Fit(w, Sgd(1e38, weight_decay=1.0), 3, 0)
+    with made.watched():  # half of them don't
+        made.run([("client/0", good), ("client/2", wild)])
+
+    def driven() -> None:
+        with made.watched():
+            made.run([("client/0", good)])
+            made.run([("client/2", wild)])
+            made.run([("client/1", wild)])
+            raise RunError("nobody answered")  # what came of it says less
+
+    with pytest.raises(RunError, match=r"client/2 and 1 others diverged.*lower the.*lr=1e\+38") as caught:
+        driven()
+    assert isinstance(caught.value.__cause__, DivergedError)
+    with made.watched():  # the next round counts anew
+        made.run([("client/1", good)])
 
 
 def test_a_chunk_fits_the_memory_that_it_may_use() -> None:

@@ -7,6 +7,7 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from coterie.protocol.errors import RunError, UserError
@@ -73,3 +74,26 @@ def test_what_is_not_there_yet_is_as_writable_as_what_it_would_be_in(
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
     with pytest.raises(UserError, match="is not a folder that you may write to"):
         check_writable(tmp_path / "a" / "b")
+
+
+@pytest.mark.parametrize("system", ["fedavg", "pafed", "mingledpie"])
+def test_a_client_whose_training_diverges_stays_out_of_the_round(system: str) -> None:
+    """Its data are too large for the learning rate; it is refused and counted, and the others go on."""
+    settings = {"pafed": {"participation": 1.0, "delta": 0.0}, "mingledpie": {"clusters": 3}}.get(system, {})
+    made = experiment.build(RunConfig(system, clients=5, rounds=2, crypto="emulated", settings=settings))
+    made.set_up()
+
+    def spoil(name: str) -> None:
+        own = made.effects.data[name]
+        made.effects.data[name] = replace(own, x=own.x * 1e30)
+
+    spoil("client/1")
+    line = made.round(1)
+    assert line["refused"] == {"client/Train: its training diverged: its loss or weights are no longer finite": 1}
+    assert line["notes"]["participants"] == 4
+    assert np.isfinite(line["global_loss"])
+    spoil("client/0")
+    spoil("client/2")
+    with pytest.raises(RunError, match=r"round 2: the training of client/\d and 2 others diverged"):
+        made.round(2)
+    made.close()

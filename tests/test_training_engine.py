@@ -341,6 +341,10 @@ def test_training_that_diverges_names_the_job() -> None:
             fit_many(model, [jobs[0], poisoned, jobs[2]], path=path)
         assert caught.value.job == 1
         assert isinstance(caught.value, RunError)
+        first, none, last = caught.value.results
+        assert none is None
+        for result, clean in zip((first, last), fit_many(model, [jobs[0], jobs[2]], path=path), strict=True):
+            np.testing.assert_allclose(result.weights, clean.weights, atol=1e-6)
     with pytest.raises(DivergedError) as caught:
         fit_many(model, [jobs[0], job(model, 20, 9, 0, Sgd(1e30, 8, weight_decay=1.0))])
     assert caught.value.job == 1

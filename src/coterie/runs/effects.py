@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -119,9 +120,11 @@ class LocalEffects:
         self.emulated = emulated
         self._opened = Opened(OPENED_BYTES)
         self._computed = Computed()
+        self._trained = 0
+        self._diverged: list[tuple[str, float, DivergedError]] = []
 
     def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
-        """Results in order; a PeerError or CryptoError stands in its place. Raises RunError when training diverges."""
+        """Results in order; a PeerError (of a training that diverged, too) or CryptoError stands in its place."""
         results: list[Any] = [None] * len(wanted)
         fits = [i for i, (_, effect) in enumerate(wanted) if isinstance(effect, Fit)]
         for i, fitted in zip(fits, self._fit([wanted[i] for i in fits]), strict=True):
@@ -146,14 +149,29 @@ class LocalEffects:
             Job(e.weights, e.solver, e.epochs, e.seed, self._of(party).x, self._of(party).y, e.state, e.sample_weights)
             for party, e in wanted
         ]
+        self._trained += len(jobs)
         try:
             return fit_many(self.model, jobs, precision=self.precision, device=self.accelerator)
         except DivergedError as error:
-            party, fit = wanted[error.job]
-            raise RunError(
-                f"the training of {party} diverged (its loss or weights are no longer finite): lower the learning rate "
-                f"(now lr={fit.solver.lr:g}, for example --set lr={fit.solver.lr / 10:g}) or look at its data"
-            ) from error
+            failed = [wanted[i] for i, result in enumerate(error.results) if result is None]
+            self._diverged += [(party, fit.solver.lr, error) for party, fit in failed]
+            why = PeerError("its training diverged: its loss or weights are no longer finite")
+            return [why if result is None else result for result in error.results]
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Around a round. Raises RunError if more than half of its trainings diverged; a few are those clients' own."""
+        self._trained, self._diverged = 0, []
+        try:
+            yield
+        finally:
+            if 2 * len(self._diverged) > self._trained:
+                party, lr, error = self._diverged[0]
+                others = f" and {len(self._diverged) - 1} others" if len(self._diverged) > 1 else ""
+                raise RunError(
+                    f"the training of {party}{others} diverged (loss or weights are no longer finite): lower the "
+                    f"learning rate (now lr={lr:g}, for example --set lr={lr / 10:g}) or look at the data"
+                ) from error
 
     def _one(self, party: str, effect: Any) -> Any:
         try:

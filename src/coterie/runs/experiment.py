@@ -16,7 +16,7 @@ from coterie.data.dataset import Dataset
 from coterie.data.partition import Split, label_counts, partition
 from coterie.data.sources import load
 from coterie.devices.profiles import Profile, fleet
-from coterie.protocol.effects import Fit, Vector
+from coterie.protocol.effects import Fit, Fitted, Vector
 from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.randomness import Randomness, rng
 from coterie.protocol.system import ClientModel, Federation, Mixture, Setting, System
@@ -81,7 +81,8 @@ class Experiment:
         """Run round r and observe it; returns its line. Raises RunError where it cannot go on."""
         started = time.perf_counter()
         try:
-            notes = self.transport.drive(self._hub().round(r), r)
+            with self.effects.watched():
+                notes = self.transport.drive(self._hub().round(r), r)
         except RunError as error:
             raise RunError(f"round {r}: {error}") from error
         line: Line = {"round": r, **_costs(self.transport, time.perf_counter() - started), "notes": dict(notes or {})}
@@ -108,14 +109,18 @@ class Experiment:
         return float(np.mean(values))
 
     def fine_tuned(self, r: int) -> Scores:
-        """Scores of every client's model after its own local epochs: the personalisation that needs no clustering."""
+        """Scores of every client's model after its own local epochs: the personalisation that needs no clustering.
+
+        A client whose training diverges keeps the model.
+        """
         models, parts = self.models(r), []
         names = list(models)
         for start in range(0, len(names), self.effects.chunk):
             chunk = names[start : start + self.effects.chunk]
             fits = [(name, self._fine_tune(name, models[name], r)) for name in chunk]
             fitted = self.effects.run(fits)
-            parts.append(self.observer.scores({n: f.weights for n, f in zip(chunk, fitted, strict=True)}))
+            tuned = {n: f.weights if isinstance(f, Fitted) else models[n] for n, f in zip(chunk, fitted, strict=True)}
+            parts.append(self.observer.scores(tuned))
         return Scores(**{key: np.concatenate([vars(part)[key] for part in parts]) for key in vars(parts[0])})
 
     def _fine_tune(self, name: str, weights: ClientModel, r: int) -> Fit:

@@ -73,24 +73,30 @@ def fit_many(
         matrix units for it (AMX, a GPU) and fp32 elsewhere.
     path: "auto", or one of "dense", "vmap", "loop".
 
-    Raises UserError for a job that cannot be trained and DivergedError (a RunError with ``.job``, the index) where a
-    loss or weight is not finite. The jobs' data are only read; memory beyond theirs and the results' does not grow
-    with their number.
+    Raises UserError for a job that cannot be trained and DivergedError (a RunError with ``.job``, the index, and the
+    ``.results`` of the others) where a loss or weight is not finite. The jobs' data are only read; memory beyond theirs
+    and the results' does not grow with their number.
     """
     dtype = products(precision, device)
     path = choose_path(model, device, path)
     groups: dict[Solver, dict[int, Job]] = {}
     for index, job in enumerate(jobs):
         groups.setdefault(job.solver, {})[index] = check(model, job, index)
-    results: dict[int, Fitted] = {}
+    results: dict[int, Fitted | DivergedError] = {}
     for group in groups.values():
         results |= _fit_group(model, group, path, dtype, torch.device(device))
-    return [results[index] for index in range(len(jobs))]
+    found = [results[index] for index in range(len(jobs))]
+    done = [result for result in found if isinstance(result, Fitted)]
+    if len(done) < len(found):
+        error = next(result for result in found if isinstance(result, DivergedError))
+        error.results = [result if isinstance(result, Fitted) else None for result in found]
+        raise error
+    return done
 
 
 def _fit_group(
     model: Model, jobs: dict[int, Job], path: str, dtype: torch.dtype, device: torch.device
-) -> dict[int, Fitted]:
+) -> dict[int, Fitted | DivergedError]:
     """Jobs of one solver, spread over the cores."""
     run = loop.run if path == "loop" else partial(_fit_slots, path)
     indices = list(jobs)
@@ -111,7 +117,7 @@ def _fit_group(
 
 def _fit_slots(
     path: str, model: Model, jobs: dict[int, Job], dtype: torch.dtype, device: torch.device
-) -> Iterator[tuple[int, Fitted]]:
+) -> Iterator[tuple[int, Fitted | DivergedError]]:
     """One worker's jobs, many at a time."""
     solver = next(iter(jobs.values())).solver
     batch = max(job.batch for job in jobs.values())

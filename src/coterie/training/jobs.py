@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -51,7 +51,12 @@ class Job:
 
 
 class DivergedError(RunError):
-    """Local training gave a loss or weights that are not finite. job: index into the jobs that were given."""
+    """Local training gave a loss or weights that are not finite. job: index into the jobs that were given.
+
+    results: of all jobs, in their order; None where one diverged.
+    """
+
+    results: Sequence[Fitted | None] = ()
 
     def __init__(self, job: int, what: str) -> None:
         super().__init__(
@@ -76,15 +81,15 @@ def pulled(job: Job) -> tuple[Tensor, Pull]:
     return start, job.solver.pull(start, {name: tensor(vector) for name, vector in job.state.items()})
 
 
-def fitted(index: int, job: Job, model: Model, weights: Tensor, loss_sum: float) -> Fitted:
-    """The result of a training that ended with ``weights`` (d,); DivergedError if it or the loss is not finite.
+def fitted(index: int, job: Job, model: Model, weights: Tensor, loss_sum: float) -> Fitted | DivergedError:
+    """The result of a training that ended with ``weights`` (d,), or why there is none: it, or its loss, is not finite.
 
     loss_sum: sum of the (weighted) losses over all samples and epochs.  State entries at the places of buffers are
     zero: no solver moves them.
     """
     loss = loss_sum / (job.samples * job.epochs)
     if not np.isfinite(loss):
-        raise DivergedError(index, "a loss")
+        return DivergedError(index, "a loss")
     end = weights.detach().cpu()
     state = {name: tensor(vector) for name, vector in job.state.items()}
     kept = {name: value.numpy() for name, value in job.solver.keep(tensor(job.weights), end, job.steps, state).items()}
@@ -93,7 +98,7 @@ def fitted(index: int, job: Job, model: Model, weights: Tensor, loss_sum: float)
             vector[part.offset : part.offset + part.size] = 0
     result = end.numpy()
     if not np.isfinite(result).all() or not all(np.isfinite(vector).all() for vector in kept.values()):
-        raise DivergedError(index, "a weight or a state vector")
+        return DivergedError(index, "a weight or a state vector")
     return Fitted(weights=result, samples=job.samples, steps=job.steps, loss=loss, state=kept)
 
 

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from coterie.protocol.effects import Fitted
-from coterie.training.jobs import Job, batch_order, fitted, pulled
+from coterie.training.jobs import DivergedError, Job, batch_order, fitted, pulled
 from coterie.training.model import Model, has_conv2d, load, placed, tensor, torch_seed
 from coterie.training.solvers import Pull, descend
 
 
 def run(
     model: Model, jobs: Mapping[int, Job], dtype: torch.dtype, device: torch.device
-) -> Iterator[tuple[int, Fitted]]:
+) -> Iterator[tuple[int, Fitted | DivergedError]]:
     """Train each job in turn. dtype: torch.bfloat16 casts the products (autocast); weights stay float32."""
     module = placed(copy.deepcopy(model.module), device).train()
     counters = {name: value for name, value in model.module.state_dict().items() if not value.is_floating_point()}

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.protocol.effects import Fitted
-from coterie.training.jobs import Job, batch_order, fitted
+from coterie.training.jobs import DivergedError, Job, batch_order, fitted
 from coterie.training.model import Model, tensor
 from coterie.training.workers import longest_first
 
@@ -98,7 +98,9 @@ def batches(job: Job, width: int) -> Batches:
     return Batches(torch.from_numpy(rows.reshape(-1)), np.tile(counts, job.epochs))
 
 
-def run(model: Model, jobs: Mapping[int, Job], kernel: Kernel, block: int) -> Iterator[tuple[int, Fitted]]:
+def run(
+    model: Model, jobs: Mapping[int, Job], kernel: Kernel, block: int
+) -> Iterator[tuple[int, Fitted | DivergedError]]:
     """Train jobs of one solver, giving each result as it is done. block: steps whose samples are gathered at once."""
     names = list(jobs)
     timeline = plan([jobs[name].steps for name in names], kernel.slots)
