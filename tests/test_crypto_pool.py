@@ -36,7 +36,7 @@ def alive(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat") as stream:
             return stream.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # gone before it was opened, or before it was read
         return False
 
 
@@ -143,7 +143,9 @@ def test_an_interruption_is_the_parent_s_to_handle(workers):
     assert [worker.process.pid for worker in workers._workers] == pids
 
 
-def test_a_batch_of_effects(workers):
+def test_a_batch_of_effects(workers, monkeypatch):
+    monkeypatch.setattr(pool, "cores", lambda: 2)
+
     @dataclass
     class Broken:
         def encrypt(self, values):
@@ -160,4 +162,4 @@ def test_a_batch_of_effects(workers):
     assert isinstance(results.pop(1), DecodeError)
     for cipher, expected in zip(results, values, strict=True):
         np.testing.assert_allclose(KEY.decrypt(cipher), expected, atol=1e-4)
-    assert len(workers._workers) == min(pool.cores(), 5)
+    assert len(workers._workers) == 2

@@ -117,7 +117,7 @@ def errors(scheme):
     mask = key.public.mask(values.size, os.urandom)
     one = key.encrypt_scalar(1.0)
     rng, dots = np.random.default_rng(1), []
-    for _ in range(40):
+    for _ in range(100):
         v, a = (row / np.linalg.norm(row) for row in rng.normal(size=(2, 2 * N)))
         ours, theirs = key.public.encrypt(v), key.public.encrypt(a)
         dots.append(key.decrypt(ours.dot(theirs.conjugated(keys), keys))[0] - v @ a)
@@ -143,9 +143,9 @@ def test_errors_are_of_one_size():
     expected = {"fresh": 1, "lower": 1, "lowest": 1, "number": 1, "product": 1}
     expected |= {"blind and unblind": np.sqrt(2), "own key": np.sqrt(3), "dot": 2.0}
     for name, size in expected.items():
-        wide = 0.4 if name == "dot" else 0.06
-        assert real[name] == pytest.approx(size, rel=wide), name
-        assert twin[name] == pytest.approx(size, rel=wide), name
+        wide = 1.0 if name == "dot" else 0.1  # of a hundred numbers; of 24,576
+        for found in (real[name], twin[name]):
+            assert size / (1 + wide) < found < size * (1 + wide), name
 
 
 def test_noise_is_gaussian_and_repeats():

@@ -154,7 +154,7 @@ def same_clusters(a: np.ndarray, b: np.ndarray) -> bool:
 @pytest.mark.parametrize("training", [engine, plain_loop])
 def test_three_rounds_on_digits_equal_the_twin(training: Callable[[Experiment], Train]) -> None:
     """Bit for bit with the same training. A plain loop rounds gradients otherwise in the last bits, so that a weight
-    may fall on the other side of a fixed-point step and a later round starts from there: within one step, and nearly
+    may fall on the other side of a fixed-point step and a later round starts from there: within two steps, and nearly
     everywhere within 1e-6.
     """
     experiment = digits()
@@ -172,7 +172,7 @@ def test_three_rounds_on_digits_equal_the_twin(training: Callable[[Experiment], 
         if training is engine:
             assert error.max() == 0
         else:
-            assert error.max() <= STEP
+            assert error.max() <= 2 * STEP
             assert np.mean(error > 1e-6) < 0.02
     assert events == [True, False, True]  # the seed was chosen so that all branches were taken
     assert 1 < phi.sum(axis=1).mean() < 3  # and eq. (11) had means to take

@@ -128,7 +128,7 @@ def test_training_from_pretrained_models_on_digits_learns_clusters() -> None:
     true = [clusters[0] for clusters in experiment.system.observe(experiment.federation)["membership"]]
     assert true == experiment.split.groups.tolist()
     assert lines[-1]["notes"]["rebuilt"]["by"] == 18
-    assert lines[-1]["local_accuracy"] > 0.85
+    assert lines[-1]["local_accuracy"] > 0.8
 
 
 def test_everybodys_work_on_equal_sums_is_done_once() -> None:

@@ -129,10 +129,10 @@ def test_killed_in_the_middle_of_a_round(tmp_path: Path, undisturbed: dict[str, 
         "from dataclasses import replace; from test_runs_resume import TOY; from coterie.runs import run; "
         f"run(replace(TOY, out={str(out)!r}))"
     )
-    environment = {**os.environ, "PYTHONPATH": str(TESTS), "COTERIE_TOY_SLEEP_S": "0.4", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(TESTS), "COTERIE_TOY_SLEEP_S": "1.0", "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen([sys.executable, "-c", code], env=environment)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 200
         metrics = out / "metrics.jsonl"
         while not (metrics.exists() and metrics.read_bytes().count(b"\n") >= 2):
             assert process.poll() is None, "it ended before it could be killed"
@@ -336,7 +336,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(
 
 def test_a_run_that_fails_before_its_first_round_leaves_no_folder(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    with pytest.raises(RunError, match=r"round 1: .*client/\d+ diverged"):
+    with pytest.raises(RunError, match=r"round 1: .*client/\d+ and 19 others diverged"):
         run(RunConfig("fedavg", out=str(out), rounds=2, settings={"lr": 1e30, "weight_decay": 1.0}))
     assert not out.exists()
 
