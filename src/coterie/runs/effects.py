@@ -153,10 +153,11 @@ class LocalEffects:
         try:
             return fit_many(self.model, jobs, precision=self.precision, device=self.accelerator)
         except DivergedError as error:
-            failed = [wanted[i] for i, result in enumerate(error.results) if result is None]
+            results, error.results = error.results, ()
+            failed = [wanted[i] for i, result in enumerate(results) if result is None]
             self._diverged += [(party, fit.solver.lr, error) for party, fit in failed]
             why = PeerError("its training diverged: its loss or weights are no longer finite")
-            return [why if result is None else result for result in error.results]
+            return [why if result is None else result for result in results]
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -164,14 +165,20 @@ class LocalEffects:
         self._trained, self._diverged = 0, []
         try:
             yield
-        finally:
-            if 2 * len(self._diverged) > self._trained:
-                party, lr, error = self._diverged[0]
-                others = f" and {len(self._diverged) - 1} others" if len(self._diverged) > 1 else ""
-                raise RunError(
-                    f"the training of {party}{others} diverged (loss or weights are no longer finite): lower the "
-                    f"learning rate (now lr={lr:g}, for example --set lr={lr / 10:g}) or look at the data"
-                ) from error
+        except RunError:
+            self._hold_against_the_settings()  # what came of it says less
+            raise
+        self._hold_against_the_settings()
+
+    def _hold_against_the_settings(self) -> None:
+        if 2 * len(self._diverged) <= self._trained:
+            return
+        party, lr, error = self._diverged[0]
+        others = f" and {len(self._diverged) - 1} others" if len(self._diverged) > 1 else ""
+        raise RunError(
+            f"the training of {party}{others} diverged (loss or weights are no longer finite): lower the learning rate "
+            f"(now lr={lr:g}, for example --set lr={lr / 10:g}) or look at the data"
+        ) from error
 
     def _one(self, party: str, effect: Any) -> Any:
         try:
