@@ -97,3 +97,16 @@ def test_a_client_whose_training_diverges_stays_out_of_the_round(system: str) ->
     with pytest.raises(RunError, match=r"round 2: the training of client/\d and 2 others diverged"):
         made.round(2)
     made.close()
+
+
+def test_a_fine_tuning_that_diverges_is_named_beside_the_scores() -> None:
+    made = experiment.build(replace(TINY, rounds=1))
+    made.set_up()
+    own = made.effects.data["client/1"]
+    made.effects.data["client/1"] = replace(own, x=own.x * 1e30)
+    line = made.round(1)
+    assert line["untuned"] == ["client/1"]
+    assert np.isfinite(line["fine_tuned_local_loss"])
+    made.effects.data["client/1"] = own
+    assert "untuned" not in made.round(1)
+    made.close()

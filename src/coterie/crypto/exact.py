@@ -207,7 +207,7 @@ class SecretKey(EncryptsAsPublic, Keyed):
         return nominal_decrypt_s(self.layout.key_bits, self.layout.plaintexts(length))
 
     def to_bytes(self) -> bytes:
-        """As many bytes as a Paillier secret key has; ``SecretKey.load`` reads them."""
+        """Hollow, of a Paillier secret key's weight; ``SecretKey.load`` reads it."""
         header = wire.KeyHeader(SCHEME, "secret", self.public.randomness, self.layout).to_bytes()
         return hollow(len(header) + self.layout.key_bits // 4, header, self.public.key_id)
 

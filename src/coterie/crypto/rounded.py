@@ -6,8 +6,8 @@ refuses and sums as ``ckks`` does, within the same stated error bound. A value i
 noise of the real one's standard deviation; so does every other operation that does. The noise of one encryption is a
 pure function of the key and the values: emulated runs repeat whatever the order of the work, and the same values give
 the same bytes.
-The noise of a scalar is one number, where the real one differs from slot to slot. Keys and vectors have exactly as
-many bytes on the wire as the real ones (most of them hollow), and the same nominal times.
+The noise of a scalar is one number, where the real one differs from slot to slot. Keys and vectors weigh exactly
+as much on the wire as the real ones (``protocol/hollow.py``), and have the same nominal times.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class SecretKey(SecretHabits):
         return EvaluationKey(self.parameters, self.fingerprint)
 
     def to_bytes(self) -> bytes:
-        """As many bytes as a real secret key has; ``SecretKey.load`` reads them."""
+        """Hollow, of a real secret key's weight; ``SecretKey.load`` reads it."""
         header = ckks_wire.key_header(self.parameters, SCHEME, "secret", products=self.public.products)
         return hollow(self.public._bytes("secret"), header, self.public.key_id)
 

@@ -88,7 +88,7 @@ def opened_with(parameters: Parameters, blinded: Any) -> Blinded:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EvaluationKey(EvaluationHabits):
-    """The twin of an evaluation key: it only says whose it is, in as many bytes."""
+    """The twin of an evaluation key: it only says whose it is."""
 
     parameters: Parameters
     fingerprint: bytes
@@ -97,7 +97,7 @@ class EvaluationKey(EvaluationHabits):
     emulated = True
 
     def to_bytes(self) -> bytes:
-        """As many bytes as the real one has; ``EvaluationKey.load`` reads them."""
+        """Hollow, of the real one's weight; ``EvaluationKey.load`` reads it."""
         header = ckks_wire.key_header(self.parameters, SCHEME, "evaluation", products=True)
         size = ckks_wire.key_bytes(self.parameters, "evaluation", products=True)
         return hollow(size, header, self.fingerprint)

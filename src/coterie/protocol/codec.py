@@ -17,14 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.protocol.errors import DecodeError
-from coterie.protocol.hollow import content, hollow, weighs
+from coterie.protocol.hollow import MOST, content, hollow, weighs
 from coterie.protocol.messages import DTYPES, M, Message
 
 ARRAY_CODE = 1
 MAX_FIELDS = 64
 MAX_DIMS = 4
 MAX_REASON = 200
-_TOO_LONG = 1 << 32  # bytes
 
 
 def array_to_ext(value: Any) -> msgspec.msgpack.Ext:
@@ -90,8 +89,8 @@ def encode(message: Message) -> bytes:
         raise DecodeError(wrong)
     data = _encoder.encode(message)
     weight = len(data) + _lacking(message)
-    if weight >= _TOO_LONG:
-        raise DecodeError(f"a {kind.__name__} of {weight} bytes; a message is shorter than {_TOO_LONG}")
+    if weight > MOST:
+        raise DecodeError(f"a {kind.__name__} of {weight} bytes; a message has at most {MOST}")
     return hollow(weight, data)
 
 

@@ -20,7 +20,7 @@ from coterie.protocol.errors import DecodeError
 
 _MAGIC = b"\xc1hollow\0"
 _HEADER = struct.Struct("<8sQ")
-_MOST = 1 << 32  # bytes: no byte string of msgpack is longer
+MOST = (1 << 32) - 1  # bytes: no byte string of msgpack is longer
 
 
 def hollow(weight: int, *parts: bytes | memoryview) -> bytes:
@@ -32,7 +32,7 @@ def hollow(weight: int, *parts: bytes | memoryview) -> bytes:
 def weighs(data: bytes) -> int:
     """How many bytes they stand for: their own number, unless they are hollow."""
     claimed = _claimed(data)
-    return len(data) if claimed is None or claimed > _MOST else claimed
+    return len(data) if claimed is None or claimed > MOST else claimed
 
 
 def content(data: bytes) -> memoryview:
@@ -43,7 +43,7 @@ def content(data: bytes) -> memoryview:
     claimed, held = _claimed(data), memoryview(data)[_HEADER.size :]
     if claimed is None:
         return memoryview(data)
-    if claimed > _MOST or claimed == len(held):
+    if claimed > MOST or claimed == len(held):
         raise DecodeError(f"{len(held)} bytes that claim to weigh {claimed}")
     return held
 

@@ -94,8 +94,9 @@ class Experiment:
             scores = self.observer.scores(models)
             line |= {**scores.means(), "bands": scores.bands(), "models_sha256": models_digest(models)}
         if self.system.fine_tunes and (last or (config.fine_tune_every and r % config.fine_tune_every == 0)):
-            means = self.fine_tuned(r).means()
-            line |= {f"fine_tuned_{name}": value for name, value in means.items()}
+            tuned, untuned = self.fine_tuned(r)
+            line |= {f"fine_tuned_{name}": value for name, value in tuned.means().items()}
+            line |= {"untuned": untuned} if untuned else {}
         return {**line, "observing_seconds": time.perf_counter() - observed}
 
     def train_accuracy(self) -> float:
@@ -108,12 +109,13 @@ class Experiment:
             values.append(observer.scores({name: model}).local_accuracy[0])
         return float(np.mean(values))
 
-    def fine_tuned(self, r: int) -> Scores:
+    def fine_tuned(self, r: int) -> tuple[Scores, list[str]]:
         """Scores of every client's model after its own local epochs: the personalisation that needs no clustering.
 
-        A client whose training diverges keeps the model.
+        And the clients whose training diverged, which count with the model as it was.
         """
         models, parts = self.models(r), []
+        untuned: list[str] = []
         names = list(models)
         for start in range(0, len(names), self.effects.chunk):
             chunk = names[start : start + self.effects.chunk]
@@ -121,7 +123,8 @@ class Experiment:
             fitted = self.effects.run(fits)
             tuned = {n: f.weights if isinstance(f, Fitted) else models[n] for n, f in zip(chunk, fitted, strict=True)}
             parts.append(self.observer.scores(tuned))
-        return Scores(**{key: np.concatenate([vars(part)[key] for part in parts]) for key in vars(parts[0])})
+            untuned += [n for n, f in zip(chunk, fitted, strict=True) if not isinstance(f, Fitted)]
+        return Scores(**{key: np.concatenate([vars(part)[key] for part in parts]) for key in vars(parts[0])}), untuned
 
     def _fine_tune(self, name: str, weights: ClientModel, r: int) -> Fit:
         if isinstance(weights, Mixture):
