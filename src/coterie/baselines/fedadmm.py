@@ -15,6 +15,7 @@ clients send twice their change; then eta is 1, and the step of the other baseli
 Departure: local training starts from w. The protocol and who sees what: ``protocols/late.py``.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -45,6 +46,13 @@ class FedAdmmConfig(late.LateTraining):
     def solver(self) -> Admm:
         """SGD on the augmented Lagrangian."""
         return Admm(self.lr, self.batch_size, self.momentum, self.weight_decay, rho=self.rho)
+
+    def own_budget(self) -> Mapping[str, str]:
+        """The server's step, where it follows the mean of all clients."""
+        if self.reference == "received":
+            return {}
+        why = "its server follows the mean of all clients: a smaller step leaves out what is never sent again"
+        return {"server_lr": why, "server_decay": why}
 
 
 class Client(Party, role="client"):

@@ -7,6 +7,7 @@ that come late are mixed in first (their transfers began with it), then those in
 clients of a round start from the model of its beginning. The protocol and who sees what: ``protocols/late.py``.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -36,6 +37,10 @@ class FedAsyncConfig(late.LateTraining):
             raise UserError(f"exponent must be at least 0 and finite, not {self.exponent}")
         if self.server_lr > 1:
             raise UserError(f"server_lr is the share of a client's model in a mixture: at most 1, not {self.server_lr}")
+
+    def own_budget(self) -> Mapping[str, str]:
+        """Its alpha is the share of one model, not the step towards the mean of a round."""
+        return {"server_lr": "it is the share of one client's model, not a step towards the mean of all"}
 
 
 class Mixed:

@@ -203,4 +203,5 @@ SYSTEM = System(
     },
     observe=observe,
     baseline=True,
+    fine_tunes=False,
 )

@@ -39,6 +39,7 @@ def run(
     data_dir: opt.DataDir = None,
     config: opt.Config = None,
     eval_every: opt.EvalEvery = None,
+    fine_tune: opt.FineTune = None,
     fine_tune_every: opt.FineTuneEvery = None,
     checkpoint_every: opt.CheckpointEvery = None,
     record: opt.Record = None,
@@ -122,7 +123,7 @@ def rows(summary: Any) -> list[tuple[str, str]]:
     ]
     if "fine_tuned_local_accuracy" in summary:
         tuned = percent(summary["fine_tuned_global_accuracy"]), percent(summary["fine_tuned_local_accuracy"])
-        found.append(("both after local fine-tuning", ", ".join(tuned)))
+        found.append(("both after each client's fine-tuning", ", ".join(tuned)))
     clock = f"{seconds(summary['seconds'])} here, {seconds(summary['virtual_seconds'])} on the simulated devices"
     found += [("cipher", summary["crypto"]), ("sent", size(summary["bytes_up"])), ("time", clock)]
     if summary["refused"] or summary["lost"] or summary["late"]:

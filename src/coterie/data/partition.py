@@ -51,6 +51,7 @@ class Split:
     A training sample has one client; a test sample may serve several (clients are tested one by one).
     groups: (clients,) int64, which label set a client belongs to, for ``labelsets``; else None.
     group_labels: the labels of each set, ascending int64, for ``labelsets``; else None.
+    held_out: indices into the training set that each client keeps out of its training (``data/hold_out.py``); or ().
     """
 
     spec: str
@@ -59,6 +60,7 @@ class Split:
     test: tuple[NDArray[np.int64], ...]
     groups: NDArray[np.int64] | None = None
     group_labels: tuple[NDArray[np.int64], ...] | None = None
+    held_out: tuple[NDArray[np.int64], ...] = ()
 
     @property
     def clients(self) -> int:

@@ -107,7 +107,7 @@ class System:
     config: frozen dataclass of its settings, one documented field each.  build: makes the parties.
     models: each client's current model (or mixture), read by the observer beside the protocol; clients that share a
     model share the array.  observe: arrays and numbers for the report.  sees: by role, who receives and learns what;
-    sees_in: in the modes where that differs.
+    sees_in: in the modes where that differs.  fine_tunes: whether each client has one model of a federation to tune.
     """
 
     name: str
@@ -121,7 +121,7 @@ class System:
     encrypted: bool = False
     observe: Callable[[Federation], Mapping[str, Any]] = field(default=lambda federation: {})
     baseline: bool = False
-    fine_tunes: bool = False
+    fine_tunes: bool = True
     sees_in: Mapping[str, Mapping[str, Sees]] = field(default_factory=dict)
 
     def views(self, mode: str) -> Mapping[str, Sees]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coterie.protocol.effects import Vector
@@ -57,6 +57,10 @@ class LocalTraining:
     def solver(self) -> Sgd:
         """Plain local SGD with these settings."""
         return Sgd(self.lr, self.batch_size, self.momentum, self.weight_decay)
+
+    def own_budget(self) -> Mapping[str, str]:
+        """Settings of a comparison's budget that are part of this method itself, so that it keeps them, and why."""
+        return {}
 
 
 def local_epochs(clients: Sequence[str], config: LocalTraining, seed: int) -> dict[str, int]:

@@ -13,10 +13,11 @@ import torch
 from numpy.typing import NDArray
 
 from coterie.data.dataset import Dataset
+from coterie.data.hold_out import hold_out
 from coterie.data.partition import Split, label_counts, partition
 from coterie.data.sources import load
 from coterie.devices.profiles import Profile, fleet
-from coterie.protocol.effects import Fit, Fitted, Vector
+from coterie.protocol.effects import Vector
 from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.randomness import Randomness, rng
 from coterie.protocol.system import ClientModel, Federation, Mixture, Setting, System
@@ -25,12 +26,14 @@ from coterie.runs import registry
 from coterie.runs.config import RunConfig, resolve, system_config
 from coterie.runs.effects import ClientData, LocalEffects
 from coterie.runs.evaluation import Observer, Scores, models_digest
+from coterie.runs.fine_tuning import Tuned, tune_by_held_out, tune_by_own_epochs
 from coterie.runs.links import FleetLinks
 from coterie.runs.sealer import PartySealer
 from coterie.training.engine import fit_many
 from coterie.training.jobs import Job
 from coterie.training.model import Model
 from coterie.training.models import build as build_model
+from coterie.training.solvers import Sgd
 from coterie.transport.local import LocalTransport
 from coterie.transport.meter import Meter
 from coterie.transport.transcript import Transcript
@@ -43,7 +46,8 @@ Line = dict[str, Any]
 class Experiment:
     """Everything of one run, ready for its set-up. config: resolved.  settings: the system's own config object.
 
-    label_counts: (clients, classes) training samples.  fingerprint: of data, partition and initial weights.
+    label_counts: (clients, classes) training samples.  held_out: by client, kept out of training; empty without
+    ``fine_tune=held_out``.  fingerprint: of data, partition and initial weights.
     """
 
     config: RunConfig
@@ -58,7 +62,13 @@ class Experiment:
     sealer: PartySealer
     transport: LocalTransport
     observer: Observer
+    held_out: Mapping[str, ClientData]
     fingerprint: str
+
+    @property
+    def fine_tunes(self) -> bool:
+        """Whether this run's models are fine-tuned: it was asked for, and clients have one model each to tune."""
+        return self.config.fine_tune != "no" and self.system.fine_tunes
 
     @property
     def crypto(self) -> str:
@@ -93,9 +103,11 @@ class Experiment:
             models = self.models(r)
             scores = self.observer.scores(models)
             line |= {**scores.means(), "bands": scores.bands(), "models_sha256": models_digest(models)}
-        if self.system.fine_tunes and (last or (config.fine_tune_every and r % config.fine_tune_every == 0)):
-            tuned, untuned = self.fine_tuned(r)
-            line |= {f"fine_tuned_{name}": value for name, value in tuned.means().items()}
+        if self.fine_tunes and (last or (config.fine_tune_every and r % config.fine_tune_every == 0)):
+            scores, tuned = self.fine_tuned(r)
+            line |= {f"fine_tuned_{name}": value for name, value in scores.means().items()}
+            line["fine_tuned_epochs"] = [one.epochs for one in tuned]
+            untuned = [name for name, one in zip(self.models(r), tuned, strict=True) if one.diverged]
             line |= {"untuned": untuned} if untuned else {}
         return {**line, "observing_seconds": time.perf_counter() - observed}
 
@@ -109,28 +121,30 @@ class Experiment:
             values.append(observer.scores({name: model}).local_accuracy[0])
         return float(np.mean(values))
 
-    def fine_tuned(self, r: int) -> tuple[Scores, list[str]]:
-        """Scores of every client's model after its own local epochs: the personalisation that needs no clustering.
-
-        And the clients whose training diverged, which count with the model as it was.
-        """
+    def fine_tuned(self, r: int) -> tuple[Scores, list[Tuned]]:
+        """Scores of every client's model after fine-tuning (``runs/fine_tuning.py``), and the tuned models."""
         models, parts = self.models(r), []
-        untuned: list[str] = []
+        tuned: list[Tuned] = []
         names = list(models)
         for start in range(0, len(names), self.effects.chunk):
-            chunk = names[start : start + self.effects.chunk]
-            fits = [(name, self._fine_tune(name, models[name], r)) for name in chunk]
-            fitted = self.effects.run(fits)
-            tuned = {n: f.weights if isinstance(f, Fitted) else models[n] for n, f in zip(chunk, fitted, strict=True)}
-            parts.append(self.observer.scores(tuned))
-            untuned += [n for n, f in zip(chunk, fitted, strict=True) if not isinstance(f, Fitted)]
-        return Scores(**{key: np.concatenate([vars(part)[key] for part in parts]) for key in vars(parts[0])}), untuned
+            found = self._tune({name: models[name] for name in names[start : start + self.effects.chunk]}, r)
+            parts.append(self.observer.scores({name: one.weights for name, one in found.items()}))
+            tuned += found.values()
+        return Scores(**{key: np.concatenate([vars(part)[key] for part in parts]) for key in vars(parts[0])}), tuned
 
-    def _fine_tune(self, name: str, weights: ClientModel, r: int) -> Fit:
-        if isinstance(weights, Mixture):
-            raise TypeError(f"{self.system.name} says that it fine-tunes, but {name} has a mixture of models")
-        seed = int(rng(self.config.seed, name, "fine-tuning", r).integers(1 << 62))
-        return Fit(weights, self.settings.solver(), self.setting.epochs[name], seed)
+    def _tune(self, models: Mapping[str, ClientModel], r: int) -> dict[str, Tuned]:
+        of = self.settings
+        solver = Sgd(of.lr, of.batch_size, of.momentum, of.weight_decay)  # the same for every method
+
+        def seed(name: str, epoch: int) -> int:
+            return int(rng(self.config.seed, name, "fine-tuning", r, epoch).integers(1 << 62))
+
+        vectors = {name: model for name, model in models.items() if not isinstance(model, Mixture)}
+        if len(vectors) < len(models):
+            raise TypeError(f"{self.system.name} says that it fine-tunes, but leaves clients mixtures of models")
+        if self.config.fine_tune == "held_out":
+            return tune_by_held_out(self.effects, vectors, self.held_out, solver, seed)
+        return tune_by_own_epochs(self.effects, vectors, self.setting.epochs, solver, seed)
 
     def _hub(self) -> Any:
         return self.federation.parties[self.federation.hub]
@@ -166,6 +180,8 @@ def build(config: RunConfig) -> Experiment:
     split = partition(
         config.partition, dataset.y_train, dataset.y_test, config.clients, config.seed, config.min_samples
     )
+    if config.fine_tune == "held_out":
+        split = hold_out(split)
     model = build_model(str(config.model), dataset.input_shape, dataset.classes)
     names = tuple(f"client/{i}" for i in range(config.clients))
     devices = dict(zip(names, fleet(config.devices, config.clients, config.seed), strict=True))
@@ -175,7 +191,7 @@ def build(config: RunConfig) -> Experiment:
         seeds = [int(rng(config.seed, "hub", "initial weights", 0, i).integers(1 << 62)) for i in range(k)]
         return tuple(model.initial(seed) for seed in seeds)
 
-    samples = _client_data(dataset, split, names)
+    samples = _client_data(dataset, split.train, split, names)
 
     def pretrained(k: int, solver: Any, epochs: int) -> tuple[Vector, ...]:
         groups = split.groups
@@ -238,6 +254,7 @@ def build(config: RunConfig) -> Experiment:
         sealer=sealer,
         transport=transport,
         observer=Observer(model, x_test, y_test, own_tests, config.accelerator),
+        held_out=_client_data(dataset, split.held_out, split, names) if split.held_out else {},
         fingerprint=_fingerprint(dataset, split, setting),
     )
 
@@ -249,17 +266,20 @@ def epochs_of(devices: Mapping[str, Profile], settings: Any, seed: int) -> dict[
     return local_epochs(list(devices), settings, seed)
 
 
-def _client_data(dataset: Dataset, split: Split, names: Sequence[str]) -> dict[str, ClientData]:
+def _client_data(
+    dataset: Dataset, parts: Sequence[NDArray[np.int64]], split: Split, names: Sequence[str]
+) -> dict[str, ClientData]:
+    """By client, the samples of ``parts``: each client's indices into the training set."""
     return {
-        name: ClientData(torch.from_numpy(dataset.inputs(train)), torch.from_numpy(dataset.labels(train)), test)
-        for name, train, test in zip(names, split.train, split.test, strict=True)
+        name: ClientData(torch.from_numpy(dataset.inputs(part)), torch.from_numpy(dataset.labels(part)), test)
+        for name, part, test in zip(names, parts, split.test, strict=True)
     }
 
 
 def _fingerprint(dataset: Dataset, split: Split, setting: Setting) -> str:
     """Says whether two builds do the same work: the labels, who holds which, and where training starts."""
     hashed = hashlib.blake2b(digest_size=16)
-    for array in (dataset.y_train, dataset.y_test, *split.train, *split.test, setting.initial):
+    for array in (dataset.y_train, dataset.y_test, *split.train, *split.held_out, *split.test, setting.initial):
         hashed.update(np.ascontiguousarray(array).tobytes())
     hashed.update(repr((dataset.x_train.shape, dataset.x_test.shape, sorted(setting.epochs.items()))).encode())
     hashed.update(dataset.x_train[:: max(1, len(dataset.x_train) // 256)].tobytes())

@@ -241,6 +241,8 @@ def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line]) -> dic
     up, down, refused = total("bytes_up"), total("bytes_down"), total("refused")
     emulated = experiment.crypto == "emulated"
     fine_tuned = {key: value for key, value in last.items() if key.startswith("fine_tuned_")}
+    if epochs := fine_tuned.get("fine_tuned_epochs"):
+        fine_tuned["fine_tuned_epochs"] = sum(epochs) / len(epochs)
     return {
         "system": experiment.system.name,
         "title": experiment.system.title + (" (emulated cipher)" if emulated else ""),

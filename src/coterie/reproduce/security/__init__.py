@@ -22,6 +22,7 @@ AUDITS: Mapping[str, Callable[[Recorded], list[Finding]]] = {
     "mingledpie": mingledpie.audit,
     "pafed": pafed.audit,
     **dict.fromkeys(("fedavg", "fedprox", "ifca"), plain.audit),
+    "local": plain.nothing,
 }
 
 STUDIES: Mapping[str, Callable[..., dict[str, Any]]] = {

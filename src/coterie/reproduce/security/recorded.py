@@ -29,7 +29,7 @@ class Recorded:
 
     initial: (d,) the public initial weights.  federation: the parties as they were built; read from a folder, they
     hold nothing of the run.  views: of every party.  stopped: the round in which recording ended early, of which the
-    views hold nothing, or None.
+    views hold nothing, or None.  groups: (clients,) the data's own, where there are some.
     """
 
     system: System
@@ -42,6 +42,7 @@ class Recorded:
     federation: Federation
     views: Mapping[str, View]
     stopped: int | None = None
+    groups: NDArray[np.int64] | None = None
 
 
 def recorded_run(config: RunConfig) -> tuple[Recorded, Experiment]:
@@ -99,4 +100,5 @@ def _recorded(experiment: Experiment, views: Mapping[str, View], stopped: int | 
         federation=experiment.federation,
         views=views,
         stopped=stopped,
+        groups=experiment.split.groups,
     )
