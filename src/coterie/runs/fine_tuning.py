@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.protocol.effects import Fit, Fitted, Vector
-from coterie.runs.effects import ClientData, LocalEffects
+from coterie.runs.effects import LocalEffects, Samples
 from coterie.training.engine import evaluate_many
 from coterie.training.solvers import Sgd
 
@@ -34,7 +34,7 @@ class Tuned:
 def tune_by_held_out(
     effects: LocalEffects,
     models: Mapping[str, Vector],
-    held_out: Mapping[str, ClientData],
+    held_out: Mapping[str, Samples],
     solver: Sgd,
     seed: Callable[[str, int], int],
 ) -> dict[str, Tuned]:
