@@ -151,6 +151,7 @@ def test_fedcaprivacy_and_plain_averaging(recorded: Callable[[str], Path]) -> No
         "server: top label",
         "server: models, as they are sent",
         "server: re-linked, by name",
+        "server: which pairs have similar labels, by updates",
     }
     shares = found["server: label shares"]
     assert shares["first"] > 0.8

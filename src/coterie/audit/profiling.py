@@ -12,7 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.attacks import Result, label_shares, pair_auc, share_correlation, telling, top_label_hit_rate
+from coterie.attacks import (
+    Result,
+    label_shares,
+    pair_auc,
+    pair_correlation,
+    share_correlation,
+    telling,
+    top_label_hit_rate,
+)
 from coterie.audit.findings import Finding
 from coterie.clustering import pairwise_distances
 from coterie.protocol.errors import UserError
@@ -73,7 +81,7 @@ def plain_findings(
     Models and names are in the updates themselves, so reading and following them takes no attack.
     Raises UserError where the views have no such round.
     """
-    rounds, read, followed, alike = [], [], [], []
+    rounds, read, followed, similar, alike = [], [], [], [], []
     for names, steps in plain_steps(views, spec.size, hub):
         n = len(names)
         if n < 2:
@@ -82,13 +90,18 @@ def plain_findings(
         rounds.append(profiled(steps, label_counts[who], spec))
         read.append(Result("models read (share)", 1.0, 0.0, 1.0, n))
         followed.append(Result("re-linked clients (share)", 1.0, 1 / n, 1.0, n))
-        if groups is not None and n > 2 and telling(groups[who]):
-            alike.append(pair_auc(-pairwise_distances(steps), groups[who]))
+        if n > 2:
+            near = -pairwise_distances(steps)
+            similar.append(pair_correlation(near, label_counts[who]))
+            if groups is not None and telling(groups[who]):
+                alike.append(pair_auc(near, groups[who]))
     if not rounds:
         raise UserError(f"in the view of {hub!r} no round has two clients' models in the clear")
     found = profiling(hub, rounds)
     found.append(Finding(f"{hub}: models, as they are sent", tuple(read)))
     found.append(Finding(f"{hub}: re-linked, by name", tuple(followed)))
+    if similar:
+        found.append(Finding(f"{hub}: which pairs have similar labels, by updates", tuple(similar)))
     if alike:
         found.append(Finding(f"{hub}: which pairs are of one group, by updates", tuple(alike)))
     return found

@@ -32,7 +32,8 @@ def budget(content: Content) -> str:
     b = {key: _plain(value) for key, value in shared.items()}
     told = [work]
     if "participation" in b:
-        told.append(f"a share of {b['participation']} asked in a round")
+        everybody = shared["participation"] >= 1
+        told.append("all asked in every round" if everybody else f"a share of {b['participation']} asked in a round")
     if "max_epochs" in b:
         told.append(f"up to {b['max_epochs']} epochs (slowest device: {b['slowest']} of that)")
         told.append(f"batches of {b['batch_size']}, lr {b['lr']}, momentum {b['momentum']}, decay {b['weight_decay']}")

@@ -17,7 +17,7 @@ from coterie.runs.effects import LocalEffects, Samples
 from coterie.training.engine import evaluate_many
 from coterie.training.solvers import Sgd
 
-MOST_EPOCHS = 20
+MOST_EPOCHS = 50
 PATIENCE = 5
 """Epochs without a lower held-out loss after which a client stops."""
 
