@@ -17,6 +17,7 @@ from coterie.runs import registry
 from coterie.runs.config import RunConfig, differences, resolve
 from coterie.runs.experiment import Line, build
 from coterie.runs.folder import CONFIG, RESULT, resumed, write_json, writing
+from coterie.runs.lock import locked
 from coterie.runs.runner import Interrupted, Result, load_result, run
 from coterie.runs.settings import field_types, typed, unknown
 
@@ -86,12 +87,20 @@ def compare(
     """Run every config with every seed, in subfolders of ``out``, and write ``compare.json``.
 
     on_round: called with system, seed and line.  resume: finished runs are read, unfinished ones continued.
-    Everything is built once before the folder is created, so that mistakes show at once. Raises as ``run`` does.
+    Everything is built once before the folder is created, so that mistakes show at once. The folder is locked, as every
+    run folder in it is while it is written. Raises as ``run`` does.
     """
     resolved = [resolve(replace(config, seed=seed)) for seed in seeds for config in configs]
     for config in resolved[: len(configs)]:
         build(config).close()
     folder = _folder(out, resolved[0].data, resume)
+    with locked(folder):
+        return _compared(resolved, seeds, folder, on_round, resume)
+
+
+def _compared(
+    resolved: Sequence[RunConfig], seeds: Sequence[int], folder: Path, on_round: OnRound | None, resume: bool
+) -> Comparison:
     results: dict[str, list[Result]] = {}
     for config in resolved:
         label = re.sub(r"[^\w.-]+", "_", config.system)
