@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from coterie.protocol import codec
-from coterie.protocol.errors import CoterieError, CryptoError, DecodeError, PeerError, RunError, UserError
+from coterie.protocol.errors import CoterieError, CryptoError, DecodeError, PeerError, RunError
 from coterie.protocol.hollow import weighs
 from coterie.protocol.messages import ANY, Message
 from coterie.protocol.party import Party, Transaction
@@ -423,11 +423,7 @@ class LocalTransport:
 
     def restore(self, snapshot: Snapshot, frames: Iterable[bytes]) -> None:
         """Continue from a snapshot and its frames, in a new transport. Raises UserError for another federation's."""
-        if set(snapshot.numbers) != set(self.parties):
-            raise UserError(
-                f"the checkpoint is of another federation: it has {len(snapshot.numbers)} parties, this one has "
-                f"{len(self.parties)}; resume with the settings that it was made with"
-            )
+        snapshot.check(self.parties)
         self.clock_s, self._schedule.busy = snapshot.clock_s, dict(snapshot.busy)
         self._wire.numbers = dict(snapshot.numbers)
         self._wire.last = {(src, dst): last for src, dst, last, _ in snapshot.links}
