@@ -302,7 +302,8 @@ def test_a_bug_is_reported_as_one(cli: Command, monkeypatch: pytest.MonkeyPatch)
 
 
 def outside(code: str, **environment: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1", "COLUMNS": "300", **environment}
+    paths = os.pathsep.join([str(TESTS), str(TESTS.parent / "src")])
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "COLUMNS": "300", **environment}
     return subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, env=environment)
 
 

@@ -129,6 +129,10 @@ def rows(summary: Any) -> list[tuple[str, str]]:
     if summary["refused"] or summary["lost"] or summary["late"]:
         trouble = f"{summary['refused']} refused, {summary['lost']} lost, {summary['late']} late"
         found.append(("messages", trouble))
+    if summary["refused_why"]:
+        why, times = max(summary["refused_why"].items(), key=lambda item: item[1])
+        others = len(summary["refused_why"]) - 1
+        found.append(("refused", f"{times} × {why}" + (f"; and for {others} other reasons" if others else "")))
     if summary["skipped"]:
         r, why = next(iter(summary["skipped"].items()))
         found.append(("skipped", f"{len(summary['skipped'])} rounds; round {r}: {why}"))

@@ -17,6 +17,7 @@ from coterie.runs.config import RunConfig, differences, resolve
 from coterie.runs.experiment import Line, build
 from coterie.runs.folder import CONFIG, RESULT, resumed, write_json, writing
 from coterie.runs.intervals import spread
+from coterie.runs.lock import locked
 from coterie.runs.runner import Interrupted, Result, load_result, run
 from coterie.runs.settings import field_types, typed, unknown
 
@@ -169,12 +170,25 @@ def compare(
 
     on_round: called with label, seed and line.  resume: finished runs are read, unfinished ones continued.
     learned: attacks the recorded views of each run folder.
-    Everything is built once before the folder is created, so that mistakes show at once. Raises as ``run`` does.
+    Everything is built once before the folder is created, so that mistakes show at once. The folder is locked, as every
+    run folder in it is while it is written. Raises as ``run`` does.
     """
     resolved = [(m.label, resolve(replace(m.config, seed=seed))) for seed in seeds for m in planned.methods]
     for _, config in resolved[: len(planned.methods)]:
         build(config).close()
     folder = _folder(out, resolved[0][1].data, resume)
+    with locked(folder):
+        return _compared(planned, resolved, folder, on_round, resume, learned)
+
+
+def _compared(
+    planned: Plan,
+    resolved: Sequence[tuple[str, RunConfig]],
+    folder: Path,
+    on_round: OnRound | None,
+    resume: bool,
+    learned: Learned | None,
+) -> Comparison:
     results: dict[str, list[Result]] = {}
     for label, config in resolved:
         place = folder / f"{re.sub(r'[^@.-]', _plain, label)}-{config.seed}"
@@ -184,7 +198,7 @@ def compare(
     shared = ("data", "partition", "clients", "rounds", "model", "devices", "fine_tune")
     content = {
         **{key: getattr(first, key) for key in shared},
-        "seeds": list(seeds),
+        "seeds": list(dict.fromkeys(config.seed for _, config in resolved)),
         "budget": planned.budget,
         "budget_from": planned.budget_from,
         "differences": [asdict(difference) for difference in planned.differences],

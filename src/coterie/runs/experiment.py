@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from coterie.devices.profiles import Profile, fleet
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.randomness import Randomness, rng
+from coterie.protocol.steps import NoAnswerError
 from coterie.protocol.system import ClientModel, Federation, Mixture, Setting, System
 from coterie.protocols.local_training import joined, local_epochs
 from coterie.runs import registry
@@ -41,6 +43,8 @@ from coterie.transport.transcript import Transcript
 
 Line = dict[str, Any]
 """What one round left, as it stands in ``metrics.jsonl``."""
+
+_REASONS = 3  # shown where something failed for them
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,18 +91,21 @@ class Experiment:
     def set_up(self) -> Line:
         """Keys and greetings, before round 1; returns what they cost."""
         started = time.perf_counter()
-        self.transport.drive(self._hub().setup(), 0)
+        with _reasons(self.transport):
+            self.transport.drive(self._hub().setup(), 0)
         return _costs(self.transport, time.perf_counter() - started)
 
     def round(self, r: int) -> Line:
         """Run round r and observe it; returns its line. Raises RunError where it cannot go on."""
         started = time.perf_counter()
         try:
-            with self.effects.watched():
-                notes = self.transport.drive(self._hub().round(r), r)
+            with self.effects.watched(), _reasons(self.transport):
+                notes = dict(self.transport.drive(self._hub().round(r), r) or {})
         except RunError as error:
             raise RunError(f"round {r}: {error}") from error
-        line: Line = {"round": r, **_costs(self.transport, time.perf_counter() - started), "notes": dict(notes or {})}
+        if "skipped" in notes:
+            notes["skipped"] += _why_refused(self.transport)
+        line: Line = {"round": r, **_costs(self.transport, time.perf_counter() - started), "notes": notes}
         observed = time.perf_counter()
         config = self.config
         last = r == config.rounds
@@ -154,6 +161,22 @@ class Experiment:
     def close(self) -> None:
         """Remove what the transport spilled to disk."""
         self.transport.close()
+
+
+def _why_refused(transport: LocalTransport) -> str:
+    """What was refused in this round and why, for the observer: coordinators are told of no reason."""
+    refused = transport.meter.refused.most_common()
+    more = f"; and {len(refused) - _REASONS} other reasons" if len(refused) > _REASONS else ""
+    return f" ({'; '.join(reason for reason, _ in refused[:_REASONS])}{more})" if refused else ""
+
+
+@contextlib.contextmanager
+def _reasons(transport: LocalTransport) -> Iterator[None]:
+    """Adds the reasons where a step failed because others refused."""
+    try:
+        yield
+    except NoAnswerError as error:
+        raise RunError(f"{error}{_why_refused(transport)}") from error
 
 
 def _costs(transport: LocalTransport, seconds: float) -> Line:

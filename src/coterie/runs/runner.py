@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -21,6 +22,7 @@ from coterie.runs import checkpoint, folder
 from coterie.runs.config import RunConfig, differences, resolve, to_toml
 from coterie.runs.experiment import Experiment, Line, build
 from coterie.runs.folder import CONFIG, METRICS, RESULT, Log, atomic_write, jsonable, read_lines, write_json, writing
+from coterie.runs.lock import locked
 from coterie.runs.views import VIEWS, ViewLog, message_kinds
 from coterie.training.jobs import DivergedError
 
@@ -54,18 +56,22 @@ def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = Fa
 
     resume: continue the run in ``config.out``, which must be of the same work; the numbers are those of an undisturbed
     run. Without a checkpoint yet, it starts anew there.
+    The folder is locked meanwhile: another run in it is refused (UserError).
     Raises UserError before anything is written, RunError where the run cannot go on, Interrupted on Ctrl-C.
     """
     config = resolve(config)
-    if resume:
-        out = _resumable(config)
-    elif config.out is not None:
-        folder.check_free(Path(config.out))
-    experiment = build(config)
-    try:
+    with contextlib.ExitStack() as held:
+        if resume:
+            out = _resumable(config)
+            held.enter_context(locked(out))
+        elif config.out is not None:
+            folder.check_free(Path(config.out))
+        experiment = build(config)
+        held.callback(experiment.close)
         if resume:
             return _Running(experiment, out, checkpoint.read(out, experiment), on_round).to_the_end()
         out = folder.claim(config)
+        held.enter_context(locked(out))
         running = _Running(experiment, out, None, on_round)
         try:
             return running.to_the_end()
@@ -73,8 +79,6 @@ def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = Fa
             if not running.done:
                 shutil.rmtree(out, ignore_errors=True)  # nothing in it is worth keeping
             raise
-    finally:
-        experiment.close()
 
 
 def load_result(out: str | Path) -> Result:
