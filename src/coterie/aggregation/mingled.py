@@ -156,8 +156,8 @@ def rebuild(
     """Eq. (7) solved for the cluster models: ``H theta* = S`` with un-normalised sums.
 
     sums: (k, d), S.  coefficients: (k, k), H, counts or expected counts.  previous: (k, d), what empty clusters keep.
-    max_condition: of the system that is solved, above 1 and up to ``MOST_CONDITION``. Rebuilding adds to a model's error some .02 to .07 of it, in units
-        of the spread of models within a cluster (see :func:`rebuild_error`).
+    max_condition: of the system that is solved, above 1 and up to ``MOST_CONDITION``. Rebuilding adds to a model's
+        error some .02 to .07 of it, in units of the spread of models within a cluster (see :func:`rebuild_error`).
     ridge: what is done about an H of a larger condition. True: ``min ||H theta - S||^2 + lambda sum_b |h_b|^2
         (theta_b - previous_b)^2`` is solved, h_b the columns of H and lambda the smallest that brings the condition
         down to ``max_condition``: what the round says little about stays as it was (and does not go to 0), the rest is

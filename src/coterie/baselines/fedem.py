@@ -202,5 +202,6 @@ SYSTEM = System(
         "client": Sees((Train,), "all components"),
     },
     observe=observe,
+    pool=lambda federation: [federation.parties[federation.hub].state.weights],
     baseline=True,
 )

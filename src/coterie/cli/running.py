@@ -130,5 +130,5 @@ def rows(summary: Any) -> list[tuple[str, str]]:
         found.append(("messages", trouble))
     if summary["skipped"]:
         r, why = next(iter(summary["skipped"].items()))
-        found.append(("skipped", f"{len(summary['skipped'])} rounds; round {r}: {why}"))
+        found.append(("skipped", f"{len(summary['skipped'])} of {summary['rounds']} rounds; round {r}: {why}"))
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from coterie.runs.effects import ClientData, LocalEffects
 from coterie.runs.evaluation import Observer, Scores, models_digest
 from coterie.runs.links import FleetLinks
 from coterie.runs.sealer import PartySealer
+from coterie.runs.skipped import Watch, why_still
 from coterie.training.engine import fit_many
 from coterie.training.jobs import Job
 from coterie.training.model import Model
@@ -59,6 +60,7 @@ class Experiment:
     transport: LocalTransport
     observer: Observer
     fingerprint: str
+    watch: Watch = field(default_factory=Watch)
 
     @property
     def crypto(self) -> str:
@@ -79,6 +81,7 @@ class Experiment:
 
     def round(self, r: int) -> Line:
         """Run round r and observe it; returns its line. Raises RunError where it cannot go on."""
+        self.watch.start(self.system, self.federation)
         started = time.perf_counter()
         try:
             with self.effects.watched():
@@ -87,6 +90,9 @@ class Experiment:
             raise RunError(f"round {r}: {error}") from error
         line: Line = {"round": r, **_costs(self.transport, time.perf_counter() - started), "notes": dict(notes or {})}
         observed = time.perf_counter()
+        moved = self.watch.moved(self.system, self.federation)
+        if not moved and "skipped" not in line["notes"]:
+            line["notes"]["skipped"] = why_still(line, self.system.observe(self.federation).get("why_kept", ()))
         config = self.config
         last = r == config.rounds
         if last or r % config.eval_every == 0:

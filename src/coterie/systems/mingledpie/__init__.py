@@ -25,7 +25,7 @@ are signed.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -55,8 +55,8 @@ class MingledPieConfig(ClusterModels):
     threshold: T, the least identities of a client.  threshold_counts: whether T counts "identities", as in the text, or
     "false_positives", which is what table II's numbers fit.
     rebuild: "counts" of algorithm 2, or for ablation (table V) "ideal", the matrix of eq. (11), or "none".
-    max_condition: of H with columns of length 1. Above it H is solved with a ridge around the models of the round before,
-    the smallest that brings the condition down to it; in mode literal these models are kept instead.
+    max_condition: of H with columns of length 1. Above it H is solved with a ridge around the models of the round
+    before, the smallest that brings the condition down to it; in mode literal these models are kept instead.
     hardening: in mode hardened, exact sums by k-fold "uploads" or by "products" of ciphertexts.
     shared_layers: names of layers that all clients share (or the beginnings of names), separated by commas; the others
     are personal to the clusters (section III-A).  min_participants: fewer updates skip a round.
@@ -194,6 +194,11 @@ def models(federation: Federation) -> Mapping[str, Vector]:
     return found
 
 
+def pool(federation: Federation) -> Iterable[Vector]:
+    """All models that clients choose from: each client has its own copy, and most clients the same."""
+    return (client.models() for client in federation.of_role(CLIENT))
+
+
 def observe(federation: Federation) -> Mapping[str, Any]:
     """True clusters (which no party but the client knows), and how the last rebuild went."""
     clients = federation.of_role(CLIENT)
@@ -245,4 +250,5 @@ SYSTEM = System(
     modes=("paper", "literal", "hardened"),
     encrypted=True,
     observe=observe,
+    pool=pool,
 )
