@@ -202,6 +202,7 @@ SYSTEM = System(
         "client": Sees((Train,), "all components"),
     },
     observe=observe,
+    pool=lambda federation: [federation.parties[federation.hub].state.weights],
     baseline=True,
     fine_tunes=False,
 )

@@ -161,5 +161,6 @@ SYSTEM = System(
         "server": Sees((Update,), "every client's cluster and plain model in every round, by name"),
         "client": Sees((Train,), "all cluster models"),
     },
+    pool=lambda federation: [federation.parties[federation.hub].state.weights],
     baseline=True,
 )

@@ -135,5 +135,5 @@ def rows(summary: Any) -> list[tuple[str, str]]:
         found.append(("refused", f"{times} × {why}" + (f"; and for {others} other reasons" if others else "")))
     if summary["skipped"]:
         r, why = next(iter(summary["skipped"].items()))
-        found.append(("skipped", f"{len(summary['skipped'])} rounds; round {r}: {why}"))
+        found.append(("skipped", f"{len(summary['skipped'])} of {summary['rounds']} rounds; round {r}: {why}"))
     return found

@@ -247,7 +247,7 @@ def _mishaps(run: Run) -> list[dict[str, Any]]:
         ("Lost", "messages that never arrived in time", lost),
     ]
     kinds.append(("Refused", "messages that their receiver could not accept", refused))
-    kinds.append(("Skipped", "rounds that could not be completed and changed nothing", skipped))
+    kinds.append(("Skipped", "rounds that could not be completed, or moved no model", skipped))
     return [
         {
             "kind": kind,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,7 +113,12 @@ class Observer:
 
 def models_digest(models: Mapping[str, ClientModel]) -> str:
     """Hexadecimal SHA-256 of all clients' models in order: equal for two runs whose models are equal bit for bit."""
-    arrays = [array for model in models.values() for array in _arrays(model)]
+    return arrays_digest(array for model in models.values() for array in _arrays(model))
+
+
+def arrays_digest(arrays: Iterable[NDArray[Any]]) -> str:
+    """Hexadecimal SHA-256 of arrays in their order; one that occurs many times is read once."""
+    arrays = list(arrays)
     digests = {id(array): _digest(array) for array in arrays}
     return hashlib.sha256(b"".join(digests[id(array)] for array in arrays)).hexdigest()
 

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from coterie.runs.evaluation import Observer, Scores, models_digest
 from coterie.runs.fine_tuning import Tuned, tune_by_held_out, tune_by_own_epochs
 from coterie.runs.links import FleetLinks
 from coterie.runs.sealer import PartySealer
+from coterie.runs.skipped import Watch, why_still
 from coterie.training.engine import fit_many
 from coterie.training.jobs import Job
 from coterie.training.model import Model
@@ -71,6 +72,7 @@ class Experiment:
     observer: Observer
     held_out: Mapping[str, Samples]
     fingerprint: str
+    watch: Watch = field(default_factory=Watch)
 
     @property
     def fine_tunes(self) -> bool:
@@ -97,6 +99,7 @@ class Experiment:
 
     def round(self, r: int) -> Line:
         """Run round r and observe it; returns its line. Raises RunError where it cannot go on."""
+        self.watch.start(self.system, self.federation)
         started = time.perf_counter()
         try:
             with self.effects.watched(), _reasons(self.transport):
@@ -107,6 +110,9 @@ class Experiment:
             notes["skipped"] += _why_refused(self.transport)
         line: Line = {"round": r, **_costs(self.transport, time.perf_counter() - started), "notes": notes}
         observed = time.perf_counter()
+        moved = self.watch.moved(self.system, self.federation)
+        if not moved and "skipped" not in line["notes"]:
+            line["notes"]["skipped"] = why_still(line, self.system.observe(self.federation).get("why_kept", ()))
         config = self.config
         last = r == config.rounds
         if last or r % config.eval_every == 0:

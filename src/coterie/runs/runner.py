@@ -23,6 +23,7 @@ from coterie.runs.config import RunConfig, differences, resolve, to_toml
 from coterie.runs.experiment import Experiment, Line, build
 from coterie.runs.folder import CONFIG, METRICS, RESULT, Log, atomic_write, jsonable, read_lines, write_json, writing
 from coterie.runs.lock import locked
+from coterie.runs.skipped import AllSkippedError, check_not_all_skipped
 from coterie.runs.views import VIEWS, ViewLog, message_kinds
 from coterie.training.jobs import DivergedError
 
@@ -57,7 +58,8 @@ def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = Fa
     resume: continue the run in ``config.out``, which must be of the same work; the numbers are those of an undisturbed
     run. Without a checkpoint yet, it starts anew there.
     The folder is locked meanwhile: another run in it is refused (UserError).
-    Raises UserError before anything is written, RunError where the run cannot go on, Interrupted on Ctrl-C.
+    Raises UserError before anything is written, RunError where the run cannot go on or all rounds were skipped,
+    Interrupted on Ctrl-C.
     """
     config = resolve(config)
     with contextlib.ExitStack() as held:
@@ -168,7 +170,8 @@ class _Running:
             if not self.checkpointed:
                 raise
             kept = f"{error}. Rounds 1 to {self.checkpointed} are kept in {self.out}"
-            raise RunError(kept if is_divergence(error) else f"{kept}: --resume goes on there") from error
+            final = is_divergence(error) or isinstance(error, AllSkippedError)
+            raise RunError(kept if final else f"{kept}: --resume goes on there") from error
         finally:
             self.metrics.close()
             if self.views is not None:
@@ -225,6 +228,7 @@ class _Running:
     def _finish(self) -> Result:
         e = self.experiment
         rounds = read_lines(self.out / METRICS)
+        check_not_all_skipped(rounds)
         models = e.models()
         write_json(self.out / "clients.json", {"clients": list(models), **vars(e.observer.scores(models))})
         write_json(self.out / "observed.json", e.system.observe(e.federation))

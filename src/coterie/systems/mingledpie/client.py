@@ -34,8 +34,8 @@ class Client(Party, role=CLIENT):
     class State(msgspec.Struct):
         """models: (k, d) float32 of ``round``, None before it has the parameters.
 
-        trained, noted: the last round that it trained for, and had parameters of.  condition, kept, why: of the last
-        rebuild; why is empty where all models are new.
+        trained, noted: the last round that it trained for, and had parameters of.  condition, ridge, kept, why: of the
+        last rebuild; why is empty where all models are new.
         """
 
         models: NDArray[Any] | None = None
@@ -44,6 +44,7 @@ class Client(Party, role=CLIENT):
         noted: int = -1
         keys: bytes = b""
         condition: float = 0.0
+        ridge: float = 0.0
         kept: tuple[int, ...] = ()
         why: str = ""
         verify_keys: NDArray[Any] | None = None
@@ -168,7 +169,7 @@ class Client(Party, role=CLIENT):
         if msg.round > self.state.round:  # else the server asks again: its answer was late, or lost
             rebuilt = yield from self._rebuilt(msg, parts)
             self.state.models, self.state.round = rebuilt.models, msg.round
-            self.state.condition, self.state.why = rebuilt.condition, rebuilt.why
+            self.state.condition, self.state.ridge, self.state.why = rebuilt.condition, rebuilt.ridge, rebuilt.why
             self.state.kept = tuple(int(j) for j in np.flatnonzero(rebuilt.kept))
         return Received(msg.round, len(self.state.kept) < self.form.clusters)
 

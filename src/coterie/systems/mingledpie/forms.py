@@ -150,7 +150,7 @@ class Rebuilding:
     """How clients make models of what they open.
 
     solving: "counts", eq. (7) and (8) with sums; "literal", algorithm 2 as printed; "ideal", with the matrix of eq.
-    (11) at this p; "none", the mingled means themselves.  max_condition: of H, above which nothing is rebuilt.
+    (11) at this p; "none", the mingled means themselves.  max_condition: of H, as for ``mingled.rebuild``.
     threshold: the least identities of a client.
     """
 
