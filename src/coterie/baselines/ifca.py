@@ -150,6 +150,12 @@ def models(federation: Federation) -> Mapping[str, Vector]:
     return {client.name: weights[max(client.state.cluster, 0)] for client in federation.of_role("client")}
 
 
+def observe(federation: Federation) -> Mapping[str, Any]:
+    """The cluster that each client last chose."""
+    chosen = (client.state.cluster for client in federation.of_role("client"))
+    return {"membership": [[] if cluster < 0 else [cluster] for cluster in chosen]}
+
+
 SYSTEM = System(
     name="ifca",
     title="IFCA",
@@ -161,5 +167,6 @@ SYSTEM = System(
         "server": Sees((Update,), "every client's cluster and plain model in every round, by name"),
         "client": Sees((Train,), "all cluster models"),
     },
+    observe=observe,
     baseline=True,
 )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from coterie.clustering.agreement import grouping
 from coterie.data.dataset import Dataset
 from coterie.data.partition import Split, label_counts, partition
 from coterie.data.sources import load
@@ -93,11 +94,18 @@ class Experiment:
             models = self.models(r)
             scores = self.observer.scores(models)
             line |= {**scores.means(), "bands": scores.bands(), "models_sha256": models_digest(models)}
+            line |= self.grouping()
         if self.system.fine_tunes and (last or (config.fine_tune_every and r % config.fine_tune_every == 0)):
             tuned, untuned = self.fine_tuned(r)
             line |= {f"fine_tuned_{name}": value for name, value in tuned.means().items()}
             line |= {"untuned": untuned} if untuned else {}
         return {**line, "observing_seconds": time.perf_counter() - observed}
+
+    def grouping(self) -> Line:
+        """Where the system has clusters, ``{"grouping": ...}``: how they agree with the data's own groups."""
+        membership = self.system.observe(self.federation).get("membership")
+        groups = None if self.split.groups is None else self.split.groups.tolist()
+        return {} if membership is None else {"grouping": asdict(grouping(membership, groups))}
 
     def train_accuracy(self) -> float:
         """Mean accuracy of the clients' models on their own training data."""
