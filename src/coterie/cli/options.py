@@ -19,7 +19,8 @@ Partition = Annotated[
     str | None,
     typer.Option(
         "--partition",
-        help="dirichlet:BETA, shards:N, labelsets:K, labelsets:K,iid=RATE, iid, ... [dirichlet:0.3]",
+        help="Who holds which samples, dirichlet:BETA for example, and groups whose tasks differ, permute:4 or "
+        "rotate:4+dirichlet:BETA for example; see `coterie list partitions`. [dirichlet:0.3]",
         rich_help_panel=_WORK,
     ),
 ]

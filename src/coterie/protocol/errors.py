@@ -10,6 +10,9 @@ Our own faults, a caller's mistakes and a peer's misdeeds are kept apart, becaus
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class CoterieError(Exception):
     """Base of everything that Coterie raises on purpose."""
@@ -41,3 +44,9 @@ class KeyMismatchError(CryptoError):
 
 class CapacityError(CryptoError):
     """A value or a sum would not fit its lane, level or modulus."""
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """The end of a sentence: ``"; did you mean 'lr'?"``, or ``"."`` when no known word is close."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else "."

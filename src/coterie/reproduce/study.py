@@ -16,11 +16,10 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Generic, TypeVar
 
-from coterie.protocol.errors import RunError, UserError
+from coterie.protocol.errors import RunError, UserError, suggest
 from coterie.runs.config import RunConfig, resolve
 from coterie.runs.folder import METRICS, RESULT, atomic_write, read_lines, writing
 from coterie.runs.runner import check_writable, is_divergence, load_result, run
-from coterie.runs.settings import suggest
 
 _SIDES = (
     "rounds",

@@ -12,11 +12,11 @@ from typing import Any, Literal
 import tomli_w
 
 import coterie
-from coterie.protocol.errors import UserError
+from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.system import System
 from coterie.runs import registry
 from coterie.runs.defaults import defaults_for
-from coterie.runs.settings import NONE, convert, field_types, suggest, typed, values_of
+from coterie.runs.settings import NONE, convert, field_types, typed, values_of
 
 MAY_DIFFER = frozenset({"rounds", "checkpoint_every", "data_dir", "out"})
 """Options that a resumed run may give another value: they move no number of the rounds that are done."""
@@ -28,8 +28,8 @@ class RunConfig:
 
     system: a name that ``coterie list systems`` shows, or ``module:ATTRIBUTE`` of your own.
     data: name of a data set.  clients, rounds: how many.  partition: ``dirichlet:BETA``, ``shards:N``,
-    ``labelsets:K``, ``iid``, ... (all forms: ``coterie.data.partition``).  model: a name that ``coterie list models``
-    shows.
+    ``rotate:K+dirichlet:BETA``, ... (all forms: ``coterie list partitions``).  model: a name that ``coterie list
+    models`` shows.
     mode: ``paper`` (its intent, errors mended), ``literal`` (as printed) or ``hardened`` (better protected).
     crypto: ``real``, or ``emulated`` ciphers: no secrecy, the same rounding and noise, faster.
     seed: of everything experimental.

@@ -28,12 +28,24 @@ _MOST_JOBS = 1024
 
 
 @dataclass(frozen=True, eq=False)
+class Samples:
+    """x: (n, ...) float32.  y: (n,) int64."""
+
+    x: Tensor
+    y: Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class ClientData:
-    """One client's own training samples, x (n, ...) float32 and y (n,) int64, and its indices into the test set."""
+    """One client's own training samples, x (n, ...) float32 and y (n,) int64, and what it is tested on.
+
+    test_set: the whole test set of its task; clients of one task share the object.  test: its own indices into that.
+    """
 
     x: Tensor
     y: Tensor
     test: NDArray[np.int64]
+    test_set: Samples
 
 
 class Opened:
@@ -96,7 +108,7 @@ def _same(a: Any, b: Any) -> bool:
 class LocalEffects:
     """``coterie.transport.envelope.Effects`` for a simulation.
 
-    data: of every party that trains, by name.  x_test: (n, ...) float32 and y_test: (n,) int64 of the test set.
+    data: of every party that trains, by name.
     chunk: how many messages are handled together, so that their vectors stay within memory_bytes.
     emulated: whether this run's keys are; nothing is encrypted or opened with others. None: anything goes.
     """
@@ -105,8 +117,6 @@ class LocalEffects:
         self,
         model: Model,
         data: Mapping[str, ClientData],
-        x_test: Tensor,
-        y_test: Tensor,
         *,
         precision: str = "fp32",
         accelerator: str = "cpu",
@@ -114,7 +124,6 @@ class LocalEffects:
         emulated: bool | None = None,
     ) -> None:
         self.model, self.data = model, data
-        self.x_test, self.y_test = x_test, y_test
         self.precision, self.accelerator = precision, accelerator
         self.chunk = max(1, min(_MOST_JOBS, memory_bytes // (_VECTORS_A_JOB * 4 * model.spec.size)))
         self.emulated = emulated
@@ -184,8 +193,8 @@ class LocalEffects:
         try:
             if isinstance(effect, Evaluate):
                 own = self._of(party)
-                test = effect.split == "test"
-                x, y = (self.x_test[own.test], self.y_test[own.test]) if test else (own.x, own.y)
+                whole, test = own.test_set, effect.split == "test"
+                x, y = (whole.x[own.test], whole.y[own.test]) if test else (own.x, own.y)
                 matrix = np.array(effect.weights)[None]  # torch dislikes read-only arrays
                 return evaluate_many(self.model, matrix, x, y, precision=self.precision, device=self.accelerator)[0]
             if isinstance(effect, Losses):

@@ -15,6 +15,7 @@ from torch import Tensor
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import ClientModel, Mixture
+from coterie.runs.effects import ClientData, Samples
 from coterie.training.model import Model, placed
 
 _BATCH_BYTES = 64 << 20
@@ -46,51 +47,64 @@ class Scores:
 
 
 class Observer:
-    """Scores models on a test set. x: (n, ...) float32.  y: (n,) int64.  own: each client's indices into them."""
+    """Scores models on test sets. data: of every client; each is scored on the test set of its own task."""
 
-    def __init__(
-        self, model: Model, x: Tensor, y: Tensor, own: Mapping[str, NDArray[np.int64]], accelerator: str = "cpu"
-    ) -> None:
+    def __init__(self, model: Model, data: Mapping[str, ClientData], accelerator: str = "cpu") -> None:
         if not model.is_classifier:
             raise UserError(f"{model.name} is no classifier (its loss is one's own): accuracies cannot be observed")
-        self.model, self.x, self.y, self.own = model, x, y, own
+        self.model, self.data = model, data
         self.device = torch.device(accelerator)
 
     def scores(self, models: Mapping[str, ClientModel]) -> Scores:
-        """Scores of these clients' models, in their order; what several clients share is run and judged once."""
-        owns = [self.own[name] for name in models]
-        vectors = [model.models if isinstance(model, Mixture) else model for model in models.values()]
-        shares = [model.weights if isinstance(model, Mixture) else _ALL for model in models.values()]
+        """Scores of these clients' models, in their order; what clients of one task share is run and judged once."""
+        names = list(models)
+        owns = [self.data[name] for name in names]
+        rows = np.empty((4, len(names)))
+        by_test_set: dict[Samples, list[int]] = {}
+        for i, own in enumerate(owns):
+            by_test_set.setdefault(own.test_set, []).append(i)
+        for test_set, here in by_test_set.items():
+            found = self._scores(test_set, [models[names[i]] for i in here], [owns[i].test for i in here])
+            rows[:, here] = found
+        return Scores(*rows)
+
+    def _scores(
+        self, test_set: Samples, models: Sequence[ClientModel], owns: Sequence[NDArray[np.int64]]
+    ) -> NDArray[np.float64]:
+        """(4, models): accuracies and losses, as ``Scores`` has them, on one test set."""
+        vectors = [model.models if isinstance(model, Mixture) else model for model in models]
+        shares = [model.weights if isinstance(model, Mixture) else _ALL for model in models]
         rows = np.empty((4, len(owns)))
         for group in _sharing(vectors):
-            log_p = np.stack([self._run(vector) for vector in np.atleast_2d(vectors[group[0]])])
+            log_p = np.stack([self._run(vector, test_set.x) for vector in np.atleast_2d(vectors[group[0]])])
             p = np.exp(log_p)
             for same in _sharing([shares[i] for i in group]):
-                losses, right = self._judged(log_p, p, shares[group[same[0]]])
+                losses, right = self._judged(log_p, p, shares[group[same[0]]], test_set.y.numpy())
                 for i in (group[j] for j in same):
                     mine = owns[i]
                     rows[:, i] = right.mean(), right[mine].mean(), losses.mean(), losses[mine].mean()
-        return Scores(*rows)
+        return rows
 
-    def _run(self, weights: Vector) -> Doubles:
-        """Log-probabilities of every test sample, (n, classes)."""
+    def _run(self, weights: Vector, x: Tensor) -> Doubles:
+        """Log-probabilities of every sample, (n, classes)."""
         module = placed(self.model.module_with(weights), self.device)
-        batch = max(1, min(1024, _BATCH_BYTES // (self.x[0].numel() * 4)))
-        log_p = np.empty((len(self.y), self.model.classes or 0))
+        batch = max(1, min(1024, _BATCH_BYTES // (x[0].numel() * 4)))
+        log_p = np.empty((len(x), self.model.classes or 0))
         with torch.inference_mode(), np.errstate(invalid="ignore"):  # a model that has blown up has no loss
             for start in range(0, len(log_p), batch):
                 part = slice(start, start + batch)
-                logits = module(self.x[part].to(self.device)).double().cpu().numpy()
+                logits = module(x[part].to(self.device)).double().cpu().numpy()
                 logits -= logits.max(axis=1, keepdims=True)
                 log_p[part] = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
         return log_p
 
-    def _judged(self, log_p: Doubles, p: Doubles, shares: Doubles) -> tuple[Doubles, NDArray[np.bool_]]:
+    def _judged(
+        self, log_p: Doubles, p: Doubles, shares: Doubles, labels: NDArray[np.int64]
+    ) -> tuple[Doubles, NDArray[np.bool_]]:
         """Loss and correctness of every test sample, (n,) each, of a mixture. log_p, p: (m, n, classes).  shares: (m,).
 
         The loss is log-sum-exp of logs, so that a small probability is not rounded to none.
         """
-        labels = self.y.numpy()
         of_label = np.take_along_axis(log_p, labels[None, :, None], axis=2)[..., 0]
         with np.errstate(divide="ignore", invalid="ignore"):  # a share of 0; a model that has blown up
             losses = -np.logaddexp.reduce(np.log(shares)[:, None] + of_label, axis=0)

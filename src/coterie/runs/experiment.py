@@ -13,9 +13,10 @@ import torch
 from numpy.typing import NDArray
 
 from coterie.clustering.agreement import grouping
-from coterie.data.dataset import Dataset
-from coterie.data.partition import Split, label_counts, partition
+from coterie.data.dataset import Dataset, Part
+from coterie.data.partition import Split
 from coterie.data.sources import load
+from coterie.data.tasks import Task, deal, of_clients
 from coterie.devices.profiles import Profile, fleet
 from coterie.protocol.effects import Fit, Fitted, Vector
 from coterie.protocol.errors import RunError, UserError
@@ -24,7 +25,7 @@ from coterie.protocol.system import ClientModel, Federation, Mixture, Setting, S
 from coterie.protocols.local_training import joined, local_epochs
 from coterie.runs import registry
 from coterie.runs.config import RunConfig, resolve, system_config
-from coterie.runs.effects import ClientData, LocalEffects
+from coterie.runs.effects import ClientData, LocalEffects, Samples
 from coterie.runs.evaluation import Observer, Scores, models_digest
 from coterie.runs.links import FleetLinks
 from coterie.runs.sealer import PartySealer
@@ -44,7 +45,8 @@ Line = dict[str, Any]
 class Experiment:
     """Everything of one run, ready for its set-up. config: resolved.  settings: the system's own config object.
 
-    label_counts: (clients, classes) training samples.  fingerprint: of data, partition and initial weights.
+    tasks: of the split's groups, or the one of all.  label_counts: (clients, classes) training samples, with the
+    labels of the client's task.  fingerprint: of data, partition and initial weights.
     """
 
     config: RunConfig
@@ -52,6 +54,7 @@ class Experiment:
     settings: Any
     model: Model
     split: Split
+    tasks: tuple[Task, ...]
     label_counts: NDArray[np.int64]
     setting: Setting
     federation: Federation
@@ -109,13 +112,12 @@ class Experiment:
 
     def train_accuracy(self) -> float:
         """Mean accuracy of the clients' models on their own training data."""
-        values = []
-        for name, model in self.models().items():
+        models, trained_on = self.models(), {}
+        for name in models:
             own = self.effects.data[name]
-            everything = {name: np.arange(len(own.y))}
-            observer = Observer(self.model, own.x, own.y, everything, self.config.accelerator)
-            values.append(observer.scores({name: model}).local_accuracy[0])
-        return float(np.mean(values))
+            trained_on[name] = replace(own, test=np.arange(len(own.y)), test_set=Samples(own.x, own.y))
+        observer = Observer(self.model, trained_on, self.config.accelerator)
+        return float(observer.scores(models).global_accuracy.mean())
 
     def fine_tuned(self, r: int) -> tuple[Scores, list[str]]:
         """Scores of every client's model after its own local epochs: the personalisation that needs no clustering.
@@ -170,10 +172,12 @@ def build(config: RunConfig) -> Experiment:
     assert config.clients is not None
     assert config.partition is not None
     system, settings = registry.get(config.system), system_config(config)
-    dataset = replace(load(config.data, config.data_dir), scaling=config.scaling)
-    split = partition(
-        config.partition, dataset.y_train, dataset.y_test, config.clients, config.seed, config.min_samples
-    )
+
+    def data_set(name: str) -> Dataset:
+        return replace(load(name, config.data_dir), scaling=config.scaling)
+
+    dataset = data_set(config.data)
+    split, tasks = deal(config.partition, dataset, config.clients, config.seed, config.min_samples, load=data_set)
     model = build_model(str(config.model), dataset.input_shape, dataset.classes)
     names = tuple(f"client/{i}" for i in range(config.clients))
     devices = dict(zip(names, fleet(config.devices, config.clients, config.seed), strict=True))
@@ -183,14 +187,15 @@ def build(config: RunConfig) -> Experiment:
         seeds = [int(rng(config.seed, "hub", "initial weights", 0, i).integers(1 << 62)) for i in range(k)]
         return tuple(model.initial(seed) for seed in seeds)
 
-    samples = _client_data(dataset, split, names)
+    samples = _client_data(split, tasks, names)
 
     def pretrained(k: int, solver: Any, epochs: int) -> tuple[Vector, ...]:
         groups = split.groups
         if groups is None or int(groups.max()) + 1 != k:
+            known = "none" if groups is None else int(groups.max()) + 1
             raise UserError(
-                f"start=pretrained wants the data of {k} known groups, and partition {config.partition} has "
-                f"{'none' if groups is None else int(groups.max()) + 1}: choose labelsets:{k}, or start=random"
+                f"start=pretrained wants the data of {k} known groups, and partition {config.partition} has {known}: "
+                f"choose labelsets:{k} or permute:{k}, for example, or start=random"
             )
         jobs = []
         for group, start in enumerate(initials(k)):
@@ -213,12 +218,9 @@ def build(config: RunConfig) -> Experiment:
         pretrained=pretrained,
     )
     federation = system.build(settings, setting)
-    x_test, y_test = torch.from_numpy(dataset.inputs(split="test")), torch.from_numpy(dataset.y_test.copy())
     effects = LocalEffects(
         model,
         samples,
-        x_test,
-        y_test,
         precision=config.precision,
         accelerator=config.accelerator,
         emulated=randomness.emulated,
@@ -232,21 +234,21 @@ def build(config: RunConfig) -> Experiment:
         sealer=sealer,
         transcript=Transcript(config.record_mib << 20) if config.record else None,
     )
-    own_tests = dict(zip(names, split.test, strict=True))
     return Experiment(
         config=config,
         system=system,
         settings=settings,
         model=model,
         split=split,
-        label_counts=label_counts(split, dataset.y_train, dataset.classes),
+        tasks=tasks,
+        label_counts=np.stack([np.bincount(own.y, minlength=dataset.classes) for own in samples.values()]),
         setting=setting,
         federation=federation,
         effects=effects,
         sealer=sealer,
         transport=transport,
-        observer=Observer(model, x_test, y_test, own_tests, config.accelerator),
-        fingerprint=_fingerprint(dataset, split, setting),
+        observer=Observer(model, samples, config.accelerator),
+        fingerprint=_fingerprint(dataset, split, tasks, setting),
     )
 
 
@@ -257,18 +259,32 @@ def epochs_of(devices: Mapping[str, Profile], settings: Any, seed: int) -> dict[
     return local_epochs(list(devices), settings, seed)
 
 
-def _client_data(dataset: Dataset, split: Split, names: Sequence[str]) -> dict[str, ClientData]:
+def _client_data(split: Split, tasks: Sequence[Task], names: Sequence[str]) -> dict[str, ClientData]:
+    """What every client has, as its task makes it; the test set of a task is made once."""
+    tests = {task: _samples(task, None, "test") for task in tasks}
+    of = of_clients(split, tasks)
     return {
-        name: ClientData(torch.from_numpy(dataset.inputs(train)), torch.from_numpy(dataset.labels(train)), test)
-        for name, train, test in zip(names, split.train, split.test, strict=True)
+        name: ClientData(**vars(_samples(task, train, "train")), test=test, test_set=tests[task])
+        for name, task, train, test in zip(names, of, split.train, split.test, strict=True)
     }
 
 
-def _fingerprint(dataset: Dataset, split: Split, setting: Setting) -> str:
-    """Says whether two builds do the same work: the labels, who holds which, and where training starts."""
+def _samples(task: Task, indices: NDArray[np.int64] | None, split: Part) -> Samples:
+    labels = task.labels(indices, split).copy()  # all of them are a read-only view, which torch cannot mark
+    return Samples(torch.from_numpy(task.inputs(indices, split)), torch.from_numpy(labels))
+
+
+def _fingerprint(dataset: Dataset, split: Split, tasks: Sequence[Task], setting: Setting) -> str:
+    """Says whether two builds do the same work: the labels, who holds which with which task, where training starts."""
     hashed = hashlib.blake2b(digest_size=16)
     for array in (dataset.y_train, dataset.y_test, *split.train, *split.test, setting.initial):
         hashed.update(np.ascontiguousarray(array).tobytes())
     hashed.update(repr((dataset.x_train.shape, dataset.x_test.shape, sorted(setting.epochs.items()))).encode())
     hashed.update(dataset.x_train[:: max(1, len(dataset.x_train) // 256)].tobytes())
+    if split.groups is not None and split.group_labels is None:  # groups of tasks
+        hashed.update(split.groups.tobytes())
+        for task in tasks:
+            some = np.arange(0, len(task.dataset.y_train), max(1, len(task.dataset.y_train) // 256))
+            for made in (task.labels(), task.labels(split="test"), task.inputs(some)):
+                hashed.update(np.ascontiguousarray(made).tobytes())
     return hashed.hexdigest()

@@ -183,6 +183,7 @@ class _Running:
                 "epochs": list(e.setting.epochs.values()),
                 "label_counts": e.label_counts,
                 "groups": e.split.groups,
+                "tasks": [task.words for task in e.tasks],
             },
         )
         if not self.done:
