@@ -182,8 +182,15 @@ def models(federation: Federation) -> Mapping[str, Mixture]:
 
 
 def observe(federation: Federation) -> Mapping[str, Any]:
-    """Every client's mixture weights (the observer may see them; the server does not)."""
-    return {"mixtures": [client.state.mixture.round(4).tolist() for client in federation.of_role("client")]}
+    """Every client's mixture weights (the observer may see them; the server does not), and the largest as its cluster.
+
+    A client whose weights are all equal, as they are before its first round, has no largest.
+    """
+    mixtures = [client.state.mixture for client in federation.of_role("client")]
+    return {
+        "mixtures": [mixture.round(4).tolist() for mixture in mixtures],
+        "membership": [[int(mixture.argmax())] if np.ptp(mixture) or len(mixture) == 1 else [] for mixture in mixtures],
+    }
 
 
 SYSTEM = System(

@@ -150,6 +150,12 @@ def models(federation: Federation) -> Mapping[str, Vector]:
     return {client.name: weights[max(client.state.cluster, 0)] for client in federation.of_role("client")}
 
 
+def observe(federation: Federation) -> Mapping[str, Any]:
+    """The cluster that each client last chose."""
+    chosen = (client.state.cluster for client in federation.of_role("client"))
+    return {"membership": [[] if cluster < 0 else [cluster] for cluster in chosen]}
+
+
 SYSTEM = System(
     name="ifca",
     title="IFCA",
@@ -162,5 +168,6 @@ SYSTEM = System(
         "client": Sees((Train,), "all cluster models"),
     },
     pool=lambda federation: [federation.parties[federation.hub].state.weights],
+    observe=observe,
     baseline=True,
 )

@@ -79,11 +79,16 @@ def joined(clients: Sequence[str], config: LocalTraining, r: int) -> tuple[str, 
     return tuple(clients[: config.founders + config.newcomers * ((r - 1) // config.join_every)])
 
 
+def sample_size(clients: int, participation: float) -> int:
+    """How many of ``clients`` a round asks: at least one."""
+    return max(1, round(participation * clients))
+
+
 def sample_clients(clients: Sequence[str], participation: float, seed: int, r: int) -> tuple[str, ...]:
     """Which clients round r asks: a uniform sample of at least one, in their usual order."""
     if participation >= 1.0:
         return tuple(clients)
-    count = max(1, round(participation * len(clients)))
+    count = sample_size(len(clients), participation)
     chosen = rng(seed, "hub", "participants", r).choice(len(clients), count, replace=False)
     return tuple(clients[i] for i in sorted(chosen))
 

@@ -122,7 +122,7 @@ def _write(target: Path, page: str) -> None:
 def _run_view(run: Run, key: str) -> dict[str, Any]:
     """Everything that the template shows of a run; figures and tables that it has nothing for are None or empty."""
     members = clusters.final_members(run)
-    order = clusters.order(members) if members else tuple(range(run.result.clients))
+    order = clusters.order(members, run.partition.groups) if members else tuple(range(run.result.clients))
     history = clusters.history(run)
     lines = run.rounds
     evaluated = {field for field in _ACCURACIES + _LOSSES if any(getattr(line, field) is not None for line in lines)}
@@ -133,6 +133,7 @@ def _run_view(run: Run, key: str) -> dict[str, Any]:
         "accuracy": plots.accuracy(f"{key}-accuracy", run) if evaluated.intersection(_ACCURACIES) else None,
         "loss": plots.loss(f"{key}-loss", run) if evaluated.intersection(_LOSSES) else None,
         "membership": plots.membership(f"{key}-membership", history) if history else None,
+        "agreement": plots.agreement(f"{key}-agreement", run) if any(line.grouping for line in lines) else None,
         "sizes": plots.sizes(f"{key}-sizes", lines) if sized and not history else None,
         "affinity": plots.affinity(f"{key}-affinity", run.observed.affinity, order, members)
         if run.observed.affinity
@@ -150,6 +151,7 @@ def _run_view(run: Run, key: str) -> dict[str, Any]:
         "traffic": per_client_and_round(run),
         "history": history,
         "clusters": _clusters(run, members) if members else [],
+        "groups": run.partition.groups,
         "mingled": clusters.mingled(run),
         "events": clusters.events(run),
         "listed": words.listed,

@@ -56,6 +56,16 @@ class Notes(msgspec.Struct, frozen=True):
     skipped: str | None = None
 
 
+class Grouping(msgspec.Struct, frozen=True):
+    """Clusters beside the data's own groups: ``coterie.clustering.agreement``; ari may be -1/2 at the least."""
+
+    clusters: Count
+    per_client: Seconds
+    sizes: tuple[Count, ...]
+    ari: Annotated[float, msgspec.Meta(ge=-1, le=1 + 1e-6)] | None = None
+    without: Count = 0
+
+
 class Bands(msgspec.Struct, frozen=True):
     """Spreads over the clients."""
 
@@ -89,6 +99,7 @@ class Round(Costs, frozen=True, kw_only=True):
     local_loss: float | None = None
     fine_tuned_global_accuracy: Share | None = None
     fine_tuned_local_accuracy: Share | None = None
+    grouping: Grouping | None = None
     bands: Bands = Bands()
     notes: Notes = Notes()
 
@@ -115,6 +126,7 @@ class Result(msgspec.Struct, frozen=True):
     model: str | None = None
     fine_tuned_global_accuracy: Share | None = None
     fine_tuned_local_accuracy: Share | None = None
+    grouping: Grouping | None = None
     client_role: str | None = None
     sees: dict[str, str] = {}
     set_up: Costs = Costs()
@@ -126,9 +138,13 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class Partition(msgspec.Struct, frozen=True):
-    """``partition.json``: label_counts (clients, classes), training samples and local epochs of each client."""
+    """``partition.json``: label_counts (clients, classes), training samples and local epochs of each client.
+
+    groups: which of the data's own groups each client belongs to, where they have any.
+    """
 
     label_counts: tuple[tuple[Count, ...], ...] | None = None
+    groups: tuple[Count, ...] | None = None
     samples: tuple[Count, ...] | None = None
     epochs: tuple[Seconds, ...] | None = None
 
@@ -354,6 +370,7 @@ def _check_shapes(run: Run) -> None:
         (PARTITION, "label_counts", counts),
         (PARTITION, "samples", run.partition.samples),
         (PARTITION, "epochs", run.partition.epochs),
+        (PARTITION, "groups", run.partition.groups),
         (OBSERVED, "affinity", affinity),
         (OBSERVED, "membership", run.observed.membership),
         *((METRICS, f"membership of round {one.round}", one.notes.membership) for one in run.rounds),

@@ -6,13 +6,14 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from coterie.clustering.agreement import grouping
 from coterie.data.dataset import Dataset, Part
 from coterie.data.hold_out import hold_out
 from coterie.data.partition import Split
@@ -119,6 +120,7 @@ class Experiment:
             models = self.models(r)
             scores = self.observer.scores(models)
             line |= {**scores.means(), "bands": scores.bands(), "models_sha256": models_digest(models)}
+            line |= self.grouping()
         if self.fine_tunes and (last or (config.fine_tune_every and r % config.fine_tune_every == 0)):
             scores, tuned = self.fine_tuned(r)
             line |= {f"fine_tuned_{name}": value for name, value in scores.means().items()}
@@ -126,6 +128,12 @@ class Experiment:
             untuned = [name for name, one in zip(self.models(r), tuned, strict=True) if one.diverged]
             line |= {"untuned": untuned} if untuned else {}
         return {**line, "observing_seconds": time.perf_counter() - observed}
+
+    def grouping(self) -> Line:
+        """Where the system has clusters, ``{"grouping": ...}``: how they agree with the data's own groups."""
+        membership = self.system.observe(self.federation).get("membership")
+        groups = None if self.split.groups is None else self.split.groups.tolist()
+        return {} if membership is None else {"grouping": asdict(grouping(membership, groups))}
 
     def train_accuracy(self) -> float:
         """Mean accuracy of the clients' models on their own training data."""

@@ -249,9 +249,9 @@ def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line]) -> dic
 
     up, down, refused = total("bytes_up"), total("bytes_down"), total("refused")
     emulated = experiment.crypto == "emulated"
-    fine_tuned = {key: value for key, value in last.items() if key.startswith("fine_tuned_")}
-    if epochs := fine_tuned.get("fine_tuned_epochs"):
-        fine_tuned["fine_tuned_epochs"] = sum(epochs) / len(epochs)
+    measured = {key: value for key, value in last.items() if key.startswith("fine_tuned_") or key == "grouping"}
+    if epochs := measured.get("fine_tuned_epochs"):
+        measured["fine_tuned_epochs"] = sum(epochs) / len(epochs)
     return {
         "system": experiment.system.name,
         "title": experiment.system.title + (" (emulated cipher)" if emulated else ""),
@@ -271,7 +271,7 @@ def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line]) -> dic
         "train_accuracy": experiment.train_accuracy(),
         "global_loss": last.get("global_loss"),
         "local_loss": last.get("local_loss"),
-        **fine_tuned,
+        **measured,
         "bytes_up": up.total(),
         "bytes_down": down.total(),
         "bytes_up_by_role": dict(up),
