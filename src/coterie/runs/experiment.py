@@ -92,6 +92,7 @@ class Experiment:
             raise RunError(f"round {r}: {error}") from error
         if "skipped" in notes:
             notes["skipped"] += _why_refused(self.transport)
+        self.took(r, notes)
         line: Line = {"round": r, **_costs(self.transport, time.perf_counter() - started), "notes": notes}
         observed = time.perf_counter()
         config = self.config
@@ -105,6 +106,10 @@ class Experiment:
             line |= {f"fine_tuned_{name}": value for name, value in tuned.means().items()}
             line |= {"untuned": untuned} if untuned else {}
         return {**line, "observing_seconds": time.perf_counter() - observed}
+
+    def took(self, r: int, notes: Mapping[str, Any]) -> None:
+        """Remember whose updates stood out in round r, of this process or of one that it goes on from."""
+        self.effects.took(r, notes.get("outliers", {}), notes.get("participants", 0))
 
     def train_accuracy(self) -> float:
         """Mean accuracy of the clients' models on their own training data."""
