@@ -27,6 +27,7 @@ from coterie.protocol.party import Cost, Party, Work, on
 from coterie.protocol.steps import Steps, for_each
 from coterie.protocol.system import Federation, Sees, Setting, System
 from coterie.protocols.local_training import LocalTraining, batch_seed, check_model, joined, sample_clients
+from coterie.protocols.updates import Updates
 from coterie.training.solvers import Scaffold
 
 
@@ -118,13 +119,15 @@ class Server(Party, role="server"):
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """Algorithm 1, lines 16 and 17."""
         moved, turned = WeightedMean(self.spec.size), WeightedMean(self.spec.size)
+        updates = Updates(self.spec, self.state.weights)
 
         def fold(name: str, change: Change) -> None:
             if change.round != r:
-                raise PeerError(f"a change for round {change.round} in round {r}")
-            y, c = (check_model(self.spec, change.spec, values) for values in (change.weights, change.control))
+                raise PeerError(f"{name}: a change for round {change.round} in round {r}")
+            y, c = (updates.checked(name, change.spec, values) for values in (change.weights, change.control))
             moved.take(y, 1)
             turned.take(c, 1)
+            updates.took(name, y, c)
 
         here = joined(self.clients, self.config, r)
         asked = sample_clients(here, self.config.participation, self.randomness.seed, r)
@@ -133,9 +136,9 @@ class Server(Party, role="server"):
         if answers.got:
             share = len(answers.got) / len(self.clients)  # |S| / N
             x, c = self.state.weights, self.state.control
-            self.state.weights = (x + self.config.server_lr * moved.mean()).astype(np.float32)
-            self.state.control = (c + share * turned.mean()).astype(np.float32)
-        return {"participants": len(answers.got), "asked": len(asked)}
+            self.state.weights = updates.model(x + self.config.server_lr * moved.mean())
+            self.state.control = updates.model(c + share * turned.mean())
+        return {"participants": len(answers.got), "asked": len(asked), **updates.notes()}
 
 
 def build(config: ScaffoldConfig, setting: Setting) -> Federation:

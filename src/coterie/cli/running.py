@@ -135,6 +135,9 @@ def rows(summary: Any) -> list[tuple[str, str]]:
         why, times = max(summary["refused_why"].items(), key=lambda item: item[1])
         others = len(summary["refused_why"]) - 1
         found.append(("refused", f"{times} × {why}" + (f"; and for {others} other reasons" if others else "")))
+    if summary["outliers"]:
+        who = ", ".join(f"{name} in {times} rounds" for name, times in summary["outliers"].items())
+        found.append(("updates that stand out", who))
     if summary["skipped"]:
         r, why = next(iter(summary["skipped"].items()))
         found.append(("skipped", f"{len(summary['skipped'])} of {summary['rounds']} rounds; round {r}: {why}"))

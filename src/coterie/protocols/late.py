@@ -33,6 +33,7 @@ from coterie.protocol.system import Federation, Sees, Setting
 from coterie.protocols.averaging import Train
 from coterie.protocols.delays import DelayedTraining, Delays
 from coterie.protocols.local_training import batch_seed, check_model
+from coterie.protocols.updates import Updates
 from coterie.transport.local import LATE
 
 
@@ -225,21 +226,20 @@ class Server(Party, role="server"):
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """Ask, wait for those in time, take the late, move the model."""
         step = self.config.server_step(r)
-        aggregate = self.method.aggregate(self.state.weights, step)
+        aggregate, updates = self.method.aggregate(self.state.weights, step), Updates(self.spec, self.state.weights)
         used: Counter[int] = Counter()  # by rounds late
         too_old = 0
 
         def fold(name: str, update: Update) -> None:
             nonlocal too_old
-            values = check_model(self.spec, update.spec, update.values)
-            if update.samples < 1:
-                raise PeerError(f"an update of {update.samples} samples")
+            values = updates.checked(name, update.spec, update.values, update.samples)
             settle(owed, name, update.round)
             staleness = r - update.round
             if staleness > self.method.max_staleness:
                 too_old += 1
                 return
             aggregate.take(values, staleness, update.samples)
+            updates.took(name, values)
             used[staleness] += 1
 
         owed, chosen = self.state.owed, self.config.asked(self.clients, self.randomness.seed, r)
@@ -247,7 +247,7 @@ class Server(Party, role="server"):
         train = Train(r, self.spec.digest, self.state.weights)
         yield from gather(self.config, dict.fromkeys(asked, train), Update, fold, owed, r)
         if used:
-            self.state.weights = aggregate.result().astype(np.float32)
+            self.state.weights = updates.model(aggregate.result())
         return {
             "participants": used.total(),
             "asked": len(asked),
@@ -255,6 +255,7 @@ class Server(Party, role="server"):
             "staleness": [used[age] for age in range(max(used, default=-1) + 1)],  # used, 0, 1, ... rounds late
             "too_old": too_old,
             "server_step": step,
+            **updates.notes(),
         }
 
 

@@ -11,6 +11,7 @@ from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.party import Party
 from coterie.protocol.randomness import rng
 from coterie.protocols.idle import refuse_idle
+from coterie.training.jobs import MOST_WEIGHT, largest
 from coterie.training.solvers import Sgd
 
 
@@ -98,8 +99,13 @@ def batch_seed(party: Party, r: int) -> int:
     return int(party.rng("batches", r).integers(1 << 62))
 
 
-def check_model(spec: ModelSpec, digest: bytes, weights: Vector) -> Vector:
-    """Weights that another party sent, if they have this model's shape; raises PeerError otherwise."""
-    if digest != spec.digest or len(weights) != spec.size:
-        raise PeerError(f"a model of {len(weights)} numbers and another shape; expected {spec.size} of ours")
+def check_model(spec: ModelSpec, digest: bytes, weights: Vector, models: int = 1) -> Vector:
+    """Weights (models d,) that another party sent; raises PeerError unless they can be ours.
+
+    They have this model's shape, and none is beyond ``MOST_WEIGHT``.
+    """
+    if digest != spec.digest or len(weights) != models * spec.size:
+        raise PeerError(f"{len(weights)} numbers, or another shape, for {models} of our models of {spec.size} numbers")
+    if not (beyond := largest(weights)) <= MOST_WEIGHT:
+        raise PeerError(f"a model with a weight of {beyond:.2g}; the largest that is taken is {MOST_WEIGHT:.2g}")
     return weights

@@ -239,7 +239,7 @@ def _paired(first: Mapping[str, float], second: Mapping[str, float]) -> list[dic
 
 
 def _mishaps(run: Run) -> list[dict[str, Any]]:
-    """Late, lost and refused: what, how often, and how many rows were left out."""
+    """Late, lost, refused, outliers, skipped: what, how often, and how many rows were left out."""
     late = Counter(name for part in run.costs for name in part.late)
     lost = Counter(f"{_ROUND.sub('', what)}: {why}" for part in run.costs for what, why in part.lost.items())
     refused = Counter({key: int(count) for key, count in run.total("refused").items()})
@@ -249,6 +249,8 @@ def _mishaps(run: Run) -> list[dict[str, Any]]:
         ("Lost", "messages that never arrived in time", lost),
     ]
     kinds.append(("Refused", "messages that their receiver could not accept", refused))
+    outliers = Counter(name for line in run.rounds for name in line.notes.outliers)
+    kinds.append(("Outliers", "updates with weights over a hundred times the model's own", outliers))
     kinds.append(("Skipped", "rounds that could not be completed, or moved no model", skipped))
     return [
         {

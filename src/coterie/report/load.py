@@ -54,6 +54,7 @@ class Notes(msgspec.Struct, frozen=True):
     membership: Members | None = None
     participants: Count | None = None
     skipped: str | None = None
+    outliers: dict[str, float] = {}
 
 
 class Grouping(msgspec.Struct, frozen=True):

@@ -109,6 +109,7 @@ class Experiment:
             raise RunError(f"round {r}: {error}") from error
         if "skipped" in notes:
             notes["skipped"] += _why_refused(self.transport)
+        self.took(r, notes)
         line: Line = {"round": r, **_costs(self.transport, time.perf_counter() - started), "notes": notes}
         observed = time.perf_counter()
         moved = self.watch.moved(self.system, self.federation)
@@ -134,6 +135,10 @@ class Experiment:
         membership = self.system.observe(self.federation).get("membership")
         groups = None if self.split.groups is None else self.split.groups.tolist()
         return {} if membership is None else {"grouping": asdict(grouping(membership, groups))}
+
+    def took(self, r: int, notes: Mapping[str, Any]) -> None:
+        """Remember whose updates stood out in round r, of this process or of one that it goes on from."""
+        self.effects.took(r, notes.get("outliers", {}), notes.get("participants", 0))
 
     def train_accuracy(self) -> float:
         """Mean accuracy of the clients' models on their own training data."""

@@ -155,6 +155,8 @@ class _Running:
             self.views.restore(kept.views_bytes, message_kinds(self.experiment.system))
             self.views.transcript.stopped_at = kept.views_stopped  # a gap is not filled behind its back
         self.saver.restore(kept)
+        for line in read_lines(self.out / METRICS):
+            self.experiment.took(line["round"], line["notes"])
         self.done = self.checkpointed = kept.round
         self.set_up = json.loads(kept.set_up)
 
@@ -282,6 +284,7 @@ def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line]) -> dic
         "refused": refused.total(),
         "refused_why": dict(refused),
         "skipped": {str(line["round"]): line["notes"]["skipped"] for line in rounds if "skipped" in line["notes"]},
+        "outliers": dict(Counter(name for line in rounds for name in line["notes"].get("outliers", ()))),
         "lost": sum(len(line["lost"]) for line in everything),
         "late": sum(len(line["late"]) for line in everything),
         "set_up": dict(set_up),
