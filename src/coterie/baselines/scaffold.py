@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.aggregation.buffers import stepped, with_buffers
 from coterie.aggregation.sums import WeightedMean
 from coterie.protocol.effects import Fit, Fitted, Vector
 from coterie.protocol.errors import PeerError, UserError
@@ -56,7 +57,10 @@ class Train(Message, frozen=True):
 
 @message(src="client", dst="server")
 class Change(Message, frozen=True):
-    """What local training changed: (d,) of the model, y_i - x, and of the client's variate, c_i+ - c_i."""
+    """What local training changed: (d,) of the model, y_i - x, and of the client's variate, c_i+ - c_i.
+
+    Buffers (running statistics) of the model are y_i's own; they have no variate.
+    """
 
     round: int
     spec: bytes
@@ -92,7 +96,8 @@ class Client(Party, role="client"):
         fitted: Fitted = yield Fit(x, self.solver, self.epochs, batch_seed(self, msg.round), state)
         change = fitted.state["control"] - self.state.control
         self.state.control = fitted.state["control"]
-        return Change(msg.round, self.spec.digest, fitted.weights - x, change)
+        moved = with_buffers(self.spec, fitted.weights - x, fitted.weights)
+        return Change(msg.round, self.spec.digest, moved, change)
 
 
 class Server(Party, role="server"):
@@ -133,7 +138,8 @@ class Server(Party, role="server"):
         if answers.got:
             share = len(answers.got) / len(self.clients)  # |S| / N
             x, c = self.state.weights, self.state.control
-            self.state.weights = (x + self.config.server_lr * moved.mean()).astype(np.float32)
+            mean = moved.mean()
+            self.state.weights = stepped(self.spec, x, mean, mean, self.config.server_lr).astype(np.float32)
             self.state.control = (c + share * turned.mean()).astype(np.float32)
         return {"participants": len(answers.got), "asked": len(asked)}
 
