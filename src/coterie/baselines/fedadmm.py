@@ -12,7 +12,8 @@ the mean of all N clients (Gong et al.; larger steps diverge). A smaller step le
 here, other than in the other baselines, the step is a constant 1 by default. With ``reference=received``, as in PAFed,
 clients send twice their change; then eta is 1, and the step of the other baselines suits.
 
-Departure: local training starts from w. The protocol and who sees what: ``protocols/late.py``.
+Departures: local training starts from w; buffers (running statistics), of which the paper has none, are sent as they
+are and averaged. The protocol and who sees what: ``protocols/late.py``.
 """
 
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.aggregation.buffers import with_buffers
 from coterie.protocol.effects import Fit, Fitted
 from coterie.protocol.party import Party, Work, on
 from coterie.protocol.system import Federation, Setting, System
@@ -80,10 +82,11 @@ class Client(Party, role="client"):
         fitted: Fitted = yield Fit(w, self.solver, self.epochs, batch_seed(self, msg.round), {"dual": y})
         reference = self.state.own if self.config.reference == "own" else w
         change = augmented_change(fitted.weights - reference, fitted.state["dual"] - y, self.config.rho)
+        values = with_buffers(self.spec, change, fitted.weights)
         self.state.dual = fitted.state["dual"]
         if self.config.reference == "own":
             self.state.own = fitted.weights
-        return late.Update(msg.round, self.spec.digest, change, fitted.samples)
+        return late.Update(msg.round, self.spec.digest, values, fitted.samples)
 
 
 def build(config: FedAdmmConfig, setting: Setting) -> Federation:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
+from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.system import Federation, Setting, System
 from coterie.protocols import late
 
@@ -59,9 +60,12 @@ class Mixed:
 
 
 class Mixing:
-    """The models of one round, in two mixtures: late ones come before those in time, whenever they are taken."""
+    """The models of one round, in two mixtures: late ones come before those in time, whenever they are taken.
 
-    def __init__(self, weights: Vector, step: float, *, exponent: float) -> None:
+    All shares are within [0, 1], so that buffers (running statistics) stay within the range of the clients', too.
+    """
+
+    def __init__(self, spec: ModelSpec, weights: Vector, step: float, *, exponent: float) -> None:
         self._weights, self._step, self._exponent = weights, step, exponent
         self._late, self._in_time = Mixed(len(weights)), Mixed(len(weights))
 

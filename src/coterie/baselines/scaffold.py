@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.aggregation.buffers import stepped, with_buffers
 from coterie.aggregation.sums import WeightedMean
 from coterie.protocol.effects import Fit, Fitted, Vector
 from coterie.protocol.errors import PeerError, UserError
@@ -57,7 +58,10 @@ class Train(Message, frozen=True):
 
 @message(src="client", dst="server")
 class Change(Message, frozen=True):
-    """What local training changed: (d,) of the model, y_i - x, and of the client's variate, c_i+ - c_i."""
+    """What local training changed: (d,) of the model, y_i - x, and of the client's variate, c_i+ - c_i.
+
+    Buffers (running statistics) of the model are y_i's own; they have no variate.
+    """
 
     round: int
     spec: bytes
@@ -93,7 +97,8 @@ class Client(Party, role="client"):
         fitted: Fitted = yield Fit(x, self.solver, self.epochs, batch_seed(self, msg.round), state)
         change = fitted.state["control"] - self.state.control
         self.state.control = fitted.state["control"]
-        return Change(msg.round, self.spec.digest, fitted.weights - x, change)
+        moved = with_buffers(self.spec, fitted.weights - x, fitted.weights)
+        return Change(msg.round, self.spec.digest, moved, change)
 
 
 class Server(Party, role="server"):
@@ -136,7 +141,8 @@ class Server(Party, role="server"):
         if answers.got:
             share = len(answers.got) / len(self.clients)  # |S| / N
             x, c = self.state.weights, self.state.control
-            self.state.weights = updates.model(x + self.config.server_lr * moved.mean())
+            mean = moved.mean()
+            self.state.weights = updates.model(stepped(self.spec, x, mean, mean, self.config.server_lr))
             self.state.control = updates.model(c + share * turned.mean())
         return {"participants": len(answers.got), "asked": len(asked), **updates.notes()}
 

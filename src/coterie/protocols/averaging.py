@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from numpy.typing import NDArray
 
+from coterie.aggregation.buffers import stepped
 from coterie.aggregation.sums import WeightedMean
 from coterie.protocol.effects import Fit, Fitted, Vector
 from coterie.protocol.errors import PeerError
@@ -123,7 +124,7 @@ class Server(Party, role="server"):
         if answers.got:
             step, new = self.config.server_step(r), mean.mean()  # FedCAPrivacy eq. (2)
             if step != 1:
-                new = self.state.weights + step * (new - self.state.weights)
+                new = stepped(self.spec, self.state.weights, new - self.state.weights, new, step)
             self.state.weights = updates.model(new)
         return {"participants": len(answers.got), "asked": len(asked), **updates.notes()}
 

@@ -185,12 +185,13 @@ def build(config: MingledPieConfig, setting: Setting) -> Federation:
 
 
 def models(federation: Federation) -> Mapping[str, Vector]:
-    """The rebuilt model of each client's cluster; clients of one cluster share the array."""
+    """The rebuilt model of each client's cluster; clients of one cluster share the array, if it has no own buffers."""
     rows: dict[tuple[int, int], Vector] = {}
     found = {}
     for client in federation.of_role(CLIENT):
         place = id(client.models()), client.cluster()
-        found[client.name] = rows.setdefault(place, client.models()[client.cluster()])
+        shared = rows.setdefault(place, client.models()[client.cluster()])
+        found[client.name] = client.with_own_buffers(shared)
     return found
 
 
