@@ -104,12 +104,7 @@ class Experiment:
 
     def train_accuracy(self) -> float:
         """Mean accuracy of the clients' models on their own training data."""
-        models, trained_on = self.models(), {}
-        for name in models:
-            own = self.effects.data[name]
-            trained_on[name] = replace(own, test=np.arange(len(own.y)), test_set=Samples(own.x, own.y))
-        observer = Observer(self.model, trained_on, self.config.accelerator)
-        return float(observer.scores(models).global_accuracy.mean())
+        return float(self.observer.train_accuracies(self.models()).mean())
 
     def fine_tuned(self, r: int) -> tuple[Scores, list[str]]:
         """Scores of every client's model after its own local epochs: the personalisation that needs no clustering.
@@ -239,7 +234,7 @@ def build(config: RunConfig) -> Experiment:
         effects=effects,
         sealer=sealer,
         transport=transport,
-        observer=Observer(model, samples, config.accelerator),
+        observer=Observer(model, samples, precision=config.precision, accelerator=config.accelerator),
         fingerprint=_fingerprint(dataset, split, tasks, setting),
     )
 
