@@ -142,12 +142,7 @@ class Experiment:
 
     def train_accuracy(self) -> float:
         """Mean accuracy of the clients' models on their own training data."""
-        models, trained_on = self.models(), {}
-        for name in models:
-            own = self.effects.data[name]
-            trained_on[name] = replace(own, test=np.arange(len(own.y)), test_set=Samples(own.x, own.y))
-        observer = Observer(self.model, trained_on, self.config.accelerator)
-        return float(observer.scores(models).global_accuracy.mean())
+        return float(self.observer.train_accuracies(self.models()).mean())
 
     def fine_tuned(self, r: int) -> tuple[Scores, list[Tuned]]:
         """Scores of every client's model after fine-tuning (``runs/fine_tuning.py``), and the tuned models."""
@@ -297,7 +292,7 @@ def build(config: RunConfig) -> Experiment:
         effects=effects,
         sealer=sealer,
         transport=transport,
-        observer=Observer(model, samples, config.accelerator),
+        observer=Observer(model, samples, precision=config.precision, accelerator=config.accelerator),
         held_out=_held_out(split, tasks, names),
         fingerprint=_fingerprint(dataset, split, tasks, setting),
     )
