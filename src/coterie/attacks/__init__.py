@@ -1,7 +1,8 @@
-"""Passive attacks: what an honest but curious party computes from its view.
+"""Attacks: what an honest but curious party computes from its view, and what one gets that deviates.
 
 Each is a function of what that party holds (arrays in, a guess out), with a score beside it that takes the truth. The
-score is a `Result`: the number, what chance gives, and how many clients were scored.
+score is a `Result`: the number, what chance gives, and how many clients were scored. An active attack also has what the
+party does otherwise than the protocol says, to be wrapped around an honest one (`coterie.attacks.wrapping`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from coterie.attacks.identity import (
 )
 from coterie.attacks.identity_changes import change_posterior, expected_after_change
 from coterie.attacks.identity_estimates import expected_by_estimates
+from coterie.attacks.key_in_sum import key_agreement, read_key
 from coterie.attacks.label_shares import (
     label_shares,
     label_shares_from_bias,
@@ -186,6 +188,15 @@ ATTACKS: dict[str, Attack] = {
             told_apart,
             (telling_accuracy,),
         ),
+        Attack(
+            "key-in-sum",
+            _E,
+            "one client, deviating",
+            "how the model changed where the client forged a ciphertext, the helper's public key",
+            "reads the helper's secret key off the model that it is handed",
+            read_key,
+            (key_agreement,),
+        ),
     )
 }
 
@@ -210,12 +221,14 @@ __all__ = [
     "group_ari",
     "identity_accuracy",
     "intersection_posterior",
+    "key_agreement",
     "label_shares",
     "label_shares_from_bias",
     "last_bias",
     "needed_bound",
     "pair_auc",
     "pair_correlation",
+    "read_key",
     "recover_from_colluder",
     "recover_from_start",
     "recovery_error",

@@ -30,6 +30,7 @@ from coterie.attacks import (
     telling_accuracy,
     told_apart,
 )
+from coterie.attacks.key_in_sum import coefficients
 from coterie.audit.findings import Finding, compared, summary
 from coterie.audit.pafed import HELPER, HUB, by_signs, measure, recorded_rounds
 from coterie.crypto.schemes import ckks_keygen, public_key, secret_key
@@ -285,9 +286,7 @@ def key_read_off(run: Played, client: str, r: int) -> Doubles:
     vector, own = _converted(run, replace(honest, polynomials=polynomials), client, r)
     degree = service.parameters.degree
     values = own.decrypt(replace(vector, tally=replace(vector.tally, length=degree)))  # all slots of the polynomial
-    at_roots = np.zeros(2 * degree, np.complex128)  # slot j is the polynomial's value at the root exp(i pi 3^j / N)
-    at_roots[[pow(3, j, 2 * degree) for j in range(degree // 2)]] = service.parameters.to_slots(values)[0]
-    return np.asarray(np.fft.fft(at_roots).real[:degree] * (2 / degree) * 64)
+    return 64 * coefficients(values, service.parameters)
 
 
 def _converted(run: Played, vector: Any, client: str, r: int) -> tuple[Any, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from coterie.runs.folder import CONFIG
 from coterie.runs.runner import load_result
 from coterie.runs.views import VIEWS, message_kinds, read_views
 from coterie.transport.transcript import View
+
+Meddle = Callable[[Federation], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,9 +47,13 @@ class Recorded:
     groups: NDArray[np.int64] | None = None
 
 
-def recorded_run(config: RunConfig) -> tuple[Recorded, Experiment]:
-    """Run it to its last round with all views recorded, and write nothing; the caller closes the experiment."""
+def recorded_run(config: RunConfig, meddle: Meddle = lambda federation: None) -> tuple[Recorded, Experiment]:
+    """Run it to its last round with all views recorded, and write nothing; the caller closes the experiment.
+
+    meddle: what is done to the parties before they begin.
+    """
     experiment = build(config)
+    meddle(experiment.federation)
     experiment.set_up()
     for r in range(1, int(experiment.config.rounds or 0) + 1):
         experiment.round(r)
