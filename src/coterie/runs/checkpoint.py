@@ -117,13 +117,6 @@ def _private(folder: Path) -> None:
             os.chmod(folder, _PRIVATE_FOLDER)
 
 
-def _keep_only(folder: Path, needed: set[Path]) -> None:
-    """Remove every other file: old ones, and what a process that was killed had half written."""
-    for path in folder.iterdir():
-        if path not in needed:
-            path.unlink(missing_ok=True)
-
-
 def _stem(party: str) -> str:
     return re.sub(r"[^\w.-]", "-", party)
 
@@ -163,8 +156,9 @@ class Saver:
         _private(path.parent)
         atomic_write(path, _sealed(chain(parts, experiment.transport.frames())), _PRIVATE_FILE)
         self._written = written
-        _keep_only(path.parent, {path})
-        _keep_only(self.out / SECRETS, {_secret_file(self.out, stem, at) for stem, (at, _) in written.items()})
+        self._drop_old_secrets()
+        for left in path.parent.glob(f".{path.name}.*"):  # by a process that was killed while it wrote
+            left.unlink(missing_ok=True)
 
     def _save_secrets(self, round: int) -> dict[str, tuple[int, bytes]]:
         _private(self.out / SECRETS)
@@ -178,6 +172,12 @@ class Saver:
                 atomic_write(_secret_file(self.out, stem, round), digest + data, _PRIVATE_FILE)
                 written[stem] = round, digest
         return written
+
+    def _drop_old_secrets(self) -> None:
+        needed = {_secret_file(self.out, stem, at) for stem, (at, _) in self._written.items()}
+        for path in (self.out / SECRETS).iterdir():
+            if path not in needed:
+                path.unlink(missing_ok=True)
 
     def restore(self, kept: Checkpoint) -> None:
         """Put parties, transport and sealer where the checkpoint left them. Raises UserError for what does not fit."""

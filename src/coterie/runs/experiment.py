@@ -108,7 +108,7 @@ class Experiment:
         except RunError as error:
             raise RunError(f"round {r}: {error}") from error
         if "skipped" in notes:
-            notes["skipped"] += _why_refused(self.transport)
+            notes["skipped"] = f"{notes['skipped']}{_why_refused(self.transport)}"
         self.took(r, notes)
         line: Line = {"round": r, **_costs(self.transport, time.perf_counter() - started), "notes": notes}
         observed = time.perf_counter()
