@@ -30,7 +30,7 @@ ASYNCHRONOUS = {"participation": 1.0, "delta": 0.0}
 BASELINES = [
     name
     for name, system in registry.SYSTEMS.items()
-    if system.baseline and system.config.__module__.startswith("coterie.")
+    if system.baseline and system.config.__module__.startswith("coterie.") and name != "local"  # which sends no model
 ]
 Lie = Callable[[Message], Message]
 
