@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,12 +22,14 @@ from coterie.aggregation.buffers import not_below_zero, stepped, with_buffers
 from coterie.baselines.fedasync import Mixing
 from coterie.crypto.sketch import rotate, unrotate
 from coterie.protocol.effects import Fitted
+from coterie.protocol.errors import RunError
 from coterie.protocol.model_spec import ModelSpec, Part
 from coterie.protocol.system import Mixture
 from coterie.protocols.late import Mean
 from coterie.runs import RunConfig, build
 from coterie.runs.experiment import Experiment
 from coterie.runs.registry import SYSTEMS
+from coterie.runs.skipped import check_not_all_skipped
 
 CLIENTS, ROUNDS = 9, 4
 CIPHERS = 2e-4  # rounding of fixed point, turned back by a rotation of 714 coordinates
@@ -291,6 +293,45 @@ def test_shared_layers_of_mingledpie_are_averaged_with_their_buffers() -> None:
     for name, models in held(experiment).items():
         near(models[0, trained.buffers][shared], everybody[shared])
         np.testing.assert_array_equal(models[0, trained.buffers][~shared], trained.of(name)[~shared].astype(np.float32))
+    experiment.close()
+
+
+def scaled(experiment: Experiment, factor: float) -> None:
+    """Everybody's samples, training and test: the first layer's running variances grow by its square."""
+    for name, own in experiment.effects.data.items():
+        experiment.effects.data[name] = replace(own, x=own.x * factor)
+    experiment.observer.x = experiment.observer.x * factor
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "more"),
+    [
+        ("mingledpie", "hardened", {"hardening": "products"}),
+        ("mingledpie", "hardened", {"hardening": "uploads"}),
+        ("mingledpie", "paper", {"shared_layers": "1."}),
+        ("fedcaprivacy", "paper", {"value_bits": 40}),
+    ],
+)
+def test_variances_of_thousands_have_room_under_encryption(name: str, mode: str, more: dict[str, Any]) -> None:
+    experiment = made(name, mode, {**GIVEN, **more})
+    scaled(experiment, 100.0)
+    trained = Trained(experiment)
+    for r in (1, 2):
+        assert trained.round(r)["notes"]["participants"] == CLIENTS
+    assert trained.most.max() > 1000
+    for models in held(experiment).values():
+        assert (models[:, trained.buffers] >= trained.least - 0.01).all()
+        assert (models[:, trained.buffers] <= trained.most + 0.01).all()
+    experiment.close()
+
+
+def test_variances_that_fixed_point_has_no_room_for_are_named_with_the_setting_that_makes_some() -> None:
+    experiment = made("fedcaprivacy")
+    scaled(experiment, 100.0)
+    lines = [experiment.round(1), experiment.round(2)]
+    assert [line["notes"]["participants"] for line in lines] == [0, 0]
+    with pytest.raises(RunError, match=r"all 2 rounds were skipped.*participant/Train.*value_bits"):
+        check_not_all_skipped(lines)
     experiment.close()
 
 

@@ -8,6 +8,7 @@ their range it may be negative. So wherever models are put together, their buffe
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,9 @@ from numpy.typing import NDArray
 from coterie.protocol.model_spec import ModelSpec
 
 Doubles = NDArray[np.float64]
+
+CKKS_UNIT = 256.0
+"""So much is a 1 under CKKS where the model has a buffer, see :func:`ckks_units`."""
 
 
 def with_buffers(spec: ModelSpec, values: NDArray[Any], of: NDArray[Any]) -> NDArray[Any]:
@@ -34,6 +38,17 @@ def stepped(
     """
     moved = weights + step * change
     return np.asarray(with_buffers(spec, moved, weights + min(step * share, 1.0) * (mean - weights)), dtype=np.float64)
+
+
+@lru_cache(maxsize=4)
+def ckks_units(spec: ModelSpec) -> NDArray[np.float32]:
+    """(d,) what a 1 under CKKS stands for at each place of a model: 1 for parameters, ``CKKS_UNIT`` for buffers.
+
+    CKKS has room for weights, of some tens, and rounds to 1e-9. Running variances may be much larger than weights.
+    """
+    unit = np.where(spec.buffers, np.float32(CKKS_UNIT), np.float32(1))
+    unit.setflags(write=False)
+    return unit
 
 
 def not_below_zero(spec: ModelSpec, values: NDArray[Any]) -> NDArray[Any]:

@@ -82,6 +82,9 @@ def check_not_all_skipped(lines: Sequence[Mapping[str, Any]]) -> None:
     (why, count), *others = skipped.most_common()
     rounds = "the only round was" if len(lines) == 1 else f"all {len(lines)} rounds were"
     often = f" ({count} of them for this reason, the others as metrics.jsonl says)" if others else ""
+    refused: Counter[str] = sum((Counter(line["refused"]) for line in lines), Counter())
+    (most, _), *_ = refused.most_common(1) or [("", 0)]
+    often += f"; refused most often: {most}" if most and most not in why else ""
     if any(line["notes"].get("participants") for line in lines):
         advice = "change the mode or the setting that this names, the learning rate, or the data"
     else:

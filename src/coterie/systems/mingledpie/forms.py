@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation import mingled
-from coterie.aggregation.buffers import not_below_zero
+from coterie.aggregation.buffers import ckks_units, not_below_zero
 from coterie.aggregation.mingled import Rebuilt
 from coterie.crypto.ckks_parameters import Parameters, named
 from coterie.crypto.vector import PublicKeyLike
@@ -111,7 +111,8 @@ class Form:
         return len(self.widths)
 
     def vectors(self, theta: Vector, cluster: int) -> list[NDArray[Any]]:
-        """What a client of this true cluster encrypts as vectors (scalars apart): (length,) float each."""
+        """What a client of this true cluster encrypts as vectors (scalars apart): (length,) float each, in units."""
+        theta = theta / ckks_units(self.spec)  # buffers may be much larger than weights
         own = theta[self.of_clusters]
         sigma = self.indicator(cluster)
         if self.kind == "mingled":
@@ -184,20 +185,23 @@ class Rebuilding:
         rows = [np.zeros(n) if row is None else row for row, n in zip(opened, form.widths, strict=True)]
         if [len(row) for row in rows] != list(form.widths):
             raise PeerError(f"sums of {[len(row) for row in rows]} numbers; expected {form.widths}")
-        before = previous[:, form.of_clusters]
+        before, units = previous[:, form.of_clusters], ckks_units(form.spec)
+        scale = units[form.of_clusters]
         if form.kind == "mingled":
             sums = np.stack(rows[:k])
             rebuilt = self._solved(sums[:, :own], sums[:, own:], before, np.asarray(sizes), participants)
         elif form.kind == "uploads":
             blocks = rows[0].reshape(k, own + 1)
-            rebuilt = mingled.exact_means(blocks[:, :own], blocks[:, own], before, participants)
+            rebuilt = mingled.exact_means(blocks[:, :own] * scale, blocks[:, own], before, participants)
         else:
             counts = np.concatenate(rows[k : 2 * k])
-            rebuilt = mingled.exact_means(np.stack(rows[:k]), counts, before, participants)
+            rebuilt = mingled.exact_means(np.stack(rows[:k]) * scale, counts, before, participants)
         models = previous.copy()
         models[:, form.of_clusters] = rebuilt.models
         if form.shared and not rebuilt.refused:
-            models[:, form.common] = (rows[-1] / participants).astype(np.float32)  # FedAvg, section III-A
+            models[:, form.common] = (rows[-1] * units[form.common] / participants).astype(
+                np.float32
+            )  # FedAvg, section III-A
         models = not_below_zero(form.spec, models)  # which the cipher may have rounded
         models.setflags(write=False)
         return replace(rebuilt, models=models)
