@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from coterie.clustering.agreement import grouping
 
 SEES = {
     "client": "Receives the models of its own clusters, encrypted under the clients' key; learns those models.",
@@ -125,6 +128,8 @@ def write_run(
                 "clusters": {"sizes": [flat.count(k) for k in range(4)]},
                 "membership": membership,
             }
+            if evaluated:
+                line["grouping"] = asdict(grouping(membership or [], groups.tolist()))
         lines.append(line)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     told = {
@@ -151,6 +156,8 @@ def write_run(
     for key in ("fine_tuned_global_accuracy", "fine_tuned_local_accuracy"):
         if key in lines[-1]:
             told[key] = lines[-1][key]
+    if clustered:
+        told["grouping"] = lines[-1]["grouping"]
     told |= result
     (folder / "result.json").write_text(json.dumps(told, indent=2))
     (folder / "config.toml").write_text(_toml(told, settings or {"lr": 0.1, "alpha": 0.3}))
@@ -158,6 +165,7 @@ def write_run(
         "label_counts": counts.tolist(),
         "samples": counts.sum(axis=1).tolist(),
         "epochs": rng.integers(1, 6, clients).tolist(),
+        "groups": groups.tolist() if clustered else None,
     }
     (folder / "partition.json").write_text(json.dumps(partition))
     same = groups[:, None] == groups[None]

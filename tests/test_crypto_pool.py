@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-import torch
 
 from coterie.crypto import ckks, exact, pool, rounded
 from coterie.protocol.effects import Encrypt
@@ -152,7 +151,7 @@ def test_a_batch_of_effects(workers, monkeypatch):
             raise DecodeError("no key")
 
     model = build("linear", (6,), 3)
-    runner = LocalEffects(model, {}, torch.zeros(1, 6), torch.zeros(1, dtype=torch.int64))
+    runner = LocalEffects(model, {})
     values = [np.full(5, float(i), np.float32) for i in range(4)]
     wanted = [(f"client/{i}", Encrypt(KEY.public, v)) for i, v in enumerate(values)]
     wanted.insert(1, ("client/x", Encrypt(KEY.public, np.array([1.0, np.inf]))))

@@ -1,7 +1,9 @@
 """Settings that could never work are refused when the federation is built; keys are given once."""
 
 import msgspec
+import numpy as np
 import pytest
+from federation import planted, rig
 from test_fedcaprivacy_hostile import two_groups
 
 from coterie.crypto import exact, paillier
@@ -10,7 +12,7 @@ from coterie.crypto.schemes import paillier_keygen
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Join
 from coterie.runs import RunConfig, build
-from coterie.systems.fedcaprivacy import FedCAPrivacyConfig
+from coterie.systems.fedcaprivacy import SYSTEM, FedCAPrivacyConfig
 from coterie.systems.fedcaprivacy.messages import CSP, HUB
 
 
@@ -83,3 +85,43 @@ def test_the_plain_randomness_can_be_chosen(randomness):
         key = paillier_keygen(2048, Lanes(), randomness, emulated=emulated, random_bytes=bytes)
         assert isinstance(key, module.SecretKey)
         assert key.public.randomness == randomness
+
+
+# -- room for the sum of a round's models ------------------------------------------------------------------------------
+
+
+def test_a_thousand_clients_of_whom_a_round_asks_fifty_need_no_more_bits():
+    """What counts is how many models a sum holds, not how many clients there are."""
+    run = rig(SYSTEM, planted([0, 1] * 500, 5), clusters=2, participation=0.05)
+    note = run.round(1)
+    assert note["participants"] == 50
+    assert sum(note["clusters"]["sizes"]) >= 50
+    assert note["clusters"]["unreleased"] == {}
+    assert SYSTEM.observe(run.federation)["guard_bits"] == 8
+
+
+def test_a_round_of_more_than_256_clients_takes_the_bits_that_its_sum_needs():
+    """300 models near the largest value that fits: 8 bits would overflow, 9 hold the sum exactly."""
+    run = rig(SYSTEM, np.full((300, 5), 254.0), clusters=1)
+    run.round(1)
+    assert SYSTEM.observe(run.federation)["guard_bits"] == 9
+    trained = np.stack([run.party(name).state.weights for name in run.setting.clients])
+    assert trained.min() > 120
+    mean = np.round(trained.astype(float) * 2**16).mean(axis=0) / 2**16
+    assert (run.models() == mean.astype(np.float32)).all()
+
+
+@pytest.mark.parametrize(
+    ("clients", "participation", "bits"), [(1, 1, 8), (256, 1, 8), (257, 1, 9), (1000, 1, 10), (1000, 0.25, 8)]
+)
+def test_bits_by_the_size_of_a_round(clients, participation, bits):
+    assert FedCAPrivacyConfig(participation=participation).lanes(clients).guard_bits == bits
+
+
+def test_bits_that_are_given_are_kept_and_checked_against_a_round_s_size():
+    four = FedCAPrivacyConfig(guard_bits=2, participation=0.2).lanes(20)
+    assert (four.guard_bits, four.max_terms) == (2, 4)
+    run = rig(SYSTEM, planted([0, 1] * 10, 5), clusters=2, guard_bits=2, participation=0.2)
+    assert run.round(1)["participants"] == 4
+    with pytest.raises(UserError, match=r"a round asks 5 clients, .* guard_bits=2 sum up at most 4: choose"):
+        rig(SYSTEM, planted([0, 1] * 10, 5), clusters=2, guard_bits=2, participation=0.25)

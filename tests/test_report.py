@@ -123,6 +123,7 @@ def test_the_summary_is_that_of_the_files(run: Path, page: Page) -> None:
     assert page.data == [
         told["global_accuracy"],
         told["local_accuracy"],
+        told["grouping"]["ari"],
         pytest.approx(sum(line["bytes_up"]["client"] for line in lines) / turns),
         pytest.approx(sum(line["bytes_down"]["client"] for line in lines) / turns),
         told["seconds"],
@@ -235,7 +236,7 @@ def test_what_is_missing_is_absent(tmp_path: Path) -> None:
     (folder / "partition.json").unlink()
     (folder / "observed.json").unlink()
     edit(folder / "result.json", sees=None, title=None, mode=None, model=None, set_up=None, virtual_seconds=None)
-    edit(folder / "result.json", virtual_seconds=None)
+    edit(folder / "result.json", virtual_seconds=None, grouping=None)
     result = json.loads((folder / "result.json").read_text()) | {"global_accuracy": None, "virtual_seconds": None}
     (folder / "result.json").write_text(json.dumps(result))
     (folder / "metrics.jsonl").write_text('{"round": 1}\n{"round": 4, "local_accuracy": 0.5}\n')
@@ -283,6 +284,9 @@ GOOD = '{"round": 1, "global_accuracy": 0.5}'
         ("metrics.jsonl", '{"round": 1, "global_accuracy": 87.3}', "line 1: Expected `float` <= 1"),
         ("metrics.jsonl", '{"round": 1, "bytes_up": {"client": -1}}', "line 1: Expected `int` >= 0"),
         ("metrics.jsonl", '{"round": 1, "notes": {"membership": [["a"]]}}', "line 1: Expected `int`"),
+        ("metrics.jsonl", '{"round": 1, "grouping": {"ari": 2, "clusters": 1, "per_client": 1, "sizes": [6]}}', "<= 1"),
+        ("metrics.jsonl", '{"round": 1, "grouping": {"clusters": 1, "per_client": 1, "sizes": [-6]}}', "`int` >= 0"),
+        ("metrics.jsonl", '{"round": 1, "grouping": {"clusters": 1, "sizes": [6]}}', "field `per_client`"),
         ("metrics.jsonl", f"{GOOD}\n{GOOD}\n", "line 2: round 1 after round 1"),
         ("metrics.jsonl", GOOD, "ends with round 1, but result.json says 4"),
         ("metrics.jsonl", "\n", "no round in it"),
@@ -293,6 +297,8 @@ GOOD = '{"round": 1, "global_accuracy": 0.5}'
         ("result.json", "{}", "result.json: Object missing required field"),
         ("config.toml", "a = ", "config.toml: not valid TOML"),
         ("partition.json", '{"label_counts": [[1], [2]]}', "label_counts has 2 entries for 6 clients"),
+        ("partition.json", '{"groups": [0, 1]}', "groups has 2 entries for 6 clients"),
+        ("partition.json", '{"groups": [0, 1, 0, 1, 0, -1]}', "Expected `int` >= 0"),
         ("partition.json", '{"label_counts": [[1], [2], [1, 2], [1], [1], [1]]}', "differ in length"),
         ("observed.json", '{"affinity": [[1], [1], [1], [1], [1], [1]]}', "affinity must be 6 x 6"),
         ("observed.json", "null", "observed.json: Expected `object`"),

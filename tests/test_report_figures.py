@@ -76,6 +76,44 @@ def test_classes_are_shares_in_the_order_of_the_clusters(run: Run) -> None:
         assert {tuple(pixel) for pixel in painted[:, column]} == {to_rgba(colour(k)) for k in members[client]}
 
 
+def test_the_agreement_is_that_of_the_evaluated_rounds(run: Run) -> None:
+    figure, alt = undrawn(plots.agreement, run)
+    known = {line["round"]: line["grouping"] for line in raw(run) if "grouping" in line}
+    index, number = figure.axes
+    assert list(known) == [4, 8, 9]
+    lines = [index.lines[0], *number.lines]
+    for line, key in zip(lines, ("ari", "clusters", "per_client"), strict=True):
+        assert list(line.get_xdata()) == list(known)
+        assert list(line.get_ydata()) == [one[key] for one in known.values()]
+    assert f"{known[9]['ari']:.2f} at the end" in alt
+
+
+def test_without_groups_the_agreement_has_no_index(run: Run, tmp_path: Path) -> None:
+    bare = with_membership(run, [{"clustered": True, "membership": [[0]] * 8}], tmp_path / "x")
+    line = {"round": 1, "grouping": {"clusters": 1, "per_client": 1.0, "sizes": [8]}}
+    (bare.folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    figure, alt = undrawn(plots.agreement, load(bare.folder))
+    assert [len(ax.lines) for ax in figure.axes] == [2]
+    assert "Rand" not in alt
+
+
+def test_groups_of_the_data_stand_beside_the_clusters_in_their_colours(run: Run, tmp_path: Path) -> None:
+    """Groups 2, 0 and 1 are clusters 0, 1 and 2 but for client 7, whose strip has another colour than its cluster."""
+    noted = [{"clustered": True, "membership": [[g] for g in [*GROUPS[:-1], 0]]}]
+    grouped = with_membership(run, noted, tmp_path / "x", groups=[(g + 2) % 3 for g in GROUPS])
+    known = clusters.history(grouped)
+    assert known is not None
+    assert known.groups == tuple(frozenset({g}) for g in GROUPS)
+    assert known.order == (7, 0, 1, 2, 3, 4, 5, 6)  # within a cluster by group
+    figure, _ = undrawn(plots.membership, known)
+    side = np.asarray(figure.axes[0].child_axes[0].images[0].get_array())[::12, 0]
+    assert [tuple(pixel) for pixel in side] == [to_rgba(colour(GROUPS[i])) for i in known.order]
+    figure, _ = undrawn(plots.classes, grouped.partition, known.order, known.last)
+    strips = [np.asarray(ax.images[0].get_array())[0, ::1] for ax in figure.axes[2:4]]
+    assert [tuple(pixel) for pixel in strips[0]] == [to_rgba(colour(min(known.last[i]))) for i in known.order]
+    assert [tuple(pixel) for pixel in strips[1]] == [to_rgba(colour(GROUPS[i])) for i in known.order]
+
+
 def test_affinity_is_reordered_on_both_sides(run: Run) -> None:
     n = run.result.clients
     matrix = tuple(tuple(float(10 * i + j) for j in range(n)) for i in range(n))
@@ -138,11 +176,12 @@ def test_keys_keep_two_figures_apart() -> None:
 # --- clusters ---------------------------------------------------------------------------------------------------------
 
 
-def with_membership(run: Run, noted: list[dict[str, Any]], folder: Path) -> Run:
-    """The run with other notes; one round for each."""
+def with_membership(run: Run, noted: list[dict[str, Any]], folder: Path, groups: list[int] | None = None) -> Run:
+    """The run with other notes, one round for each, and other groups of the data."""
     folder.mkdir()
-    for name in ("config.toml", "partition.json", "observed.json"):
+    for name in ("config.toml", "observed.json"):
         (folder / name).write_bytes((run.folder / name).read_bytes())
+    (folder / "partition.json").write_text(json.dumps({"label_counts": run.partition.label_counts, "groups": groups}))
     told = json.loads((run.folder / "result.json").read_text()) | {"rounds": len(noted)}
     (folder / "result.json").write_text(json.dumps(told))
     lines = [{"round": r, "notes": notes} for r, notes in enumerate(noted, start=1)]

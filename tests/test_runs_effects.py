@@ -12,7 +12,7 @@ import torch
 from coterie.crypto import exact
 from coterie.protocol.effects import Encrypt, Evaluate, Fit, Open
 from coterie.protocol.errors import CryptoError, PeerError, RunError
-from coterie.runs.effects import ClientData, LocalEffects, Opened
+from coterie.runs.effects import ClientData, LocalEffects, Opened, Samples
 from coterie.training.jobs import DivergedError
 from coterie.training.models import build
 from coterie.training.solvers import Sgd
@@ -26,7 +26,8 @@ def data(clients: int, seed: int = 0) -> dict[str, ClientData]:
     for i in range(clients):
         n = 5 + 3 * i
         x = torch.from_numpy(rng.normal(size=(n, 6)).astype(np.float32))
-        made[f"client/{i}"] = ClientData(x, torch.from_numpy(rng.integers(0, 3, n)), rng.permutation(20)[: 4 + i])
+        y, test = torch.from_numpy(rng.integers(0, 3, n)), rng.permutation(20)[: 4 + i]
+        made[f"client/{i}"] = ClientData(x, y, test, Samples(X_TEST, Y_TEST))
     return made
 
 
@@ -36,7 +37,7 @@ Y_TEST = torch.from_numpy(RNG.integers(0, 3, 20))
 
 
 def effects(clients: int = 4, **options: Any) -> LocalEffects:
-    return LocalEffects(MODEL, data(clients), X_TEST, Y_TEST, **options)
+    return LocalEffects(MODEL, data(clients), **options)
 
 
 def plain_sgd(weights: np.ndarray, own: ClientData, lr: float, epochs: int) -> np.ndarray:

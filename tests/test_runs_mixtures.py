@@ -13,9 +13,11 @@ from coterie.protocol.effects import Fit, Losses
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import ClientModel, Mixture
 from coterie.runs.config import RunConfig
-from coterie.runs.effects import ClientData, LocalEffects
+from coterie.runs.effects import ClientData, LocalEffects, Samples
 from coterie.runs.evaluation import Observer, models_digest
 from coterie.runs.experiment import build as build_experiment
+from coterie.training.engine import judge_many
+from coterie.training.model import Model
 from coterie.training.models import build
 from coterie.training.solvers import Sgd
 
@@ -24,6 +26,8 @@ RNG = np.random.default_rng(3)
 X = torch.from_numpy(RNG.normal(size=(57, 6)).astype(np.float32))
 Y = torch.from_numpy(RNG.integers(0, 4, 57))
 OWN = {f"client/{i}": np.sort(RNG.permutation(57)[: 3 + 4 * i]) for i in range(5)}
+TEST = Samples(X, Y)
+DATA = {name: ClientData(X[:0], Y[:0], test, TEST) for name, test in OWN.items()}
 THETA = 3 * np.stack([MODEL.initial(seed) for seed in range(3)])  # larger, so that they disagree
 
 
@@ -48,7 +52,7 @@ def slow(model: ClientModel, indices: np.ndarray) -> tuple[float, float]:
 
 def test_the_scores_of_mixtures_equal_the_plain_loop() -> None:
     models = everybody()
-    scores = Observer(MODEL, X, Y, OWN).scores(models)
+    scores = Observer(MODEL, DATA).scores(models)
     for i, (name, model) in enumerate(models.items()):
         accuracy, loss = slow(model, np.arange(57))
         assert scores.global_accuracy[i] == pytest.approx(accuracy)
@@ -62,12 +66,15 @@ def test_the_scores_of_mixtures_equal_the_plain_loop() -> None:
 
 
 def test_every_component_is_run_once_however_many_mix_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    observer, runs, judged = Observer(MODEL, X, Y, OWN), [], []
-    run, judge = observer._run, observer._judged
-    monkeypatch.setattr(observer, "_run", lambda weights: runs.append(1) or run(weights))
-    monkeypatch.setattr(observer, "_judged", lambda *args: judged.append(1) or judge(*args))
-    observer.scores(everybody())
-    assert (len(runs), len(judged)) == (3 + 1, 2 + 1)
+    seen: list[tuple[int, int]] = []
+
+    def counted(model: Model, weights: np.ndarray, *, shares: Any = None, **options: Any) -> Any:
+        seen.append((len(weights), 0 if shares is None else len(shares)))
+        return judge_many(model, weights, shares=shares, **options)
+
+    monkeypatch.setattr("coterie.runs.evaluation.judge_many", counted)
+    Observer(MODEL, DATA).scores(everybody())
+    assert sorted(seen) == [(1, 0), (3, 2)]  # a mixture of one is that model; two shares of three components
 
 
 def test_the_loss_of_a_mixture_survives_tiny_probabilities() -> None:
@@ -75,7 +82,8 @@ def test_the_loss_of_a_mixture_survives_tiny_probabilities() -> None:
     logits = np.array([[0.0, 1000.0], [0.0, 1100.0]])
     linear = build("linear", (1,), 2)
     models = np.concatenate([np.zeros((2, 2)), logits], axis=1).astype(np.float32)
-    observer = Observer(linear, torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64), {"client/0": np.array([0])})
+    test = Samples(torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64))
+    observer = Observer(linear, {"client/0": ClientData(test.x, test.y, np.array([0]), test)})
     loss = observer.scores({"client/0": Mixture(np.array([0.5, 0.5]), models)}).global_loss[0]
     assert loss == pytest.approx(1000 + np.log(2))
 
@@ -117,8 +125,8 @@ def test_a_mixture_cannot_be_fine_tuned() -> None:
 
 def effects() -> LocalEffects:
     parts = np.split(np.arange(57), [10, 40])
-    data = {f"client/{i}": ClientData(X[part], Y[part], part) for i, part in enumerate(parts)}
-    return LocalEffects(MODEL, data, X, Y)
+    data = {f"client/{i}": ClientData(X[part], Y[part], part, TEST) for i, part in enumerate(parts)}
+    return LocalEffects(MODEL, data)
 
 
 def test_losses_are_of_the_own_training_samples_in_their_order() -> None:

@@ -43,7 +43,7 @@ from coterie.attacks.real_mask import expected_told_apart, needed_bound, telling
 from coterie.attacks.relink import relink, relink_accuracy, relink_by_profiles
 from coterie.attacks.result import Result
 from coterie.attacks.scalar_mask import unmask_scalar, unmasking_error
-from coterie.attacks.similarity import group_ari, pair_auc, pair_correlation, similar_pairs
+from coterie.attacks.similarity import group_ari, pair_auc, pair_correlation, similar_pairs, telling
 
 
 @dataclass(frozen=True)
@@ -238,6 +238,7 @@ __all__ = [
     "share_correlation",
     "similar_pairs",
     "size_correlation",
+    "telling",
     "telling_accuracy",
     "told_apart",
     "top_label_hit_rate",

@@ -20,7 +20,7 @@ from coterie.protocol.errors import UserError
 if TYPE_CHECKING:
     from coterie.protocol.system import System
 
-What = Literal["systems", "datasets", "models", "devices", "attacks", "reproductions"]
+What = Literal["systems", "datasets", "partitions", "models", "devices", "attacks", "reproductions"]
 
 
 @guarded
@@ -28,7 +28,7 @@ def show(
     what: Annotated[What | None, typer.Argument(help="What to list; everything without it.")] = None,
     name: Annotated[str | None, typer.Argument(help="After systems: one of them, with all its settings.")] = None,
 ) -> None:
-    """What there is: systems, datasets, models, devices, attacks, reproductions.
+    """What there is: systems, datasets, partitions, models, devices, attacks, reproductions.
 
     Examples:
 
@@ -134,6 +134,14 @@ def _datasets() -> Iterator[tuple[str, ...]]:
     yield "NAME", "your own: NAME.npz with x_train, y_train, x_test, y_test in --data-dir"
 
 
+def _partitions() -> Iterator[tuple[str, ...]]:
+    from coterie.data.partition import FORMS, TASK_FORMS
+
+    yield from FORMS.items()
+    yield from TASK_FORMS.items()
+    yield "", "[+SKEW]: a label skew, any of the first ones but labelsets, crossed with tasks: rotate:4+dirichlet:0.3."
+
+
 def _models() -> Iterator[tuple[str, ...]]:
     from coterie.training import models
 
@@ -167,6 +175,7 @@ def _reproductions() -> Iterator[tuple[str, ...]]:
 _LISTS = {
     "systems": _systems,
     "datasets": _datasets,
+    "partitions": _partitions,
     "models": _models,
     "devices": _devices,
     "attacks": _attacks,

@@ -9,6 +9,7 @@ from coterie.clustering.affinity import (
     median_gamma,
     pairwise_distances,
 )
+from coterie.clustering.agreement import Grouping, grouping
 from coterie.clustering.schedule import Schedule, clusters_now, expected_events, parse_schedule, sd_events
 from coterie.clustering.spectral import (
     Soft,
@@ -20,6 +21,7 @@ from coterie.clustering.spectral import (
 
 __all__ = [
     "Gamma",
+    "Grouping",
     "Kernel",
     "Schedule",
     "Soft",
@@ -28,6 +30,7 @@ __all__ = [
     "clusters_now",
     "cross_distances",
     "expected_events",
+    "grouping",
     "lexicographic_order",
     "median_gamma",
     "pairwise_distances",

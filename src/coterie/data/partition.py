@@ -15,6 +15,8 @@
                     (nearly) equally many clients, which share its samples evenly ("#C = M" of Li et al.)
 ``iid``             dealt evenly at random
 
+Groups of clients whose tasks differ, crossed with any of these, are in ``coterie.data.tasks``.
+
 Every training sample goes to exactly one client; the one exception is ``labels``, where a label that no client holds
 (clients * M < classes) stays unused. How many samples of which class a client gets depends only on the class sizes,
 the spec and the seed, never on the order in which the samples are stored.
@@ -23,7 +25,7 @@ the spec and the seed, never on the order in which the samples are stored.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,15 +35,29 @@ from numpy.typing import NDArray
 from coterie.data.draws import Counts, Floats, allot, even_sizes, log_gamma, proportional_sizes, rounded
 from coterie.protocol.errors import UserError
 
-FORMS = (
-    "dirichlet:BETA",
-    "hsu:ALPHA",
-    "shards:N",
-    "labelsets:K[:LO-HI][,iid=RATE[@FIRST]]",
-    "labels:M",
-    "labels:LO-HI",
-    "iid",
-)
+FORMS = {
+    "dirichlet:BETA": "each class is spread over the clients by its own Dirichlet draw: unequal sizes, unequal labels",
+    "hsu:ALPHA": "each client draws its label proportions from a Dirichlet distribution: equal sizes",
+    "shards:N": "samples sorted by label, cut and dealt, N pieces a client",
+    "labelsets:K[:LO-HI][,iid=RATE[@FIRST]]": "the labels dealt into K disjoint sets, each to a group of clients",
+    "labels:M": "each client holds M labels",
+    "labels:LO-HI": "each client holds LO to HI labels",
+    "iid": "dealt evenly at random",
+}
+"""What a spec looks like, and how it deals the training set, in short."""
+
+TASK_FORMS = {
+    "rotate:K[+SKEW]": "group g of K sees images turned by g 360/K degrees",
+    "permute:K[+SKEW]": "each of K groups has the labels in an order of its own",
+    "swap:K[+SKEW]": "group g of K exchanges labels 2g and 2g + 1",
+    "domains:A,B,...[+SKEW]": "each group has a data set of its own; the first is that of --data",
+}
+"""What ``coterie.data.deal`` takes too. SKEW is any of the forms above but labelsets, by default iid."""
+
+
+def kinds(forms: Iterable[str]) -> list[str]:
+    """The words that forms begin with."""
+    return list(dict.fromkeys(re.split(r"[:+\[]", form)[0] for form in forms))
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +65,10 @@ class Split:
     """Index lists of every client, ascending int64: into the training set and into the test set.
 
     A training sample has one client; a test sample may serve several (clients are tested one by one).
-    groups: (clients,) int64, which label set a client belongs to, for ``labelsets``; else None.
+    groups: (clients,) int64, the true group of a client: its label set for ``labelsets``, its task where tasks differ
+        (``coterie.data.tasks``); else None. With ``domains`` indices are into the data set of the client's own group.
     group_labels: the labels of each set, ascending int64, for ``labelsets``; else None.
+    held_out: indices into the training set that each client keeps out of its training (``data/hold_out.py``); or ().
     """
 
     spec: str
@@ -59,6 +77,7 @@ class Split:
     test: tuple[NDArray[np.int64], ...]
     groups: NDArray[np.int64] | None = None
     group_labels: tuple[NDArray[np.int64], ...] | None = None
+    held_out: tuple[NDArray[np.int64], ...] = ()
 
     @property
     def clients(self) -> int:
@@ -89,15 +108,16 @@ def partition(
         own training label shares; where the test set has too few of a class for ``test_samples`` at these shares, the
         client gets as many as fit, so that the shares stay right. Labels that the test set lacks are left out.
 
-    Raises UserError for a spec that is unknown or cannot be met.
+    Raises UserError for a spec that is unknown or cannot be met. Specs with tasks are dealt by ``coterie.data.deal``,
+    which knows the samples.
     """
     scheme = parse(spec)
     y_train, y_test = _checked(y_train, "y_train"), _checked(y_test, "y_test")
-    _whole("clients", clients, 1)
-    _whole("seed", seed, 0)
-    _whole("test_samples", test_samples, 1)
+    whole("clients", clients, 1)
+    whole("seed", seed, 0)
+    whole("test_samples", test_samples, 1)
     if min_samples is not None:
-        _whole("min_samples", min_samples, 1)
+        whole("min_samples", min_samples, 1)
     n = len(y_train)
     if clients > n:
         raise UserError(f"{clients:,} clients cannot share {n:,} training samples; use fewer clients or more data")
@@ -149,7 +169,7 @@ Scheme = Callable[[Counts, int, int, np.random.Generator], tuple[Counts, _LabelS
 def parse(spec: str) -> Scheme:
     """The scheme that a spec names; raises UserError for one that names none. Knows nothing of the data yet."""
     if not isinstance(spec, str):
-        raise UserError(f"partition is {spec!r}; it must be a text such as {FORMS[0]}")
+        raise UserError(f"partition is {spec!r}; it must be a text such as {next(iter(FORMS))}")
     kind, _, rest = spec.partition(":")
     span = r"([0-9]{1,9})-([0-9]{1,9})"
     if spec == "iid":
@@ -169,6 +189,10 @@ def parse(spec: str) -> Scheme:
     if kind == "labels" and (match := re.fullmatch(f"{span}|([0-9]{{1,9}})", rest)):
         lo, hi = _span(match[1] or match[3], match[2] or match[3], spec)
         return lambda sizes, clients, floor, rng: (_labels(sizes, clients, lo, hi, rng), None)
+    if kind in kinds(TASK_FORMS):
+        raise UserError(
+            f"partition {spec!r} changes samples or labels, which are not given here: use coterie.data.deal"
+        )
     raise UserError(
         f"partition {spec!r} is none of {', '.join(FORMS)} (BETA, ALPHA: positive numbers; RATE: 0 to 1; others: whole)"
     )
@@ -200,7 +224,8 @@ def _rate(text: str, spec: str) -> float:
     return value
 
 
-def _whole(name: str, value: Any, least: int) -> None:
+def whole(name: str, value: Any, least: int) -> None:
+    """Raises UserError unless the value is a whole number of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise UserError(f"{name} is {value!r}; it must be a whole number of at least {least}")
 

@@ -10,6 +10,9 @@ Our own faults, a caller's mistakes and a peer's misdeeds are kept apart, becaus
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class CoterieError(Exception):
     """Base of everything that Coterie raises on purpose."""
@@ -24,7 +27,10 @@ class RunError(CoterieError):
 
 
 class PeerError(CoterieError):
-    """A message of another party that cannot be accepted."""
+    """A message of another party that cannot be accepted.
+
+    The text is for the observer, and may hold the party's own numbers: no other party is told it.
+    """
 
 
 class DecodeError(PeerError):
@@ -41,3 +47,9 @@ class KeyMismatchError(CryptoError):
 
 class CapacityError(CryptoError):
     """A value or a sum would not fit its lane, level or modulus."""
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """The end of a sentence: ``"; did you mean 'lr'?"``, or ``"."`` when no known word is close."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else "."

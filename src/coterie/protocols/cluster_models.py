@@ -51,7 +51,7 @@ class ClusterModels(LocalTraining):
         if self.start == "random":
             return np.stack(setting.initials(self.clusters))
         if setting.pretrained is None:
-            raise UserError("start=pretrained needs data of known groups: a partition labelsets:K")
+            raise UserError("start=pretrained needs data of known groups: a partition labelsets:K, say, or rotate:K")
         solver = Sgd(self.lr, self.pretrain_batch or 1 << 40)
         return np.stack(setting.pretrained(self.clusters, solver, self.pretrain_epochs))
 

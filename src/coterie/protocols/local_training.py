@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coterie.protocol.effects import Vector
@@ -11,6 +11,7 @@ from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.party import Party
 from coterie.protocol.randomness import rng
 from coterie.protocols.idle import refuse_idle
+from coterie.training.jobs import MOST_WEIGHT, largest
 from coterie.training.solvers import Sgd
 
 
@@ -58,6 +59,10 @@ class LocalTraining:
         """Plain local SGD with these settings."""
         return Sgd(self.lr, self.batch_size, self.momentum, self.weight_decay)
 
+    def own_budget(self) -> Mapping[str, str]:
+        """Settings of a comparison's budget that are part of this method itself, so that it keeps them, and why."""
+        return {}
+
 
 def local_epochs(clients: Sequence[str], config: LocalTraining, seed: int) -> dict[str, int]:
     """E_i = round(d_i E_m), at least 1, for every client; a pure function of the seed and the client's name."""
@@ -75,11 +80,16 @@ def joined(clients: Sequence[str], config: LocalTraining, r: int) -> tuple[str, 
     return tuple(clients[: config.founders + config.newcomers * ((r - 1) // config.join_every)])
 
 
+def sample_size(clients: int, participation: float) -> int:
+    """How many of ``clients`` a round asks: at least one."""
+    return max(1, round(participation * clients))
+
+
 def sample_clients(clients: Sequence[str], participation: float, seed: int, r: int) -> tuple[str, ...]:
     """Which clients round r asks: a uniform sample of at least one, in their usual order."""
     if participation >= 1.0:
         return tuple(clients)
-    count = max(1, round(participation * len(clients)))
+    count = sample_size(len(clients), participation)
     chosen = rng(seed, "hub", "participants", r).choice(len(clients), count, replace=False)
     return tuple(clients[i] for i in sorted(chosen))
 
@@ -89,8 +99,13 @@ def batch_seed(party: Party, r: int) -> int:
     return int(party.rng("batches", r).integers(1 << 62))
 
 
-def check_model(spec: ModelSpec, digest: bytes, weights: Vector) -> Vector:
-    """Weights that another party sent, if they have this model's shape; raises PeerError otherwise."""
-    if digest != spec.digest or len(weights) != spec.size:
-        raise PeerError(f"a model of {len(weights)} numbers and another shape; expected {spec.size} of ours")
+def check_model(spec: ModelSpec, digest: bytes, weights: Vector, models: int = 1) -> Vector:
+    """Weights (models d,) that another party sent; raises PeerError unless they can be ours.
+
+    They have this model's shape, and none is beyond ``MOST_WEIGHT``.
+    """
+    if digest != spec.digest or len(weights) != models * spec.size:
+        raise PeerError(f"{len(weights)} numbers, or another shape, for {models} of our models of {spec.size} numbers")
+    if not (beyond := largest(weights)) <= MOST_WEIGHT:
+        raise PeerError(f"a model with a weight of {beyond:.2g}; the largest that is taken is {MOST_WEIGHT:.2g}")
     return weights

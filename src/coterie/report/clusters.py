@@ -22,12 +22,14 @@ class History:
 
     rounds: numbers of the rounds.  members: for each of these, the clusters of every client.  events: rounds
     that clustered; None where the system does not say.  order: clients, grouped by their last cluster.
+    groups: the data's own groups, numbered like the last clusters as far as they are the same; None without any.
     """
 
     rounds: tuple[int, ...]
     members: tuple[Sets, ...]
     events: tuple[int, ...] | None
     order: tuple[int, ...]
+    groups: Sets | None
 
     @property
     def clusters(self) -> list[int]:
@@ -65,7 +67,8 @@ def history(run: Run) -> History | None:
     if known == nobody:
         return None
     rounds = tuple(line.round for line in run.rounds)
-    return History(rounds, tuple(members), events(run), order(known))
+    groups = run.partition.groups
+    return History(rounds, tuple(members), events(run), order(known, groups), groups_like(known, groups))
 
 
 def events(run: Run) -> tuple[int, ...] | None:
@@ -75,9 +78,18 @@ def events(run: Run) -> tuple[int, ...] | None:
     return tuple(line.round for line in run.rounds if line.notes.clustered)
 
 
-def order(sets: Sets) -> tuple[int, ...]:
-    """Clients by cluster: first those of one cluster alone, then those that share it with later ones."""
-    return tuple(sorted(range(len(sets)), key=lambda i: (not sets[i], min(sets[i], default=0), len(sets[i]), i)))
+def order(sets: Sets, groups: Sequence[int] | None = None) -> tuple[int, ...]:
+    """Clients by cluster: first those of one cluster alone, then those that share it with later ones; then by group."""
+
+    def place(i: int) -> tuple[int, ...]:
+        return (not sets[i], min(sets[i], default=0), len(sets[i]), groups[i] if groups else 0, i)
+
+    return tuple(sorted(range(len(sets)), key=place))
+
+
+def groups_like(sets: Sets, groups: Sequence[int] | None) -> Sets | None:
+    """The data's own groups, numbered for the largest overlap with clusters; None without any."""
+    return None if groups is None else _matched(tuple(frozenset((group,)) for group in groups), sets)
 
 
 def final_members(run: Run) -> Sets | None:

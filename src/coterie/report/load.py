@@ -54,6 +54,17 @@ class Notes(msgspec.Struct, frozen=True):
     membership: Members | None = None
     participants: Count | None = None
     skipped: str | None = None
+    outliers: dict[str, float] = {}
+
+
+class Grouping(msgspec.Struct, frozen=True):
+    """Clusters beside the data's own groups: ``coterie.clustering.agreement``; ari may be -1/2 at the least."""
+
+    clusters: Count
+    per_client: Seconds
+    sizes: tuple[Count, ...]
+    ari: Annotated[float, msgspec.Meta(ge=-1, le=1 + 1e-6)] | None = None
+    without: Count = 0
 
 
 class Bands(msgspec.Struct, frozen=True):
@@ -89,6 +100,7 @@ class Round(Costs, frozen=True, kw_only=True):
     local_loss: float | None = None
     fine_tuned_global_accuracy: Share | None = None
     fine_tuned_local_accuracy: Share | None = None
+    grouping: Grouping | None = None
     bands: Bands = Bands()
     notes: Notes = Notes()
 
@@ -115,6 +127,7 @@ class Result(msgspec.Struct, frozen=True):
     model: str | None = None
     fine_tuned_global_accuracy: Share | None = None
     fine_tuned_local_accuracy: Share | None = None
+    grouping: Grouping | None = None
     client_role: str | None = None
     sees: dict[str, str] = {}
     set_up: Costs = Costs()
@@ -126,9 +139,13 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class Partition(msgspec.Struct, frozen=True):
-    """``partition.json``: label_counts (clients, classes), training samples and local epochs of each client."""
+    """``partition.json``: label_counts (clients, classes), training samples and local epochs of each client.
+
+    groups: which of the data's own groups each client belongs to, where they have any.
+    """
 
     label_counts: tuple[tuple[Count, ...], ...] | None = None
+    groups: tuple[Count, ...] | None = None
     samples: tuple[Count, ...] | None = None
     epochs: tuple[Seconds, ...] | None = None
 
@@ -140,16 +157,56 @@ class Observed(msgspec.Struct, frozen=True):
     membership: Members | None = None
 
 
+class Spread(msgspec.Struct, frozen=True):
+    """A measure over the seeds."""
+
+    mean: float
+    values: tuple[float, ...]
+    interval: float | None = None
+
+
 class Row(msgspec.Struct, frozen=True):
-    """A row of ``compare.json``: folders of a method's runs."""
+    """A row of ``compare.json``. runs: folders of a method's runs.  learned: by topic, what its servers learned."""
 
     runs: tuple[str, ...] = ()
+    method: str = ""
+    system: str = ""
+    local_accuracy: Spread | None = None
+    fine_tuned_local_accuracy: Spread | None = None
+    learned: dict[str, Spread | None] | None = None
 
 
-class Compared(msgspec.Struct, frozen=True):
-    """``compare.json``, of which only the order of the methods is read: the numbers are the runs' own."""
+class Lead(msgspec.Struct, frozen=True):
+    """By how much the first method of a comparison is ahead of another one, paired by seed."""
 
+    over: str
+    global_accuracy: Spread | None = None
+    local_accuracy: Spread | None = None
+    fine_tuned_local_accuracy: Spread | None = None
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """A setting of the common budget that a method does not share."""
+
+    method: str
+    setting: str
+    value: Any
+    shared: Any
+    why: str
+
+
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
+    """``compare.json``: the order of the methods, and what they share. The runs' own numbers are read from them."""
+
+    clients: Count | None = None
+    rounds: Count | None = None
+    devices: str = ""
+    fine_tune: str = "no"
+    budget: dict[str, Any] | None = None
+    budget_from: str | None = None
+    differences: tuple[Difference, ...] = ()
     rows: tuple[Row, ...] = ()
+    leads: tuple[Lead, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -226,6 +283,15 @@ def load(folder: Path) -> Run:
     run = Run(folder, result, _metrics(folder / METRICS), config, text, partition, observed)
     _check_shapes(run)
     return run
+
+
+def compared(folder: Path) -> dict[str, Any] | None:
+    """The content of a comparison's ``compare.json``, checked; None for a folder without one. Raises UserError."""
+    path = folder / COMPARE
+    if not path.is_file():
+        return None
+    content: dict[str, Any] = msgspec.to_builtins(_json(path, Compared))
+    return content if content["budget_from"] is not None or content["leads"] else None
 
 
 def _below(folder: Path, depth: int) -> list[Path]:
@@ -305,6 +371,7 @@ def _check_shapes(run: Run) -> None:
         (PARTITION, "label_counts", counts),
         (PARTITION, "samples", run.partition.samples),
         (PARTITION, "epochs", run.partition.epochs),
+        (PARTITION, "groups", run.partition.groups),
         (OBSERVED, "affinity", affinity),
         (OBSERVED, "membership", run.observed.membership),
         *((METRICS, f"membership of round {one.round}", one.notes.membership) for one in run.rounds),

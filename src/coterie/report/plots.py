@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-from coterie.report.clusters import History, Sets, pixels
+from coterie.report.clusters import History, Sets, groups_like, pixels
 from coterie.report.figure import (
     GRID,
     MUTED,
@@ -117,14 +117,16 @@ _LOSSES = {"global_loss": "on the whole test set", "local_loss": "on test data l
 
 @drawn
 def classes(partition: Partition, order: Sequence[int], members: Sets | None) -> tuple[Figure, str]:
-    """Who holds which classes: samples of each client above, the share of each class below, clusters at the foot."""
+    """Who holds which classes: samples of each client above, share of each class below, clusters and groups at foot."""
     counts = np.array(partition.label_counts, dtype=float)[list(order)]
     totals = counts.sum(axis=1)
     shares = counts / np.maximum(totals, 1)[:, None]
     clients, labels = counts.shape
     top_share = float(shares.max()) or 1.0
-    figure = new_figure(WIDTH, 1.6 + min(0.19 * labels, 4.0) + (0.15 if members else 0))
-    heights = [1.1, min(0.19 * labels, 4.0), *([0.14] if members else [])]
+    strips = {"cluster": members} | ({"group": groups_like(members, partition.groups)} if members else {})
+    shown = {name: sets for name, sets in strips.items() if sets}
+    figure = new_figure(WIDTH, 1.6 + min(0.19 * labels, 4.0) + 0.15 * len(shown))
+    heights = [1.1, min(0.19 * labels, 4.0), *[0.14] * len(shown)]
     top, heat, *foot = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
     top.bar(range(clients), totals, color=MUTED, width=0.8)
     top.set_ylabel("samples")
@@ -137,12 +139,12 @@ def classes(partition: Partition, order: Sequence[int], members: Sets | None) ->
     heat.yaxis.set_major_locator(MaxNLocator(10, integer=True))
     heat.set_ylabel("class")
     key_bar(figure, heat, alpha_ramp(), 0, top_share, "share of client", percent=True)
-    for ax in foot:
-        strip = pixels([members or ()], order, PALETTE).reshape(clients, -1, 4).swapaxes(0, 1)
+    for ax, (name, sets) in zip(foot, shown.items(), strict=True):
+        strip = pixels([sets], order, PALETTE).reshape(clients, -1, 4).swapaxes(0, 1)
         image(ax, strip, -0.5, clients - 0.5, 1)
-        ax.set_yticks([0], ["cluster"])
+        ax.set_yticks([0], [name])
         ax.tick_params(length=0)
-    for ax in (top, heat):
+    for ax in (top, heat, *foot[:-1]):
         ax.tick_params(axis="x", length=0, labelbottom=False)
     _clients(([heat, *foot])[-1], order, "x", grouped=members is not None)
     held = (counts > 0).sum(axis=1)
@@ -154,7 +156,10 @@ def classes(partition: Partition, order: Sequence[int], members: Sets | None) ->
 
 @drawn
 def membership(known: History) -> tuple[Figure, str]:
-    """Clients by rounds, coloured by cluster; a client of several clusters is striped; triangles mark clusterings."""
+    """Clients by rounds, coloured by cluster; a client of several clusters is striped; triangles mark clusterings.
+
+    A strip at the side has the data's own groups, where there are any.
+    """
     clients = len(known.order)
     figure = new_figure(WIDTH, float(np.clip(0.17 * clients, 2.2, 6.0)) + 1.0)
     ax = figure.subplots()
@@ -176,6 +181,12 @@ def membership(known: History) -> tuple[Figure, str]:
             transform=ax.get_xaxis_transform(),
             clip_on=False,
         )
+    if known.groups is not None:
+        side = ax.inset_axes((1.01, 0.0, 0.018, 1.0))
+        image(side, pixels([known.groups], known.order, PALETTE), 0, 1, clients)
+        side.set_yticks([])
+        side.set_xticks([0.5], ["group"])
+        side.tick_params(length=0)
     ax.set_title("Cluster of each client", pad=18)
     round_axis(ax, first, last)
     _clients(ax, known.order, "y", grouped=True)
@@ -189,6 +200,37 @@ def membership(known: History) -> tuple[Figure, str]:
         f"Heat map of {plural(clients, 'client')} over rounds {first} to {last} in "
         f"{plural(len(known.clusters), 'cluster')}" + ("; some clients are in several at once" if known.mixed else "")
     )
+
+
+@drawn
+def agreement(run: Run) -> tuple[Figure, str]:
+    """The adjusted Rand index over the rounds, where the data have groups, beside how many clusters there are."""
+    noted = [(line.round, line.grouping) for line in run.rounds if line.grouping]
+    rounds, found = zip(*noted, strict=True)
+    known = [(r, one.ari) for r, one in noted if one.ari is not None]
+    figure = new_figure(WIDTH if known else WIDTH / 2, 2.9)
+    *left, right = figure.subplots(1, 1 + bool(known), squeeze=False)[0]
+    mark = "o" if len(rounds) <= 12 else None
+    alt = []
+    for ax in left:
+        ax.plot(*zip(*known, strict=True), color=PALETTE[0], marker=mark)
+        ax.set_ylim(min(-0.05, *(ari - 0.05 for _, ari in known)), 1.05)
+        ax.set_title("Clusters and the data's own groups")
+        ax.set_ylabel("adjusted Rand index")
+        alt.append(
+            f"Adjusted Rand index from {known[0][1]:.2f} in round {known[0][0]} to {known[-1][1]:.2f} at the end"
+        )
+    right.plot(rounds, [one.clusters for one in found], color=PALETTE[2], marker=mark, label="clusters")
+    per_client = [one.per_client for one in found]
+    right.plot(rounds, per_client, color=PALETTE[1], marker=mark, ls="--", label="clusters of a client, mean")
+    right.set_ylim(0, 1.15 * max(*per_client, *(one.clusters for one in found), 1))
+    right.yaxis.set_major_locator(MaxNLocator(6, integer=True))
+    right.set_title("How many clusters")
+    for ax in (*left, right):
+        _rounds(ax, run)
+    right.legend()
+    alt.append(f"{plural(found[-1].clusters, 'cluster')} at the end, {per_client[-1]:.2f} a client")
+    return figure, "; ".join(alt)
 
 
 @drawn

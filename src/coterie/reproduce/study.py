@@ -16,11 +16,10 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Generic, TypeVar
 
-from coterie.protocol.errors import RunError, UserError
+from coterie.protocol.errors import RunError, UserError, suggest
 from coterie.runs.config import RunConfig, resolve
 from coterie.runs.folder import METRICS, RESULT, atomic_write, read_lines, writing
 from coterie.runs.runner import check_writable, is_divergence, load_result, run
-from coterie.runs.settings import suggest
 
 _SIDES = (
     "rounds",
@@ -34,7 +33,7 @@ _SIDES = (
     "record_mib",
 )
 """Options that move no number of a round: a longer run serves a shorter one, and a shorter one is continued."""
-_LATER = ("scaling",)
+_LATER = ("scaling", "fine_tune")
 """Options that came when studies had been made: their defaults stay out of the name, so that those are found again."""
 
 _FEW = 12

@@ -12,11 +12,11 @@ from typing import Any, Literal
 import tomli_w
 
 import coterie
-from coterie.protocol.errors import UserError
+from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.system import System
 from coterie.runs import registry
 from coterie.runs.defaults import defaults_for
-from coterie.runs.settings import NONE, convert, field_types, suggest, typed, values_of
+from coterie.runs.settings import NONE, convert, field_types, typed, values_of
 
 MAY_DIFFER = frozenset({"rounds", "checkpoint_every", "data_dir", "out"})
 """Options that a resumed run may give another value: they move no number of the rounds that are done."""
@@ -28,13 +28,16 @@ class RunConfig:
 
     system: a name that ``coterie list systems`` shows, or ``module:ATTRIBUTE`` of your own.
     data: name of a data set.  clients, rounds: how many.  partition: ``dirichlet:BETA``, ``shards:N``,
-    ``labelsets:K``, ``iid``, ... (all forms: ``coterie.data.partition``).  model: a name that ``coterie list models``
-    shows.
+    ``rotate:K+dirichlet:BETA``, ... (all forms: ``coterie list partitions``).  model: a name that ``coterie list
+    models`` shows.
     mode: ``paper`` (its intent, errors mended), ``literal`` (as printed) or ``hardened`` (better protected).
     crypto: ``real``, or ``emulated`` ciphers: no secrecy, the same rounding and noise, faster.
     seed: of everything experimental.
     devices: the fleet that the clients run on.  eval_every: rounds between evaluations (the last is always evaluated).
-    fine_tune_every: rounds between evaluations of fine-tuned models, where the system has them; 0 for the last only.
+    fine_tune: ``held_out``: also score every client's model after fine-tuning on its own data, for as many epochs as
+    lower the loss on a fifth of its training samples, which is held out of all training; ``own_epochs``: after the
+    epochs that it trains in a round; or ``no``.
+    fine_tune_every: rounds between evaluations of fine-tuned models; 0 for the last only.
     checkpoint_every: rounds between checkpoints; 0 for as often as costs at most a tenth of the time.
     precision: of training: ``fp32``, ``bf16``, or ``auto`` for bf16 where the machine is fast at it.
     accelerator: ``cpu`` or ``cuda``, or ``auto`` for a GPU if there is one.
@@ -56,6 +59,7 @@ class RunConfig:
     seed: int = 0
     devices: str = "uniform"
     eval_every: int = 1
+    fine_tune: Literal["no", "held_out", "own_epochs"] = "no"
     fine_tune_every: int = 0
     checkpoint_every: int = 0
     precision: Literal["fp32", "bf16", "auto"] = "fp32"
@@ -111,6 +115,8 @@ def resolve(config: RunConfig) -> RunConfig:
     for key, least in _LEAST.items():
         if given[key] is not None and given[key] < least:
             raise UserError(f"option {key!r} must be at least {least}, not {given[key]}")
+    if given["fine_tune_every"] and given["fine_tune"] == "no":
+        raise UserError("fine_tune_every means nothing without fine-tuning: give fine_tune (--fine-tune), too")
     known = field_types(system.config)
     layer = {key: value for key, value in defaults.settings.items() if key in known}
     given["settings"] = values_of(system.config(**{**layer, **_settings(system, config.settings)}))

@@ -132,8 +132,17 @@ class Log:
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The records of a ``metrics.jsonl``; raises UserError naming the line that is none."""
     try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error}") from None
+    return parse_lines(path, data)
+
+
+def parse_lines(path: Path, data: bytes) -> list[dict[str, Any]]:
+    """As ``read_lines``, of bytes that the file holds."""
+    try:
+        lines = data.decode().splitlines()
+    except UnicodeDecodeError as error:
         raise UserError(f"cannot read {path}: {error}") from None
     records: list[dict[str, Any]] = []
     for number, line in enumerate(lines, 1):

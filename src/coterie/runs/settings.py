@@ -7,23 +7,16 @@ The same rules serve the options of a run and the settings of a system. A field 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from coterie.protocol.errors import UserError
+from coterie.protocol.errors import UserError, suggest
 
 NONE = "none"
 _TRUTHS = {"true": True, "false": False}
-
-
-def suggest(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence: ``"; did you mean 'lr'?"``, or ``"."`` when no known word is close."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else "."
 
 
 def unknown(what: str, word: str, known: Iterable[str]) -> UserError:

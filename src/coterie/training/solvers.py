@@ -18,16 +18,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from math import isfinite
-from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from torch import Tensor
 
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
 
-State = Mapping[str, Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+State = Mapping[str, "Tensor"]
 
 
 class Pull(NamedTuple):

@@ -23,6 +23,7 @@ AUDITS: Mapping[str, Callable[[Recorded], list[Finding]]] = {
     "mingledpie": mingledpie.audit,
     "pafed": pafed.audit,
     **dict.fromkeys(("fedavg", "fedprox", "ifca"), plain.audit),
+    "local": plain.nothing,
 }
 
 ACTIVE: Mapping[str, Callable[[Recorded], list[Finding]]] = {"pafed": active.stolen_key}

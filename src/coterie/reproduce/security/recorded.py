@@ -31,7 +31,8 @@ class Recorded:
 
     initial: (d,) the public initial weights.  federation: the parties as they were built; read from a folder, they
     hold nothing of the run.  views: of every party.  stopped: the round in which recording ended early, of which the
-    views hold nothing, or None.  lines: of the rounds, as they stand in ``metrics.jsonl``.
+    views hold nothing, or None.  lines: of the rounds, as they stand in ``metrics.jsonl``.  groups: (clients,) the
+    data's own, where there are some.
     """
 
     system: System
@@ -45,6 +46,7 @@ class Recorded:
     views: Mapping[str, View]
     stopped: int | None = None
     lines: Sequence[Line] = ()
+    groups: NDArray[np.int64] | None = None
 
 
 def recorded_run(config: RunConfig, meddle: Meddle = lambda federation: None) -> tuple[Recorded, Experiment]:
@@ -108,4 +110,5 @@ def _recorded(
         views=views,
         stopped=stopped,
         lines=lines,
+        groups=experiment.split.groups,
     )

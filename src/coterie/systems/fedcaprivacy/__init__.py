@@ -43,7 +43,7 @@ from coterie.protocol.errors import UserError
 from coterie.protocol.system import Federation, Sees, Setting, System
 from coterie.protocols.idle import refuse_idle
 from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Join, KeyCentre, Pair, Ready
-from coterie.protocols.local_training import LocalTraining
+from coterie.protocols.local_training import LocalTraining, sample_size
 from coterie.systems.fedcaprivacy.messages import (
     CSP,
     HUB,
@@ -62,6 +62,9 @@ from coterie.systems.fedcaprivacy.messages import (
     Upload,
 )
 
+GUARD_BITS = 8
+"""Of a lane at least, where the setting is "auto": a lane of 32 bits is packed fastest."""
+
 
 @dataclass(frozen=True)
 class FedCAPrivacyConfig(LocalTraining):
@@ -70,8 +73,9 @@ class FedCAPrivacyConfig(LocalTraining):
     clusters: c, their number.  gamma: scale of eq. (8), or "median".  kernel: "laplacian" as printed, or "rbf".
     alpha: decay of the clustering frequency.  schedule: "decay", "always" or "every:DELTA".
     key_bits: Paillier modulus, 2048 or 3072.  fraction_bits: rho of eq. (4).  value_bits, guard_bits, kappa: of a lane
-    (``crypto/packing.py``).  max_age_s: oldest acceptable upload, in seconds.  min_participants: fewer uploads skip a
-    round.  hardening: "sketch" or "rotation", in mode hardened.  sketch_dim: numbers in a sketch.
+    (``crypto/packing.py``); guard_bits "auto" is 8, or as many as the sum over all clients that a round asks needs.
+    max_age_s: oldest acceptable upload, in seconds.  min_participants: fewer uploads skip a round.
+    hardening: "sketch" or "rotation", in mode hardened.  sketch_dim: numbers in a sketch.
     min_cluster: smallest cluster whose sum is released, in mode hardened; of a cluster of two, each member can tell the
     other's model.  randomness: of Paillier, "short" exponents (``crypto/paillier.py`` states the assumption) or the
     plain "full" r^N.  max_ahead_s: how far a participant's clock may be ahead of the hub's.
@@ -85,7 +89,7 @@ class FedCAPrivacyConfig(LocalTraining):
     key_bits: int = 2048
     fraction_bits: int = 16
     value_bits: int = 24
-    guard_bits: int = 8
+    guard_bits: int | Literal["auto"] = "auto"
     kappa: int = 40
     max_age_s: float = 86_400.0
     min_participants: int = 2
@@ -98,7 +102,7 @@ class FedCAPrivacyConfig(LocalTraining):
     def __post_init__(self) -> None:
         super().__post_init__()
         parse_schedule(self.schedule, self.alpha)
-        self.lanes()
+        self.lanes(1)
         for name in ("clusters", "min_participants", "sketch_dim", "min_cluster"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
@@ -109,9 +113,11 @@ class FedCAPrivacyConfig(LocalTraining):
         if self.gamma != "median" and not (isinstance(self.gamma, int | float) and 0 < self.gamma < math.inf):
             raise UserError(f"gamma must be a positive number or 'median', not {self.gamma!r}")
 
-    def lanes(self) -> Lanes:
-        """The fixed-point format of eq. (4)."""
-        return Lanes(self.fraction_bits, self.value_bits, self.guard_bits, self.kappa)
+    def lanes(self, clients: int) -> Lanes:
+        """The fixed-point format of eq. (4); guard_bits "auto" hold a sum over all that a round asks of ``clients``."""
+        needed = (sample_size(clients, self.participation) - 1).bit_length()
+        guard_bits = max(GUARD_BITS, needed) if self.guard_bits == "auto" else self.guard_bits
+        return Lanes(self.fraction_bits, self.value_bits, guard_bits, self.kappa)
 
 
 IDLE = {
@@ -132,16 +138,16 @@ def _check(config: FedCAPrivacyConfig, setting: Setting) -> None:
             ("alpha", f"schedule={config.schedule}", config.schedule != "decay"),
         ),
     )
-    if len(setting.clients) > config.lanes().max_terms:
+    asked = sample_size(len(setting.clients), config.participation)
+    if asked > (room := config.lanes(len(setting.clients)).max_terms):
         raise UserError(
-            f"{len(setting.clients)} clients, but lanes with guard_bits={config.guard_bits} sum up at most "
-            f"{config.lanes().max_terms}: choose more guard_bits"
+            f"a round asks {asked} clients, but lanes with guard_bits={config.guard_bits} sum up at most {room}: "
+            "choose more guard_bits, or auto"
         )
-    present = round(config.participation * len(setting.clients))
     smallest = config.min_cluster if setting.mode == "hardened" else 1
     for name, needed in (("min_participants", config.min_participants), ("min_cluster", smallest)):
-        if needed > max(present, 1):
-            raise UserError(f"{name} is {needed}, but a round asks only {present} of {len(setting.clients)} clients")
+        if needed > asked:
+            raise UserError(f"{name} is {needed}, but a round asks only {asked} of {len(setting.clients)} clients")
 
 
 def build(config: FedCAPrivacyConfig, setting: Setting) -> Federation:
@@ -152,7 +158,7 @@ def build(config: FedCAPrivacyConfig, setting: Setting) -> Federation:
 
     _check(config, setting)
     members = {HUB: HUB, CSP: CSP, **dict.fromkeys(setting.clients, PARTICIPANT)}
-    keygen = partial(paillier_keygen, config.key_bits, config.lanes(), config.randomness)
+    keygen = partial(paillier_keygen, config.key_bits, config.lanes(len(setting.clients)), config.randomness)
     key_centre = KeyCentre(
         setting.randomness,
         members,
@@ -173,16 +179,16 @@ def models(federation: Federation) -> Mapping[str, Vector]:
 
 def observe(federation: Federation) -> Mapping[str, Any]:
     """The last affinity matrix and phi, put back into the order of the clients (the observer may; no party can)."""
-    hub, csp = federation.parties[HUB], federation.parties[CSP]
+    (hub,), (csp,) = federation.of_role(HUB), federation.of_role(CSP)
     participants = [p.name for p in federation.of_role(PARTICIPANT)]
     membership = [[int(k) for k in np.flatnonzero(hub.state.phi[name])] if name in hub.state.phi else []
                   for name in participants]  # fmt: skip
-    seen: dict[str, Any] = {"membership": membership}
+    seen: dict[str, Any] = {"membership": membership, "guard_bits": hub.config.lanes(len(hub.clients)).guard_bits}
     if csp.state.affinity is not None and csp.state.clustered == hub.state.clustered:
-        place = {name: j for j, name in enumerate(hub.state.clustered_order)}
-        A = csp.state.affinity.round(4).tolist()
-        at = [place.get(name) for name in participants]  # None: was not there when the clusters were made
-        seen["affinity"] = [[None if i is None or j is None else A[i][j] for j in at] for i in at]
+        place = {name: i for i, name in enumerate(participants)}
+        at = [place[name] for name in hub.state.clustered_order]
+        seen["affinity"] = np.full((len(participants),) * 2, np.nan)  # NaN: was not there when the clusters were made
+        seen["affinity"][np.ix_(at, at)] = csp.state.affinity.round(4)
     return seen
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from coterie.crypto.schemes import public_key
 from coterie.crypto.signing import ReplayGuard, SigningKey, VerifyKey
@@ -272,6 +271,8 @@ def numbered_like(old: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
 
     old: (n, c). Who was away keeps its clusters (by name) and must find the same ones when it is back.
     """
+    from scipy.optimize import linear_sum_assignment
+
     padded = np.zeros(old.shape, bool)
     padded[:, : new.shape[1]] = new
     kept, number = linear_sum_assignment(old.T.astype(int) @ padded, maximize=True)

@@ -146,8 +146,7 @@ class Aggregator(Party, role=HUB):
         }
         if 2 * len(answers.declined) > len(asked):
             self.state.model = self.state.previous
-            why = answers.missing[answers.declined[0]]
-            raise NoAnswerError(f"most of those asked {why}; the model of the round before is taken up again")
+            raise NoAnswerError("most of those asked refused; the model of the round before is taken up again")
         if not used:
             raise NoAnswerError("no update came")
         rates = config.rates(r).scaled(float(np.mean(lengths)))

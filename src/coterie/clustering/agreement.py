@@ -1,0 +1,53 @@
+"""How the clusters that clients are in agree with the groups that their data were dealt in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sklearn.metrics import adjusted_rand_score
+
+from coterie.protocol.errors import UserError
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """The clusters of some clients, seen from beside the protocol.
+
+    ari: adjusted Rand index against the data's own groups (Hubert and Arabie, Comparing partitions, 1985): 1 where both
+    divide the clients alike, 0 on average for a division at random; None where the data have no groups or no client has
+    a cluster.  clusters: how many have members.  sizes: of those, in the order of their numbers; a client of several
+    counts in each.  per_client: mean number of clusters of a client that has any; 0 where none has.
+    without: clients that have none, which count in nothing else.
+    """
+
+    ari: float | None
+    clusters: int
+    per_client: float
+    sizes: tuple[int, ...]
+    without: int
+
+
+def grouping(membership: Sequence[Sequence[int]], groups: Sequence[int] | None) -> Grouping:
+    """Clusters of each client, which may be none or several, beside the group of each client.
+
+    For the adjusted Rand index a client's label is its whole *set* of clusters: two clients are together where they are
+    in exactly the same ones. Raises UserError where ``groups`` are not one a client.
+    """
+    if groups is not None and len(groups) != len(membership):
+        raise UserError(f"clusters of {len(membership)} clients, but groups of {len(groups)}")
+    own = [frozenset(clusters) for clusters in membership]
+    placed = [i for i, clusters in enumerate(own) if clusters]
+    sizes = Counter(number for clusters in own for number in clusters)
+    ari = None
+    if groups is not None and placed:
+        numbered = {clusters: label for label, clusters in enumerate(dict.fromkeys(own))}
+        ari = float(adjusted_rand_score([int(groups[i]) for i in placed], [numbered[own[i]] for i in placed]))
+    return Grouping(
+        ari=ari,
+        clusters=len(sizes),
+        per_client=sum(len(own[i]) for i in placed) / len(placed) if placed else 0.0,
+        sizes=tuple(sizes[number] for number in sorted(sizes)),
+        without=len(own) - len(placed),
+    )

@@ -1,0 +1,235 @@
+"""Groups of clients whose *tasks* differ, so that no one model can serve them all.
+
+``rotate:K``      group g sees every image turned counter-clockwise by g 360/K degrees (Ghosh et al., NeurIPS 2020): by
+                  right angles exactly, by others with bilinear interpolation and stored zeros in the corners
+``permute:K``     each group has the labels in an order of its own (Sattler, Müller and Samek, 2020), drawn from the
+                  seed. Group 0 keeps them. No label means the same in two of the first ``classes`` groups; from there
+                  on, which then cannot be had, the orders are merely different
+``swap:K``        group g exchanges labels 2g and 2g + 1 and keeps the others; no group keeps all
+``domains:A,B``   each group has a data set of its own, of equal sample shape and classes, normalised by itself
+
+A label skew may follow: ``rotate:4+dirichlet:0.3``; without one samples are dealt evenly at random (``iid``). The skew
+is drawn over all clients as if there were no groups, from the same seed to the same indices, and the groups, equal in
+size within one, by lot among the clients. With ``domains`` each data set is dealt, so skewed, to its own group.
+
+A task changes training and test samples alike. It is applied to what a client has, never to the whole training set.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import factorial
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from coterie.data.dataset import Dataset, Floats, Ints, Part
+from coterie.data.draws import even_sizes
+from coterie.data.partition import FORMS, TASK_FORMS, Split, kinds, partition, whole
+from coterie.protocol.errors import UserError, suggest
+from coterie.protocol.randomness import rng
+
+Load = Callable[[str], Dataset]
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What the clients of one group learn: the samples of a data set, turned, and what their labels are called.
+
+    turn: share of a full circle, counter-clockwise.  names: (classes,) int64, what each label becomes; None for itself.
+    """
+
+    dataset: Dataset
+    turn: Fraction = Fraction(0)
+    names: Ints | None = None
+
+    def inputs(self, indices: ArrayLike | None = None, split: Part = "train") -> Floats:
+        """Normalised samples of this task ``(n, *input_shape) float32``; all of the split without ``indices``."""
+        x = self.dataset.inputs(indices, split)
+        if not self.turn:
+            return x
+        if self.turn % Fraction(1, 4) == 0:
+            return np.ascontiguousarray(np.rot90(x, int(4 * self.turn), axes=(-2, -1)))
+        from scipy import ndimage
+
+        zero, unit = self.dataset.zero_and_unit
+        stored_zero = -zero / unit
+        x -= stored_zero  # so that corners are filled with what is stored as 0
+        turned: Floats = ndimage.rotate(x, float(360 * self.turn), axes=(-2, -1), reshape=False, order=1)
+        turned += stored_zero
+        return turned
+
+    def labels(self, indices: ArrayLike | None = None, split: Part = "train") -> Ints:
+        """Labels ``(n,) int64`` of the same samples."""
+        y = self.dataset.labels(indices, split)
+        return y if self.names is None else self.names[y]
+
+    @property
+    def words(self) -> str:
+        """The task for people: ``"mnist, turned by 90 degrees"``."""
+        turned = f", turned by {float(360 * self.turn):g} degrees" if self.turn else ""
+        named = "" if self.names is None else f", labels 0, 1, ... called {', '.join(map(str, self.names))}"
+        return f"{self.dataset.name}{turned}{named}"
+
+
+def deal(
+    spec: str,
+    dataset: Dataset,
+    clients: int,
+    seed: int,
+    min_samples: int | None = None,
+    test_samples: int = 200,
+    *,
+    load: Load | None = None,
+) -> tuple[Split, tuple[Task, ...]]:
+    """Any partition of a data set, and the task of each of the split's groups; one task where all have the same.
+
+    The split's indices are into the data set of the client's own task. min_samples, test_samples: as in ``partition``.
+    load: gives the other data sets of ``domains`` by their names.
+    Raises UserError for a spec that is unknown or cannot be met.
+    """
+    task, skew = _parts(spec)
+    if not task:
+        split = partition(spec, dataset.y_train, dataset.y_test, clients, seed, min_samples, test_samples)
+        return split, (Task(dataset),)
+    whole("clients", clients, 1)
+    whole("seed", seed, 0)
+    tasks = _tasks(task, dataset, clients, seed, load)
+    draw = rng(seed, "partition", "groups")
+    groups = draw.permutation(np.repeat(np.arange(len(tasks)), even_sizes(clients, len(tasks), draw)))
+    if all(one.dataset is dataset for one in tasks):
+        dealt = [(dataset, np.arange(clients), seed)]
+    else:
+        seeds = [int(rng(seed, "partition", "domain", g).integers(1 << 62)) for g in range(len(tasks))]
+        dealt = [(one.dataset, np.flatnonzero(groups == g), seeds[g]) for g, one in enumerate(tasks)]
+    train, test = ([np.empty(0, np.int64)] * clients for _ in range(2))
+    for data, members, own_seed in dealt:
+        part = partition(skew, data.y_train, data.y_test, len(members), own_seed, min_samples, test_samples)
+        for i, own_train, own_test in zip(members, part.train, part.test, strict=True):
+            train[i], test[i] = own_train, own_test
+    return Split(spec, int(seed), tuple(train), tuple(test), groups), tasks
+
+
+def of_clients(split: Split, tasks: Sequence[Task]) -> tuple[Task, ...]:
+    """The task of every client; the clients of a group share the object."""
+    if len(tasks) == 1 or split.groups is None:
+        return (tasks[0],) * split.clients
+    return tuple(tasks[g] for g in split.groups)
+
+
+def _parts(spec: str) -> tuple[str, str]:
+    """The task (``""`` for none) and the label skew of a spec; raises UserError for a part unknown or misplaced."""
+    if not isinstance(spec, str):
+        raise UserError(f"partition is {spec!r}; it must be a text such as {next(iter(FORMS))}")
+    tasks, skews = kinds(TASK_FORMS), kinds(FORMS)
+    task, plus, skew = spec.partition("+")
+    first, second = task.partition(":")[0], skew.partition(":")[0]
+    if first not in (*tasks, *skews):
+        hint = suggest(first, [*tasks, *skews])
+        raise UserError(f"partition {spec!r}: there is no {first!r}{hint} Known: {', '.join([*FORMS, *TASK_FORMS])}")
+    if first not in tasks:
+        if second in tasks:
+            raise UserError(f"partition {spec!r}: the task comes before the label skew: {skew}+{task}")
+        return "", spec
+    if second in tasks:
+        raise UserError(f"partition {spec!r}: a group has one task, so {task} and {skew} do not go together")
+    if second == "labelsets":
+        raise UserError(
+            f"partition {spec!r}: labelsets makes groups of its own; cross {task} with another label skew, for example "
+            f"{task}+labels:2"
+        )
+    if plus and not skew:
+        raise UserError(f"partition {spec!r}: a label skew must follow the +, for example {task}+dirichlet:0.3")
+    return task, skew or "iid"
+
+
+def _tasks(spec: str, dataset: Dataset, clients: int, seed: int, load: Load | None) -> tuple[Task, ...]:
+    """The tasks of all groups; raises UserError where this data set, or so few clients, cannot have them."""
+    kind, _, rest = spec.partition(":")
+    names = rest.split(",")
+    if kind != "domains" and (not re.fullmatch("[0-9]{1,9}", rest) or not int(rest)):
+        raise UserError(f"partition {spec!r}: {kind}:K takes a number of groups, at least 1, for example {kind}:4")
+    groups, classes = len(names) if kind == "domains" else int(rest), dataset.classes
+    if clients < groups:
+        raise UserError(
+            f"partition {spec} makes {groups:,} groups, but there are only {clients:,} clients: add clients"
+        )
+    if kind == "domains":
+        return _domains(spec, names, dataset, load)
+    if kind == "rotate":
+        shape = dataset.input_shape
+        if dataset.kind != "image" or shape[-1] != shape[-2]:
+            raise UserError(
+                f"partition {spec} turns square images, and a sample of {dataset.name} is {_sample(dataset)}: "
+                f"permute:{groups} goes with any data"
+            )
+        return tuple(Task(dataset, turn=Fraction(g, groups)) for g in range(groups))
+    if kind == "swap":
+        if groups > classes // 2:
+            raise UserError(
+                f"partition {spec}: {classes} labels make {classes // 2} pairs, one a group: use at most "
+                f"swap:{classes // 2}, or permute:{groups}"
+            )
+        return tuple(Task(dataset, names=_swapped(classes, g)) for g in range(groups))
+    if classes < 13 and groups > factorial(classes):
+        raise UserError(f"partition {spec}: {classes} labels have only {factorial(classes)} orders: use fewer groups")
+    _, *orders = permutations(classes, groups, rng(seed, "partition", "names"))
+    return Task(dataset), *(Task(dataset, names=names) for names in orders)
+
+
+def _sample(dataset: Dataset) -> str:
+    kind = {"image": "an image", "tabular": "a row of a table", "graph": "a node of a graph"}[dataset.kind]
+    return f"{kind} {dataset.input_shape}"
+
+
+def _domains(spec: str, names: Sequence[str], dataset: Dataset, load: Load | None) -> tuple[Task, ...]:
+    if not all(names) or len(set(names)) != len(names):
+        raise UserError(
+            f"partition {spec!r}: domains takes different data sets, one a group, as in domains:mnist,fashion_mnist"
+        )
+    if names[0] != dataset.name:
+        raise UserError(
+            f"partition {spec} begins with {names[0]}, but the data set is {dataset.name}: say --data {names[0]} "
+            "(model, clients and learning rate are by default what that data set takes)"
+        )
+    if load is None and len(names) > 1:
+        raise UserError(f"partition {spec} needs more data sets: say with load= where they come from")
+    tasks = [Task(dataset)]
+    for name in names[1:]:
+        assert load is not None
+        other = load(name)
+        for what in ("input_shape", "classes"):
+            mine, theirs = getattr(dataset, what), getattr(other, what)
+            if mine != theirs:
+                raise UserError(
+                    f"partition {spec}: all groups train one kind of model, but {what.replace('_', ' ')} is {mine} in "
+                    f"{dataset.name} and {theirs} in {name}"
+                )
+        tasks.append(Task(other))
+    return tuple(tasks)
+
+
+def _swapped(classes: int, g: int) -> Ints:
+    names = np.arange(classes, dtype=np.int64)
+    names[[2 * g, 2 * g + 1]] = names[[2 * g + 1, 2 * g]]
+    return names
+
+
+def permutations(classes: int, groups: int, draw: np.random.Generator) -> tuple[Ints, ...]:
+    """``groups`` different orders (classes,) int64 of the labels, the first as they are.
+
+    Any two of the first ``classes`` of them differ at every label: the labels stand on a circle in a random order, and
+    each group moves on by another number of places. Two more orders cannot do so, since a label has no more names;
+    the rest are random. groups: at most classes!.
+    """
+    circle = draw.permutation(classes)
+    steps = [0, *draw.permutation(np.arange(1, classes))][:groups]
+    place = np.argsort(circle)
+    found = {names.tobytes(): names for names in (circle[(place + step) % classes] for step in steps)}
+    while len(found) < groups:
+        names = draw.permutation(classes)
+        found.setdefault(names.tobytes(), names)
+    return tuple(found.values())
