@@ -11,7 +11,7 @@ from federation import Rig, planted
 from pafed_parts import paf, service_key, small_keys
 
 from coterie.attacks.key_in_sum import (
-    SHARE,
+    LEAST,
     KeyThief,
     coefficients,
     forged,
@@ -25,7 +25,7 @@ from coterie.crypto import ckks
 from coterie.crypto.seal_products import transformed
 from coterie.protocol.effects import Encrypt, Fit
 from coterie.protocol.errors import CryptoError, PeerError, UserError
-from coterie.systems.pafed.messages import HUB, Update
+from coterie.systems.pafed.messages import HUB, Train, Update
 
 N = 1024
 TARGETS = planted([0, 0, 1, 1, 2, 2], 2 * N + 300, apart=0.1)
@@ -42,13 +42,13 @@ def key() -> Any:
     return ckks.insecure_for_tests("insecure-1024-deep")
 
 
-def robbed(targets: np.ndarray = TARGETS, share: float = 4, **options: Any) -> tuple[Rig, KeyThief]:
+def robbed(targets: np.ndarray = TARGETS, late: int = 0, **options: Any) -> tuple[Rig, KeyThief]:
     """A federation whose first client is a thief. Rings of 1,024 spread the others' changes over fewer coefficients
-    than those of 8,192, and so they hide more of K s: hence the larger K.
+    than those of 8,192, and so they hide more of K s: hence a larger K than the default.
     """
     run = paf(targets, **{"emulated": False, **options})
-    thief = KeyThief(run.setting.spec, share)
-    wrap(run.party("client/0"), thief)
+    thief = KeyThief(run.setting.spec, share=4)
+    wrap(run.party("client/0"), thief, late=late)
     return run, thief
 
 
@@ -78,14 +78,14 @@ def test_a_forged_vector_looks_fresh_and_opens_to_the_key_in_one_place(key: Any)
     fresh = key.public.from_bytes(vector.to_bytes(), 3 * N, terms=1, blinded=0, form=key.public.fresh)
     added = key.decrypt(fresh) - values
     np.testing.assert_allclose(added[[*range(N), *range(2 * N, 3 * N)]], 0, atol=1e-5)
-    np.testing.assert_allclose(SHARE * coefficients(added[N : 2 * N], key.parameters), key_coefficients(key), atol=1e-3)
+    np.testing.assert_allclose(LEAST * coefficients(added[N : 2 * N], key.parameters), key_coefficients(key), atol=1e-3)
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.08, -0.3])
 def test_the_key_is_read_whatever_the_factor_and_the_mean(key: Any, factor: float) -> None:
     """Noise of a ninth of the unit; a mean that spoils three coefficients; K s may come in negative, too."""
     truth, public = key_coefficients(key), key.public
-    unit = factor / SHARE
+    unit = factor / LEAST
     added = key.decrypt(forged(public.encrypt(np.zeros(N)), 0)) * factor
     noise = np.random.default_rng(2).normal(0, abs(unit) / 9 * np.sqrt(N / 2), N)
     guess, found = read_key(added + noise + 0.9 * abs(unit), public)
@@ -145,12 +145,32 @@ def test_one_client_alone_gets_the_helpers_key(settings: dict[str, Any]) -> None
 
 
 def test_its_update_may_come_late() -> None:
-    """By this seed it is late in rounds 1 and 2. (Without algorithm 4, which a key's product may be too long for.)"""
-    run, thief = robbed(delta=0.5, delay="uniform:1", seed=0, project="none")
-    assert [run.party("client/0").delays.rounds("client/0", r) for r in (1, 2)] == [1, 1]
+    """By its own choice. (Without algorithm 4, for whose products what is forged in a small ring may be too long.)"""
+    run, thief = robbed(late=1, delta=0.3, delay="uniform:3", seed=0, project="none")
+    delays = run.party("client/0").delays
+    assert not {"client/0", "client/3"} & {*delays.of(1), *delays.of(2)}
     run.rounds(3)
+    came = [(seen.src, update.round) for seen, update in run.view(HUB).messages(Update)]
+    assert came.index(("client/0", 1)) > came.index(("client/3", 1))
+    assert ("client/3", 2) in came[: came.index(("client/0", 2))]
     assert (thief.forged_in, thief.round) == ([1, 2], 3)
     np.testing.assert_array_equal(thief.guess, key_coefficients(service_key(run)))
+
+
+def test_a_thief_that_reads_nothing_puts_in_more() -> None:
+    """Up to a bound; here its update is lost on the way."""
+    run, _ = robbed(delta=0.0)
+    thief = KeyThief(run.setting.spec)
+    weights = np.random.default_rng(0)
+    shares = []
+    for r in range(1, 6):
+        train = Train(r, b"", None, b"", b"")
+        thief(train, Fit(weights.normal(size=2 * N).astype(np.float32), None, 1, 0), None)
+        shares.append(thief.share)
+        effect = Encrypt(service_key(run).public, np.ones(2 * N))
+        thief(train, effect, service_key(run).public.encrypt(effect.values))
+    assert shares == [256, 128, 64, 64, 64]
+    assert (thief.forged_in, thief.key) == ([1, 2, 3, 4, 5], None)
 
 
 def test_an_honest_client_finds_no_key_in_the_same_models() -> None:

@@ -12,10 +12,10 @@ from pafed_parts import small_keys
 from test_cli_audit import Ended, call
 
 from coterie.reproduce.security import ACTIVE, AUDITS
-from coterie.reproduce.security.active import asked_most
+from coterie.reproduce.security.active import asked_most, thieves
 from coterie.reproduce.security.recorded import read_recorded
 
-TINY = ["--clients", "4", "--rounds", "3", "--set", "max_epochs=1", "--quiet", "--record", "--seed", "1"]
+TINY = ["--clients", "4", "--rounds", "4", "--set", "max_epochs=1", "--quiet", "--record", "--seed", "1"]
 ROBBED = ["pafed", "--model", "mlp", *TINY, "--set", "delta=0", "--set", "participation=1"]
 Run = Callable[..., Path]
 
@@ -55,11 +55,24 @@ def test_the_run_is_repeated_with_a_thief_in_it(recorded: Run) -> None:
     new = {row: active[row] for row in active if row not in passive}
     key, updates = new.values()
     assert list(new) == [f"{name}, deviating: the helper's key", f"the hub with the key of {name}: the others' updates"]
-    assert (key["value"], key["perfect"], key["round"]) == (1.0, 1.0, 2)
+    assert (key["value"], key["perfect"], key["round"]) == (1.0, 1.0, 3)
     assert 1 / 3 < key["chance"] < 0.4
     assert (updates["value"], updates["chance"], updates["perfect"], updates["clients"]) == (0.0, 1.0, 0.0, 3)
     assert all(row["round"] is None for row in passive.values())
-    assert "(round 2)" in " ".join(call("audit", str(folder), "--active").out.split())
+    assert f"{name}, deviating: the helper's key (round 3)" in " ".join(
+        call("audit", str(folder), "--active").out.split()
+    )
+
+
+def test_the_study_says_of_each_size_how_many_clients_get_the_key() -> None:
+    quick = {"max_epochs": 1, "delta": 0.0, "participation": 1.0}
+    (row,) = thieves(2, (4,), 1, rounds=4, settings=quick)
+    assert (row["clients"], row["thieves"], row["with the key"]) == (4, 2, 2)
+    assert row["in round"] == [3, 3]  # in 1 it forges, in 2 its update comes, in 3 it reads
+    assert row["agreement"] == [1.0, 1.0]
+    assert row["chance"] < 0.4
+    assert row["error of the others' updates"] == 0.0
+    assert [len(row[key]) for key in ("accuracy", "accuracy without")] == [2, 2]
 
 
 def test_every_active_attack_is_on_a_system_with_an_audit() -> None:

@@ -371,6 +371,25 @@ def test_what_is_far_from_uniform_is_told() -> None:
     assert caught.results[0].value > 0.9
 
 
+def test_counts_in_trained_runs_stand_beside_the_commonest_number() -> None:
+    """No dummies: always right. However many there are, "none" is never hidden, and mostly it is none."""
+    options: dict[str, Any] = {"clients": 10, "rounds": 6, "model": "linear", "partition": "dirichlet:0.3"}
+    rows = [study.trained_conflicts(2, {"dummies": dummies, "max_epochs": 2}, **options) for dummies in (0, 10)]
+    assert [row["dummies"] for row in rows] == [0, 10]
+    assert rows[0]["measured"] == 1.0
+    assert rows[0]["rounds"] == rows[1]["rounds"] > 4
+    run = study.digits(0, {"dummies": 10, "max_epochs": 2}, **options)
+    rounds = [one for one in audit.recorded_rounds(run.views, 10) if one.shown is not None]
+    (finding,) = audit.by_signs(rounds, 10)
+    for one, result in zip(rounds, finding.results, strict=True):
+        assert result.value == 1.0 or (one.cosines() < 0).any()
+    for row in rows:
+        assert row["chance"] < row["commonest"] <= row["measured"]
+        assert row["with conflicts"]["rounds"] == round((1 - row["commonest"]) * row["rounds"])
+    with pytest.raises(UserError, match="no late update was compared"):
+        study.trained_conflicts(1, {"delta": 0.0}, **options)
+
+
 # -- the file ----------------------------------------------------------------------------------------------------------
 
 
@@ -394,5 +413,5 @@ def test_the_documentations_numbers_agree_with_their_closed_forms() -> None:
 @pytest.mark.long
 def test_the_command_writes_such_a_file(tmp_path: Path) -> None:
     out = tmp_path / "pafed.json"
-    main(["pafed", str(out), "--seeds", "1", "--clients", "6", "--rounds", "2"])
+    main(["pafed", str(out), "--seeds", "1", "--clients", "6", "--rounds", "4"])
     assert json.loads(out.read_text())["seeds"] == 1

@@ -36,13 +36,15 @@ Doubles = NDArray[np.float64]
 Coefficients = NDArray[np.int64]
 """(N,) -1, 0 and 1: what a secret key is made of."""
 
-SHARE = 64
-"""K is the scale over this, 2^30 for PAFed: .8 a weight (root mean square) in one ciphertext of one client's update."""
+LEAST, MOST = 64.0, 256.0
+"""K is the scale over such a number, so 2^28 to 2^30 for PAFed: .2 to .8 a weight (root mean square) in one ciphertext
+of one client's update. The smaller, the less the model is spoilt; the larger, the sooner the key is read.
+"""
 _ROUGH = 0.06
 """Mean squared distance from -1, 0 and 1, in these units, above which what was read holds no key: noise has .08."""
 
 
-def forged(vector: CipherVector, row: int, share: float = SHARE) -> CipherVector:
+def forged(vector: CipherVector, row: int, share: float = LEAST) -> CipherVector:
     """The vector, with K = scale / share in the second polynomial of ciphertext ``row``: there it opens to K s more."""
     constant = int(vector.key.parameters.scale(vector.tally.form) / share)
     polynomials, moduli = vector.polynomials.copy(), vector.key.ring.moduli_at(vector.tally.form.level)
@@ -95,7 +97,7 @@ def rebuilt(guess: Coefficients, public: PublicKey) -> SecretKey | None:
 def key_coefficients(key: SecretKey) -> Coefficients:
     """(N,) the truth, of whoever has the key: a forged encryption of nothing opens to K s."""
     nothing = forged(key.public.encrypt(np.zeros(key.parameters.degree)), 0)
-    return np.rint(SHARE * coefficients(key.decrypt(nothing), key.parameters)).astype(np.int64)
+    return np.rint(LEAST * coefficients(key.decrypt(nothing), key.parameters)).astype(np.int64)
 
 
 def key_agreement(guess: NDArray[Any], truth: NDArray[Any]) -> Result:
@@ -113,14 +115,14 @@ class KeyThief:
     changes should be small, too. Whenever it is asked to train it takes the model that it is handed from all those
     before, and tries to read the key.
 
-    spec: of the model.  share: K is the scale over it; less is read more safely, and spoils the model more.
+    spec: of the model.  share: K is the scale over it; halved down to ``LEAST`` after each reading that fails.
     key: once it has it.  round: in which it read it.  guess: (N,) of its last reading, or None.
     forged_in: the rounds whose updates it forged.
     Raises UserError where a model doesn't fill a ciphertext, for what is beside the weights must open to zero; and for
     emulated keys, which have no s.
     """
 
-    def __init__(self, spec: ModelSpec, share: float = SHARE) -> None:
+    def __init__(self, spec: ModelSpec, share: float = MOST) -> None:
         self.spec, self.share = spec, share
         self.key: SecretKey | None = None
         self.round: int | None = None
@@ -139,11 +141,13 @@ class KeyThief:
         return result
 
     def _read(self, weights: NDArray[Any], message: Message) -> None:
-        for before in reversed(self._models if self._row is not None else ()):
-            self.guess, key = read_key(self._places(weights) - self._places(before), self._public)
-            if key is not None:
-                self.key, self.round = key, _round(message)
-                return
+        if self._row is not None:
+            for before in reversed(self._models):
+                self.guess, key = read_key(self._places(weights) - self._places(before), self._public)
+                if key is not None:
+                    self.key, self.round = key, _round(message)
+                    return
+            self.share = max(self.share / 2, min(self.share, LEAST))
         self._models.append(weights)
 
     def _forged(self, effect: Encrypt, honest: Any, message: Message) -> Any:

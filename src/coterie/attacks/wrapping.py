@@ -1,25 +1,32 @@
-"""Active attacks: a party that deviates in what it makes of its effects, and is honest in all else.
+"""Active attacks: a party that deviates in what it makes of its effects, or in when it answers, and is honest else.
 
-Who deviates runs the honest party's own handlers. So its messages are well formed, signed and in order, and its state
-and its keys are what they would be; nobody tells it apart but by what it puts in.
+It runs the honest party's own handlers. So its messages are well formed, signed and in order, and its state and its
+keys are what they would be; only what it puts in tells it apart.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from typing import Any
 
 from coterie.protocol.errors import CoterieError
 from coterie.protocol.messages import Message
-from coterie.protocol.party import Handler, Party, Work
+from coterie.protocol.party import Cost, Handler, Party, Work
 
 Between = Callable[[Message, Any, Any], Any]
 """(the message that is being handled, an effect, its result) -> the result that the handler goes on with."""
 
 
-def wrap(party: Party, between: Between) -> None:
-    """From now on each result of the party's effects passes through ``between``. It stays the same object."""
-    table = {kind: Handler(_tapped(handler.run, between), handler.cost) for kind, handler in party.handlers.items()}
+def wrap(party: Party, between: Between, *, late: int = 0) -> None:
+    """From now on each result of the party's effects passes through ``between``. It stays the same object.
+
+    late: what a round asks it for it sends so many rounds later at least.
+    """
+    table = {
+        kind: Handler(_tapped(handler.run, between), _delayed(handler.cost, late))
+        for kind, handler in party.handlers.items()
+    }
     party.__class__ = type(f"Deviating{type(party).__name__}", (type(party),), {"handlers": table})
 
 
@@ -29,6 +36,14 @@ def _tapped(run: Callable[..., Any], between: Between) -> Callable[..., Any]:
         return _passed(outcome, message, between) if isinstance(outcome, Generator) else outcome
 
     return tapped
+
+
+def _delayed(cost: Callable[[Any, Any], Cost], late: int) -> Callable[[Any, Any], Cost]:
+    def delayed(party: Party, message: Message) -> Cost:
+        honest = cost(party, message)
+        return replace(honest, rounds=max(honest.rounds, late)) if getattr(message, "round", 0) else honest
+
+    return delayed
 
 
 def _passed(work: Work[Any], message: Message, between: Between) -> Work[Any]:

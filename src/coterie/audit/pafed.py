@@ -29,6 +29,7 @@ from coterie.protocol.model_spec import ModelSpec
 from coterie.transport.transcript import View
 
 HUB, HELPER = "aggregator", "helper"
+COUNTED = "helper: number of conflicting late updates"
 
 Doubles = NDArray[np.float64]
 
@@ -132,7 +133,7 @@ def by_signs(rounds: Sequence[Round], dummies: int) -> list[Finding]:
             except UserError:  # a class of so little weight that it looked empty: the signs say otherwise
                 posterior = count_posterior(*signs)
             results.append(count_accuracy([posterior], [int((cosines < 0).sum())]))
-    return [Finding("helper: number of conflicting late updates", tuple(results))] if results else []
+    return [Finding(COUNTED, tuple(results))] if results else []
 
 
 def _classes(sums: Doubles) -> Classes:
