@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 @dataclass(frozen=True)
 class Part:
@@ -42,6 +45,15 @@ class ModelSpec:
     def size(self) -> int:
         """d, the length of the flat vector."""
         return sum(part.size for part in self.parts)
+
+    @cached_property
+    def buffer_mask(self) -> NDArray[np.bool_]:
+        """(d,) whether a number belongs to a buffer, a statistic that no gradient moves; read-only."""
+        mask = np.zeros(self.size, np.bool_)
+        for part in self.parts:
+            mask[part.offset : part.offset + part.size] = part.kind == "buffer"
+        mask.flags.writeable = False
+        return mask
 
     @cached_property
     def digest(self) -> bytes:

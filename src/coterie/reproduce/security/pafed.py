@@ -39,8 +39,9 @@ from coterie.protocol.steps import Answers
 from coterie.reproduce.security.directed import Played, played
 from coterie.reproduce.security.recorded import Recorded, recorded_run
 from coterie.runs.config import RunConfig
+from coterie.systems.pafed import layout_of
 from coterie.systems.pafed.correction import MASK_BITS, by_helper, by_minimum
-from coterie.systems.pafed.messages import Convert, Refresh, Train, Update, units
+from coterie.systems.pafed.messages import Convert, Refresh, Train, Update
 
 Row = dict[str, Any]
 Doubles = NDArray[np.float64]
@@ -51,10 +52,15 @@ ITERATIONS = (3, 5, 7, 8, 10, 12, 15)
 
 def audit(run: Recorded) -> list[Finding]:
     """Every attack of ``coterie.audit.pafed`` on a recorded run."""
-    start = run.initial / units(run.spec)
+    layout = layout_of(run.spec, run.config.mode)
+
+    def update(opened: Doubles) -> Doubles:
+        """(d,) an update as the spec lays it out, 0 for buffers, which are no step."""
+        return np.where(run.spec.buffer_mask, 0.0, layout.unpacked(opened))
+
     dummies = run.settings.dummies if run.config.mode == "paper" else 0
     known: Row = {"dummies": dummies, "oldest": run.settings.max_staleness}
-    return measure(run.views, run.clients, run.label_counts, run.spec, start, **known)
+    return measure(run.views, run.clients, run.label_counts, run.spec, layout.packed(run.initial), update, **known)
 
 
 def study(*, seeds: int = 3, clients: int = 20, rounds: int = 10, partition: str = "dirichlet:0.3") -> Row:
