@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from federation import Pulled, Rig, planted, rig
 
-from coterie.aggregation.correction import Rates, corrected_step
+from coterie.aggregation.correction import Rates, class_weights, corrected_step
 from coterie.crypto import ckks, ckks_wire, rounded
 from coterie.crypto.ckks_parameters import INSECURE
 from coterie.crypto.schemes import public_key, secret_key
@@ -194,12 +194,18 @@ def stated_bound(key: Any, early: list[np.ndarray], stale: list[np.ndarray], rat
     return m * share + share / square + (n + m) * 2 * e
 
 
-def clear(early: list[np.ndarray], stale: list[np.ndarray], least: float = 0.01) -> bool:
-    """Whether no class is so light that a mask decides if it is left out, and no update is a tie."""
+def clear(early: list[np.ndarray], stale: list[np.ndarray], least: float = 0.01, iterations: int | None = None) -> bool:
+    """Whether no class is so light that a mask decides if it is left out, and no update is a tie.
+
+    iterations: of Min(), whose weights can cancel.
+    """
     if not early or not stale:
         return True
     cosines = np.stack(stale) @ np.mean(early, axis=0)
-    sums = [abs(cosines[keep].sum()) for keep in (cosines > 0, cosines < 0) if keep.any()]
+    agreeing, conflicting = (2 * weights for weights in class_weights(cosines, iterations))
+    if iterations is not None:
+        return all(abs(w.sum()) > least * max(1, np.abs(w).sum()) for w in (agreeing, conflicting))
+    sums = [abs(w.sum()) for w in (agreeing, conflicting) if w.any()]
     return min(sums) > least and float(np.abs(cosines).min()) > 1e-4
 
 

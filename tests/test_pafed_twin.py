@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from federation import rig
 from pafed_parts import (
     FLOAT32,
-    SIZE,
     TARGETS,
     Pulled,
     Twin,
@@ -29,10 +26,7 @@ from pafed_parts import (
 from coterie.crypto import ckks_parameters, schemes
 from coterie.crypto.schemes import public_key, secret_key
 from coterie.protocol.effects import Fit, Fitted
-from coterie.protocol.model_spec import ModelSpec, Part
-from coterie.systems.pafed import SYSTEM
-from coterie.systems.pafed.aggregator import MODEL_TERMS
-from coterie.systems.pafed.messages import BUFFER_UNIT, HUB, Refreshed, Train, units
+from coterie.systems.pafed.messages import HUB, MODEL_TERMS, Refreshed, Train
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("paper", {}),
@@ -232,44 +226,3 @@ def test_the_aggregators_own_copy_comes_back_unflooded_and_fresh(emulated: bool)
     assert np.abs(model(run) - before).max() <= 4 * p.added(0)
     ((_, refreshed),) = run.view(HUB).messages(Refreshed, 2)
     assert public_key(run.hub.state.service_public).from_bytes(refreshed.cipher).blinded == 1
-
-
-# -- buffers -----------------------------------------------------------------------------------------------------------
-
-
-def buffered(size: int = SIZE) -> ModelSpec:
-    """The last five numbers are statistics."""
-    parts = Part("weight", (size - 5,), "float32", "parameter", "shared", 0)
-    return ModelSpec((parts, Part("mean", (5,), "float32", "buffer", "shared", size - 5)), 6.0 * size)
-
-
-@pytest.mark.parametrize("project", ["exact", "none"])
-def test_buffers_of_any_size_are_averaged_and_decide_nothing(project: str) -> None:
-    """Statistics that move by 25 and more where weights move by 1: cosines are those of the weights alone."""
-    targets = TARGETS.copy()
-    targets[:, 15:] = np.random.default_rng(0).normal(0, 200, (len(targets), 5))
-    spec = buffered()
-    built = replace(SYSTEM, build=lambda config, setting: SYSTEM.build(config, replace(setting, spec=spec)))
-    settings: Any = {"participation": 1.0, "delta": 0.5, "delay": "uniform:1", "max_epochs": 1}
-    run = rig(built, targets, lr=0.1, local="sgd", project=project, seed=1, fresh_keys=True, **settings)
-    unit = units(spec)
-    assert (unit == [1.0] * 15 + [BUFFER_UNIT] * 5).all()
-    checked = 0
-    for r in range(1, 6):
-        before = model(run) * unit if run.hub.state.model else run.hub.initial.astype(np.float64)
-        notes, handed = taken(run, r)
-        assert "skipped" not in notes
-        early = [opened(run, u) * unit for _, u in handed if u.round == r]
-        stale = [opened(run, u) * unit for _, u in handed if u.round < r]
-        assert all(abs(np.linalg.norm(u[:15]) - 1) < 1e-5 for u in early)
-        assert max(np.abs(u[15:]).max() for u in early) > 15
-        weights = [u[:15] for u in early], [u[:15] for u in stale]
-        rates, moved = run.config.rates(r), model(run) * unit - before
-        if clear(*weights, least=0.05):
-            expected = step(*weights, rates, run.config, "paper")
-            assert np.abs(moved[:15] - expected).max() < 0.05
-            checked += bool(stale)
-        if not stale:
-            assert np.abs(moved - rates.in_time * np.mean(early, axis=0)).max() < 1e-3
-    assert checked >= 2
-    assert (run.models()[0] == (model(run).astype("float32") * unit)).all()

@@ -10,7 +10,7 @@ Messages are read by the names of their types and fields, so this knows no syste
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,10 +66,13 @@ def held_key(view: View) -> Any:
     raise UserError(f"the view of {view.party} holds no secret key: record from the set-up on")
 
 
-def recorded_rounds(views: Mapping[str, View], oldest: int) -> list[Round]:
+def recorded_rounds(
+    views: Mapping[str, View], oldest: int, update: Callable[[Doubles], Doubles] = np.asarray
+) -> list[Round]:
     """All rounds in which the aggregator took updates, opened with the helper's key.
 
     oldest: by how many rounds an update may be late. Updates that don't open, or that it dropped, are left out.
+    update: an update (d,) from what was encrypted.
     """
     key = held_key(views[HELPER])
     rounds, now = [], Round(1)
@@ -81,13 +84,13 @@ def recorded_rounds(views: Mapping[str, View], oldest: int) -> list[Round]:
             now = Round(seen.round)
         elif seen.kind == "Update" and message and now.number - message.round <= oldest:
             try:
-                update = np.asarray(key.decrypt(key.public.from_bytes(message.cipher)))
+                found = update(np.asarray(key.decrypt(key.public.from_bytes(message.cipher))))
             except CoterieError:
                 continue  # the aggregator has refused it, or whoever trains on it will
             if message.round == now.number:
-                now.early.setdefault(seen.src, update)
+                now.early.setdefault(seen.src, found)
             else:
-                now.late.append(update)
+                now.late.append(found)
     rounds.append(now)
     for one in rounds:
         one.shown = _scalars(views[HELPER], key, "Compare", one.number)
@@ -187,15 +190,17 @@ def measure(
     label_counts: NDArray[Any],
     spec: ModelSpec,
     start: NDArray[Any],
+    update: Callable[[Doubles], Doubles] = np.asarray,
     *,
     dummies: int,
     oldest: int,
 ) -> list[Finding]:
     """Every attack on a recorded run. label_counts: (clients, classes) training samples.  dummies, oldest: settings.
 
-    start: as in ``by_clients_key``. Raises UserError for a record without updates or without keys.
+    start: as in ``by_clients_key``.  update: as in ``recorded_rounds``. Raises UserError for a record without updates
+    or without keys.
     """
-    rounds = recorded_rounds(views, oldest)
+    rounds = recorded_rounds(views, oldest, update)
     if not rounds:
         raise UserError("the aggregator's view holds no updates: nothing was sent that could be attacked")
     profiles = [

@@ -43,8 +43,9 @@ from coterie.reproduce.security import active
 from coterie.reproduce.security.directed import Played, played
 from coterie.reproduce.security.recorded import Recorded, recorded_run
 from coterie.runs.config import RunConfig
+from coterie.systems.pafed import layout_of
 from coterie.systems.pafed.correction import MASK_BITS, by_helper, by_minimum
-from coterie.systems.pafed.messages import Convert, Refresh, Train, Update, units
+from coterie.systems.pafed.messages import Convert, Refresh, Train, Update
 
 Row = dict[str, Any]
 Doubles = NDArray[np.float64]
@@ -57,10 +58,15 @@ DUMMIES: tuple[Row, ...] = ({"dummies": 0}, {"dummies": 4}, {"dummies": 20})
 
 def audit(run: Recorded) -> list[Finding]:
     """Every attack of ``coterie.audit.pafed`` on a recorded run."""
-    start = run.initial / units(run.spec)
+    layout = layout_of(run.spec, run.config.mode)
+
+    def update(opened: Doubles) -> Doubles:
+        """(d,) an update as the spec lays it out, 0 for buffers, which are no step."""
+        return np.where(run.spec.buffers, 0.0, layout.unpacked(opened))
+
     dummies = run.settings.dummies if run.config.mode == "paper" else 0
     known: Row = {"dummies": dummies, "oldest": run.settings.max_staleness}
-    return measure(run.views, run.clients, run.label_counts, run.spec, start, **known)
+    return measure(run.views, run.clients, run.label_counts, run.spec, layout.packed(run.initial), update, **known)
 
 
 def study(

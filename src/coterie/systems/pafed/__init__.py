@@ -38,15 +38,18 @@ from coterie.crypto.ckks_parameters import named
 from coterie.crypto.schemes import ckks_keygen, secret_key
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError, UserError
+from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.system import Federation, Sees, Setting, System
 from coterie.protocols.idle import refuse_idle
 from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Join, KeyCentre, Pair, Ready
 from coterie.protocols.late import LateTraining
 from coterie.protocols.local_training import sample_clients
+from coterie.systems.pafed.layout import Layout
 from coterie.systems.pafed.messages import (
     CLIENT,
     HELPER,
     HUB,
+    MODEL_TERMS,
     Compare,
     Compared,
     Convert,
@@ -57,7 +60,6 @@ from coterie.systems.pafed.messages import (
     Refreshed,
     Train,
     Update,
-    units,
 )
 from coterie.training.solvers import Admm, Sgd
 
@@ -124,6 +126,7 @@ def build(config: PAFedConfig, setting: Setting) -> Federation:
 
     _check(config, setting)
     parameters = PARAMETERS[setting.mode]
+    layout = layout_of(setting.spec, setting.mode)
     members = {HUB: HUB, HELPER: HELPER, **dict.fromkeys(setting.clients, CLIENT)}
     key_centre = KeyCentre(
         setting.randomness,
@@ -133,14 +136,18 @@ def build(config: PAFedConfig, setting: Setting) -> Federation:
         service=Pair(HELPER, partial(ckks_keygen, parameters), evaluation_for=HUB),
     )
     delays = config.delays(setting)
-    parties: list[Any] = [Aggregator(setting, config), key_centre, Helper(setting, config)]
-    parties += [Client(name, setting, config, delays) for name in setting.clients]
+    parties: list[Any] = [Aggregator(setting, config, layout), key_centre, Helper(setting, layout)]
+    parties += [Client(name, setting, config, layout, delays) for name in setting.clients]
     return Federation({party.name: party for party in parties}, HUB)
+
+
+def layout_of(spec: ModelSpec, mode: str) -> Layout:
+    """How a model and an update lie in the ciphertext vectors of a mode."""
+    return Layout(spec, named(PARAMETERS[mode]).degree)
 
 
 def _check(config: PAFedConfig, setting: Setting) -> None:
     """Raises UserError for what can't work among these clients, or means nothing beside the other settings."""
-    from coterie.systems.pafed.aggregator import MODEL_TERMS
     from coterie.systems.pafed.correction import STEP_SHARES
 
     refuse_idle(
@@ -175,7 +182,7 @@ def models(federation: Federation) -> Mapping[str, Vector]:
         if not model:
             return np.asarray(hub.initial)
         key: Any = secret_key(helper.secret.service)
-        return np.asarray(key.decrypt(key.public.from_bytes(model)).astype(np.float32) * units(hub.spec))
+        return np.asarray(hub.layout.unpacked(key.decrypt(key.public.from_bytes(model)).astype(np.float32)))
 
     try:
         weights = opened(hub.state.model)

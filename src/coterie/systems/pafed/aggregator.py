@@ -23,17 +23,18 @@ from coterie.protocol.system import Setting
 from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Ready, enrol_all
 from coterie.protocols.late import able, gather, settle
 from coterie.protocols.local_training import sample_clients
-from coterie.systems.pafed.correction import Late, correct, from_helper
+from coterie.systems.pafed.correction import Late, averaged, correct, from_helper
+from coterie.systems.pafed.layout import Layout
 from coterie.systems.pafed.messages import (
     HELPER,
     HUB,
+    MODEL_TERMS,
     Convert,
     Converted,
     Refresh,
     Refreshed,
     Train,
     Update,
-    units,
 )
 from coterie.transport.spool import Spool
 
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     from coterie.systems.pafed import PAFedConfig
 
 SPOOL_BYTES = 256 << 20
-MODEL_TERMS = 256
-"""Weights lie within so many times the reach of a vector; what is lower is room for the updates of a round."""
 
 
 class Aggregator(Party, role=HUB):
@@ -71,9 +70,9 @@ class Aggregator(Party, role=HUB):
     secret: Secret
     takes = (Ready, Credentials, Update)
 
-    def __init__(self, setting: Setting, config: PAFedConfig) -> None:
+    def __init__(self, setting: Setting, config: PAFedConfig, layout: Layout) -> None:
         super().__init__(HUB, setting.randomness)
-        self.spec, self.initial, self.clients = setting.spec, setting.initial, setting.clients
+        self.layout, self.spec, self.initial, self.clients = layout, setting.spec, setting.initial, setting.clients
         self.config, self.mode = config, setting.mode
         self.state, self.secret = self.State(), self.Secret()
 
@@ -110,11 +109,11 @@ class Aggregator(Party, role=HUB):
         return notes
 
     def _round(self, r: int, spool: Spool, notes: dict[str, Any]) -> Steps[None]:
-        config, service = self.config, public_key(self.state.service_public)
+        config, layout, service = self.config, self.layout, public_key(self.state.service_public)
         owed, chosen = self.state.owed, sample_clients(self.clients, config.participation, self.randomness.seed, r)
         asked = able(config, chosen, owed, r, config.max_staleness)
         requests = yield from self._requests(r, asked, spool)
-        late = Late(spool)
+        late = Late(spool, layout)
         lengths: list[float] = []
         used: Counter[int] = Counter()
         total: Any = None
@@ -123,7 +122,7 @@ class Aggregator(Party, role=HUB):
         def fold(name: str, update: Update) -> None:
             nonlocal total, too_old
             self._verify(name, update)
-            cipher = service.from_bytes(update.cipher, self.spec.size, terms=1, blinded=0, form=service.fresh)
+            cipher = service.from_bytes(update.cipher, layout.size, terms=1, blinded=0, form=service.fresh)
             settle(owed, name, update.round)
             staleness = r - update.round
             if staleness > config.max_staleness:
@@ -150,13 +149,18 @@ class Aggregator(Party, role=HUB):
         if not used:
             raise NoAnswerError("no update came")
         rates = config.rates(r).scaled(float(np.mean(lengths)))
-        step = yield from correct(self, r, total, used[0], late, rates)
+        head, buffers = (None, None) if total is None else layout.split(total)
+        step = yield from correct(self, r, head, used[0], late, rates)
+        if layout.has_buffers:
+            buffers = averaged(service, buffers, late, used.total()).within(MODEL_TERMS)
         if self.state.model:
-            model = step + service.from_bytes(self.state.model, self.spec.size)
+            w, _ = layout.split(service.from_bytes(self.state.model, layout.size))
+            model = step + w
         else:
-            model = step.add_plain(self.initial / units(self.spec))
+            model = step.add_plain(layout.packed(self.initial)[: layout.parameters])
         self.state.previous = self.state.model
-        self.state.model = model.within(MODEL_TERMS).to_bytes()  # weights stay small however many steps are summed up
+        # weights stay small however many steps are summed up
+        self.state.model = layout.joined(model.within(MODEL_TERMS), buffers).to_bytes()
 
     def _requests(self, r: int, asked: tuple[str, ...], spool: Spool) -> Steps[Mapping[str, Train]]:
         """What each client of this round is sent: w^0 as it is, or [w] under its own key (algorithm 5)."""
@@ -169,7 +173,7 @@ class Aggregator(Party, role=HUB):
 
         if not self.state.model:
             return {name: train(name, self.initial, b"") for name in asked}
-        d, service = self.spec.size, public_key(self.state.service_public)
+        d, service = self.layout.size, public_key(self.state.service_public)
         model = service.from_bytes(self.state.model, d)
         mask = service.mask(d, self.secrets("mask", r).bytes)  # alg. 5, l. 2: uniform over the ring, not real-valued
         blinded = model.blind(mask).to_bytes()  # l. 3, 4

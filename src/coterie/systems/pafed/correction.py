@@ -28,6 +28,7 @@ from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import M, Message
 from coterie.protocol.randomness import Secrets
 from coterie.protocol.steps import NoAnswerError, Steps, for_each
+from coterie.systems.pafed.layout import Layout
 from coterie.systems.pafed.messages import HELPER, LARGEST, Compare, Compared, Invert, Inverted
 from coterie.transport.spool import Spool
 
@@ -44,8 +45,8 @@ STEP_SHARES = 4
 class Late:
     """The late updates of a round, on disk when there are many."""
 
-    def __init__(self, spool: Spool) -> None:
-        self._spool = spool
+    def __init__(self, spool: Spool, layout: Layout) -> None:
+        self._spool, self._layout = spool, layout
         self._tickets: list[int] = []
 
     def put(self, cipher: Any) -> None:
@@ -55,23 +56,39 @@ class Late:
     def __len__(self) -> int:
         return len(self._tickets)
 
-    def each(self, key: Any, length: int) -> Iterator[Any]:
-        """All of them, one at a time; as often as wanted."""
+    def updates(self, key: Any) -> Iterator[Any]:
+        """Their parameters, one at a time; as often as wanted."""
+        return (parameters for parameters, _ in self._each(key))
+
+    def buffers(self, key: Any) -> Iterator[Any]:
+        """Their buffers."""
+        return (buffers for _, buffers in self._each(key))
+
+    def _each(self, key: Any) -> Iterator[tuple[Any, Any]]:
         for ticket in self._tickets:
-            yield key.from_bytes(self._spool.peek(ticket), length, terms=1)
+            yield self._layout.split(key.from_bytes(self._spool.peek(ticket), self._layout.size, terms=1))
+
+
+def averaged(service: Any, total: Any, late: Late, count: int) -> Any:
+    """The mean of the buffers of all ``count`` updates, under the helper's key at level 0.
+
+    total: the sum of those in time, or None. Every weight is 1 / count, so the mean lies among what clients measured.
+    """
+    parts = chain([] if total is None else [total], late.buffers(service))
+    return _within((part.at_level(1).times_plain(1 / count, at_most=1) for part in parts), 1)
 
 
 def correct(hub: Aggregator, r: int, total: Any, in_time: int, late: Late, rates: Rates) -> Steps[Any]:
-    """The step of eq. (17) under the helper's key, at level 0.
+    """The step of eq. (17) under the helper's key, at level 0: of parameters.
 
     total: the sum of ``in_time`` updates, or None where there was none: then late updates are averaged as they are, as
     there is nothing that they could conflict with (and so they are where the settings want no correction).
     """
-    service, d = public_key(hub.state.service_public), hub.spec.size
+    service = public_key(hub.state.service_public)
     if total is not None and len(late) and hub.config.project != "none":
         return (yield from _corrected(hub, r, service, total, in_time, late, rates))
     share = rates.agreeing / max(1, len(late))
-    parts: Iterable[Any] = (v.at_level(1).times_plain(share) for v in late.each(service, d))
+    parts: Iterable[Any] = (v.at_level(1).times_plain(share) for v in late.updates(service))
     if total is not None:
         parts = chain([total.at_level(1).times_plain(rates.in_time / in_time)], parts)
     return _within(parts, STEP_SHARES * hub.config.largest_share)
@@ -79,10 +96,10 @@ def correct(hub: Aggregator, r: int, total: Any, in_time: int, late: Late, rates
 
 def _corrected(hub: Aggregator, r: int, service: Any, total: Any, n: int, late: Late, rates: Rates) -> Steps[Any]:
     """Algorithm 4. Everything is in units of the sum, n times the mean: c = <total, v_j> lies within +-n."""
-    keys, d = evaluation_key(hub.state.evaluation), hub.spec.size
+    keys = evaluation_key(hub.state.evaluation)
     source = hub.secrets("masks of the correction", r)
     prepared = total.conjugated(keys)
-    dots = [v.dot(prepared, keys) for v in late.each(service, d)]
+    dots = [v.dot(prepared, keys) for v in late.updates(service)]
     square = total.dot(prepared, keys)
     if hub.mode == "literal":
         agreeing, conflicting = by_minimum(dots, n, hub.config.iterations)
@@ -114,7 +131,7 @@ def _corrected(hub: Aggregator, r: int, service: Any, total: Any, n: int, late: 
     ]
     level = betas[0].tally.form.level
     products = (
-        _product(v.at_level(level), b, at_most=bound) for v, b in zip(late.each(service, d), betas, strict=True)
+        _product(v.at_level(level), b, at_most=bound) for v, b in zip(late.updates(service), betas, strict=True)
     )
     turned = _product(total.at_level(level), gamma.add_plain([rates.in_time / n]), at_most=2 * bound)
     return _within(chain([turned], products), STEP_SHARES * bound).at_level(0)

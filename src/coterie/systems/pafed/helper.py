@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -12,6 +12,7 @@ from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Cost, Party, To, on
 from coterie.protocol.system import Setting
 from coterie.protocols.key_centre import Credentials, Join, Ready, enrol
+from coterie.systems.pafed.layout import Layout
 from coterie.systems.pafed.messages import (
     HELPER,
     HUB,
@@ -25,9 +26,6 @@ from coterie.systems.pafed.messages import (
     Refresh,
     Refreshed,
 )
-
-if TYPE_CHECKING:
-    from coterie.systems.pafed import PAFedConfig
 
 
 class Helper(Party, role=HELPER):
@@ -48,9 +46,9 @@ class Helper(Party, role=HELPER):
     state: State
     secret: Secret
 
-    def __init__(self, setting: Setting, config: PAFedConfig) -> None:
+    def __init__(self, setting: Setting, layout: Layout) -> None:
         super().__init__(HELPER, setting.randomness)
-        self.clients, self.spec = setting.clients, setting.spec
+        self.clients, self.layout = setting.clients, layout
         self.state, self.secret = self.State(), self.Secret()
         self._masked: tuple[int, Any] = (0, None)  # w + r of this round, opened; lives for one round only
 
@@ -112,7 +110,7 @@ class Helper(Party, role=HELPER):
 
     def refresh_cost(self, msg: Refresh) -> Cost:
         """One opening and one encryption."""
-        key, d = self._key(), self.spec.size
+        key, d = self._key(), self.layout.size
         return Cost(crypto_s=key.nominal_seconds_decrypt(d) + key.nominal_seconds_encrypt(d))
 
     @on(Refresh, refresh_cost)
@@ -121,13 +119,13 @@ class Helper(Party, role=HELPER):
         if msg.round <= self._masked[0]:
             raise PeerError(f"asked to open a vector of round {msg.round} after one of round {self._masked[0]}")
         key = self._key()
-        masked = key.open_blinded(key.public.from_bytes(msg.cipher, self.spec.size, blinded=1))
+        masked = key.open_blinded(key.public.from_bytes(msg.cipher, self.layout.size, blinded=1))
         self._masked = msg.round, masked
         return Refreshed(msg.round, key.public.encrypt_blinded(masked).to_bytes())
 
     def convert_cost(self, msg: Convert) -> Cost:
         """One encryption."""
-        return Cost(crypto_s=self._key().nominal_seconds_encrypt(self.spec.size))
+        return Cost(crypto_s=self._key().nominal_seconds_encrypt(self.layout.size))
 
     @on(Convert, convert_cost)
     def convert(self, msg: Convert, src: str) -> Converted:

@@ -5,13 +5,7 @@ A bundle is what ``protocol/bundle.py`` makes of several byte strings.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
-import numpy as np
-
-from coterie.protocol.effects import Vector
 from coterie.protocol.messages import Floats, Message, message
-from coterie.protocol.model_spec import ModelSpec
 
 HUB = "aggregator"
 HELPER = "helper"
@@ -19,30 +13,15 @@ CLIENT = "client"
 
 LARGEST = 1 << 11
 """No reciprocal that the helper gives is larger: a masked sum below 1 / LARGEST is taken for nothing."""
-BUFFER_UNIT = 256.0
-"""So much is a 1 under encryption where the model has a buffer: see ``units``."""
-
-
-@lru_cache(maxsize=4)
-def units(spec: ModelSpec) -> Vector:
-    """(d,) what a 1 under encryption stands for at each place of a model or an update: 1 for parameters.
-
-    An update is of length 1 in its parameters, but the statistics of batch normalisation may change by any amount.
-    Products of updates must not be about these, so they are written in a large unit.
-    """
-    unit = np.ones(spec.size, np.float32)
-    for part in spec.parts:
-        if part.kind == "buffer":
-            unit[part.offset : part.offset + part.size] = BUFFER_UNIT
-    unit.flags.writeable = False
-    return unit
+MODEL_TERMS = 256
+"""Weights lie within so many times the reach of a vector; what is lower is room for the updates of a round."""
 
 
 @message(src=HUB, dst=CLIENT)
 class Train(Message, frozen=True):
     """Train on the global model w^tau. weights: (d,) w^0 in round 1, else None.  cipher: [w^tau] under pk_i, or empty.
 
-    Under encryption models and updates are in ``units``.
+    How a model or an update lies in a ciphertext vector: ``layout.py``.
 
     signature: the aggregator's, over all of it and the recipient.
     """
@@ -56,7 +35,9 @@ class Train(Message, frozen=True):
 
 @message(src=CLIENT, dst=HUB)
 class Update(Message, frozen=True):
-    """[nabla w_i] under pk_s (algorithm 3, lines 5 to 10). round: that asked for it, its timestamp.
+    """[nabla w_i] under pk_s (algorithm 3, lines 5 to 10), and the values of the client's buffers with it.
+
+    round: that asked for it, its timestamp.
 
     length: what the update was divided by, at most the clip, where the settings let it travel; else 1.
     signature: over all of it.
