@@ -28,9 +28,6 @@ def test_a_comparison(cli: Command) -> None:
     assert [row["method"] for row in content["rows"]] == ["fedavg", "ifca", "local"]
     for row in content["rows"]:
         for key in ("local_accuracy", "fine_tuned_local_accuracy"):
-            if key == "fine_tuned_local_accuracy" and row["method"] == "local":
-                assert row[key] is None
-                continue
             values = [json.loads((Path("c") / name / "result.json").read_text())[key] for name in row["runs"]]
             assert row[key]["values"] == pytest.approx(values)
             assert row[key]["mean"] == pytest.approx(np.mean(values))
@@ -60,8 +57,27 @@ def test_a_comparison_that_is_attacked_says_what_the_servers_learned(cli: Comman
     assert rows["fedcaprivacy@hardened"]["learned"]["models"]["mean"] < 0.1
     assert rows["local"]["learned"] == {}
     assert "its servers read every client's model (100 %)" in ended.out
+    assert "of one seed" in ended.out
     assert "its server learns nothing of models or data" in ended.out
     assert Path("c/fedcaprivacy@hardened-0/views.bin").exists()
     page = Path("c/report.html").read_text()
     assert "What the servers learned on their own" in page
     assert "One budget, that of fedavg" in page
+
+
+def test_a_method_without_attacks_is_no_method_to_audit(cli: Command) -> None:
+    """It says so before anything is run."""
+    ended = cli("compare", "fedavg", "scaffold", *QUICK, "--audit", "--out", "c")
+    assert ended.code == 2
+    assert "no attacks for scaffold" in ended.err
+    assert not Path("c").exists()
+
+
+def test_a_record_that_was_cut_short_is_not_attacked(cli: Command) -> None:
+    """A method that sends more would be judged on fewer rounds than the others."""
+    words = ["compare", "fedavg", *QUICK, "--rounds", "6", "--model", "mlp", "--no-fine-tune", "--audit"]
+    ended = cli(*words, "--record-mib", "1", "--out", "c")
+    assert ended.code == 0, ended.err
+    assert "it was not attacked: " in ended.out
+    assert "--record-mib" in ended.out
+    assert json.loads(Path("c/compare.json").read_text())["rows"][0]["learned"] is None

@@ -85,6 +85,26 @@ def test_a_setting_for_one_method_is_no_budget(place: str) -> None:
     ]
 
 
+def test_a_step_that_is_part_of_one_method_is_nobodys_budget() -> None:
+    """FedAsync's 0.2 is the share of one client's model; FedADMM's constant 1 follows the mean of all clients."""
+    for first in ("fedasync", "fedadmm"):
+        planned = plan([first, "fedavg", "pafed"], DIGITS, {})
+        found = settings(planned)
+        assert found["fedavg"]["server_lr"] == found["pafed"]["server_lr"] == WITHOUT["server_lr"]
+    assert settings(plan(["fedasync", "fedavg"], DIGITS, {}))["fedasync"]["server_lr"] == 0.2
+    assert ("fedasync", "server_lr") in differing(plan(["fedasync", "fedavg"], DIGITS, {}))
+    given = settings(plan(["fedasync", "fedavg"], DIGITS, {"server_lr": "0.5"}))
+    assert given["fedasync"]["server_lr"] == given["fedavg"]["server_lr"] == 0.5
+
+
+def test_work_and_knowledge_beyond_the_budget_are_said() -> None:
+    planned = plan(["mingledpie", "fedavg", "fedem"], DIGITS, {"start": "pretrained"})
+    told = {(f.method, f.setting): f for f in planned.differences if f.shared is None}
+    assert "all data of the true groups" in told["mingledpie", "start"].why
+    assert told["fedem", "components"].value == 3
+    assert not [f for f in plan(["mingledpie", "fedavg"], DIGITS, {}).differences if f.setting == "start"]
+
+
 def test_modes_are_methods() -> None:
     planned = plan(
         ["fedcaprivacy", "fedcaprivacy@hardened"],
@@ -99,6 +119,12 @@ def test_modes_are_methods() -> None:
     assert [values["clusters"] for values in found.values()] == [3, 3]
     assert [values["min_cluster"] for values in found.values()] == [3, 2]
     assert [values["lr"] for values in found.values()] == [0.3, 0.3]
+    for order in (1, -1):
+        given = dict(list({"fedcaprivacy.lr": "0.3", "fedcaprivacy@hardened.lr": "0.2"}.items())[::order])
+        found = settings(plan(["fedcaprivacy", "fedcaprivacy@hardened"], DIGITS, given))
+        assert [values["lr"] for values in found.values()] == [0.3, 0.2]
+    found = settings(plan(["fedcaprivacy", "fedcaprivacy@hardened"], DIGITS, {"fedcaprivacy@paper.lr": "0.3"}))
+    assert [values["lr"] for values in found.values()] == [0.3, 0.1]
     by_option = plan(["fedcaprivacy", "fedavg"], {**DIGITS, "mode": "hardened"}, {})
     assert [m.label for m in by_option.methods] == ["fedcaprivacy@hardened", "fedavg"]
     with pytest.raises(UserError, match="each once"):

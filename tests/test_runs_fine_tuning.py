@@ -106,7 +106,7 @@ def test_a_line_says_how_long_each_client_tuned() -> None:
     line = one.round(1)
     assert len(line["fine_tuned_epochs"]) == 4
     assert line["fine_tuned_local_accuracy"] > line["local_accuracy"]
-    other = build(RunConfig("local", clients=4, rounds=1, model="linear", fine_tune="held_out"))
+    other = build(RunConfig("fedem", clients=4, rounds=1, model="linear", fine_tune="held_out"))
     other.set_up()
     assert "fine_tuned_local_accuracy" not in other.round(1)
 

@@ -41,7 +41,8 @@ LEAST, MOST = 64.0, 256.0
 of one client's update. The smaller, the less the model is spoilt; the larger, the sooner the key is read.
 """
 _ROUGH = 0.06
-"""Mean squared distance from -1, 0 and 1, in these units, above which what was read holds no key: noise has .08."""
+"""Mean squared distance from -1, 0 and 1, in these units, above which what was read holds no key: uniform
+noise has .08, Gaussian noise .13."""
 
 
 def forged(vector: CipherVector, row: int, share: float = LEAST) -> CipherVector:

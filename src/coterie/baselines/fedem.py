@@ -53,6 +53,10 @@ class FedEmConfig(LocalTraining):
         if self.components < 1:
             raise UserError(f"components must be at least 1, not {self.components}")
 
+    def beyond_budget(self) -> Mapping[str, str]:
+        """Its several models."""
+        return {"components": "it trains so many models in every epoch"} if self.components > 1 else {}
+
 
 @message(src="server", dst="client")
 class Train(Message, frozen=True):

@@ -118,5 +118,4 @@ SYSTEM = System(
         "client": Sees((Train,), "nothing of any other client"),
     },
     baseline=True,
-    fine_tunes=False,
 )

@@ -11,7 +11,13 @@ from rich.table import Table
 
 from coterie.cli.progress import percent, seconds, size
 
-_HEADS = {"models": "models\n%", "identity": "links\n%", "labels": "labels\n%", "groups": "alike\n%"}
+_HEADS = {
+    "models": "models\n%",
+    "identity": "links\n%",
+    "labels": "labels\n%",
+    "groups": "alike\n%",
+    "other": "other\n%",
+}
 """How the column of a topic of ``report/race.py`` is called."""
 
 _UNCUT = 140
@@ -29,7 +35,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
     tuned = any(row["fine_tuned_local_accuracy"] for row in rows)
     grouped = any(row["ari"] for row in rows)
-    topics = [topic for topic in TOPICS if any(topic in row.get("learned", {}) for row in rows)]
+    topics = [topic for topic in TOPICS if any(topic in (row.get("learned") or {}) for row in rows)]
     names = ["method", "cipher", "local\n%"]
     names += ["local %,\ntuned"] * tuned + ["global\n%"] + ["groups\nfound"] * grouped
     names += [_HEADS[topic] for topic in topics] + ["sent", "time", "virtual\ntime"]
@@ -54,8 +60,9 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
         notes.append("groups found: adjusted Rand index, 1 for the data's own groups, 0 for chance")
     if topics:
         notes.append(
-            "models, links, labels, alike: what the servers learn on their own, by the best attack (clients' models, "
-            "who is who from round to round, label shares, which clients are alike); 0 is chance, 100 everything"
+            "models, links, labels, alike, other: what the servers learn on their own, by the best of our attacks "
+            "(clients' models, whose model is whose from round to round, label shares, which clients are alike, other "
+            "secrets); 0 is chance for one attack, 100 everything; a dash: no attack of ours applies"
         )
     made.caption = ". ".join(note[0].upper() + note[1:] for note in notes) + "."
     made.caption_justify = "left"
@@ -99,7 +106,7 @@ def _points(spread: Mapping[str, Any] | None) -> str:
 
 
 def _leak(row: Mapping[str, Any], topic: str) -> str:
-    leak = row.get("learned", {}).get(topic)
+    leak = (row.get("learned") or {}).get(topic)
     return percent(None) if leak is None else f"{100 * max(leak['mean'], 0.0):.0f}"
 
 

@@ -107,6 +107,11 @@ def compare(
     if audit:
         options["record"] = True
     planned = plan(methods or [], options, assignments(set_ or []), budget_from=budget, each_own=each_own, local=local)
+    if audit:
+        from coterie.reproduce.security.learned import attackable
+
+        for method in planned.methods:
+            attackable(method.config.system)
     wanted = [first + k for k in range(seeds)]
     with bars(quiet) as shown:
         length = int(resolve(planned.methods[0].config).rounds or 0)

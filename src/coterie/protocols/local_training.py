@@ -63,6 +63,10 @@ class LocalTraining:
         """Settings of a comparison's budget that are part of this method itself, so that it keeps them, and why."""
         return {}
 
+    def beyond_budget(self) -> Mapping[str, str]:
+        """Settings by which this method does work, or knows something, that no budget counts, and what that is."""
+        return {}
+
 
 def local_epochs(clients: Sequence[str], config: LocalTraining, seed: int) -> dict[str, int]:
     """E_i = round(d_i E_m), at least 1, for every client; a pure function of the seed and the client's name."""

@@ -174,6 +174,7 @@ class Row(msgspec.Struct, frozen=True):
     local_accuracy: Spread | None = None
     fine_tuned_local_accuracy: Spread | None = None
     learned: dict[str, Spread | None] | None = None
+    not_attacked: str | None = None
 
 
 class Lead(msgspec.Struct, frozen=True):

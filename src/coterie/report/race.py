@@ -14,9 +14,10 @@ from coterie.runs.intervals import mean_and_interval
 LOCAL = "local"
 TOPICS = {
     "models": "clients' models",
-    "identity": "who is who from round to round",
+    "identity": "whose model is whose from round to round",
     "labels": "label shares",
     "groups": "which clients are alike",
+    "other": "the system's other secrets",
 }
 """What servers may learn, by topic."""
 Content = Mapping[str, Any]
@@ -53,6 +54,10 @@ def budget(content: Content) -> str:
 def not_shared(content: Content) -> Iterator[str]:
     """A sentence for everything that a method does not share."""
     for found in content["differences"]:
+        if found["shared"] is None:
+            beyond = f"{found['method']}, {found['setting']}={_plain(found['value'])}; {found['why']}"
+            yield f"Beyond the budget: {beyond}."
+            continue
         own = "none" if found["value"] is None else _plain(found["value"])
         shared = _plain(found["shared"])
         yield f"Not shared: {found['method']}, {found['setting']} {own} instead of {shared}; {found['why']}."
@@ -64,7 +69,7 @@ def _plain(value: Any) -> str:
 
 def sentences(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """One sentence a method, from the numbers: how good, against training alone, and what its servers learned."""
-    alone = next((row for row in rows if row["system"] == LOCAL), None)
+    alone = next((row for row in rows if row["method"] == LOCAL), None)
     for row in rows:
         if row["local_accuracy"] is None:
             continue
@@ -85,37 +90,42 @@ def best(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _against(row: Mapping[str, Any], alone: Mapping[str, Any]) -> str:
-    pairs = zip(best(row)["values"], alone["local_accuracy"]["values"], strict=True)
+    pairs = zip(best(row)["values"], best(alone)["values"], strict=True)
     mean, interval = mean_and_interval([a - b for a, b in pairs])
     points = 100 * mean
-    if interval is not None and abs(mean) <= interval:
+    if interval is None:
+        return f"{points:+.1f} points beside training alone, of one seed"
+    if abs(mean) <= interval:
         return f"no difference to training alone is shown ({points:+.1f} ± {100 * interval:.1f} points)"
-    if abs(points) < 0.05:
-        return "as good as training alone"
-    spare = "" if interval is None else f" ± {100 * interval:.1f}"
-    return f"{abs(points):.1f}{spare} points {'better' if points > 0 else 'worse'} than training alone"
+    return f"{abs(points):.1f} ± {100 * interval:.1f} points {'better' if points > 0 else 'worse'} than training alone"
 
 
 _LEARNED = {
-    "models": ("read every client's model", "read part of the models", "read no client's model"),
-    "identity": ("follow every client from round to round", "follow some clients", "cannot follow a client"),
-    "labels": ("read the label shares", "read part of the label shares", "read next to nothing of label shares"),
-    "groups": ("know which clients are alike", "know in part which clients are alike", "cannot tell who is alike"),
+    "models": ("read every client's model", "read part of the models", "read next to nothing of the models"),
+    "identity": (
+        "follow every client's model from round to round",
+        "follow part of the models from round to round",
+        "hardly follow a model from round to round",
+    ),
+    "labels": ("know the label shares", "know part of the label shares", "know next to nothing of label shares"),
+    "groups": ("know which clients are alike", "know in part which clients are alike", "hardly know who is alike"),
+    "other": ("know the system's other secrets", "know part of its other secrets", "hardly know its other secrets"),
 }
-_MUCH, _LITTLE = 0.9, 0.1
+_ALL, _LITTLE = 0.995, 0.1
 
 
 def _told(row: Mapping[str, Any]) -> str:
     """What the servers learned, as the end of a sentence; empty where nobody attacked."""
     learned = row.get("learned")
     if learned is None:
-        return ""
+        why = row.get("not_attacked")
+        return f"; it was not attacked: {why}" if why else ""
     if not learned:
         return "; its server learns nothing of models or data"
     parts = []
     for topic, words in _LEARNED.items():
         if (leak := learned.get(topic)) is not None:
             share = leak["mean"]
-            grade = 0 if share >= _MUCH else 1 if share >= _LITTLE else 2
+            grade = 0 if share >= _ALL else 1 if share >= _LITTLE else 2
             parts.append(f"{words[grade]} ({100 * max(share, 0.0):.0f} %)")
     return f"; its servers {', '.join(parts)}" if parts else ""

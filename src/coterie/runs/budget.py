@@ -43,7 +43,10 @@ _ONLY_WITH = {"delay": "delta", "newcomers": "founders", "join_every": "founders
 
 @dataclass(frozen=True)
 class Difference:
-    """What one method does not share. value: its own, or None where it has no such setting.  why: in words."""
+    """What one method does not share. value: its own, or None where it has no such setting.  why: in words.
+
+    shared: everybody else's, or None for work that a method does beyond the budget.
+    """
 
     method: str
     setting: str
@@ -52,10 +55,27 @@ class Difference:
     why: str
 
 
+def intrinsic(config: RunConfig) -> Mapping[str, str]:
+    """The settings of a budget that are part of the run's method itself, and why."""
+    return _told(config, "own_budget")
+
+
+def _told(config: RunConfig, what: str) -> Mapping[str, str]:
+    own = registry.get(config.system).config(**resolve(config).settings)
+    found: Mapping[str, str] = getattr(own, what)() if hasattr(own, what) else {}
+    return found
+
+
 def budget_of(config: RunConfig) -> dict[str, Any]:
-    """The budget of a run, its own settings over those that it lacks; nothing that means nothing in it."""
+    """The budget of a run: its own settings over those that it lacks.
+
+    Nothing that means nothing in it; and, unless it was given, nothing that is part of this method alone.
+    """
     own = resolve(config).settings
     budget = {key: own.get(key, WITHOUT.get(key)) for key in BUDGET if key in own or key in WITHOUT}
+    for key in intrinsic(config):
+        if key not in config.settings:
+            budget[key] = WITHOUT[key]
     for key, needs in _ONLY_WITH.items():
         if not budget.get(needs):
             budget.pop(key, None)
@@ -72,8 +92,8 @@ def with_budget(
     system = registry.get(config.system)
     known = field_types(system.config)
     own = resolve(config).settings
-    intrinsic = system.config(**own).own_budget() if hasattr(system.config, "own_budget") else {}
-    differences = []
+    kept = intrinsic(config)
+    differences = [Difference(label, key, own[key], None, why) for key, why in _told(config, "beyond_budget").items()]
     for key, shared in budget.items():
         if key not in known:
             if shared != WITHOUT.get(key):
@@ -82,8 +102,8 @@ def with_budget(
             continue
         if own[key] == shared:
             continue
-        if key in alone or key in intrinsic:
-            why = "set for it alone" if key in alone else intrinsic[key]
+        if key in alone or key in kept:
+            why = "set for it alone" if key in alone else kept[key]
             differences.append(Difference(label, key, own[key], shared, why))
             continue
         tried = replace(config, settings={**config.settings, key: shared})

@@ -140,9 +140,10 @@ def _share_out(
     known = {label: field_types(registry.get(name).config) for label, (name, _) in labels.items()}
     texts: dict[str, dict[str, str]] = {label: {} for label in labels}
     alone: dict[str, set[str]] = {label: set() for label in labels}
-    for key, value in settings.items():
+    for key, value in sorted(settings.items(), key=lambda item: "@" in item[0]):  # one mode's last: it wins
         owner, dot, field = key.rpartition(".")
-        owners = [label for label, (name, _) in labels.items() if owner in (label, name)]
+        named = owner.removesuffix("@paper")
+        owners = [label for label, (name, _) in labels.items() if named == label or (owner == name)]
         if dot and not owners:
             raise unknown("method in --set", owner, {*labels, *(name for name, _ in labels.values())})
         takers = [label for label in (owners if dot else labels) if field in known[label]]
@@ -174,6 +175,9 @@ def compare(
     run folder in it is while it is written. Raises as ``run`` does.
     """
     resolved = [(m.label, resolve(replace(m.config, seed=seed))) for seed in seeds for m in planned.methods]
+    places = [_place(method.label) for method in planned.methods]
+    if len(set(places)) < len(places):
+        raise UserError(f"two of these methods would share a folder: {', '.join(places)}; rename one of your own")
     for _, config in resolved[: len(planned.methods)]:
         build(config).close()
     folder = _folder(out, resolved[0][1].data, resume)
@@ -191,7 +195,7 @@ def _compared(
 ) -> Comparison:
     results: dict[str, list[Result]] = {}
     for label, config in resolved:
-        place = folder / f"{re.sub(r'[^@.-]', _plain, label)}-{config.seed}"
+        place = folder / f"{_place(label)}-{config.seed}"
         results.setdefault(label, []).append(_one(label, replace(config, out=str(place)), on_round, resume))
     rows = [_row(label, found, learned) for label, found in results.items()]
     first = resolved[0][1]
@@ -210,9 +214,9 @@ def _compared(
     return Comparison(folder, content)
 
 
-def _plain(found: re.Match[str]) -> str:
-    """A character of a label as it stands in a folder's name."""
-    return found[0] if found[0].isalnum() or found[0] == "_" else "_"
+def _place(label: str) -> str:
+    """A label as the name of a folder."""
+    return re.sub(r"[^\w.@-]+", "_", label)
 
 
 def _one(label: str, config: RunConfig, on_round: OnRound | None, resume: bool) -> Result:
@@ -266,7 +270,10 @@ def _row(label: str, results: Sequence[Result], learned: Learned | None) -> dict
     for measure in MEASURES:
         row[measure] = spread([_measured(summary, measure) for summary in summaries])
     if learned is not None:
-        found = [learned(result.folder) for result in results]
+        try:
+            found = [learned(result.folder) for result in results]
+        except UserError as error:  # the runs are worth their table all the same
+            return {**row, "learned": None, "not_attacked": str(error)}
         topics = dict.fromkeys(topic for one in found for topic in one)
         row["learned"] = {topic: spread([one.get(topic) for one in found]) for topic in topics}
     return row
@@ -286,8 +293,6 @@ def _leads(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         lead: dict[str, Any] = {"over": row["method"]}
         for measure in ACCURACIES:
             ours, theirs = first[measure], row[measure]
-            if row["system"] == LOCAL:  # training alone is personal already: nothing is left to tune
-                theirs = row[measure.removeprefix("fine_tuned_")]
             known = ours is not None and theirs is not None
             lead[measure] = spread(
                 [a - b for a, b in zip(ours["values"], theirs["values"], strict=True)] if known else []
