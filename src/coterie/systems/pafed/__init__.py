@@ -173,21 +173,18 @@ def _check(config: PAFedConfig, setting: Setting) -> None:
 def models(federation: Federation) -> Mapping[str, Vector]:
     """The global model for everybody, opened by the observer (no party holds it in the plain but clients who train).
 
-    What doesn't open is refused by the clients, too, who then go on from the model before.
+    What doesn't open is refused by the clients, too, who then go on from the last model that they did open, or w^0.
     """
     hub: Any = federation.parties[HUB]
     helper: Any = federation.parties[HELPER]
-
-    def opened(model: bytes) -> Vector:
-        if not model:
-            return np.asarray(hub.initial)
+    weights = np.asarray(hub.initial)
+    for model in filter(None, (hub.state.model, hub.state.good)):
         key: Any = secret_key(helper.secret.service)
-        return np.asarray(hub.layout.unpacked(key.decrypt(key.public.from_bytes(model)).astype(np.float32)))
-
-    try:
-        weights = opened(hub.state.model)
-    except PeerError:
-        weights = opened(hub.state.previous)
+        try:
+            weights = hub.layout.unpacked(key.decrypt(key.public.from_bytes(model)).astype(np.float32))
+            break
+        except PeerError:
+            continue
     return {client.name: weights for client in federation.of_role(CLIENT)}
 
 
