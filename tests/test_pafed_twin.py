@@ -44,10 +44,14 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("literal", {"iterations": 0}),
     ("literal", {}),
     ("literal", {"project": "none"}),
+    ("paper", {"signs": "hidden"}),
+    ("paper", {"signs": "hidden", "dummies": 0, "project": "printed"}),
+    ("paper", {"signs": "hidden", "dummies": 12, "clip": 0.5, "conflicting": 2.0}),
 ]
 REAL: list[tuple[str, dict[str, Any]]] = [
     ("paper", {}),
     ("paper", {"project": "printed", "clip": 5.0}),
+    ("paper", {"signs": "hidden"}),
     ("literal", {"iterations": 1}),
 ]
 
@@ -100,7 +104,8 @@ def follow(run: Any, rounds: int) -> list[float]:
 def test_a_round_is_the_papers(mode: str, settings: dict[str, Any]) -> None:
     errors = follow(paf(mode=mode, seed=1, **settings), 8)
     assert len(errors) >= 4
-    assert np.median(errors) < 2e-5  # far below the bound, which is for the worst masks
+    noise = 10 if settings.get("signs") == "hidden" else 1  # of masked sums: more of it makes decoys look alike
+    assert np.median(errors) < noise * 2e-5  # far below the bound, which is for the worst masks
 
 
 @pytest.mark.parametrize(("mode", "settings"), REAL, ids=str)
@@ -108,7 +113,7 @@ def test_a_round_with_real_ckks_is_the_papers(mode: str, settings: dict[str, Any
     """Keys, masks and shuffles are the system's: they move nothing."""
     errors = follow(paf(TARGETS[::2], mode=mode, emulated=False, seed=1, delay="uniform:1", **settings), 3)
     assert len(errors) >= 2
-    assert 0 < np.median(errors) < 2e-5
+    assert 0 < np.median(errors) < (2e-4 if settings.get("signs") == "hidden" else 2e-5)
 
 
 def test_secure_keys_give_the_same_within_their_own_bound(monkeypatch: pytest.MonkeyPatch) -> None:

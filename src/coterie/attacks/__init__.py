@@ -12,6 +12,7 @@ from typing import Any
 
 from coterie.attacks.conflicts import (
     count_accuracy,
+    count_among_decoys,
     count_posterior,
     expected_correlation,
     expected_count,
@@ -199,6 +200,7 @@ __all__ = [
     "cluster_posterior",
     "common_false",
     "count_accuracy",
+    "count_among_decoys",
     "count_posterior",
     "estimated_sizes",
     "expected_accuracy",

@@ -23,7 +23,7 @@ from coterie.protocol.system import Setting
 from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Ready, enrol_all
 from coterie.protocols.late import able, gather, settle
 from coterie.protocols.local_training import sample_clients
-from coterie.systems.pafed.correction import Late, averaged, correct, from_helper
+from coterie.systems.pafed.correction import Late, averaged, correct
 from coterie.systems.pafed.layout import Layout
 from coterie.systems.pafed.messages import (
     HELPER,
@@ -36,6 +36,7 @@ from coterie.systems.pafed.messages import (
     Train,
     Update,
 )
+from coterie.systems.pafed.scalars import from_helper
 from coterie.transport.spool import Spool
 
 if TYPE_CHECKING:
