@@ -109,6 +109,7 @@ CASES: list[dict[str, Any]] = [
     {},
     {"project": "none"},
     {"project": "printed", "clip": 0.5},
+    {"signs": "hidden"},
     {"delta": 1.0},
     {"delta": 0.0, "server_lr": 20.0},
     {"agreeing": 3.0, "conflicting": 5.0, "local": "sgd"},

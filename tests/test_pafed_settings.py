@@ -37,6 +37,7 @@ CONFIG = [
     ({"dummies": -1}, "dummies"),
     ({"iterations": 8}, r"iterations \(8\) 0 to 7"),
     ({"iterations": -1}, "iterations"),
+    ({"signs": "seen"}, "signs must be one of shown, hidden"),
     ({"delta": 1.5}, "delta is a share"),
     ({"delay": "sometimes"}, "write uniform:A-B"),
     ({"delay": "uniform:0-2"}, "write uniform:A-B"),
@@ -85,10 +86,11 @@ def test_more_clients_a_round_than_ciphertexts_have_room_for_are_refused() -> No
 
 
 @pytest.mark.usefixtures("_small")
-def test_the_largest_round_has_room() -> None:
+@pytest.mark.parametrize("signs", ["shown", "hidden"])
+def test_the_largest_round_has_room(signs: str) -> None:
     """So many in time and so many late that squares of sums are near what scalars have room for."""
     targets = np.random.default_rng(0).normal(size=(MOST_ASKED, 6))
-    run = paf(targets, delta=0.4, delay="uniform:1", server_lr=150.0)
+    run = paf(targets, delta=0.4, delay="uniform:1", server_lr=150.0, signs=signs)
     assert [run.round(r)["participants"] for r in (1, 2)] == [154, 256]
     assert not run.refused
     assert np.isfinite(run.models()).all()

@@ -44,10 +44,14 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("literal", {"iterations": 0}),
     ("literal", {}),
     ("literal", {"project": "none"}),
+    ("paper", {"signs": "hidden"}),
+    ("paper", {"signs": "hidden", "dummies": 0, "project": "printed"}),
+    ("paper", {"signs": "hidden", "dummies": 12, "clip": 0.5, "conflicting": 2.0}),
 ]
 REAL: list[tuple[str, dict[str, Any]]] = [
     ("paper", {}),
     ("paper", {"project": "printed", "clip": 5.0}),
+    ("paper", {"signs": "hidden"}),
     ("literal", {"iterations": 1}),
 ]
 
@@ -100,7 +104,8 @@ def follow(run: Any, rounds: int) -> list[float]:
 def test_a_round_is_the_papers(mode: str, settings: dict[str, Any]) -> None:
     errors = follow(paf(mode=mode, seed=1, **settings), 8)
     assert len(errors) >= 4
-    assert np.median(errors) < 2e-5  # far below the bound, which is for the worst masks
+    noise = 10 if settings.get("signs") == "hidden" else 1  # of masked sums: more of it makes decoys look alike
+    assert np.median(errors) < noise * 2e-5  # far below the bound, which is for the worst masks
 
 
 @pytest.mark.parametrize(("mode", "settings"), REAL, ids=str)
@@ -108,7 +113,7 @@ def test_a_round_with_real_ckks_is_the_papers(mode: str, settings: dict[str, Any
     """Keys, masks and shuffles are the system's: they move nothing."""
     errors = follow(paf(TARGETS[::2], mode=mode, emulated=False, seed=1, delay="uniform:1", **settings), 3)
     assert len(errors) >= 2
-    assert 0 < np.median(errors) < 2e-5
+    assert 0 < np.median(errors) < (2e-4 if settings.get("signs") == "hidden" else 2e-5)
 
 
 def test_secure_keys_give_the_same_within_their_own_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,14 +220,25 @@ def test_every_client_opens_the_helpers_model_with_one_and_the_same_flooding(emu
 
 @pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
 def test_the_aggregators_own_copy_comes_back_unflooded_and_fresh(emulated: bool) -> None:
-    run = paf(seed=2, emulated=emulated, delta=0.0)
+    """Nobody finds anything to change, so that what the model moves by is the transformation's error alone."""
+    run = paf(seed=2, emulated=emulated, delta=0.0, effects=Resting, local="sgd")
     run.round(1)
     before, cipher = model(run), run.hub.state.model
+    run.transport.effects.resting = frozenset(run.setting.clients)
+    assert "skipped" not in run.round(2)
+    p = service_key(run).public.parameters
+    assert run.hub.state.model != cipher
+    assert np.abs(model(run) - before).max() <= 8 * p.added(0)
+    ((_, refreshed),) = run.view(HUB).messages(Refreshed, 2)
+    assert public_key(run.hub.state.service_public).from_bytes(refreshed.cipher).blinded == 1
+
+
+def test_a_model_that_nobody_has_opened_stays_as_it_is() -> None:
+    """Its fresh copy is the helper's word alone: see test_pafed_damaged.py."""
+    run = paf(seed=2, delta=0.0)
+    run.round(1)
+    cipher = run.hub.state.model
     for client in run.setting.clients:
         run.links.away[client, 2] = "offline"
     assert run.round(2)["skipped"] == "no update came"
-    p = service_key(run).public.parameters
-    assert run.hub.state.model != cipher
-    assert np.abs(model(run) - before).max() <= 4 * p.added(0)
-    ((_, refreshed),) = run.view(HUB).messages(Refreshed, 2)
-    assert public_key(run.hub.state.service_public).from_bytes(refreshed.cipher).blinded == 1
+    assert run.hub.state.model == cipher

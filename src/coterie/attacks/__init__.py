@@ -13,6 +13,7 @@ from typing import Any
 
 from coterie.attacks.conflicts import (
     count_accuracy,
+    count_among_decoys,
     count_posterior,
     expected_correlation,
     expected_count,
@@ -210,6 +211,7 @@ __all__ = [
     "cluster_posterior",
     "common_false",
     "count_accuracy",
+    "count_among_decoys",
     "count_posterior",
     "estimated_sizes",
     "expected_accuracy",

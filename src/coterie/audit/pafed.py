@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import kstest
 
-from coterie.attacks import Result, count_accuracy, count_posterior
+from coterie.attacks import Result, count_accuracy, count_among_decoys, count_posterior
 from coterie.attacks.conflicts import Classes
 from coterie.audit.findings import Finding
 from coterie.audit.profiling import profiled, profiling
@@ -42,7 +42,7 @@ class Round:
     """One round, in the order of the aggregator's view.
 
     early, late: updates that were in time and not, by sender; (d,) as they were encrypted.  shown: the masked cosines
-    that the helper opened, dummies among them.  sums: n_1, n_2, |m|^2, sum w c, masked, as it opened them.
+    that the helper opened, dummies among them.  sums: (sets, 4) n_1, n_2, |m|^2, sum w c, masked, as it opened them.
     """
 
     number: int
@@ -93,17 +93,18 @@ def recorded_rounds(
                 now.late.append(found)
     rounds.append(now)
     for one in rounds:
-        one.shown = _scalars(views[HELPER], key, "Compare", one.number)
-        one.sums = _scalars(views[HELPER], key, "Invert", one.number)
+        one.shown = _scalars(views[HELPER], key, "Compare", one.number, 1)
+        sums = _scalars(views[HELPER], key, "Invert", one.number, 4)
+        one.sums = None if sums is None else sums.reshape(-1, 4)
     return [one for one in rounds if one.early or one.late]
 
 
-def _scalars(view: View, key: Any, kind: str, round: int) -> Doubles | None:
-    """What the helper opened of a round's request."""
+def _scalars(view: View, key: Any, kind: str, round: int, each: int) -> Doubles | None:
+    """What the helper opened of a round's request, which counts groups of ``each``."""
     for seen in view.seen:
         if (seen.kind, seen.round) == (kind, round) and seen.message:
             message: Any = seen.message
-            parts = unbundle(message.ciphers, getattr(message, "count", 4))
+            parts = unbundle(message.ciphers, each * message.count)
             return np.array([float(key.decrypt(key.public.from_bytes(part))[0]) for part in parts])
     return None
 
@@ -124,19 +125,33 @@ def opened_fractions(key: Any, vector: Any) -> Doubles:
     return np.asarray(opened / key.public.ring.moduli_at(vector.tally.form.level).astype(np.float64)).ravel()
 
 
-def by_signs(rounds: Sequence[Round], dummies: int) -> list[Finding]:
-    """How many late updates conflict, by the helper: from the signs that it tells, and the classes that it inverts."""
+def by_signs(rounds: Sequence[Round], dummies: int, *, hidden: bool = False) -> list[Finding]:
+    """How many late updates conflict, by the helper: from the signs that it tells, and the classes that it inverts.
+
+    hidden: signs are under coins, and the dummies are sets of sums.
+    """
     results = []
     for one in rounds:
         cosines = one.cosines()
-        if one.shown is not None and one.sums is not None and len(one.shown) == len(cosines) + dummies:
-            signs = int((one.shown < 0).sum()), len(cosines), dummies
-            try:
-                posterior = count_posterior(*signs, _classes(one.sums))
-            except UserError:  # a class of so little weight that it looked empty: the signs say otherwise
-                posterior = count_posterior(*signs)
-            results.append(count_accuracy([posterior], [int((cosines < 0).sum())]))
+        if (
+            one.shown is not None
+            and one.sums is not None
+            and len(one.shown) + len(one.sums) == len(cosines) + dummies + 1
+        ):
+            truth = int((cosines < 0).sum())
+            results.append(count_accuracy([_counted(one.shown, one.sums, len(cosines), dummies, hidden)], [truth]))
     return [Finding(COUNTED, tuple(results))] if results else []
+
+
+def _counted(shown: Doubles, sums: Doubles, late: int, dummies: int, hidden: bool) -> Doubles:
+    """(late + 1,) what the helper believes."""
+    if hidden:
+        return count_among_decoys([_classes(one) for one in sums], late)
+    signs = int((shown < 0).sum()), late, dummies
+    try:
+        return count_posterior(*signs, _classes(sums[0]))
+    except UserError:  # a class of so little weight that it looked empty: the signs say otherwise
+        return count_posterior(*signs)
 
 
 def _classes(sums: Doubles) -> Classes:
@@ -194,11 +209,12 @@ def measure(
     *,
     dummies: int,
     oldest: int,
+    hidden: bool = False,
 ) -> list[Finding]:
-    """Every attack on a recorded run. label_counts: (clients, classes) training samples.  dummies, oldest: settings.
+    """Every attack on a recorded run. label_counts: (clients, classes) training samples.
 
-    start: as in ``by_clients_key``.  update: as in ``recorded_rounds``. Raises UserError for a record without updates
-    or without keys.
+    dummies, oldest, hidden (signs): settings.  start: as in ``by_clients_key``.  update: as in ``recorded_rounds``.
+    Raises UserError for a record without updates or without keys.
     """
     rounds = recorded_rounds(views, oldest, update)
     if not rounds:
@@ -209,4 +225,5 @@ def measure(
         if len(one.early) > 1
     ]
     together = profiling("aggregator with the helper", profiles)
-    return by_signs(rounds, dummies) + by_mask(views) + together + by_clients_key(views, clients, start)
+    alone = by_signs(rounds, dummies, hidden=hidden) + by_mask(views)
+    return alone + together + by_clients_key(views, clients, start)

@@ -44,8 +44,9 @@ from coterie.reproduce.security.directed import Played, played
 from coterie.reproduce.security.recorded import Recorded, recorded_run
 from coterie.runs.config import RunConfig
 from coterie.systems.pafed import layout_of
-from coterie.systems.pafed.correction import MASK_BITS, by_helper, by_minimum
+from coterie.systems.pafed.correction import by_helper, by_minimum
 from coterie.systems.pafed.messages import Convert, Refresh, Train, Update
+from coterie.systems.pafed.scalars import MASK_BITS
 
 Row = dict[str, Any]
 Doubles = NDArray[np.float64]
@@ -65,7 +66,7 @@ def audit(run: Recorded) -> list[Finding]:
         return np.where(run.spec.buffers, 0.0, layout.unpacked(opened))
 
     dummies = run.settings.dummies if run.config.mode == "paper" else 0
-    known: Row = {"dummies": dummies, "oldest": run.settings.max_staleness}
+    known: Row = {"dummies": dummies, "oldest": run.settings.max_staleness, "hidden": run.settings.signs == "hidden"}
     return measure(run.views, run.clients, run.label_counts, run.spec, layout.packed(run.initial), update, **known)
 
 

@@ -10,8 +10,9 @@ settings". Equation, algorithm and section numbers are that paper's.
 
 Sees (``paper``). key_centre: verify keys; it draws all key pairs and forgets the secret halves. aggregator (S_0): who
 takes part, when, how late, and how long an update was if the settings let lengths travel; ciphertexts under others'
-keys. helper (S_1): masked cosines of late updates, shuffled among dummies, so about how many of them conflict; four
-masked sums; the model under a uniform mask. client: the global model of every round that asks it.
+keys. helper (S_1): masked cosines of late updates, shuffled among dummies, and four masked sums, so about how many of
+them conflict (``signs=hidden``: cosines under random signs, and masked sums among decoys); the model under a uniform
+mask. client: the global model of every round that asks it.
 Assumes that the two servers do not collude: together they open every update. A client learns nothing of another's key,
 but the aggregator with a client learns the global model of every round that asks that client; and if the aggregator
 deviates, it can have updates converted instead of models, or read sk_s off a forged ciphertext in a model's place, as
@@ -77,7 +78,10 @@ class PAFedConfig(LateTraining):
     project: "exact" by eq. (12), "printed" by eq. (14), or "none": late updates averaged as they come.
     clip: largest length of an update that travels along, so that steps are as long as the updates were on average; 0
     for steps of constant length, as printed.
-    dummies: how many masked cosines of no consequence the helper also sees.  iterations: of Min(), mode literal.
+    signs: of late updates' masked cosines. "shown": the helper sees them, among dummies. "hidden": each under a fair
+    coin's sign, and the sums of both classes among decoys, so that it does not see whether any conflict (hiding.py).
+    dummies: masked cosines of no consequence that the helper also sees; with signs=hidden, decoy sets of sums instead.
+    iterations: of Min(), mode literal.
     """
 
     rho: float = 0.01
@@ -86,13 +90,15 @@ class PAFedConfig(LateTraining):
     conflicting: float = 1.0
     project: Literal["exact", "printed", "none"] = "exact"
     clip: float = 0.0
+    signs: Literal["shown", "hidden"] = "shown"
     dummies: int = 4
     iterations: int = 7
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.rates(1)
-        for name, known in (("local", ("admm", "sgd")), ("project", ("exact", "printed", "none"))):
+        choices = ("local", ("admm", "sgd")), ("project", ("exact", "printed", "none")), ("signs", ("shown", "hidden"))
+        for name, known in choices:
             if getattr(self, name) not in known:
                 raise UserError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
         if not 0 <= self.clip < math.inf:
@@ -155,6 +161,8 @@ def _check(config: PAFedConfig, setting: Setting) -> None:
         (
             ("iterations", "mode paper", setting.mode == "paper"),
             ("dummies", "mode literal", setting.mode == "literal"),
+            ("signs", "mode literal", setting.mode == "literal"),
+            ("signs", "project=none", config.project == "none"),
             ("rho", "local=sgd", config.local == "sgd"),
             ("conflicting", "project=none", config.project == "none"),
         ),
@@ -173,21 +181,18 @@ def _check(config: PAFedConfig, setting: Setting) -> None:
 def models(federation: Federation) -> Mapping[str, Vector]:
     """The global model for everybody, opened by the observer (no party holds it in the plain but clients who train).
 
-    What doesn't open is refused by the clients, too, who then go on from the model before.
+    What doesn't open is refused by the clients, too, who then go on from the last model that they did open, or w^0.
     """
     hub: Any = federation.parties[HUB]
     helper: Any = federation.parties[HELPER]
-
-    def opened(model: bytes) -> Vector:
-        if not model:
-            return np.asarray(hub.initial)
+    weights = np.asarray(hub.initial)
+    for model in filter(None, (hub.state.model, hub.state.good)):
         key: Any = secret_key(helper.secret.service)
-        return np.asarray(hub.layout.unpacked(key.decrypt(key.public.from_bytes(model)).astype(np.float32)))
-
-    try:
-        weights = opened(hub.state.model)
-    except PeerError:
-        weights = opened(hub.state.previous)
+        try:
+            weights = hub.layout.unpacked(key.decrypt(key.public.from_bytes(model)).astype(np.float32))
+            break
+        except PeerError:
+            continue
     return {client.name: weights for client in federation.of_role(CLIENT)}
 
 
@@ -203,8 +208,9 @@ SEES = {
     ),
     HELPER: Sees(
         (*ENROLMENT, Compare, Invert, Refresh, Convert),
-        "masked cosines of late updates, shuffled among dummies, so roughly how many of them conflict; four masked "
-        "sums; who is asked in a round; the model only under a mask that is uniform over the ciphertext ring",
+        "masked cosines of late updates, shuffled among dummies, and four masked sums, so roughly how many of them "
+        "conflict (with signs=hidden: cosines under random signs, and masked sums among decoys); who is asked in a "
+        "round; the model only under a mask that is uniform over the ciphertext ring",
     ),
     CLIENT: Sees((*ENROLMENT, Train), "the global model of every round that asks it; no other client's key"),
 }

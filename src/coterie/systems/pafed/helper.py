@@ -27,6 +27,9 @@ from coterie.systems.pafed.messages import (
     Refreshed,
 )
 
+MOST_SCALARS = 1 << 16
+"""That one request may have."""
+
 
 class Helper(Party, role=HELPER):
     """S_1: signs, inverses and key transformation, all on what the aggregator has masked."""
@@ -78,35 +81,45 @@ class Helper(Party, role=HELPER):
             raise PeerError("not provided with keys yet")
         return secret_key(self.secret.service)
 
-    def _opened(self, data: bytes, count: int) -> list[float]:
-        """Scalars of a bundle."""
+    def _opened(self, data: bytes, count: int) -> tuple[list[float], int]:
+        """Scalars of a bundle, and how large one may be."""
+        if not 1 <= count <= MOST_SCALARS:
+            raise PeerError(f"{count} scalars to open")
         key = self._key()
         ciphers = [key.public.from_bytes(part, 1, blinded=0) for part in unbundle(data, count)]
         if not all(cipher.tally.form.scalar for cipher in ciphers):
             raise PeerError("something other than scalars to open: a vector would show a weight")
-        return [float(key.decrypt(cipher)[0]) for cipher in ciphers]
+        return [float(key.decrypt(cipher)[0]) for cipher in ciphers], max(cipher.terms for cipher in ciphers)
 
     def _sealed(self, values: list[float], at_most: int) -> bytes:
         key = self._key()
         return bundle([key.encrypt_scalar(value, at_most).to_bytes() for value in values])
 
-    @on(Compare)
+    def _scalar_cost(self, opened: int, sealed: int) -> Cost:
+        key = self._key()
+        open_s, seal_s = key.nominal_seconds_decrypt(1), key.nominal_seconds_encrypt(1)
+        return Cost(crypto_s=opened * open_s + sealed * seal_s) if 0 < opened <= MOST_SCALARS else Cost()
+
+    def compare_cost(self, msg: Compare) -> Cost:
+        """An opening and an encryption of every scalar."""
+        return self._scalar_cost(msg.count, msg.count)
+
+    @on(Compare, compare_cost)
     def compare(self, msg: Compare, src: str) -> Compared:
         """The sign of every masked cosine, told as the positive part, freshly encrypted (eq. 13 without Min)."""
-        if not 1 <= msg.count <= 1 << 16:
-            raise PeerError(f"{msg.count} scalars to compare")
-        return Compared(msg.round, self._sealed([max(x, 0.0) for x in self._opened(msg.ciphers, msg.count)], 1))
+        values, at_most = self._opened(msg.ciphers, msg.count)
+        return Compared(msg.round, self._sealed([max(x, 0.0) for x in values], at_most))
 
-    @on(Invert)
+    def invert_cost(self, msg: Invert) -> Cost:
+        """Four openings and three encryptions a set."""
+        return self._scalar_cost(4 * msg.count, 3 * msg.count)
+
+    @on(Invert, invert_cost)
     def invert(self, msg: Invert, src: str) -> Inverted:
-        """What alg. 4 divides by, on masked sums; 0 for a class of next to no weight, which is so left out."""
-        n1, n2, square, inner = self._opened(msg.ciphers, 4)
-        one = 1 / n1 if abs(n1) >= 1 / LARGEST else 0.0
-        two = 1 / n2 if abs(n2) >= 1 / LARGEST else 0.0
-        turn = inner * two / square if square >= 1 / LARGEST else LARGEST + 1
-        if abs(turn) > LARGEST:
-            two = turn = 0.0  # a class that can't be turned so far is left out as a whole: unturned it would conflict
-        return Inverted(msg.round, self._sealed([one, two, turn], LARGEST))
+        """What alg. 4 divides by, on masked sums, of every set."""
+        sums, _ = self._opened(msg.ciphers, 4 * msg.count)
+        inverted = [x for at in range(0, len(sums), 4) for x in inverses(*sums[at : at + 4])]
+        return Inverted(msg.round, self._sealed(inverted, LARGEST))
 
     def refresh_cost(self, msg: Refresh) -> Cost:
         """One opening and one encryption."""
@@ -135,3 +148,13 @@ class Helper(Party, role=HELPER):
             raise PeerError(f"nothing to convert for {msg.client} in round {msg.round}")
         own = public_key(self.state.user_publics[msg.client])
         return Converted(msg.round, msg.client, own.encrypt_blinded(masked).to_bytes())
+
+
+def inverses(n1: float, n2: float, square: float, inner: float) -> tuple[float, float, float]:
+    """1/n_1, 1/n_2 and inner / (n_2 square), all masked; 0 for a class of next to no weight, which is so left out."""
+    one = 1 / n1 if abs(n1) >= 1 / LARGEST else 0.0
+    two = 1 / n2 if abs(n2) >= 1 / LARGEST else 0.0
+    turn = inner * two / square if square >= 1 / LARGEST else LARGEST + 1
+    if abs(turn) > LARGEST:
+        two = turn = 0.0  # a class that can't be turned so far is left out as a whole: unturned it would conflict
+    return one, two, turn

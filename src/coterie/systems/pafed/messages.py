@@ -69,15 +69,19 @@ class Compared(Message, frozen=True):
 
 @message(src=HUB, dst=HELPER)
 class Invert(Message, frozen=True):
-    """Masked sums: [rho_1 n_1], [rho_2 n_2], [rho_3 |m|^2], [rho_4 sum_j w_j c_j], a bundle of 4 scalars."""
+    """Masked sums: [rho_1 n_1], [rho_2 n_2], [rho_3 |m|^2], [rho_4 sum_j w_j c_j], 4 scalars a set; a bundle of all.
+
+    count: of sets, all but one decoys (``hiding.py``).
+    """
 
     round: int
+    count: int
     ciphers: bytes
 
 
 @message(src=HELPER, dst=HUB)
 class Inverted(Message, frozen=True):
-    """[1/x_1], [1/x_2] and [x_4 / (x_2 x_3)], a bundle of 3 scalars; zero where a class is to be left out."""
+    """[1/x_1], [1/x_2] and [x_4 / (x_2 x_3)] of every set, a bundle; zero where a class is to be left out."""
 
     round: int
     ciphers: bytes
