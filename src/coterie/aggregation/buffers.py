@@ -36,8 +36,9 @@ def stepped(
     of the clients'.  step: >= 0.  share: >= 0, the part of all clients that these stand for, where ``change`` is a mean
     over all. Buffers go towards the clients' by step times share, but never beyond: at most by 1.
     """
-    moved = weights + step * change
-    return np.asarray(with_buffers(spec, moved, weights + min(step * share, 1.0) * (mean - weights)), dtype=np.float64)
+    moved, b = np.asarray(weights + step * change, dtype=np.float64), spec.buffers
+    moved[b] = weights[b] + min(step * share, 1.0) * (mean[b] - weights[b])
+    return moved
 
 
 @lru_cache(maxsize=4)

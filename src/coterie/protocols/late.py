@@ -204,8 +204,9 @@ class Client(Party, role="client"):
         """E_i epochs from the global model."""
         start = check_model(self.spec, msg.spec, msg.weights)
         fitted: Fitted = yield Fit(start, self.solver, self.epochs, batch_seed(self, msg.round))
-        change = with_buffers(self.spec, fitted.weights - start, fitted.weights)
-        values = fitted.weights if self.sends == "model" else change
+        values = fitted.weights
+        if self.sends == "change":
+            values = with_buffers(self.spec, fitted.weights - start, fitted.weights)
         return Update(msg.round, self.spec.digest, values, fitted.samples)
 
 
