@@ -109,7 +109,7 @@ def check_model(spec: ModelSpec, digest: bytes, weights: Vector, models: int = 1
     They have this model's shape, and none is beyond ``MOST_WEIGHT``.
     """
     if digest != spec.digest or len(weights) != models * spec.size:
-        raise PeerError(f"{len(weights)} numbers, or another shape, for {models} of our models of {spec.size} numbers")
+        raise PeerError(f"a model of {len(weights)} numbers or another shape; expected {models * spec.size} of ours")
     if not (beyond := largest(weights)) <= MOST_WEIGHT:
         raise PeerError(f"a model with a weight of {beyond:.2g}; the largest that is taken is {MOST_WEIGHT:.2g}")
     return weights
