@@ -296,9 +296,10 @@ def test_shared_layers_of_mingledpie_are_averaged_with_their_buffers() -> None:
 
 def scaled(experiment: Experiment, factor: float) -> None:
     """Everybody's samples, training and test: the first layer's running variances grow by its square."""
+    tests = {own.test_set: replace(own.test_set, x=own.test_set.x * factor) for own in experiment.effects.data.values()}
     for name, own in experiment.effects.data.items():
-        experiment.effects.data[name] = replace(own, x=own.x * factor)
-    experiment.observer.x = experiment.observer.x * factor
+        experiment.effects.data[name] = replace(own, x=own.x * factor, test_set=tests[own.test_set])
+    experiment.observer.data = experiment.effects.data
 
 
 @pytest.mark.parametrize(
