@@ -107,7 +107,7 @@ class System:
     config: frozen dataclass of its settings, one documented field each.  build: makes the parties.
     models: each client's current model (or mixture), read by the observer beside the protocol; clients that share a
     model share the array.  observe: arrays and numbers for the report.  sees: by role, who receives and learns what;
-    sees_in: in the modes where that differs.
+    sees_in: in the modes where that differs.  settings_in: by mode, the defaults that are others there.
     """
 
     name: str
@@ -123,7 +123,12 @@ class System:
     baseline: bool = False
     fine_tunes: bool = False
     sees_in: Mapping[str, Mapping[str, Sees]] = field(default_factory=dict)
+    settings_in: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def views(self, mode: str) -> Mapping[str, Sees]:
         """Who sees what in a mode."""
         return self.sees_in.get(mode, self.sees)
+
+    def defaults(self, mode: str) -> Mapping[str, Any]:
+        """The settings whose defaults are others in this mode than the config's."""
+        return self.settings_in.get(mode, {})

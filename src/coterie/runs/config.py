@@ -96,7 +96,8 @@ def check_options(given: Mapping[str, Any]) -> dict[str, Any]:
 def resolve(config: RunConfig) -> RunConfig:
     """The same run with nothing left open: defaults filled in, everything checked that needs no data.
 
-    Settings are the system's own defaults, then those for the data set, then what was given. Raises UserError.
+    Settings are the system's own defaults, then those for the data set, then those of the mode, then what was given.
+    Raises UserError.
     """
     given = check_options(values_of(config))
     system = registry.get(config.system)
@@ -113,6 +114,7 @@ def resolve(config: RunConfig) -> RunConfig:
             raise UserError(f"option {key!r} must be at least {least}, not {given[key]}")
     known = field_types(system.config)
     layer = {key: value for key, value in defaults.settings.items() if key in known}
+    layer |= system.defaults(config.mode)
     given["settings"] = values_of(system.config(**{**layer, **_settings(system, config.settings)}))
     return RunConfig(**given)
 
