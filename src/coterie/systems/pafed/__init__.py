@@ -73,6 +73,8 @@ PRINTED: Mapping[str, Any] = {"server_decay": 0.0, "project": "printed", "clip":
 """What the text prints, where it prints one thing only: mode ``literal`` has no other values of these settings."""
 MOST_MASK = 512.0
 """Weights and masks of real numbers together lie within 1024 in the ciphers."""
+MOST_DUMMIES = 4096
+"""The helper opens at most 2^16 scalars a request, four of a set of sums."""
 MOST_ASKED = 256
 """Clients a round: n of them in time make scalars up to n^2, and n m with m late ones; there is room for 2^24."""
 
@@ -112,8 +114,10 @@ class PAFedConfig(LateTraining):
                 raise UserError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
         if not 0 <= self.clip < math.inf:
             raise UserError(f"clip must be at least 0 and finite, not {self.clip}")
-        if self.dummies < 0 or not 0 <= self.iterations <= 7:
-            raise UserError(f"dummies ({self.dummies}) are at least 0, iterations ({self.iterations}) 0 to 7")
+        if not 0 <= self.dummies <= MOST_DUMMIES or not 0 <= self.iterations <= 7:
+            raise UserError(
+                f"dummies ({self.dummies}) are 0 to {MOST_DUMMIES}, iterations ({self.iterations}) of Min() 0 to 7"
+            )
         if not 0 < self.mask_bound <= MOST_MASK:
             raise UserError(f"mask_bound must lie above 0 and at most at {MOST_MASK:g}, not {self.mask_bound}")
         if self.founders:
