@@ -78,6 +78,17 @@ def test_one_system() -> None:
     assert "0.5 false positive rate of the identities" in " ".join(ended.stdout.split())
 
 
+def test_a_default_that_is_another_in_a_mode_is_shown_with_it() -> None:
+    said = " ".join(call("list", "systems", "pafed").stdout.split())
+    for words in (
+        "server_decay 0.05, literal: 0.0",
+        "project exact, literal: printed",
+        "clip 0.0 largest",
+        "local admm",
+    ):
+        assert words in said
+
+
 def test_all_systems_say_what_wins_over_their_defaults() -> None:
     said = " ".join(call("list", "systems").stdout.split())
     assert "such as lr and batch_size, win over these defaults. coterie list systems NAME" in said

@@ -113,7 +113,9 @@ CASES: list[dict[str, Any]] = [
     {"delta": 1.0},
     {"delta": 0.0, "server_lr": 20.0},
     {"agreeing": 3.0, "conflicting": 5.0, "local": "sgd"},
+    {"mode": "literal", "iterations": 0},
     {"emulated": False},
+    {"emulated": False, "mode": "literal", "iterations": 0},
 ]
 
 

@@ -22,11 +22,12 @@ from pafed_parts import (
     step,
     taken,
 )
+from scipy import stats
 
 from coterie.crypto import ckks_parameters, schemes
 from coterie.crypto.schemes import public_key, secret_key
 from coterie.protocol.effects import Fit, Fitted
-from coterie.systems.pafed.messages import HUB, MODEL_TERMS, Refreshed, Train
+from coterie.systems.pafed.messages import HELPER, HUB, MODEL_TERMS, Converted, Refresh, Refreshed, Train
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("paper", {}),
@@ -43,7 +44,8 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("paper", {"participation": 0.6, "delay": "geometric:0.5"}),
     ("literal", {"iterations": 0}),
     ("literal", {}),
-    ("literal", {"project": "none"}),
+    ("literal", {"delta": 0.0}),
+    ("literal", {"participation": 0.6, "agreeing": 0.5, "mask_bound": 300.0}),
     ("paper", {"signs": "hidden"}),
     ("paper", {"signs": "hidden", "dummies": 0, "project": "printed"}),
     ("paper", {"signs": "hidden", "dummies": 12, "clip": 0.5, "conflicting": 2.0}),
@@ -73,7 +75,7 @@ def follow(run: Any, rounds: int) -> list[float]:
     Gives the errors of those steps for which there is a stated bound.
     """
     key, twin, errors = service_key(run), Twin(run, table(run)), []
-    p = key.public.parameters
+    p, iterations = key.public.parameters, run.config.iterations if run.setting.mode == "literal" else None
     for r in range(1, rounds + 1):
         before = twin.weights = model(run)
         notes, handed = taken(run, r)
@@ -89,7 +91,7 @@ def follow(run: Any, rounds: int) -> list[float]:
         if not values:
             assert notes["skipped"] == "no update came"
             assert np.abs(model(run) - before).max() < 4 * p.added(0)
-        elif clear(early, stale):
+        elif clear(early, stale, iterations=iterations):
             rates = run.config.rates(r).scaled(float(np.mean([sent[who].length for who in values])))
             error = np.abs(model(run) - before - step(early, stale, rates, run.config, run.setting.mode)).max()
             assert error <= stated_bound(key, early, stale, rates)
@@ -242,3 +244,37 @@ def test_a_model_that_nobody_has_opened_stays_as_it_is() -> None:
         run.links.away[client, 2] = "offline"
     assert run.round(2)["skipped"] == "no update came"
     assert run.hub.state.model == cipher
+
+
+# -- mode literal ------------------------------------------------------------------------------------------------------
+
+
+def test_a_printed_model_ages_and_its_mask_comes_off() -> None:
+    """Nothing comes back to the aggregator; every client's copy is made, whoever is asked."""
+    run = paf(seed=2, mode="literal", iterations=0, participation=0.5)
+    for r in range(1, 5):
+        before = model(run)
+        run.round(r)
+        assert [m.cipher for _, m in run.view(HUB).messages(Refreshed, r)] == [b""] * (r > 1)
+        if r > 1:
+            assert [m.client for _, m in run.view(HUB).messages(Converted, r)] == list(run.setting.clients)
+        for name in run.setting.clients:
+            for _, train in run.view(name).messages(Train, r) if r > 1 else ():
+                own = secret_key(run.party(name).secret.own)
+                assert np.abs(own.decrypt(own.public.from_bytes(train.cipher)) - before).max() < 1e-4
+    assert np.abs(model(run)).max() > 0.1
+
+
+def test_a_printed_mask_is_drawn_as_wide_as_it_says_and_anew_in_every_round() -> None:
+    targets = np.random.default_rng(0).normal(0, 3, (3, 900))
+    for bound in (10.0, 300.0):
+        run = paf(targets, seed=1, mode="literal", iterations=0, delta=0.0, mask_bound=bound)
+        key, masks = service_key(run), []
+        for r in range(1, 5):
+            before = model(run)
+            run.round(r)
+            for _, refresh in run.view(HELPER).messages(Refresh, r):
+                masks.append(key.decrypt(key.public.from_bytes(refresh.cipher)) - before)
+        numbers = np.concatenate(masks)
+        assert stats.kstest(numbers, "uniform", (-bound, 2 * bound)).pvalue > 1e-7
+        assert abs(np.corrcoef(masks[0], masks[1])[0, 1]) < 6 / 30

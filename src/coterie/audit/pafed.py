@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import kstest
 
-from coterie.attacks import Result, count_accuracy, count_among_decoys, count_posterior
+from coterie.attacks import Result, count_accuracy, count_among_decoys, count_posterior, telling_accuracy, told_apart
 from coterie.attacks.conflicts import Classes
 from coterie.audit.findings import Finding
 from coterie.audit.profiling import profiled, profiling
@@ -34,6 +34,7 @@ COUNTED = "helper: number of conflicting late updates"
 Doubles = NDArray[np.float64]
 
 _KS_CHANCE = 0.8687  # the mean of sqrt(n) times the Kolmogorov-Smirnov distance of n uniform numbers
+_ROUNDING = 1e-4  # of the bound of a mask: what the ciphers' noise moves a number by at most
 _NO_WEIGHT = 1 / 2048  # a masked sum below this is taken for that of a class without anybody, and the cipher's noise
 
 
@@ -170,6 +171,28 @@ def by_mask(views: Mapping[str, View]) -> list[Finding]:
     return [Finding("helper: the model under its mask", tuple(results))] if results else []
 
 
+def by_real_mask(views: Mapping[str, View], clients: Sequence[str], bound: float) -> list[Finding]:
+    """Mode ``literal``: whether the helper can tell which of two models is under a mask of real numbers in +-bound.
+
+    The model of a round or the one of the round before; the truth is what clients open.
+    """
+    key, models = held_key(views[HELPER]), {}
+    for name in (name for name in clients if name in views):
+        for r, cipher in _models(views[name]).items():
+            if r not in models:
+                models[r] = _opened(views[name], cipher)
+    probabilities = []
+    for seen in views[HELPER].seen:
+        if seen.kind == "Refresh" and seen.message and {seen.round, seen.round - 1} <= models.keys():
+            masked = np.asarray(key.decrypt(key.public.from_bytes(getattr(seen.message, "cipher", b""))))
+            pair = models[seen.round], models[seen.round - 1]
+            probabilities.append(told_apart(masked[None], *pair, bound * (1 + _ROUNDING))[0])
+    if not probabilities:
+        return []
+    found = telling_accuracy(np.array(probabilities), np.ones(len(probabilities), np.bool_))
+    return [Finding("helper: the model under its mask", (found,))]
+
+
 def by_clients_key(views: Mapping[str, View], clients: Sequence[str], start: NDArray[Any]) -> list[Finding]:
     """The aggregator with one client (the one that was asked most often): what it opens of every round's model.
 
@@ -210,11 +233,12 @@ def measure(
     dummies: int,
     oldest: int,
     hidden: bool = False,
+    bound: float | None = None,
 ) -> list[Finding]:
     """Every attack on a recorded run. label_counts: (clients, classes) training samples.
 
     dummies, oldest, hidden (signs): settings.  start: as in ``by_clients_key``.  update: as in ``recorded_rounds``.
-    Raises UserError for a record without updates or without keys.
+    bound: of a mask of real numbers, None for one of the ring. Raises UserError for a record without updates or keys.
     """
     rounds = recorded_rounds(views, oldest, update)
     if not rounds:
@@ -225,5 +249,5 @@ def measure(
         if len(one.early) > 1
     ]
     together = profiling("aggregator with the helper", profiles)
-    alone = by_signs(rounds, dummies, hidden=hidden) + by_mask(views)
-    return alone + together + by_clients_key(views, clients, start)
+    under_mask = by_mask(views) if bound is None else by_real_mask(views, clients, bound)
+    return by_signs(rounds, dummies, hidden=hidden) + under_mask + together + by_clients_key(views, clients, start)

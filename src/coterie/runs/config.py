@@ -100,7 +100,8 @@ def check_options(given: Mapping[str, Any]) -> dict[str, Any]:
 def resolve(config: RunConfig) -> RunConfig:
     """The same run with nothing left open: defaults filled in, everything checked that needs no data.
 
-    Settings are the system's own defaults, then those for the data set, then what was given. Raises UserError.
+    Settings are the system's own defaults, then those for the data set, then those of the mode, then what was given.
+    Raises UserError.
     """
     given = check_options(values_of(config))
     system = registry.get(config.system)
@@ -119,6 +120,7 @@ def resolve(config: RunConfig) -> RunConfig:
         raise UserError("fine_tune_every means nothing without fine-tuning: give fine_tune (--fine-tune), too")
     known = field_types(system.config)
     layer = {key: value for key, value in defaults.settings.items() if key in known}
+    layer |= system.defaults(config.mode)
     given["settings"] = values_of(system.config(**{**layer, **_settings(system, config.settings)}))
     return RunConfig(**given)
 

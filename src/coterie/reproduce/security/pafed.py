@@ -59,14 +59,14 @@ DUMMIES: tuple[Row, ...] = ({"dummies": 0}, {"dummies": 4}, {"dummies": 20})
 
 def audit(run: Recorded) -> list[Finding]:
     """Every attack of ``coterie.audit.pafed`` on a recorded run."""
-    layout = layout_of(run.spec, run.config.mode)
+    layout, settings, paper = layout_of(run.spec, run.config.mode), run.settings, run.config.mode == "paper"
 
     def update(opened: Doubles) -> Doubles:
         """(d,) an update as the spec lays it out, 0 for buffers, which are no step."""
         return np.where(run.spec.buffers, 0.0, layout.unpacked(opened))
 
-    dummies = run.settings.dummies if run.config.mode == "paper" else 0
-    known: Row = {"dummies": dummies, "oldest": run.settings.max_staleness, "hidden": run.settings.signs == "hidden"}
+    known: Row = {"dummies": settings.dummies if paper else 0, "oldest": settings.max_staleness}
+    known |= {"hidden": settings.signs == "hidden", "bound": None if paper else settings.mask_bound}
     return measure(run.views, run.clients, run.label_counts, run.spec, layout.packed(run.initial), update, **known)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,30 +12,18 @@ from numpy.typing import NDArray
 
 from coterie.crypto.schemes import public_key
 from coterie.crypto.signing import SigningKey, VerifyKey
-from coterie.crypto.tally import PLAIN
-from coterie.crypto.vector import PublicKeyLike
 from coterie.protocol.bundle import unbundle
 from coterie.protocol.errors import PeerError
-from coterie.protocol.party import Cost, Party
-from coterie.protocol.steps import Answers, NoAnswerError, Steps, post, spend, take
+from coterie.protocol.party import Party
+from coterie.protocol.steps import Answers, NoAnswerError, Steps, post, take
 from coterie.protocol.system import Setting
 from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Ready, enrol_all
 from coterie.protocols.late import able, gather, settle
 from coterie.protocols.local_training import sample_clients
 from coterie.systems.pafed.correction import Late, averaged, correct
 from coterie.systems.pafed.layout import Layout
-from coterie.systems.pafed.messages import (
-    HELPER,
-    HUB,
-    MODEL_TERMS,
-    Convert,
-    Converted,
-    Refresh,
-    Refreshed,
-    Train,
-    Update,
-)
-from coterie.systems.pafed.scalars import from_helper
+from coterie.systems.pafed.messages import HELPER, HUB, MODEL_TERMS, Train, Update
+from coterie.systems.pafed.transformation import transformed
 from coterie.transport.spool import Spool
 
 if TYPE_CHECKING:
@@ -188,7 +175,7 @@ class Aggregator(Party, role=HUB):
             state.tried = Tried(r, state.model)
 
     def _requests(self, r: int, asked: tuple[str, ...], spool: Spool) -> Steps[tuple[bytes, Mapping[str, Train]]]:
-        """The model to go on from, freshly encrypted, and what each client is sent: w^0, or [w] under its own key."""
+        """The model to go on from, and what each client of this round is sent: w^0 as it is, or [w] under its key."""
         signing, spec = SigningKey.load(self.secret.signing), self.spec.digest
 
         def train(name: str, weights: NDArray[Any] | None, cipher: bytes) -> Train:
@@ -198,24 +185,7 @@ class Aggregator(Party, role=HUB):
 
         if not self.state.model:
             return b"", {name: train(name, self.initial, b"") for name in asked}
-        d, service = self.layout.size, public_key(self.state.service_public)
-        model = service.from_bytes(self.state.model, d)
-        mask = service.mask(d, self.secrets("mask", r).bytes)  # alg. 5, l. 2: uniform over the ring, not real-valued
-        blinded = model.blind(mask).to_bytes()  # l. 3, 4
-        yield from spend(Cost(crypto_s=service.nominal_seconds_encrypt(d)))
-
-        def unmasked(key: PublicKeyLike, reply: Refreshed | Converted, name: str = "") -> bytes:
-            if (reply.round, getattr(reply, "client", "")) != (r, name):
-                raise PeerError(f"{HELPER} answers {name or 'for itself'} in round {r} with {reply!r:.80}")
-            masked = key.from_bytes(reply.cipher, d, terms=MODEL_TERMS, blinded=1, form=PLAIN)
-            return masked.unblind(mask, 1).to_bytes()
-
-        fresh: bytes = yield from from_helper(Refresh(r, blinded), Refreshed, partial(unmasked, service))
-        tickets: dict[str, int] = {}
-        for name in asked:  # l. 15, 16
-            own = public_key(self.state.user_publics[name])
-            cipher: bytes = yield from from_helper(Convert(r, name), Converted, partial(unmasked, own, name=name))
-            tickets[name] = spool.put(cipher)
+        fresh, tickets = yield from transformed(self, r, asked, spool)
         return fresh, Requests(tickets, lambda name, ticket: train(name, None, spool.take(ticket)))
 
     def _verify(self, name: str, update: Update) -> None:

@@ -29,9 +29,13 @@ class Client(Party, role=CLIENT):
     """C_i: trains on the model that it was sent, keeps its dual variable, sends its update encrypted."""
 
     class State(msgspec.Struct):
-        """dual: y_i, (d,) float32, None for zeros.  round: the last that it trained for."""
+        """dual: y_i, (d,) float32, None for zeros.  round: the last that it trained for.
+
+        own: w_i, its last own model, in mode ``literal``; None for w^0.
+        """
 
         dual: NDArray[Any] | None = None
+        own: NDArray[Any] | None = None
         round: int = 0
         service_public: bytes = b""
         verify_keys: NDArray[Any] | None = None
@@ -48,6 +52,7 @@ class Client(Party, role=CLIENT):
     def __init__(self, name: str, setting: Setting, config: PAFedConfig, layout: Layout, delays: Delays) -> None:
         super().__init__(name, setting.randomness)
         self.spec, self.config, self.layout, self.delays = setting.spec, config, layout, delays
+        self.mode, self.initial = setting.mode, setting.initial
         self.samples, self.epochs = setting.samples[name], setting.epochs[name]
         self.state, self.secret = self.State(), self.Secret()
 
@@ -109,13 +114,20 @@ class Client(Party, role=CLIENT):
     def _trained(self, w: Vector, r: int) -> Work[tuple[Vector, Vector]]:
         """Its model after training, and nabla w_i before that is normalised; (d,) each.
 
-        ADMM is algorithm 2 and eq. (16); plain SGD has the change alone.
+        ADMM is algorithm 2 and eq. (16); plain SGD has the change alone. In ``literal`` w_i^{tau_r} is what the text
+        says, the client's own last model, from which it trains on (algorithm 2's input) and from which eq. (16)
+        counts; else the model that it has received.
         """
-        config = self.config
+        config, literal = self.config, self.mode == "literal"
         if config.local == "sgd":
             fitted: Fitted = yield Fit(w, config.solver(), self.epochs, batch_seed(self, r))
             return fitted.weights, fitted.weights - w
         y = np.zeros(self.spec.size, np.float32) if self.state.dual is None else self.state.dual
-        fitted = yield Fit(w, config.solver(), self.epochs, batch_seed(self, r), {"dual": y})  # eq. (9)
+        start, state = w, {"dual": y}
+        if literal:
+            start, state = self.initial if self.state.own is None else self.state.own, {"dual": y, "anchor": w}
+        fitted = yield Fit(start, config.solver(), self.epochs, batch_seed(self, r), state)  # eq. (9)
         self.state.dual = fitted.state["dual"]  # eq. (10)
-        return fitted.weights, augmented_change(fitted.weights - w, self.state.dual - y, config.rho)  # eq. (16)
+        if literal:
+            self.state.own = fitted.weights
+        return fitted.weights, augmented_change(fitted.weights - start, self.state.dual - y, config.rho)  # eq. (16)

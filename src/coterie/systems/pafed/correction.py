@@ -127,7 +127,7 @@ def _corrected(hub: Aggregator, r: int, service: Any, total: Any, n: int, late: 
             for w, c in zip(conflicting, dots, strict=True)
         ),
     ]
-    if hub.mode == "literal" or config.project == "printed":
+    if config.project == "printed":
         masked[2] = service.encrypt_scalar(masks[2])  # eq. (14) as printed: |m|^2 = 1
     sets, place, noise_bits = [masked], 0, SANITISING_BITS
     if hidden:

@@ -25,6 +25,7 @@ from coterie.systems.pafed.messages import (
     Inverted,
     Refresh,
     Refreshed,
+    wide,
 )
 
 MOST_SCALARS = 1 << 16
@@ -51,7 +52,7 @@ class Helper(Party, role=HELPER):
 
     def __init__(self, setting: Setting, layout: Layout) -> None:
         super().__init__(HELPER, setting.randomness)
-        self.clients, self.layout = setting.clients, layout
+        self.clients, self.layout, self.literal = setting.clients, layout, setting.mode == "literal"
         self.state, self.secret = self.State(), self.Secret()
         self._masked: tuple[int, Any] = (0, None)  # w + r of this round, opened; lives for one round only
 
@@ -124,17 +125,22 @@ class Helper(Party, role=HELPER):
     def refresh_cost(self, msg: Refresh) -> Cost:
         """One opening and one encryption."""
         key, d = self._key(), self.layout.size
-        return Cost(crypto_s=key.nominal_seconds_decrypt(d) + key.nominal_seconds_encrypt(d))
+        sealed_s = 0.0 if self.literal else key.nominal_seconds_encrypt(d)
+        return Cost(crypto_s=key.nominal_seconds_decrypt(d) + sealed_s)
 
     @on(Refresh, refresh_cost)
     def refresh(self, msg: Refresh, src: str) -> Refreshed:
-        """Open w + r, uniform to its eyes, keep it for the round, and encrypt it anew under pk_s. Once a round."""
+        """Open w + r, keep it for the round, and encrypt it anew under pk_s. Once a round.
+
+        Mode ``literal`` has real numbers to open, and gives nothing back.
+        """
         if msg.round <= self._masked[0]:
             raise PeerError(f"asked to open a vector of round {msg.round} after one of round {self._masked[0]}")
         key = self._key()
-        masked = key.open_blinded(key.public.from_bytes(msg.cipher, self.layout.size, blinded=1))
+        cipher = key.public.from_bytes(msg.cipher, self.layout.size, blinded=0 if self.literal else 1)
+        masked = key.decrypt(cipher) if self.literal else key.open_blinded(cipher)
         self._masked = msg.round, masked
-        return Refreshed(msg.round, key.public.encrypt_blinded(masked).to_bytes())
+        return Refreshed(msg.round, b"" if self.literal else key.public.encrypt_blinded(masked).to_bytes())
 
     def convert_cost(self, msg: Convert) -> Cost:
         """One encryption."""
@@ -147,7 +153,8 @@ class Helper(Party, role=HELPER):
         if held != msg.round or msg.client not in self.state.user_publics:
             raise PeerError(f"nothing to convert for {msg.client} in round {msg.round}")
         own = public_key(self.state.user_publics[msg.client])
-        return Converted(msg.round, msg.client, own.encrypt_blinded(masked).to_bytes())
+        sealed = wide(own, masked) if self.literal else own.encrypt_blinded(masked)
+        return Converted(msg.round, msg.client, sealed.to_bytes())
 
 
 def inverses(n1: float, n2: float, square: float, inner: float) -> tuple[float, float, float]:

@@ -21,9 +21,9 @@ from coterie.protocol.errors import PeerError
 from coterie.protocol.model_spec import ModelSpec
 
 BUFFER_UNIT = 256.0
-"""So much is a 1 under encryption at the place of a buffer: a running variance is seldom below 0.1 and can be hundreds,
-and a client with one beyond 4 times this can't take part. What clients are handed is off by 0.009 (one standard
-deviation of the flooding under ``ckks-8192-deep``); what the aggregator keeps, by less than a thousandth of that."""
+"""So much is a 1 under encryption at the place of a buffer. A client that has one beyond 4 times this can't take part.
+What clients are handed is off by 0.009 (one standard deviation of the flooding under ``ckks-8192-deep``); what the
+aggregator keeps, by less than a thousandth of that."""
 
 
 @dataclass(frozen=True)

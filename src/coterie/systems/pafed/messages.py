@@ -5,6 +5,10 @@ A bundle is what ``protocol/bundle.py`` makes of several byte strings.
 
 from __future__ import annotations
 
+from typing import Any
+
+from numpy.typing import NDArray
+
 from coterie.protocol.messages import Floats, Message, message
 
 HUB = "aggregator"
@@ -15,6 +19,11 @@ LARGEST = 1 << 11
 """No reciprocal that the helper gives is larger: a masked sum below 1 / LARGEST is taken for nothing."""
 MODEL_TERMS = 256
 """Weights lie within so many times the reach of a vector; what is lower is room for the updates of a round."""
+
+
+def wide(key: Any, numbers: NDArray[Any]) -> Any:
+    """An encryption at level 0 of numbers as large as weights may be: ``MODEL_TERMS`` times those of an update."""
+    return key.encrypt(numbers / MODEL_TERMS, 0).scale(MODEL_TERMS)
 
 
 @message(src=HUB, dst=CLIENT)
@@ -89,7 +98,7 @@ class Inverted(Message, frozen=True):
 
 @message(src=HUB, dst=HELPER)
 class Refresh(Message, frozen=True):
-    """[w + r] under pk_s: open it and keep it for this round. mask r: uniform over the ciphertext ring."""
+    """[w + r] under pk_s: open it and keep it for this round. The mask r: ``transformation.py``."""
 
     round: int
     cipher: bytes
@@ -97,7 +106,7 @@ class Refresh(Message, frozen=True):
 
 @message(src=HELPER, dst=HUB)
 class Refreshed(Message, frozen=True):
-    """The same [w + r], freshly encrypted under pk_s, so that the global model does not age."""
+    """The same [w + r], freshly encrypted under pk_s, so that the global model does not age; empty in ``literal``."""
 
     round: int
     cipher: bytes
