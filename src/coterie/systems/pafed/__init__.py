@@ -15,10 +15,13 @@ masked sums; the model under a uniform mask. client: the global model of every r
 Assumes that the two servers do not collude: together they open every update. A client learns nothing of another's key,
 but the aggregator with a client learns the global model of every round that asks that client; and if the aggregator
 deviates, it can have updates converted instead of models, or read sk_s off a forged ciphertext in a model's place, as
-nobody sees what is under the mask: it is trusted to follow the protocol.
+nobody sees what is under the mask: it is trusted to follow the protocol. And so is every client, for secrecy and not
+only for a good model: one that signs a forged ciphertext as its update reads sk_s off the next model that it is handed,
+alone, and sk_s opens every update (``attacks/key_in_sum.py``).
 
 Departures from the text, each with its reason in docs/systems/pafed.md: the conflicting class is the one of c_j < 0
-(definition 1, eq. 13); signs come from the helper instead of Min() (``literal`` has Min()); eq. (12) instead of (14);
+(definition 1, eq. 13); a client's change is from the model that it received, not from its own last one (eq. 16); signs
+come from the helper instead of Min() (``literal`` has Min()); eq. (12) instead of (14);
 n_1, n_2 and |m|^2 are inverted by the helper on masked numbers; the mask of algorithm 5 is uniform over the ciphertext
 ring; the helper does not decrypt with clients' keys (algorithm 5, line 9); the server's step decays.
 """
@@ -199,7 +202,11 @@ SEES = {
         "masked cosines of late updates, shuffled among dummies, so roughly how many of them conflict; four masked "
         "sums; who is asked in a round; the model only under a mask that is uniform over the ciphertext ring",
     ),
-    CLIENT: Sees((*ENROLMENT, Train), "the global model of every round that asks it; no other client's key"),
+    CLIENT: Sees(
+        (*ENROLMENT, Train),
+        "the global model of every round that asks it; no other's key, if it follows the protocol: one that forges an "
+        "update reads the helper's key off a model, and that key opens every update",
+    ),
 }
 SEES_LITERAL = {
     **SEES,
