@@ -19,6 +19,9 @@ Assumes that the two servers do not collude: together they open every update. A 
 but the aggregator with a client learns the global model of every round that asks that client; and if the aggregator
 deviates, it can have updates converted instead of models, or read sk_s off a forged ciphertext in a model's place, as
 nobody sees what is under the mask: it is trusted to follow the protocol. The helper's messages are not signed.
+And every client is trusted so, too, for secrecy and not only for a good model: one that signs a forged ciphertext as
+its update reads sk_s off the next model that it is handed, alone, and sk_s opens every update
+(``attacks/key_in_sum.py``).
 
 Departures from the text, each with its reason in docs/systems/pafed.md. In both modes: the conflicting class is the one
 of c_j < 0 (definition 1, eq. 13); n_1 and n_2 are inverted by the helper on masked numbers, as CKKS does not divide;
@@ -231,7 +234,11 @@ SEES = {
         "conflict (with signs=hidden: cosines under random signs, and masked sums among decoys); who is asked in a "
         "round; the model only under a mask that is uniform over the ciphertext ring",
     ),
-    CLIENT: Sees((*ENROLMENT, Train), "the global model of every round that asks it; no other client's key"),
+    CLIENT: Sees(
+        (*ENROLMENT, Train),
+        "the global model of every round that asks it; no other's key, if it follows the protocol: one that forges an "
+        "update reads the helper's key off a model, and that key opens every update",
+    ),
 }
 SEES_LITERAL = {
     **SEES,
