@@ -117,6 +117,79 @@ def test_it_holds_models_in_the_plain(half: Path) -> None:
     assert model.astype("<f4").tobytes() in (half / CHECKPOINT).read_bytes()
 
 
+@pytest.mark.parametrize("name", ["checkpoint", "secrets"])
+def test_a_folder_behind_a_symbolic_link_is_neither_read_nor_made_private_nor_emptied(copy: Path, name: str) -> None:
+    """The crafted link leads to a folder with the very files that a resumed run would read there."""
+    victim = copy.parent / "victim"
+    (copy / name).rename(victim)
+    (victim / "letters.txt").write_text("mine")
+    (victim / "client-0.1.bin").write_bytes(b"mine")
+    victim.chmod(0o755)
+    (copy / name).symlink_to(victim)
+    held = {path.name: path.read_bytes() for path in victim.iterdir()}
+    with pytest.raises(UserError, match=rf"{name} is a symbolic link"):
+        run(replace(TOY, out=str(copy)), resume=True)
+    assert {path.name: path.read_bytes() for path in victim.iterdir()} == held
+    assert mode(victim) == 0o755
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "secrets"])
+def test_a_checkpoint_is_not_written_through_a_symbolic_link_either(copy: Path, name: str) -> None:
+    """Without a checkpoint to read, the run starts anew; a link that leads nowhere yet is one, too."""
+    victim = copy.parent / "victim"
+    shutil.rmtree(copy / "checkpoint")
+    shutil.rmtree(copy / "secrets")
+    made = build(replace(TOY, out=str(copy)))
+    saver = checkpoint.Saver(copy, made)
+    (copy / name).symlink_to(victim)
+    for there in (False, True):
+        if there:
+            victim.mkdir()
+        with pytest.raises(UserError, match=rf"{name} is a symbolic link"):
+            saver.save(0, 0, 0, "{}")
+        assert victim.exists() == there
+    assert not any(victim.iterdir())
+    made.close()
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "secrets"])
+def test_another_users_folder_is_refused(copy: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Path.lstat
+
+    def others(path: Path) -> os.stat_result:
+        found = real(path)
+        if path != copy / name:
+            return found
+        return os.stat_result((*found[:4], os.geteuid() + 1, *found[5:10]))
+
+    monkeypatch.setattr(Path, "lstat", others)
+    with pytest.raises(UserError, match=rf"{name} belongs to another user"):
+        run(replace(TOY, out=str(copy)), resume=True)
+
+
+def test_no_secret_but_an_old_one_is_deleted(copy: Path) -> None:
+    strangers = ["letters.txt", "client-0.bin", "nobody.1.bin", "client-0.1.bin.old", "sealing.x.bin"]
+    for name in (*strangers, "client-0.977.bin", "sealing.977.bin"):
+        (copy / "secrets" / name).write_bytes(b"here")
+    run(replace(TOY, out=str(copy)), resume=True)
+    left = {path.name for path in (copy / "secrets").iterdir()}
+    assert left >= set(strangers)
+    assert "sealing.977.bin" not in left
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "views.bin"])
+def test_a_growing_file_that_is_a_symbolic_link_is_refused_and_what_is_behind_it_kept(copy: Path, name: str) -> None:
+    """A resumed run without a checkpoint would begin by cutting it to nothing."""
+    victim = copy.parent / "letters.txt"
+    victim.write_text("mine")
+    shutil.rmtree(copy / "checkpoint")
+    (copy / name).unlink()
+    (copy / name).symlink_to(victim)
+    with pytest.raises(UserError, match=rf"{name} is a symbolic link"):
+        run(replace(TOY, out=str(copy)), resume=True)
+    assert victim.read_text() == "mine"
+
+
 # -- damaged, cut, made up ---------------------------------------------------------------------------------------------
 
 

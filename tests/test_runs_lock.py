@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import subprocess
 import sys
 import threading
@@ -165,3 +166,26 @@ def test_where_no_lock_can_be_made_it_says_so(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("coterie.runs.lock._lock", lacking)
     with pytest.warns(UserWarning, match="without locks.*no second run"), locked(tmp_path):
         pass
+
+
+def test_no_other_user_can_open_the_lock_even_of_an_older_version(tmp_path: Path) -> None:
+    """Whoever can open it, for reading too, can hold it."""
+    before = os.umask(0)
+    try:
+        for older in (None, 0o666, 0o644):
+            if older is not None:
+                (tmp_path / LOCK).chmod(older)
+            with locked(tmp_path):
+                assert stat.S_IMODE((tmp_path / LOCK).stat().st_mode) == 0o600
+    finally:
+        os.umask(before)
+
+
+def test_a_lock_that_is_a_symbolic_link_is_refused(tmp_path: Path) -> None:
+    victim = tmp_path / "letters.txt"
+    victim.write_text("mine")
+    victim.chmod(0o644)
+    (tmp_path / LOCK).symlink_to(victim)
+    with pytest.raises(UserError, match=r"\.lock is a symbolic link"), locked(tmp_path):
+        pass
+    assert stat.S_IMODE(victim.stat().st_mode) == 0o644

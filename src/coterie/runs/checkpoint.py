@@ -8,10 +8,12 @@ carries the round it was written in, and stays until a checkpoint that needs a n
 
 All of it is private: files of mode 0600 in folders of mode 0700. A checkpoint without its secrets still holds every
 client's model in the plain, and all messages under way; leave ``checkpoint/``, ``secrets/`` and ``views.bin`` out of
-what you hand on.
+what you hand on. The rest is no secret by its mode, but not all of it is public: ``metrics.jsonl``, ``result.json`` and
+a report of them hold the observer's reasons for refusals and skipped rounds, which may carry a client's own numbers.
 
 The digest finds damage, and every length, place and shape is checked against what is there before anything is built
-from it. That is no signature: whoever may write in a run folder can write another checkpoint.
+from it. That is no signature: whoever may write in a run folder can write another checkpoint. So neither folder may be
+a symbolic link or another user's: what is read, made private and deleted lies in the run folder itself.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import os
 import re
 import stat
 import struct
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -109,8 +112,25 @@ def _sealed(parts: Iterable[bytes]) -> Iterator[bytes]:
     yield digest.digest()
 
 
+def _check_own(folder: Path) -> None:
+    """Raises UserError where there is something at this place that is no folder of this user's own."""
+    try:
+        found = folder.lstat()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UserError(f"cannot read {folder}: {error.strerror or error}; {_ADVICE}") from None
+    if stat.S_ISLNK(found.st_mode):
+        raise UserError(f"{folder} is a symbolic link, and checkpoints follow none: {_ADVICE}")
+    if not stat.S_ISDIR(found.st_mode):
+        raise UserError(f"{folder} is no folder: {_ADVICE}")
+    if sys.platform != "win32" and found.st_uid != os.geteuid():
+        raise UserError(f"{folder} belongs to another user (number {found.st_uid}): {_ADVICE}")
+
+
 def _private(folder: Path) -> None:
-    """A folder for this user alone, made if need be."""
+    """A folder for this user alone, made if need be. Raises UserError for a link or another user's folder."""
+    _check_own(folder)
     with writing(folder):
         folder.mkdir(mode=_PRIVATE_FOLDER, exist_ok=True)
         if stat.S_IMODE(folder.stat().st_mode) & ~_PRIVATE_FOLDER:
@@ -175,9 +195,12 @@ class Saver:
 
     def _drop_old_secrets(self) -> None:
         needed = {_secret_file(self.out, stem, at) for stem, (at, _) in self._written.items()}
-        for path in (self.out / SECRETS).iterdir():
-            if path not in needed:
-                path.unlink(missing_ok=True)
+        one = rf"({'|'.join(map(re.escape, self._written))})\.[0-9]+\.bin"
+        ours = re.compile(rf"{one}|\.{one}\.[a-z0-9_]+")  # the second: by a process that was killed while it wrote
+        with writing(self.out / SECRETS):
+            for path in (self.out / SECRETS).iterdir():
+                if path not in needed and ours.fullmatch(path.name):
+                    path.unlink(missing_ok=True)
 
     def restore(self, kept: Checkpoint) -> None:
         """Put parties, transport and sealer where the checkpoint left them. Raises UserError for what does not fit."""
@@ -214,9 +237,12 @@ T = TypeVar("T")
 def read(out: Path, experiment: Experiment) -> Checkpoint | None:
     """The checkpoint in a run folder, or None if there is none yet.
 
-    Raises UserError for one that is damaged, of another version, or of another run (naming what differs).
+    Raises UserError for one that is damaged, of another version, or of another run (naming what differs), and where
+    its folders are symbolic links or another user's.
     """
     path = out / CHECKPOINT
+    for own in (path.parent, out / SECRETS):
+        _check_own(own)
     if not path.exists():
         return None
     head, dumped, frames_at, frames_bytes = _parts(path)

@@ -90,13 +90,23 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     atomic_write(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
 
+def open_own(path: Path, flags: int, mode: int) -> int:
+    """A descriptor of a file, made if need be. Raises UserError for a symbolic link: what is behind it is not ours."""
+    with writing(path):
+        try:
+            return os.open(path, flags | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), mode)
+        except OSError:
+            if path.is_symlink():
+                raise UserError(f"{path} is a symbolic link, which no run writes: choose another --out") from None
+            raise
+
+
 class Log:
     """A file that grows by whole records: its length at a checkpoint is where a resumed run goes on."""
 
     def __init__(self, path: Path, mode: int = 0o644) -> None:
         self.path = path
-        with writing(path):
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, mode)
+        self._descriptor = open_own(path, os.O_RDWR | os.O_APPEND, mode)
 
     def append(self, data: bytes) -> None:
         """Add a record; a record that was written in part is taken off again. Raises RunError."""

@@ -2,6 +2,9 @@
 
 The lock is on a file of its own, ``.lock``. The file stays when the lock is gone: removing it would let two processes
 lock two files of that name. Reading needs no lock, since every file in a run folder is whole or only grows.
+
+The file is for its owner alone (mode 0600). A lock can be held by whoever can open the file, even for reading only, so
+that any reader of the folder could keep its owner out.
 """
 
 from __future__ import annotations
@@ -9,15 +12,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 from coterie.protocol.errors import UserError
-from coterie.runs.folder import writing
+from coterie.runs.folder import open_own
 
 LOCK = ".lock"
+_MODE = 0o600
 _HELD = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
 
 if sys.platform == "win32":
@@ -32,17 +37,26 @@ else:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+def _own(descriptor: int) -> None:
+    """Take from others what an older version of the file allows them; nothing where it is another user's file."""
+    if sys.platform != "win32":
+        found = os.fstat(descriptor)
+        if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != _MODE:
+            with contextlib.suppress(OSError):  # a file system without modes
+                os.fchmod(descriptor, _MODE)
+
+
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the folder for this process, against its other threads too.
 
-    Raises UserError where another process holds it, RunError where no file can be made in it. Where the file system has
-    no locks a warning says that nothing stops a second run.
+    Raises UserError where another process holds it or the lock is a symbolic link, RunError where no file can be made in
+    it. Where the file system has no locks a warning says that nothing stops a second run.
     """
     path = folder / LOCK
-    with writing(path):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    descriptor = open_own(path, os.O_RDWR, _MODE)
     try:
+        _own(descriptor)
         try:
             _lock(descriptor)
         except OSError as error:
