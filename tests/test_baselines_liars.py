@@ -16,6 +16,7 @@ from federation import misbehaving, spec_of
 from coterie.cli.running import rows
 from coterie.protocol.errors import PeerError, RunError
 from coterie.protocol.messages import Message
+from coterie.protocol.model_spec import ModelSpec, Part
 from coterie.protocols.local_training import check_model
 from coterie.protocols.updates import MOST_SAMPLES, OUTLYING, Updates
 from coterie.report import render
@@ -107,6 +108,41 @@ def test_samples_that_no_client_has_are_refused_with_their_sender(name: str, val
     assert (count, line["notes"]["participants"]) == (1, 4)
     assert f"{LIAR}: an update of {value} samples; from 1 to {MOST_SAMPLES} are taken" in reason
     made.close()
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_a_negative_running_variance_is_refused_with_its_sender(name: str) -> None:
+    """Its square root is no number: the loss of everybody who takes the mean would be none."""
+
+    def lie(update: Message) -> Message:
+        field = "values" if hasattr(update, "values") else "weights"
+        made = getattr(update, field).copy()
+        made.reshape(-1, spec.size)[-1, np.flatnonzero(spec.variances)[-1]] = -1e-3
+        return msgspec.structs.replace(update, **{field: made})
+
+    made = build(replace(config(name, batch_size=40), model="batch_norm_models:small"))
+    spec = made.model.spec
+    lying(made, lie)
+    made.set_up()
+    for r in (1, 2):
+        line = made.round(r)
+        ((reason, count),) = line["refused"].items()
+        assert (count, line["notes"]["participants"]) == (1, 4)
+        assert f"{LIAR}: a model with a running variance of -0.001; variances are at least 0" in reason
+        assert np.isfinite(line["global_loss"])
+    made.close()
+
+
+def test_a_negative_running_variance_of_any_model_is_refused_and_parameters_may_be_negative() -> None:
+    parts = (Part("w", (3,), "float32", "parameter", "", 0), Part("bn.running_var", (2,), "float32", "buffer", "", 3))
+    spec = ModelSpec(parts)
+    just = np.array([-1, -2, -3, 0, -0.0] * 2, np.float32)
+    assert check_model(spec, spec.digest, just, 2) is just
+    for place in (3, 4, 8, 9):
+        below = just.copy()
+        below[place] = -1e-30
+        with pytest.raises(PeerError, match="running variance of -1e-30"):
+            check_model(spec, spec.digest, below, 2)
 
 
 def test_the_bounds_themselves_are_taken() -> None:
