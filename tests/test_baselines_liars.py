@@ -204,6 +204,38 @@ def test_the_error_names_the_poisoned_model_and_not_the_learning_rate(name: str)
     assert "learning rate" not in said
 
 
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedavg_stale", "fedem"])
+def test_a_lie_within_the_bounds_is_named_by_its_share_of_the_mean(name: str) -> None:
+    """Weights below what stands out and more samples than all others have together: the mean is the liar's."""
+    lie = weights(99.0)
+    made = attacked(config(name), lambda update: samples(MOST_SAMPLES)(lie(update)))
+    said, lines = error_of(made, 8)
+    assert list(lines[0]["notes"]["outliers"]) == [LIAR]
+    assert f"by {LIAR}'s update of round 1 (a weight of 99)" in said
+    assert "the model that they were sent is poisoned, with a weight of" in said
+    assert "learning rate" not in said
+
+
+def test_what_stands_out_is_measured_against_the_median_of_the_round() -> None:
+    spec = spec_of(5)
+
+    def outliers(*taken: tuple[float, int]) -> list[str]:
+        updates = Updates(spec, np.full(5, 0.5, np.float32))
+        for i, (most, n) in enumerate(taken):
+            updates.took(str(i), np.full(5, most, np.float32), samples=n)
+        return list(updates.outliers())
+
+    assert outliers() == outliers((1, MOST_SAMPLES)) == []
+    assert outliers((1, 10), (1, 10), (1, 1000)) == []
+    assert outliers((1, 10), (1, 10), (1, 1001)) == ["2"]
+    assert outliers((1, 10), (1, 1001)) == ["1"], "of two it is the larger"
+    assert outliers((1, 10), (99, 11), (1, 10)) == ["1"], "by the product"
+    assert outliers((1, 10), (99, 10), (1, 10)) == []
+    assert outliers((0, 10), (0, 10), (40, 10)) == [], "a change is measured against the model, too"
+    assert outliers((0, 10), (0, 10), (60, 10)) == ["2"]
+    assert outliers((90, 1100), (1, 10), (1, 10), (90, 1200)) == ["3", "0"], "the largest part comes first"
+
+
 def test_a_poisoned_control_variate_is_named_as_a_poisoned_model_is() -> None:
     lie = weights(1e12)
     made = attacked(config("scaffold"), lambda change: msgspec.structs.replace(lie(change), weights=change.weights))
