@@ -16,6 +16,7 @@ from federation import misbehaving, spec_of
 from coterie.cli.running import rows
 from coterie.protocol.errors import PeerError, RunError
 from coterie.protocol.messages import Message
+from coterie.protocol.model_spec import ModelSpec, Part
 from coterie.protocols.local_training import check_model
 from coterie.protocols.updates import MOST_SAMPLES, OUTLYING, Updates
 from coterie.report import render
@@ -109,6 +110,41 @@ def test_samples_that_no_client_has_are_refused_with_their_sender(name: str, val
     made.close()
 
 
+@pytest.mark.parametrize("name", BASELINES)
+def test_a_negative_running_variance_is_refused_with_its_sender(name: str) -> None:
+    """Its square root is no number: the loss of everybody who takes the mean would be none."""
+
+    def lie(update: Message) -> Message:
+        field = "values" if hasattr(update, "values") else "weights"
+        made = getattr(update, field).copy()
+        made.reshape(-1, spec.size)[-1, np.flatnonzero(spec.variances)[-1]] = -1e-3
+        return msgspec.structs.replace(update, **{field: made})
+
+    made = build(replace(config(name, batch_size=40), model="batch_norm_models:small"))
+    spec = made.model.spec
+    lying(made, lie)
+    made.set_up()
+    for r in (1, 2):
+        line = made.round(r)
+        ((reason, count),) = line["refused"].items()
+        assert (count, line["notes"]["participants"]) == (1, 4)
+        assert f"{LIAR}: a model with a running variance of -0.001; variances are at least 0" in reason
+        assert np.isfinite(line["global_loss"])
+    made.close()
+
+
+def test_a_negative_running_variance_of_any_model_is_refused_and_parameters_may_be_negative() -> None:
+    parts = (Part("w", (3,), "float32", "parameter", "", 0), Part("bn.running_var", (2,), "float32", "buffer", "", 3))
+    spec = ModelSpec(parts)
+    just = np.array([-1, -2, -3, 0, -0.0] * 2, np.float32)
+    assert check_model(spec, spec.digest, just, 2) is just
+    for place in (3, 4, 8, 9):
+        below = just.copy()
+        below[place] = -1e-30
+        with pytest.raises(PeerError, match="running variance of -1e-30"):
+            check_model(spec, spec.digest, below, 2)
+
+
 def test_the_bounds_themselves_are_taken() -> None:
     spec = spec_of(5)
     updates = Updates(spec, np.zeros(5, np.float32))
@@ -166,6 +202,38 @@ def test_the_error_names_the_poisoned_model_and_not_the_learning_rate(name: str)
     assert f"{LIAR}'s update of round 1 (a weight of 1e+12)" in said
     assert "the model that they were sent is poisoned, with a weight of" in said
     assert "learning rate" not in said
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedavg_stale", "fedem"])
+def test_a_lie_within_the_bounds_is_named_by_its_share_of_the_mean(name: str) -> None:
+    """Weights below what stands out and more samples than all others have together: the mean is the liar's."""
+    lie = weights(99.0)
+    made = attacked(config(name), lambda update: samples(MOST_SAMPLES)(lie(update)))
+    said, lines = error_of(made, 8)
+    assert list(lines[0]["notes"]["outliers"]) == [LIAR]
+    assert f"by {LIAR}'s update of round 1 (a weight of 99)" in said
+    assert "the model that they were sent is poisoned, with a weight of" in said
+    assert "learning rate" not in said
+
+
+def test_what_stands_out_is_measured_against_the_median_of_the_round() -> None:
+    spec = spec_of(5)
+
+    def outliers(*taken: tuple[float, int]) -> list[str]:
+        updates = Updates(spec, np.full(5, 0.5, np.float32))
+        for i, (most, n) in enumerate(taken):
+            updates.took(str(i), np.full(5, most, np.float32), samples=n)
+        return list(updates.outliers())
+
+    assert outliers() == outliers((1, MOST_SAMPLES)) == []
+    assert outliers((1, 10), (1, 10), (1, 1000)) == []
+    assert outliers((1, 10), (1, 10), (1, 1001)) == ["2"]
+    assert outliers((1, 10), (1, 1001)) == ["1"], "of two it is the larger"
+    assert outliers((1, 10), (99, 11), (1, 10)) == ["1"], "by the product"
+    assert outliers((1, 10), (99, 10), (1, 10)) == []
+    assert outliers((0, 10), (0, 10), (40, 10)) == [], "a change is measured against the model, too"
+    assert outliers((0, 10), (0, 10), (60, 10)) == ["2"]
+    assert outliers((90, 1100), (1, 10), (1, 10), (90, 1200)) == ["3", "0"], "the largest part comes first"
 
 
 def test_a_poisoned_control_variate_is_named_as_a_poisoned_model_is() -> None:

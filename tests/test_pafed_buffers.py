@@ -66,6 +66,18 @@ def test_what_is_packed_comes_back_in_its_place(kinds: list[tuple[int, str]]) ->
         layout.unpacked(np.zeros(layout.size + 1))
 
 
+def test_a_variance_that_the_cipher_has_rounded_below_0_is_0() -> None:
+    """What clients are handed is off by about 0.009, and a variance that is 0 everywhere is no rarity."""
+    names = ("w", "bn.running_mean", "bn.running_var")
+    kinds = ("parameter", "buffer", "buffer")
+    spec = ModelSpec(
+        tuple(Part(n, (2,), "float32", k, "", 2 * i) for i, (n, k) in enumerate(zip(names, kinds, strict=True)))
+    )
+    layout = Layout(spec, degree=8)
+    opened = layout.packed(np.array([-1, 1, -1, 1, -0.01, 1], np.float32))
+    np.testing.assert_array_equal(layout.unpacked(opened), np.array([-1, 1, -1, 1, 0, 1], np.float32))
+
+
 def test_the_mask_of_a_spec_can_not_be_changed() -> None:
     with pytest.raises(ValueError, match="read-only"):
         SPEC.buffers[0] = True

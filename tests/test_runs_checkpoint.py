@@ -142,13 +142,9 @@ def test_a_checkpoint_is_not_written_through_a_symbolic_link_either(copy: Path, 
     made = build(replace(TOY, out=str(copy)))
     saver = checkpoint.Saver(copy, made)
     (copy / name).symlink_to(victim)
-    for there in (False, True):
-        if there:
-            victim.mkdir()
-        with pytest.raises(UserError, match=rf"{name} is a symbolic link"):
-            saver.save(0, 0, 0, "{}")
-        assert victim.exists() == there
-    assert not any(victim.iterdir())
+    with pytest.raises(UserError, match=rf"{name} is a symbolic link"):
+        saver.save(0, 0, 0, "{}")
+    assert not victim.exists()
     made.close()
 
 
@@ -158,9 +154,7 @@ def test_another_users_folder_is_refused(copy: Path, name: str, monkeypatch: pyt
 
     def others(path: Path) -> os.stat_result:
         found = real(path)
-        if path != copy / name:
-            return found
-        return os.stat_result((*found[:4], os.geteuid() + 1, *found[5:10]))
+        return os.stat_result((*found[:4], os.geteuid() + 1, *found[5:10])) if path == copy / name else found
 
     monkeypatch.setattr(Path, "lstat", others)
     with pytest.raises(UserError, match=rf"{name} belongs to another user"):

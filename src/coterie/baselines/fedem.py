@@ -155,7 +155,7 @@ class Server(Party, role="server"):
             if update.round != r:
                 raise PeerError(f"{name}: an update for round {update.round} in round {r}")
             mean.take(updates.checked(name, update.spec, update.weights, update.samples), update.samples)
-            updates.took(name, update.weights)
+            updates.took(name, update.weights, samples=update.samples)
 
         here = joined(self.clients, self.config, r)
         asked = sample_clients(here, self.config.participation, self.randomness.seed, r)

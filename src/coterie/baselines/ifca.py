@@ -119,7 +119,7 @@ class Server(Party, role="server"):
                 raise PeerError(f"{name}: an update for round {update.round}, cluster {update.cluster} in round {r}")
             weights = updates.checked(name, update.spec, update.weights, update.samples)
             means[update.cluster].take(weights, update.samples)
-            updates.took(name, weights)
+            updates.took(name, weights, samples=update.samples)
             chosen[name] = update.cluster
 
         here = joined(self.clients, self.config, r)

@@ -116,7 +116,7 @@ class Server(Party, role="server"):
             if update.round != r:
                 raise PeerError(f"{name}: an update for round {update.round} in round {r}")
             mean.take(updates.checked(name, update.spec, update.weights, update.samples), update.samples)
-            updates.took(name, update.weights)
+            updates.took(name, update.weights, samples=update.samples)
 
         asked = self.config.asked(self.clients, self.randomness.seed, r)
         train = Train(r, self.spec.digest, self.state.weights)

@@ -251,7 +251,7 @@ class Server(Party, role="server"):
                 too_old += 1
                 return
             aggregate.take(values, staleness, update.samples)
-            updates.took(name, values)
+            updates.took(name, values, samples=update.samples)
             used[staleness] += 1
 
         owed, chosen = self.state.owed, self.config.asked(self.clients, self.randomness.seed, r)

@@ -106,10 +106,15 @@ def batch_seed(party: Party, r: int) -> int:
 def check_model(spec: ModelSpec, digest: bytes, weights: Vector, models: int = 1) -> Vector:
     """Weights (models d,) that another party sent; raises PeerError unless they can be ours.
 
-    They have this model's shape, and none is beyond ``MOST_WEIGHT``.
+    They have this model's shape, none is beyond ``MOST_WEIGHT``, and no running variance is below 0. That holds for a
+    change of the parameters too, whose sender leaves its buffers as they are (``aggregation/buffers.py``), and for a
+    control variate, which is 0 at buffers.
     """
     if digest != spec.digest or len(weights) != models * spec.size:
         raise PeerError(f"a model of {len(weights)} numbers or another shape; expected {models * spec.size} of ours")
     if not (beyond := largest(weights)) <= MOST_WEIGHT:
         raise PeerError(f"a model with a weight of {beyond:.2g}; the largest that is taken is {MOST_WEIGHT:.2g}")
+    variances = weights.reshape(models, spec.size)[:, spec.variances]
+    if variances.size and (least := float(variances.min())) < 0:
+        raise PeerError(f"a model with a running variance of {least:.2g}; variances are at least 0")
     return weights

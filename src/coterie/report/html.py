@@ -250,7 +250,13 @@ def _mishaps(run: Run) -> list[dict[str, Any]]:
     ]
     kinds.append(("Refused", "messages that their receiver could not accept", refused))
     outliers = Counter(name for line in run.rounds for name in line.notes.outliers)
-    kinds.append(("Outliers", "updates with weights over a hundred times the model's own", outliers))
+    kinds.append(
+        (
+            "Outliers",
+            "with weights over a hundred times the model's own, or a hundred times the usual part in a mean",
+            outliers,
+        )
+    )
     kinds.append(("Skipped", "rounds that could not be completed, or moved no model", skipped))
     return [
         {

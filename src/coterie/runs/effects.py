@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,9 @@ MEMORY_BYTES = 1 << 30
 OPENED_BYTES = 256 << 20
 _VECTORS_A_JOB = 8  # (d,) float32 each: weights, state, result, answer and what training needs (ciphers: the transport)
 _MOST_JOBS = 1024
-_APART = 10.0  # an update with so much larger weights than any that its sender's training ended with is made up
+_APART = 10.0
+"""An update with so much larger weights than any that its sender's training ended with is made up, and a model with so
+much larger weights than the smallest that was trained from is another than that."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,6 +153,7 @@ class LocalEffects:
         self._diverged: list[Diverged] = []
         self._ended: dict[str, float] = {}
         self._poisoned: dict[str, str] = {}
+        self._least_start = math.inf
 
     def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
         """Results in order; a PeerError (of a training that diverged, too) or CryptoError stands in its place."""
@@ -178,16 +182,18 @@ class LocalEffects:
             for party, e in wanted
         ]
         self._trained += len(jobs)
+        starts = [_most(fit) for _, fit in wanted]
         results: Sequence[Any]
         try:
             results = fit_many(self.model, jobs, precision=self.precision, device=self.accelerator)
         except DivergedError as error:
             results, error.results = error.results, ()
-            failed = [wanted[i] for i, result in enumerate(results) if result is None]
-            self._diverged += [Diverged(party, _most(fit), fit.solver.lr, error) for party, fit in failed]
+            failed = [(*wanted[i], starts[i]) for i, result in enumerate(results) if result is None]
+            self._diverged += [Diverged(party, start, fit.solver.lr, error) for party, fit, start in failed]
         for (party, _), result in zip(wanted, results, strict=True):
             if result is not None:
                 self._ended[party] = max(self._ended.get(party, 0.0), _most(result))
+        self._least_start = min([self._least_start, *starts])
         why = PeerError("its training diverged: its loss or weights are no longer finite")
         return [why if result is None else result for result in results]
 
@@ -219,7 +225,7 @@ class LocalEffects:
         first = self._diverged[0]
         others = f" and {len(self._diverged) - 1} others" if len(self._diverged) > 1 else ""
         what = f"the training of {first.party}{others} diverged (loss or weights are no longer finite)"
-        if self._poisoned and first.start > OUTLYING:
+        if self._poisoned and first.start > min(OUTLYING, _APART * self._least_start):
             raise RunError(
                 f"{what}: the model that they were sent is poisoned, with a weight of {first.start:.2g}, by "
                 f"{', '.join(self._poisoned.values())}; leave such a client out"

@@ -50,8 +50,8 @@ def _own(descriptor: int) -> None:
 def locked(folder: Path) -> Iterator[None]:
     """Hold the folder for this process, against its other threads too.
 
-    Raises UserError where another process holds it or the lock is a symbolic link, RunError where no file can be made in
-    it. Where the file system has no locks a warning says that nothing stops a second run.
+    Raises UserError where another process holds it, or its lock is a symbolic link, and RunError where no file can be
+    made in it. Where the file system has no locks a warning says that nothing stops a second run.
     """
     path = folder / LOCK
     descriptor = open_own(path, os.O_RDWR, _MODE)

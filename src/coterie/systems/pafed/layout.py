@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.aggregation.buffers import not_below_zero
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError
 from coterie.protocol.model_spec import ModelSpec
@@ -60,7 +61,10 @@ class Layout:
         return made
 
     def unpacked(self, opened: NDArray[Any]) -> NDArray[Any]:
-        """(size,) as it was opened -> (d,) in the order of the spec. Raises PeerError for another length."""
+        """(size,) as it was opened -> (d,) in the order of the spec. Raises PeerError for another length.
+
+        Variances are at least 0.
+        """
         if len(opened) != self.size:
             raise PeerError(f"a model of {len(opened)} numbers under encryption; expected {self.size}")
         if not self.has_buffers:
@@ -69,7 +73,7 @@ class Layout:
         made = np.empty(self.spec.size, opened.dtype)
         made[~buffers] = opened[: self.spec.size - int(buffers.sum())]
         made[buffers] = opened[self.parameters :] * opened.dtype.type(BUFFER_UNIT)
-        return made
+        return not_below_zero(self.spec, made)  # which the cipher may have rounded
 
     def split(self, vector: Any) -> tuple[Any, Any]:
         """The ciphertexts of the parameters, and those of the buffers, or None where there are none."""
