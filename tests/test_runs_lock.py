@@ -23,7 +23,7 @@ from coterie.cli.auditing import audited
 from coterie.protocol.errors import RunError, UserError
 from coterie.report import render
 from coterie.runs import RunConfig, run
-from coterie.runs.comparison import compare
+from coterie.runs.comparison import compare, plan
 from coterie.runs.folder import read_lines
 from coterie.runs.lock import LOCK, locked
 
@@ -105,17 +105,18 @@ def test_a_second_run_is_refused_and_harms_nothing_and_a_killed_one_frees_the_fo
 def test_a_second_comparison_is_refused_and_so_is_a_run_in_one_of_its_folders(tmp_path: Path) -> None:
     out = tmp_path / "both"
     place = out / "toy_federation_SYSTEM-0"
-    with running("compare", TOY.system, "fedavg", "--out", str(out)) as process:
+    both = plan([TOY.system, "fedavg"], {"clients": 4, "rounds": 8, "checkpoint_every": 1, "record": True}, {})
+    with running("compare", TOY.system, "fedavg", "--no-local", "--no-fine-tune", "--out", str(out)) as process:
         until(lambda: rounds(place) >= 1, process)
         with pytest.raises(UserError, match=f"another run is at work in {out}:"):
-            compare([TOY], [0], out, resume=True)
+            compare(both, [0], out, resume=True)
         with pytest.raises(UserError, match=f"another run is at work in {place}:"):
             run(replace(TOY, out=str(place)), resume=True)
         assert process.poll() is None
         killed(process)
     assert rounds(place) < 8
-    done = compare([TOY, replace(TOY, system="fedavg", rounds=8)], [0], out, resume=True)
-    assert {row["system"] for row in done.rows} == {"toy", "fedavg"}
+    done = compare(both, [0], out, resume=True)
+    assert {row["system"] for row in done.content["rows"]} == {"toy", "fedavg"}
     run(replace(TOY, out=str(tmp_path / "undisturbed")))
     assert numbers(place) == numbers(tmp_path / "undisturbed")
 

@@ -10,6 +10,7 @@ from coterie.clustering.affinity import (
     pairwise_distances,
 )
 from coterie.clustering.agreement import Grouping, grouping
+from coterie.clustering.number import count_clusters
 from coterie.clustering.schedule import Schedule, clusters_now, expected_events, parse_schedule, sd_events
 from coterie.clustering.spectral import (
     Soft,
@@ -28,6 +29,7 @@ __all__ = [
     "affinity",
     "canonical_order",
     "clusters_now",
+    "count_clusters",
     "cross_distances",
     "expected_events",
     "grouping",

@@ -102,7 +102,7 @@ def soft_spectral_from_distances(
     import sklearn.cluster  # noqa: F401  # loads its threads before they are limited
     from threadpoolctl import threadpool_limits
 
-    distances = _distance_matrix(distances)
+    distances = distance_matrix(distances)
     if isinstance(clusters, bool) or not isinstance(clusters, int | np.integer) or clusters < 1:
         raise UserError(f"clusters must be a whole number of at least 1, not {clusters!r}")
     order = canonical_order(distances)
@@ -143,12 +143,10 @@ def _algorithm_2(distances: Floats, clusters: int, gamma: Gamma, kernel: Kernel,
     c = min(clusters, distinct)
     A = affinity(distances, gamma, kernel)  # eq. (8)
     D = np.diag(A) if literal else A.sum(axis=1)
-    scale = 1 / np.sqrt(D)
-    L_norm = scale[:, None] * (np.diag(D) - A) * scale
-    U = _eigenvectors(L_norm)
-    U = _unit_rows(U[:, -c:] if literal else U[:, :c])
+    U = embedding(A, D)[1]
+    U = unit_rows(U[:, -c:] if literal else U[:, :c])
     labels = _kmeans(U, c)
-    E = _unit_rows(_eigenvectors(A)[:, -c:])
+    E = unit_rows(_eigenvectors(A)[1][:, -c:])
     found = int(labels.max()) + 1
     members = [E[labels == k] for k in range(found)]  # none of them empty
     centre = np.stack([np.full(c, m.mean()) if literal else m.mean(axis=0) for m in members])
@@ -160,14 +158,24 @@ def _algorithm_2(distances: Floats, clusters: int, gamma: Gamma, kernel: Kernel,
     return Soft(labels, a, budget, phi, A, clusters, "; ".join(reasons))
 
 
-def _eigenvectors(symmetric: Floats) -> Floats:
-    """Columns by ascending eigenvalue, each with its largest entry positive (a sign is otherwise arbitrary)."""
-    vectors: Floats = np.linalg.eigh(symmetric).eigenvectors
+def embedding(A: Floats, D: Floats | None = None) -> tuple[Floats, Floats]:
+    """Eigenvalues (n,), ascending, and eigenvectors (n, n), as columns, of L_norm = D^-1/2 (D - A) D^-1/2.
+
+    A: affinities (n, n).  D: (n,), the sums of its rows where nothing is said.
+    """
+    D = A.sum(axis=1) if D is None else D
+    scale = 1 / np.sqrt(D)
+    return _eigenvectors(scale[:, None] * (np.diag(D) - A) * scale)
+
+
+def _eigenvectors(symmetric: Floats) -> tuple[Floats, Floats]:
+    """Ascending eigenvalues; columns, each with its largest entry positive (a sign is otherwise arbitrary)."""
+    values, vectors = np.linalg.eigh(symmetric)
     largest = np.abs(vectors).argmax(axis=0)
-    return vectors * np.where(vectors[largest, np.arange(len(vectors))] < 0, -1.0, 1.0)
+    return values, vectors * np.where(vectors[largest, np.arange(len(vectors))] < 0, -1.0, 1.0)
 
 
-def _unit_rows(vectors: Floats) -> Floats:
+def unit_rows(vectors: Floats) -> Floats:
     """Rows scaled to length 1; a row of zeros (a client that resembles nobody) stays."""
     length = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.where(length > 0, length, 1.0)
@@ -204,7 +212,7 @@ def _dense_rank(keys: Floats) -> NDArray[np.intp]:
     return np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
 
 
-def _distance_matrix(distances: NDArray[Any]) -> Floats:
+def distance_matrix(distances: NDArray[Any]) -> Floats:
     matrix = np.asarray(distances, dtype=np.float64)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.size == 0:
         raise UserError(f"distances must be a non-empty square matrix, not of shape {matrix.shape}")

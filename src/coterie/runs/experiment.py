@@ -77,8 +77,12 @@ class Experiment:
 
     @property
     def fine_tunes(self) -> bool:
-        """Whether this run's models are fine-tuned: it was asked for, and clients have one model each to tune."""
-        return self.config.fine_tune != "no" and self.system.fine_tunes
+        """Whether this run's models are fine-tuned.
+
+        It was asked for, clients have one model each to tune, and the system has settings of local training to do it by.
+        """
+        known = all(hasattr(self.settings, name) for name in ("lr", "batch_size", "momentum", "weight_decay"))
+        return self.config.fine_tune != "no" and self.system.fine_tunes and known
 
     @property
     def crypto(self) -> str:

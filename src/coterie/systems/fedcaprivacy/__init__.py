@@ -70,7 +70,9 @@ GUARD_BITS = 8
 class FedCAPrivacyConfig(LocalTraining):
     """Settings of FedCAPrivacy; defaults are the paper's where it gives one (section VI-A).
 
-    clusters: c, their number.  gamma: scale of eq. (8), or "median".  kernel: "laplacian" as printed, or "rbf".
+    clusters: c, their number, or "auto": as many as stand out from noise (``clustering/number.py``), counted in every
+    round; then the schedule is what happens at least, since clusters are also made anew when their number changes and
+    until they move nobody.  gamma: scale of eq. (8), or "median".  kernel: "laplacian" as printed, or "rbf".
     alpha: decay of the clustering frequency.  schedule: "decay", "always" or "every:DELTA".
     key_bits: Paillier modulus, 2048 or 3072.  fraction_bits: rho of eq. (4).  value_bits, guard_bits, kappa: of a lane
     (``crypto/packing.py``); guard_bits "auto" is 8, or as many as the sum over all clients that a round asks needs.
@@ -81,7 +83,7 @@ class FedCAPrivacyConfig(LocalTraining):
     plain "full" r^N.  max_ahead_s: how far a participant's clock may be ahead of the hub's.
     """
 
-    clusters: int = 5
+    clusters: int | Literal["auto"] = 5
     gamma: float | Literal["median"] = 0.5
     kernel: Literal["laplacian", "rbf"] = "laplacian"
     alpha: float = 0.1
@@ -104,7 +106,7 @@ class FedCAPrivacyConfig(LocalTraining):
         parse_schedule(self.schedule, self.alpha)
         self.lanes(1)
         for name in ("clusters", "min_participants", "sketch_dim", "min_cluster"):
-            if getattr(self, name) < 1:
+            if getattr(self, name) != "auto" and getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.hardening not in ("sketch", "rotation"):
             raise UserError(f"hardening must be 'sketch' or 'rotation', not {self.hardening!r}")
@@ -138,6 +140,8 @@ def _check(config: FedCAPrivacyConfig, setting: Setting) -> None:
             ("alpha", f"schedule={config.schedule}", config.schedule != "decay"),
         ),
     )
+    if config.clusters == "auto" and setting.mode == "literal":
+        raise UserError("clusters=auto is no text of the paper: in mode literal give their number")
     asked = sample_size(len(setting.clients), config.participation)
     if asked > (room := config.lanes(len(setting.clients)).max_terms):
         raise UserError(
@@ -181,9 +185,7 @@ def observe(federation: Federation) -> Mapping[str, Any]:
     """The last affinity matrix and phi, put back into the order of the clients (the observer may; no party can)."""
     (hub,), (csp,) = federation.of_role(HUB), federation.of_role(CSP)
     participants = [p.name for p in federation.of_role(PARTICIPANT)]
-    membership = [[int(k) for k in np.flatnonzero(hub.state.phi[name])] if name in hub.state.phi else []
-                  for name in participants]  # fmt: skip
-    seen: dict[str, Any] = {"membership": membership, "guard_bits": hub.config.lanes(len(hub.clients)).guard_bits}
+    seen: dict[str, Any] = {"membership": hub.membership(), "guard_bits": hub.config.lanes(len(hub.clients)).guard_bits}
     if csp.state.affinity is not None and csp.state.clustered == hub.state.clustered:
         place = {name: i for i, name in enumerate(participants)}
         at = [place[name] for name in hub.state.clustered_order]

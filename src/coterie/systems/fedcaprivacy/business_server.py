@@ -48,13 +48,15 @@ class BusinessServer(Party, role=HUB):
     class State(msgspec.Struct):
         """phi: (c,) bool by name.  phi_rows: (n, c) by position, literal mode.  accepted: last upload by name.
 
-        clustered_order: names by row of phi when it was last made, in round ``clustered``.
+        clustered_order: names by row of phi when it was last made, in round ``clustered``.  unsettled: whether it gave
+        somebody other clusters than before, or was never received.
         """
 
         phi: dict[str, NDArray[Any]] = msgspec.field(default_factory=dict)
         phi_rows: NDArray[Any] | None = None
         clustered_order: tuple[str, ...] = ()
         clustered: int = 0
+        unsettled: bool = False
         accepted: dict[str, tuple[int, float]] = msgspec.field(default_factory=dict)
         started: frozenset[str] = frozenset()
         service_public: bytes = b""
@@ -169,6 +171,8 @@ class BusinessServer(Party, role=HUB):
         """Step IV: phi of who is here, and the CSP's answer, or why there is none."""
         rows = self.state.phi_rows
         force = any(name not in self.state.phi for name in names)
+        if self.config.clusters == "auto":
+            force |= self.state.unsettled  # until two clusterings agree: a bad first one isn't kept
         if self.mode == "literal":
             force = rows is None or len(rows) != len(names)
         got: list[tuple[dict[str, NDArray[Any]], Clustered]] = []
@@ -177,11 +181,13 @@ class BusinessServer(Party, role=HUB):
             got.append((self.assigned(r, clustered, shuffled), clustered))
 
         answers = yield from for_each({CSP: Cluster(r, force)}, Clustered, fold)
+        self.state.unsettled |= not got
         return got[0] if got else ({}, f"{CSP}: {answers.missing[CSP]}")
 
     def assigned(self, r: int, clustered: Clustered, shuffled: list[str]) -> dict[str, NDArray[Any]]:
         """phi of who is here: the new one, or the kept one, which follows the names through every permutation."""
-        where, c = [int(j) for j in clustered.positions], self.config.clusters
+        where = [int(j) for j in clustered.positions]
+        c = len(where) if self.config.clusters == "auto" else self.config.clusters
         distinct = 0 < len(set(where)) == len(where)
         if clustered.round != r or not distinct or not set(where) <= set(range(len(shuffled))):
             raise PeerError(f"positions {where} of round {clustered.round} in round {r}")
@@ -190,17 +196,30 @@ class BusinessServer(Party, role=HUB):
             if len(new) != len(where) or new.shape[1] > c or not new.any(axis=1).all():
                 raise PeerError(f"phi {new.shape} for {len(where)} positions and {c} clusters, or a row without any")
             if self.mode != "literal":
-                kept = [self.state.phi.get(shuffled[j], np.zeros(c, bool)) for j in where]
-                new = numbered_like(np.stack(kept), new)
-            self.state.phi |= {shuffled[j]: row for j, row in zip(where, new, strict=True)}
+                new = self.renumbered([shuffled[j] for j in where], new)
+            rows = {shuffled[j]: row for j, row in zip(where, new, strict=True)}
+            self.state.unsettled = any(self.clusters_of(name) != numbers(row) for name, row in rows.items())
+            self.state.phi |= rows
             self.state.phi_rows = new
             self.state.clustered_order, self.state.clustered = tuple(shuffled[j] for j in where), r
         elif self.mode == "literal" and self.state.phi_rows is not None:
-            rows = self.state.phi_rows  # as printed: the old phi by position, under a new pi
-            self.state.phi |= {shuffled[j]: rows[j] for j in where if j < len(rows)}
+            kept = self.state.phi_rows  # as printed: the old phi by position, under a new pi
+            self.state.phi |= {shuffled[j]: kept[j] for j in where if j < len(kept)}
         if any(shuffled[j] not in self.state.phi for j in where):
             raise PeerError(f"no phi in round {r}, where it was asked for")
         return {shuffled[j]: self.state.phi[shuffled[j]] for j in where}
+
+    def renumbered(self, names: list[str], new: NDArray[Any]) -> NDArray[Any]:
+        """phi of these participants, (n, c), in numbers that they know; with auto a new cluster gets a free one."""
+        if self.config.clusters == "auto":
+            used = frozenset[int]().union(*(self.clusters_of(name) for name in self.clients))
+            away = frozenset[int]().union(*(self.clusters_of(name) for name in self.clients if name not in names))
+            free = np.array([k not in away for k in range(1 + max(used, default=-1) + new.shape[1])])
+        else:
+            free = np.zeros(self.config.clusters, bool)  # numbers up to c, each of which may be somebody's
+        old = np.array([[k in self.clusters_of(name) for k in range(len(free))] for name in names])
+        phi = numbered_like(old, new, free)
+        return phi[:, : 1 + max(np.flatnonzero(phi.any(axis=0)))] if self.config.clusters == "auto" else phi
 
     def release(
         self,
@@ -262,19 +281,31 @@ class BusinessServer(Party, role=HUB):
 
     def membership(self) -> list[list[int]]:
         """Clusters of every client, by name's order; empty before its first."""
-        rows = (self.state.phi.get(name) for name in self.clients)
-        return [[] if row is None else [int(k) for k in np.flatnonzero(row)] for row in rows]
+        return [sorted(self.clusters_of(name)) for name in self.clients]
+
+    def clusters_of(self, name: str) -> frozenset[int]:
+        """Numbers of this participant's clusters; none before its first."""
+        return numbers(self.state.phi[name]) if name in self.state.phi else frozenset()
 
 
-def numbered_like(old: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
+def numbers(row: NDArray[Any]) -> frozenset[int]:
+    """The clusters of a row of phi."""
+    return frozenset(np.flatnonzero(row).tolist())
+
+
+def numbered_like(old: NDArray[Any], new: NDArray[Any], free: NDArray[Any]) -> NDArray[Any]:
     """phi (n, <= c), its clusters numbered so that as many rows as possible keep the numbers that they had in ``old``.
 
-    old: (n, c). Who was away keeps its clusters (by name) and must find the same ones when it is back.
+    old: (n, c). Who was away keeps its clusters (by name) and must find the same ones when it is back. A cluster
+    without any such row gets one of the numbers that are ``free``, (c,) bool, the lowest first, if there are.
     """
     from scipy.optimize import linear_sum_assignment
 
+    c = old.shape[1]
     padded = np.zeros(old.shape, bool)
     padded[:, : new.shape[1]] = new
-    kept, number = linear_sum_assignment(old.T.astype(int) @ padded, maximize=True)
+    gladly = np.outer(free * np.arange(c, 0, -1), padded.any(axis=0))  # all of it together is less than one row kept
+    score = old.T.astype(int) @ padded * (1 + int(gladly.max(axis=1, initial=0).sum())) + gladly
+    kept, number = linear_sum_assignment(score, maximize=True)
     padded[:, kept] = padded[:, number]
     return padded

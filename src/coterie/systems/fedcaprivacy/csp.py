@@ -9,7 +9,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.clustering.affinity import pairwise_distances
 from coterie.clustering.minimum import without_small_clusters
+from coterie.clustering.number import SMALLEST, count_clusters
 from coterie.clustering.schedule import parse_schedule
 from coterie.clustering.spectral import soft_spectral
 from coterie.crypto.schemes import public_key, secret_key
@@ -44,6 +46,7 @@ class ServiceProvider(Party, role=CSP):
         """opened: blinded vectors of ``round`` by position, gone at its end.
 
         affinity: (m, m) of the clustering in round ``clustered``, for the observer.
+        number: of clusters, as last asked for.  found: how many there were in the last round, where auto counts them.
         """
 
         opened: dict[int, Any] = msgspec.field(default_factory=dict)
@@ -51,6 +54,8 @@ class ServiceProvider(Party, role=CSP):
         affinity: NDArray[Any] | None = None
         clustered: int = 0
         user_public: bytes = b""
+        number: int = 1
+        found: int = 1
 
     class Secret(msgspec.Struct):
         """Its signing key and sk_s."""
@@ -66,6 +71,7 @@ class ServiceProvider(Party, role=CSP):
         self.spec, self.config, self.mode = setting.spec, config, setting.mode
         self.schedule = parse_schedule(config.schedule, config.alpha)
         self.sketches = setting.mode == "hardened" and config.hardening == "sketch"
+        self.smallest = config.min_cluster if setting.mode == "hardened" else 1
         self.length = config.sketch_dim if self.sketches else setting.spec.size
         self.state, self.secret = self.State(), self.Secret()
 
@@ -110,15 +116,27 @@ class ServiceProvider(Party, role=CSP):
         self.state.opened = {j: opened[j] for j in positions}
         where = np.array(positions, np.int64)
         coin = float(self.rng("clustering coin", msg.round).uniform())  # against 1 / (1 + alpha r)
-        if not msg.force and not self.schedule.clusters_now(msg.round, coin):
-            return Clustered(msg.round, where, None, "")
         rows = differences * 2.0**-self.config.fraction_bits  # exact, and the mask is gone
-        soft = soft_spectral(
-            rows, self.config.clusters, self.config.gamma, self.config.kernel, literal=self.mode == "literal"
-        )
-        self.state.affinity, self.state.clustered = soft.affinity, msg.round
-        phi = without_small_clusters(soft, self.config.min_cluster if self.mode == "hardened" else 1)
+        number = self.counted(msg.round, rows) if self.config.clusters == "auto" else self.config.clusters
+        changed = self.config.clusters == "auto" and number != self.state.number
+        if not (msg.force or changed or self.schedule.clusters_now(msg.round, coin)):
+            return Clustered(msg.round, where, None, "")
+        soft = soft_spectral(rows, number, self.config.gamma, self.config.kernel, literal=self.mode == "literal")
+        self.state.affinity, self.state.clustered, self.state.number = soft.affinity, msg.round, number
+        phi = without_small_clusters(soft, self.smallest)
         return Clustered(msg.round, where, phi, soft.fewer_because)
+
+    def counted(self, r: int, rows: NDArray[Any]) -> int:
+        """c of clusters=auto: the median of the number in use and of the counts of this round and the last.
+
+        So it rises or falls only as far as two rounds in succession say. Counts are all that is compared across rounds,
+        so no name is needed.
+        """
+        before, smallest = self.state.found, max(SMALLEST, self.smallest)
+        self.state.found = count_clusters(
+            pairwise_distances(rows), self.rng("clouds", r), self.config.gamma, self.config.kernel, smallest
+        )
+        return sorted((self.state.number, before, self.state.found))[1]
 
     def aggregate_cost(self, msg: Aggregate) -> Cost:
         """One encryption."""

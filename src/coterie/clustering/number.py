@@ -1,0 +1,100 @@
+"""How many clusters there are: the eigengap of an affinity, with a floor that noise does not pass.
+
+The eigengap always names a number of at least two (von Luxburg, A tutorial on spectral clustering, 2007, section 8.3).
+That there are clusters at all is a test. The rows of algorithm 2's embedding lie at as many points as there are
+clusters, if these are real (Ng, Jordan and Weiss, NIPS 2001); how little of the embedding's spread is within clusters
+is compared with that of Gaussian clouds of the same covariance, which have no clusters however elongated they are (Liu,
+Hayes, Nobel and Marron, Statistical significance of clustering, JASA 2008). Clusters must be tighter than each of nine
+such clouds, which is a Monte Carlo test at 10 %, and have at most .6 of their mean spread: among many rows the least
+departure from a cloud is significant, and no cluster. Clusters are tested for clusters in turn, because a wide gap
+between some hides a narrow one within.
+
+The covariance follows from the distances alone (Torgerson's classical scaling), so models, sketches and rotated models
+serve alike, in any order.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.clustering.affinity import Gamma, Kernel, affinity, pairwise_distances
+from coterie.clustering.spectral import canonical_order, distance_matrix, embedding, unit_rows
+from coterie.protocol.errors import UserError
+
+CLOUDS = 9
+MOST_SPREAD = 0.6
+SMALLEST = 3
+_STEPS = 10  # of k-means
+
+Floats = NDArray[np.float64]
+
+
+def count_clusters(
+    distances: NDArray[Any],
+    rng: np.random.Generator,
+    gamma: Gamma = 0.5,
+    kernel: Kernel = "laplacian",
+    smallest: int = SMALLEST,
+) -> int:
+    """The number of clusters among n rows of which the distances (n, n) are known; 1 where none stand out.
+
+    rng: draws the clouds.  gamma, kernel: see `affinity`.  smallest: rows that a cluster has at least; a row or two
+    that stand apart are no cluster. Raises UserError for what is no matrix of distances, and for smallest < 1.
+    """
+    from threadpoolctl import threadpool_limits
+
+    if smallest < 1:
+        raise UserError(f"the smallest cluster must have at least 1 row, not {smallest}")
+    distances = distance_matrix(distances)
+    order = canonical_order(distances)
+    with threadpool_limits(limits=1):  # the number of threads would decide the last bits
+        return _count(distances[np.ix_(order, order)], rng, gamma, kernel, smallest)
+
+
+def _count(distances: Floats, rng: np.random.Generator, gamma: Gamma, kernel: Kernel, smallest: int) -> int:
+    eigenvalues, vectors = embedding(affinity(distances, gamma, kernel))
+    gaps = np.diff(eigenvalues)[1 : len(distances) // smallest]  # after the second, the third, ...
+    for c in 2 + np.argsort(-gaps, kind="stable"):
+        within, labels = _share_within(vectors, c)
+        if np.bincount(labels, minlength=c).min() >= smallest:
+            break
+    else:
+        return 1  # too few rows, or nothing but rows that stand apart
+    deviations, of_clouds = np.sqrt(_principal_variances(distances)), []
+    for _ in range(CLOUDS):
+        cloud = rng.normal(size=distances.shape) * deviations
+        _, vectors = embedding(affinity(pairwise_distances(cloud), gamma, kernel))
+        of_clouds.append(_share_within(vectors, c)[0])
+    if within >= min(of_clouds) or within > MOST_SPREAD * np.mean(of_clouds):
+        return 1
+    inside = (np.flatnonzero(labels == k) for k in range(c))
+    return sum(_count(distances[np.ix_(own, own)], rng, gamma, kernel, smallest) for own in inside)
+
+
+def _share_within(vectors: Floats, c: int) -> tuple[float, NDArray[np.int64]]:
+    """The share of the embedding's spread that is within c clusters, 0 for c points, and each row's cluster, (n,).
+
+    k-means starts from the c rows that a QR factorisation with pivoting takes first (Damle, Minden and Ying, 2019).
+    """
+    from scipy.cluster.vq import kmeans2
+    from scipy.linalg import qr
+
+    rows = unit_rows(vectors[:, :c])
+    far_apart = qr(rows.T, mode="r", pivoting=True)[-1][:c]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a cluster that is left empty is too small
+        centres, labels = kmeans2(rows, rows[far_apart], _STEPS, minit="matrix")
+    within = np.square(rows - centres[labels]).sum()
+    total = np.square(rows - rows.mean(axis=0)).sum()
+    return float(within / total) if total > 0 else 1.0, labels.astype(np.int64)
+
+
+def _principal_variances(distances: Floats) -> Floats:
+    """Variances (n,) of the rows along their principal axes, from their distances: classical scaling."""
+    squares = np.square(distances)
+    centred = squares - squares.mean(axis=0) - squares.mean(axis=1)[:, None] + squares.mean()
+    return np.maximum(np.linalg.eigvalsh(-centred / 2), 0) / max(len(distances) - 1, 1)
