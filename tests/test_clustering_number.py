@@ -1,4 +1,4 @@
-"""How many clusters there are: planted ones are counted, clouds and lone rows are not, and the order of rows is nothing."""
+"""How many clusters there are: planted ones are counted, clouds and lone rows are not, in any order of rows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_planted_groups_of_any_sizes_are_counted(sizes: list[int], seed: int) ->
 @pytest.mark.parametrize("k", [1, 2, 3, 5])
 @pytest.mark.parametrize("between", [1.0, 30.0])
 def test_points_are_as_many_clusters_as_points(k: int, between: float) -> None:
-    """Two distances only, 0 and ``between``: A has k blocks, L_norm k small eigenvalues that are equal but for the 0."""
+    """Two distances only, 0 and ``between``: A has k blocks, and L_norm k small eigenvalues, equal but for the 0."""
     label = np.repeat(np.arange(k), 4)
     distances = between * (label[:, None] != label[None])
     assert count_clusters(distances, np.random.default_rng(0)) == k

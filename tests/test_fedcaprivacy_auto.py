@@ -214,7 +214,7 @@ def test_fewer_clusters_take_the_numbers_that_are_there(monkeypatch: pytest.Monk
 
 
 def test_the_printed_text_knows_no_auto() -> None:
-    with pytest.raises(UserError, match="clusters=auto .* literal"):
+    with pytest.raises(UserError, match=r"clusters=auto .* literal"):
         auto(mode="literal", alpha=0.1)
 
 

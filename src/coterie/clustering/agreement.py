@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sklearn.metrics import adjusted_rand_score
-
 from coterie.protocol.errors import UserError
 
 
@@ -42,6 +40,8 @@ def grouping(membership: Sequence[Sequence[int]], groups: Sequence[int] | None) 
     sizes = Counter(number for clusters in own for number in clusters)
     ari = None
     if groups is not None and len(placed) > 1:
+        from sklearn.metrics import adjusted_rand_score
+
         numbered = {clusters: label for label, clusters in enumerate(dict.fromkeys(own))}
         ari = float(adjusted_rand_score([int(groups[i]) for i in placed], [numbered[own[i]] for i in placed]))
     return Grouping(

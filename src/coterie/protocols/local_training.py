@@ -11,7 +11,7 @@ from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.party import Party
 from coterie.protocol.randomness import rng
 from coterie.protocols.idle import refuse_idle
-from coterie.training.jobs import MOST_WEIGHT, largest
+from coterie.training.bounds import MOST_WEIGHT, largest
 from coterie.training.solvers import Sgd
 
 

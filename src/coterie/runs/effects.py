@@ -19,8 +19,9 @@ from coterie.crypto.pool import encrypt_many
 from coterie.protocol.effects import Compute, Encrypt, Evaluate, Fit, Fitted, Losses, Open
 from coterie.protocol.errors import CryptoError, PeerError, RunError
 from coterie.protocols.updates import OUTLYING
+from coterie.training.bounds import largest
 from coterie.training.engine import evaluate_many, fit_many, sample_losses
-from coterie.training.jobs import DivergedError, Job, largest
+from coterie.training.jobs import DivergedError, Job
 from coterie.training.model import Model
 
 MEMORY_BYTES = 1 << 30

@@ -79,7 +79,7 @@ class Experiment:
     def fine_tunes(self) -> bool:
         """Whether this run's models are fine-tuned.
 
-        It was asked for, clients have one model each to tune, and the system has settings of local training to do it by.
+        It was asked for, clients have one model each to tune, and the system has settings of local training for it.
         """
         known = all(hasattr(self.settings, name) for name in ("lr", "batch_size", "momentum", "weight_decay"))
         return self.config.fine_tune != "no" and self.system.fine_tunes and known

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,16 +12,9 @@ from torch import Tensor
 
 from coterie.protocol.effects import Fitted, Vector
 from coterie.protocol.errors import RunError, UserError
+from coterie.training.bounds import MOST_WEIGHT, largest
 from coterie.training.model import Model, tensor
 from coterie.training.solvers import Pull, Solver
-
-MOST_WEIGHT = 2.0**40
-"""A model with a larger weight, or a variance of a batch norm, has blown up: it is as good as infinite."""
-
-
-def largest(values: NDArray[np.floating[Any]]) -> float:
-    """The largest magnitude in an array of at least one number; NaN if there is one."""
-    return float(max(values.max(), -values.min()))
 
 
 @dataclass(frozen=True, eq=False)
