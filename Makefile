@@ -12,9 +12,10 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: $(READY)  ## FedCAPrivacy under real Paillier beside FedAvg, on real handwriting; ends with a report
+demo: $(READY)  ## four groups with tasks of their own: FedAvg, FedCAPrivacy and its hardened mode, attacked; ends with a report
 	rm -rf demo
-	$(BIN)/coterie compare fedcaprivacy fedavg --data digits --crypto real --out demo
+	$(BIN)/coterie compare fedavg fedcaprivacy fedcaprivacy@hardened --data digits --clients 24 --partition permute:4 \
+		--set clusters=auto --crypto real --audit --out demo
 
 test: $(READY)  ## the fast tests
 	$(BIN)/python -m pytest
