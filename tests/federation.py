@@ -195,7 +195,7 @@ def rig(
         mode=mode,
         randomness=Repeatable(seed, emulated),
     )
-    config = system.config(**{"lr": 0.5, **settings})
+    config = system.config(**{"lr": 0.5, **system.defaults(mode), **settings})
     federation = system.build(config, setting)
     links = links or Steady()
     transport = LocalTransport(

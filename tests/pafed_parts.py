@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from federation import Pulled, Rig, planted, rig
 
-from coterie.aggregation.correction import Rates, corrected_step
+from coterie.aggregation.correction import Rates, class_weights, corrected_step
 from coterie.crypto import ckks, ckks_wire, rounded
 from coterie.crypto.ckks_parameters import INSECURE
 from coterie.crypto.schemes import public_key, secret_key
@@ -58,7 +58,7 @@ def small_keys() -> Iterator[None]:
 def paf(targets: np.ndarray = TARGETS, **options: Any) -> Rig:
     """A federation with an even number of late and of early clients, unless said otherwise."""
     given = {"participation": 1.0, "delta": 0.5, "delay": "uniform:1-3", "lr": 0.1, "max_epochs": 1, **options}
-    few = given.get("iterations", 7) < 2 or given.get("project") == "none"
+    few = given.get("iterations", 7) < 2
     with pytest.MonkeyPatch.context() as patch:
         if given.get("mode") == "literal" and few:
             patch.setitem(pafed.PARAMETERS, "literal", EIGHT.name)
@@ -119,21 +119,27 @@ class Twin:
         self.names, self.late, self.targets = run.setting.clients, late, run.transport.effects.targets
         self.weights = run.setting.initial.astype(np.float64)
         self.duals = {name: np.zeros(len(self.weights)) for name in self.names}
+        self.own = dict.fromkeys(self.names, self.weights)  # each client's last own model, for mode literal
         self.waiting: list[tuple[int, int, str, np.ndarray, float]] = []  # due, of round, who, update, length
         self.used: dict[tuple[str, int], np.ndarray] = {}  # in the last round, by who and of which round
 
     def trained(self, name: str) -> tuple[np.ndarray, float]:
-        """Algorithm 2, eq. (10), (16), and algorithm 3, line 8: the update at length 1, and the length that is told."""
-        config, start = self.config, self.weights
+        """Algorithm 2, eq. (10), (16), and algorithm 3, line 8: the update at length 1, and the length that is told.
+
+        In mode literal a client trains on from its own last model, from which eq. (16) counts as well.
+        """
+        config, received = self.config, self.weights
+        start = self.own[name] if self.mode == "literal" else received
         w, y = start.copy(), self.duals[name]
         for _ in range(config.max_epochs):
             gradient = w - self.targets[name]
             if config.local == "admm":
-                gradient = gradient + y + config.rho * (w - start)  # of eq. (8)
+                gradient = gradient + y + config.rho * (w - received)  # of eq. (8)
             w = w - config.lr * gradient
+        self.own[name] = w
         send = w - start
         if config.local == "admm":
-            self.duals[name] = y + config.rho * (w - start)  # eq. (10)
+            self.duals[name] = y + config.rho * (w - received)  # eq. (10)
             send = send + (self.duals[name] - y) / config.rho  # eq. (16)
         length = float(np.linalg.norm(send))
         return send / length, min(length, config.clip) if config.clip else 1.0
@@ -194,12 +200,18 @@ def stated_bound(key: Any, early: list[np.ndarray], stale: list[np.ndarray], rat
     return m * share + share / square + (n + m) * 2 * e
 
 
-def clear(early: list[np.ndarray], stale: list[np.ndarray], least: float = 0.01) -> bool:
-    """Whether no class is so light that a mask decides if it is left out, and no update is a tie."""
+def clear(early: list[np.ndarray], stale: list[np.ndarray], least: float = 0.01, iterations: int | None = None) -> bool:
+    """Whether no class is so light that a mask decides if it is left out, and no update is a tie.
+
+    iterations: of Min(), whose weights can cancel.
+    """
     if not early or not stale:
         return True
     cosines = np.stack(stale) @ np.mean(early, axis=0)
-    sums = [abs(cosines[keep].sum()) for keep in (cosines > 0, cosines < 0) if keep.any()]
+    agreeing, conflicting = (2 * weights for weights in class_weights(cosines, iterations))
+    if iterations is not None:
+        return all(abs(w.sum()) > least * max(1, np.abs(w).sum()) for w in (agreeing, conflicting))
+    sums = [abs(w.sum()) for w in (agreeing, conflicting) if w.any()]
     return min(sums) > least and float(np.abs(cosines).min()) > 1e-4
 
 

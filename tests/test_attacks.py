@@ -393,6 +393,7 @@ def test_the_registry_lists_every_attack():
         "identity-changes",
         "conflict-count",
         "real-mask",
+        "key-in-sum",
     }
     for name, attack in ATTACKS.items():
         assert attack.name == name
@@ -400,7 +401,8 @@ def test_the_registry_lists_every_attack():
         assert attack.function.__doc__
         assert all(score.__doc__ and "hance" in score.__doc__ for score in attack.scores)
         assert attack.summary[0].islower()
-        assert attack.adversary.startswith(("cloud service provider", "business server", "server", "helper"))
+        who = "cloud service provider", "business server", "server", "helper", "one client, deviating"
+        assert attack.adversary.startswith(who)
 
 
 def test_leak_is_a_fraction_of_what_could_leak():

@@ -9,52 +9,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from command import QUICK, TESTS, Command, Ended
 
 import coterie
 from coterie.runs.folder import read_lines
-
-TESTS = Path(__file__).parent
-QUICK = ["--clients", "4", "--rounds", "2", "--set", "max_epochs=1", "--quiet"]
-
-
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Ended]
-
-
-@pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run the command in an empty folder, in this process."""
-    work = tmp_path / "work"
-    work.mkdir()
-    monkeypatch.chdir(work)
-    monkeypatch.syspath_prepend(str(TESTS))
-    monkeypatch.delenv("COTERIE_DEBUG", raising=False)
-    monkeypatch.setenv("COLUMNS", "200")
-    torch.set_num_threads(1)
-
-    def call(*words: str) -> Ended:
-        from coterie.cli.app import main
-
-        monkeypatch.setattr(sys, "argv", ["coterie", *words])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        captured = capsys.readouterr()
-        code = caught.value.code
-        return Ended(0 if code is None else int(code), captured.out, captured.err)
-
-    return call
 
 
 def written(folder: Path) -> set[str]:
@@ -105,34 +68,6 @@ def test_more_rounds_for_a_finished_run(cli: Command) -> None:
     assert cli("run", "fedavg", *QUICK, "--out", "a").code == 0
     assert cli("run", "--resume", "--out", "a", "--rounds", "3", "-q").code == 0
     assert len(read_lines(Path("a/metrics.jsonl"))) == 3
-
-
-def test_a_comparison(cli: Command) -> None:
-    words = ["compare", "fedavg", "ifca", *QUICK, "--seeds", "2", "--set", "ifca.clusters=2", "--set", "lr=0.2"]
-    ended = cli(*words, "--out", "c")
-    assert ended.code == 0
-    for word in ("FedAvg", "FedAvg + fine-tuning", "IFCA", "±", "c/report.html"):
-        assert word in ended.out
-    table = json.loads(Path("c/compare.json").read_text())
-    assert table["seeds"] == [0, 1]
-    assert [(row["system"], row["fine_tuned"]) for row in table["rows"]] == [
-        ("fedavg", False),
-        ("fedavg", True),
-        ("ifca", False),
-    ]
-    for row in table["rows"]:
-        key = "fine_tuned_local_accuracy" if row["fine_tuned"] else "local_accuracy"
-        values = [json.loads((Path("c") / name / "result.json").read_text())[key] for name in row["runs"]]
-        assert row["local_accuracy"]["mean"] == pytest.approx(np.mean(values))
-        assert row["local_accuracy"]["std"] == pytest.approx(np.std(values, ddof=1))
-    partitions = [Path(f"c/{name}-1/partition.json").read_text() for name in ("fedavg", "ifca")]
-    assert partitions[0] == partitions[1]
-    assert "clusters = 2" in Path("c/ifca-0/config.toml").read_text()
-    before = Path("c/fedavg-0/metrics.jsonl").read_text()
-    Path("c/ifca-1/result.json").unlink()
-    assert cli(*words, "--out", "c", "--resume").code == 0
-    assert Path("c/fedavg-0/metrics.jsonl").read_text() == before
-    assert json.loads(Path("c/compare.json").read_text())["rows"][1] == table["rows"][1]
 
 
 def test_a_report_is_drawn_again(cli: Command) -> None:
@@ -245,13 +180,18 @@ NPZ = {"x_train": np.zeros((9, 4)), "y_train": np.arange(9) % 3, "x_test": np.ze
         ("run fedavg --out FULL", "not empty"),
         ("run fedavg --out /proc/nowhere/run", "cannot create"),
         ("run fedavg --out UNDER", "cannot create"),
-        ("compare", "different systems"),
+        ("compare", "different methods"),
         ("compare fedavg fedavg", "each once"),
         ("compare fedavg ifcaa", "did you mean 'ifca'?"),
         ("compare fedavg ifca --seeds 0", "--seeds"),
         ("compare fedavg ifca --set clusterz=3", "did you mean 'clusters'?"),
         ("compare fedavg ifca --set fedavg.clusters=3", "fedavg.clusters"),
         ("compare fedavg ifca --set fedprox.mu=3", "fedprox"),
+        ("compare fedavg@hardened", "mode of fedavg"),
+        ("compare fedcaprivacy@hardend", "did you mean 'hardened'?"),
+        ("compare fedavg --budget ifca", "whose budget"),
+        ("compare fedavg ifca --budget ifca --each-own", "leave one of the two out"),
+        ("compare fedavg local --audit --set lr=x", "setting of fedavg 'lr'"),
         ("compare fedavg ifca --mode hardened", "hardened"),
         ("compare fedavg ifca --set clusters=x", "setting of ifca 'clusters'"),
         ("compare fedavg ifca --clients 2000", "cannot share"),
@@ -362,7 +302,8 @@ def test_a_bug_is_reported_as_one(cli: Command, monkeypatch: pytest.MonkeyPatch)
 
 
 def outside(code: str, **environment: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1", "COLUMNS": "300", **environment}
+    paths = os.pathsep.join([str(TESTS), str(TESTS.parent / "src")])
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "COLUMNS": "300", **environment}
     return subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, env=environment)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from dataclasses import dataclass
 from typing import Literal
 
@@ -76,9 +78,51 @@ def test_one_system() -> None:
     assert "0.5 false positive rate of the identities" in " ".join(ended.stdout.split())
 
 
+def test_a_default_that_is_another_in_a_mode_is_shown_with_it() -> None:
+    said = " ".join(call("list", "systems", "pafed").stdout.split())
+    for words in (
+        "server_decay 0.05, literal: 0.0",
+        "project exact, literal: printed",
+        "clip 0.0 largest",
+        "local admm",
+    ):
+        assert words in said
+
+
 def test_all_systems_say_what_wins_over_their_defaults() -> None:
     said = " ".join(call("list", "systems").stdout.split())
     assert "such as lr and batch_size, win over these defaults. coterie list systems NAME" in said
+
+
+@pytest.mark.parametrize(
+    "words", ["--help", "list systems", "list systems mingledpie", "list datasets", "list partitions"]
+)
+def test_what_answers_at_once_imports_nothing_heavy(words: str) -> None:
+    """torch and scikit-learn take seconds to import, and none of these needs them."""
+    code = (
+        "import sys\n"
+        "from coterie.cli.app import main\n"
+        f"sys.argv = ['coterie', *{words.split()!r}]\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print('HEAVY', sorted({'torch', 'sklearn', 'scipy', 'matplotlib'} & set(sys.modules)))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.endswith("HEAVY []\n")
+
+
+def test_a_package_that_imports_late_has_all_its_names() -> None:
+    """What is looked up late is what its module has, and a name that is not there is an AttributeError."""
+    import coterie.runs
+    import coterie.training
+    from coterie.training import engine, solvers
+
+    assert coterie.training.fit_many is engine.fit_many
+    assert coterie.training.Sgd is solvers.Sgd
+    for package in (coterie.training, coterie.runs):
+        assert all(hasattr(package, name) for name in package.__all__)
+        with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'nothing'"):
+            package.nothing  # noqa: B018
 
 
 @pytest.mark.parametrize(

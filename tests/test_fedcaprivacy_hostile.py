@@ -114,6 +114,11 @@ BAD = [
         lambda p, u: signed(p, change(u, cipher=own_key(p).from_bytes(u.cipher).scale(2).to_bytes())),
         "2 terms where 1 were expected",
     ),
+    BadUpload(
+        "a multiple of N",
+        lambda p, u: signed(p, change(u, cipher=multiple_of_n(p, u.cipher))),
+        "no unit modulo N",
+    ),
     BadUpload("masked by itself", lambda p, u: signed(p, change(u, cipher=blinded_itself(p, u))), "1 masks where 0"),
     BadUpload("truncated", lambda p, u: signed(p, change(u, cipher=u.cipher[:-1])), "bytes for 40 values"),
     BadUpload("empty", lambda p, u: signed(p, change(u, cipher=b"")), "no ciphertext vector"),
@@ -130,7 +135,9 @@ BAD = [
 
 
 REAL = ("another ciphertext", "another key", "one number too few", "two models in one", "masked by itself", "truncated")
-CASES = [(bad, True) for bad in BAD] + [(bad, False) for bad in BAD if bad.name in REAL]
+ONLY_REAL = ("a multiple of N",)  # the twin has no numbers modulo N
+REAL += ONLY_REAL
+CASES = [(bad, True) for bad in BAD if bad.name not in ONLY_REAL] + [(bad, False) for bad in BAD if bad.name in REAL]
 
 
 @pytest.mark.parametrize(("bad", "emulated"), CASES, ids=[f"{bad.name}{'' if e else ', real'}" for bad, e in CASES])
@@ -249,6 +256,13 @@ def test_a_participant_refuses_other_models_and_old_rounds(make: Callable[[Train
 # -- garbage inside valid ciphertexts ----------------------------------------------------------------------------------
 
 
+def multiple_of_n(party: Any, cipher: bytes) -> bytes:
+    """An upload that a secret key would open to a factor of itself."""
+    key = own_key(party)
+    honest = key.from_bytes(cipher)
+    return paillier.CipherVector(key, honest.tally, (3 * key.n, *honest.units[1:])).to_bytes()
+
+
 def overfull(party: Any, cipher: bytes) -> bytes:
     """A well-formed, well-signed ciphertext under the right key whose lanes hold what no model does."""
     key = own_key(party)
@@ -306,7 +320,8 @@ def test_without_a_majority_of_models_the_round_is_skipped() -> None:
     for i in range(3):
         misbehaving(run.party(f"client/{i}"), Train, spoil("cipher"))
     note = run.round(1)
-    assert "no majority" in note["skipped"]
+    assert note["skipped"] == "csp: refused"
+    assert any("no majority" in reason for reason in run.refused)
     assert at_own_model(run) == [True] * 6
     assert run.party("csp").state.opened == {}
 

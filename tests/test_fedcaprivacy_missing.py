@@ -235,12 +235,12 @@ def refuse(party: object, message: object, answer: object) -> None:
     raise PeerError("not today")
 
 
-def test_a_service_that_refuses_to_cluster_skips_the_round_with_its_reason() -> None:
+def test_a_service_that_refuses_to_cluster_skips_the_round() -> None:
     run = two_groups()
     misbehaving(run.party("csp"), Cluster, refuse)
     note = run.round(1)
-    assert note["skipped"] == "csp: refused: not today"
-    assert run.refusals("csp", "Cluster") == 1
+    assert note["skipped"] == "csp: refused"
+    assert run.refused == {"csp/Cluster: not today": 1}
     assert at_own_model(run) == ALL
 
 
@@ -254,7 +254,8 @@ def test_a_service_that_refuses_one_cluster_leaves_that_one_unreleased(mode: str
     run = two_groups(mode=mode)
     misbehaving(run.party("csp"), kind, only_the_first)
     note = run.round(1)
-    assert note["clusters"]["unreleased"] == {"0": "csp: refused: not this one"}
+    assert note["clusters"]["unreleased"] == {"0": "csp: refused"}
+    assert run.refused == {f"csp/{kind.__name__}: not this one": 1}
     assert sum(at_own_model(run)) == note["clusters"]["sizes"][0]
 
 
@@ -262,7 +263,8 @@ def test_a_service_that_opens_nothing_skips_the_round() -> None:
     run = two_groups()
     misbehaving(run.party("csp"), Blinded, refuse)
     note = run.round(1)
-    assert note["skipped"].startswith("csp: refused: of 0 vectors")
+    assert note["skipped"] == "csp: refused"
+    assert any(reason.startswith("csp/Cluster: of 0 vectors") for reason in run.refused)
     assert run.refusals("csp", "Blinded") == 6
 
 

@@ -39,6 +39,8 @@ CONFIG = [
     ({"rebuild": "ideal", "p_changes": "3:0.25"}, "rebuild=ideal rests on one p"),
     ({"hardening": "hope"}, "hardening must be one of uploads, products"),
     ({"max_condition": 0.5}, "max_condition"),
+    ({"max_condition": 1.0}, "max_condition"),
+    ({"max_condition": 1e13}, "max_condition"),
     ({"max_condition": float("inf")}, "max_condition"),
     ({"max_condition": float("nan")}, "max_condition"),
     ({"min_participants": 0}, "min_participants"),

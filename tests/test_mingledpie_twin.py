@@ -101,8 +101,7 @@ def test_a_run_on_digits(mode: str, settings: dict, crypto: str, tmp_path: Path)
         assert (notes["clusters"]["sizes"] == []) == (mode == "hardened")
         by = sum(notes["rebuilt"].values())
         assert by == clients
-        if mode != "paper":  # whose H may be singular
-            assert notes["rebuilt"]["by"] == (0 if mode == "literal" else clients)
+        assert notes["rebuilt"]["by"] == (0 if mode == "literal" else clients)
 
 
 def test_real_and_emulated_digits_agree_in_exact_mode() -> None:

@@ -78,7 +78,7 @@ def test_a_model_that_nobody_can_open_is_taken_back(emulated: bool, first: int) 
     assert run.round(first)["participants"] == 4
     np.testing.assert_allclose(run.models()[1], before, atol=1e-4)  # what the federation will go on from
     notes = run.round(first + 1)
-    assert "the model of the round before is taken up again" in notes["skipped"]
+    assert "the last model that clients have opened is taken up again" in notes["skipped"]
     assert notes["participants"] == 0
     np.testing.assert_allclose(model(run), before, atol=1e-4)
     assert sum(run.refused.values()) == 4

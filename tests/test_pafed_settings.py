@@ -35,8 +35,13 @@ CONFIG = [
     ({"clip": float("inf")}, "clip"),
     ({"clip": float("nan")}, "clip"),
     ({"dummies": -1}, "dummies"),
-    ({"iterations": 8}, r"iterations \(8\) 0 to 7"),
+    ({"dummies": 4097}, r"dummies \(4097\) are 0 to 4096"),
+    ({"iterations": 8}, r"iterations \(8\) of Min\(\) 0 to 7"),
     ({"iterations": -1}, "iterations"),
+    ({"signs": "seen"}, "signs must be one of shown, hidden"),
+    ({"mask_bound": 0.0}, "mask_bound must lie above 0 and at most at 512, not 0"),
+    ({"mask_bound": 513.0}, "mask_bound"),
+    ({"mask_bound": float("nan")}, "mask_bound"),
     ({"delta": 1.5}, "delta is a share"),
     ({"delay": "sometimes"}, "write uniform:A-B"),
     ({"delay": "uniform:0-2"}, "write uniform:A-B"),
@@ -61,7 +66,13 @@ def test_impossible_settings_are_the_callers_mistakes(wrong: dict, why: str) -> 
 
 TOGETHER = [
     ({"iterations": 3}, "iterations=3 means nothing with mode paper: leave it out, or change that"),
+    ({"mask_bound": 3.0}, "mask_bound=3.0 means nothing with mode paper"),
     ({"mode": "literal", "dummies": 9}, "dummies=9 means nothing with mode literal"),
+    ({"mode": "literal", "project": "exact"}, "project=exact is not for mode literal, which is the printed text"),
+    ({"mode": "literal", "project": "none"}, "there it is printed; leave it out"),
+    ({"mode": "literal", "server_decay": 0.05}, "server_decay=0.05 is not for mode literal.*: there it is 0.0"),
+    ({"mode": "literal", "clip": 1.0}, "clip=1.0 is not for mode literal"),
+    ({"mode": "literal", "local": "sgd"}, "local=sgd is not for mode literal.*: there it is admm"),
     ({"local": "sgd", "rho": 0.5}, "rho=0.5 means nothing with local=sgd"),
     ({"project": "none", "conflicting": 0.5}, "conflicting=0.5 means nothing with project=none"),
     ({"server_lr": 200.0}, "steps 200 times as long as updates don't fit the ciphers, which have room for 192"),
@@ -85,10 +96,11 @@ def test_more_clients_a_round_than_ciphertexts_have_room_for_are_refused() -> No
 
 
 @pytest.mark.usefixtures("_small")
-def test_the_largest_round_has_room() -> None:
+@pytest.mark.parametrize("signs", ["shown", "hidden"])
+def test_the_largest_round_has_room(signs: str) -> None:
     """So many in time and so many late that squares of sums are near what scalars have room for."""
     targets = np.random.default_rng(0).normal(size=(MOST_ASKED, 6))
-    run = paf(targets, delta=0.4, delay="uniform:1", server_lr=150.0)
+    run = paf(targets, delta=0.4, delay="uniform:1", server_lr=150.0, signs=signs)
     assert [run.round(r)["participants"] for r in (1, 2)] == [154, 256]
     assert not run.refused
     assert np.isfinite(run.models()).all()

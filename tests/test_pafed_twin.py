@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from federation import rig
 from pafed_parts import (
     FLOAT32,
-    SIZE,
     TARGETS,
     Pulled,
     Twin,
@@ -25,14 +22,12 @@ from pafed_parts import (
     step,
     taken,
 )
+from scipy import stats
 
 from coterie.crypto import ckks_parameters, schemes
 from coterie.crypto.schemes import public_key, secret_key
 from coterie.protocol.effects import Fit, Fitted
-from coterie.protocol.model_spec import ModelSpec, Part
-from coterie.systems.pafed import SYSTEM
-from coterie.systems.pafed.aggregator import MODEL_TERMS
-from coterie.systems.pafed.messages import BUFFER_UNIT, HUB, Refreshed, Train, units
+from coterie.systems.pafed.messages import HELPER, HUB, MODEL_TERMS, Converted, Refresh, Refreshed, Train
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("paper", {}),
@@ -49,11 +44,16 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("paper", {"participation": 0.6, "delay": "geometric:0.5"}),
     ("literal", {"iterations": 0}),
     ("literal", {}),
-    ("literal", {"project": "none"}),
+    ("literal", {"delta": 0.0}),
+    ("literal", {"participation": 0.6, "agreeing": 0.5, "mask_bound": 300.0}),
+    ("paper", {"signs": "hidden"}),
+    ("paper", {"signs": "hidden", "dummies": 0, "project": "printed"}),
+    ("paper", {"signs": "hidden", "dummies": 12, "clip": 0.5, "conflicting": 2.0}),
 ]
 REAL: list[tuple[str, dict[str, Any]]] = [
     ("paper", {}),
     ("paper", {"project": "printed", "clip": 5.0}),
+    ("paper", {"signs": "hidden"}),
     ("literal", {"iterations": 1}),
 ]
 
@@ -75,7 +75,7 @@ def follow(run: Any, rounds: int) -> list[float]:
     Gives the errors of those steps for which there is a stated bound.
     """
     key, twin, errors = service_key(run), Twin(run, table(run)), []
-    p = key.public.parameters
+    p, iterations = key.public.parameters, run.config.iterations if run.setting.mode == "literal" else None
     for r in range(1, rounds + 1):
         before = twin.weights = model(run)
         notes, handed = taken(run, r)
@@ -91,7 +91,7 @@ def follow(run: Any, rounds: int) -> list[float]:
         if not values:
             assert notes["skipped"] == "no update came"
             assert np.abs(model(run) - before).max() < 4 * p.added(0)
-        elif clear(early, stale):
+        elif clear(early, stale, iterations=iterations):
             rates = run.config.rates(r).scaled(float(np.mean([sent[who].length for who in values])))
             error = np.abs(model(run) - before - step(early, stale, rates, run.config, run.setting.mode)).max()
             assert error <= stated_bound(key, early, stale, rates)
@@ -106,7 +106,8 @@ def follow(run: Any, rounds: int) -> list[float]:
 def test_a_round_is_the_papers(mode: str, settings: dict[str, Any]) -> None:
     errors = follow(paf(mode=mode, seed=1, **settings), 8)
     assert len(errors) >= 4
-    assert np.median(errors) < 2e-5  # far below the bound, which is for the worst masks
+    noise = 10 if settings.get("signs") == "hidden" else 1  # of masked sums: more of it makes decoys look alike
+    assert np.median(errors) < noise * 2e-5  # far below the bound, which is for the worst masks
 
 
 @pytest.mark.parametrize(("mode", "settings"), REAL, ids=str)
@@ -114,7 +115,7 @@ def test_a_round_with_real_ckks_is_the_papers(mode: str, settings: dict[str, Any
     """Keys, masks and shuffles are the system's: they move nothing."""
     errors = follow(paf(TARGETS[::2], mode=mode, emulated=False, seed=1, delay="uniform:1", **settings), 3)
     assert len(errors) >= 2
-    assert 0 < np.median(errors) < 2e-5
+    assert 0 < np.median(errors) < (2e-4 if settings.get("signs") == "hidden" else 2e-5)
 
 
 def test_secure_keys_give_the_same_within_their_own_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,55 +222,59 @@ def test_every_client_opens_the_helpers_model_with_one_and_the_same_flooding(emu
 
 @pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
 def test_the_aggregators_own_copy_comes_back_unflooded_and_fresh(emulated: bool) -> None:
-    run = paf(seed=2, emulated=emulated, delta=0.0)
+    """Nobody finds anything to change, so that what the model moves by is the transformation's error alone."""
+    run = paf(seed=2, emulated=emulated, delta=0.0, effects=Resting, local="sgd")
     run.round(1)
     before, cipher = model(run), run.hub.state.model
-    for client in run.setting.clients:
-        run.links.away[client, 2] = "offline"
-    assert run.round(2)["skipped"] == "no update came"
+    run.transport.effects.resting = frozenset(run.setting.clients)
+    assert "skipped" not in run.round(2)
     p = service_key(run).public.parameters
     assert run.hub.state.model != cipher
-    assert np.abs(model(run) - before).max() <= 4 * p.added(0)
+    assert np.abs(model(run) - before).max() <= 8 * p.added(0)
     ((_, refreshed),) = run.view(HUB).messages(Refreshed, 2)
     assert public_key(run.hub.state.service_public).from_bytes(refreshed.cipher).blinded == 1
 
 
-# -- buffers -----------------------------------------------------------------------------------------------------------
+def test_a_model_that_nobody_has_opened_stays_as_it_is() -> None:
+    """Its fresh copy is the helper's word alone: see test_pafed_damaged.py."""
+    run = paf(seed=2, delta=0.0)
+    run.round(1)
+    cipher = run.hub.state.model
+    for client in run.setting.clients:
+        run.links.away[client, 2] = "offline"
+    assert run.round(2)["skipped"] == "no update came"
+    assert run.hub.state.model == cipher
 
 
-def buffered(size: int = SIZE) -> ModelSpec:
-    """The last five numbers are statistics."""
-    parts = Part("weight", (size - 5,), "float32", "parameter", "shared", 0)
-    return ModelSpec((parts, Part("mean", (5,), "float32", "buffer", "shared", size - 5)), 6.0 * size)
+# -- mode literal ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("project", ["exact", "none"])
-def test_buffers_of_any_size_are_averaged_and_decide_nothing(project: str) -> None:
-    """Statistics that move by 25 and more where weights move by 1: cosines are those of the weights alone."""
-    targets = TARGETS.copy()
-    targets[:, 15:] = np.random.default_rng(0).normal(0, 200, (len(targets), 5))
-    spec = buffered()
-    built = replace(SYSTEM, build=lambda config, setting: SYSTEM.build(config, replace(setting, spec=spec)))
-    settings: Any = {"participation": 1.0, "delta": 0.5, "delay": "uniform:1", "max_epochs": 1}
-    run = rig(built, targets, lr=0.1, local="sgd", project=project, seed=1, fresh_keys=True, **settings)
-    unit = units(spec)
-    assert (unit == [1.0] * 15 + [BUFFER_UNIT] * 5).all()
-    checked = 0
-    for r in range(1, 6):
-        before = model(run) * unit if run.hub.state.model else run.hub.initial.astype(np.float64)
-        notes, handed = taken(run, r)
-        assert "skipped" not in notes
-        early = [opened(run, u) * unit for _, u in handed if u.round == r]
-        stale = [opened(run, u) * unit for _, u in handed if u.round < r]
-        assert all(abs(np.linalg.norm(u[:15]) - 1) < 1e-5 for u in early)
-        assert max(np.abs(u[15:]).max() for u in early) > 15
-        weights = [u[:15] for u in early], [u[:15] for u in stale]
-        rates, moved = run.config.rates(r), model(run) * unit - before
-        if clear(*weights, least=0.05):
-            expected = step(*weights, rates, run.config, "paper")
-            assert np.abs(moved[:15] - expected).max() < 0.05
-            checked += bool(stale)
-        if not stale:
-            assert np.abs(moved - rates.in_time * np.mean(early, axis=0)).max() < 1e-3
-    assert checked >= 2
-    assert (run.models()[0] == (model(run).astype("float32") * unit)).all()
+def test_a_printed_model_ages_and_its_mask_comes_off() -> None:
+    """Nothing comes back to the aggregator; every client's copy is made, whoever is asked."""
+    run = paf(seed=2, mode="literal", iterations=0, participation=0.5)
+    for r in range(1, 5):
+        before = model(run)
+        run.round(r)
+        assert [m.cipher for _, m in run.view(HUB).messages(Refreshed, r)] == [b""] * (r > 1)
+        if r > 1:
+            assert [m.client for _, m in run.view(HUB).messages(Converted, r)] == list(run.setting.clients)
+        for name in run.setting.clients:
+            for _, train in run.view(name).messages(Train, r) if r > 1 else ():
+                own = secret_key(run.party(name).secret.own)
+                assert np.abs(own.decrypt(own.public.from_bytes(train.cipher)) - before).max() < 1e-4
+    assert np.abs(model(run)).max() > 0.1
+
+
+def test_a_printed_mask_is_drawn_as_wide_as_it_says_and_anew_in_every_round() -> None:
+    targets = np.random.default_rng(0).normal(0, 3, (3, 900))
+    for bound in (10.0, 300.0):
+        run = paf(targets, seed=1, mode="literal", iterations=0, delta=0.0, mask_bound=bound)
+        key, masks = service_key(run), []
+        for r in range(1, 5):
+            before = model(run)
+            run.round(r)
+            for _, refresh in run.view(HELPER).messages(Refresh, r):
+                masks.append(key.decrypt(key.public.from_bytes(refresh.cipher)) - before)
+        numbers = np.concatenate(masks)
+        assert stats.kstest(numbers, "uniform", (-bound, 2 * bound)).pvalue > 1e-7
+        assert abs(np.corrcoef(masks[0], masks[1])[0, 1]) < 6 / 30

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from federation import Rig, Steady, misbehaving, on_the_wire, rig
+from federation import Rig, Steady, misbehaving, on_the_wire, rig, spec_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -375,11 +375,11 @@ def test_each_role_receives_exactly_what_the_system_says() -> None:
 
 
 def test_a_mean_may_be_taken_over_more_than_was_received() -> None:
-    w = np.ones(3, np.float32)
-    mean = Mean(w, 0.5, of="changes", weight=lambda staleness, samples: 1.0, over=4)
-    mean.take(np.array([8, 0, 0], np.float32), 0, 1)
-    mean.take(np.array([0, 4, 0], np.float32), 3, 9)
-    assert mean.result().tolist() == [2.0, 1.5, 1.0]
+    w = np.ones(4, np.float32)
+    mean = Mean(spec_of(4), w, 0.5, of="changes", weight=lambda staleness, samples: 1.0, over=4)
+    mean.take(np.array([8, 0, 0, 0], np.float32), 0, 1)
+    mean.take(np.array([0, 4, 0, 0], np.float32), 3, 9)
+    assert mean.result().tolist() == [2.0, 1.5, 1.0, 1.0]
 
 
 def test_randomness_of_delays_is_that_of_the_seed_and_round_alone() -> None:

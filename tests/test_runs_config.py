@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from coterie.protocol.errors import UserError
 from coterie.runs import RunConfig, from_toml, registry, resolve, to_toml
-from coterie.runs.config import differences, system_config, typed_settings
+from coterie.runs.config import differences, from_text, system_config, typed_settings
 from coterie.runs.defaults import DEFAULTS
 
 
@@ -27,6 +27,23 @@ def test_layers_of_settings(tmp_path: Path) -> None:
     assert (got.rounds, got.settings["batch_size"], got.settings["max_epochs"]) == (4, 7, 3)
     assert got.settings["lr"] == base.settings["lr"]
     assert system_config(got).batch_size == 7
+
+
+def test_a_mode_has_defaults_of_its_own_and_what_was_given_wins() -> None:
+    """Over the data set's, which say nothing of these; written into the run's file, which repeats it."""
+    paper, literal = (resolve(RunConfig("pafed", mode=mode)) for mode in ("paper", "literal"))
+    printed = registry.get("pafed").defaults("literal")
+    assert printed == {"server_decay": 0.0, "project": "printed", "clip": 0.0, "local": "admm"}
+    assert {key: literal.settings[key] for key in printed} == printed
+    assert (paper.settings["server_decay"], paper.settings["project"]) == (0.05, "exact")
+    assert {key for key in paper.settings if paper.settings[key] != literal.settings[key]} == {
+        "server_decay",
+        "project",
+    }
+    assert 'project = "printed"' in to_toml(literal)
+    assert resolve(from_text(to_toml(literal))) == literal
+    assert resolve(RunConfig("pafed", mode="literal", settings={"server_decay": 0.1})).settings["server_decay"] == 0.1
+    assert registry.get("pafed").defaults("paper") == registry.get("fedavg").defaults("paper") == {}
 
 
 options = st.fixed_dictionaries(

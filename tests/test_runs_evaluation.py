@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
+from coterie.data import load
+from coterie.protocol.system import ClientModel, Mixture
+from coterie.runs import RunConfig, build, evaluation
 from coterie.runs.effects import ClientData, Samples
 from coterie.runs.evaluation import Observer
-from coterie.training.models import build
+from coterie.training import evaluate
+from coterie.training.engine import judge_many
+from coterie.training.model import Model
+from coterie.training.models import build as build_model
 
-MODEL = build("mlp_small", (6,), 4)
+MODEL = build_model("mlp_small", (6,), 4)
 RNG = np.random.default_rng(3)
 X = torch.from_numpy(RNG.normal(size=(57, 6)).astype(np.float32))
 Y = torch.from_numpy(RNG.integers(0, 4, 57))
 OWN = {f"client/{i}": np.sort(RNG.permutation(57)[: 3 + 4 * i]) for i in range(5)}
-TEST = Samples(X, Y)
-DATA = {name: ClientData(X[:0], Y[:0], test, TEST) for name, test in OWN.items()}
+TEST, OTHER = Samples(X, Y), Samples(-X, (Y + 1) % 4)
+DATA = {name: ClientData(X[i : 2 * i + 5], Y[i : 2 * i + 5], test, TEST) for i, (name, test) in enumerate(OWN.items())}
 
 
-def slow(weights: np.ndarray, indices: np.ndarray) -> tuple[float, float]:
-    """Accuracy and loss, a sample at a time."""
-    module = MODEL.module_with(weights)
+def slow(
+    model: Model, weights: ClientModel, samples: Samples, indices: np.ndarray | None = None
+) -> tuple[float, float]:
+    """Accuracy and loss, a sample at a time, in float64 from the logits on."""
+    indices = np.arange(len(samples.y)) if indices is None else indices
+    mixture = weights if isinstance(weights, Mixture) else Mixture(np.ones(1), weights[None])
+    modules = [model.module_with(vector) for vector in mixture.models]
     right, loss = 0, 0.0
     for i in indices:
-        logits = module(X[i : i + 1])[0].detach().double()
-        right += int(logits.argmax() == Y[i])
-        loss += float(-torch.log_softmax(logits, 0)[Y[i]])
+        with torch.no_grad():
+            p = [torch.softmax(module(samples.x[i : i + 1])[0].double(), 0) for module in modules]
+        mean = sum(share * one for share, one in zip(mixture.weights, p, strict=True))
+        assert isinstance(mean, torch.Tensor)
+        right += int(mean.argmax() == samples.y[i])
+        loss += float(-torch.log(mean[samples.y[i]]))
     return right / len(indices), loss / len(indices)
 
 
@@ -39,10 +55,10 @@ def models() -> dict[str, np.ndarray]:
 def test_scores_equal_the_plain_loop() -> None:
     scores = Observer(MODEL, DATA).scores(models())
     for i, (name, weights) in enumerate(models().items()):
-        accuracy, loss = slow(weights, np.arange(57))
+        accuracy, loss = slow(MODEL, weights, TEST)
         assert scores.global_accuracy[i] == pytest.approx(accuracy)
         assert scores.global_loss[i] == pytest.approx(loss, rel=1e-6)
-        accuracy, loss = slow(weights, OWN[name])
+        accuracy, loss = slow(MODEL, weights, TEST, OWN[name])
         assert scores.local_accuracy[i] == pytest.approx(accuracy)
         assert scores.local_loss[i] == pytest.approx(loss, rel=1e-6)
     assert scores.means()["local_accuracy"] == pytest.approx(scores.local_accuracy.mean())
@@ -51,30 +67,146 @@ def test_scores_equal_the_plain_loop() -> None:
     assert band == [pytest.approx(v) for v in (values[0], values[1], values[2], values[3], values[4])]
 
 
+def test_every_client_is_scored_on_the_test_set_of_its_own_task() -> None:
+    """Clients of two tasks, three of whom share one model, and two one mixture."""
+    data = {name: ClientData(X, Y, own, (TEST, OTHER)[i % 2]) for i, (name, own) in enumerate(OWN.items())}
+    a, b = MODEL.initial(0), Mixture(np.array([0.3, 0.7]), np.stack([MODEL.initial(1), MODEL.initial(2)]))
+    mixed: dict[str, ClientModel] = dict(zip(OWN, (a, a, b, b, a), strict=True))
+    scores = Observer(MODEL, data).scores(mixed)
+    for i, (name, model) in enumerate(mixed.items()):
+        for indices, kind in ((None, "global"), (OWN[name], "local")):
+            accuracy, loss = slow(MODEL, model, data[name].test_set, indices)
+            assert getattr(scores, f"{kind}_accuracy")[i] == pytest.approx(accuracy)
+            assert getattr(scores, f"{kind}_loss")[i] == pytest.approx(loss, rel=1e-5)
+    assert scores.global_loss[0] != scores.global_loss[1]
+
+
+def test_training_accuracies_equal_the_plain_loop() -> None:
+    found = Observer(MODEL, DATA).train_accuracies(models())
+    expected = [slow(MODEL, weights, Samples(DATA[name].x, DATA[name].y))[0] for name, weights in models().items()]
+    np.testing.assert_allclose(found, expected)
+
+
 def test_each_distinct_model_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    observer, runs = Observer(MODEL, DATA), []
-    real = observer._run
-    monkeypatch.setattr(observer, "_run", lambda *given: runs.append(1) or real(*given))
-    observer.scores(models())
-    assert len(runs) == 3
+    runs: list[int] = []
+
+    def counted(model: Model, weights: np.ndarray, *args: Any, **options: Any) -> Any:
+        runs.append(len(weights))
+        return judge_many(model, weights, *args, **options)
+
+    monkeypatch.setattr(evaluation, "judge_many", counted)
+    Observer(MODEL, DATA).scores(models())
+    assert runs == [3]
 
 
 def test_the_size_of_a_batch_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Observer(MODEL, DATA).scores(models())
-    monkeypatch.setattr("coterie.runs.evaluation._BATCH_BYTES", 10 * 6 * 4)
+    monkeypatch.setattr(evaluation, "_BATCH_BYTES", 1)
+    monkeypatch.setattr(evaluate, "_CHUNK_BYTES", 1)
     parts = Observer(MODEL, DATA).scores(models())
     np.testing.assert_array_equal(whole.local_accuracy, parts.local_accuracy)
     np.testing.assert_allclose(whole.global_loss, parts.global_loss, rtol=1e-6)
 
 
+def test_memory_does_not_grow_with_the_number_of_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """160 models of 1.3 MB, 205 MB in all, under a bound of 8 MiB. They are one, which is taken for many."""
+    model = build_model("mlp", (1500,), 4)
+    test = Samples(torch.zeros(70, 1500), torch.zeros(70, dtype=torch.int64))
+    data = {f"client/{i}": ClientData(test.x, test.y, np.arange(5), test) for i in range(160)}
+    many = dict.fromkeys(data, model.initial(0))
+    monkeypatch.setattr(evaluation, "_BATCH_BYTES", 8 << 20)
+    monkeypatch.setattr(evaluation, "_sharing", lambda arrays: [[key] for key in arrays])
+    tracemalloc.start()
+    try:
+        Observer(model, data).scores(many)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert 6 << 20 < peak < 20 << 20
+
+
 def test_a_model_that_has_blown_up_is_simply_bad() -> None:
-    huge = {name: np.full(MODEL.spec.size, 1e30, np.float32) for name in OWN}
-    scores = Observer(MODEL, DATA).scores(huge)
-    assert (scores.global_accuracy < 0.5).all()
+    """It has no loss, and takes none from the models that are judged beside it."""
+    sound = models()
+    broken: dict[str, ClientModel] = {**sound, "client/1": np.full(MODEL.spec.size, 1e30, np.float32)}
+    vectors = np.stack([sound["client/0"], np.full(MODEL.spec.size, np.nan, np.float32)])
+    broken["client/4"] = Mixture(np.array([0.5, 0.5]), vectors)
+    scores, before = Observer(MODEL, DATA).scores(broken), Observer(MODEL, DATA).scores(sound)
+    assert np.isnan(scores.global_loss[[1, 4]]).all()
+    assert np.isnan(scores.local_loss[[1, 4]]).all()
+    assert (scores.global_accuracy[[1, 4]] < 0.5).all()
+    np.testing.assert_allclose(scores.local_loss[[0, 2, 3]], before.local_loss[[0, 2, 3]], rtol=1e-6)
+    np.testing.assert_array_equal(scores.global_accuracy[[0, 2, 3]], before.global_accuracy[[0, 2, 3]])
 
 
 def test_only_some_clients() -> None:
     everybody = models()
     some = {name: everybody[name] for name in ("client/3", "client/1")}
     scores, all_scores = Observer(MODEL, DATA).scores(some), Observer(MODEL, DATA).scores(everybody)
-    np.testing.assert_array_equal(scores.local_loss, all_scores.local_loss[[3, 1]])
+    np.testing.assert_allclose(scores.local_loss, all_scores.local_loss[[3, 1]], rtol=1e-6)
+
+
+# What the batches are judged by
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("mlp", (1, 8, 8)), ("linear", (5,)), ("cnn", (1, 12, 12)), ("cnn_bn", (1, 22, 22))]
+)
+@pytest.mark.parametrize("mixed", [False, True])
+def test_judgements_equal_the_plain_loop(name: str, shape: tuple[int, ...], mixed: bool) -> None:
+    model = build_model(name, shape, 3)
+    rng = np.random.default_rng(1)
+    samples = Samples(
+        torch.from_numpy(rng.normal(size=(150, *shape)).astype(np.float32)), torch.from_numpy(rng.integers(0, 3, 150))
+    )
+    weights = np.stack([model.initial(seed) for seed in range(4)])
+    shares = rng.dirichlet(np.ones(4), 3) if mixed else None
+    judged = judge_many(model, weights, samples.x, samples.y, shares=shares)
+    assert (judged.losses.dtype, judged.right.dtype) == (np.float32, np.bool_)
+    predictors = list(weights) if shares is None else [Mixture(own, weights) for own in shares]
+    assert judged.losses.shape == judged.right.shape == (len(predictors), 150)
+    for row, predictor in enumerate(predictors):
+        for i in range(0, 150, 29):
+            accuracy, loss = slow(model, predictor, samples, np.array([i]))
+            assert judged.right[row, i] == (accuracy == 1)
+            assert judged.losses[row, i] == pytest.approx(loss, rel=1e-4)
+
+
+def test_mixtures_do_not_depend_on_the_blocks_of_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights, shares = (
+        np.stack([MODEL.initial(seed) for seed in range(3)]),
+        np.random.default_rng(0).dirichlet(np.ones(3), 2),
+    )
+    whole = judge_many(MODEL, weights, X, Y, shares=shares)
+    monkeypatch.setattr(evaluate, "_MIXED_BYTES", 12 * 3 * 4 * 10)
+    parts = judge_many(MODEL, weights, X, Y, shares=shares)
+    np.testing.assert_allclose(whole.losses, parts.losses, rtol=1e-6)
+    np.testing.assert_array_equal(whole.right, parts.right)
+
+
+def test_bfloat16_ties_no_logits() -> None:
+    """256 and 256.5 are one number in bfloat16, where the first label would win."""
+    linear = build_model("linear", (1,), 2)
+    weights = np.array([[0, 0, 256, 256.5]], np.float32)
+    judged = judge_many(linear, weights, torch.zeros(1, 1), torch.ones(1, dtype=torch.int64), precision="bf16")
+    assert judged.right[0, 0]
+    assert judged.losses[0, 0] == pytest.approx(np.log(1 + np.exp(-0.5)), rel=1e-6)
+
+
+def test_a_run_is_observed_in_its_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And bfloat16 moves the accuracies of trained models by no more than a few samples."""
+    found = {}
+    for precision in ("fp32", "bf16"):
+        experiment = build(RunConfig("fedavg", clients=4, rounds=1, partition="iid", precision=precision))  # type: ignore[arg-type]
+        assert experiment.observer.precision == precision
+        if precision == "fp32":
+            experiment.set_up()
+            for r in (1, 2, 3):
+                experiment.round(r)
+            trained = experiment.models()
+        found[precision] = experiment.observer.scores(trained)
+    assert found["fp32"].global_accuracy[0] > 0.8
+    samples = len(load("digits").y_test)
+    assert abs(found["fp32"].global_accuracy[0] - found["bf16"].global_accuracy[0]) <= 4 / samples
+    assert found["bf16"].global_loss[0] == pytest.approx(found["fp32"].global_loss[0], rel=0.02)
+    assert found["bf16"].global_loss[0] != found["fp32"].global_loss[0]

@@ -16,6 +16,8 @@ from coterie.runs.config import RunConfig
 from coterie.runs.effects import ClientData, LocalEffects, Samples
 from coterie.runs.evaluation import Observer, models_digest
 from coterie.runs.experiment import build as build_experiment
+from coterie.training.engine import judge_many
+from coterie.training.model import Model
 from coterie.training.models import build
 from coterie.training.solvers import Sgd
 
@@ -64,12 +66,15 @@ def test_the_scores_of_mixtures_equal_the_plain_loop() -> None:
 
 
 def test_every_component_is_run_once_however_many_mix_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    observer, runs, judged = Observer(MODEL, DATA), [], []
-    run, judge = observer._run, observer._judged
-    monkeypatch.setattr(observer, "_run", lambda *given: runs.append(1) or run(*given))
-    monkeypatch.setattr(observer, "_judged", lambda *args: judged.append(1) or judge(*args))
-    observer.scores(everybody())
-    assert (len(runs), len(judged)) == (3 + 1, 2 + 1)
+    seen: list[tuple[int, int]] = []
+
+    def counted(model: Model, weights: np.ndarray, *, shares: Any = None, **options: Any) -> Any:
+        seen.append((len(weights), 0 if shares is None else len(shares)))
+        return judge_many(model, weights, shares=shares, **options)
+
+    monkeypatch.setattr("coterie.runs.evaluation.judge_many", counted)
+    Observer(MODEL, DATA).scores(everybody())
+    assert sorted(seen) == [(1, 0), (3, 2)]  # a mixture of one is that model; two shares of three components
 
 
 def test_the_loss_of_a_mixture_survives_tiny_probabilities() -> None:

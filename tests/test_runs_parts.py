@@ -179,13 +179,13 @@ def test_what_is_under_way_is_written_and_read_one_frame_at_a_time(tmp_path: Pat
     tracemalloc.start()
     try:
         atomic_write(path, checkpoint._sealed(chain(front, (bytes([i]) * size for i in range(count)))))
-        head, states, start = checkpoint._parts(path)
+        head, states, start, length = checkpoint._parts(path)
         for i, frame in enumerate(checkpoint._frames(path, start, [size] * count)):
             assert frame == bytes([i]) * size
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert (head, states, i) == (b"head", b"states", count - 1)
+    assert (head, states, i, length) == (b"head", b"states", count - 1, count * size)
     assert peak < 8 * size
     whole = path.read_bytes()
     for damaged in (whole[:-1], whole[:100], b"", whole[:500] + b"x" + whole[501:], whole + b"x"):

@@ -129,7 +129,8 @@ def test_killed_in_the_middle_of_a_round(tmp_path: Path, undisturbed: dict[str, 
         "from dataclasses import replace; from test_runs_resume import TOY; from coterie.runs import run; "
         f"run(replace(TOY, out={str(out)!r}))"
     )
-    environment = {**os.environ, "PYTHONPATH": str(TESTS), "COTERIE_TOY_SLEEP_S": "1.0", "OMP_NUM_THREADS": "1"}
+    paths = os.pathsep.join([str(TESTS), str(TESTS.parent / "src")])
+    environment = {**os.environ, "PYTHONPATH": paths, "COTERIE_TOY_SLEEP_S": "1.0", "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen([sys.executable, "-c", code], env=environment)
     try:
         deadline = time.monotonic() + 200

@@ -100,7 +100,7 @@ def test_a_client_whose_training_diverges_stays_out_of_the_round(system: str) ->
 
 
 def test_a_fine_tuning_that_diverges_is_named_beside_the_scores() -> None:
-    made = experiment.build(replace(TINY, rounds=1))
+    made = experiment.build(replace(TINY, rounds=1, fine_tune="own_epochs"))
     made.set_up()
     own = made.effects.data["client/1"]
     made.effects.data["client/1"] = replace(own, x=own.x * 1e30)

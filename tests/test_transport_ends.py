@@ -15,6 +15,7 @@ from coterie.protocol.errors import PeerError, RunError
 from coterie.protocol.messages import ANY, Message, message
 from coterie.protocol.party import Cost, To, on
 from coterie.protocol.steps import take
+from coterie.transport.local import REFUSED, UNACCEPTABLE
 
 W = np.zeros(1, np.float32)
 
@@ -50,7 +51,7 @@ def test_a_failure_takes_the_time_until_it_happens() -> None:
             raise PeerError("no")
 
     server, transport = federation([Client("x", work_s=1.0), Refusing("y", work_s=5.0)], links=Table())
-    assert transport.drive(server.round(1), 1).missing == {"y": "refused: no"}
+    assert transport.drive(server.round(1), 1).missing == {"y": REFUSED}
     assert transport.clock_s == 5.0
 
 
@@ -139,7 +140,8 @@ def test_only_who_may_send_a_message_is_heard() -> None:
     server, transport = federation([Liar("x"), Talker("y")], sealer=Sealer())
     server.clients = ["x"]
     answers = transport.drive(server.round(1), 1)
-    assert answers.missing["x"].startswith("refused: not a valid Up")
+    assert answers.missing["x"] == UNACCEPTABLE
+    assert any(reason.startswith("server/Go: not a valid Up") for reason in transport.meter.refused)
     assert transport.meter.refused["client/Order: Order comes from a client, not from a leader"] == 1
 
 
@@ -169,4 +171,5 @@ def test_cost_is_by_the_committed_state_and_a_cost_that_refuses_is_no_crash() ->
         answers = transport.drive(server.round(r), r)
         ends.append(transport.clock_s)
     assert ends == [1.0, 11.0, 11.0]
-    assert answers.missing == {"x": "refused: refused as well"}
+    assert answers.missing == {"x": REFUSED}
+    assert transport.meter.refused == {"client/Go: refused as well": 1}

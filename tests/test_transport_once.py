@@ -16,7 +16,7 @@ from coterie.protocol.messages import Message, message
 from coterie.protocol.party import To, on
 from coterie.protocol.steps import take
 from coterie.transport.envelope import Envelope
-from coterie.transport.local import LocalTransport
+from coterie.transport.local import REFUSED, UNACCEPTABLE, LocalTransport
 
 W = np.zeros(1, np.float32)
 USED = "its number was used before"
@@ -135,7 +135,7 @@ def test_a_refusal_is_repeated_too_and_the_handler_does_not_run_again() -> None:
             raise PeerError("I will not")
 
     server, transport = attacked([Refusing("x")], lambda envelope, frame: [frame, frame])
-    assert transport.drive(server.round(1), 1).missing == {"x": "refused: I will not"}
+    assert transport.drive(server.round(1), 1).missing == {"x": REFUSED}
     assert transport.meter.refused == {"client/Go: I will not": 2}
     assert runs == [1]
 
@@ -163,7 +163,8 @@ def test_garbage_is_refused_and_counted_on_both_sides(garbage: bytes) -> None:
         )
         answers = transport.drive(server.round(1), 1)
         assert answers.got == ("y",)
-        assert answers.missing["x"].startswith("refused: not a valid")
+        assert answers.missing["x"] == (REFUSED if kind == "Go" else UNACCEPTABLE)
+        assert next(iter(transport.meter.refused)).split(": ")[1].startswith("not a valid")
         assert sum(transport.meter.refused.values()) == 1
         assert client.state.n == (kind == "Up")
 

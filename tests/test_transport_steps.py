@@ -12,7 +12,7 @@ from transport_toys import Client, Doubling, Go, Server, Table, Up
 from coterie.protocol.errors import CryptoError, PeerError, RunError
 from coterie.protocol.party import Cost, To, Work, on
 from coterie.protocol.steps import NoAnswerError, Steps, ask, for_each, post, spend, take
-from coterie.transport.local import LocalTransport
+from coterie.transport.local import REFUSED, UNACCEPTABLE, LocalTransport
 
 W = np.zeros(1, np.float32)
 
@@ -60,7 +60,7 @@ def test_a_handler_that_refuses_midway_changes_nothing_and_the_round_goes_on(err
     server, careless, good = Server(("x", "y")), Careless("x", error), Client("y")
     answers, transport = run([server, careless, good], server.round(1))
     assert answers.got == ("y",)
-    assert answers.missing == {"x": "refused: no odd rounds"}
+    assert answers.missing == {"x": REFUSED}
     assert transport.meter.refused == {"client/Go: no odd rounds": 1}
     assert careless.state == Careless.State()
     assert careless.secret.key == b"old"
@@ -103,7 +103,7 @@ def test_what_a_handler_cannot_send_is_refused_before_it_commits() -> None:
     server, client = Server(("x", "y")), Client("x", float("nan"))
     answers, transport = run([server, client, Client("y")], server.round(1))
     assert answers.got == ("y",)
-    assert answers.missing["x"] == "refused: Up.w: NaN or infinite values"
+    assert answers.missing["x"] == REFUSED
     assert client.state.n == 0
     assert list(transport.meter.refused) == ["client/Go: Up.w: NaN or infinite values"]
 
@@ -205,8 +205,9 @@ def test_an_effects_error_that_a_handler_does_not_catch_refuses_its_message() ->
             return Up(1, W)
 
     server = Server(("x",))
-    answers, _ = run([server, Failing("x")], server.round(1))
-    assert answers.missing == {"x": "refused: it does not open"}
+    answers, transport = run([server, Failing("x")], server.round(1))
+    assert answers.missing == {"x": REFUSED}
+    assert transport.meter.refused == {"client/Go: it does not open": 1}
 
 
 def test_the_coordinator_too_yields_effects() -> None:
@@ -263,7 +264,7 @@ def test_a_fold_that_refuses_is_counted_and_does_not_count_as_taken() -> None:
     answers, transport = run([server, *clients], round_(), links=Table())
     assert heard == [("y", 2.0), ("z", 3.0)]
     assert answers.got == ("y", "z")
-    assert answers.missing == {"x": "refused: not from you"}
+    assert answers.missing == {"x": UNACCEPTABLE}
     assert transport.meter.refused == {"server/Up: not from you": 1}
     assert transport.clock_s == 3.0
 

@@ -10,9 +10,10 @@ solves for the cluster models theta*.
 Shapes everywhere: sums (k, d), coefficients H (k, k), sizes |G_a| (k,), models (k, d) float32.
 
 Two departures from the text as printed. The right-hand side is the sums, not the means: H holds counts, and with means
-(eq. 8, alg. 2 line 6) the models shrink by the size of their clusters, see :func:`rebuild_literal`. And whether H can
+(eq. 8, alg. 2 line 6) the models shrink by the size of their clusters, see :func:`rebuild_literal`. And how well H can
 be solved is looked at in every round: theorem 3's premise |G*| >= (N - |G*|) p fails in the paper's own default setting
-(24 >= 48), and theorem 4's bound is misprinted, see :func:`smallest_cluster`.
+(24 >= 48), and theorem 4's bound is misprinted, see :func:`smallest_cluster`. Where H's condition is above a bound, a
+ridge around the previous models takes the place of the plain solve.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ from coterie.protocol.errors import PeerError, UserError
 TOLERANCE = 0.01
 """How far a decrypted count may be from a whole number. CKKS is off by some 1e-9 a summand."""
 
+MOST_CONDITION = 1e12
+"""The largest bound on a condition number: what float64 solves above it is rounding."""
+
 Floats = NDArray[np.float64]
 Models = NDArray[np.float32]
 
@@ -37,14 +41,16 @@ class Rebuilt:
     """Cluster models, and how they came about.
 
     models: (k, d) float32.  kept: (k,) bool, clusters that have their previous model again.
-    condition: of the system, see :func:`rebuild`; infinite where there was none to solve.
+    condition: of H, see :func:`rebuild`; infinite for a singular one and where there was none to solve.
     why: in words, why some were kept; empty where all were rebuilt.
+    ridge: lambda of :func:`rebuild`, 0 where H was solved as it is.
     """
 
     models: Models
     kept: NDArray[np.bool_]
     condition: float
     why: str
+    ridge: float = 0.0
 
     @property
     def refused(self) -> bool:
@@ -145,22 +151,24 @@ def rebuild(
     previous: NDArray[Any],
     *,
     max_condition: float,
-    ridge: float = 0.0,
+    ridge: bool = True,
 ) -> Rebuilt:
     """Eq. (7) solved for the cluster models: ``H theta* = S`` with un-normalised sums.
 
     sums: (k, d), S.  coefficients: (k, k), H, counts or expected counts.  previous: (k, d), what empty clusters keep.
-    max_condition: above this nothing is rebuilt and all models are kept. Rebuilding adds to a model's error some .02 to
-        .07 of the condition, in units of the spread of models within a cluster (see :func:`rebuild_error`).
-    ridge: lambda >= 0 of ``min ||H theta - S||^2 + lambda sum_b |h_b|^2 (theta_b - previous_b)^2``, h_b the columns of
-        H: what the round says little about stays as it was (and does not go to 0).
+    max_condition: of the system that is solved, above 1 and up to ``MOST_CONDITION``. Rebuilding adds to a model's
+        error some .02 to .07 of it, in units of the spread of models within a cluster (see :func:`rebuild_error`).
+    ridge: what is done about an H of a larger condition. True: ``min ||H theta - S||^2 + lambda sum_b |h_b|^2
+        (theta_b - previous_b)^2`` is solved, h_b the columns of H and lambda the smallest that brings the condition
+        down to ``max_condition``: what the round says little about stays as it was (and does not go to 0), the rest is
+        rebuilt. False: nothing is rebuilt, all models are kept.
 
     A true cluster without members is a column of zeros: it keeps its model. A mingled cluster without members is a row
     of zeros: it says nothing. The false members of an empty cluster still do, so rows may outnumber columns: least
-    squares. The condition is the 2-norm condition number of H with its columns scaled to length 1 (ridge included). A
-    cluster's size scales its column, and that large and small clusters live side by side costs a solve nothing; what
-    costs is mingled clusters that are nearly alike, and only those are seen. For the ideal coefficients (eq. 11) of any
-    sizes it is (1 + (k-1) p) / (1-p).
+    squares. The condition is the 2-norm condition number of H with its columns scaled to length 1. A cluster's size
+    scales its column, and that large and small clusters live side by side costs a solve nothing; what costs is mingled
+    clusters that are nearly alike, and only those are seen. For the ideal coefficients (eq. 11) of any sizes it is
+    (1 + (k-1) p) / (1-p).
 
     Raises PeerError for sums that are not finite, UserError for arguments that do not fit together.
     """
@@ -171,23 +179,21 @@ def rebuild(
         raise UserError(
             f"{k} sums need ({k}, {k}) finite coefficients of at least 0: check them for plausibility first"
         )
-    if not 1 <= max_condition < np.inf or not 0 <= ridge < np.inf:
-        raise UserError(f"max_condition is {max_condition} and ridge {ridge}; they must be finite and at least 1 and 0")
+    if not 1 < max_condition <= MOST_CONDITION:
+        raise UserError(f"max_condition is {max_condition}; it must be above 1 and at most {MOST_CONDITION:g}")
     rows, columns = np.asarray(h.any(axis=1)), np.asarray(h.any(axis=0))
     if not columns.any():
         return kept_all(previous, "nobody took part, so all models were kept")
-    live = h[np.ix_(rows, columns)]
-    scale = np.linalg.norm(live, axis=0)
-    inverse, condition = _left_inverse(np.vstack([live / scale, np.sqrt(ridge) * np.eye(len(scale))]))
-    if not condition <= max_condition:
+    inverse, condition, lam = _left_inverse(h[np.ix_(rows, columns)], max_condition)
+    if lam > 0 and not ridge:
         words = f"the coefficients' condition number is {condition:.3g}, above {max_condition:g}"
         return kept_all(previous, f"{words}, so all models were kept", condition)
-    solve = np.zeros((len(scale), k))
-    solve[:, rows] = inverse[:, : len(live)] / scale[:, None]
+    solve = np.zeros((len(inverse), k))
+    solve[:, rows] = inverse
     solved = solve @ sums
-    if ridge > 0:  # theta = previous + solve (S - H previous)
-        solved += (np.eye(len(scale)) - solve @ h[:, columns]) @ previous[columns]
-    return _rebuilt(solved, columns, previous, condition)
+    if lam > 0:  # theta = previous + solve (S - H previous)
+        solved += (np.eye(len(solve)) - solve @ h[:, columns]) @ previous[columns]
+    return _rebuilt(solved, columns, previous, condition, lam)
 
 
 def rebuild_literal(
@@ -196,11 +202,12 @@ def rebuild_literal(
     """Alg. 2 as printed: eq. (8) with H in counts, but with the means S_a / |G_a| on its right-hand side.
 
     The rows of H sum to |G_a|, so models come out smaller by about that factor: 1, 2, 3, 4, 5 as some .02 to .05 in the
-    default setting. sizes: (k,) whole, |G_a|. Otherwise as :func:`rebuild`.
+    default setting. sizes: (k,) whole, |G_a|. Above ``max_condition`` all models are kept: no ridge is printed.
+    Otherwise as :func:`rebuild`.
     """
     sums, previous = _fitting(sums, previous)
     means = sums / np.maximum(_counts(sizes, len(sums)), 1)[:, None]
-    return rebuild(means, coefficients, previous, max_condition=max_condition)
+    return rebuild(means, coefficients, previous, max_condition=max_condition, ridge=False)
 
 
 def mingled_means(sums: NDArray[Any], sizes: NDArray[Any], previous: NDArray[Any]) -> Rebuilt:
@@ -251,14 +258,27 @@ def _counts(counts: NDArray[Any], k: int) -> NDArray[np.int64]:
     return counts.astype(np.int64)
 
 
-def _left_inverse(matrix: Floats) -> tuple[Floats, float]:
-    """L with L matrix = 1 (least squares), and the condition number; where that is infinite, L is not to be used."""
-    inverse, _, rank, singular = np.linalg.lstsq(matrix, np.eye(len(matrix), dtype=np.float64), rcond=None)
-    full = rank == matrix.shape[1]
-    return np.asarray(inverse, dtype=np.float64), float(singular[0] / singular[-1]) if full else np.inf
+def _left_inverse(live: Floats, max_condition: float) -> tuple[Floats, float, float]:
+    """L with L live = 1 (least squares, and ridged where need be), the condition of live, and the ridge's lambda.
+
+    live: (rows, columns) without columns of zeros. Its condition is that of its columns at length 1, s_1 / s_n of the
+    singular values, infinite below full rank; with a ridge it is ((s_1^2 + lambda) / (s_n^2 + lambda))^(1/2).
+    """
+    scale = np.linalg.norm(live, axis=0)
+    scaled, n = live / scale, len(scale)
+    inverse, _, rank, singular = np.linalg.lstsq(scaled, np.eye(len(scaled), dtype=np.float64), rcond=None)
+    first, last = float(singular[0]), float(singular[-1]) if rank == n else 0.0
+    condition, lam = first / last if last else np.inf, 0.0
+    if not condition <= max_condition:
+        lam = (first**2 - (max_condition * last) ** 2) / (max_condition**2 - 1)
+        ridged = np.vstack([scaled, np.sqrt(lam) * np.eye(n)])
+        inverse = np.linalg.lstsq(ridged, np.eye(len(ridged), len(live)), rcond=None)[0]
+    return np.asarray(inverse / scale[:, None], dtype=np.float64), condition, lam
 
 
-def _rebuilt(solved: Floats, some: NDArray[np.bool_], previous: Models, condition: float) -> Rebuilt:
+def _rebuilt(
+    solved: Floats, some: NDArray[np.bool_], previous: Models, condition: float, ridge: float = 0.0
+) -> Rebuilt:
     """``solved`` for the clusters of ``some``, the previous models for the others."""
     models = previous.copy()
     with np.errstate(over="ignore"):
@@ -266,7 +286,8 @@ def _rebuilt(solved: Floats, some: NDArray[np.bool_], previous: Models, conditio
     if not np.isfinite(models).all():
         return kept_all(previous, "a rebuilt model would not fit in float32, so all models were kept", condition)
     empty = ", ".join(str(b) for b in np.flatnonzero(~some))
-    return Rebuilt(models, ~some, condition, f"nobody was in cluster {empty}, so its model was kept" if empty else "")
+    why = f"nobody was in cluster {empty}, so its model was kept" if empty else ""
+    return Rebuilt(models, ~some, condition, why, ridge)
 
 
 # Theory
@@ -285,10 +306,12 @@ def ideal_coefficients(sizes: NDArray[Any], rate: float) -> Floats:
     return np.asarray(sizes * (rate + (1 - rate) * np.eye(len(sizes))), dtype=np.float64)
 
 
-def rebuild_error(member: NDArray[np.bool_], true: NDArray[Any]) -> Floats:
+def rebuild_error(member: NDArray[np.bool_], true: NDArray[Any], *, max_condition: float = np.inf) -> Floats:
     """(k,): how far a rebuilt model is from the exact mean of its cluster, RMS, where members' models spread by 1.
 
-    member: (N, k) bool, [a in CI_i].  true: (N,) whole, the true cluster of each client.
+    member: (N, k) bool, [a in CI_i].  true: (N,) whole, the true cluster of each client.  max_condition: as for
+    :func:`rebuild`, here without a bound if not given. A ridge's error has another part, which is not in it: how far
+    the exact means have moved from the previous models in directions that are held back.
 
     Eq. (7) takes the false members from cluster b for a fair sample of it. They aren't quite, and solving amplifies the
     difference. If a client's weights are its cluster's expected weights plus independent noise of standard deviation
@@ -306,11 +329,10 @@ def rebuild_error(member: NDArray[np.bool_], true: NDArray[Any]) -> Floats:
     live = one_hot.any(axis=0)
     error = np.where(live, np.inf, np.nan)
     m, z = member[:, member.any(axis=0)].T.astype(np.float64), one_hot[:, live].astype(np.float64)
-    scale = np.linalg.norm(m @ z, axis=0)
-    inverse, condition = _left_inverse(m @ z / scale)
-    if np.isfinite(condition):
-        weights = (inverse / scale[:, None]) @ m  # of every client's model in every rebuilt one
-        error[live] = np.linalg.norm(weights - z.T / z.sum(axis=0)[:, None], axis=1)
+    h, mean = m @ z, z.T / z.sum(axis=0)[:, None]
+    inverse, condition, lam = _left_inverse(h, max_condition)
+    if lam > 0 or np.isfinite(condition):
+        error[live] = np.linalg.norm(inverse @ (m - h @ mean), axis=1)  # of every client's model in every rebuilt one
     return np.asarray(error, dtype=np.float64)
 
 

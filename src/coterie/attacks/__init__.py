@@ -1,7 +1,8 @@
-"""Passive attacks: what an honest but curious party computes from its view.
+"""Attacks: what an honest but curious party computes from its view, and what one gets that deviates.
 
 Each is a function of what that party holds (arrays in, a guess out), with a score beside it that takes the truth. The
-score is a `Result`: the number, what chance gives, and how many clients were scored.
+score is a `Result`: the number, what chance gives, and how many clients were scored. An active attack also has what the
+party does otherwise than the protocol says, to be wrapped around an honest one (`coterie.attacks.wrapping`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 from coterie.attacks.conflicts import (
     count_accuracy,
+    count_among_decoys,
     count_posterior,
     expected_correlation,
     expected_count,
@@ -29,6 +31,7 @@ from coterie.attacks.identity import (
 )
 from coterie.attacks.identity_changes import change_posterior, expected_after_change
 from coterie.attacks.identity_estimates import expected_by_estimates
+from coterie.attacks.key_in_sum import key_agreement, read_key
 from coterie.attacks.label_shares import (
     label_shares,
     label_shares_from_bias,
@@ -41,7 +44,7 @@ from coterie.attacks.real_mask import expected_told_apart, needed_bound, telling
 from coterie.attacks.relink import relink, relink_accuracy, relink_by_profiles
 from coterie.attacks.result import Result
 from coterie.attacks.scalar_mask import unmask_scalar, unmasking_error
-from coterie.attacks.similarity import group_ari, pair_auc, pair_correlation, similar_pairs
+from coterie.attacks.similarity import group_ari, pair_auc, pair_correlation, similar_pairs, telling
 
 
 @dataclass(frozen=True)
@@ -186,6 +189,15 @@ ATTACKS: dict[str, Attack] = {
             told_apart,
             (telling_accuracy,),
         ),
+        Attack(
+            "key-in-sum",
+            _E,
+            "one client, deviating",
+            "how the model changed where the client forged a ciphertext, the helper's public key",
+            "reads the helper's secret key off the model that it is handed",
+            read_key,
+            (key_agreement,),
+        ),
     )
 }
 
@@ -199,6 +211,7 @@ __all__ = [
     "cluster_posterior",
     "common_false",
     "count_accuracy",
+    "count_among_decoys",
     "count_posterior",
     "estimated_sizes",
     "expected_accuracy",
@@ -210,12 +223,14 @@ __all__ = [
     "group_ari",
     "identity_accuracy",
     "intersection_posterior",
+    "key_agreement",
     "label_shares",
     "label_shares_from_bias",
     "last_bias",
     "needed_bound",
     "pair_auc",
     "pair_correlation",
+    "read_key",
     "recover_from_colluder",
     "recover_from_start",
     "recovery_error",
@@ -225,6 +240,7 @@ __all__ = [
     "share_correlation",
     "similar_pairs",
     "size_correlation",
+    "telling",
     "telling_accuracy",
     "told_apart",
     "top_label_hit_rate",

@@ -42,6 +42,18 @@ def count_posterior(
     return np.asarray(posterior / total)
 
 
+def count_among_decoys(patterns: Sequence[Classes], late: int, prior: NDArray[Any] | None = None) -> Doubles:
+    """(late + 1,) probabilities of each number, from the patterns of all sets of sums, one of them the real one's.
+
+    The patterns of decoys are uniform over those that there are, so a pattern that n sets have is n times as likely as
+    before to be the real one's. prior: as in `count_posterior`.
+    """
+    posterior = _prior(late, prior) * [sum(seen == class_of(k, late) for seen in patterns) for k in range(late + 1)]
+    if not (total := float(posterior.sum())):
+        raise UserError(f"no set of sums of {len(patterns)} shows a pattern that {late} late updates can have")
+    return np.asarray(posterior / total)
+
+
 def count_accuracy(posteriors: Sequence[NDArray[Any]], truth: Sequence[int]) -> Result:
     """How often the likeliest number of conflicting updates is right. truth: of each round. Ties share.
 

@@ -79,6 +79,11 @@ def pair_auc(guess: NDArray[Any], groups: NDArray[Any]) -> Result:
     return Result("AUC for pairs of one group", score(np.arange(n)), 0.5, 1.0, n, shuffled_sd(score, n))
 
 
+def telling(labels: NDArray[Any]) -> bool:
+    """Whether some pairs of clients share a label and some do not."""
+    return 1 < len(np.unique(labels)) < len(labels)
+
+
 def group_ari(membership: NDArray[Any], groups: NDArray[Any]) -> Result:
     """Adjusted Rand index between the clients' sets of clusters (equal rows of phi are one group) and ``groups`` (n,).
 

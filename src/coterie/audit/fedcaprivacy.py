@@ -30,6 +30,7 @@ from coterie.attacks import (
     relink_by_profiles,
     share_correlation,
     similar_pairs,
+    telling,
     top_label_hit_rate,
 )
 from coterie.clustering import pairwise_distances
@@ -45,6 +46,9 @@ Rows = NDArray[np.float64]
 Unprotect = Callable[[Rows, bytes, int], Rows]
 """Differences (n, m) as the service sees them, the participants' common seed, the round -> differences (n, d) of
 weights. What a participant can do that helps the service; the identity in paper mode."""
+
+GUESSED_SEED = bytes(32)
+"""What the service uses in place of the participants' seed, which it does not have."""
 
 
 def _messages(view: View, kind: str, round: int) -> Iterator[tuple[Seen, Any]]:
@@ -95,12 +99,15 @@ def hub_membership(view: View, round: int, clients: Sequence[str]) -> NDArray[np
 class Round:
     """One round: what the service sees, and the truth behind it, which takes both servers' views and a secret key.
 
-    rows: (n, m) of ``csp_rows``.  weights: (n, d) differences of models that a participant makes of them for the
-    service.  who: (n,) the client behind every row.  models: (n, d) what they had trained.  phi: of ``hub_membership``.
+    rows: (n, m) of ``csp_rows``.  alone: (n, d) differences of models that the service makes of them on its own: the
+    rows themselves, or of sketches the shortest models that have them under a guessed seed.  weights: (n, d) what a
+    participant makes of them for the service.  who: (n,) the client behind every row.  models: (n, d) what they had
+    trained.  phi: of ``hub_membership``.
     """
 
     number: int
     rows: Rows
+    alone: Rows
     weights: Rows
     who: NDArray[np.int64]
     models: Rows
@@ -120,7 +127,8 @@ def recorded_rounds(views: Mapping[str, View], clients: Sequence[str], unprotect
         if rows.shape == true.shape:  # what was shown is all that was uploaded
             true = unprotect(true, seed, r)
         who = np.array([clients.index(name) for name in names])
-        rounds.append(Round(r, rows, unprotect(rows, seed, r), who, true, hub_membership(hub, r, clients)))
+        alone = rows if rows.shape == true.shape else unprotect(rows, GUESSED_SEED, r)
+        rounds.append(Round(r, rows, alone, unprotect(rows, seed, r), who, true, hub_membership(hub, r, clients)))
     return rounds
 
 
@@ -149,12 +157,16 @@ def _uploads(hub: View, key: SecretKeyLike, round: int) -> tuple[dict[str, Rows]
 
 
 def measure(
-    rounds: Sequence[Round], label_counts: NDArray[Any], spec: ModelSpec, start: NDArray[Any]
+    rounds: Sequence[Round],
+    label_counts: NDArray[Any],
+    spec: ModelSpec,
+    start: NDArray[Any],
+    groups: NDArray[Any] | None = None,
 ) -> dict[str, list[Result]]:
     """Every attack on every round (or two consecutive ones), as ``"who: what" -> results``; needs 3 clients a round.
 
-    label_counts: (clients, classes).  start: (d,) the public initial weights.  What takes coordinates of models is
-    left out where the service sees none.
+    label_counts: (clients, classes).  start: (d,) the public initial weights.  groups: (clients,) the data's own, where
+    there are some.
     """
     found: dict[str, list[Result]] = defaultdict(list)
     counts = np.asarray(label_counts)
@@ -162,13 +174,14 @@ def measure(
         labels = counts[one.who]
         far = pairwise_distances(one.rows)
         found["csp: which pairs have similar labels, by distances"].append(pair_correlation(-far, labels))
-        if one.rows.shape[1] == spec.size:
-            estimate = label_shares(one.rows, spec)
-            found["csp: label shares"].append(share_correlation(estimate, labels))
-            found["csp: top label"].append(top_label_hit_rate(estimate, labels))
-            if one.number == 1:
-                guess = recover_from_start(one.rows, start)
-                found["csp, knowing the start: models of round 1"].append(recovery_error(guess, one.models, start))
+        if groups is not None and telling(groups[one.who]):
+            found["csp: which pairs are of one group, by distances"].append(pair_auc(-far, groups[one.who]))
+        estimate = label_shares(one.alone, spec)
+        found["csp: label shares"].append(share_correlation(estimate, labels))
+        found["csp: top label"].append(top_label_hit_rate(estimate, labels))
+        if one.number == 1:
+            guess = recover_from_start(one.alone, start)
+            found["csp, knowing the start: models of round 1"].append(recovery_error(guess, one.models, start))
         estimate = label_shares(one.weights, spec)
         found["csp with a participant: label shares"].append(share_correlation(estimate, labels))
         found["csp with a participant: top label"].append(top_label_hit_rate(estimate, labels))
@@ -180,8 +193,10 @@ def measure(
             found["business server: which pairs have similar labels, by phi"].append(
                 pair_correlation(pairs, counts[got])
             )
+            if groups is not None and telling(groups[got]):
+                found["business server: which pairs are of one group, by phi"].append(pair_auc(pairs, groups[got]))
             top = counts[got].argmax(axis=1)
-            if 1 < len(np.unique(top)) < len(top):
+            if telling(top):
                 found["business server: which pairs have one top label, by phi"].append(pair_auc(pairs, top))
     for a, b in pairwise(rounds):
         truth = np.array([{i: row for row, i in enumerate(a.who)}.get(i, -1) for i in b.who])

@@ -21,11 +21,13 @@ class Finding:
 
     name: ``"who: what"``.  results: of the rounds in which there was something to attack, in order; at least one.
     expected: the closed form of each, or nothing where there is none.
+    round: of the run, in which an attack succeeded that waits for its chance.
     """
 
     name: str
     results: tuple[Result, ...]
     expected: tuple[Expected, ...] = ()
+    round: int | None = None
 
     def __post_init__(self) -> None:
         if not self.results or len(self.expected) not in (0, len(self.results)):
@@ -44,6 +46,7 @@ class Finding:
             "closed_form": fmean(one.accuracy for one in self.expected) if self.expected else None,
             "clients": self.results[-1].n,
             "rounds": len(self.results),
+            "round": self.round,
         }
 
 

@@ -10,7 +10,7 @@ Messages are read by the names of their types and fields, so this knows no syste
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import kstest
 
-from coterie.attacks import Result, count_accuracy, count_posterior
+from coterie.attacks import Result, count_accuracy, count_among_decoys, count_posterior, telling_accuracy, told_apart
 from coterie.attacks.conflicts import Classes
 from coterie.audit.findings import Finding
 from coterie.audit.profiling import profiled, profiling
@@ -29,10 +29,12 @@ from coterie.protocol.model_spec import ModelSpec
 from coterie.transport.transcript import View
 
 HUB, HELPER = "aggregator", "helper"
+COUNTED = "helper: number of conflicting late updates"
 
 Doubles = NDArray[np.float64]
 
 _KS_CHANCE = 0.8687  # the mean of sqrt(n) times the Kolmogorov-Smirnov distance of n uniform numbers
+_ROUNDING = 1e-4  # of the bound of a mask: what the ciphers' noise moves a number by at most
 _NO_WEIGHT = 1 / 2048  # a masked sum below this is taken for that of a class without anybody, and the cipher's noise
 
 
@@ -41,7 +43,7 @@ class Round:
     """One round, in the order of the aggregator's view.
 
     early, late: updates that were in time and not, by sender; (d,) as they were encrypted.  shown: the masked cosines
-    that the helper opened, dummies among them.  sums: n_1, n_2, |m|^2, sum w c, masked, as it opened them.
+    that the helper opened, dummies among them.  sums: (sets, 4) n_1, n_2, |m|^2, sum w c, masked, as it opened them.
     """
 
     number: int
@@ -65,10 +67,13 @@ def held_key(view: View) -> Any:
     raise UserError(f"the view of {view.party} holds no secret key: record from the set-up on")
 
 
-def recorded_rounds(views: Mapping[str, View], oldest: int) -> list[Round]:
+def recorded_rounds(
+    views: Mapping[str, View], oldest: int, update: Callable[[Doubles], Doubles] = np.asarray
+) -> list[Round]:
     """All rounds in which the aggregator took updates, opened with the helper's key.
 
     oldest: by how many rounds an update may be late. Updates that don't open, or that it dropped, are left out.
+    update: an update (d,) from what was encrypted.
     """
     key = held_key(views[HELPER])
     rounds, now = [], Round(1)
@@ -80,26 +85,27 @@ def recorded_rounds(views: Mapping[str, View], oldest: int) -> list[Round]:
             now = Round(seen.round)
         elif seen.kind == "Update" and message and now.number - message.round <= oldest:
             try:
-                update = np.asarray(key.decrypt(key.public.from_bytes(message.cipher)))
+                found = update(np.asarray(key.decrypt(key.public.from_bytes(message.cipher))))
             except CoterieError:
                 continue  # the aggregator has refused it, or whoever trains on it will
             if message.round == now.number:
-                now.early.setdefault(seen.src, update)
+                now.early.setdefault(seen.src, found)
             else:
-                now.late.append(update)
+                now.late.append(found)
     rounds.append(now)
     for one in rounds:
-        one.shown = _scalars(views[HELPER], key, "Compare", one.number)
-        one.sums = _scalars(views[HELPER], key, "Invert", one.number)
+        one.shown = _scalars(views[HELPER], key, "Compare", one.number, 1)
+        sums = _scalars(views[HELPER], key, "Invert", one.number, 4)
+        one.sums = None if sums is None else sums.reshape(-1, 4)
     return [one for one in rounds if one.early or one.late]
 
 
-def _scalars(view: View, key: Any, kind: str, round: int) -> Doubles | None:
-    """What the helper opened of a round's request."""
+def _scalars(view: View, key: Any, kind: str, round: int, each: int) -> Doubles | None:
+    """What the helper opened of a round's request, which counts groups of ``each``."""
     for seen in view.seen:
         if (seen.kind, seen.round) == (kind, round) and seen.message:
             message: Any = seen.message
-            parts = unbundle(message.ciphers, getattr(message, "count", 4))
+            parts = unbundle(message.ciphers, each * message.count)
             return np.array([float(key.decrypt(key.public.from_bytes(part))[0]) for part in parts])
     return None
 
@@ -120,19 +126,33 @@ def opened_fractions(key: Any, vector: Any) -> Doubles:
     return np.asarray(opened / key.public.ring.moduli_at(vector.tally.form.level).astype(np.float64)).ravel()
 
 
-def by_signs(rounds: Sequence[Round], dummies: int) -> list[Finding]:
-    """How many late updates conflict, by the helper: from the signs that it tells, and the classes that it inverts."""
+def by_signs(rounds: Sequence[Round], dummies: int, *, hidden: bool = False) -> list[Finding]:
+    """How many late updates conflict, by the helper: from the signs that it tells, and the classes that it inverts.
+
+    hidden: signs are under coins, and the dummies are sets of sums.
+    """
     results = []
     for one in rounds:
         cosines = one.cosines()
-        if one.shown is not None and one.sums is not None and len(one.shown) == len(cosines) + dummies:
-            signs = int((one.shown < 0).sum()), len(cosines), dummies
-            try:
-                posterior = count_posterior(*signs, _classes(one.sums))
-            except UserError:  # a class of so little weight that it looked empty: the signs say otherwise
-                posterior = count_posterior(*signs)
-            results.append(count_accuracy([posterior], [int((cosines < 0).sum())]))
-    return [Finding("helper: number of conflicting late updates", tuple(results))] if results else []
+        if (
+            one.shown is not None
+            and one.sums is not None
+            and len(one.shown) + len(one.sums) == len(cosines) + dummies + 1
+        ):
+            truth = int((cosines < 0).sum())
+            results.append(count_accuracy([_counted(one.shown, one.sums, len(cosines), dummies, hidden)], [truth]))
+    return [Finding(COUNTED, tuple(results))] if results else []
+
+
+def _counted(shown: Doubles, sums: Doubles, late: int, dummies: int, hidden: bool) -> Doubles:
+    """(late + 1,) what the helper believes."""
+    if hidden:
+        return count_among_decoys([_classes(one) for one in sums], late)
+    signs = int((shown < 0).sum()), late, dummies
+    try:
+        return count_posterior(*signs, _classes(sums[0]))
+    except UserError:  # a class of so little weight that it looked empty: the signs say otherwise
+        return count_posterior(*signs)
 
 
 def _classes(sums: Doubles) -> Classes:
@@ -149,6 +169,28 @@ def by_mask(views: Mapping[str, View]) -> list[Finding]:
         distance, n = float(kstest(numbers, "uniform").statistic), len(numbers)
         results.append(Result("distance from uniform", distance, _KS_CHANCE / n**0.5, 1.0, n, 0.26 / n**0.5))
     return [Finding("helper: the model under its mask", tuple(results))] if results else []
+
+
+def by_real_mask(views: Mapping[str, View], clients: Sequence[str], bound: float) -> list[Finding]:
+    """Mode ``literal``: whether the helper can tell which of two models is under a mask of real numbers in +-bound.
+
+    The model of a round or the one of the round before; the truth is what clients open.
+    """
+    key, models = held_key(views[HELPER]), {}
+    for name in (name for name in clients if name in views):
+        for r, cipher in _models(views[name]).items():
+            if r not in models:
+                models[r] = _opened(views[name], cipher)
+    probabilities = []
+    for seen in views[HELPER].seen:
+        if seen.kind == "Refresh" and seen.message and {seen.round, seen.round - 1} <= models.keys():
+            masked = np.asarray(key.decrypt(key.public.from_bytes(getattr(seen.message, "cipher", b""))))
+            pair = models[seen.round], models[seen.round - 1]
+            probabilities.append(told_apart(masked[None], *pair, bound * (1 + _ROUNDING))[0])
+    if not probabilities:
+        return []
+    found = telling_accuracy(np.array(probabilities), np.ones(len(probabilities), np.bool_))
+    return [Finding("helper: the model under its mask", (found,))]
 
 
 def by_clients_key(views: Mapping[str, View], clients: Sequence[str], start: NDArray[Any]) -> list[Finding]:
@@ -186,15 +228,19 @@ def measure(
     label_counts: NDArray[Any],
     spec: ModelSpec,
     start: NDArray[Any],
+    update: Callable[[Doubles], Doubles] = np.asarray,
     *,
     dummies: int,
     oldest: int,
+    hidden: bool = False,
+    bound: float | None = None,
 ) -> list[Finding]:
-    """Every attack on a recorded run. label_counts: (clients, classes) training samples.  dummies, oldest: settings.
+    """Every attack on a recorded run. label_counts: (clients, classes) training samples.
 
-    start: as in ``by_clients_key``. Raises UserError for a record without updates or without keys.
+    dummies, oldest, hidden (signs): settings.  start: as in ``by_clients_key``.  update: as in ``recorded_rounds``.
+    bound: of a mask of real numbers, None for one of the ring. Raises UserError for a record without updates or keys.
     """
-    rounds = recorded_rounds(views, oldest)
+    rounds = recorded_rounds(views, oldest, update)
     if not rounds:
         raise UserError("the aggregator's view holds no updates: nothing was sent that could be attacked")
     profiles = [
@@ -203,4 +249,5 @@ def measure(
         if len(one.early) > 1
     ]
     together = profiling("aggregator with the helper", profiles)
-    return by_signs(rounds, dummies) + by_mask(views) + together + by_clients_key(views, clients, start)
+    under_mask = by_mask(views) if bound is None else by_real_mask(views, clients, bound)
+    return by_signs(rounds, dummies, hidden=hidden) + under_mask + together + by_clients_key(views, clients, start)

@@ -12,8 +12,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.attacks import Result, label_shares, share_correlation, top_label_hit_rate
+from coterie.attacks import (
+    Result,
+    label_shares,
+    pair_auc,
+    pair_correlation,
+    share_correlation,
+    telling,
+    top_label_hit_rate,
+)
 from coterie.audit.findings import Finding
+from coterie.clustering import pairwise_distances
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
 from coterie.transport.transcript import View
@@ -59,17 +68,40 @@ def profiling(who: str, rounds: Sequence[tuple[Result, Result]]) -> list[Finding
 
 
 def plain_findings(
-    views: Mapping[str, View], clients: Sequence[str], label_counts: NDArray[Any], spec: ModelSpec, hub: str = "server"
+    views: Mapping[str, View],
+    clients: Sequence[str],
+    label_counts: NDArray[Any],
+    spec: ModelSpec,
+    groups: NDArray[Any] | None = None,
+    hub: str = "server",
 ) -> list[Finding]:
     """What the server of a system without encryption finds out, in every round with at least 2 clients.
 
-    label_counts: (clients, classes) training samples. Raises UserError where the views have no such round.
+    label_counts: (clients, classes) training samples.  groups: (clients,) the data's own, where there are some.
+    Models and names are in the updates themselves, so reading and following them takes no attack.
+    Raises UserError where the views have no such round.
     """
-    rounds = []
+    rounds, read, followed, similar, alike = [], [], [], [], []
     for names, steps in plain_steps(views, spec.size, hub):
-        if len(names) > 1:
-            counts = label_counts[[clients.index(name) for name in names]]
-            rounds.append(profiled(steps, counts, spec))
+        n = len(names)
+        if n < 2:
+            continue
+        who = [clients.index(name) for name in names]
+        rounds.append(profiled(steps, label_counts[who], spec))
+        read.append(Result("models read (share)", 1.0, 0.0, 1.0, n))
+        followed.append(Result("re-linked clients (share)", 1.0, 1 / n, 1.0, n))
+        if n > 2:
+            near = -pairwise_distances(steps)
+            similar.append(pair_correlation(near, label_counts[who]))
+            if groups is not None and telling(groups[who]):
+                alike.append(pair_auc(near, groups[who]))
     if not rounds:
         raise UserError(f"in the view of {hub!r} no round has two clients' models in the clear")
-    return profiling(hub, rounds)
+    found = profiling(hub, rounds)
+    found.append(Finding(f"{hub}: models, as they are sent", tuple(read)))
+    found.append(Finding(f"{hub}: re-linked, by name", tuple(followed)))
+    if similar:
+        found.append(Finding(f"{hub}: which pairs have similar labels, by updates", tuple(similar)))
+    if alike:
+        found.append(Finding(f"{hub}: which pairs are of one group, by updates", tuple(alike)))
+    return found

@@ -12,9 +12,11 @@ the mean of all N clients (Gong et al.; larger steps diverge). A smaller step le
 here, other than in the other baselines, the step is a constant 1 by default. With ``reference=received``, as in PAFed,
 clients send twice their change; then eta is 1, and the step of the other baselines suits.
 
-Departure: local training starts from w. The protocol and who sees what: ``protocols/late.py``.
+Departures: local training starts from w; buffers (running statistics), of which the paper has none, are sent as they
+are and averaged. The protocol and who sees what: ``protocols/late.py``.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -23,6 +25,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.aggregation.buffers import with_buffers
 from coterie.protocol.effects import Fit, Fitted
 from coterie.protocol.party import Party, Work, on
 from coterie.protocol.system import Federation, Setting, System
@@ -45,6 +48,13 @@ class FedAdmmConfig(late.LateTraining):
     def solver(self) -> Admm:
         """SGD on the augmented Lagrangian."""
         return Admm(self.lr, self.batch_size, self.momentum, self.weight_decay, rho=self.rho)
+
+    def own_budget(self) -> Mapping[str, str]:
+        """The server's step, where it follows the mean of all clients."""
+        if self.reference == "received":
+            return {}
+        why = "its server follows the mean of all clients: a smaller step leaves out what is never sent again"
+        return {"server_lr": why, "server_decay": why}
 
 
 class Client(Party, role="client"):
@@ -72,10 +82,11 @@ class Client(Party, role="client"):
         fitted: Fitted = yield Fit(w, self.solver, self.epochs, batch_seed(self, msg.round), {"dual": y})
         reference = self.state.own if self.config.reference == "own" else w
         change = augmented_change(fitted.weights - reference, fitted.state["dual"] - y, self.config.rho)
+        values = with_buffers(self.spec, change, fitted.weights)
         self.state.dual = fitted.state["dual"]
         if self.config.reference == "own":
             self.state.own = fitted.weights
-        return late.Update(msg.round, self.spec.digest, change, fitted.samples)
+        return late.Update(msg.round, self.spec.digest, values, fitted.samples)
 
 
 def build(config: FedAdmmConfig, setting: Setting) -> Federation:

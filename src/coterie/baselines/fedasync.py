@@ -7,6 +7,7 @@ that come late are mixed in first (their transfers began with it), then those in
 clients of a round start from the model of its beginning. The protocol and who sees what: ``protocols/late.py``.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
+from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.system import Federation, Setting, System
 from coterie.protocols import late
 
@@ -37,6 +39,10 @@ class FedAsyncConfig(late.LateTraining):
         if self.server_lr > 1:
             raise UserError(f"server_lr is the share of a client's model in a mixture: at most 1, not {self.server_lr}")
 
+    def own_budget(self) -> Mapping[str, str]:
+        """Its alpha is the share of one model, not the step towards the mean of a round."""
+        return {"server_lr": "it is the share of one client's model, not a step towards the mean of all"}
+
 
 class Mixed:
     """w -> keep w + add: what mixing in some models, one after the other, makes of any w."""
@@ -54,9 +60,12 @@ class Mixed:
 
 
 class Mixing:
-    """The models of one round, in two mixtures: late ones come before those in time, whenever they are taken."""
+    """The models of one round, in two mixtures: late ones come before those in time, whenever they are taken.
 
-    def __init__(self, weights: Vector, step: float, *, exponent: float) -> None:
+    All shares are within [0, 1], so that buffers (running statistics) stay within the range of the clients', too.
+    """
+
+    def __init__(self, spec: ModelSpec, weights: Vector, step: float, *, exponent: float) -> None:
         self._weights, self._step, self._exponent = weights, step, exponent
         self._late, self._in_time = Mixed(len(weights)), Mixed(len(weights))
 

@@ -1,8 +1,7 @@
 """FedAvg: McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017.
 
 Clients train the global model for E_i local epochs; the server averages, weighted by samples (FedCAPrivacy eq. 1, 2).
-Its report also gives the accuracy of each client's model after those epochs: what a client gets for itself without any
-clustering, and what a clustered method must beat. The protocol and who sees what: ``protocols/averaging.py``.
+The protocol and who sees what: ``protocols/averaging.py``.
 """
 
 from coterie.protocol.system import Federation, Setting, System
@@ -23,5 +22,4 @@ SYSTEM = System(
     models=averaging.models,
     sees=averaging.SEES,
     baseline=True,
-    fine_tunes=True,
 )

@@ -33,11 +33,11 @@ from coterie.aggregation.sums import WeightedMean
 from coterie.protocol.effects import Fit, Fitted, Losses
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.messages import Floats, Message, message
-from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.party import Cost, Party, Work, on
 from coterie.protocol.steps import Steps, for_each
 from coterie.protocol.system import Federation, Mixture, Sees, Setting, System
-from coterie.protocols.local_training import LocalTraining, batch_seed, joined, sample_clients
+from coterie.protocols.local_training import LocalTraining, batch_seed, check_model, joined, sample_clients
+from coterie.protocols.updates import Updates
 
 Doubles = NDArray[np.float64]
 
@@ -52,6 +52,10 @@ class FedEmConfig(LocalTraining):
         super().__post_init__()
         if self.components < 1:
             raise UserError(f"components must be at least 1, not {self.components}")
+
+    def beyond_budget(self) -> Mapping[str, str]:
+        """Its several models."""
+        return {"components": "it trains so many models in every epoch"} if self.components > 1 else {}
 
 
 @message(src="server", dst="client")
@@ -112,7 +116,7 @@ class Client(Party, role="client"):
     @on(Train, cost)
     def train(self, msg: Train, src: str) -> Work[Update]:
         """Algorithm 1, what client t does in a round."""
-        theta = check_components(self.spec, self.components, msg.spec, msg.weights)
+        theta = check_model(self.spec, msg.spec, msg.weights, self.components).reshape(self.components, -1)
         losses: NDArray[np.float32] = yield Losses(theta)
         q = responsibilities(self.state.mixture, losses)
         self.state.mixture = q.mean(axis=1)
@@ -145,28 +149,21 @@ class Server(Party, role="server"):
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """The mean of each component over the answers, weighted by samples."""
         theta = self.state.weights
-        mean = WeightedMean(theta.size)
+        mean, updates = WeightedMean(theta.size), Updates(self.spec, theta, len(theta))
 
         def fold(name: str, update: Update) -> None:
-            if update.round != r or update.samples < 1:
-                raise PeerError(f"an update for round {update.round} of {update.samples} samples in round {r}")
-            check_components(self.spec, len(theta), update.spec, update.weights)
-            mean.take(update.weights, update.samples)
+            if update.round != r:
+                raise PeerError(f"{name}: an update for round {update.round} in round {r}")
+            mean.take(updates.checked(name, update.spec, update.weights, update.samples), update.samples)
+            updates.took(name, update.weights, samples=update.samples)
 
         here = joined(self.clients, self.config, r)
         asked = sample_clients(here, self.config.participation, self.randomness.seed, r)
         train = Train(r, self.spec.digest, theta.reshape(-1))
         answers = yield from for_each(dict.fromkeys(asked, train), Update, fold, deadline_s=self.config.deadline_s)
         if answers.got:
-            self.state.weights = mean.mean().astype(np.float32).reshape(theta.shape)
-        return {"participants": len(answers.got), "asked": len(asked)}
-
-
-def check_components(spec: ModelSpec, components: int, digest: bytes, weights: NDArray[Any]) -> NDArray[Any]:
-    """Components that another party sent, (M, d); raises PeerError if they are not M models of this shape."""
-    if digest != spec.digest or len(weights) != components * spec.size:
-        raise PeerError(f"{len(weights)} weights that are not {components} models of our shape with {spec.size} each")
-    return weights.reshape(components, spec.size)
+            self.state.weights = updates.model(mean.mean()).reshape(theta.shape)
+        return {"participants": len(answers.got), "asked": len(asked), **updates.notes()}
 
 
 def build(config: FedEmConfig, setting: Setting) -> Federation:
@@ -209,5 +206,7 @@ SYSTEM = System(
         "client": Sees((Train,), "all components"),
     },
     observe=observe,
+    pool=lambda federation: [federation.parties[federation.hub].state.weights],
     baseline=True,
+    fine_tunes=False,
 )

@@ -36,5 +36,4 @@ SYSTEM = System(
     models=averaging.models,
     sees=averaging.SEES,
     baseline=True,
-    fine_tunes=True,
 )

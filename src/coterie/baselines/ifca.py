@@ -28,6 +28,7 @@ from coterie.protocol.steps import Steps, for_each
 from coterie.protocol.system import Federation, Sees, Setting, System
 from coterie.protocols.cluster_models import ClusterModels, best_model
 from coterie.protocols.local_training import batch_seed, check_model, joined, sample_clients
+from coterie.protocols.updates import Updates
 
 
 @dataclass(frozen=True)
@@ -81,10 +82,9 @@ class Client(Party, role="client"):
     @on(Train, cost)
     def train(self, msg: Train, src: str) -> Work[Update]:
         """Estimate the cluster by loss, then train its model."""
-        if len(msg.weights) != self.clusters * self.spec.size:
-            raise PeerError(f"{len(msg.weights)} weights instead of {self.clusters} models of {self.spec.size}")
-        candidates = msg.weights.reshape(self.clusters, self.spec.size)
-        best = yield from best_model(check_model(self.spec, msg.spec, weights) for weights in candidates)
+        weights = check_model(self.spec, msg.spec, msg.weights, self.clusters)
+        candidates = weights.reshape(self.clusters, self.spec.size)
+        best = yield from best_model(candidates)
         self.state.cluster = best
         fitted: Fitted = yield Fit(candidates[best], self.solver, self.epochs, batch_seed(self, msg.round))
         return Update(msg.round, self.spec.digest, best, fitted.weights, fitted.samples)
@@ -112,13 +112,14 @@ class Server(Party, role="server"):
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """The mean of each cluster's answers; a cluster that nobody chose keeps its model."""
         means = [WeightedMean(self.spec.size) for _ in range(self.config.clusters)]
-        chosen: dict[str, int] = {}
+        updates, chosen = Updates(self.spec, self.state.weights), dict[str, int]()
 
         def fold(name: str, update: Update) -> None:
-            if update.round != r or update.samples < 1 or not 0 <= update.cluster < len(means):
-                raise PeerError(f"an update for round {update.round}, cluster {update.cluster} in round {r}")
-            weights = check_model(self.spec, update.spec, update.weights)
+            if update.round != r or not 0 <= update.cluster < len(means):
+                raise PeerError(f"{name}: an update for round {update.round}, cluster {update.cluster} in round {r}")
+            weights = updates.checked(name, update.spec, update.weights, update.samples)
             means[update.cluster].take(weights, update.samples)
+            updates.took(name, weights, samples=update.samples)
             chosen[name] = update.cluster
 
         here = joined(self.clients, self.config, r)
@@ -127,7 +128,7 @@ class Server(Party, role="server"):
         answers = yield from for_each(dict.fromkeys(asked, train), Update, fold, deadline_s=self.config.deadline_s)
         sizes = [sum(k == cluster for cluster in chosen.values()) for k in range(len(means))]
         new = [mean.mean() if size else old for mean, size, old in zip(means, sizes, self.state.weights, strict=True)]
-        self.state.weights = np.stack(new).astype(np.float32)
+        self.state.weights = updates.model(np.stack(new))
         membership = [[chosen[name]] if name in chosen else [] for name in self.clients]
         return {
             "participants": len(answers.got),
@@ -135,6 +136,7 @@ class Server(Party, role="server"):
             "clustered": True,
             "clusters": {"sizes": sizes},
             "membership": membership,
+            **updates.notes(),
         }
 
 
@@ -167,6 +169,7 @@ SYSTEM = System(
         "server": Sees((Update,), "every client's cluster and plain model in every round, by name"),
         "client": Sees((Train,), "all cluster models"),
     },
+    pool=lambda federation: [federation.parties[federation.hub].state.weights],
     observe=observe,
     baseline=True,
 )

@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.aggregation.buffers import stepped, with_buffers
 from coterie.aggregation.sums import WeightedMean
 from coterie.protocol.effects import Fit, Fitted, Vector
 from coterie.protocol.errors import PeerError, UserError
@@ -27,6 +28,7 @@ from coterie.protocol.party import Cost, Party, Work, on
 from coterie.protocol.steps import Steps, for_each
 from coterie.protocol.system import Federation, Sees, Setting, System
 from coterie.protocols.local_training import LocalTraining, batch_seed, check_model, joined, sample_clients
+from coterie.protocols.updates import Updates
 from coterie.training.solvers import Scaffold
 
 
@@ -56,7 +58,10 @@ class Train(Message, frozen=True):
 
 @message(src="client", dst="server")
 class Change(Message, frozen=True):
-    """What local training changed: (d,) of the model, y_i - x, and of the client's variate, c_i+ - c_i."""
+    """What local training changed: (d,) of the model, y_i - x, and of the client's variate, c_i+ - c_i.
+
+    Buffers (running statistics) of the model are y_i's own; they have no variate.
+    """
 
     round: int
     spec: bytes
@@ -92,7 +97,8 @@ class Client(Party, role="client"):
         fitted: Fitted = yield Fit(x, self.solver, self.epochs, batch_seed(self, msg.round), state)
         change = fitted.state["control"] - self.state.control
         self.state.control = fitted.state["control"]
-        return Change(msg.round, self.spec.digest, fitted.weights - x, change)
+        moved = with_buffers(self.spec, fitted.weights - x, fitted.weights)
+        return Change(msg.round, self.spec.digest, moved, change)
 
 
 class Server(Party, role="server"):
@@ -118,13 +124,15 @@ class Server(Party, role="server"):
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """Algorithm 1, lines 16 and 17."""
         moved, turned = WeightedMean(self.spec.size), WeightedMean(self.spec.size)
+        updates = Updates(self.spec, self.state.weights)
 
         def fold(name: str, change: Change) -> None:
             if change.round != r:
-                raise PeerError(f"a change for round {change.round} in round {r}")
-            y, c = (check_model(self.spec, change.spec, values) for values in (change.weights, change.control))
+                raise PeerError(f"{name}: a change for round {change.round} in round {r}")
+            y, c = (updates.checked(name, change.spec, values) for values in (change.weights, change.control))
             moved.take(y, 1)
             turned.take(c, 1)
+            updates.took(name, y, c)
 
         here = joined(self.clients, self.config, r)
         asked = sample_clients(here, self.config.participation, self.randomness.seed, r)
@@ -133,9 +141,10 @@ class Server(Party, role="server"):
         if answers.got:
             share = len(answers.got) / len(self.clients)  # |S| / N
             x, c = self.state.weights, self.state.control
-            self.state.weights = (x + self.config.server_lr * moved.mean()).astype(np.float32)
-            self.state.control = (c + share * turned.mean()).astype(np.float32)
-        return {"participants": len(answers.got), "asked": len(asked)}
+            mean = moved.mean()
+            self.state.weights = updates.model(stepped(self.spec, x, mean, mean, self.config.server_lr))
+            self.state.control = updates.model(c + share * turned.mean())
+        return {"participants": len(answers.got), "asked": len(asked), **updates.notes()}
 
 
 def build(config: ScaffoldConfig, setting: Setting) -> Federation:

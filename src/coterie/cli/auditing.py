@@ -17,12 +17,16 @@ from rich.text import Text
 from coterie.cli import options as opt
 from coterie.cli.guard import guarded
 from coterie.cli.progress import size
+from coterie.protocol.errors import UserError
 
 
 @guarded
 def audit(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a finished run made with --record.")],
     data_dir: opt.DataDir = None,
+    active: Annotated[
+        bool, typer.Option("--active", help="Also repeat the run with one client that deviates, and show what it gets.")
+    ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Everything as one JSON object on stdout.")] = False,
 ) -> None:
     """What every party saw in a recorded run, and what attacks get out of it.
@@ -31,6 +35,9 @@ def audit(
     system (`coterie list attacks`) on these views. The truth that scores them is in the data or in the record, too; no
     attacker has it.
 
+    These attacks are passive: everybody followed the protocol. With --active the run is repeated, by its config.toml,
+    with one client that doesn't; this takes as long as the run did and writes nothing.
+
     Examples:
 
       coterie run mingledpie --partition labelsets:5 --record --crypto emulated --out runs/seen
@@ -38,8 +45,12 @@ def audit(
       coterie audit runs/seen
 
       coterie audit runs/seen --json > seen.json
+
+      coterie run pafed --model mlp --clients 12 --record --out runs/robbed
+
+      coterie audit runs/robbed --active
     """
-    content = audited(folder, data_dir)
+    content = audited(folder, data_dir, active=active)
     console = Console(highlight=False, soft_wrap=True)
     if json_:
         typer.echo(json.dumps(content, indent=1))
@@ -59,13 +70,18 @@ def audit(
     console.print(_attacks(content["attacks"]))
 
 
-def audited(folder: Path, data_dir: str | None = None) -> dict[str, Any]:
-    """What the command shows, as JSON has it. attacks: None for a system without an audit. Raises UserError."""
+def audited(folder: Path, data_dir: str | None = None, *, active: bool = False) -> dict[str, Any]:
+    """What the command shows, as JSON has it. attacks: None for a system without an audit. Raises UserError.
+
+    active: with what a client gets that deviates, by repeating the run.
+    """
     from coterie.audit.received import received
-    from coterie.reproduce.security import AUDITS
+    from coterie.reproduce.security import ACTIVE, AUDITS
     from coterie.reproduce.security.recorded import read_recorded
 
     run = read_recorded(folder, data_dir)
+    if active and run.system.name not in ACTIVE:
+        raise UserError(f"there are no active attacks on {run.system.name}, only on {', '.join(ACTIVE)}")
     config, system, views = run.config, run.system, list(run.views.values())
     rows = received(views)
     learns, heard = system.views(config.mode), [row.role for row in rows]
@@ -79,6 +95,9 @@ def audited(folder: Path, data_dir: str | None = None) -> dict[str, Any]:
         for role in dict.fromkeys([*(role for role in learns if role in heard), *heard])
     ]
     attacks = AUDITS.get(system.name)
+    found = None if attacks is None else attacks(run)
+    if found is not None and active:
+        found += ACTIVE[system.name](run)
     return {
         "system": system.name,
         "title": system.title,
@@ -89,7 +108,7 @@ def audited(folder: Path, data_dir: str | None = None) -> dict[str, Any]:
         "clients": config.clients,
         "stopped": run.stopped,
         "roles": roles,
-        "attacks": None if attacks is None else [finding.row() for finding in attacks(run)],
+        "attacks": None if found is None else [finding.row() for finding in found],
     }
 
 
@@ -119,7 +138,8 @@ def _attacks(rows: Sequence[dict[str, Any]]) -> Table:
             if row["metric"] == metric:
                 numbers = (row[key] for key in ("value", "first", "last", "chance", "perfect", "closed_form"))
                 cells = ("–" if number is None else f"{number:.3f}" for number in numbers)
-                table.add_row(row["name"], *cells, str(row["clients"]))
+                name = row["name"] + (f" (round {row['round']})" if row["round"] else "")
+                table.add_row(name, *cells, str(row["clients"]))
         table.add_section()
     table.caption = (
         "found: mean over the rounds; first, last: these alone; all: if everything leaked; clients: scored in the last"

@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
 
 from coterie.cli import options as opt
+from coterie.cli.compared import console, lead_table, table
 from coterie.cli.guard import guarded
-from coterie.cli.progress import bars, percent, seconds, size
+from coterie.cli.progress import bars
 from coterie.protocol.errors import UserError
 
-Systems = Annotated[list[str] | None, typer.Argument(help="Systems; see `coterie list systems`.")]
-Seeds = Annotated[int, typer.Option("--seeds", help="Run each with this many seeds and give mean ± deviation.")]
+_FAIR = "What is the same for all"
+
+Methods = Annotated[list[str] | None, typer.Argument(help="Systems, as NAME or NAME@MODE; see `coterie list systems`.")]
+Seeds = Annotated[int, typer.Option("--seeds", help="Run each with this many seeds; gives 95 % intervals.")]
+Budget = Annotated[
+    str | None,
+    typer.Option("--budget", metavar="METHOD", help="Whose budget all share. [the first]", rich_help_panel=_FAIR),
+]
+EachOwn = Annotated[
+    bool,
+    typer.Option("--each-own", help="Every method keeps its own defaults: no fair race.", rich_help_panel=_FAIR),
+]
+Local = Annotated[
+    bool,
+    typer.Option(
+        "--local/--no-local", help="Add the baseline of clients that train alone. [local]", rich_help_panel=_FAIR
+    ),
+]
+Audit = Annotated[
+    bool, typer.Option("--audit", help="Record all views and attack them: adds what the servers learned.")
+]
 
 
 @guarded
 def compare(
-    systems: Systems = None,
+    methods: Methods = None,
     seeds: Seeds = 1,
     data: opt.Data = None,
     clients: opt.Clients = None,
@@ -32,6 +49,11 @@ def compare(
     min_samples: opt.MinSamples = None,
     scaling: opt.Scaling = None,
     set_: opt.Set = None,
+    budget: Budget = None,
+    each_own: EachOwn = False,
+    fine_tune: opt.FineTune = None,
+    local: Local = True,
+    audit: Audit = False,
     mode: opt.Mode = None,
     crypto: opt.Crypto = None,
     devices: opt.Devices = None,
@@ -48,21 +70,25 @@ def compare(
     resume: opt.Resume = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """The same work through several systems: same data, partition, seeds and rounds; one table, one report.
+    """The same work through several methods: same data, partition, seeds and budget; one table, one report.
 
-    --set key=value goes to every system that has such a setting, --set system.key=value to that one; --mode counts
-    where a system has it. Writes a folder with a run folder each, compare.json and report.html.
+    The budget (participation, epochs, batches, optimiser, learning rate, server step, delays) is the first method's;
+    what a method cannot share is listed. --set key=value goes to every method that has such a setting, --set
+    method.key=value to that one. Clients that train alone are added as `local`, and every model is also scored after
+    fine-tuning: a win counts where it survives both. Writes a folder with a run folder each, compare.json and
+    report.html.
 
     Examples:
 
-      coterie compare fedcaprivacy fedavg ifca
+      coterie compare fedcaprivacy fedcaprivacy@hardened fedavg
 
-      coterie compare fedcaprivacy fedavg --data fashion_mnist --partition dirichlet:0.1 --crypto emulated --seeds 3
+      coterie compare fedcaprivacy@hardened ifca fedavg --data fashion_mnist --partition permute:4 --crypto emulated
+      --seeds 3
 
       coterie compare fedavg fedprox --set fedprox.mu=0.1 --set max_epochs=10
     """
     given = opt.given(locals())
-    from coterie.report import render
+    from coterie.report import race, render
     from coterie.runs.comparison import compare as compare_them
     from coterie.runs.comparison import plan
     from coterie.runs.config import check_options, read_toml, resolve
@@ -76,45 +102,40 @@ def compare(
         raise UserError(
             f"{config}: {' and '.join(unused)} cannot stand in a comparison's file: use arguments and --set"
         )
-    options = {**file, **check_options(given)}
+    options = {"fine_tune": "held_out", **file, **check_options(given)}
     where, first = options.pop("out", None), options.pop("seed", 0)
-    plans = plan(systems or [], options, assignments(set_ or []))
+    if audit:
+        options["record"] = True
+    planned = plan(methods or [], options, assignments(set_ or []), budget_from=budget, each_own=each_own, local=local)
+    if audit:
+        from coterie.reproduce.security.learned import attackable
+
+        for method in planned.methods:
+            attackable(method.config.system)
     wanted = [first + k for k in range(seeds)]
     with bars(quiet) as shown:
-        length = int(resolve(plans[0]).rounds or 0)
+        length = int(resolve(planned.methods[0].config).rounds or 0)
 
-        def told(name: str, of_seed: int, line: Mapping[str, Any]) -> None:
-            shown.advance(f"{name}, seed {of_seed}", length, line)
+        def told(label: str, of_seed: int, line: Mapping[str, Any]) -> None:
+            shown.advance(f"{label}, seed {of_seed}", length, line)
 
-        done = compare_them(plans, wanted, where, told, resume=resume)
+        learned = _learned(options.get("data_dir")) if audit else None
+        done = compare_them(planned, wanted, where, told, resume=resume, learned=learned)
     report = done.folder / "report.html"
     render([done.folder], report)
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(table(done.rows))
-    console.print(f"Report: {report}", markup=False)
+    content, shell = done.content, console()
+    shell.print(race.budget(content), markup=False)
+    for line in race.not_shared(content):
+        shell.print(line, markup=False)
+    shell.print(table(content["rows"]))
+    if seeds > 1:
+        shell.print(lead_table(content["rows"][0]["method"], content["leads"]))
+    for line in race.sentences(content["rows"]):
+        shell.print(line, markup=False)
+    shell.print(f"\nReport: {report}", markup=False)
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """One row a system."""
-    names = ("system", "cipher", "global\naccuracy", "local\naccuracy", "sent", "time", "virtual\ntime")
-    made = Table(*names, box=SIMPLE, collapse_padding=True, pad_edge=False)
-    for column in made.columns:
-        column.no_wrap = True
-    for column in made.columns[2:]:
-        column.justify = "right"
-    for row in rows:
-        cells = [_shares(row["global_accuracy"]), _shares(row["local_accuracy"])]
-        cells += [_mean(row["bytes_up"], size), _mean(row["seconds"], seconds), _mean(row["virtual_seconds"], seconds)]
-        name = row["title"].replace(" (emulated cipher)", "")  # the next column says so
-        made.add_row(name, row["crypto"], *cells)
-    return made
+def _learned(data_dir: str | None) -> Any:
+    from coterie.reproduce.security.learned import learned
 
-
-def _shares(spread: Mapping[str, Any] | None) -> str:
-    if spread is None:
-        return percent(None)
-    return percent(spread["mean"]) + (f" ± {100 * spread['std']:.1f}" if spread["std"] is not None else "")
-
-
-def _mean(spread: Mapping[str, Any] | None, shown: Any) -> str:
-    return str(shown(None if spread is None else spread["mean"]))
+    return lambda folder: learned(folder, data_dir)

@@ -65,7 +65,9 @@ def _show_system(console: Console, name: str) -> None:
     table.columns[0].no_wrap = True
     texts = described(system.config)
     for setting, default in _defaults(system):
-        table.add_row(escape(setting), escape(default), escape(texts[setting]))
+        others = {mode: str(system.defaults(mode).get(setting, default)) for mode in system.modes}
+        shown = ", ".join([default, *(f"{mode}: {value}" for mode, value in others.items() if value != default)])
+        table.add_row(escape(setting), escape(shown), escape(texts[setting]))
     console.print(table)
 
 

@@ -72,6 +72,15 @@ DataDir = Annotated[
 EvalEvery = Annotated[
     int | None, typer.Option("--eval-every", help="Rounds between evaluations. [1]", rich_help_panel=_KEEP)
 ]
+FineTune = Annotated[
+    bool | None,
+    typer.Option(
+        "--fine-tune/--no-fine-tune",
+        help="Also score every model after each client's own fine-tuning; holds out a fifth of its training data to "
+        "choose the epochs by.",
+        rich_help_panel=_HOW,
+    ),
+]
 FineTuneEvery = Annotated[
     int | None,
     typer.Option(
@@ -113,6 +122,7 @@ NAMES = (
     "seed",
     "devices",
     "eval_every",
+    "fine_tune",
     "fine_tune_every",
     "checkpoint_every",
     "precision",
@@ -129,4 +139,6 @@ NAMES = (
 def given(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a run among a command's parameters that were given, as a config takes them."""
     found = {name: parameters[name] for name in NAMES if parameters.get(name) is not None}
+    if "fine_tune" in found:
+        found["fine_tune"] = "held_out" if found["fine_tune"] else "no"
     return {name: str(value) if isinstance(value, Path) else value for name, value in found.items()}

@@ -39,6 +39,7 @@ def run(
     data_dir: opt.DataDir = None,
     config: opt.Config = None,
     eval_every: opt.EvalEvery = None,
+    fine_tune: opt.FineTune = None,
     fine_tune_every: opt.FineTuneEvery = None,
     checkpoint_every: opt.CheckpointEvery = None,
     record: opt.Record = None,
@@ -122,7 +123,7 @@ def rows(summary: Any) -> list[tuple[str, str]]:
     ]
     if "fine_tuned_local_accuracy" in summary:
         tuned = percent(summary["fine_tuned_global_accuracy"]), percent(summary["fine_tuned_local_accuracy"])
-        found.append(("both after local fine-tuning", ", ".join(tuned)))
+        found.append(("both after each client's fine-tuning", ", ".join(tuned)))
     if "grouping" in summary:
         found += clusters(summary["grouping"])
     clock = f"{seconds(summary['seconds'])} here, {seconds(summary['virtual_seconds'])} on the simulated devices"
@@ -130,9 +131,16 @@ def rows(summary: Any) -> list[tuple[str, str]]:
     if summary["refused"] or summary["lost"] or summary["late"]:
         trouble = f"{summary['refused']} refused, {summary['lost']} lost, {summary['late']} late"
         found.append(("messages", trouble))
+    if summary["refused_why"]:
+        why, times = max(summary["refused_why"].items(), key=lambda item: item[1])
+        others = len(summary["refused_why"]) - 1
+        found.append(("refused", f"{times} × {why}" + (f"; and for {others} other reasons" if others else "")))
+    if summary["outliers"]:
+        who = ", ".join(f"{name} in {times} rounds" for name, times in summary["outliers"].items())
+        found.append(("updates that stand out", who))
     if summary["skipped"]:
         r, why = next(iter(summary["skipped"].items()))
-        found.append(("skipped", f"{len(summary['skipped'])} rounds; round {r}: {why}"))
+        found.append(("skipped", f"{len(summary['skipped'])} of {summary['rounds']} rounds; round {r}: {why}"))
     return found
 
 

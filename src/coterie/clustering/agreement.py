@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sklearn.metrics import adjusted_rand_score
-
 from coterie.protocol.errors import UserError
 
 
@@ -16,9 +14,9 @@ class Grouping:
     """The clusters of some clients, seen from beside the protocol.
 
     ari: adjusted Rand index against the data's own groups (Hubert and Arabie, Comparing partitions, 1985): 1 where both
-    divide the clients alike, 0 on average for a division at random; None where the data have no groups or no client has
-    a cluster.  clusters: how many have members.  sizes: of those, in the order of their numbers; a client of several
-    counts in each.  per_client: mean number of clusters of a client that has any; 0 where none has.
+    divide the clients alike, 0 on average for a division at random; None where the data have no groups or fewer than
+    two clients have a cluster.  clusters: how many have members.  sizes: of those, in the order of their numbers; a
+    client of several counts in each.  per_client: mean number of clusters of a client that has any; 0 where none has.
     without: clients that have none, which count in nothing else.
     """
 
@@ -41,7 +39,9 @@ def grouping(membership: Sequence[Sequence[int]], groups: Sequence[int] | None) 
     placed = [i for i, clusters in enumerate(own) if clusters]
     sizes = Counter(number for clusters in own for number in clusters)
     ari = None
-    if groups is not None and placed:
+    if groups is not None and len(placed) > 1:
+        from sklearn.metrics import adjusted_rand_score
+
         numbered = {clusters: label for label, clusters in enumerate(dict.fromkeys(own))}
         ari = float(adjusted_rand_score([int(groups[i]) for i in placed], [numbered[own[i]] for i in placed]))
     return Grouping(

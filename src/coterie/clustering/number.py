@@ -20,9 +20,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.cluster.vq import kmeans2
-from scipy.linalg import qr
-from threadpoolctl import threadpool_limits
 
 from coterie.clustering.affinity import Gamma, Kernel, affinity, pairwise_distances
 from coterie.clustering.spectral import canonical_order, distance_matrix, embedding, unit_rows
@@ -48,6 +45,8 @@ def count_clusters(
     rng: draws the clouds.  gamma, kernel: see `affinity`.  smallest: rows that a cluster has at least; a row or two
     that stand apart are no cluster. Raises UserError for what is no matrix of distances, and for smallest < 1.
     """
+    from threadpoolctl import threadpool_limits
+
     if smallest < 1:
         raise UserError(f"the smallest cluster must have at least 1 row, not {smallest}")
     distances = distance_matrix(distances)
@@ -81,6 +80,9 @@ def _share_within(vectors: Floats, c: int) -> tuple[float, NDArray[np.int64]]:
 
     k-means starts from the c rows that a QR factorisation with pivoting takes first (Damle, Minden and Ying, 2019).
     """
+    from scipy.cluster.vq import kmeans2
+    from scipy.linalg import qr
+
     rows = unit_rows(vectors[:, :c])
     far_apart = qr(rows.T, mode="r", pivoting=True)[-1][:c]
     with warnings.catch_warnings():

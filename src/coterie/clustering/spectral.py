@@ -20,9 +20,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.cluster import KMeans
-from sklearn.exceptions import ConvergenceWarning
-from threadpoolctl import threadpool_limits
 
 from coterie.clustering.affinity import (
     Gamma,
@@ -102,6 +99,9 @@ def soft_spectral_from_distances(
     tell apart (the two ends of a pair, the corners of a square): there the order of the input decides.
     Raises UserError for a matrix that is not square, symmetric, finite and non-negative with a zero diagonal.
     """
+    import sklearn.cluster  # noqa: F401  # loads its threads before they are limited
+    from threadpoolctl import threadpool_limits
+
     distances = distance_matrix(distances)
     if isinstance(clusters, bool) or not isinstance(clusters, int | np.integer) or clusters < 1:
         raise UserError(f"clusters must be a whole number of at least 1, not {clusters!r}")
@@ -183,6 +183,9 @@ def unit_rows(vectors: Floats) -> Floats:
 
 def _kmeans(points: Floats, clusters: int) -> NDArray[np.int64]:
     """Labels (n,), numbered by first appearance, so without gaps where a cluster stays empty."""
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct points than clusters: told in the result
         raw = KMeans(clusters, n_init=KMEANS_STARTS, random_state=0).fit_predict(points)

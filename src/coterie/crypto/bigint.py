@@ -63,6 +63,19 @@ def random_unit(n: Number) -> Number:
     return 1 + mpz(secrets.randbits(n.bit_length() + 128)) % (n - 1)
 
 
+def not_a_unit(numbers: Sequence[Number], n: Number) -> int | None:
+    """Which of these has a factor in common with n, if any: the index of the first.
+
+    One gcd for all of them, as the product has a factor in common with n if and only if one of them has.
+    """
+    product = mpz(1)
+    for number in numbers:
+        product = product * (number % n) % n
+    if gmpy2.gcd(product, n) == 1:
+        return None
+    return next(index for index, number in enumerate(numbers) if gmpy2.gcd(number, n) != 1)
+
+
 def blum_prime(bits: int) -> Number:
     """A random prime = 3 mod 4 of exactly ``bits`` bits whose two top bits are set, from the system's randomness."""
     while True:

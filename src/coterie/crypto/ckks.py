@@ -31,6 +31,8 @@ values lie within +-64 and 4096 terms can be summed up, weights and scalars coun
 them. The error in a decrypted vector depends on the secret key: who sees both a ciphertext and the exact numbers that
 it opens to can compute the key (B. Li and D. Micciancio, "On the security of homomorphic encryption on approximate
 numbers", EUROCRYPT 2021). Give opened numbers to the key's holders only, or round or flood them first (``ckks_masks``).
+Whoever chooses a ciphertext and sees what comes of it in the clear needs no such care to get the key: (c_0, c_1 + K)
+opens to K s more, and neither sums, masks nor flooding change that (``attacks/key_in_sum.py``).
 And a ciphertext says something of how it was computed to who can open it: ``sanitised`` takes that away.
 """
 

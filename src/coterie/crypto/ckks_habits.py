@@ -207,6 +207,14 @@ class VectorHabits(Tallied):
         self.tally.multiplied()
         return replace(self.tally, form=self.tally.form._replace(conjugated=True))
 
+    def split_tallies(self, at: int) -> tuple[Tally, Tally]:
+        """The tallies of the two halves."""
+        return self.tally.split(at, self._parameters.degree)
+
+    def joined_tally(self, other: Tally) -> Tally:
+        """The tally of this vector and another behind it."""
+        return self.tally.joined(other, self._parameters.degree)
+
     def multiplies(self) -> None:
         """Whether the key is one for products. Raises CryptoError."""
         if not self.key.products:

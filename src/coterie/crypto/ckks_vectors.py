@@ -160,6 +160,21 @@ class CipherVector(VectorHabits):
         nothing = np.zeros((count, limbs, self.key.parameters.degree), dtype=np.uint64)
         return ready._shifted(flooded(self.key.parameters, nothing, ready.tally.form, bits), ready.tally)
 
+    def split(self, at: int) -> tuple[CipherVector, CipherVector]:
+        """The first ``at`` values and the others, ``at`` a multiple of N. Raises CryptoError for anything else."""
+        head, tail = self.split_tallies(at)
+        count = self.key.parameters.ciphertexts(at)
+        return (
+            replace(self, tally=head, polynomials=self.polynomials[:count]),
+            replace(self, tally=tail, polynomials=self.polynomials[count:]),
+        )
+
+    def joined(self, other: CipherVectorLike) -> CipherVector:
+        """These values, as many as fill their ciphertexts, and another vector's behind them."""
+        theirs = as_real(other)
+        tally = self.joined_tally(theirs.tally)
+        return replace(self, tally=tally, polynomials=np.concatenate((self.polynomials, theirs.polynomials)))
+
     def _matching(self, mask: MaskLike) -> Residues:
         self.key.parameters.maskable()
         if not isinstance(mask, Mask):

@@ -125,7 +125,10 @@ class PublicKey(PublicWithoutProducts, Keyed):
         blinded: int | None = None,
         form: Form | None = None,
     ) -> CipherVector:
-        """As ``paillier.PublicKey.from_bytes``; a view of the bytes, not a copy. Raises DecodeError."""
+        """As ``paillier.PublicKey.from_bytes``; a view of the bytes, not a copy. Raises DecodeError.
+
+        There are no numbers modulo N here, and so none that Paillier refuses as no units.
+        """
         data = bytes(data)
         tally, body = wire.split_vector(
             data, SCHEME, self.fingerprint, self.layout, wire.Wanted(length, terms, blinded, form)

@@ -11,6 +11,7 @@ from coterie.crypto.vector import CipherVectorLike, EvaluationKeyLike
 from coterie.protocol.errors import CryptoError
 
 _NO_PRODUCTS = "Paillier has no products of ciphertexts: choose a CKKS key with a level"
+_NO_PARTS = "vectors under Paillier are taken as a whole: encrypt the parts one by one, or choose a CKKS key"
 
 
 class PublicWithoutProducts:
@@ -91,6 +92,14 @@ class VectorWithoutProducts:
     def sanitised(self) -> NoReturn:
         """Raises CryptoError."""
         raise CryptoError("Paillier's plaintexts carry no noise that tells where they come from")
+
+    def split(self, at: int) -> NoReturn:
+        """Raises CryptoError."""
+        raise CryptoError(_NO_PARTS)
+
+    def joined(self, other: CipherVectorLike) -> NoReturn:
+        """Raises CryptoError."""
+        raise CryptoError(_NO_PARTS)
 
     def conjugated(self, keys: EvaluationKeyLike) -> NoReturn:
         """Raises CryptoError."""

@@ -12,8 +12,8 @@ told from random numbers of Jacobi symbol 1 (for half-length exponents Goldreich
 factoring). Vectors of both kinds can be mixed freely.
 
 **Secrecy is not integrity.** Ciphertexts can be changed by anyone; sign them. A sender who lies about his values within
-the plaintext can spoil a sum, and is noticed at decryption only if a lane leaves the range of its terms. Decryption is
-not constant in time.
+the plaintext can spoil a sum, and is noticed at decryption only if a lane leaves the range of its terms. A number that
+is no unit modulo N would open to a factor of N, so ``from_bytes`` refuses it. Decryption is not constant in time.
 
 Parameters are named: ``paillier-2048`` (112-bit security) and ``paillier-3072`` (128-bit).
 """
@@ -31,7 +31,16 @@ from gmpy2 import mpz
 from numpy.typing import ArrayLike
 
 from coterie.crypto import wire
-from coterie.crypto.bigint import Number, blum_prime, fixed_base_table, random_unit, short_noise, spread, threads
+from coterie.crypto.bigint import (
+    Number,
+    blum_prime,
+    fixed_base_table,
+    not_a_unit,
+    random_unit,
+    short_noise,
+    spread,
+    threads,
+)
 from coterie.crypto.blinding import Blinded, Mask
 from coterie.crypto.lacking import EncryptsAsPublic, PublicWithoutProducts, VectorWithoutProducts
 from coterie.crypto.packing import Floats, Integers, Lanes, Layout
@@ -153,8 +162,8 @@ class PublicKey(PublicWithoutProducts, Keyed):
         """A ciphertext vector from another party's bytes, all of it checked. Raises DecodeError.
 
         length, terms, blinded: what must stand in its header (a fresh upload has terms=1, blinded=0); None: all that
-        fits. Numbers are checked to lie in [1, N^2), not to be prime to N: only who knows the factors can make one
-        that isn't, and it opens to nonsense, which decryption notices.
+        fits. Numbers are checked to lie in [1, N^2) and to be units modulo N. Anyone can make others: N itself is
+        public, and what a multiple of N opens to factors it.
         """
         data = bytes(data)
         tally, body = wire.split_vector(
@@ -165,6 +174,8 @@ class PublicKey(PublicWithoutProducts, Keyed):
         for index, unit in enumerate(units):
             if not 1 <= unit < self.n_squared:
                 raise DecodeError(f"ciphertext {index} is not in [1, N^2)")
+        if (first := not_a_unit(units, self.n)) is not None:
+            raise DecodeError(f"ciphertext {first} is no unit modulo N: no honest one is, and opening it betrays N")
         return CipherVector(self, tally, units)
 
     def wire_bytes(self, length: int) -> int:

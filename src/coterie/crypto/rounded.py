@@ -287,6 +287,17 @@ class CipherVector(VectorHabits):
         values = add_noise(ready.values.copy(), deviation, self.key.key_id, b"flood")
         return replace(ready, values=self.key._noisy(values, ready.tally.form, b"sanitise"))
 
+    def split(self, at: int) -> tuple[CipherVector, CipherVector]:
+        """The first ``at`` values and the others. Raises as ``ckks.CipherVector.split`` does."""
+        head, tail = self.split_tallies(at)
+        return replace(self, tally=head, values=self.values[:at]), replace(self, tally=tail, values=self.values[at:])
+
+    def joined(self, other: CipherVectorLike) -> CipherVector:
+        """These values and another vector's behind them. Raises as ``ckks.CipherVector.joined`` does."""
+        theirs = _twin(other)
+        tally = self.joined_tally(theirs.tally)
+        return replace(self, tally=tally, values=np.concatenate((self.values, theirs.values)))
+
     def _matching(self, mask: MaskLike) -> Integers:
         self.key.parameters.maskable()
         if not isinstance(mask, Mask):

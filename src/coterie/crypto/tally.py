@@ -109,6 +109,30 @@ class Tally:
         """The same with another number of terms, that the caller answers for, and another form."""
         return replace(self._holding(terms, self.blinded, most), form=form or self.form)
 
+    def split(self, at: int, block: int) -> tuple[Tally, Tally]:
+        """The tallies of the first ``at`` values and of the others. block: values that lie in one ciphertext."""
+        self._whole()
+        if not 0 < at < self.length or at % block:
+            raise CryptoError(
+                f"{self.length} values can be split between ciphertexts only, at a multiple of {block}, not at {at}"
+            )
+        return replace(self, length=at), replace(self, length=self.length - at)
+
+    def joined(self, other: Tally, block: int) -> Tally:
+        """The tally of these values followed by the other's. Raises as ``plus`` does for another key or form."""
+        self._whole()
+        if self.fingerprint != other.fingerprint:
+            raise KeyMismatchError("vectors under two keys can't be joined")
+        if self.form != other.form or other.blinded:
+            raise CryptoError(f"a {self.form} and a {other.form} can't be joined: bring both to one form, without mask")
+        if self.length % block:
+            raise CryptoError(f"{self.length} values don't fill their ciphertexts of {block}: nothing can follow them")
+        return replace(self, length=self.length + other.length, terms=max(self.terms, other.terms))
+
+    def _whole(self) -> None:
+        if self.form.scalar or self.form.product or self.form.conjugated or self.blinded:
+            raise CryptoError(f"a {self.form} with {self.blinded} masks has no parts: take a plain vector")
+
     def rescaled(self) -> Tally:
         """The tally of a product after rescaling; of anything else, the same."""
         lower = self.form._replace(level=self.form.level - 1, product=False)

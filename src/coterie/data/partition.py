@@ -68,6 +68,7 @@ class Split:
     groups: (clients,) int64, the true group of a client: its label set for ``labelsets``, its task where tasks differ
         (``coterie.data.tasks``); else None. With ``domains`` indices are into the data set of the client's own group.
     group_labels: the labels of each set, ascending int64, for ``labelsets``; else None.
+    held_out: indices into the training set that each client keeps out of its training (``data/hold_out.py``); or ().
     """
 
     spec: str
@@ -76,6 +77,7 @@ class Split:
     test: tuple[NDArray[np.int64], ...]
     groups: NDArray[np.int64] | None = None
     group_labels: tuple[NDArray[np.int64], ...] | None = None
+    held_out: tuple[NDArray[np.int64], ...] = ()
 
     @property
     def clients(self) -> int:

@@ -1,16 +1,16 @@
-"""Groups of clients whose *tasks* differ, so that no one model can serve them all.
+"""Partitions over groups of clients whose *tasks* differ: other inputs, or other labels for the same inputs.
 
 ``rotate:K``      group g sees every image turned counter-clockwise by g 360/K degrees (Ghosh et al., NeurIPS 2020): by
                   right angles exactly, by others with bilinear interpolation and stored zeros in the corners
 ``permute:K``     each group has the labels in an order of its own (Sattler, Müller and Samek, 2020), drawn from the
-                  seed. Group 0 keeps them. No label means the same in two of the first ``classes`` groups; from there
-                  on, which then cannot be had, the orders are merely different
+                  seed. Group 0 keeps them. In no two of the first ``classes`` groups does a label mean the same; more
+                  groups than that cannot all differ in every label, so the rest are random orders, all different
 ``swap:K``        group g exchanges labels 2g and 2g + 1 and keeps the others; no group keeps all
 ``domains:A,B``   each group has a data set of its own, of equal sample shape and classes, normalised by itself
 
-A label skew may follow: ``rotate:4+dirichlet:0.3``; without one samples are dealt evenly at random (``iid``). The skew
-is drawn over all clients as if there were no groups, from the same seed to the same indices, and the groups, equal in
-size within one, by lot among the clients. With ``domains`` each data set is dealt, so skewed, to its own group.
+A label skew may follow: ``rotate:4+dirichlet:0.3``. Without one samples are dealt evenly at random (``iid``). The skew
+is drawn over all clients: the same seed deals the same indices with and without groups. The groups are drawn by lot,
+and their sizes differ by at most one. With ``domains`` each data set is dealt, with this skew, to its own group.
 
 A task changes training and test samples alike. It is applied to what a client has, never to the whole training set.
 """

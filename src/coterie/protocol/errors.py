@@ -27,7 +27,10 @@ class RunError(CoterieError):
 
 
 class PeerError(CoterieError):
-    """A message of another party that cannot be accepted."""
+    """A message of another party that cannot be accepted.
+
+    The text is for the observer, and may hold the party's own numbers: no other party is told it.
+    """
 
 
 class DecodeError(PeerError):

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,23 @@ class ModelSpec:
     def size(self) -> int:
         """d, the length of the flat vector."""
         return sum(part.size for part in self.parts)
+
+    @cached_property
+    def buffers(self) -> NDArray[np.bool_]:
+        """(d,) which coordinates are buffers (running statistics) and no parameters; read-only."""
+        return self._mask(lambda part: part.kind == "buffer")
+
+    @cached_property
+    def variances(self) -> NDArray[np.bool_]:
+        """(d,) which coordinates are running variances, by the name that torch gives them; read-only."""
+        return self._mask(lambda part: part.kind == "buffer" and part.name.split(".")[-1] == "running_var")
+
+    def _mask(self, wanted: Callable[[Part], bool]) -> NDArray[np.bool_]:
+        mask = np.zeros(self.size, np.bool_)
+        for part in self.parts:
+            mask[part.offset : part.offset + part.size] = wanted(part)
+        mask.setflags(write=False)
+        return mask
 
     @cached_property
     def digest(self) -> bytes:

@@ -7,6 +7,7 @@ loaded: a hundred clients that share a model cost one.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,10 +38,18 @@ class _Array(msgspec.Struct, frozen=True, array_like=True):
     def digest(self) -> bytes:
         return _digest(f"{self.dtype}{self.shape}".encode(), self.data)
 
-    def to_array(self) -> NDArray[Any]:
+    def to_array(self, digest: bytes) -> NDArray[Any]:
+        """The array that this digest names; raises ValueError, before anything is built, for what is none."""
         if self.dtype not in _DTYPES:
             raise ValueError(f"an array of {self.dtype}")
-        return np.frombuffer(self.data, self.dtype).reshape(self.shape)
+        if any(n < 0 for n in self.shape) or math.prod(self.shape) * np.dtype(self.dtype).itemsize != len(self.data):
+            raise ValueError(f"an array of {self.dtype} and shape {self.shape} in {len(self.data)} bytes")
+        if self.digest() != digest:
+            raise ValueError("an array that is not the one that is meant")
+        array = np.frombuffer(self.data, self.dtype).reshape(self.shape)
+        if array.dtype.kind == "b" and (array.view(np.uint8) > 1).any():
+            raise ValueError("a truth value that is neither 0 nor 1")
+        return array
 
 
 class _Saved(msgspec.Struct, frozen=True):
@@ -106,7 +115,7 @@ def load(data: bytes, types: Mapping[str, type]) -> dict[str, Any]:
         if saved.parties.keys() != types.keys():
             differ = sorted(saved.parties.keys() ^ types.keys())
             raise ValueError(f"{differ[0]!r} is only in one of the checkpoint and this federation")
-        arrays.update({digest: array.to_array() for digest, array in saved.arrays.items()})
+        arrays.update({digest: array.to_array(digest) for digest, array in saved.arrays.items()})
         return {name: decoders[types[name]].decode(struct) for name, struct in saved.parties.items()}
     except (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise UserError(

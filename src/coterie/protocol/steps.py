@@ -61,9 +61,10 @@ class Spend:
 
 @dataclass(frozen=True)
 class Answers:
-    """Who answered, in order of arrival, and why the others did not (``party -> reason``).
+    """Who answered, in order of arrival, and what became of the others (``party -> outcome``).
 
-    declined: those of the others who refused the request itself.
+    declined: those of the others who refused the request itself. An outcome says that a party refused and never why:
+    its reason may hold numbers of its own. Reasons are the observer's.
     """
 
     got: tuple[str, ...] = ()
@@ -84,12 +85,12 @@ def for_each(
 
 
 def ask(dst: str, request: Message, reply: type[M], *, deadline_s: float | None = None) -> Steps[M]:
-    """Ask one party; raises NoAnswerError (a RunError) that says why when there is no acceptable answer."""
+    """Ask one party; raises NoAnswerError (a RunError), with the outcome, when there is no acceptable answer."""
     got: list[M] = []
     answers: Answers = yield Ask({dst: request}, reply, lambda _, message: got.append(message), deadline_s)
     if not got:
-        reason = answers.missing.get(dst, "no answer")
-        raise NoAnswerError(f"{dst} did not answer {type(request).__name__}: {reason}")
+        outcome = answers.missing.get(dst, "no answer")
+        raise NoAnswerError(f"{dst} did not answer {type(request).__name__}: {outcome}")
     return got[0]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -106,8 +106,10 @@ class System:
 
     config: frozen dataclass of its settings, one documented field each.  build: makes the parties.
     models: each client's current model (or mixture), read by the observer beside the protocol; clients that share a
-    model share the array.  observe: arrays and numbers for the report.  sees: by role, who receives and learns what;
-    sees_in: in the modes where that differs.
+    model share the array.  pool: where clients choose (or mix) from several models, all of these: they tell whether a
+    round moved any.  observe: arrays and numbers for the report.  sees: by role, who receives and learns what;
+    sees_in: in the modes where that differs.  fine_tunes: whether each client has one model of a federation to tune.
+    settings_in: by mode, the defaults that are others there.
     """
 
     name: str
@@ -121,9 +123,15 @@ class System:
     encrypted: bool = False
     observe: Callable[[Federation], Mapping[str, Any]] = field(default=lambda federation: {})
     baseline: bool = False
-    fine_tunes: bool = False
+    fine_tunes: bool = True
+    pool: Callable[[Federation], Iterable[NDArray[Any]]] | None = None
     sees_in: Mapping[str, Mapping[str, Sees]] = field(default_factory=dict)
+    settings_in: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def views(self, mode: str) -> Mapping[str, Sees]:
         """Who sees what in a mode."""
         return self.sees_in.get(mode, self.sees)
+
+    def defaults(self, mode: str) -> Mapping[str, Any]:
+        """The settings whose defaults are others in this mode than the config's."""
+        return self.settings_in.get(mode, {})

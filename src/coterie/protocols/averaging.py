@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from numpy.typing import NDArray
 
+from coterie.aggregation.buffers import stepped
 from coterie.aggregation.sums import WeightedMean
 from coterie.protocol.effects import Fit, Fitted, Vector
 from coterie.protocol.errors import PeerError
@@ -25,6 +26,7 @@ from coterie.protocol.steps import Steps, for_each
 from coterie.protocol.system import Federation, Sees, Setting
 from coterie.protocols.delays import DelayedTraining, Delays
 from coterie.protocols.local_training import batch_seed, check_model
+from coterie.protocols.updates import Updates
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,10 @@ class Train(Message, frozen=True):
 
 @message(src="client", dst="server")
 class Update(Message, frozen=True):
-    """A locally trained model. weights: (d,).  samples: this client's training samples, its weight in the mean."""
+    """A locally trained model. weights: (d,).  samples: this client's training samples, its weight in the mean.
+
+    The server takes what ``protocols/updates.py`` says, there and in all other baselines.
+    """
 
     round: int
     spec: bytes
@@ -105,12 +110,13 @@ class Server(Party, role="server"):
 
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """One round: the mean of the answers, weighted by samples, is the new global model."""
-        mean = WeightedMean(self.spec.size)
+        mean, updates = WeightedMean(self.spec.size), Updates(self.spec, self.state.weights)
 
         def fold(name: str, update: Update) -> None:
-            if update.round != r or update.samples < 1:
-                raise PeerError(f"an update for round {update.round} of {update.samples} samples in round {r}")
-            mean.take(check_model(self.spec, update.spec, update.weights), update.samples)
+            if update.round != r:
+                raise PeerError(f"{name}: an update for round {update.round} in round {r}")
+            mean.take(updates.checked(name, update.spec, update.weights, update.samples), update.samples)
+            updates.took(name, update.weights, samples=update.samples)
 
         asked = self.config.asked(self.clients, self.randomness.seed, r)
         train = Train(r, self.spec.digest, self.state.weights)
@@ -118,9 +124,9 @@ class Server(Party, role="server"):
         if answers.got:
             step, new = self.config.server_step(r), mean.mean()  # FedCAPrivacy eq. (2)
             if step != 1:
-                new = self.state.weights + step * (new - self.state.weights)
-            self.state.weights = new.astype("float32")
-        return {"participants": len(answers.got), "asked": len(asked)}
+                new = stepped(self.spec, self.state.weights, new - self.state.weights, new, step)
+            self.state.weights = updates.model(new)
+        return {"participants": len(answers.got), "asked": len(asked), **updates.notes()}
 
 
 def build(config: Averaging, setting: Setting, solver: Any) -> Federation:

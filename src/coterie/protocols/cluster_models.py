@@ -5,7 +5,7 @@ Stands under IFCA and MingledPie, which differ in what the server may see.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -45,6 +45,12 @@ class ClusterModels(LocalTraining):
             raise UserError(f"start must be 'random' or 'pretrained', not {self.start!r}")
         random = self.start == "random"
         refuse_idle(self, ((name, "start=random", random) for name in ("pretrain_epochs", "pretrain_batch")))
+
+    def beyond_budget(self) -> Mapping[str, str]:
+        """Its pre-training."""
+        if self.start == "random":
+            return {}
+        return {"start": f"its models begin after {self.pretrain_epochs} epochs on all data of the true groups"}
 
     def starts(self, setting: Setting) -> NDArray[np.float32]:
         """theta_j^0 of all clusters, (k, d). Raises UserError where the data have no k groups to train them on."""

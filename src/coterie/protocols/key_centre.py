@@ -6,6 +6,9 @@ Everybody makes a signing key of its own and enrols its public half. When all ar
 encryption key pairs (the users', and the service's where there is a second server that opens something), hands each
 role what it may hold, and forgets the secret halves.
 All of it but Join and Ready is sealed end to end: the hub relays and sees sizes only.
+
+That holds against a hub that is curious. One that lies can hand out keys of its own, and so read whatever is encrypted
+under them: sealing authenticates no sender, and the key centre does not sign (``tests/test_key_centre_forged.py``).
 """
 
 from __future__ import annotations

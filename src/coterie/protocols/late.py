@@ -23,16 +23,19 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.aggregation.buffers import stepped, with_buffers
 from coterie.aggregation.sums import Sum
 from coterie.protocol.effects import Fit, Fitted, Vector
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.messages import Floats, M, Message, message
+from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.party import Cost, Party, Work, on
 from coterie.protocol.steps import Answers, Steps, for_each, take
 from coterie.protocol.system import Federation, Sees, Setting
 from coterie.protocols.averaging import Train
 from coterie.protocols.delays import DelayedTraining, Delays
 from coterie.protocols.local_training import batch_seed, check_model
+from coterie.protocols.updates import Updates
 from coterie.transport.local import LATE
 
 
@@ -52,6 +55,7 @@ class LateTraining(DelayedTraining):
 class Update(Message, frozen=True):
     """What one training gave. round: that asked for it.  values: (d,), the model, its change, or what the method says.
 
+    Buffers (running statistics) are what was trained in either case.
     samples: this client's training samples.
     """
 
@@ -78,10 +82,12 @@ class Mean:
     """w + step (m - w) for models, w + step m for changes; m: the mean of what was taken, by weights.
 
     weight(staleness, samples): > 0, of one update.  over: the mean's divisor, where it is not the sum of the weights.
+    Buffers (running statistics) are in a change as they are, and get a mean of their own (``aggregation/buffers.py``).
     """
 
     def __init__(
         self,
+        spec: ModelSpec,
         weights: Vector,
         step: float,
         *,
@@ -89,7 +95,8 @@ class Mean:
         weight: Callable[[int, int], float],
         over: float | None = None,
     ) -> None:
-        self._weights, self._step, self._of, self._weight, self._over = weights, step, of, weight, over
+        self._spec, self._weights, self._step = spec, weights, step
+        self._of, self._weight, self._over = of, weight, over
         self._sum, self._total = Sum(len(weights)), 0.0
 
     def take(self, values: Vector, staleness: int, samples: int) -> None:
@@ -98,20 +105,21 @@ class Mean:
         self._total += weight
 
     def result(self) -> NDArray[np.float64]:
-        mean = self._sum.value() / (self._over or self._total)
+        total, over = self._sum.value(), self._over or self._total
         w = self._weights.astype(np.float64)
-        return w + self._step * (mean - w if self._of == "models" else mean)
+        change = total / over - w if self._of == "models" else total / over
+        return stepped(self._spec, w, change, total / self._total, self._step, self._total / over)
 
 
 @dataclass(frozen=True)
 class Method:
-    """What makes a baseline. sends: what its clients do.  aggregate(weights, step): an empty ``Aggregate`` of a round.
+    """What makes a baseline. sends: what its clients do.  aggregate(spec, weights, step): an empty ``Aggregate``.
 
     max_staleness: rounds; 0 uses no late update.
     """
 
     sends: Literal["model", "change"]
-    aggregate: Callable[[Vector, float], Aggregate]
+    aggregate: Callable[[ModelSpec, Vector, float], Aggregate]
     max_staleness: int
 
 
@@ -196,7 +204,9 @@ class Client(Party, role="client"):
         """E_i epochs from the global model."""
         start = check_model(self.spec, msg.spec, msg.weights)
         fitted: Fitted = yield Fit(start, self.solver, self.epochs, batch_seed(self, msg.round))
-        values = fitted.weights if self.sends == "model" else fitted.weights - start
+        values = fitted.weights
+        if self.sends == "change":
+            values = with_buffers(self.spec, fitted.weights - start, fitted.weights)
         return Update(msg.round, self.spec.digest, values, fitted.samples)
 
 
@@ -225,21 +235,23 @@ class Server(Party, role="server"):
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """Ask, wait for those in time, take the late, move the model."""
         step = self.config.server_step(r)
-        aggregate = self.method.aggregate(self.state.weights, step)
+        aggregate, updates = (
+            self.method.aggregate(self.spec, self.state.weights, step),
+            Updates(self.spec, self.state.weights),
+        )
         used: Counter[int] = Counter()  # by rounds late
         too_old = 0
 
         def fold(name: str, update: Update) -> None:
             nonlocal too_old
-            values = check_model(self.spec, update.spec, update.values)
-            if update.samples < 1:
-                raise PeerError(f"an update of {update.samples} samples")
+            values = updates.checked(name, update.spec, update.values, update.samples)
             settle(owed, name, update.round)
             staleness = r - update.round
             if staleness > self.method.max_staleness:
                 too_old += 1
                 return
             aggregate.take(values, staleness, update.samples)
+            updates.took(name, values, samples=update.samples)
             used[staleness] += 1
 
         owed, chosen = self.state.owed, self.config.asked(self.clients, self.randomness.seed, r)
@@ -247,7 +259,7 @@ class Server(Party, role="server"):
         train = Train(r, self.spec.digest, self.state.weights)
         yield from gather(self.config, dict.fromkeys(asked, train), Update, fold, owed, r)
         if used:
-            self.state.weights = aggregate.result().astype(np.float32)
+            self.state.weights = updates.model(aggregate.result())
         return {
             "participants": used.total(),
             "asked": len(asked),
@@ -255,6 +267,7 @@ class Server(Party, role="server"):
             "staleness": [used[age] for age in range(max(used, default=-1) + 1)],  # used, 0, 1, ... rounds late
             "too_old": too_old,
             "server_step": step,
+            **updates.notes(),
         }
 
 

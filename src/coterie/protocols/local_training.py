@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coterie.protocol.effects import Vector
@@ -11,6 +11,7 @@ from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.party import Party
 from coterie.protocol.randomness import rng
 from coterie.protocols.idle import refuse_idle
+from coterie.training.bounds import MOST_WEIGHT, largest
 from coterie.training.solvers import Sgd
 
 
@@ -58,6 +59,14 @@ class LocalTraining:
         """Plain local SGD with these settings."""
         return Sgd(self.lr, self.batch_size, self.momentum, self.weight_decay)
 
+    def own_budget(self) -> Mapping[str, str]:
+        """Settings of a comparison's budget that are part of this method itself, so that it keeps them, and why."""
+        return {}
+
+    def beyond_budget(self) -> Mapping[str, str]:
+        """Settings by which this method does work, or knows something, that no budget counts, and what that is."""
+        return {}
+
 
 def local_epochs(clients: Sequence[str], config: LocalTraining, seed: int) -> dict[str, int]:
     """E_i = round(d_i E_m), at least 1, for every client; a pure function of the seed and the client's name."""
@@ -94,8 +103,18 @@ def batch_seed(party: Party, r: int) -> int:
     return int(party.rng("batches", r).integers(1 << 62))
 
 
-def check_model(spec: ModelSpec, digest: bytes, weights: Vector) -> Vector:
-    """Weights that another party sent, if they have this model's shape; raises PeerError otherwise."""
-    if digest != spec.digest or len(weights) != spec.size:
-        raise PeerError(f"a model of {len(weights)} numbers and another shape; expected {spec.size} of ours")
+def check_model(spec: ModelSpec, digest: bytes, weights: Vector, models: int = 1) -> Vector:
+    """Weights (models d,) that another party sent; raises PeerError unless they can be ours.
+
+    They have this model's shape, none is beyond ``MOST_WEIGHT``, and no running variance is below 0. That holds for a
+    change of the parameters too, whose sender leaves its buffers as they are (``aggregation/buffers.py``), and for a
+    control variate, which is 0 at buffers.
+    """
+    if digest != spec.digest or len(weights) != models * spec.size:
+        raise PeerError(f"a model of {len(weights)} numbers or another shape; expected {models * spec.size} of ours")
+    if not (beyond := largest(weights)) <= MOST_WEIGHT:
+        raise PeerError(f"a model with a weight of {beyond:.2g}; the largest that is taken is {MOST_WEIGHT:.2g}")
+    variances = weights.reshape(models, spec.size)[:, spec.variances]
+    if variances.size and (least := float(variances.min())) < 0:
+        raise PeerError(f"a model with a running variance of {least:.2g}; variances are at least 0")
     return weights

@@ -12,8 +12,20 @@ from numpy.typing import NDArray
 
 from coterie.report.load import EMULATED, Run
 from coterie.report.plots import points
+from coterie.runs.intervals import mean_and_interval
 
-_WORK = ("data", "partition", "clients", "rounds", "model", "devices", "min_samples", "scaling", "precision")
+_WORK = (
+    "data",
+    "partition",
+    "clients",
+    "rounds",
+    "model",
+    "devices",
+    "min_samples",
+    "scaling",
+    "precision",
+    "fine_tune",
+)
 _NOT_THE_METHOD = {
     "seed",
     "out",
@@ -51,12 +63,12 @@ class Group:
         )
 
     def value(self, of: Callable[[Run], float | None]) -> tuple[float, float | None] | None:
-        """Mean and standard deviation over the runs; None where a run has no value."""
+        """Mean over the runs and half of its 95 % interval (None for one run); None where a run has no value."""
         values = [of(run) for run in self.runs]
         known = [value for value in values if value is not None]
         if len(known) < len(values):
             return None
-        return float(np.mean(known)), float(np.std(known, ddof=1)) if len(known) > 1 else None
+        return mean_and_interval(known)
 
     def rounds_to(self, field: str, target: float) -> int | None:
         """First evaluated round in which the mean over the runs reaches the target."""
@@ -103,10 +115,10 @@ def _labels(runs: Sequence[Run]) -> list[str]:
     labels = []
     for run in runs:
         rivals = same[run.result.system]
-        words = [run.result.name]
-        for key in ("mode", "crypto"):
-            if len({getattr(other.result, key) for other in rivals}) > 1:
-                words.append(str(getattr(run.result, key)))
+        mode = run.result.mode
+        words = [run.result.name + (f"@{mode}" if mode not in (None, "paper") else "")]
+        if len({other.result.crypto for other in rivals}) > 1:
+            words.append(run.result.crypto)
         flat = [_flat(other.config) for other in rivals]
         mine = _flat(run.config)
         for key in sorted(set().union(*flat) - _NOT_THE_METHOD - {"mode", "crypto", "system"}):

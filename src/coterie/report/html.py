@@ -14,9 +14,10 @@ import jinja2
 
 from coterie import __version__
 from coterie.protocol.errors import RunError, UserError
-from coterie.report import clusters, comparison, comparison_plots, plots, words
+from coterie.report import clusters, comparison, comparison_plots, plots, race, words
 from coterie.report.figure import colour
-from coterie.report.load import Run, find, load
+from coterie.report.load import Run, compared, find, load
+from coterie.report.race import TOPICS
 
 _ROUND = re.compile(r" of round \d+")
 _SHOWN = 20  # rows of a list of mishaps
@@ -50,7 +51,8 @@ def render(folders: Sequence[Path], out: Path | None = None) -> Path:
     target = Path(out) if out is not None else _home(folders) / "report.html"
     if not target.parent.is_dir():
         raise UserError(f"{target.parent}: no such folder to write the report to; create it or name another")
-    page = run_page(runs[0]) if len(runs) == 1 else comparison_page(runs)
+    told = compared(folders[0]) if len(folders) == 1 else None
+    page = run_page(runs[0]) if len(runs) == 1 else comparison_page(runs, told)
     _write(target, page)
     return target
 
@@ -62,8 +64,11 @@ def run_page(run: Run) -> str:
     )
 
 
-def comparison_page(runs: Sequence[Run]) -> str:
-    """The page of several runs: all of them in one picture and one table, then each by itself."""
+def comparison_page(runs: Sequence[Run], told: Mapping[str, Any] | None = None) -> str:
+    """The page of several runs: all of them in one picture and one table, then each by itself.
+
+    told: of ``compare.json``, where ``coterie compare`` made the runs.
+    """
     groups = comparison.group(runs)
     names = list(dict.fromkeys(run.result.name for run in runs))
     view = {
@@ -77,6 +82,7 @@ def comparison_page(runs: Sequence[Run]) -> str:
         "emulated": sorted({run.result.name for run in runs if run.result.crypto == "emulated"}),
         "first": runs[0].result,
         "table": _table(groups),
+        "race": _race(told) if told else None,
         "repeated": any(len(found.runs) > 1 for found in groups),
         "tuned": any(
             plots.points(run.rounds, field)[0] for run in runs for field in _NAMES if field.startswith("fine")
@@ -233,7 +239,7 @@ def _paired(first: Mapping[str, float], second: Mapping[str, float]) -> list[dic
 
 
 def _mishaps(run: Run) -> list[dict[str, Any]]:
-    """Late, lost and refused: what, how often, and how many rows were left out."""
+    """Late, lost, refused, outliers, skipped: what, how often, and how many rows were left out."""
     late = Counter(name for part in run.costs for name in part.late)
     lost = Counter(f"{_ROUND.sub('', what)}: {why}" for part in run.costs for what, why in part.lost.items())
     refused = Counter({key: int(count) for key, count in run.total("refused").items()})
@@ -243,7 +249,15 @@ def _mishaps(run: Run) -> list[dict[str, Any]]:
         ("Lost", "messages that never arrived in time", lost),
     ]
     kinds.append(("Refused", "messages that their receiver could not accept", refused))
-    kinds.append(("Skipped", "rounds that could not be completed and changed nothing", skipped))
+    outliers = Counter(name for line in run.rounds for name in line.notes.outliers)
+    kinds.append(
+        (
+            "Outliers",
+            "with weights over a hundred times the model's own, or a hundred times the usual part in a mean",
+            outliers,
+        )
+    )
+    kinds.append(("Skipped", "rounds that could not be completed, or moved no model", skipped))
     return [
         {
             "kind": kind,
@@ -255,6 +269,24 @@ def _mishaps(run: Run) -> list[dict[str, Any]]:
         for kind, meaning, counts in kinds
         if counts
     ]
+
+
+def _race(told: Mapping[str, Any]) -> dict[str, Any]:
+    """What a comparison says of its fairness, and what its servers learned."""
+    topics = [topic for topic in TOPICS if any(topic in (row["learned"] or {}) for row in told["rows"])]
+    return {
+        "budget": race.budget(told),
+        "not_shared": list(race.not_shared(told)),
+        "sentences": list(race.sentences(told["rows"])),
+        "first": told["rows"][0]["method"],
+        "leads": [lead for lead in told["leads"] if lead["local_accuracy"] and lead["local_accuracy"]["interval"]],
+        "topics": [TOPICS[topic] for topic in topics],
+        "learned": [
+            {"method": row["method"], "cells": [(row["learned"] or {}).get(topic) for topic in topics]}
+            for row in told["rows"]
+            if row["learned"] is not None
+        ],
+    }
 
 
 def _table(groups: Sequence[comparison.Group]) -> dict[str, Any]:

@@ -54,6 +54,7 @@ class Notes(msgspec.Struct, frozen=True):
     membership: Members | None = None
     participants: Count | None = None
     skipped: str | None = None
+    outliers: dict[str, float] = {}
 
 
 class Grouping(msgspec.Struct, frozen=True):
@@ -156,16 +157,57 @@ class Observed(msgspec.Struct, frozen=True):
     membership: Members | None = None
 
 
+class Spread(msgspec.Struct, frozen=True):
+    """A measure over the seeds."""
+
+    mean: float
+    values: tuple[float, ...]
+    interval: float | None = None
+
+
 class Row(msgspec.Struct, frozen=True):
-    """A row of ``compare.json``: folders of a method's runs."""
+    """A row of ``compare.json``. runs: folders of a method's runs.  learned: by topic, what its servers learned."""
 
     runs: tuple[str, ...] = ()
+    method: str = ""
+    system: str = ""
+    local_accuracy: Spread | None = None
+    fine_tuned_local_accuracy: Spread | None = None
+    learned: dict[str, Spread | None] | None = None
+    not_attacked: str | None = None
 
 
-class Compared(msgspec.Struct, frozen=True):
-    """``compare.json``, of which only the order of the methods is read: the numbers are the runs' own."""
+class Lead(msgspec.Struct, frozen=True):
+    """By how much the first method of a comparison is ahead of another one, paired by seed."""
 
+    over: str
+    global_accuracy: Spread | None = None
+    local_accuracy: Spread | None = None
+    fine_tuned_local_accuracy: Spread | None = None
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """A setting of the common budget that a method does not share."""
+
+    method: str
+    setting: str
+    value: Any
+    shared: Any
+    why: str
+
+
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
+    """``compare.json``: the order of the methods, and what they share. The runs' own numbers are read from them."""
+
+    clients: Count | None = None
+    rounds: Count | None = None
+    devices: str = ""
+    fine_tune: str = "no"
+    budget: dict[str, Any] | None = None
+    budget_from: str | None = None
+    differences: tuple[Difference, ...] = ()
     rows: tuple[Row, ...] = ()
+    leads: tuple[Lead, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -242,6 +284,15 @@ def load(folder: Path) -> Run:
     run = Run(folder, result, _metrics(folder / METRICS), config, text, partition, observed)
     _check_shapes(run)
     return run
+
+
+def compared(folder: Path) -> dict[str, Any] | None:
+    """The content of a comparison's ``compare.json``, checked; None for a folder without one. Raises UserError."""
+    path = folder / COMPARE
+    if not path.is_file():
+        return None
+    content: dict[str, Any] = msgspec.to_builtins(_json(path, Compared))
+    return content if content["budget_from"] is not None or content["leads"] else None
 
 
 def _below(folder: Path, depth: int) -> list[Path]:

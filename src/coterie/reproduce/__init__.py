@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.protocol.errors import UserError
-from coterie.reproduce import fedcaprivacy, mingledpie, mingledpie_costs, mingledpie_law, pafed
+from coterie.reproduce import fedcaprivacy, mingledpie, mingledpie_costs, mingledpie_law, mingledpie_ridge, pafed
 from coterie.reproduce.study import Item, OnRound, study
 from coterie.runs.settings import unknown
 
@@ -16,6 +16,7 @@ ITEMS: Mapping[str, Item[Any]] = {
     mingledpie_law.ITEM.name: mingledpie_law.ITEM,
     **mingledpie.ITEMS,
     **mingledpie_costs.ITEMS,
+    **mingledpie_ridge.ITEMS,
     **pafed.ITEMS,
 }
 

@@ -70,6 +70,7 @@ def config(system: str, data: str, beta: float, **settings: Any) -> RunConfig:
         rounds=ROUNDS[data],
         partition=f"dirichlet:{beta}",
         crypto="emulated",
+        fine_tune="own_epochs",
         settings={"lr": LR[data], "batch_size": 50, **settings},
     )
 

@@ -33,7 +33,7 @@ _SIDES = (
     "record_mib",
 )
 """Options that move no number of a round: a longer run serves a shorter one, and a shorter one is continued."""
-_LATER = ("scaling",)
+_LATER = ("scaling", "fine_tune")
 """Options that came when studies had been made: their defaults stay out of the name, so that those are found again."""
 
 _FEW = 12

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from coterie.protocol.lazily import lazily
 
 if TYPE_CHECKING:
     from coterie.runs.config import RunConfig, from_toml, resolve, to_toml
@@ -34,11 +36,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import on first use: the command line must not wait for torch before it knows what to do."""
-    import importlib
-
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"coterie.runs.{home}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazily(__name__, _HOMES)

@@ -1,117 +1,225 @@
-"""The same work through several systems: same data, partition, seeds and rounds; one folder, one table."""
+"""The same work through several methods: same data, partition, seeds and budget; one folder, one table."""
 
 from __future__ import annotations
 
 import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 import coterie
 from coterie.protocol.errors import UserError
-from coterie.protocol.system import System
 from coterie.runs import registry
+from coterie.runs.budget import Difference, budget_of, with_budget
 from coterie.runs.config import RunConfig, differences, resolve
 from coterie.runs.experiment import Line, build
 from coterie.runs.folder import CONFIG, RESULT, resumed, write_json, writing
+from coterie.runs.intervals import spread
+from coterie.runs.lock import locked
 from coterie.runs.runner import Interrupted, Result, load_result, run
 from coterie.runs.settings import field_types, typed, unknown
 
 COMPARE = "compare.json"
+LOCAL = "local"
+"""The baseline that every comparison has: training without any federation."""
+ACCURACIES = ("global_accuracy", "local_accuracy", "fine_tuned_global_accuracy", "fine_tuned_local_accuracy")
 MEASURES = (
-    "global_accuracy",
-    "local_accuracy",
+    *ACCURACIES,
     "global_loss",
     "local_loss",
+    "fine_tuned_epochs",
+    "ari",
     "bytes_up",
     "bytes_down",
     "seconds",
     "virtual_seconds",
 )
 OnRound = Callable[[str, int, Line], None]
+Learned = Callable[[Path], Mapping[str, float]]
+"""What attacks on the views of a run folder found out: by topic, from 0 for chance to 1 for everything."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """One side of a comparison. label: ``system``, or ``system@mode`` for a mode other than ``paper``."""
+
+    label: str
+    config: RunConfig
+
+
+@dataclass(frozen=True)
+class Plan:
+    """methods: in the order named.  budget: the settings that all share, or None where each has its own.
+
+    budget_from: the label of the method whose budget it is.  differences: what a method does not share.
+    """
+
+    methods: Sequence[Method]
+    budget: Mapping[str, Any] | None
+    budget_from: str | None
+    differences: Sequence[Difference]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A finished comparison. rows: one a system (and one for its fine-tuned models), as in ``compare.json``."""
+    """A finished comparison. content: of its ``compare.json``."""
 
     folder: Path
-    rows: Sequence[Mapping[str, Any]]
+    content: Mapping[str, Any]
 
 
-def plan(systems: Sequence[str], options: Mapping[str, Any], settings: Mapping[str, str]) -> list[RunConfig]:
-    """One config a system. settings: texts; ``key`` goes to every system that has it, ``system.key`` to that one.
+def plan(
+    methods: Sequence[str],
+    options: Mapping[str, Any],
+    settings: Mapping[str, str],
+    *,
+    budget_from: str | None = None,
+    each_own: bool = False,
+    local: bool = False,
+) -> Plan:
+    """A run for every method, under one budget.
 
-    A mode counts where a system has it; the others run as ``paper``. Raises UserError where nobody has what is given.
+    methods: systems, each as ``name`` or ``name@mode``.  settings: texts; ``key`` goes to every method that has it,
+    ``method.key`` to that one.  budget_from: whose budget all share, the first's without it.  each_own: every method
+    keeps its own.  local: add the baseline ``local`` where it is not named.
+    ``options["mode"]`` counts for a method that names no mode and has it; others run as ``paper``.
+    Raises UserError where no method has what is given.
     """
-    if len(set(systems)) != len(systems) or len(systems) < 1:
-        raise UserError(f"compare takes different systems, each once, not: {' '.join(systems) or 'none'}")
-    found = [registry.get(name) for name in systems]
-    mode = options.get("mode", "paper")
-    if not any(mode in system.modes for system in found):
-        raise unknown("mode", str(mode), {m for system in found for m in system.modes})
-    shares = _share_out(found, settings)
-    return [
-        RunConfig(**{**options, "system": name, "mode": mode if mode in system.modes else "paper"}, settings=given)
-        for name, system, given in zip(systems, found, shares, strict=True)
-    ]
+    labels = _labels(methods, str(options.get("mode", "paper")))
+    if local and LOCAL not in labels:
+        labels[LOCAL] = LOCAL, "paper"
+    texts, alone = _share_out(labels, settings)
+    own = {}
+    for label, (name, mode) in labels.items():
+        given = typed(registry.get(name).config, texts[label], f"setting of {name}", text=True)
+        own[label] = RunConfig(**{**options, "system": name, "mode": mode}, settings=given)
+    if each_own:
+        if budget_from is not None:
+            raise UserError("a budget from one method cannot go with each method's own: leave one of the two out")
+        return Plan([Method(label, config) for label, config in own.items()], None, None, [])
+    source = next(iter(labels)) if budget_from is None else budget_from
+    if source not in labels:
+        raise unknown("method whose budget all share", source, labels)
+    everybodys = {key: value for key, value in own[source].settings.items() if key not in alone[source]}
+    budget, found, left_out = budget_of(replace(own[source], settings=everybodys)), [], []
+    for label, config in own.items():
+        shared, differing = with_budget(label, config, budget, alone[label])
+        found.append(Method(label, shared))
+        left_out += differing
+    return Plan(found, budget, source, left_out)
 
 
-def _share_out(systems: Sequence[System], settings: Mapping[str, str]) -> list[dict[str, Any]]:
-    known = {system.name: field_types(system.config) for system in systems}
-    texts: dict[str, dict[str, str]] = {system.name: {} for system in systems}
-    for key, value in settings.items():
+def _labels(methods: Sequence[str], usual: str) -> dict[str, tuple[str, str]]:
+    """By label, the system's name and its mode."""
+    labels: dict[str, tuple[str, str]] = {}
+    modes: set[str] = set()
+    for written in methods:
+        name, at, mode = written.partition("@")
+        known = registry.get(name).modes
+        modes |= {*known}
+        if at and mode not in known:
+            raise unknown(f"mode of {name}", mode, known)
+        mode = mode if at else (usual if usual in known else "paper")
+        label = name if mode == "paper" else f"{name}@{mode}"
+        if label in labels:
+            raise UserError(f"compare takes different methods, each once, not: {' '.join(methods)}")
+        labels[label] = name, mode
+    if not labels:
+        raise UserError("compare takes different methods, each once, not: none")
+    if usual not in modes:
+        raise unknown("mode", usual, modes)
+    return labels
+
+
+def _share_out(
+    labels: Mapping[str, tuple[str, str]], settings: Mapping[str, str]
+) -> tuple[dict[str, dict[str, str]], dict[str, set[str]]]:
+    """Texts of settings by label; and which of them were given for that method alone."""
+    known = {label: field_types(registry.get(name).config) for label, (name, _) in labels.items()}
+    texts: dict[str, dict[str, str]] = {label: {} for label in labels}
+    alone: dict[str, set[str]] = {label: set() for label in labels}
+    for key, value in sorted(settings.items(), key=lambda item: "@" in item[0]):  # one mode's last: it wins
         owner, dot, field = key.rpartition(".")
-        if dot and owner not in known:
-            raise unknown("system in --set", owner, known)
-        takers = [owner] if dot else [name for name in known if key in known[name]]
-        if not takers or (dot and field not in known[owner]):
-            raise unknown("setting", key, {f for name in (takers or known) for f in known[name]})
-        for name in takers:
-            texts[name].setdefault(field, value) if not dot else texts[name].update({field: value})
-    return [typed(s.config, texts[s.name], f"setting of {s.name}", text=True) for s in systems]
+        named = owner.removesuffix("@paper")
+        owners = [label for label, (name, _) in labels.items() if named == label or (owner == name)]
+        if dot and not owners:
+            raise unknown("method in --set", owner, {*labels, *(name for name, _ in labels.values())})
+        takers = [label for label in (owners if dot else labels) if field in known[label]]
+        if not takers:
+            raise unknown("setting", key, {f for label in (owners or labels) for f in known[label]})
+        for label in takers:
+            if dot:
+                texts[label][field] = value
+                alone[label].add(field)
+            else:
+                texts[label].setdefault(field, value)
+    return texts, alone
 
 
 def compare(
-    configs: Sequence[RunConfig],
+    planned: Plan,
     seeds: Sequence[int],
     out: str | Path | None = None,
     on_round: OnRound | None = None,
     *,
     resume: bool = False,
+    learned: Learned | None = None,
 ) -> Comparison:
-    """Run every config with every seed, in subfolders of ``out``, and write ``compare.json``.
+    """Run every method with every seed, in subfolders of ``out``, and write ``compare.json``.
 
-    on_round: called with system, seed and line.  resume: finished runs are read, unfinished ones continued.
-    Everything is built once before the folder is created, so that mistakes show at once. Raises as ``run`` does.
+    on_round: called with label, seed and line.  resume: finished runs are read, unfinished ones continued.
+    learned: attacks the recorded views of each run folder.
+    Everything is built once before the folder is created, so that mistakes show at once. The folder is locked, as every
+    run folder in it is while it is written. Raises as ``run`` does.
     """
-    resolved = [resolve(replace(config, seed=seed)) for seed in seeds for config in configs]
-    for config in resolved[: len(configs)]:
+    resolved = [(m.label, resolve(replace(m.config, seed=seed))) for seed in seeds for m in planned.methods]
+    places = [_place(method.label) for method in planned.methods]
+    if len(set(places)) < len(places):
+        raise UserError(f"two of these methods would share a folder: {', '.join(places)}; rename one of your own")
+    for _, config in resolved[: len(planned.methods)]:
         build(config).close()
-    folder = _folder(out, resolved[0].data, resume)
+    folder = _folder(out, resolved[0][1].data, resume)
+    with locked(folder):
+        return _compared(planned, resolved, folder, on_round, resume, learned)
+
+
+def _compared(
+    planned: Plan,
+    resolved: Sequence[tuple[str, RunConfig]],
+    folder: Path,
+    on_round: OnRound | None,
+    resume: bool,
+    learned: Learned | None,
+) -> Comparison:
     results: dict[str, list[Result]] = {}
-    for config in resolved:
-        label = re.sub(r"[^\w.-]+", "_", config.system)
-        place = folder / f"{label}-{config.seed}"
-        results.setdefault(config.system, []).append(_one(replace(config, out=str(place)), on_round, resume))
-    rows = [row for found in results.values() for row in _rows(found)]
-    first = resolved[0]
-    write_json(
-        folder / COMPARE,
-        {
-            **{key: getattr(first, key) for key in ("data", "partition", "clients", "rounds", "model", "devices")},
-            "seeds": list(seeds),
-            "rows": rows,
-            "version": coterie.__version__,
-        },
-    )
-    return Comparison(folder, rows)
+    for label, config in resolved:
+        place = folder / f"{_place(label)}-{config.seed}"
+        results.setdefault(label, []).append(_one(label, replace(config, out=str(place)), on_round, resume))
+    rows = [_row(label, found, learned) for label, found in results.items()]
+    first = resolved[0][1]
+    shared = ("data", "partition", "clients", "rounds", "model", "devices", "fine_tune")
+    content = {
+        **{key: getattr(first, key) for key in shared},
+        "seeds": list(dict.fromkeys(config.seed for _, config in resolved)),
+        "budget": planned.budget,
+        "budget_from": planned.budget_from,
+        "differences": [asdict(difference) for difference in planned.differences],
+        "rows": rows,
+        "leads": _leads(rows),
+        "version": coterie.__version__,
+    }
+    write_json(folder / COMPARE, content)
+    return Comparison(folder, content)
 
 
-def _one(config: RunConfig, on_round: OnRound | None, resume: bool) -> Result:
+def _place(label: str) -> str:
+    """A label as the name of a folder."""
+    return re.sub(r"[^\w.@-]+", "_", label)
+
+
+def _one(label: str, config: RunConfig, on_round: OnRound | None, resume: bool) -> Result:
     out = Path(str(config.out))
     started = resume and (out / CONFIG).exists()
     if started and (found := differences(resolve(resumed(out)), config)):
@@ -124,7 +232,7 @@ def _one(config: RunConfig, on_round: OnRound | None, resume: bool) -> Result:
 
     def told(line: Line) -> None:
         if on_round is not None:
-            on_round(config.system, config.seed, line)
+            on_round(label, config.seed, line)
 
     try:
         return run(config, told, resume=started)
@@ -154,23 +262,40 @@ def _folder(out: str | Path | None, data: str, resume: bool) -> Path:
     return folder
 
 
-def _rows(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """The system's row, and one for the models that each client tuned on its own data, where the system has them."""
+def _row(label: str, results: Sequence[Result], learned: Learned | None) -> dict[str, Any]:
+    """What ``compare.json`` says of one method."""
     summaries = [result.summary for result in results]
-    first = summaries[0]
-    shared = {key: first[key] for key in ("system", "title", "mode", "crypto")}
-    shared["runs"] = [result.folder.name for result in results]
-    rows = [{**shared, "fine_tuned": False, **{key: _spread([s[key] for s in summaries]) for key in MEASURES}}]
-    if "fine_tuned_global_accuracy" in first:
-        tuned = {key: [s.get(f"fine_tuned_{key}", s[key]) for s in summaries] for key in MEASURES}
-        title = f"{first['title']} + fine-tuning"
-        rows.append({**shared, "title": title, "fine_tuned": True, **{k: _spread(v) for k, v in tuned.items()}})
-    return rows
+    row = {"method": label, **{key: summaries[0][key] for key in ("system", "title", "mode", "crypto")}}
+    row["runs"] = [result.folder.name for result in results]
+    for measure in MEASURES:
+        row[measure] = spread([_measured(summary, measure) for summary in summaries])
+    if learned is not None:
+        try:
+            found = [learned(result.folder) for result in results]
+        except UserError as error:  # the runs are worth their table all the same
+            return {**row, "learned": None, "not_attacked": str(error)}
+        topics = dict.fromkeys(topic for one in found for topic in one)
+        row["learned"] = {topic: spread([one.get(topic) for one in found]) for topic in topics}
+    return row
 
 
-def _spread(values: Sequence[float | None]) -> dict[str, float | None] | None:
-    """Mean and, over two or more seeds, standard deviation."""
-    known = [value for value in values if value is not None]
-    if len(known) < len(values):
-        return None
-    return {"mean": fmean(known), "std": stdev(known) if len(known) > 1 else None}
+def _measured(summary: Mapping[str, Any], measure: str) -> float | None:
+    if measure == "ari":
+        return (summary.get("grouping") or {}).get("ari")
+    return summary.get(measure)
+
+
+def _leads(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """By how much the first method is ahead of each other one: differences of accuracies, paired by seed."""
+    first, *others = rows
+    leads = []
+    for row in others:
+        lead: dict[str, Any] = {"over": row["method"]}
+        for measure in ACCURACIES:
+            ours, theirs = first[measure], row[measure]
+            known = ours is not None and theirs is not None
+            lead[measure] = spread(
+                [a - b for a, b in zip(ours["values"], theirs["values"], strict=True)] if known else []
+            )
+        leads.append(lead)
+    return leads

@@ -34,7 +34,10 @@ class RunConfig:
     crypto: ``real``, or ``emulated`` ciphers: no secrecy, the same rounding and noise, faster.
     seed: of everything experimental.
     devices: the fleet that the clients run on.  eval_every: rounds between evaluations (the last is always evaluated).
-    fine_tune_every: rounds between evaluations of fine-tuned models, where the system has them; 0 for the last only.
+    fine_tune: ``held_out``: also score every client's model after fine-tuning on its own data, for as many epochs as
+    lower the loss on a fifth of its training samples, which is held out of all training; ``own_epochs``: after the
+    epochs that it trains in a round; or ``no``.
+    fine_tune_every: rounds between evaluations of fine-tuned models; 0 for the last only.
     checkpoint_every: rounds between checkpoints; 0 for as often as costs at most a tenth of the time.
     precision: of training: ``fp32``, ``bf16``, or ``auto`` for bf16 where the machine is fast at it.
     accelerator: ``cpu`` or ``cuda``, or ``auto`` for a GPU if there is one.
@@ -56,6 +59,7 @@ class RunConfig:
     seed: int = 0
     devices: str = "uniform"
     eval_every: int = 1
+    fine_tune: Literal["no", "held_out", "own_epochs"] = "no"
     fine_tune_every: int = 0
     checkpoint_every: int = 0
     precision: Literal["fp32", "bf16", "auto"] = "fp32"
@@ -96,7 +100,8 @@ def check_options(given: Mapping[str, Any]) -> dict[str, Any]:
 def resolve(config: RunConfig) -> RunConfig:
     """The same run with nothing left open: defaults filled in, everything checked that needs no data.
 
-    Settings are the system's own defaults, then those for the data set, then what was given. Raises UserError.
+    Settings are the system's own defaults, then those for the data set, then those of the mode, then what was given.
+    Raises UserError.
     """
     given = check_options(values_of(config))
     system = registry.get(config.system)
@@ -111,8 +116,11 @@ def resolve(config: RunConfig) -> RunConfig:
     for key, least in _LEAST.items():
         if given[key] is not None and given[key] < least:
             raise UserError(f"option {key!r} must be at least {least}, not {given[key]}")
+    if given["fine_tune_every"] and given["fine_tune"] == "no":
+        raise UserError("fine_tune_every means nothing without fine-tuning: give fine_tune (--fine-tune), too")
     known = field_types(system.config)
     layer = {key: value for key, value in defaults.settings.items() if key in known}
+    layer |= system.defaults(config.mode)
     given["settings"] = values_of(system.config(**{**layer, **_settings(system, config.settings)}))
     return RunConfig(**given)
 

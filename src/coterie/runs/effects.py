@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,8 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.crypto.pool import encrypt_many
-from coterie.protocol.effects import Compute, Encrypt, Evaluate, Fit, Losses, Open
+from coterie.protocol.effects import Compute, Encrypt, Evaluate, Fit, Fitted, Losses, Open
 from coterie.protocol.errors import CryptoError, PeerError, RunError
+from coterie.protocols.updates import OUTLYING
+from coterie.training.bounds import largest
 from coterie.training.engine import evaluate_many, fit_many, sample_losses
 from coterie.training.jobs import DivergedError, Job
 from coterie.training.model import Model
@@ -25,6 +28,9 @@ MEMORY_BYTES = 1 << 30
 OPENED_BYTES = 256 << 20
 _VECTORS_A_JOB = 8  # (d,) float32 each: weights, state, result, answer and what training needs (ciphers: the transport)
 _MOST_JOBS = 1024
+_APART = 10.0
+"""An update with so much larger weights than any that its sender's training ended with is made up, and a model with so
+much larger weights than the smallest that was trained from is another than that."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +111,21 @@ def _same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
+def _most(part: Fit | Fitted) -> float:
+    """The largest weight, or entry of the solver's state, that a training begins or ends with."""
+    return max(map(largest, (part.weights, *part.state.values())))
+
+
+@dataclass(frozen=True)
+class Diverged:
+    """A training that diverged. start: what is largest of what it began with.  lr: of its solver, where it had one."""
+
+    party: str
+    start: float
+    lr: float | None
+    error: DivergedError
+
+
 class LocalEffects:
     """``coterie.transport.envelope.Effects`` for a simulation.
 
@@ -130,7 +151,10 @@ class LocalEffects:
         self._opened = Opened(OPENED_BYTES)
         self._computed = Computed()
         self._trained = 0
-        self._diverged: list[tuple[str, float, DivergedError]] = []
+        self._diverged: list[Diverged] = []
+        self._ended: dict[str, float] = {}
+        self._poisoned: dict[str, str] = {}
+        self._least_start = math.inf
 
     def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
         """Results in order; a PeerError (of a training that diverged, too) or CryptoError stands in its place."""
@@ -159,14 +183,31 @@ class LocalEffects:
             for party, e in wanted
         ]
         self._trained += len(jobs)
+        starts = [_most(fit) for _, fit in wanted]
+        results: Sequence[Any]
         try:
-            return fit_many(self.model, jobs, precision=self.precision, device=self.accelerator)
+            results = fit_many(self.model, jobs, precision=self.precision, device=self.accelerator)
         except DivergedError as error:
             results, error.results = error.results, ()
-            failed = [wanted[i] for i, result in enumerate(results) if result is None]
-            self._diverged += [(party, fit.solver.lr, error) for party, fit in failed]
-            why = PeerError("its training diverged: its loss or weights are no longer finite")
-            return [why if result is None else result for result in results]
+            failed = [(*wanted[i], starts[i]) for i, result in enumerate(results) if result is None]
+            self._diverged += [Diverged(party, start, fit.solver.lr, error) for party, fit, start in failed]
+        for (party, _), result in zip(wanted, results, strict=True):
+            if result is not None:
+                self._ended[party] = max(self._ended.get(party, 0.0), _most(result))
+        self._least_start = min([self._least_start, *starts])
+        why = PeerError("its training diverged: its loss or weights are no longer finite")
+        return [why if result is None else result for result in results]
+
+    def took(self, r: int, outliers: Mapping[str, float], participants: int) -> None:
+        """Whose updates stood out in round r (``protocols/updates.py``): models that diverge later may do so for them.
+
+        They do if no training here gave such weights. Where that isn't known, as in rounds before a resumption, they do
+        if most updates were of another size.
+        """
+        few = 2 * len(outliers) <= participants
+        for name, most in outliers.items():
+            if most > _APART * self._ended[name] if name in self._ended else few:
+                self._poisoned[name] = f"{name}'s update of round {r} (a weight of {most:.2g})"
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -182,12 +223,16 @@ class LocalEffects:
     def _hold_against_the_settings(self) -> None:
         if 2 * len(self._diverged) <= self._trained:
             return
-        party, lr, error = self._diverged[0]
+        first = self._diverged[0]
         others = f" and {len(self._diverged) - 1} others" if len(self._diverged) > 1 else ""
-        raise RunError(
-            f"the training of {party}{others} diverged (loss or weights are no longer finite): lower the learning rate "
-            f"(now lr={lr:g}, for example --set lr={lr / 10:g}) or look at the data"
-        ) from error
+        what = f"the training of {first.party}{others} diverged (loss or weights are no longer finite)"
+        if self._poisoned and first.start > min(OUTLYING, _APART * self._least_start):
+            raise RunError(
+                f"{what}: the model that they were sent is poisoned, with a weight of {first.start:.2g}, by "
+                f"{', '.join(self._poisoned.values())}; leave such a client out"
+            ) from first.error
+        now = "" if first.lr is None else f" (now lr={first.lr:g}, for example --set lr={first.lr / 10:g})"
+        raise RunError(f"{what}: lower the learning rate{now} or look at the data") from first.error
 
     def _one(self, party: str, effect: Any) -> Any:
         try:
@@ -199,9 +244,13 @@ class LocalEffects:
                 return evaluate_many(self.model, matrix, x, y, precision=self.precision, device=self.accelerator)[0]
             if isinstance(effect, Losses):
                 own, matrix = self._of(party), np.array(effect.weights)
-                return sample_losses(
+                losses = sample_losses(
                     self.model, matrix, own.x, own.y, precision=self.precision, device=self.accelerator
                 )
+                if not np.isfinite(losses).all():  # nothing that starts there can be trained
+                    self._trained += 1
+                    self._diverged.append(Diverged(party, largest(matrix), None, DivergedError(0, "a loss")))
+                return losses
             if isinstance(effect, Open):
                 key, data = effect.key, effect.data
                 if effect.blinded:

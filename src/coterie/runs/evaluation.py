@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import ClientModel, Mixture
 from coterie.runs.effects import ClientData, Samples
-from coterie.training.model import Model, placed
+from coterie.training.engine import judge_many
+from coterie.training.model import Model
 
-_BATCH_BYTES = 64 << 20
+_BATCH_BYTES = 64 << 20  # of the weights and judgements of the models that are judged together
 
 Doubles = NDArray[np.float64]
-
-_ALL = np.ones(1)  # the share of a client's only model
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,73 +45,84 @@ class Scores:
 
 
 class Observer:
-    """Scores models on test sets. data: of every client; each is scored on the test set of its own task."""
+    """Scores models on test sets. data: of every client; each is scored on the test set of its own task.
 
-    def __init__(self, model: Model, data: Mapping[str, ClientData], accelerator: str = "cpu") -> None:
+    precision: of the models' products, that of the run; losses and probabilities are float32 or better.
+    """
+
+    def __init__(
+        self, model: Model, data: Mapping[str, ClientData], *, precision: str = "fp32", accelerator: str = "cpu"
+    ) -> None:
         if not model.is_classifier:
             raise UserError(f"{model.name} is no classifier (its loss is one's own): accuracies cannot be observed")
         self.model, self.data = model, data
-        self.device = torch.device(accelerator)
+        self.precision, self.accelerator = precision, accelerator
 
     def scores(self, models: Mapping[str, ClientModel]) -> Scores:
-        """Scores of these clients' models, in their order; what clients of one task share is run and judged once."""
-        names = list(models)
-        owns = [self.data[name] for name in names]
-        rows = np.empty((4, len(names)))
+        """Scores of these clients' models, in their order; what clients of one task share is judged once."""
+        owns, every = [self.data[name] for name in models], list(models.values())
+        rows = np.empty((4, len(owns)))
         by_test_set: dict[Samples, list[int]] = {}
         for i, own in enumerate(owns):
             by_test_set.setdefault(own.test_set, []).append(i)
         for test_set, here in by_test_set.items():
-            found = self._scores(test_set, [models[names[i]] for i in here], [owns[i].test for i in here])
-            rows[:, here] = found
+            for same, losses, right in self._judged(test_set, [every[i] for i in here]):
+                for i in (here[j] for j in same):
+                    mine = owns[i].test
+                    rows[:, i] = right.mean(), right[mine].mean(), _mean(losses), _mean(losses[mine])
         return Scores(*rows)
 
-    def _scores(
-        self, test_set: Samples, models: Sequence[ClientModel], owns: Sequence[NDArray[np.int64]]
-    ) -> NDArray[np.float64]:
-        """(4, models): accuracies and losses, as ``Scores`` has them, on one test set."""
-        vectors = [model.models if isinstance(model, Mixture) else model for model in models]
-        shares = [model.weights if isinstance(model, Mixture) else _ALL for model in models]
-        rows = np.empty((4, len(owns)))
-        for group in _sharing(vectors):
-            log_p = np.stack([self._run(vector, test_set.x) for vector in np.atleast_2d(vectors[group[0]])])
-            p = np.exp(log_p)
-            for same in _sharing([shares[i] for i in group]):
-                losses, right = self._judged(log_p, p, shares[group[same[0]]], test_set.y.numpy())
-                for i in (group[j] for j in same):
-                    mine = owns[i]
-                    rows[:, i] = right.mean(), right[mine].mean(), losses.mean(), losses[mine].mean()
-        return rows
-
-    def _run(self, weights: Vector, x: Tensor) -> Doubles:
-        """Log-probabilities of every sample, (n, classes)."""
-        module = placed(self.model.module_with(weights), self.device)
-        batch = max(1, min(1024, _BATCH_BYTES // (x[0].numel() * 4)))
-        log_p = np.empty((len(x), self.model.classes or 0))
-        with torch.inference_mode(), np.errstate(invalid="ignore"):  # a model that has blown up has no loss
-            for start in range(0, len(log_p), batch):
-                part = slice(start, start + batch)
-                logits = module(x[part].to(self.device)).double().cpu().numpy()
-                logits -= logits.max(axis=1, keepdims=True)
-                log_p[part] = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-        return log_p
+    def train_accuracies(self, models: Mapping[str, ClientModel]) -> Doubles:
+        """Accuracy of each of these clients' models on its own training data, (clients,)."""
+        found = np.empty(len(models))
+        for i, (name, model) in enumerate(models.items()):
+            own = Samples(self.data[name].x, self.data[name].y)
+            ((_, _, right),) = self._judged(own, [model])
+            found[i] = right.mean()
+        return found
 
     def _judged(
-        self, log_p: Doubles, p: Doubles, shares: Doubles, labels: NDArray[np.int64]
-    ) -> tuple[Doubles, NDArray[np.bool_]]:
-        """Loss and correctness of every test sample, (n,) each, of a mixture. log_p, p: (m, n, classes).  shares: (m,).
+        self, samples: Samples, models: Sequence[ClientModel]
+    ) -> Iterator[tuple[list[int], NDArray[np.float32], NDArray[np.bool_]]]:
+        """Every distinct model: the indices of the clients that have it, its losses and right answers, (n,) each."""
+        judge = partial(
+            judge_many, self.model, x=samples.x, y=samples.y, precision=self.precision, device=self.accelerator
+        )
+        singles: dict[int, Vector] = {}
+        mixtures: dict[int, Mixture] = {}
+        for i, model in enumerate(models):
+            if isinstance(model, Mixture) and len(model.models) > 1:
+                mixtures[i] = model
+            else:
+                singles[i] = model.models[0] if isinstance(model, Mixture) else model
+        for some in self._batches(_sharing(singles), samples):
+            judged = judge(np.stack([singles[same[0]] for same in some]))
+            yield from zip(some, judged.losses, judged.right, strict=True)
+        for group in _sharing({i: mixture.models for i, mixture in mixtures.items()}):
+            for some in self._batches(_sharing({i: mixtures[i].weights for i in group}), samples):
+                shares = np.stack([mixtures[same[0]].weights for same in some])
+                judged = judge(mixtures[group[0]].models, shares=shares)
+                yield from zip(some, judged.losses, judged.right, strict=True)
 
-        The loss is log-sum-exp of logs, so that a small probability is not rounded to none.
-        """
-        of_label = np.take_along_axis(log_p, labels[None, :, None], axis=2)[..., 0]
-        with np.errstate(divide="ignore", invalid="ignore"):  # a share of 0; a model that has blown up
-            losses = -np.logaddexp.reduce(np.log(shares)[:, None] + of_label, axis=0)
-        return losses, np.tensordot(shares, p, 1).argmax(axis=1) == labels
+    def _batches(self, found: list[list[int]], samples: Samples) -> Iterator[list[list[int]]]:
+        """As many at a time as keep weights and judgements within ``_BATCH_BYTES``."""
+        most = max(1, _BATCH_BYTES // (4 * self.model.spec.size + 5 * len(samples.y)))
+        for start in range(0, len(found), most):
+            yield found[start : start + most]
+
+
+def _mean(losses: NDArray[np.float32]) -> float:
+    return float(losses.mean(dtype=np.float64))
 
 
 def models_digest(models: Mapping[str, ClientModel]) -> str:
     """Hexadecimal SHA-256 of all clients' models in order: equal for two runs whose models are equal bit for bit."""
-    arrays = [array for model in models.values() for array in _arrays(model)]
+    return arrays_digest(array for model in models.values() for array in _arrays(model))
+
+
+def arrays_digest(arrays: Iterable[NDArray[Any]]) -> str:
+    """Hexadecimal SHA-256 of arrays in their order; one that occurs many times is read once."""
+    arrays = list(arrays)
     digests = {id(array): _digest(array) for array in arrays}
     return hashlib.sha256(b"".join(digests[id(array)] for array in arrays)).hexdigest()
 
@@ -127,12 +136,12 @@ def _digest(array: NDArray[Any]) -> bytes:
     return hashlib.sha256(data).digest()
 
 
-def _sharing(vectors: Sequence[NDArray[Any]]) -> list[list[int]]:
-    """Indices of equal arrays together: the same array is seen at once, equal arrays by their bytes."""
+def _sharing(arrays: Mapping[int, NDArray[Any]]) -> list[list[int]]:
+    """Keys of equal arrays together: the same array is seen at once, equal arrays by their bytes."""
     by_id: dict[int, list[int]] = {}
-    for i, vector in enumerate(vectors):
-        by_id.setdefault(id(vector), []).append(i)
+    for i, array in arrays.items():
+        by_id.setdefault(id(array), []).append(i)
     by_bytes: dict[bytes, list[int]] = {}
-    for indices in by_id.values():
-        by_bytes.setdefault(_digest(vectors[indices[0]]), []).extend(indices)
-    return [sorted(indices) for indices in by_bytes.values()]
+    for keys in by_id.values():
+        by_bytes.setdefault(_digest(arrays[keys[0]]), []).extend(keys)
+    return [sorted(keys) for keys in by_bytes.values()]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,25 +15,30 @@ from numpy.typing import NDArray
 
 from coterie.clustering.agreement import grouping
 from coterie.data.dataset import Dataset, Part
+from coterie.data.hold_out import hold_out
 from coterie.data.partition import Split
 from coterie.data.sources import load
 from coterie.data.tasks import Task, deal, of_clients
 from coterie.devices.profiles import Profile, fleet
-from coterie.protocol.effects import Fit, Fitted, Vector
+from coterie.protocol.effects import Vector
 from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.randomness import Randomness, rng
+from coterie.protocol.steps import NoAnswerError
 from coterie.protocol.system import ClientModel, Federation, Mixture, Setting, System
 from coterie.protocols.local_training import joined, local_epochs
 from coterie.runs import registry
 from coterie.runs.config import RunConfig, resolve, system_config
 from coterie.runs.effects import ClientData, LocalEffects, Samples
 from coterie.runs.evaluation import Observer, Scores, models_digest
+from coterie.runs.fine_tuning import Tuned, tune_by_held_out, tune_by_own_epochs
 from coterie.runs.links import FleetLinks
 from coterie.runs.sealer import PartySealer
+from coterie.runs.skipped import Watch, why_still
 from coterie.training.engine import fit_many
 from coterie.training.jobs import Job
 from coterie.training.model import Model
 from coterie.training.models import build as build_model
+from coterie.training.solvers import Sgd
 from coterie.transport.local import LocalTransport
 from coterie.transport.meter import Meter
 from coterie.transport.transcript import Transcript
@@ -40,13 +46,16 @@ from coterie.transport.transcript import Transcript
 Line = dict[str, Any]
 """What one round left, as it stands in ``metrics.jsonl``."""
 
+_REASONS = 3  # shown where something failed for them
+
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
     """Everything of one run, ready for its set-up. config: resolved.  settings: the system's own config object.
 
     tasks: of the split's groups, or the one of all.  label_counts: (clients, classes) training samples, with the
-    labels of the client's task.  fingerprint: of data, partition and initial weights.
+    labels of the client's task.  held_out: by client, kept out of training; empty without ``fine_tune=held_out``.
+    fingerprint: of data, partition and initial weights.
     """
 
     config: RunConfig
@@ -62,7 +71,18 @@ class Experiment:
     sealer: PartySealer
     transport: LocalTransport
     observer: Observer
+    held_out: Mapping[str, Samples]
     fingerprint: str
+    watch: Watch = field(default_factory=Watch)
+
+    @property
+    def fine_tunes(self) -> bool:
+        """Whether this run's models are fine-tuned.
+
+        It was asked for, clients have one model each to tune, and the system has settings of local training for it.
+        """
+        known = all(hasattr(self.settings, name) for name in ("lr", "batch_size", "momentum", "weight_decay"))
+        return self.config.fine_tune != "no" and self.system.fine_tunes and known
 
     @property
     def crypto(self) -> str:
@@ -78,19 +98,27 @@ class Experiment:
     def set_up(self) -> Line:
         """Keys and greetings, before round 1; returns what they cost."""
         started = time.perf_counter()
-        self.transport.drive(self._hub().setup(), 0)
+        with _reasons(self.transport):
+            self.transport.drive(self._hub().setup(), 0)
         return _costs(self.transport, time.perf_counter() - started)
 
     def round(self, r: int) -> Line:
         """Run round r and observe it; returns its line. Raises RunError where it cannot go on."""
+        self.watch.start(self.system, self.federation)
         started = time.perf_counter()
         try:
-            with self.effects.watched():
-                notes = self.transport.drive(self._hub().round(r), r)
+            with self.effects.watched(), _reasons(self.transport):
+                notes = dict(self.transport.drive(self._hub().round(r), r) or {})
         except RunError as error:
             raise RunError(f"round {r}: {error}") from error
-        line: Line = {"round": r, **_costs(self.transport, time.perf_counter() - started), "notes": dict(notes or {})}
+        if "skipped" in notes:
+            notes["skipped"] = f"{notes['skipped']}{_why_refused(self.transport)}"
+        self.took(r, notes)
+        line: Line = {"round": r, **_costs(self.transport, time.perf_counter() - started), "notes": notes}
         observed = time.perf_counter()
+        moved = self.watch.moved(self.system, self.federation)
+        if not moved and "skipped" not in line["notes"]:
+            line["notes"]["skipped"] = why_still(line, self.system.observe(self.federation).get("why_kept", ()))
         config = self.config
         last = r == config.rounds
         if last or r % config.eval_every == 0:
@@ -98,9 +126,11 @@ class Experiment:
             scores = self.observer.scores(models)
             line |= {**scores.means(), "bands": scores.bands(), "models_sha256": models_digest(models)}
             line |= self.grouping()
-        if self.system.fine_tunes and (last or (config.fine_tune_every and r % config.fine_tune_every == 0)):
-            tuned, untuned = self.fine_tuned(r)
-            line |= {f"fine_tuned_{name}": value for name, value in tuned.means().items()}
+        if self.fine_tunes and (last or (config.fine_tune_every and r % config.fine_tune_every == 0)):
+            scores, tuned = self.fine_tuned(r)
+            line |= {f"fine_tuned_{name}": value for name, value in scores.means().items()}
+            line["fine_tuned_epochs"] = [one.epochs for one in tuned]
+            untuned = [name for name, one in zip(self.models(r), tuned, strict=True) if one.diverged]
             line |= {"untuned": untuned} if untuned else {}
         return {**line, "observing_seconds": time.perf_counter() - observed}
 
@@ -110,37 +140,38 @@ class Experiment:
         groups = None if self.split.groups is None else self.split.groups.tolist()
         return {} if membership is None else {"grouping": asdict(grouping(membership, groups))}
 
+    def took(self, r: int, notes: Mapping[str, Any]) -> None:
+        """Remember whose updates stood out in round r, of this process or of one that it goes on from."""
+        self.effects.took(r, notes.get("outliers", {}), notes.get("participants", 0))
+
     def train_accuracy(self) -> float:
         """Mean accuracy of the clients' models on their own training data."""
-        models, trained_on = self.models(), {}
-        for name in models:
-            own = self.effects.data[name]
-            trained_on[name] = replace(own, test=np.arange(len(own.y)), test_set=Samples(own.x, own.y))
-        observer = Observer(self.model, trained_on, self.config.accelerator)
-        return float(observer.scores(models).global_accuracy.mean())
+        return float(self.observer.train_accuracies(self.models()).mean())
 
-    def fine_tuned(self, r: int) -> tuple[Scores, list[str]]:
-        """Scores of every client's model after its own local epochs: the personalisation that needs no clustering.
-
-        And the clients whose training diverged, which count with the model as it was.
-        """
+    def fine_tuned(self, r: int) -> tuple[Scores, list[Tuned]]:
+        """Scores of every client's model after fine-tuning (``runs/fine_tuning.py``), and the tuned models."""
         models, parts = self.models(r), []
-        untuned: list[str] = []
+        tuned: list[Tuned] = []
         names = list(models)
         for start in range(0, len(names), self.effects.chunk):
-            chunk = names[start : start + self.effects.chunk]
-            fits = [(name, self._fine_tune(name, models[name], r)) for name in chunk]
-            fitted = self.effects.run(fits)
-            tuned = {n: f.weights if isinstance(f, Fitted) else models[n] for n, f in zip(chunk, fitted, strict=True)}
-            parts.append(self.observer.scores(tuned))
-            untuned += [n for n, f in zip(chunk, fitted, strict=True) if not isinstance(f, Fitted)]
-        return Scores(**{key: np.concatenate([vars(part)[key] for part in parts]) for key in vars(parts[0])}), untuned
+            found = self._tune({name: models[name] for name in names[start : start + self.effects.chunk]}, r)
+            parts.append(self.observer.scores({name: one.weights for name, one in found.items()}))
+            tuned += found.values()
+        return Scores(**{key: np.concatenate([vars(part)[key] for part in parts]) for key in vars(parts[0])}), tuned
 
-    def _fine_tune(self, name: str, weights: ClientModel, r: int) -> Fit:
-        if isinstance(weights, Mixture):
-            raise TypeError(f"{self.system.name} says that it fine-tunes, but {name} has a mixture of models")
-        seed = int(rng(self.config.seed, name, "fine-tuning", r).integers(1 << 62))
-        return Fit(weights, self.settings.solver(), self.setting.epochs[name], seed)
+    def _tune(self, models: Mapping[str, ClientModel], r: int) -> dict[str, Tuned]:
+        of = self.settings
+        solver = Sgd(of.lr, of.batch_size, of.momentum, of.weight_decay)  # the same for every method
+
+        def seed(name: str, epoch: int) -> int:
+            return int(rng(self.config.seed, name, "fine-tuning", r, epoch).integers(1 << 62))
+
+        vectors = {name: model for name, model in models.items() if not isinstance(model, Mixture)}
+        if len(vectors) < len(models):
+            raise TypeError(f"{self.system.name} says that it fine-tunes, but leaves clients mixtures of models")
+        if self.config.fine_tune == "held_out":
+            return tune_by_held_out(self.effects, vectors, self.held_out, solver, seed)
+        return tune_by_own_epochs(self.effects, vectors, self.setting.epochs, solver, seed)
 
     def _hub(self) -> Any:
         return self.federation.parties[self.federation.hub]
@@ -148,6 +179,22 @@ class Experiment:
     def close(self) -> None:
         """Remove what the transport spilled to disk."""
         self.transport.close()
+
+
+def _why_refused(transport: LocalTransport) -> str:
+    """What was refused in this round and why, for the observer: coordinators are told of no reason."""
+    refused = transport.meter.refused.most_common()
+    more = f"; and {len(refused) - _REASONS} other reasons" if len(refused) > _REASONS else ""
+    return f" ({'; '.join(reason for reason, _ in refused[:_REASONS])}{more})" if refused else ""
+
+
+@contextlib.contextmanager
+def _reasons(transport: LocalTransport) -> Iterator[None]:
+    """Adds the reasons where a step failed because others refused."""
+    try:
+        yield
+    except NoAnswerError as error:
+        raise RunError(f"{error}{_why_refused(transport)}") from error
 
 
 def _costs(transport: LocalTransport, seconds: float) -> Line:
@@ -178,6 +225,8 @@ def build(config: RunConfig) -> Experiment:
 
     dataset = data_set(config.data)
     split, tasks = deal(config.partition, dataset, config.clients, config.seed, config.min_samples, load=data_set)
+    if config.fine_tune == "held_out":
+        split = hold_out(split)
     model = build_model(str(config.model), dataset.input_shape, dataset.classes)
     names = tuple(f"client/{i}" for i in range(config.clients))
     devices = dict(zip(names, fleet(config.devices, config.clients, config.seed), strict=True))
@@ -247,7 +296,8 @@ def build(config: RunConfig) -> Experiment:
         effects=effects,
         sealer=sealer,
         transport=transport,
-        observer=Observer(model, samples, config.accelerator),
+        observer=Observer(model, samples, precision=config.precision, accelerator=config.accelerator),
+        held_out=_held_out(split, tasks, names),
         fingerprint=_fingerprint(dataset, split, tasks, setting),
     )
 
@@ -269,6 +319,16 @@ def _client_data(split: Split, tasks: Sequence[Task], names: Sequence[str]) -> d
     }
 
 
+def _held_out(split: Split, tasks: Sequence[Task], names: Sequence[str]) -> dict[str, Samples]:
+    """What every client keeps out of its training, as its task makes it."""
+    of = of_clients(split, tasks)
+    return (
+        {name: _samples(task, part, "train") for name, task, part in zip(names, of, split.held_out, strict=True)}
+        if split.held_out
+        else {}
+    )
+
+
 def _samples(task: Task, indices: NDArray[np.int64] | None, split: Part) -> Samples:
     labels = task.labels(indices, split).copy()  # all of them are a read-only view, which torch cannot mark
     return Samples(torch.from_numpy(task.inputs(indices, split)), torch.from_numpy(labels))
@@ -277,7 +337,7 @@ def _samples(task: Task, indices: NDArray[np.int64] | None, split: Part) -> Samp
 def _fingerprint(dataset: Dataset, split: Split, tasks: Sequence[Task], setting: Setting) -> str:
     """Says whether two builds do the same work: the labels, who holds which with which task, where training starts."""
     hashed = hashlib.blake2b(digest_size=16)
-    for array in (dataset.y_train, dataset.y_test, *split.train, *split.test, setting.initial):
+    for array in (dataset.y_train, dataset.y_test, *split.train, *split.held_out, *split.test, setting.initial):
         hashed.update(np.ascontiguousarray(array).tobytes())
     hashed.update(repr((dataset.x_train.shape, dataset.x_test.shape, sorted(setting.epochs.items()))).encode())
     hashed.update(dataset.x_train[:: max(1, len(dataset.x_train) // 256)].tobytes())

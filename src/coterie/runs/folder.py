@@ -90,13 +90,23 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     atomic_write(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
 
+def open_own(path: Path, flags: int, mode: int) -> int:
+    """A descriptor of a file, made if need be. Raises UserError for a symbolic link: what is behind it is not ours."""
+    with writing(path):
+        try:
+            return os.open(path, flags | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), mode)
+        except OSError:
+            if path.is_symlink():
+                raise UserError(f"{path} is a symbolic link, which no run writes: choose another --out") from None
+            raise
+
+
 class Log:
     """A file that grows by whole records: its length at a checkpoint is where a resumed run goes on."""
 
     def __init__(self, path: Path, mode: int = 0o644) -> None:
         self.path = path
-        with writing(path):
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, mode)
+        self._descriptor = open_own(path, os.O_RDWR | os.O_APPEND, mode)
 
     def append(self, data: bytes) -> None:
         """Add a record; a record that was written in part is taken off again. Raises RunError."""
@@ -132,8 +142,17 @@ class Log:
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The records of a ``metrics.jsonl``; raises UserError naming the line that is none."""
     try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error}") from None
+    return parse_lines(path, data)
+
+
+def parse_lines(path: Path, data: bytes) -> list[dict[str, Any]]:
+    """As ``read_lines``, of bytes that the file holds."""
+    try:
+        lines = data.decode().splitlines()
+    except UnicodeDecodeError as error:
         raise UserError(f"cannot read {path}: {error}") from None
     records: list[dict[str, Any]] = []
     for number, line in enumerate(lines, 1):

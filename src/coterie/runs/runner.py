@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -21,6 +22,8 @@ from coterie.runs import checkpoint, folder
 from coterie.runs.config import RunConfig, differences, resolve, to_toml
 from coterie.runs.experiment import Experiment, Line, build
 from coterie.runs.folder import CONFIG, METRICS, RESULT, Log, atomic_write, jsonable, read_lines, write_json, writing
+from coterie.runs.lock import locked
+from coterie.runs.skipped import AllSkippedError, check_not_all_skipped
 from coterie.runs.views import VIEWS, ViewLog, message_kinds
 from coterie.training.jobs import DivergedError
 
@@ -54,18 +57,23 @@ def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = Fa
 
     resume: continue the run in ``config.out``, which must be of the same work; the numbers are those of an undisturbed
     run. Without a checkpoint yet, it starts anew there.
-    Raises UserError before anything is written, RunError where the run cannot go on, Interrupted on Ctrl-C.
+    The folder is locked meanwhile: another run in it is refused (UserError).
+    Raises UserError before anything is written, RunError where the run cannot go on or all rounds were skipped,
+    Interrupted on Ctrl-C.
     """
     config = resolve(config)
-    if resume:
-        out = _resumable(config)
-    elif config.out is not None:
-        folder.check_free(Path(config.out))
-    experiment = build(config)
-    try:
+    with contextlib.ExitStack() as held:
+        if resume:
+            out = _resumable(config)
+            held.enter_context(locked(out))
+        elif config.out is not None:
+            folder.check_free(Path(config.out))
+        experiment = build(config)
+        held.callback(experiment.close)
         if resume:
             return _Running(experiment, out, checkpoint.read(out, experiment), on_round).to_the_end()
         out = folder.claim(config)
+        held.enter_context(locked(out))
         running = _Running(experiment, out, None, on_round)
         try:
             return running.to_the_end()
@@ -73,8 +81,6 @@ def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = Fa
             if not running.done:
                 shutil.rmtree(out, ignore_errors=True)  # nothing in it is worth keeping
             raise
-    finally:
-        experiment.close()
 
 
 def load_result(out: str | Path) -> Result:
@@ -149,6 +155,8 @@ class _Running:
             self.views.restore(kept.views_bytes, message_kinds(self.experiment.system))
             self.views.transcript.stopped_at = kept.views_stopped  # a gap is not filled behind its back
         self.saver.restore(kept)
+        for line in read_lines(self.out / METRICS):
+            self.experiment.took(line["round"], line["notes"])
         self.done = self.checkpointed = kept.round
         self.set_up = json.loads(kept.set_up)
 
@@ -164,7 +172,8 @@ class _Running:
             if not self.checkpointed:
                 raise
             kept = f"{error}. Rounds 1 to {self.checkpointed} are kept in {self.out}"
-            raise RunError(kept if is_divergence(error) else f"{kept}: --resume goes on there") from error
+            final = is_divergence(error) or isinstance(error, AllSkippedError)
+            raise RunError(kept if final else f"{kept}: --resume goes on there") from error
         finally:
             self.metrics.close()
             if self.views is not None:
@@ -221,6 +230,7 @@ class _Running:
     def _finish(self) -> Result:
         e = self.experiment
         rounds = read_lines(self.out / METRICS)
+        check_not_all_skipped(rounds)
         models = e.models()
         write_json(self.out / "clients.json", {"clients": list(models), **vars(e.observer.scores(models))})
         write_json(self.out / "observed.json", e.system.observe(e.federation))
@@ -242,6 +252,8 @@ def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line]) -> dic
     up, down, refused = total("bytes_up"), total("bytes_down"), total("refused")
     emulated = experiment.crypto == "emulated"
     measured = {key: value for key, value in last.items() if key.startswith("fine_tuned_") or key == "grouping"}
+    if epochs := measured.get("fine_tuned_epochs"):
+        measured["fine_tuned_epochs"] = sum(epochs) / len(epochs)
     return {
         "system": experiment.system.name,
         "title": experiment.system.title + (" (emulated cipher)" if emulated else ""),
@@ -272,6 +284,7 @@ def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line]) -> dic
         "refused": refused.total(),
         "refused_why": dict(refused),
         "skipped": {str(line["round"]): line["notes"]["skipped"] for line in rounds if "skipped" in line["notes"]},
+        "outliers": dict(Counter(name for line in rounds for name in line["notes"].get("outliers", ()))),
         "lost": sum(len(line["lost"]) for line in everything),
         "late": sum(len(line["late"]) for line in everything),
         "set_up": dict(set_up),

@@ -1,4 +1,4 @@
-"""How fast local training is: ratios measured side by side in one run, so that a busy machine spoils them least.
+"""How fast local training and scoring are: ratios of times taken side by side, which a busy machine spoils least.
 
 ``run()`` gives a dict; ``python -m coterie.training.bench [--quick] FILE`` writes it as JSON. Every time is the best of
 several interleaved repetitions. Wall-clock ratios on a machine that does other work favour us unduly (torch's own
@@ -23,13 +23,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from coterie.training.engine import Job, batch_order, fit_many
+from coterie.training.engine import Job, batch_order, fit_many, judge_many
 from coterie.training.model import Model, load
 from coterie.training.models import build
 from coterie.training.precision import has_fast_bf16
 from coterie.training.solvers import Sgd
 
 _SAMPLES, _EPOCHS = 600, 2
+_SCORED = 10_000
 _TARGETS = {"fp32": 2.5, "bf16": 4.0, "ragged": 0.8, "cnn": 1.0}  # bf16: where the CPU has AMX
 
 
@@ -42,6 +43,7 @@ def run(quick: bool = False) -> dict[str, Any]:
         "mlp": mlp(clients, repeats),
         "ragged": ragged(clients, repeats),
         "cnn": cnn(4 if quick else 8, repeats),
+        "scoring": scoring(clients, max(1, repeats - 2)),
         "memory": memory((10, 40) if quick else (50, 200)),
         "load_after": os.getloadavg(),
     }
@@ -91,12 +93,12 @@ def plain_loop(model: Model, jobs: Sequence[Job], *, channels_last: bool = False
     return results
 
 
-def one_core_share(model: Model, jobs: Sequence[Job], *, channels_last: bool = False) -> None:
-    """The plain loop with one thread over one core's share of the jobs: a process per core, ideally parallel."""
+def one_core_share(loop: Callable[[slice], object], jobs: int) -> None:
+    """A loop with one thread over one core's share of the jobs: a process per core, ideally parallel."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        plain_loop(model, jobs[: max(1, len(jobs) // threads)], channels_last=channels_last)
+        loop(slice(max(1, jobs // threads)))
     finally:
         torch.set_num_threads(threads)
 
@@ -155,7 +157,7 @@ def mlp(clients: int, repeats: int) -> dict[str, Any]:
     times = interleaved(
         {
             "loop": lambda: plain_loop(model, jobs),
-            "loop_share": lambda: one_core_share(model, jobs),
+            "loop_share": lambda: one_core_share(lambda part: plain_loop(model, jobs[part]), clients),
             "fp32": lambda: fit_many(model, jobs),
             "bf16": lambda: fit_many(model, jobs, precision="bf16"),
         },
@@ -218,7 +220,9 @@ def _cnn(shape: tuple[int, int, int], clients: int, repeats: int) -> dict[str, A
         {
             "loop": lambda: plain_loop(model, jobs),
             "loop_channels_last": lambda: plain_loop(model, jobs, channels_last=True),
-            "loop_share": lambda: one_core_share(model, jobs, channels_last=True),
+            "loop_share": lambda: one_core_share(
+                lambda part: plain_loop(model, jobs[part], channels_last=True), clients
+            ),
             "fp32": lambda: fit_many(model, jobs),
             "bf16": lambda: fit_many(model, jobs, precision="bf16"),
         },
@@ -235,6 +239,45 @@ def _cnn(shape: tuple[int, int, int], clients: int, repeats: int) -> dict[str, A
         "bf16_over_best_loop": loop["seconds"] / times["bf16"]["seconds"],
         "fp32_over_best_loop_cpu": loop["cpu_seconds"] / times["fp32"]["cpu_seconds"],
         **over_share(times),
+    }
+
+
+def plain_scores(model: Model, weights: np.ndarray, x: torch.Tensor, y: torch.Tensor) -> np.ndarray:
+    """(k, n) losses, one model after the other in batches of 1,024, from the logits on in float64."""
+    losses = np.empty((len(weights), len(x)), np.float32)
+    with torch.inference_mode():
+        for row, vector in enumerate(weights):
+            module = model.module_with(vector)
+            logits = torch.cat([module(part) for part in torch.split(x, 1024)]).double()
+            losses[row] = nn.functional.cross_entropy(logits, y, reduction="none").numpy()
+    return losses
+
+
+def scoring(models: int, repeats: int) -> dict[str, Any]:
+    """Different MLPs 784-200-100-10, all on the same 10,000 samples: what evaluating personal models costs."""
+    model = build("mlp", (784,), 10)
+    weights = np.stack([model.initial(seed) for seed in range(models)])
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.rand(_SCORED, 784, generator=generator), torch.randint(10, (_SCORED,), generator=generator)
+    times = interleaved(
+        {
+            "loop": lambda: plain_scores(model, weights, x, y),
+            "loop_share": lambda: one_core_share(lambda part: plain_scores(model, weights[part], x, y), models),
+            "fp32": lambda: judge_many(model, weights, x, y),
+            "bf16": lambda: judge_many(model, weights, x, y, precision="bf16"),
+        },
+        repeats,
+    )
+    loop = times["loop"]
+    difference = np.abs(judge_many(model, weights[:4], x, y).losses - plain_scores(model, weights[:4], x, y)).max()
+    return {
+        "models": models,
+        "samples": _SCORED,
+        "times": times,
+        **{f"{name}_over_loop": loop["seconds"] / times[name]["seconds"] for name in ("fp32", "bf16")},
+        **{f"{name}_over_loop_cpu": loop["cpu_seconds"] / times[name]["cpu_seconds"] for name in ("fp32", "bf16")},
+        **over_share(times),
+        "max_difference_to_loop": float(difference),
     }
 
 

@@ -274,9 +274,15 @@ def _backward(activation: str, delta: Tensor, output: Tensor) -> None:
 
 
 def logits(layers: tuple[Layer, ...], weights: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
-    """(models, n, classes) float32 of models (models, d) float32 on the same samples x (n, f)."""
+    """(models, n, classes) float32 of models (models, d) float32 on the same samples x (n, f).
+
+    dtype: of all products but the last layer's, which are float32: it is narrow, and its sums are what is compared.
+    """
     h = x.to(dtype).expand(weights.shape[0], -1, -1)
     for layer in layers:
+        if layer is layers[-1]:
+            dtype = torch.float32
+            h = h.float()
         w = shaped(weights, layer.weight).to(dtype).transpose(1, 2)
         if layer.bias is None:
             h = torch.bmm(h, w)
@@ -284,4 +290,4 @@ def logits(layers: tuple[Layer, ...], weights: Tensor, x: Tensor, dtype: torch.d
             h = torch.baddbmm(shaped(weights, layer.bias).to(dtype).unsqueeze(1), h, w)
         if layer.activation:
             _FORWARD[layer.activation](h)
-    return h.float()
+    return h

@@ -18,7 +18,7 @@ import torch
 from coterie.protocol.effects import Fitted
 from coterie.protocol.errors import UserError
 from coterie.training import dense, loop, slots, stacked
-from coterie.training.evaluate import evaluate_many, sample_losses
+from coterie.training.evaluate import evaluate_many, judge_many, sample_losses
 from coterie.training.jobs import DivergedError, Job, batch_order, check
 from coterie.training.model import Model
 from coterie.training.precision import has_fast_bf16, products
@@ -33,6 +33,7 @@ __all__ = [
     "evaluate_many",
     "fit_many",
     "has_fast_bf16",
+    "judge_many",
     "sample_losses",
 ]
 

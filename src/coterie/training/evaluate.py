@@ -1,4 +1,8 @@
-"""Losses and accuracy of several models on the same samples."""
+"""Losses and accuracy of several models, or mixtures of models, on the same samples.
+
+Models run in the precision that is asked for. Everything behind the logits is float32 or better. So is the last layer
+of a dense model: bfloat16 rounds no two of its logits to a tie. Other modules run under autocast, which rounds logits.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +19,12 @@ from coterie.protocol.effects import Evaluated
 from coterie.protocol.errors import UserError
 from coterie.training import dense
 from coterie.training.jobs import check_data
-from coterie.training.model import Model, placed
+from coterie.training.model import Model, placed, tensor
 from coterie.training.precision import products
 from coterie.training.workers import run_all
 
 _CHUNK_BYTES = 4 << 20  # the widest activations of one chunk of samples
+_MIXED_BYTES = 64 << 20  # probabilities of some samples under all models of a mixture
 
 
 class Piece(NamedTuple):
@@ -28,6 +33,16 @@ class Piece(NamedTuple):
     models: slice
     samples: slice
     value: NDArray[Any]
+
+
+class Judged(NamedTuple):
+    """Of k models on n samples. losses: (k, n) float32 cross entropies; NaN where the model has blown up.
+
+    right: (k, n) bool, whether the label is the likeliest.
+    """
+
+    losses: NDArray[np.float32]
+    right: NDArray[np.bool_]
 
 
 Score = Callable[[Tensor, Tensor], Tensor]
@@ -51,7 +66,8 @@ def evaluate_many(
     """
     matrix = _matrix(model, weights)
     total = np.zeros((len(matrix), 2))
-    for piece in _pieces(model, matrix, x, y, precision, device, partial(_loss_and_hits, model)):
+    score = partial(_loss_and_hits, model)
+    for piece in _pieces(model, matrix, x, y, precision=precision, device=device, score=score):
         total[piece.models] += piece.value
     return [Evaluated(float(loss), float(hits), len(x)) for loss, hits in total / len(x)]
 
@@ -74,9 +90,62 @@ def sample_losses(
         raise UserError(f"{model.name}: a loss of one's own gives one number for a whole batch, not one a sample")
     matrix = _matrix(model, weights)
     result = np.empty((len(matrix), len(x)), np.float32)
-    for piece in _pieces(model, matrix, x, y, precision, device, _nll):
+    for piece in _pieces(model, matrix, x, y, precision=precision, device=device, score=_nll):
         result[piece.models, piece.samples] = piece.value
     return result
+
+
+def judge_many(
+    model: Model,
+    weights: NDArray[Any],
+    x: Tensor,
+    y: Tensor,
+    *,
+    shares: NDArray[np.float64] | None = None,
+    precision: str = "fp32",
+    device: str = "cpu",
+) -> Judged:
+    """What each model of ``weights`` (k, d) float32, or each mixture of them, makes of every sample x (n, ...).
+
+    shares: (s, k) float64 for s mixtures, whose probabilities are shares @ softmax; without it each model by itself.
+    Beside the result memory grows neither with k nor with n.
+    Raises UserError for shapes or types that do not fit the model, and for a loss of one's own.
+    """
+    if not model.is_classifier:
+        raise UserError(f"{model.name} is no classifier (its loss is one's own): it has no accuracy on a sample")
+    matrix = _matrix(model, weights)
+    run = partial(_pieces, model, matrix, precision=precision, device=device)
+    many = len(matrix) if shares is None else len(shares)
+    judged = Judged(np.empty((many, len(x)), np.float32), np.empty((many, len(x)), np.bool_))
+    if shares is None:
+        for piece in run(x, y, score=_nll_and_hits):
+            judged.losses[piece.models, piece.samples] = piece.value[:, 0]
+            judged.right[piece.models, piece.samples] = piece.value[:, 1] == 1
+        return judged
+    rows = max(1, _MIXED_BYTES // (12 * len(matrix) * (model.classes or 1)))
+    for start in range(0, len(x), rows):
+        block = slice(start, start + rows)
+        log_p = np.empty((len(matrix), len(x[block]), model.classes or 0), np.float32)
+        for piece in run(x[block], y[block], score=_log_p):
+            log_p[piece.models, piece.samples] = piece.value
+        for one, (losses, right) in enumerate(_mixed(log_p, shares, y[block].numpy())):
+            judged.losses[one, block], judged.right[one, block] = losses, right
+    return judged
+
+
+def _mixed(
+    log_p: NDArray[np.float32], shares: NDArray[np.float64], labels: NDArray[np.int64]
+) -> Iterator[tuple[NDArray[np.float64], NDArray[np.bool_]]]:
+    """Losses and right answers (n,) of each mixture. log_p: (k, n, classes).  shares: (s, k).  labels: (n,).
+
+    In float64. The loss is log-sum-exp of logs, so that a small probability is not rounded to none.
+    """
+    of_label = np.take_along_axis(log_p, labels[None, :, None], axis=2)[..., 0].astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):  # a share of 0; a model that has blown up
+        p = np.exp(log_p, dtype=np.float64)
+        for own in shares:
+            losses = -np.logaddexp.reduce(np.log(own)[:, None] + of_label, axis=0)
+            yield losses, np.tensordot(own, p, 1).argmax(axis=1) == labels
 
 
 def _matrix(model: Model, weights: NDArray[Any]) -> NDArray[Any]:
@@ -95,6 +164,16 @@ def _nll(outputs: Tensor, labels: Tensor) -> Tensor:
     return nn.functional.cross_entropy(outputs.transpose(1, 2), each, reduction="none")
 
 
+def _nll_and_hits(outputs: Tensor, labels: Tensor) -> Tensor:
+    """(models, 2, n) float32: cross entropy of each sample, and 1 where the answer is right."""
+    return torch.stack([_nll(outputs, labels), (outputs.argmax(2) == labels).float()], 1)
+
+
+def _log_p(outputs: Tensor, labels: Tensor) -> Tensor:
+    """(models, n, classes) float32 log-probabilities."""
+    return torch.log_softmax(outputs, 2)
+
+
 def _loss_and_hits(model: Model, outputs: Tensor, labels: Tensor) -> Tensor:
     """(models, 2) float64: summed loss and number of right answers."""
     if model.is_classifier:
@@ -109,7 +188,7 @@ def _loss_and_hits(model: Model, outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def _pieces(
-    model: Model, matrix: NDArray[Any], x: Tensor, y: Tensor, precision: str, device: str, score: Score
+    model: Model, matrix: NDArray[Any], x: Tensor, y: Tensor, *, precision: str, device: str, score: Score
 ) -> Iterator[Piece]:
     """The score of every model on every sample, in pieces that are computed side by side."""
     dtype, where = products(precision, device), torch.device(device)
@@ -149,7 +228,7 @@ def _dense_outputs(
     rows = max(1, min(len(x), _CHUNK_BYTES // (4 * widest * models)))
     for first in range(0, len(matrix), models):
         some = slice(first, first + models)
-        chunk = torch.from_numpy(np.ascontiguousarray(matrix[some], np.float32)).to(device)
+        chunk = tensor(np.ascontiguousarray(matrix[some], np.float32)).to(device)
         for start in range(0, len(x), rows):
             samples = x[start : start + rows].flatten(1).to(device)
             yield some, start, dense.logits(layers, chunk, samples, dtype)

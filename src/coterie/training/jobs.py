@@ -12,6 +12,7 @@ from torch import Tensor
 
 from coterie.protocol.effects import Fitted, Vector
 from coterie.protocol.errors import RunError, UserError
+from coterie.training.bounds import MOST_WEIGHT, largest
 from coterie.training.model import Model, tensor
 from coterie.training.solvers import Pull, Solver
 
@@ -51,7 +52,9 @@ class Job:
 
 
 class DivergedError(RunError):
-    """Local training gave a loss or weights that are not finite. job: index into the jobs that were given.
+    """Local training gave a loss or weights that are not finite, or weights beyond ``MOST_WEIGHT``.
+
+    job: index into the jobs that were given.
 
     results: of all jobs, in their order; None where one diverged.
     """
@@ -60,8 +63,8 @@ class DivergedError(RunError):
 
     def __init__(self, job: int, what: str) -> None:
         super().__init__(
-            f"local training of job {job} gave {what} that is not finite: lower the learning rate, or look for "
-            "infinite or unscaled values in its data and state"
+            f"local training of job {job} gave {what} that is not finite, or beyond all measure: lower the learning "
+            "rate, or look for infinite or unscaled values in its data and state"
         )
         self.job = job
 
@@ -82,7 +85,7 @@ def pulled(job: Job) -> tuple[Tensor, Pull]:
 
 
 def fitted(index: int, job: Job, model: Model, weights: Tensor, loss_sum: float) -> Fitted | DivergedError:
-    """The result of a training that ended with ``weights`` (d,), or why there is none: it, or its loss, is not finite.
+    """The result of a training that ended with ``weights`` (d,), or why there is none: it, or its loss, has blown up.
 
     loss_sum: sum of the (weighted) losses over all samples and epochs.  State entries at the places of buffers are
     zero: no solver moves them.
@@ -97,7 +100,7 @@ def fitted(index: int, job: Job, model: Model, weights: Tensor, loss_sum: float)
         for part in model.frozen_parts:
             vector[part.offset : part.offset + part.size] = 0
     result = end.numpy()
-    if not np.isfinite(result).all() or not all(np.isfinite(vector).all() for vector in kept.values()):
+    if not all(largest(vector) <= MOST_WEIGHT for vector in (result, *kept.values())):
         return DivergedError(index, "a weight or a state vector")
     return Fitted(weights=result, samples=job.samples, steps=job.steps, loss=loss, state=kept)
 

@@ -101,8 +101,8 @@ def cnn_bn(input_shape: Sequence[int], classes: int) -> nn.Sequential:
     The table prints a ReLU after the first convolution and in the head only; here every convolution has one (after its
     normalisation). 32x32 in colour, 100 classes: d = 966,180.
 
-    Running means and variances are part of the flat vector (``Part.kind == "buffer"``): they travel with the weights
-    and are averaged, and changed by the server, as weights are; no solver moves them, and dual variables and control
+    Running means and variances are part of the flat vector (``ModelSpec.buffers``): they travel with the weights and
+    are averaged, and nothing else (``aggregation/buffers.py``); no solver moves them, and dual variables and control
     variates are 0 at their places. Local training normalises by batch, evaluation by the running statistics.
     Dropout follows the seed of each training alone (``Job.seed``), whatever else is trained beside it: models with
     dropout or buffers take the path "loop" on every device, one after the other. (A GPU draws other masks than a CPU.)

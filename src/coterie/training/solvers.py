@@ -18,16 +18,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from math import isfinite
-from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from torch import Tensor
 
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
 
-State = Mapping[str, Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+State = Mapping[str, "Tensor"]
 
 
 class Pull(NamedTuple):
@@ -179,9 +181,7 @@ def unit_change(spec: ModelSpec, change: Vector, clip: float | None = None) -> t
     by a step of some other size would leave the range of all clients' (it may even become negative). A change of
     length 0 stays 0.
     """
-    is_parameter = np.ones(spec.size, np.bool_)
-    for part in spec.parts:
-        is_parameter[part.offset : part.offset + part.size] = part.kind == "parameter"
+    is_parameter = ~spec.buffers
     length = float(np.linalg.norm(change[is_parameter].astype(np.float64)))
     factor = np.where(is_parameter, 1 / length if length else 0.0, 1.0)
     return (change * factor).astype(np.float32), length if clip is None else min(length, clip)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Protocol
 
 import msgspec
 
-from coterie.protocol.errors import RunError
+from coterie.protocol.errors import RunError, UserError
 
 Instant = tuple[float, int]
 """Virtual seconds and a count of what has followed from what within them (superdense time).
@@ -19,6 +20,7 @@ the same one. So "in order of arrival" respects cause and effect, and does not d
 
 START: Instant = 0.0, 0
 _MAX_STEPS = 1_000_000
+_MOST = 1 << 62  # of what is counted: numbers and rounds
 
 
 def after(instant: Instant, seconds: float) -> Instant:
@@ -119,3 +121,28 @@ class Snapshot(msgspec.Struct):
     sizes: list[int]
     busy: dict[str, Instant]
     links: list[tuple[str, str, Instant, int]]
+
+    def check(self, parties: Iterable[str]) -> None:
+        """Raises UserError unless a transport of these parties can have made it."""
+        known, frames = set(parties), range(len(self.sizes))
+        if set(self.numbers) != known:
+            raise UserError(
+                f"the checkpoint is of another federation: it has {len(self.numbers)} parties, this one has "
+                f"{len(known)}; resume with the settings that it was made with"
+            )
+        names = {*self.busy, *(name for e in self.envelopes for name in (e.src, e.dst))}
+        names |= {name for src, dst, *_ in self.links for name in (src, dst)}
+        instants = [(self.clock_s, 0), *self.busy.values(), *(link[2] for link in self.links)]
+        instants += [envelope.arrives for envelope in self.envelopes]
+        counts = [*self.numbers.values(), *(link[3] for link in self.links), *(step for _, step in instants)]
+        counts += [n for e in self.envelopes for n in (e.number, e.answers, e.round, e.due)]
+        if not (
+            names <= known
+            and {e.ticket for e in self.envelopes} == set(frames)
+            and all(0 <= s < inf for s, _ in instants)
+            and all(0 <= n <= _MOST for n in counts)
+        ):
+            raise UserError(
+                "the checkpoint's messages under way are none that this federation can have sent: it was changed; "
+                "start the run anew"
+            )

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from coterie.protocol import codec
-from coterie.protocol.errors import CoterieError, CryptoError, DecodeError, PeerError, RunError, UserError
+from coterie.protocol.errors import CoterieError, CryptoError, DecodeError, PeerError, RunError
 from coterie.protocol.hollow import weighs
 from coterie.protocol.messages import ANY, Message
 from coterie.protocol.party import Party, Transaction
@@ -39,7 +39,8 @@ from coterie.transport.transcript import Seen, Transcript
 from coterie.transport.wire import Wire
 
 LATE = "late"
-_REFUSED = "refused: "
+REFUSED = "refused"  # a party's reason may hold its own numbers: the observer is told, the coordinator never
+UNACCEPTABLE = "its answer was refused"
 _COPIES = 4  # what a message in work takes, in its own size: its bytes, what they say, an answer as large, its bytes
 
 
@@ -155,7 +156,7 @@ class LocalTransport:
                 missing[name] = self._failed.get(number, (LATE, 0.0))[0]
                 if missing[name] == LATE:
                     self.meter.late.append(name)
-                elif missing[name].startswith(_REFUSED):
+                elif missing[name] == REFUSED:
                     declined.append(name)
         return Answers(tuple(got), missing, tuple(declined))
 
@@ -191,7 +192,7 @@ class LocalTransport:
     def _fold_all(
         self, wanted: Callable[[Envelope], bool], kind: type[Message], fold: Fold
     ) -> tuple[list[str], dict[str, str]]:
-        """Give messages to the coordinator one by one, in order of arrival: who was accepted, and who refused why."""
+        """Give messages to the coordinator one by one, in order of arrival: whose it accepted, and whose it refused."""
         chosen = sorted(filter(wanted, self._inbox), key=lambda e: e.order)
         self._inbox = [e for e in self._inbox if not wanted(e)]
         got: list[str] = []
@@ -207,7 +208,7 @@ class LocalTransport:
                 got.append(envelope.src)
             except (PeerError, CryptoError) as error:
                 self._count_refused(envelope, str(error))
-                missing[envelope.src] = f"{_REFUSED}{error}"
+                missing[envelope.src] = UNACCEPTABLE
             finally:
                 self.meter.spent(self.hub.role, envelope.kind, time.perf_counter() - started)
         return got, missing
@@ -364,10 +365,10 @@ class LocalTransport:
             self._fail(request, "gave no direct answer", job.done[0])
 
     def _refuse(self, job: Job, reason: str) -> None:
-        """Count it, and let the sender's step go on without an answer."""
+        """Count it, and let the sender's step go on without an answer. It learns of no reason."""
         self._count_refused(job.envelope, reason)
         self._once.refused(job.envelope, reason)
-        self._fail(job.envelope, f"{_REFUSED}{reason}", job.done[0])
+        self._fail(job.envelope, REFUSED, job.done[0])
 
     def _fail(self, envelope: Envelope, reason: str, at_s: float) -> None:
         """Note that a message comes to nothing, and which of the hub's requests waits for it."""
@@ -423,11 +424,7 @@ class LocalTransport:
 
     def restore(self, snapshot: Snapshot, frames: Iterable[bytes]) -> None:
         """Continue from a snapshot and its frames, in a new transport. Raises UserError for another federation's."""
-        if set(snapshot.numbers) != set(self.parties):
-            raise UserError(
-                f"the checkpoint is of another federation: it has {len(snapshot.numbers)} parties, this one has "
-                f"{len(self.parties)}; resume with the settings that it was made with"
-            )
+        snapshot.check(self.parties)
         self.clock_s, self._schedule.busy = snapshot.clock_s, dict(snapshot.busy)
         self._wire.numbers = dict(snapshot.numbers)
         self._wire.last = {(src, dst): last for src, dst, last, _ in snapshot.links}

@@ -1,6 +1,7 @@
 """What the parties of a system find out, measured on whole runs.
 
-``AUDITS``: by system, every attack on one recorded run (``coterie audit DIR``). ``STUDIES``: by system, what the
+``AUDITS``: by system, every attack on one recorded run (``coterie audit DIR``). ``ACTIVE``: by system, those that
+repeat the run with a client that deviates (``coterie audit DIR --active``). ``STUDIES``: by system, what the
 documentation says, over seeds, modes and settings:
 
     python -m coterie.reproduce.security fedcaprivacy docs/security/fedcaprivacy.json
@@ -14,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from coterie.audit.findings import Finding
-from coterie.reproduce.security import fedcaprivacy, mingledpie, mingledpie_study, pafed, plain
+from coterie.reproduce.security import active, fedcaprivacy, mingledpie, mingledpie_study, pafed, plain
 from coterie.reproduce.security.recorded import Recorded
 
 AUDITS: Mapping[str, Callable[[Recorded], list[Finding]]] = {
@@ -22,7 +23,10 @@ AUDITS: Mapping[str, Callable[[Recorded], list[Finding]]] = {
     "mingledpie": mingledpie.audit,
     "pafed": pafed.audit,
     **dict.fromkeys(("fedavg", "fedprox", "ifca"), plain.audit),
+    "local": plain.nothing,
 }
+
+ACTIVE: Mapping[str, Callable[[Recorded], list[Finding]]] = {"pafed": active.stolen_key}
 
 STUDIES: Mapping[str, Callable[..., dict[str, Any]]] = {
     "fedcaprivacy": fedcaprivacy.study,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from statistics import fmean
 from typing import Any
 
@@ -26,16 +27,21 @@ VARIANTS: Mapping[str, tuple[str, str]] = {
 def participants_help(protection: str, size: int) -> Unprotect:
     """What a participant, who has the common seed, makes of the service's rows. size: d of the model.
 
-    A rotation it undoes. Of a sketch it gives the shortest models that have it: m equations for d unknowns.
+    A rotation it undoes. Of a sketch it gives the shortest models that have it: m equations for d unknowns. With a
+    guessed seed it is what the service can try on its own.
     """
+
+    @lru_cache(maxsize=4)
+    def inverse(secret: bytes, dim: int) -> Rows:
+        projection = np.stack([project(unit, dim, secret) for unit in np.eye(size)])  # (d, m)
+        return np.asarray(np.linalg.pinv(projection))
 
     def unprotect(rows: Rows, seed: bytes, r: int) -> Rows:
         secret = round_seed(seed, r)
         if protection == "rotation":
             return np.stack([unrotate(row, secret) for row in rows])
         if protection == "sketch":
-            projection = np.stack([project(unit, rows.shape[1], secret) for unit in np.eye(size)])  # (d, m)
-            return np.asarray(rows @ np.linalg.pinv(projection))
+            return np.asarray(rows @ inverse(secret, rows.shape[1]))
         return rows
 
     return unprotect
@@ -45,7 +51,7 @@ def audit(run: Recorded) -> list[Finding]:
     """Every attack of ``coterie.audit.fedcaprivacy`` on a recorded run."""
     protection = run.settings.hardening if run.config.mode == "hardened" else "none"
     rounds = recorded_rounds(run.views, run.clients, participants_help(protection, run.spec.size))
-    found = measure(rounds, run.label_counts, run.spec, run.initial)
+    found = measure(rounds, run.label_counts, run.spec, run.initial, run.groups)
     return [Finding(name, tuple(results)) for name, results in found.items()]
 
 

@@ -7,10 +7,11 @@ digits. Where a mask or a cipher is what is attacked, both the real and the emul
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -30,43 +31,66 @@ from coterie.attacks import (
     telling_accuracy,
     told_apart,
 )
+from coterie.attacks.key_in_sum import coefficients
 from coterie.audit.findings import Finding, compared, summary
-from coterie.audit.pafed import HELPER, HUB, by_signs, measure, recorded_rounds
+from coterie.audit.pafed import COUNTED, HELPER, HUB, by_signs, measure, recorded_rounds
 from coterie.crypto.schemes import ckks_keygen, public_key, secret_key
 from coterie.protocol.effects import Vector
+from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import Secrets
 from coterie.protocol.steps import Answers
+from coterie.reproduce.security import active
 from coterie.reproduce.security.directed import Played, played
 from coterie.reproduce.security.recorded import Recorded, recorded_run
 from coterie.runs.config import RunConfig
-from coterie.systems.pafed.correction import MASK_BITS, by_helper, by_minimum
-from coterie.systems.pafed.messages import Convert, Refresh, Train, Update, units
+from coterie.systems.pafed import layout_of
+from coterie.systems.pafed.correction import by_helper, by_minimum
+from coterie.systems.pafed.messages import Convert, Refresh, Train, Update
+from coterie.systems.pafed.scalars import MASK_BITS
 
 Row = dict[str, Any]
 Doubles = NDArray[np.float64]
 
 COSINES = (0.5, 0.2, 0.1, 0.05, 0.01, 0.001, 0.0001)
 ITERATIONS = (3, 5, 7, 8, 10, 12, 15)
+DUMMIES: tuple[Row, ...] = ({"dummies": 0}, {"dummies": 4}, {"dummies": 20})
+"""Settings that say what hides the signs, to be compared in trained runs; of 20 clients, all of them asked."""
 
 
 def audit(run: Recorded) -> list[Finding]:
     """Every attack of ``coterie.audit.pafed`` on a recorded run."""
-    start = run.initial / units(run.spec)
-    dummies = run.settings.dummies if run.config.mode == "paper" else 0
-    known: Row = {"dummies": dummies, "oldest": run.settings.max_staleness}
-    return measure(run.views, run.clients, run.label_counts, run.spec, start, **known)
+    layout, settings, paper = layout_of(run.spec, run.config.mode), run.settings, run.config.mode == "paper"
+
+    def update(opened: Doubles) -> Doubles:
+        """(d,) an update as the spec lays it out, 0 for buffers, which are no step."""
+        return np.where(run.spec.buffers, 0.0, layout.unpacked(opened))
+
+    known: Row = {"dummies": settings.dummies if paper else 0, "oldest": settings.max_staleness}
+    known |= {"hidden": settings.signs == "hidden", "bound": None if paper else settings.mask_bound}
+    return measure(run.views, run.clients, run.label_counts, run.spec, layout.packed(run.initial), update, **known)
 
 
-def study(*, seeds: int = 3, clients: int = 20, rounds: int = 10, partition: str = "dirichlet:0.3") -> Row:
-    """All measurements. clients, rounds, partition: of the runs with digits."""
+def study(
+    *,
+    seeds: int = 3,
+    clients: int = 20,
+    rounds: int = 10,
+    partition: str = "dirichlet:0.3",
+    hiding: Sequence[Row] = DUMMIES,
+) -> Row:
+    """All measurements. clients, rounds, partition: of the runs with digits.  hiding: settings to be compared there."""
     sections = {
         "a mask of real numbers": real_mask(),
         "the mask of the ring": ring_mask(),
         "how many updates conflict": conflicts(seeds),
+        "how many updates conflict, trained on digits": [
+            trained_conflicts(seeds, given, clients=clients, rounds=rounds, partition=partition) for given in hiding
+        ],
         "how much they conflict": sizes(),
         "weight in the wrong class": wrong_class(),
         "collusion": collusion(),
         "trained on digits": trained(seeds, clients=clients, rounds=rounds, partition=partition),
+        "one client, deviating": active.thieves(seeds),
     }
     rows = [row for section in sections.values() for row in section if "agrees" in row]
     return {
@@ -140,13 +164,15 @@ def _towards(weight: float, _: str, weights: Vector) -> Vector:
 def conflicts(seeds: int, rounds: int = 60) -> list[Row]:
     """How many of the late updates conflict, guessed by the helper; each does with probability 1/2.
 
-    by: signs alone, or with the classes' sums, which tell it whether none conflicts, or all.
+    by: signs alone, or with the classes' sums, which tell it whether none conflicts, or all.  dummies: none, the
+    default, as many as clients are asked, 16.
     """
     rows = []
-    for late, dummies in ((3, 0), (3, 4), (3, 16), (8, 0), (8, 4), (8, 16)):
+    early = 3
+    for late, dummies in ((n, count) for n in (3, 8) for count in (0, 4, early + n, 16)):
         found: dict[str, list[Result]] = {"signs": [], "signs and sums": []}
         for seed in range(seeds):
-            with played(3, late, seed=1000 * late + 10 * dummies + seed, dummies=dummies) as run:
+            with played(early, late, seed=1000 * late + 10 * dummies + seed, dummies=dummies) as run:
                 for r in range(1, rounds + 2):
                     run.round(r)
                 recorded = [one for one in recorded_rounds(run.views, 1) if one.late]
@@ -285,9 +311,7 @@ def key_read_off(run: Played, client: str, r: int) -> Doubles:
     vector, own = _converted(run, replace(honest, polynomials=polynomials), client, r)
     degree = service.parameters.degree
     values = own.decrypt(replace(vector, tally=replace(vector.tally, length=degree)))  # all slots of the polynomial
-    at_roots = np.zeros(2 * degree, np.complex128)  # slot j is the polynomial's value at the root exp(i pi 3^j / N)
-    at_roots[[pow(3, j, 2 * degree) for j in range(degree // 2)]] = service.parameters.to_slots(values)[0]
-    return np.asarray(np.fft.fft(at_roots).real[:degree] * (2 / degree) * 64)
+    return 64 * coefficients(values, service.parameters)
 
 
 def _converted(run: Played, vector: Any, client: str, r: int) -> tuple[Any, Any]:
@@ -300,15 +324,51 @@ def _converted(run: Played, vector: Any, client: str, r: int) -> tuple[Any, Any]
     return own.public.from_bytes(helper.convert(Convert(r, client), HUB).cipher).unblind(mask, 1), own
 
 
+def trained_conflicts(seeds: int, hiding: Row, **options: Any) -> Row:
+    """How many of the late updates conflict, guessed by the helper in runs with digits that hide it by these settings.
+
+    chance: the likeliest number if each conflicted with probability 1/2.  commonest: always the number that was the
+    truth most often, which takes no look at anything.  with conflicts: of those rounds in which some conflict.
+    """
+    by_seed: list[float] = []
+    found: list[Result] = []
+    truth: list[int] = []
+    for seed in range(seeds):
+        run = digits(seed, hiding, **options)
+        results = {finding.name: finding.results for finding in audit(run)}.get(COUNTED, ())
+        rounds = [one for one in recorded_rounds(run.views, run.settings.max_staleness) if one.shown is not None]
+        truth += [int((one.cosines() < 0).sum()) for one in rounds]
+        by_seed += [fmean(result.value for result in results)] if results else []
+        found += results
+    if not by_seed:
+        raise UserError("no late update was compared in these runs: more rounds, or more clients")
+    some = [result.value for result, number in zip(found, truth, strict=True) if number]
+    return {
+        **hiding,
+        "measured": fmean(by_seed),
+        "standard_error": stdev(by_seed) / len(by_seed) ** 0.5 if len(by_seed) > 1 else 0.0,
+        "chance": fmean(result.chance for result in found),
+        "commonest": max(Counter(truth).values()) / len(truth),
+        "rounds": len(truth),
+        "with conflicts": {"measured": fmean(some) if some else None, "rounds": len(some)},
+    }
+
+
+def digits(seed: int, settings: Row, **options: Any) -> Recorded:
+    """A run with digits in which all clients are asked and three of ten are late."""
+    given: Row = {"delta": 0.3, "participation": 1.0, **settings}
+    run, experiment = recorded_run(
+        RunConfig("pafed", crypto="emulated", record=True, seed=seed, settings=given, **options)
+    )
+    experiment.close()
+    return run
+
+
 def trained(seeds: int, **options: Any) -> list[Row]:
     """Audits of runs with digits: what both servers together read off updates, and what each does alone."""
-    runs: list[Mapping[str, Sequence[Result]]] = []
-    for seed in range(seeds):
-        settings: Row = {"delta": 0.3, "participation": 1.0}
-        config = RunConfig("pafed", crypto="emulated", record=True, seed=seed, settings=settings, **options)
-        run, experiment = recorded_run(config)
-        experiment.close()
-        runs.append({finding.name: finding.results for finding in audit(run)})
+    runs: list[Mapping[str, Sequence[Result]]] = [
+        {finding.name: finding.results for finding in audit(digits(seed, {}, **options))} for seed in range(seeds)
+    ]
     return [{"who": name, **row} for name, row in summary(runs).items()]
 
 

@@ -9,4 +9,9 @@ from coterie.reproduce.security.recorded import Recorded
 
 def audit(run: Recorded) -> list[Finding]:
     """Preference profiling of every client by the hub, in every round."""
-    return plain_findings(run.views, run.clients, run.label_counts, run.spec)
+    return plain_findings(run.views, run.clients, run.label_counts, run.spec, run.groups)
+
+
+def nothing(run: Recorded) -> list[Finding]:
+    """No server receives anything of models or data, so there is nothing to attack."""
+    return []

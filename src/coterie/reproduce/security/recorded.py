@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,13 @@ from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.system import Federation, System
 from coterie.runs.config import RunConfig, from_toml
-from coterie.runs.experiment import Experiment, build
+from coterie.runs.experiment import Experiment, Line, build
 from coterie.runs.folder import CONFIG
 from coterie.runs.runner import load_result
 from coterie.runs.views import VIEWS, message_kinds, read_views
 from coterie.transport.transcript import View
+
+Meddle = Callable[[Federation], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +31,8 @@ class Recorded:
 
     initial: (d,) the public initial weights.  federation: the parties as they were built; read from a folder, they
     hold nothing of the run.  views: of every party.  stopped: the round in which recording ended early, of which the
-    views hold nothing, or None.
+    views hold nothing, or None.  lines: of the rounds, as they stand in ``metrics.jsonl``.  groups: (clients,) the
+    data's own, where there are some.
     """
 
     system: System
@@ -42,24 +45,29 @@ class Recorded:
     federation: Federation
     views: Mapping[str, View]
     stopped: int | None = None
+    lines: Sequence[Line] = ()
+    groups: NDArray[np.int64] | None = None
 
 
-def recorded_run(config: RunConfig) -> tuple[Recorded, Experiment]:
-    """Run it to its last round with all views recorded, and write nothing; the caller closes the experiment."""
+def recorded_run(config: RunConfig, meddle: Meddle = lambda federation: None) -> tuple[Recorded, Experiment]:
+    """Run it to its last round with all views recorded, and write nothing; the caller closes the experiment.
+
+    meddle: what is done to the parties before they begin.
+    """
     experiment = build(config)
+    meddle(experiment.federation)
     experiment.set_up()
-    for r in range(1, int(experiment.config.rounds or 0) + 1):
-        experiment.round(r)
+    lines = [experiment.round(r) for r in range(1, int(experiment.config.rounds or 0) + 1)]
     transcript = experiment.transport.transcript
     if transcript is None or transcript.stopped_at is not None:
         raise UserError("the views of this run aren't recorded, or don't fit record_mib: take fewer clients or rounds")
-    return _recorded(experiment, transcript.views), experiment
+    return _recorded(experiment, transcript.views, lines), experiment
 
 
 def read_recorded(folder: str | Path, data_dir: str | None = None) -> Recorded:
     """The finished run of a folder; its data are loaded again. Raises UserError where it holds none, or no views."""
     folder = Path(folder)
-    summary = load_result(folder).summary
+    result = load_result(folder)
     if not (folder / VIEWS).exists():
         raise UserError(
             f"{folder} holds a run whose views were not kept: repeat it with\n"
@@ -74,20 +82,22 @@ def read_recorded(folder: str | Path, data_dir: str | None = None) -> Recorded:
     experiment = build(config)
     try:
         views = read_views(folder / VIEWS, message_kinds(experiment.system)).views
-        ended = re.match(r"stopped in round (\d+)", summary["recording"])
+        ended = re.match(r"stopped in round (\d+)", result.summary["recording"])
         if ended is None:
-            return _recorded(experiment, views)
+            return _recorded(experiment, views, result.rounds)
         stopped = int(ended[1])
         whole = {
             name: View(view.party, view.role, [seen for seen in view.seen if seen.round < stopped])
             for name, view in views.items()
         }
-        return _recorded(experiment, whole, stopped)
+        return _recorded(experiment, whole, result.rounds, stopped)
     finally:
         experiment.close()
 
 
-def _recorded(experiment: Experiment, views: Mapping[str, View], stopped: int | None = None) -> Recorded:
+def _recorded(
+    experiment: Experiment, views: Mapping[str, View], lines: Sequence[Line], stopped: int | None = None
+) -> Recorded:
     return Recorded(
         system=experiment.system,
         config=experiment.config,
@@ -99,4 +109,6 @@ def _recorded(experiment: Experiment, views: Mapping[str, View], stopped: int | 
         federation=experiment.federation,
         views=views,
         stopped=stopped,
+        lines=lines,
+        groups=experiment.split.groups,
     )

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from coterie.crypto.schemes import public_key
 from coterie.crypto.signing import ReplayGuard, SigningKey, VerifyKey
@@ -300,6 +299,8 @@ def numbered_like(old: NDArray[Any], new: NDArray[Any], free: NDArray[Any]) -> N
     old: (n, c). Who was away keeps its clusters (by name) and must find the same ones when it is back. A cluster
     without any such row gets one of the numbers that are ``free``, (c,) bool, the lowest first, if there are.
     """
+    from scipy.optimize import linear_sum_assignment
+
     c = old.shape[1]
     padded = np.zeros(old.shape, bool)
     padded[:, : new.shape[1]] = new

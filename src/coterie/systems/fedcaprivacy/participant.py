@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.aggregation.buffers import not_below_zero
 from coterie.aggregation.sums import mean_of_clusters
 from coterie.crypto.schemes import public_key, secret_key
 from coterie.crypto.signing import SigningKey, VerifyKey
@@ -135,6 +136,7 @@ class Participant(Party, role=PARTICIPANT):
         mean = total / msg.count
         if self.rotates:
             mean = unrotate(mean, round_seed(self.secret.group_seed, msg.round))
+            mean = not_below_zero(self.spec, mean)  # what fixed point has rounded lies anywhere once it is turned back
         self.state.clusters[msg.cluster] = mean.astype(np.float32)
         return Received(msg.round, msg.cluster)
 

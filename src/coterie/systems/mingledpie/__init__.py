@@ -18,17 +18,19 @@ indicators and keep their models, but cannot tell whose it was.
 
 Departures from the text, each with its reason in docs/systems/mingledpie.md: eq. (3) compares the true cluster's key
 with cluster j's address; eq. (7) and (8) take sums, not means; theta_i and sigma_i travel in one ciphertext vector;
-line 14 trains the client's cluster model; H is checked and may be refused; messages are signed.
+line 14 trains the client's cluster model; H is checked, and solved with a ridge where it is ill-conditioned; messages
+are signed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
+from coterie.aggregation.mingled import MOST_CONDITION
 from coterie.clustering.identities import MAX_BITS, MAX_EXPECTED_TRIES
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.crypto.schemes import ckks_keygen
@@ -53,7 +55,8 @@ class MingledPieConfig(ClusterModels):
     threshold: T, the least identities of a client.  threshold_counts: whether T counts "identities", as in the text, or
     "false_positives", which is what table II's numbers fit.
     rebuild: "counts" of algorithm 2, or for ablation (table V) "ideal", the matrix of eq. (11), or "none".
-    max_condition: of H with columns of length 1; above it the models of the round before are kept.
+    max_condition: of H with columns of length 1. Above it H is solved with a ridge around the models of the round
+    before, the smallest that brings the condition down to it; in mode literal these models are kept instead.
     hardening: in mode hardened, exact sums by k-fold "uploads" or by "products" of ciphertexts.
     shared_layers: names of layers that all clients share (or the beginnings of names), separated by commas; the others
     are personal to the clusters (section III-A).  min_participants: fewer updates skip a round.
@@ -66,7 +69,7 @@ class MingledPieConfig(ClusterModels):
     threshold: int = 2
     threshold_counts: Literal["identities", "false_positives"] = "identities"
     rebuild: Literal["counts", "ideal", "none"] = "counts"
-    max_condition: float = 100.0
+    max_condition: float = 30.0
     hardening: Literal["uploads", "products"] = "products"
     shared_layers: str = ""
     min_participants: int = 2
@@ -84,11 +87,10 @@ class MingledPieConfig(ClusterModels):
         for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise UserError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
-        if self.min_participants < 1 or not 1 <= self.max_condition < math.inf:
-            raise UserError(
-                f"min_participants ({self.min_participants}) and max_condition ({self.max_condition}) must be finite "
-                "and at least 1"
-            )
+        if self.min_participants < 1:
+            raise UserError(f"min_participants must be at least 1, not {self.min_participants}")
+        if not 1 < self.max_condition <= MOST_CONDITION:
+            raise UserError(f"max_condition must be above 1 and at most {MOST_CONDITION:g}, not {self.max_condition}")
         if self.rebuild == "ideal" and self.p_changes:
             raise UserError("rebuild=ideal rests on one p: it can't go with p_changes")
 
@@ -183,13 +185,19 @@ def build(config: MingledPieConfig, setting: Setting) -> Federation:
 
 
 def models(federation: Federation) -> Mapping[str, Vector]:
-    """The rebuilt model of each client's cluster; clients of one cluster share the array."""
+    """The rebuilt model of each client's cluster; clients of one cluster share the array, if it has no own buffers."""
     rows: dict[tuple[int, int], Vector] = {}
     found = {}
     for client in federation.of_role(CLIENT):
         place = id(client.models()), client.cluster()
-        found[client.name] = rows.setdefault(place, client.models()[client.cluster()])
+        shared = rows.setdefault(place, client.models()[client.cluster()])
+        found[client.name] = client.with_own_buffers(shared)
     return found
+
+
+def pool(federation: Federation) -> Iterable[Vector]:
+    """All models that clients choose from: each client has its own copy, and most clients the same."""
+    return (client.models() for client in federation.of_role(CLIENT))
 
 
 def observe(federation: Federation) -> Mapping[str, Any]:
@@ -199,6 +207,7 @@ def observe(federation: Federation) -> Mapping[str, Any]:
         "membership": [[] if c.secret.cluster < 0 else [c.secret.cluster] for c in clients],
         "identity_sets_drawn": [c.secret.drawn for c in clients],
         "condition": [c.state.condition for c in clients],
+        "ridge": [c.state.ridge for c in clients],
         "kept": [list(c.state.kept) for c in clients],
         "why_kept": sorted({c.state.why for c in clients if c.state.why}),
     }
@@ -242,4 +251,5 @@ SYSTEM = System(
     modes=("paper", "literal", "hardened"),
     encrypted=True,
     observe=observe,
+    pool=pool,
 )

@@ -34,16 +34,19 @@ class Client(Party, role=CLIENT):
     class State(msgspec.Struct):
         """models: (k, d) float32 of ``round``, None before it has the parameters.
 
-        trained, noted: the last round that it trained for, and had parameters of.  condition, kept, why: of the last
-        rebuild; why is empty where all models are new.
+        buffers: those (``form.local``) that it last trained, None before the first training.
+        trained, noted: the last round that it trained for, and had parameters of.  condition, ridge, kept, why: of the
+        last rebuild; why is empty where all models are new.
         """
 
         models: NDArray[Any] | None = None
+        buffers: NDArray[Any] | None = None
         round: int = 0
         trained: int = 0
         noted: int = -1
         keys: bytes = b""
         condition: float = 0.0
+        ridge: float = 0.0
         kept: tuple[int, ...] = ()
         why: str = ""
         verify_keys: NDArray[Any] | None = None
@@ -123,9 +126,10 @@ class Client(Party, role=CLIENT):
             raise PeerError(f"asked to train on models of round {msg.basis}, but it holds those of {self.state.round}")
         if msg.round <= self.state.trained:
             raise PeerError(f"asked to train for round {msg.round} after round {self.state.trained}")
-        cluster = yield from best_model(models)  # eq. (2)
+        cluster = yield from best_model(map(self.with_own_buffers, models))  # eq. (2)
         identities = self._identities(cluster) if self.form.kind == "mingled" else np.zeros(0, np.int64)
-        fitted: Fitted = yield Fit(models[cluster], self.config.solver(), self.epochs, batch_seed(self, msg.round))
+        start = self.with_own_buffers(models[cluster])
+        fitted: Fitted = yield Fit(start, self.config.solver(), self.epochs, batch_seed(self, msg.round))
         key: Any = secret_key(self.secret.shared)
         parts: list[bytes] = []
         for vector in self.form.vectors(fitted.weights, cluster):
@@ -135,6 +139,8 @@ class Client(Party, role=CLIENT):
         signing = SigningKey.load(self.secret.signing)
         signature = signing.sign("update", msg.round, msg.basis, identities.tobytes(), ciphers)
         self.secret.cluster, self.state.trained = cluster, msg.round
+        if self.form.local.any():
+            self.state.buffers = fitted.weights[self.form.local]
         return Update(msg.round, msg.basis, identities, ciphers, signature)
 
     def _identities(self, cluster: int) -> NDArray[np.int64]:
@@ -168,7 +174,7 @@ class Client(Party, role=CLIENT):
         if msg.round > self.state.round:  # else the server asks again: its answer was late, or lost
             rebuilt = yield from self._rebuilt(msg, parts)
             self.state.models, self.state.round = rebuilt.models, msg.round
-            self.state.condition, self.state.why = rebuilt.condition, rebuilt.why
+            self.state.condition, self.state.ridge, self.state.why = rebuilt.condition, rebuilt.ridge, rebuilt.why
             self.state.kept = tuple(int(j) for j in np.flatnonzero(rebuilt.kept))
         return Received(msg.round, len(self.state.kept) < self.form.clusters)
 
@@ -191,6 +197,14 @@ class Client(Party, role=CLIENT):
         if self.state.verify_keys is None:
             raise PeerError("not enrolled yet: there is no key to verify the server with")
         return VerifyKey(bytes(self.state.verify_keys[0]))
+
+    def with_own_buffers(self, model: Vector) -> Vector:
+        """A cluster's model (d,) with the buffers that never leave this client, once it has some; else as it is."""
+        if self.state.buffers is None:
+            return model
+        own = model.copy()
+        own[self.form.local] = self.state.buffers
+        return own
 
     def models(self) -> Vector:
         """(k, d) float32, for whoever evaluates; theta_j^0 while it has none yet."""

@@ -7,8 +7,10 @@
 ``products``  theta_i and k scalars sigma_ib; the server multiplies and sums, sum_i HE(sigma_ib) HE(theta_i): the same
               exact sums, one multiplication deep, hardly more upload
 
-Layers that all clients share (section III-A) are one more vector, summed over everybody. A *slot* is one sum of the
-server's; the lists below are in the order of the slots.
+Layers that all clients share (section III-A) are one more vector, summed over everybody. Buffers (running statistics of
+batch normalisation) stay with their clients in the form ``mingled``: to solve is to take models off each other, and
+statistics bear a mean only (``aggregation/buffers.py``). A *slot* is one sum of the server's; the lists below are in
+the order of the slots.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation import mingled
+from coterie.aggregation.buffers import ckks_units, not_below_zero
 from coterie.aggregation.mingled import Rebuilt
 from coterie.crypto.ckks_parameters import Parameters, named
 from coterie.crypto.vector import PublicKeyLike
@@ -50,7 +53,7 @@ class Form:
         for prefix in self.shared:
             if not any(name.startswith(prefix) for name in names):
                 raise UserError(f"shared_layers: no part of this model begins with {prefix!r}; there are {names}")
-        if self.common.all():
+        if not self.of_clusters.any():
             raise UserError("shared_layers names every layer: nothing is left for the clusters; use fedavg instead")
 
     @cached_property
@@ -63,9 +66,20 @@ class Form:
         return mask
 
     @cached_property
+    def local(self) -> NDArray[np.bool_]:
+        """(d,) which coordinates never leave their client."""
+        kept = self.spec.buffers & ~self.common
+        return kept if self.kind == "mingled" else np.zeros_like(kept)
+
+    @cached_property
+    def of_clusters(self) -> NDArray[np.bool_]:
+        """(d,) which coordinates are the clusters' own."""
+        return ~(self.common | self.local)
+
+    @cached_property
     def own(self) -> int:
         """How many coordinates are the clusters' own."""
-        return int((~self.common).sum())
+        return int(self.of_clusters.sum())
 
     @property
     def parameters(self) -> Parameters:
@@ -82,7 +96,7 @@ class Form:
         """Of the vectors and scalars of an update, in order."""
         k, own = self.clusters, self.own
         first = {"mingled": own + k, "uploads": k * (own + 1), "products": own}[self.kind]
-        return (first, *(1,) * self.scalars, *((self.spec.size - own,) if self.shared else ()))
+        return (first, *(1,) * self.scalars, *((int(self.common.sum()),) if self.shared else ()))
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -97,8 +111,9 @@ class Form:
         return len(self.widths)
 
     def vectors(self, theta: Vector, cluster: int) -> list[NDArray[Any]]:
-        """What a client of this true cluster encrypts as vectors (scalars apart): (length,) float each."""
-        own = theta[~self.common]
+        """What a client of this true cluster encrypts as vectors (scalars apart): (length,) float each, in units."""
+        theta = theta / ckks_units(self.spec)  # buffers may be much larger than weights
+        own = theta[self.of_clusters]
         sigma = self.indicator(cluster)
         if self.kind == "mingled":
             first = np.concatenate([own, sigma])  # eq. (4)
@@ -150,7 +165,7 @@ class Rebuilding:
     """How clients make models of what they open.
 
     solving: "counts", eq. (7) and (8) with sums; "literal", algorithm 2 as printed; "ideal", with the matrix of eq.
-    (11) at this p; "none", the mingled means themselves.  max_condition: of H, above which nothing is rebuilt.
+    (11) at this p; "none", the mingled means themselves.  max_condition: of H, as for ``mingled.rebuild``.
     threshold: the least identities of a client.
     """
 
@@ -170,20 +185,24 @@ class Rebuilding:
         rows = [np.zeros(n) if row is None else row for row, n in zip(opened, form.widths, strict=True)]
         if [len(row) for row in rows] != list(form.widths):
             raise PeerError(f"sums of {[len(row) for row in rows]} numbers; expected {form.widths}")
-        before = previous[:, ~form.common]
+        before, units = previous[:, form.of_clusters], ckks_units(form.spec)
+        scale = units[form.of_clusters]
         if form.kind == "mingled":
             sums = np.stack(rows[:k])
             rebuilt = self._solved(sums[:, :own], sums[:, own:], before, np.asarray(sizes), participants)
         elif form.kind == "uploads":
             blocks = rows[0].reshape(k, own + 1)
-            rebuilt = mingled.exact_means(blocks[:, :own], blocks[:, own], before, participants)
+            rebuilt = mingled.exact_means(blocks[:, :own] * scale, blocks[:, own], before, participants)
         else:
             counts = np.concatenate(rows[k : 2 * k])
-            rebuilt = mingled.exact_means(np.stack(rows[:k]), counts, before, participants)
+            rebuilt = mingled.exact_means(np.stack(rows[:k]) * scale, counts, before, participants)
         models = previous.copy()
-        models[:, ~form.common] = rebuilt.models
+        models[:, form.of_clusters] = rebuilt.models
         if form.shared and not rebuilt.refused:
-            models[:, form.common] = (rows[-1] / participants).astype(np.float32)  # FedAvg, section III-A
+            models[:, form.common] = (rows[-1] * units[form.common] / participants).astype(
+                np.float32
+            )  # FedAvg, section III-A
+        models = not_below_zero(form.spec, models)  # which the cipher may have rounded
         models.setflags(write=False)
         return replace(rebuilt, models=models)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,49 +12,45 @@ from numpy.typing import NDArray
 
 from coterie.crypto.schemes import public_key
 from coterie.crypto.signing import SigningKey, VerifyKey
-from coterie.crypto.tally import PLAIN
-from coterie.crypto.vector import PublicKeyLike
 from coterie.protocol.bundle import unbundle
 from coterie.protocol.errors import PeerError
-from coterie.protocol.party import Cost, Party
-from coterie.protocol.steps import NoAnswerError, Steps, post, spend, take
+from coterie.protocol.party import Party
+from coterie.protocol.steps import Answers, NoAnswerError, Steps, post, take
 from coterie.protocol.system import Setting
 from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Ready, enrol_all
 from coterie.protocols.late import able, gather, settle
 from coterie.protocols.local_training import sample_clients
-from coterie.systems.pafed.correction import Late, correct, from_helper
-from coterie.systems.pafed.messages import (
-    HELPER,
-    HUB,
-    Convert,
-    Converted,
-    Refresh,
-    Refreshed,
-    Train,
-    Update,
-    units,
-)
+from coterie.systems.pafed.correction import Late, averaged, correct
+from coterie.systems.pafed.layout import Layout
+from coterie.systems.pafed.messages import HELPER, HUB, MODEL_TERMS, Train, Update
+from coterie.systems.pafed.transformation import transformed
 from coterie.transport.spool import Spool
 
 if TYPE_CHECKING:
     from coterie.systems.pafed import PAFedConfig
 
 SPOOL_BYTES = 256 << 20
-MODEL_TERMS = 256
-"""Weights lie within so many times the reach of a vector; what is lower is room for the updates of a round."""
+
+
+class Tried(msgspec.Struct, frozen=True):
+    """A model that was sent out in a round, and that nobody is known to have opened yet."""
+
+    round: int
+    model: bytes
 
 
 class Aggregator(Party, role=HUB):
     """S_0: asks, collects, corrects late updates, moves the model, and has it put under the clients' keys."""
 
     class State(msgspec.Struct):
-        """model: [w] under pk_s, empty while it is w^0.  previous: what it was one step before.
+        """model: [w] under pk_s, empty while it is w^0.  good: the last one that a client has opened, as it was sent.
 
-        owed: by client, the rounds that it has not answered yet.
+        tried: the first one after ``good`` that was sent.  owed: by client, the rounds that it has not answered yet.
         """
 
         model: bytes = b""
-        previous: bytes = b""
+        good: bytes = b""
+        tried: Tried | None = None
         owed: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
         service_public: bytes = b""
         evaluation: bytes = b""
@@ -71,9 +66,9 @@ class Aggregator(Party, role=HUB):
     secret: Secret
     takes = (Ready, Credentials, Update)
 
-    def __init__(self, setting: Setting, config: PAFedConfig) -> None:
+    def __init__(self, setting: Setting, config: PAFedConfig, layout: Layout) -> None:
         super().__init__(HUB, setting.randomness)
-        self.spec, self.initial, self.clients = setting.spec, setting.initial, setting.clients
+        self.layout, self.spec, self.initial, self.clients = layout, setting.spec, setting.initial, setting.clients
         self.config, self.mode = config, setting.mode
         self.state, self.secret = self.State(), self.Secret()
 
@@ -97,7 +92,8 @@ class Aggregator(Party, role=HUB):
 
         A round without the helper's answers, or with an update that can't be computed with, is skipped: the model stays
         as it was, and the round's updates are lost. Where most of those asked refuse the model, since it doesn't open
-        (an update was no encryption of small numbers), the one before is taken up again.
+        (an update was no encryption of small numbers, or the helper's copy was damaged on the way), the last one that
+        clients did open is taken up again.
         """
         spool, server_step = Spool(SPOOL_BYTES), self.config.server_step(r)
         notes = {"asked": 0, "busy": 0, "participants": 0, "staleness": [], "too_old": 0, "server_step": server_step}
@@ -110,21 +106,22 @@ class Aggregator(Party, role=HUB):
         return notes
 
     def _round(self, r: int, spool: Spool, notes: dict[str, Any]) -> Steps[None]:
-        config, service = self.config, public_key(self.state.service_public)
+        config, layout, service = self.config, self.layout, public_key(self.state.service_public)
         owed, chosen = self.state.owed, sample_clients(self.clients, config.participation, self.randomness.seed, r)
         asked = able(config, chosen, owed, r, config.max_staleness)
-        requests = yield from self._requests(r, asked, spool)
-        late = Late(spool)
+        fresh, requests = yield from self._requests(r, asked, spool)
+        late = Late(spool, layout)
         lengths: list[float] = []
         used: Counter[int] = Counter()
-        total: Any = None
+        newest = total = None
         too_old = 0
 
         def fold(name: str, update: Update) -> None:
-            nonlocal total, too_old
+            nonlocal newest, total, too_old
             self._verify(name, update)
-            cipher = service.from_bytes(update.cipher, self.spec.size, terms=1, blinded=0, form=service.fresh)
+            cipher = service.from_bytes(update.cipher, layout.size, terms=1, blinded=0, form=service.fresh)
             settle(owed, name, update.round)
+            newest = max(newest or 0, update.round)
             staleness = r - update.round
             if staleness > config.max_staleness:
                 too_old += 1
@@ -144,23 +141,41 @@ class Aggregator(Party, role=HUB):
             "staleness": [used[age] for age in range(max(used, default=-1) + 1)],
             "too_old": too_old,
         }
-        if 2 * len(answers.declined) > len(asked):
-            self.state.model = self.state.previous
-            why = answers.missing[answers.declined[0]]
-            raise NoAnswerError(f"most of those asked {why}; the model of the round before is taken up again")
+        self._judge(r, len(asked), answers, newest)
         if not used:
             raise NoAnswerError("no update came")
         rates = config.rates(r).scaled(float(np.mean(lengths)))
-        step = yield from correct(self, r, total, used[0], late, rates)
-        if self.state.model:
-            model = step + service.from_bytes(self.state.model, self.spec.size)
+        head, buffers = (None, None) if total is None else layout.split(total)
+        step = yield from correct(self, r, head, used[0], late, rates)
+        if layout.has_buffers:
+            buffers = averaged(service, buffers, late, used.total()).within(MODEL_TERMS)
+        if fresh:
+            w, _ = layout.split(service.from_bytes(fresh, layout.size))
+            model = step + w
         else:
-            model = step.add_plain(self.initial / units(self.spec))
-        self.state.previous = self.state.model
-        self.state.model = model.within(MODEL_TERMS).to_bytes()  # weights stay small however many steps are summed up
+            model = step.add_plain(layout.packed(self.initial)[: layout.parameters])
+        # weights stay small however many steps are summed up
+        self.state.model = layout.joined(model.within(MODEL_TERMS), buffers).to_bytes()
 
-    def _requests(self, r: int, asked: tuple[str, ...], spool: Spool) -> Steps[Mapping[str, Train]]:
-        """What each client of this round is sent: w^0 as it is, or [w] under its own key (algorithm 5)."""
+    def _judge(self, r: int, asked: int, answers: Answers, newest: int | None) -> None:
+        """Whether the model that was sent out can be opened, by who answered.
+
+        newest: the last round of which a client's update came, whose model it has opened, so that no model before it
+        was damaged either. Raises NoAnswerError where most of those asked have refused it.
+        """
+        state = self.state
+        if 2 * len(answers.declined) > asked:
+            state.model, state.tried = state.good, None
+            why = answers.missing[answers.declined[0]]
+            raise NoAnswerError(f"most of those asked {why}; the last model that clients have opened is taken up again")
+        if newest == r:
+            state.good, state.tried = state.model, None
+        elif state.tried is None or (newest or 0) >= state.tried.round:
+            state.good = state.good if state.tried is None else state.tried.model
+            state.tried = Tried(r, state.model)
+
+    def _requests(self, r: int, asked: tuple[str, ...], spool: Spool) -> Steps[tuple[bytes, Mapping[str, Train]]]:
+        """The model to go on from, and what each client of this round is sent: w^0 as it is, or [w] under its key."""
         signing, spec = SigningKey.load(self.secret.signing), self.spec.digest
 
         def train(name: str, weights: NDArray[Any] | None, cipher: bytes) -> Train:
@@ -169,27 +184,9 @@ class Aggregator(Party, role=HUB):
             return Train(r, spec, weights, cipher, signature)
 
         if not self.state.model:
-            return {name: train(name, self.initial, b"") for name in asked}
-        d, service = self.spec.size, public_key(self.state.service_public)
-        model = service.from_bytes(self.state.model, d)
-        mask = service.mask(d, self.secrets("mask", r).bytes)  # alg. 5, l. 2: uniform over the ring, not real-valued
-        blinded = model.blind(mask).to_bytes()  # l. 3, 4
-        yield from spend(Cost(crypto_s=service.nominal_seconds_encrypt(d)))
-
-        def unmasked(key: PublicKeyLike, reply: Refreshed | Converted, name: str = "") -> bytes:
-            if (reply.round, getattr(reply, "client", "")) != (r, name):
-                raise PeerError(f"{HELPER} answers {name or 'for itself'} in round {r} with {reply!r:.80}")
-            masked = key.from_bytes(reply.cipher, d, terms=MODEL_TERMS, blinded=1, form=PLAIN)
-            return masked.unblind(mask, 1).to_bytes()
-
-        fresh: bytes = yield from from_helper(Refresh(r, blinded), Refreshed, partial(unmasked, service))
-        self.state.model = fresh
-        tickets: dict[str, int] = {}
-        for name in asked:  # l. 15, 16
-            own = public_key(self.state.user_publics[name])
-            cipher: bytes = yield from from_helper(Convert(r, name), Converted, partial(unmasked, own, name=name))
-            tickets[name] = spool.put(cipher)
-        return Requests(tickets, lambda name, ticket: train(name, None, spool.take(ticket)))
+            return b"", {name: train(name, self.initial, b"") for name in asked}
+        fresh, tickets = yield from transformed(self, r, asked, spool)
+        return fresh, Requests(tickets, lambda name, ticket: train(name, None, spool.take(ticket)))
 
     def _verify(self, name: str, update: Update) -> None:
         """That an update is the client's own and has this model's shape."""

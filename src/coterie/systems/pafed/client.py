@@ -17,7 +17,8 @@ from coterie.protocol.system import Setting
 from coterie.protocols.delays import Delays
 from coterie.protocols.key_centre import Credentials, Join, Ready, enrol
 from coterie.protocols.local_training import batch_seed, check_model
-from coterie.systems.pafed.messages import CLIENT, HUB, Train, Update, units
+from coterie.systems.pafed.layout import Layout
+from coterie.systems.pafed.messages import CLIENT, HUB, Train, Update
 from coterie.training.solvers import augmented_change, unit_change
 
 if TYPE_CHECKING:
@@ -28,9 +29,13 @@ class Client(Party, role=CLIENT):
     """C_i: trains on the model that it was sent, keeps its dual variable, sends its update encrypted."""
 
     class State(msgspec.Struct):
-        """dual: y_i, (d,) float32, None for zeros.  round: the last that it trained for."""
+        """dual: y_i, (d,) float32, None for zeros.  round: the last that it trained for.
+
+        own: w_i, its last own model, in mode ``literal``; None for w^0.
+        """
 
         dual: NDArray[Any] | None = None
+        own: NDArray[Any] | None = None
         round: int = 0
         service_public: bytes = b""
         verify_keys: NDArray[Any] | None = None
@@ -44,9 +49,10 @@ class Client(Party, role=CLIENT):
     state: State
     secret: Secret
 
-    def __init__(self, name: str, setting: Setting, config: PAFedConfig, delays: Delays) -> None:
+    def __init__(self, name: str, setting: Setting, config: PAFedConfig, layout: Layout, delays: Delays) -> None:
         super().__init__(name, setting.randomness)
-        self.spec, self.config, self.delays = setting.spec, config, delays
+        self.spec, self.config, self.layout, self.delays = setting.spec, config, layout, delays
+        self.mode, self.initial = setting.mode, setting.initial
         self.samples, self.epochs = setting.samples[name], setting.epochs[name]
         self.state, self.secret = self.State(), self.Secret()
 
@@ -72,7 +78,7 @@ class Client(Party, role=CLIENT):
 
     def train_cost(self, msg: Train) -> Cost:
         """Opening the model, training, encrypting the update; and by how many rounds the experiment delays it."""
-        d = self.spec.size
+        d = self.layout.size
         crypto_s = public_key(self.state.service_public).nominal_seconds_encrypt(d)
         if msg.cipher:
             crypto_s += secret_key(self.secret.own).nominal_seconds_decrypt(d)
@@ -91,26 +97,37 @@ class Client(Party, role=CLIENT):
             raise PeerError(f"asked to train for round {msg.round} after round {self.state.round}")
         if msg.weights is None:
             opened = yield Open(secret_key(self.secret.own), msg.cipher)
-            w = check_model(self.spec, msg.spec, opened.astype(np.float32)) * units(self.spec)
+            w = check_model(self.spec, msg.spec, self.layout.unpacked(opened.astype(np.float32)))
         else:
             w = check_model(self.spec, msg.spec, msg.weights)
-        change = yield from self._trained(w, msg.round)
+        trained, change = yield from self._trained(w, msg.round)
         change, length = unit_change(self.spec, change, self.config.clip or None)  # l. 8
         length = length if self.config.clip else 1.0
-        cipher = (yield Encrypt(public_key(self.state.service_public), change / units(self.spec))).to_bytes()  # l. 9
+        update = self.layout.packed(np.where(self.spec.buffers, trained, change))
+        cipher = (yield Encrypt(public_key(self.state.service_public), update)).to_bytes()  # l. 9
         digest = self.spec.digest
         signing = SigningKey.load(self.secret.signing)
         signature = signing.sign("update", msg.round, digest, cipher, repr(length))
         self.state.round = msg.round
         return Update(msg.round, digest, cipher, length, signature)
 
-    def _trained(self, w: Vector, r: int) -> Work[Vector]:
-        """nabla w_i before it is normalised: of ADMM, algorithm 2 and eq. (16), or of plain SGD, the change alone."""
-        config = self.config
+    def _trained(self, w: Vector, r: int) -> Work[tuple[Vector, Vector]]:
+        """Its model after training, and nabla w_i before that is normalised; (d,) each.
+
+        ADMM is algorithm 2 and eq. (16); plain SGD has the change alone. In ``literal`` w_i^{tau_r} is what the text
+        says, the client's own last model, from which it trains on (algorithm 2's input) and from which eq. (16)
+        counts; else the model that it has received.
+        """
+        config, literal = self.config, self.mode == "literal"
         if config.local == "sgd":
             fitted: Fitted = yield Fit(w, config.solver(), self.epochs, batch_seed(self, r))
-            return fitted.weights - w
+            return fitted.weights, fitted.weights - w
         y = np.zeros(self.spec.size, np.float32) if self.state.dual is None else self.state.dual
-        fitted = yield Fit(w, config.solver(), self.epochs, batch_seed(self, r), {"dual": y})  # eq. (9)
+        start, state = w, {"dual": y}
+        if literal:
+            start, state = self.initial if self.state.own is None else self.state.own, {"dual": y, "anchor": w}
+        fitted = yield Fit(start, config.solver(), self.epochs, batch_seed(self, r), state)  # eq. (9)
         self.state.dual = fitted.state["dual"]  # eq. (10)
-        return augmented_change(fitted.weights - w, self.state.dual - y, config.rho)  # eq. (16)
+        if literal:
+            self.state.own = fitted.weights
+        return fitted.weights, augmented_change(fitted.weights - start, self.state.dual - y, config.rho)  # eq. (16)

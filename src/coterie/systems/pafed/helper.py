@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -12,6 +12,7 @@ from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Cost, Party, To, on
 from coterie.protocol.system import Setting
 from coterie.protocols.key_centre import Credentials, Join, Ready, enrol
+from coterie.systems.pafed.layout import Layout
 from coterie.systems.pafed.messages import (
     HELPER,
     HUB,
@@ -24,10 +25,11 @@ from coterie.systems.pafed.messages import (
     Inverted,
     Refresh,
     Refreshed,
+    wide,
 )
 
-if TYPE_CHECKING:
-    from coterie.systems.pafed import PAFedConfig
+MOST_SCALARS = 1 << 16
+"""That one request may have."""
 
 
 class Helper(Party, role=HELPER):
@@ -48,9 +50,9 @@ class Helper(Party, role=HELPER):
     state: State
     secret: Secret
 
-    def __init__(self, setting: Setting, config: PAFedConfig) -> None:
+    def __init__(self, setting: Setting, layout: Layout) -> None:
         super().__init__(HELPER, setting.randomness)
-        self.clients, self.spec = setting.clients, setting.spec
+        self.clients, self.layout, self.literal = setting.clients, layout, setting.mode == "literal"
         self.state, self.secret = self.State(), self.Secret()
         self._masked: tuple[int, Any] = (0, None)  # w + r of this round, opened; lives for one round only
 
@@ -80,54 +82,69 @@ class Helper(Party, role=HELPER):
             raise PeerError("not provided with keys yet")
         return secret_key(self.secret.service)
 
-    def _opened(self, data: bytes, count: int) -> list[float]:
-        """Scalars of a bundle."""
+    def _opened(self, data: bytes, count: int) -> tuple[list[float], int]:
+        """Scalars of a bundle, and how large one may be."""
+        if not 1 <= count <= MOST_SCALARS:
+            raise PeerError(f"{count} scalars to open")
         key = self._key()
         ciphers = [key.public.from_bytes(part, 1, blinded=0) for part in unbundle(data, count)]
         if not all(cipher.tally.form.scalar for cipher in ciphers):
             raise PeerError("something other than scalars to open: a vector would show a weight")
-        return [float(key.decrypt(cipher)[0]) for cipher in ciphers]
+        return [float(key.decrypt(cipher)[0]) for cipher in ciphers], max(cipher.terms for cipher in ciphers)
 
     def _sealed(self, values: list[float], at_most: int) -> bytes:
         key = self._key()
         return bundle([key.encrypt_scalar(value, at_most).to_bytes() for value in values])
 
-    @on(Compare)
+    def _scalar_cost(self, opened: int, sealed: int) -> Cost:
+        key = self._key()
+        open_s, seal_s = key.nominal_seconds_decrypt(1), key.nominal_seconds_encrypt(1)
+        return Cost(crypto_s=opened * open_s + sealed * seal_s) if 0 < opened <= MOST_SCALARS else Cost()
+
+    def compare_cost(self, msg: Compare) -> Cost:
+        """An opening and an encryption of every scalar."""
+        return self._scalar_cost(msg.count, msg.count)
+
+    @on(Compare, compare_cost)
     def compare(self, msg: Compare, src: str) -> Compared:
         """The sign of every masked cosine, told as the positive part, freshly encrypted (eq. 13 without Min)."""
-        if not 1 <= msg.count <= 1 << 16:
-            raise PeerError(f"{msg.count} scalars to compare")
-        return Compared(msg.round, self._sealed([max(x, 0.0) for x in self._opened(msg.ciphers, msg.count)], 1))
+        values, at_most = self._opened(msg.ciphers, msg.count)
+        return Compared(msg.round, self._sealed([max(x, 0.0) for x in values], at_most))
 
-    @on(Invert)
+    def invert_cost(self, msg: Invert) -> Cost:
+        """Four openings and three encryptions a set."""
+        return self._scalar_cost(4 * msg.count, 3 * msg.count)
+
+    @on(Invert, invert_cost)
     def invert(self, msg: Invert, src: str) -> Inverted:
-        """What alg. 4 divides by, on masked sums; 0 for a class of next to no weight, which is so left out."""
-        n1, n2, square, inner = self._opened(msg.ciphers, 4)
-        one = 1 / n1 if abs(n1) >= 1 / LARGEST else 0.0
-        two = 1 / n2 if abs(n2) >= 1 / LARGEST else 0.0
-        turn = inner * two / square if square >= 1 / LARGEST else LARGEST + 1
-        if abs(turn) > LARGEST:
-            two = turn = 0.0  # a class that can't be turned so far is left out as a whole: unturned it would conflict
-        return Inverted(msg.round, self._sealed([one, two, turn], LARGEST))
+        """What alg. 4 divides by, on masked sums, of every set."""
+        sums, _ = self._opened(msg.ciphers, 4 * msg.count)
+        inverted = [x for at in range(0, len(sums), 4) for x in inverses(*sums[at : at + 4])]
+        return Inverted(msg.round, self._sealed(inverted, LARGEST))
 
     def refresh_cost(self, msg: Refresh) -> Cost:
         """One opening and one encryption."""
-        key, d = self._key(), self.spec.size
-        return Cost(crypto_s=key.nominal_seconds_decrypt(d) + key.nominal_seconds_encrypt(d))
+        key, d = self._key(), self.layout.size
+        sealed_s = 0.0 if self.literal else key.nominal_seconds_encrypt(d)
+        return Cost(crypto_s=key.nominal_seconds_decrypt(d) + sealed_s)
 
     @on(Refresh, refresh_cost)
     def refresh(self, msg: Refresh, src: str) -> Refreshed:
-        """Open w + r, uniform to its eyes, keep it for the round, and encrypt it anew under pk_s. Once a round."""
+        """Open w + r, keep it for the round, and encrypt it anew under pk_s. Once a round.
+
+        Mode ``literal`` has real numbers to open, and gives nothing back.
+        """
         if msg.round <= self._masked[0]:
             raise PeerError(f"asked to open a vector of round {msg.round} after one of round {self._masked[0]}")
         key = self._key()
-        masked = key.open_blinded(key.public.from_bytes(msg.cipher, self.spec.size, blinded=1))
+        cipher = key.public.from_bytes(msg.cipher, self.layout.size, blinded=0 if self.literal else 1)
+        masked = key.decrypt(cipher) if self.literal else key.open_blinded(cipher)
         self._masked = msg.round, masked
-        return Refreshed(msg.round, key.public.encrypt_blinded(masked).to_bytes())
+        return Refreshed(msg.round, b"" if self.literal else key.public.encrypt_blinded(masked).to_bytes())
 
     def convert_cost(self, msg: Convert) -> Cost:
         """One encryption."""
-        return Cost(crypto_s=self._key().nominal_seconds_encrypt(self.spec.size))
+        return Cost(crypto_s=self._key().nominal_seconds_encrypt(self.layout.size))
 
     @on(Convert, convert_cost)
     def convert(self, msg: Convert, src: str) -> Converted:
@@ -136,4 +153,15 @@ class Helper(Party, role=HELPER):
         if held != msg.round or msg.client not in self.state.user_publics:
             raise PeerError(f"nothing to convert for {msg.client} in round {msg.round}")
         own = public_key(self.state.user_publics[msg.client])
-        return Converted(msg.round, msg.client, own.encrypt_blinded(masked).to_bytes())
+        sealed = wide(own, masked) if self.literal else own.encrypt_blinded(masked)
+        return Converted(msg.round, msg.client, sealed.to_bytes())
+
+
+def inverses(n1: float, n2: float, square: float, inner: float) -> tuple[float, float, float]:
+    """1/n_1, 1/n_2 and inner / (n_2 square), all masked; 0 for a class of next to no weight, which is so left out."""
+    one = 1 / n1 if abs(n1) >= 1 / LARGEST else 0.0
+    two = 1 / n2 if abs(n2) >= 1 / LARGEST else 0.0
+    turn = inner * two / square if square >= 1 / LARGEST else LARGEST + 1
+    if abs(turn) > LARGEST:
+        two = turn = 0.0  # a class that can't be turned so far is left out as a whole: unturned it would conflict
+    return one, two, turn

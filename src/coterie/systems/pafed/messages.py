@@ -5,13 +5,11 @@ A bundle is what ``protocol/bundle.py`` makes of several byte strings.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from typing import Any
 
-import numpy as np
+from numpy.typing import NDArray
 
-from coterie.protocol.effects import Vector
 from coterie.protocol.messages import Floats, Message, message
-from coterie.protocol.model_spec import ModelSpec
 
 HUB = "aggregator"
 HELPER = "helper"
@@ -19,30 +17,20 @@ CLIENT = "client"
 
 LARGEST = 1 << 11
 """No reciprocal that the helper gives is larger: a masked sum below 1 / LARGEST is taken for nothing."""
-BUFFER_UNIT = 256.0
-"""So much is a 1 under encryption where the model has a buffer: see ``units``."""
+MODEL_TERMS = 256
+"""Weights lie within so many times the reach of a vector; what is lower is room for the updates of a round."""
 
 
-@lru_cache(maxsize=4)
-def units(spec: ModelSpec) -> Vector:
-    """(d,) what a 1 under encryption stands for at each place of a model or an update: 1 for parameters.
-
-    An update is of length 1 in its parameters, but the statistics of batch normalisation may change by any amount.
-    Products of updates must not be about these, so they are written in a large unit.
-    """
-    unit = np.ones(spec.size, np.float32)
-    for part in spec.parts:
-        if part.kind == "buffer":
-            unit[part.offset : part.offset + part.size] = BUFFER_UNIT
-    unit.flags.writeable = False
-    return unit
+def wide(key: Any, numbers: NDArray[Any]) -> Any:
+    """An encryption at level 0 of numbers as large as weights may be: ``MODEL_TERMS`` times those of an update."""
+    return key.encrypt(numbers / MODEL_TERMS, 0).scale(MODEL_TERMS)
 
 
 @message(src=HUB, dst=CLIENT)
 class Train(Message, frozen=True):
     """Train on the global model w^tau. weights: (d,) w^0 in round 1, else None.  cipher: [w^tau] under pk_i, or empty.
 
-    Under encryption models and updates are in ``units``.
+    How a model or an update lies in a ciphertext vector: ``layout.py``.
 
     signature: the aggregator's, over all of it and the recipient.
     """
@@ -56,7 +44,9 @@ class Train(Message, frozen=True):
 
 @message(src=CLIENT, dst=HUB)
 class Update(Message, frozen=True):
-    """[nabla w_i] under pk_s (algorithm 3, lines 5 to 10). round: that asked for it, its timestamp.
+    """[nabla w_i] under pk_s (algorithm 3, lines 5 to 10), and the values of the client's buffers with it.
+
+    round: that asked for it, its timestamp.
 
     length: what the update was divided by, at most the clip, where the settings let it travel; else 1.
     signature: over all of it.
@@ -88,15 +78,19 @@ class Compared(Message, frozen=True):
 
 @message(src=HUB, dst=HELPER)
 class Invert(Message, frozen=True):
-    """Masked sums: [rho_1 n_1], [rho_2 n_2], [rho_3 |m|^2], [rho_4 sum_j w_j c_j], a bundle of 4 scalars."""
+    """Masked sums: [rho_1 n_1], [rho_2 n_2], [rho_3 |m|^2], [rho_4 sum_j w_j c_j], 4 scalars a set; a bundle of all.
+
+    count: of sets, all but one decoys (``hiding.py``).
+    """
 
     round: int
+    count: int
     ciphers: bytes
 
 
 @message(src=HELPER, dst=HUB)
 class Inverted(Message, frozen=True):
-    """[1/x_1], [1/x_2] and [x_4 / (x_2 x_3)], a bundle of 3 scalars; zero where a class is to be left out."""
+    """[1/x_1], [1/x_2] and [x_4 / (x_2 x_3)] of every set, a bundle; zero where a class is to be left out."""
 
     round: int
     ciphers: bytes
@@ -104,7 +98,7 @@ class Inverted(Message, frozen=True):
 
 @message(src=HUB, dst=HELPER)
 class Refresh(Message, frozen=True):
-    """[w + r] under pk_s: open it and keep it for this round. mask r: uniform over the ciphertext ring."""
+    """[w + r] under pk_s: open it and keep it for this round. The mask r: ``transformation.py``."""
 
     round: int
     cipher: bytes
@@ -112,7 +106,7 @@ class Refresh(Message, frozen=True):
 
 @message(src=HELPER, dst=HUB)
 class Refreshed(Message, frozen=True):
-    """The same [w + r], freshly encrypted under pk_s, so that the global model does not age."""
+    """The same [w + r], freshly encrypted under pk_s, so that the global model does not age; empty in ``literal``."""
 
     round: int
     cipher: bytes

@@ -1,0 +1,62 @@
+"""Running statistics (a model's buffers) beside its parameters: buffers are averaged, and nothing else is done to them.
+
+A server may step beyond the mean of its clients, add up changes, or take one model off another: parameters bear it. The
+running variance of a batch normalisation doesn't. It is no direction to go but what clients have measured, and beyond
+their range it may be negative. So wherever models are put together, their buffers get a mean whose weights are at least
+0 and sum to one; and who sends a change of its parameters sends its buffers as they are.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.protocol.model_spec import ModelSpec
+
+Doubles = NDArray[np.float64]
+
+CKKS_UNIT = 256.0
+"""So much is a 1 under CKKS where the model has a buffer, see :func:`ckks_units`."""
+
+
+def with_buffers(spec: ModelSpec, values: NDArray[Any], of: NDArray[Any]) -> NDArray[Any]:
+    """``values`` (..., d) at the parameters, and at the buffers those of ``of`` (..., d)."""
+    return np.where(spec.buffers, of, values) if spec.buffers.any() else values
+
+
+def stepped(
+    spec: ModelSpec, weights: NDArray[Any], change: NDArray[Any], mean: NDArray[Any], step: float, share: float = 1.0
+) -> Doubles:
+    """A server's next model, (d,) float64: ``weights + step change`` at the parameters, a mean at the buffers.
+
+    weights: (d,), the server's.  change: (d,), the mean of its clients'.  mean: (d,), of which the buffers are the mean
+    of the clients'.  step: >= 0.  share: >= 0, the part of all clients that these stand for, where ``change`` is a mean
+    over all. Buffers go towards the clients' by step times share, but never beyond: at most by 1.
+    """
+    moved, b = np.asarray(weights + step * change, dtype=np.float64), spec.buffers
+    moved[b] = weights[b] + min(step * share, 1.0) * (mean[b] - weights[b])
+    return moved
+
+
+@lru_cache(maxsize=4)
+def ckks_units(spec: ModelSpec) -> NDArray[np.float32]:
+    """(d,) what a 1 under CKKS stands for at each place of a model: 1 for parameters, ``CKKS_UNIT`` for buffers.
+
+    CKKS has room for weights, of some tens, and rounds to 1e-9. Running variances may be much larger than weights.
+    """
+    unit = np.where(spec.buffers, np.float32(CKKS_UNIT), np.float32(1))
+    unit.setflags(write=False)
+    return unit
+
+
+def not_below_zero(spec: ModelSpec, values: NDArray[Any]) -> NDArray[Any]:
+    """``values`` (..., d) with running variances of at least 0.
+
+    For what a cipher has rounded: the mean of a variance that is 0 everywhere may come out of it a little below.
+    """
+    if not spec.variances.any():
+        return values
+    return np.asarray(np.where(spec.variances, np.maximum(values, 0), values), dtype=values.dtype)

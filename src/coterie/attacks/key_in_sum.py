@@ -1,0 +1,190 @@
+"""The key that opens a sum, read off the sum by a client that put a forged ciphertext into it.
+
+Who: one client, alone, wherever clients feed in CKKS ciphertexts under another party's key and read what becomes of
+their sum: in PAFed, where the helper holds the key. It deviates in one thing: it adds a constant K to the second
+polynomial of one ciphertext of an update. On: its own update, and the models that it is handed. It proves that the
+scheme protects the key from those who follow the protocol, and from nobody else. A ciphertext (c_0, c_1) opens to
+c_0 + c_1 s, so that (c_0, c_1 + K) opens to K s more; sums, products with numbers, masks that are taken off again and
+flooding far below K leave K s in the model up to a factor, and the coefficients of s are -1, 0 and 1.
+
+What stops it is that nobody who sends a ciphertext chooses its c_1. Checking more of a ciphertext doesn't: c_1 of an
+honest one is uniform, and so is c_1 + K.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.attacks.result import Result
+from coterie.crypto import residues
+from coterie.crypto.ckks import PublicKey, SecretKey
+from coterie.crypto.ckks_parameters import Parameters
+from coterie.crypto.ckks_vectors import CipherVector
+from coterie.crypto.seal_products import transformed
+from coterie.crypto.vector import CiphertextError
+from coterie.protocol.effects import Encrypt, Fit
+from coterie.protocol.errors import UserError
+from coterie.protocol.messages import Message
+from coterie.protocol.model_spec import ModelSpec
+
+Doubles = NDArray[np.float64]
+Coefficients = NDArray[np.int64]
+"""(N,) -1, 0 and 1: what a secret key is made of."""
+
+LEAST, MOST = 64.0, 256.0
+"""K is the scale over such a number, so 2^28 to 2^30 for PAFed: .2 to .8 a weight (root mean square) in one ciphertext
+of one client's update. The smaller, the less the model is spoilt; the larger, the sooner the key is read.
+"""
+_ROUGH = 0.06
+"""Mean squared distance from -1, 0 and 1, in these units, above which what was read holds no key: uniform
+noise has .08, Gaussian noise .13."""
+
+
+def forged(vector: CipherVector, row: int, share: float = LEAST) -> CipherVector:
+    """The vector, with K = scale / share in the second polynomial of ciphertext ``row``: there it opens to K s more."""
+    constant = int(vector.key.parameters.scale(vector.tally.form) / share)
+    polynomials, moduli = vector.polynomials.copy(), vector.key.ring.moduli_at(vector.tally.form.level)
+    ours = polynomials[row : row + 1, 1]
+    ours[...] = residues.add(ours, np.full_like(ours, constant), moduli)  # a constant is the same at every root
+    return replace(vector, polynomials=polynomials)
+
+
+def coefficients(values: NDArray[Any], parameters: Parameters) -> Doubles:
+    """(N,) coefficients, over the scale, of the polynomial that opened to these (N,) values."""
+    degree = parameters.degree
+    at_roots = np.zeros(2 * degree, np.complex128)  # slot j is the polynomial's value at the root exp(i pi 3^j / N)
+    at_roots[[pow(3, j, 2 * degree) for j in range(degree // 2)]] = parameters.to_slots(values)[0]
+    return np.asarray(np.fft.fft(at_roots).real[:degree] * (2 / degree))
+
+
+def read_key(change: NDArray[Any], public: PublicKey) -> tuple[Coefficients, SecretKey | None]:
+    """What (N,) weights changed by where a ciphertext was forged -> the likeliest s, and the key if that is right.
+
+    Whether it is right the public key says. The key opens; its last prime, for switching keys, is left out. By what
+    factor K s has entered is not known: the numbers' size says it, and both signs are tried. What weights change by on
+    average stands in three coefficients, where it is much larger than what stands in the others: these are tried out.
+    """
+    found = coefficients(change, public.parameters)
+    means = [0, len(found) // 4, 3 * len(found) // 4]  # of the slots' real parts, and of the imaginary ones
+    rest = np.delete(found, means)
+    unit = float(np.sqrt(1.5 * np.mean(np.square(rest)))) or 1.0  # two thirds of a key's coefficients are 1 or -1
+    likeliest = np.clip(np.rint(found / unit), -1, 1).astype(np.int64)
+    if np.mean(np.square(rest / unit - np.delete(likeliest, means))) < _ROUGH:
+        for sign, *tried in product((1, -1), *[(-1, 0, 1)] * len(means)):
+            guess = sign * likeliest
+            guess[means] = tried
+            if (key := rebuilt(guess, public)) is not None:
+                return guess, key
+    return likeliest, None
+
+
+def rebuilt(guess: Coefficients, public: PublicKey) -> SecretKey | None:
+    """The key with these coefficients, if it opens what the public key encrypts."""
+    secret = np.zeros((len(public.ring.moduli), public.parameters.degree), np.uint64)
+    secret[:-1] = transformed(public.ring, guess[None], public.parameters.levels)[0]
+    key = SecretKey(secret, public)
+    try:
+        error = np.abs(key.decrypt(public.encrypt(np.zeros(1)))).max()
+    except CiphertextError:
+        return None
+    return key if error <= public.parameters.error() else None
+
+
+def key_coefficients(key: SecretKey) -> Coefficients:
+    """(N,) the truth, of whoever has the key: a forged encryption of nothing opens to K s."""
+    nothing = forged(key.public.encrypt(np.zeros(key.parameters.degree)), 0)
+    return np.rint(LEAST * coefficients(key.decrypt(nothing), key.parameters)).astype(np.int64)
+
+
+def key_agreement(guess: NDArray[Any], truth: NDArray[Any]) -> Result:
+    """The share of a key's (N,) coefficients that are right. Chance: the best constant guess. n: one key."""
+    if guess.shape != truth.shape or not truth.size:
+        raise UserError(f"{guess.shape} coefficients for a key of {truth.shape}: give one each")
+    constant = max(float(np.mean(truth == value)) for value in (-1, 0, 1))
+    return Result("coefficients of the key that agree (share)", float(np.mean(guess == truth)), constant, 1.0, 1)
+
+
+class KeyThief:
+    """``Between`` of a client: forges every update that it sends until it has the key; trains and sends honestly else.
+
+    It forges in the place of one ciphertext, that in which its own first update is shortest, for there the others'
+    changes should be small, too. Whenever it is asked to train it takes the model that it is handed from all those
+    before, and tries to read the key.
+
+    spec: of the model.  share: K is the scale over it; halved down to ``LEAST`` after each reading that fails.
+    key: once it has it.  round: in which it read it.  guess: (N,) of its last reading, or None.
+    forged_in: the rounds whose updates it forged.
+    Raises UserError where a model doesn't fill a ciphertext, for what is beside the weights must open to zero; and for
+    emulated keys, which have no s.
+    """
+
+    def __init__(self, spec: ModelSpec, share: float = MOST) -> None:
+        self.spec, self.share = spec, share
+        self.key: SecretKey | None = None
+        self.round: int | None = None
+        self.guess: Coefficients | None = None
+        self.forged_in: list[int] = []
+        self._public: Any = None
+        self._row: int | None = None
+        self._models: list[NDArray[Any]] = []  # all that it was handed so far
+
+    def __call__(self, message: Message, effect: Any, result: Any) -> Any:
+        """What the client goes on with: the result itself, or a forged ciphertext in its place."""
+        if self.key is None and isinstance(effect, Fit):
+            self._read(effect.weights, message)
+        if self.key is None and isinstance(effect, Encrypt):
+            return self._forged(effect, result, message)
+        return result
+
+    def _read(self, weights: NDArray[Any], message: Message) -> None:
+        if self._row is not None:
+            for before in reversed(self._models):
+                self.guess, key = read_key(self._places(weights) - self._places(before), self._public)
+                if key is not None:
+                    self.key, self.round = key, _round(message)
+                    return
+            self.share = max(self.share / 2, min(self.share, LEAST))
+        self._models.append(weights)
+
+    def _forged(self, effect: Encrypt, honest: Any, message: Message) -> Any:
+        if not isinstance(effect.key, PublicKey):
+            raise UserError("an emulated key has no secret to be stolen: run it with --crypto real")
+        if self._row is None:
+            self._public = effect.key
+            self._row = self._shortest(effect.values, effect.key.parameters.degree)
+        self.forged_in.append(_round(message))
+        return forged(honest, self._row, self.share)
+
+    def _places(self, weights: NDArray[Any]) -> Doubles:
+        """Those of the forged ciphertext."""
+        assert self._row is not None
+        degree = self._public.parameters.degree
+        return weights[self._row * degree :][:degree].astype(np.float64)
+
+    def _shortest(self, values: NDArray[Any], degree: int) -> int:
+        """The full ciphertext of parameters alone in which these values are the shortest."""
+        buffers = [part for part in self.spec.parts if part.kind == "buffer"]
+        lengths = {
+            row: float(np.linalg.norm(values[row * degree :][:degree]))
+            for row in range(len(values) // degree)
+            if not any(_overlap(row * degree, degree, part.offset, part.size) for part in buffers)
+        }
+        if not lengths:
+            raise UserError(
+                f"a model of {len(values)} weights fills no ciphertext of {degree}, and what is beside the weights "
+                "must open to zero: take a larger one (on digits --model mlp)"
+            )
+        return min(lengths, key=lambda row: lengths[row])
+
+
+def _overlap(start: int, length: int, other: int, others: int) -> bool:
+    return start < other + others and other < start + length
+
+
+def _round(message: Message) -> int:
+    return int(getattr(message, "round", 0))

@@ -1,0 +1,121 @@
+"""Local training alone: every client trains its own model on its own data, and nobody sends a model.
+
+    server --Train--> client --Trained--> server            (every round)
+
+The personalisation that costs no communication. A federated method is worth its messages only where it beats this one
+on ``local_accuracy``. All clients start from the same weights; a round is the local epochs that it would be in
+federated averaging, on the same batches, so the work of both is the same.
+
+Sees. server: which clients trained, by name. client: nothing of any other client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from numpy.typing import NDArray
+
+from coterie.protocol.effects import Fit, Fitted, Vector
+from coterie.protocol.errors import PeerError
+from coterie.protocol.messages import Message, message
+from coterie.protocol.party import Cost, Party, Work, on
+from coterie.protocol.steps import Steps, for_each
+from coterie.protocol.system import Federation, Sees, Setting, System
+from coterie.protocols.local_training import LocalTraining, batch_seed, joined, sample_clients
+
+
+@message(src="server", dst="client")
+class Train(Message, frozen=True):
+    """Train your own model for the epochs of one round."""
+
+    round: int
+
+
+@message(src="client", dst="server")
+class Trained(Message, frozen=True):
+    """Done."""
+
+    round: int
+
+
+class Client(Party, role="client"):
+    """Keeps its own model across rounds."""
+
+    class State(msgspec.Struct):
+        """weights: (d,) float32, its own model.  round: the last that it trained for."""
+
+        weights: NDArray[Any]
+        round: int = 0
+
+    state: State
+
+    def __init__(self, name: str, setting: Setting, config: LocalTraining) -> None:
+        super().__init__(name, setting.randomness)
+        self.spec, self.solver = setting.spec, config.solver()
+        self.samples, self.epochs = setting.samples[name], setting.epochs[name]
+        self.state = self.State(setting.initial)
+
+    def cost(self, msg: Train) -> Cost:
+        """Its samples, once per epoch."""
+        return Cost(samples=self.samples * self.epochs, flops_per_sample=self.spec.flops_per_sample)
+
+    @on(Train, cost)
+    def train(self, msg: Train, src: str) -> Work[Trained]:
+        """E_i epochs from its own model."""
+        if msg.round <= self.state.round:
+            raise PeerError(f"asked to train for round {msg.round} after round {self.state.round}")
+        fitted: Fitted = yield Fit(self.state.weights, self.solver, self.epochs, batch_seed(self, msg.round))
+        self.state.weights, self.state.round = fitted.weights, msg.round
+        return Trained(msg.round)
+
+
+class Server(Party, role="server"):
+    """Calls the rounds, so that they are those of the other methods."""
+
+    def __init__(self, name: str, setting: Setting, config: LocalTraining) -> None:
+        super().__init__(name, setting.randomness)
+        self.clients, self.config = setting.clients, config
+
+    def setup(self) -> Steps[None]:
+        """Nothing to agree on."""
+        yield from ()
+
+    def round(self, r: int) -> Steps[Mapping[str, Any]]:
+        """Ask the clients of the round to train, and wait for them."""
+
+        def fold(name: str, trained: Trained) -> None:
+            if trained.round != r:
+                raise PeerError(f"an answer for round {trained.round} in round {r}")
+
+        here = joined(self.clients, self.config, r)
+        asked = sample_clients(here, self.config.participation, self.randomness.seed, r)
+        answers = yield from for_each(dict.fromkeys(asked, Train(r)), Trained, fold, deadline_s=self.config.deadline_s)
+        return {"participants": len(answers.got), "asked": len(asked)}
+
+
+def build(config: LocalTraining, setting: Setting) -> Federation:
+    """A server and its clients."""
+    clients = {name: Client(name, setting, config) for name in setting.clients}
+    return Federation({"server": Server("server", setting, config), **clients}, "server")
+
+
+def models(federation: Federation) -> Mapping[str, Vector]:
+    """Every client's own model."""
+    return {client.name: client.state.weights for client in federation.of_role("client")}
+
+
+SYSTEM = System(
+    name="local",
+    title="Local alone",
+    citation="no federation: each client trains on its own data",
+    config=LocalTraining,
+    build=build,
+    models=models,
+    sees={
+        "server": Sees((Trained,), "which clients trained in which round, by name; nothing of models or data"),
+        "client": Sees((Train,), "nothing of any other client"),
+    },
+    baseline=True,
+)

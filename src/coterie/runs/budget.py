@@ -1,0 +1,116 @@
+"""One budget for every method of a comparison: the settings that decide how much work a method may do, and when.
+
+A comparison is fair where the methods differ in nothing but themselves. So all take these settings from one of them;
+what a method cannot share is listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from coterie.protocol.errors import UserError
+from coterie.runs import registry
+from coterie.runs.config import RunConfig, resolve
+from coterie.runs.settings import field_types
+
+WITHOUT: Mapping[str, Any] = {"server_lr": 1.0, "server_decay": 0.0, "delta": 0.0}
+"""What a method does that lacks one of these settings: its server takes the whole mean, and no delay is drawn."""
+
+BUDGET = (
+    "participation",
+    "deadline_s",
+    "founders",
+    "newcomers",
+    "join_every",
+    "max_epochs",
+    "slowest",
+    "batch_size",
+    "lr",
+    "momentum",
+    "weight_decay",
+    "server_lr",
+    "server_decay",
+    "delta",
+    "delay",
+)
+"""The settings of a budget, in the order in which they are shared. Rounds, data and devices are options of the run."""
+
+
+_ONLY_WITH = {"delay": "delta", "newcomers": "founders", "join_every": "founders"}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What one method does not share. value: its own, or None where it has no such setting.  why: in words.
+
+    shared: everybody else's, or None for work that a method does beyond the budget.
+    """
+
+    method: str
+    setting: str
+    value: Any
+    shared: Any
+    why: str
+
+
+def intrinsic(config: RunConfig) -> Mapping[str, str]:
+    """The settings of a budget that are part of the run's method itself, and why."""
+    return _told(config, "own_budget")
+
+
+def _told(config: RunConfig, what: str) -> Mapping[str, str]:
+    own = registry.get(config.system).config(**resolve(config).settings)
+    found: Mapping[str, str] = getattr(own, what)() if hasattr(own, what) else {}
+    return found
+
+
+def budget_of(config: RunConfig) -> dict[str, Any]:
+    """The budget of a run: its own settings over those that it lacks.
+
+    Nothing that means nothing in it; and, unless it was given, nothing that is part of this method alone.
+    """
+    own = resolve(config).settings
+    budget = {key: own.get(key, WITHOUT.get(key)) for key in BUDGET if key in own or key in WITHOUT}
+    for key in intrinsic(config):
+        if key not in config.settings:
+            budget[key] = WITHOUT[key]
+    for key, needs in _ONLY_WITH.items():
+        if not budget.get(needs):
+            budget.pop(key, None)
+    return budget
+
+
+def with_budget(
+    label: str, config: RunConfig, budget: Mapping[str, Any], alone: Collection[str]
+) -> tuple[RunConfig, list[Difference]]:
+    """The same run under this budget, and what it does not share.
+
+    alone: settings that were given for this method only, which stay. Raises UserError for a run that is wrong anyway.
+    """
+    system = registry.get(config.system)
+    known = field_types(system.config)
+    own = resolve(config).settings
+    kept = intrinsic(config)
+    differences = [Difference(label, key, own[key], None, why) for key, why in _told(config, "beyond_budget").items()]
+    for key, shared in budget.items():
+        if key not in known:
+            if shared != WITHOUT.get(key):
+                does = f": as if it were {WITHOUT[key]:g}" if key in WITHOUT else ""
+                differences.append(Difference(label, key, None, shared, f"it has no such setting{does}"))
+            continue
+        if own[key] == shared:
+            continue
+        if key in alone or key in kept:
+            why = "set for it alone" if key in alone else kept[key]
+            differences.append(Difference(label, key, own[key], shared, why))
+            continue
+        tried = replace(config, settings={**config.settings, key: shared})
+        try:
+            resolve(tried)
+        except UserError as error:
+            differences.append(Difference(label, key, own[key], shared, f"it refuses the shared value: {error}"))
+        else:
+            config = tried
+    return config, differences

@@ -1,0 +1,88 @@
+"""Fine-tuning: every client trains the model that it was left with on its own data, and keeps what is better.
+
+The personalisation that every method can have, and that costs no message. A win of one method over another is the
+method's only where both are tuned. With ``held_out`` the number of epochs is each client's own choice, by the loss on
+samples that no training saw; 0 epochs are among the choices, so by that loss it never hurts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from coterie.protocol.effects import Fit, Fitted, Vector
+from coterie.runs.effects import LocalEffects, Samples
+from coterie.training.engine import evaluate_many
+from coterie.training.solvers import Sgd
+
+MOST_EPOCHS = 50
+PATIENCE = 5
+"""Epochs without a lower held-out loss after which a client stops."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """weights: (d,) float32.  epochs: that led to them.  diverged: whether the training did, in its next epoch."""
+
+    weights: Vector
+    epochs: int
+    diverged: bool = False
+
+
+def tune_by_held_out(
+    effects: LocalEffects,
+    models: Mapping[str, Vector],
+    held_out: Mapping[str, Samples],
+    solver: Sgd,
+    seed: Callable[[str, int], int],
+) -> dict[str, Tuned]:
+    """Each client's model after the epochs, 0 to ``MOST_EPOCHS``, with the lowest loss on its held-out samples.
+
+    models: (d,) by client, where each starts.  held_out: by client; one without samples keeps its model.
+    seed(client, epoch): of the batches.  Ties go to fewer epochs. Momentum starts anew in each epoch.
+    """
+
+    def loss(name: str, weights: Vector) -> float:
+        own = held_out[name]
+        matrix = np.array(weights)[None]
+        (seen,) = evaluate_many(
+            effects.model, matrix, own.x, own.y, precision=effects.precision, device=effects.accelerator
+        )
+        return seen.loss if np.isfinite(seen.loss) else np.inf
+
+    best = {name: Tuned(weights, 0) for name, weights in models.items()}
+    least = {name: loss(name, models[name]) for name in models if len(held_out[name].y)}
+    current = {name: models[name] for name in least}
+    for epoch in range(1, MOST_EPOCHS + 1):
+        fits = [(name, Fit(weights, solver, 1, seed(name, epoch))) for name, weights in current.items()]
+        for (name, _), fitted in zip(fits, effects.run(fits), strict=True):
+            if not isinstance(fitted, Fitted):
+                best[name] = Tuned(best[name].weights, best[name].epochs, diverged=True)
+                del current[name]
+                continue
+            current[name] = fitted.weights
+            if (now := loss(name, fitted.weights)) < least[name]:
+                least[name], best[name] = now, Tuned(fitted.weights, epoch)
+            elif epoch - best[name].epochs >= PATIENCE:
+                del current[name]
+        if not current:
+            break
+    return best
+
+
+def tune_by_own_epochs(
+    effects: LocalEffects,
+    models: Mapping[str, Vector],
+    epochs: Mapping[str, int],
+    solver: Sgd,
+    seed: Callable[[str, int], int],
+) -> dict[str, Tuned]:
+    """Each client's model after ``epochs`` of its own; one whose training diverges keeps its model."""
+    fits = [(name, Fit(weights, solver, epochs[name], seed(name, 0))) for name, weights in models.items()]
+    tuned = zip(fits, effects.run(fits), strict=True)
+    return {
+        name: Tuned(fitted.weights, epochs[name]) if isinstance(fitted, Fitted) else Tuned(models[name], 0, True)
+        for (name, _), fitted in tuned
+    }

@@ -1,0 +1,28 @@
+"""Measures over seeds: their mean and how sure it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean, stdev
+from typing import Any
+
+
+def spread(values: Sequence[float | None]) -> dict[str, Any] | None:
+    """Every seed's value, their mean and, over two or more seeds, their standard deviation and the 95 % interval.
+
+    The interval is Student's, for the mean over seeds: half-width ``interval``. None where a value is missing.
+    """
+    known = [float(value) for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return None
+    mean, half = mean_and_interval(known)
+    return {"mean": mean, "std": stdev(known) if len(known) > 1 else None, "interval": half, "values": known}
+
+
+def mean_and_interval(values: Sequence[float]) -> tuple[float, float | None]:
+    """The mean, and half of Student's 95 % interval around it; None for the interval of a single value."""
+    from scipy.stats import t
+
+    if len(values) < 2:
+        return fmean(values), None
+    return fmean(values), float(t.ppf(0.975, len(values) - 1)) * stdev(values) / len(values) ** 0.5

@@ -1,0 +1,95 @@
+"""Rounds that moved no model. The observer looks at all models before and after a round; no party tells it.
+
+Such a round is *skipped*, whatever its hub says of it: nobody took part, every update was late or refused, or everybody
+kept the models that there were. A run of nothing but skipped rounds has the models that it started with, and that is
+no result.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from coterie.protocol.errors import RunError
+from coterie.protocol.system import Federation, Mixture, System
+from coterie.runs.evaluation import arrays_digest
+
+_SHOWN = 3
+"""So many reasons stand in a line."""
+
+
+class AllSkippedError(RunError):
+    """Every round of a run was skipped: the same options would do it again."""
+
+
+class Watch:
+    """Whether a round moved any model. Keeps a digest, so that no model is held for it.
+
+    Where clients choose among models, these models count and not the choice (``System.pool``).
+    """
+
+    def __init__(self) -> None:
+        self._before = ""
+
+    def start(self, system: System, federation: Federation) -> None:
+        """Before a round. (What the last one left is known already.)"""
+        self._before = self._before or _digest(system, federation)
+
+    def moved(self, system: System, federation: Federation) -> bool:
+        """After the round: whether any model is another one, bit for bit."""
+        before, self._before = self._before, _digest(system, federation)
+        return before != self._before
+
+
+def _digest(system: System, federation: Federation) -> str:
+    if system.pool is not None:
+        return arrays_digest(system.pool(federation))
+    return arrays_digest(_arrays(system.models(federation).values()))
+
+
+def _arrays(models: Iterable[Any]) -> list[NDArray[Any]]:
+    return [model.models if isinstance(model, Mixture) else model for model in models]
+
+
+def why_still(line: Mapping[str, Any], kept: Sequence[str]) -> str:
+    """In words, why a round moved no model. line: of ``metrics.jsonl``.  kept: clients' reasons to keep their models.
+
+    The reasons are those that the observer knows; parties tell each other no more than that they refuse.
+    """
+    notes = line["notes"]
+    reasons = list(kept)
+    for found in (Counter(line["refused"]), Counter(line["lost"].values())):
+        reasons += [f"{reason} ({count} times)" if count > 1 else reason for reason, count in found.most_common()]
+    reasons += [f"{len(line['late'])} answers are late"] if line["late"] else []
+    if notes.get("asked") == 0:
+        head = "nobody was asked"
+    elif notes.get("participants") == 0:
+        head = "no update came"
+    else:
+        head = "no model changed"
+    more = f"; and {len(reasons) - _SHOWN} more reasons" if len(reasons) > _SHOWN else ""
+    return head + (f": {'; '.join(reasons[:_SHOWN])}{more}" if reasons else "")
+
+
+def check_not_all_skipped(lines: Sequence[Mapping[str, Any]]) -> None:
+    """Raises AllSkippedError where all rounds of a run (lines of ``metrics.jsonl``) were skipped, with the reason."""
+    skipped = Counter(line["notes"].get("skipped") for line in lines)
+    if None in skipped or not lines:
+        return
+    (why, count), *others = skipped.most_common()
+    rounds = "the only round was" if len(lines) == 1 else f"all {len(lines)} rounds were"
+    often = f" ({count} of them for this reason, the others as metrics.jsonl says)" if others else ""
+    refused: Counter[str] = sum((Counter(line["refused"]) for line in lines), Counter())
+    (most, _), *_ = refused.most_common(1) or [("", 0)]
+    often += f"; refused most often: {most}" if most and most not in why else ""
+    if any(line["notes"].get("participants") for line in lines):
+        advice = "change the mode or the setting that this names, the learning rate, or the data"
+    else:
+        advice = (
+            "give clients more time (deadline_s, fewer or shorter delays, faster devices), ask more of them "
+            "(participation), run more rounds, or change what they refuse"
+        )
+    raise AllSkippedError(f"{rounds} skipped, so there is no result: {why}{often}. To get one, {advice}")

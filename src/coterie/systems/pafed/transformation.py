@@ -1,0 +1,98 @@
+"""PAFed's key transformation, algorithm 5, as the aggregator drives it: [w] under pk_s becomes [w] under pk_i.
+
+The helper opens w + r and puts it under each client's key; the aggregator knows r and takes it off the ciphertexts.
+What the helper learns of w depends on r alone:
+
+- mode ``paper``: r is uniform over the ciphertexts' ring, hides w perfectly and comes off exactly. The helper also
+  returns w + r freshly under pk_s, so that the model does not age;
+- mode ``literal``: r is a vector of numbers, as printed; the text does not say which, so they are uniform in
+  +-``mask_bound``. Such a mask tells models apart (``attacks/real_mask.py``). A copy is made for every client (lines 8
+  and 14), and the model ages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from coterie.crypto.schemes import public_key
+from coterie.crypto.tally import PLAIN
+from coterie.protocol.errors import PeerError
+from coterie.protocol.party import Cost
+from coterie.protocol.randomness import Secrets
+from coterie.protocol.steps import Steps, spend
+from coterie.systems.pafed.messages import HELPER, MODEL_TERMS, Convert, Converted, Refresh, Refreshed, wide
+from coterie.systems.pafed.scalars import from_helper
+from coterie.transport.spool import Spool
+
+if TYPE_CHECKING:
+    from coterie.systems.pafed.aggregator import Aggregator
+
+
+class Mask(Protocol):
+    """r of algorithm 5."""
+
+    def on(self, model: Any) -> Any:
+        """Lines 3 and 4: [w + r]."""
+
+    def off(self, key: Any, cipher: bytes) -> Any:
+        """Lines 15 and 16: [w] from the helper's [w + r] under any key. Raises PeerError for what is none."""
+
+
+class RingMask:
+    """r uniform over the ring, in which ciphertexts lie."""
+
+    def __init__(self, service: Any, size: int, source: Secrets) -> None:
+        self._size, self._mask = size, service.mask(size, source.bytes)
+
+    def on(self, model: Any) -> Any:
+        return model.blind(self._mask)
+
+    def off(self, key: Any, cipher: bytes) -> Any:
+        masked = key.from_bytes(cipher, self._size, terms=MODEL_TERMS, blinded=1, form=PLAIN)
+        return masked.unblind(self._mask, 1)
+
+
+class RealMask:
+    """r uniform in +-bound."""
+
+    def __init__(self, service: Any, size: int, source: Secrets, bound: float) -> None:
+        drawn = np.frombuffer(source.bytes(8 * size), "<u8") / 2.0**63 - 1.0
+        self._service, self._size, self._numbers = service, size, bound * drawn
+
+    def on(self, model: Any) -> Any:
+        return (model + wide(self._service, self._numbers)).within(MODEL_TERMS)
+
+    def off(self, key: Any, cipher: bytes) -> Any:
+        masked = key.from_bytes(cipher, self._size, terms=MODEL_TERMS, blinded=0, form=PLAIN)
+        return (masked + wide(key, -self._numbers)).within(MODEL_TERMS)
+
+
+def transformed(hub: Aggregator, r: int, asked: Sequence[str], spool: Spool) -> Steps[tuple[bytes, dict[str, int]]]:
+    """[w] under pk_s to go on from, and by client of this round where ``spool`` holds [w] under its key."""
+    service: Any = public_key(hub.state.service_public)
+    size, literal = hub.layout.size, hub.mode == "literal"
+    source = hub.secrets("mask", r)
+    mask: Mask = RealMask(service, size, source, hub.config.mask_bound) if literal else RingMask(service, size, source)
+    blinded = mask.on(service.from_bytes(hub.state.model, size)).to_bytes()
+    yield from spend(Cost(crypto_s=service.nominal_seconds_encrypt(size)))
+
+    def unmasked(key: Any, reply: Refreshed | Converted, name: str = "") -> bytes:
+        if (reply.round, getattr(reply, "client", "")) != (r, name):
+            raise PeerError(f"{HELPER} answers {name or 'for itself'} in round {r} with {reply!r:.80}")
+        if literal and not name:
+            return hub.state.model  # the text has nothing come back
+        made: bytes = mask.off(key, reply.cipher).to_bytes()
+        return made
+
+    fresh: bytes = yield from from_helper(Refresh(r, blinded), Refreshed, partial(unmasked, service))
+    tickets: dict[str, int] = {}
+    for name in hub.clients if literal else asked:
+        own = public_key(hub.state.user_publics[name])
+        cipher: bytes = yield from from_helper(Convert(r, name), Converted, partial(unmasked, own, name=name))
+        if name in asked:
+            tickets[name] = spool.put(cipher)
+    return fresh, tickets

@@ -1,0 +1,46 @@
+"""The command line, called in this process from an empty folder."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+
+TESTS = Path(__file__).parent
+QUICK = ["--clients", "4", "--rounds", "2", "--set", "max_epochs=1", "--quiet"]
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Ended]
+
+
+def caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs the command in an empty folder."""
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    monkeypatch.syspath_prepend(str(TESTS))
+    monkeypatch.delenv("COTERIE_DEBUG", raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+    torch.set_num_threads(1)
+
+    def call(*words: str) -> Ended:
+        from coterie.cli.app import main
+
+        monkeypatch.setattr(sys, "argv", ["coterie", *words])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        captured = capsys.readouterr()
+        code = caught.value.code
+        return Ended(0 if code is None else int(code), captured.out, captured.err)
+
+    return call

@@ -1,0 +1,83 @@
+"""``coterie compare``: one budget, one table, what the servers learned, and how it goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command import QUICK, Command
+
+
+def test_a_comparison(cli: Command) -> None:
+    words = ["compare", "fedavg", "ifca", *QUICK, "--seeds", "2", "--set", "ifca.clusters=2", "--set", "lr=0.2"]
+    ended = cli(*words, "--out", "c")
+    assert ended.code == 0
+    for word in (
+        "One budget, that of fedavg: 2 rounds, 4 clients",
+        "lr 0.2",
+        "ifca",
+        "±",
+        "over local",
+        "c/report.html",
+    ):
+        assert word in ended.out
+    content = json.loads(Path("c/compare.json").read_text())
+    assert content["seeds"] == [0, 1]
+    assert [row["method"] for row in content["rows"]] == ["fedavg", "ifca", "local"]
+    for row in content["rows"]:
+        for key in ("local_accuracy", "fine_tuned_local_accuracy"):
+            values = [json.loads((Path("c") / name / "result.json").read_text())[key] for name in row["runs"]]
+            assert row[key]["values"] == pytest.approx(values)
+            assert row[key]["mean"] == pytest.approx(np.mean(values))
+            assert row[key]["std"] == pytest.approx(np.std(values, ddof=1))
+            assert row[key]["interval"] == pytest.approx(12.7062 * abs(values[0] - values[1]) / 2, rel=1e-4)
+    partitions = [Path(f"c/{name}-1/partition.json").read_text() for name in ("fedavg", "ifca", "local")]
+    assert len(set(partitions)) == 1
+    assert "clusters = 2" in Path("c/ifca-0/config.toml").read_text()
+    before = Path("c/fedavg-0/metrics.jsonl").read_text()
+    Path("c/ifca-1/result.json").unlink()
+    assert cli(*words, "--out", "c", "--resume").code == 0
+    assert Path("c/fedavg-0/metrics.jsonl").read_text() == before
+    again = json.loads(Path("c/compare.json").read_text())["rows"][1]
+    moved = {"seconds"}
+    assert {k: v for k, v in again.items() if k not in moved} == {
+        k: v for k, v in content["rows"][1].items() if k not in moved
+    }
+
+
+def test_a_comparison_that_is_attacked_says_what_the_servers_learned(cli: Command) -> None:
+    words = ["compare", "fedavg", "fedcaprivacy@hardened", *QUICK, "--crypto", "emulated", "--set", "clusters=2"]
+    ended = cli(*words, "--audit", "--no-fine-tune", "--out", "c")
+    assert ended.code == 0, ended.err
+    rows = {row["method"]: row for row in json.loads(Path("c/compare.json").read_text())["rows"]}
+    assert list(rows) == ["fedavg", "fedcaprivacy@hardened", "local"]
+    assert rows["fedavg"]["learned"]["models"]["mean"] == rows["fedavg"]["learned"]["identity"]["mean"] == 1
+    assert rows["fedcaprivacy@hardened"]["learned"]["models"]["mean"] < 0.1
+    assert rows["local"]["learned"] == {}
+    assert "its servers read every client's model (100 %)" in ended.out
+    assert "of one seed" in ended.out
+    assert "its server learns nothing of models or data" in ended.out
+    assert Path("c/fedcaprivacy@hardened-0/views.bin").exists()
+    page = Path("c/report.html").read_text()
+    assert "What the servers learned on their own" in page
+    assert "One budget, that of fedavg" in page
+
+
+def test_a_method_without_attacks_is_no_method_to_audit(cli: Command) -> None:
+    """It says so before anything is run."""
+    ended = cli("compare", "fedavg", "scaffold", *QUICK, "--audit", "--out", "c")
+    assert ended.code == 2
+    assert "no attacks for scaffold" in ended.err
+    assert not Path("c").exists()
+
+
+def test_a_record_that_was_cut_short_is_not_attacked(cli: Command) -> None:
+    """A method that sends more would be judged on fewer rounds than the others."""
+    words = ["compare", "fedavg", *QUICK, "--rounds", "6", "--model", "mlp", "--no-fine-tune", "--audit"]
+    ended = cli(*words, "--record-mib", "1", "--out", "c")
+    assert ended.code == 0, ended.err
+    assert "it was not attacked: " in ended.out
+    assert "--record-mib" in ended.out
+    assert json.loads(Path("c/compare.json").read_text())["rows"][0]["learned"] is None

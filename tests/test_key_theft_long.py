@@ -1,0 +1,24 @@
+"""The theft of PAFed's helper key as the documentation has it: secure real keys, digits, an MLP, default settings."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from coterie.attacks.key_in_sum import key_coefficients
+from coterie.audit.pafed import HELPER, held_key
+from coterie.reproduce.security.active import findings, theft
+from coterie.runs.config import RunConfig
+
+
+@pytest.mark.long
+def test_one_client_of_twelve_has_the_key_within_ten_rounds() -> None:
+    stolen = theft(RunConfig("pafed", clients=12, rounds=10, model="mlp"), "client/4")
+    key, updates = findings(stolen)
+    assert key.round is not None
+    assert key.results[0].value == 1.0
+    truth = held_key(stolen.run.views[HELPER])
+    assert truth.size == "ckks-8192-deep"
+    np.testing.assert_array_equal(stolen.thief.guess, key_coefficients(truth))
+    assert (updates.results[0].value, updates.results[0].n) == (0.0, 11)
+    assert stolen.run.lines[-1]["global_accuracy"] > 0.7

@@ -1,0 +1,133 @@
+"""Why a party refuses is for the observer alone: no coordinator can read it, as it may hold the party's own numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from federation import misbehaving
+
+from coterie.cli.running import rows
+from coterie.protocol.errors import PeerError, RunError
+from coterie.protocol.messages import Message
+from coterie.protocols import averaging
+from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Join
+from coterie.runs import RunConfig, registry, run
+from coterie.runs.experiment import Experiment, build
+
+PRIVATE = "799.375"
+REASON = f"value {PRIVATE} at index 1 is too large"
+SETTINGS: dict[str, dict[str, Any]] = {
+    "fedcaprivacy": {"clusters": 2},
+    "mingledpie": {"clusters": 3},
+    "pafed": {"participation": 1.0, "delta": 0.5, "delay": "uniform:1-1"},
+}
+OURS = [name for name, system in registry.SYSTEMS.items() if system.config.__module__.startswith("coterie.")]
+SYSTEMS = [(name, mode) for name in OURS for mode in registry.get(name).modes]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def made(name: str, mode: str = "paper") -> Experiment:
+    known = registry.get(name).config.__dataclass_fields__
+    wanted = {key: value for key, value in {**SETTINGS.get(name, {}), "max_epochs": 1}.items() if key in known}
+    return build(RunConfig(name, clients=4, rounds=3, partition="iid", crypto="emulated", mode=mode, settings=wanted))
+
+
+def listened(steps: Generator[Any, Any, Any], heard: list[str]) -> Generator[Any, Any, Any]:
+    """The same coordinator; all that the transport hands it or throws into it is noted."""
+    value: Any = None
+    try:
+        step = next(steps)
+        while True:
+            try:
+                value = yield step
+            except BaseException as error:
+                heard.append(f"{error!r} {error.__cause__!r} {error.__context__!r}")
+                step = steps.throw(error)
+            else:
+                heard.append(repr(value))
+                step = steps.send(value)
+    except StopIteration as stop:
+        heard.append(repr(stop.value))
+        return stop.value
+
+
+def refuse(party: Any, message: Message, answer: Any) -> None:
+    raise PeerError(REASON)
+
+
+def asked(experiment: Experiment) -> list[tuple[str, type[Message]]]:
+    """Which messages of a round the others handle, by role."""
+    federation = experiment.federation
+    others = {party.role: party for name, party in federation.parties.items() if name != federation.hub}
+    return [
+        (role, kind)
+        for role, party in others.items()
+        for kind in party.handlers
+        if kind not in (Join, Credentials, Enrol)
+    ]
+
+
+@pytest.mark.parametrize(("name", "mode"), SYSTEMS, ids=["-".join(system) for system in SYSTEMS])
+def test_no_coordinator_can_read_why_a_party_refused_and_the_observer_can(name: str, mode: str) -> None:
+    first = made(name, mode)
+    kinds = asked(first)
+    first.close()
+    told = 0
+    for role, kind in kinds:
+        experiment, heard = made(name, mode), list[str]()
+        experiment.set_up()
+        for party in experiment.federation.of_role(role):
+            misbehaving(party, kind, refuse)
+        hub = experiment.federation.parties[experiment.federation.hub]
+        honest = type(hub).round
+        hub.round = lambda r, hub=hub, honest=honest, heard=heard: listened(honest(hub, r), heard)
+        for r in (1, 2, 3):
+            try:
+                line = experiment.round(r)
+            except RunError as error:
+                why, skipped = str(error), None
+            else:
+                why, skipped = " ".join(line["refused"]), line["notes"].get("skipped")
+            if experiment.transport.meter.refused:
+                told += 1
+                assert PRIVATE in why, "the observer knows"
+                assert skipped is None or PRIVATE in skipped, "also where a round is skipped for it"
+        experiment.close()
+        assert heard
+        assert not [words for words in heard if PRIVATE in words], (role, kind)
+    assert told >= len(kinds), "each was refused in some round"
+
+
+@pytest.mark.parametrize("name", [name for name in OURS if registry.get(name).encrypted])
+def test_a_set_up_that_fails_for_a_refusal_tells_the_observer_why(name: str) -> None:
+    experiment, heard = made(name), list[str]()
+    misbehaving(experiment.federation.parties[KEY_CENTRE], Enrol, refuse)
+    hub = experiment.federation.parties[experiment.federation.hub]
+    honest = type(hub).setup
+    hub.setup = lambda: listened(honest(hub), heard)
+    with pytest.raises(RunError, match=PRIVATE):
+        experiment.set_up()
+    experiment.close()
+    assert heard
+    assert not [words for words in heard if PRIVATE in words]
+
+
+def test_the_console_and_the_result_name_the_commonest_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def picky(spec: Any, digest: bytes, weights: Any) -> Any:
+        raise PeerError(REASON)
+
+    monkeypatch.setattr(averaging, "check_model", picky)
+    result = run(RunConfig("fedavg", clients=3, rounds=2, out=str(tmp_path / "run"), settings={"max_epochs": 1}))
+    assert result.summary["refused_why"] == {f"client/Train: {REASON}": 6}
+    assert ("refused", f"6 × client/Train: {REASON}") in rows(result.summary)
