@@ -12,6 +12,7 @@ from federation import Pulled, Rig, Steady, on_the_wire, planted, rig
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
+from test_fedcaprivacy_twin import fixed_shuffles
 
 from coterie.clustering import soft_spectral
 from coterie.protocol.effects import Fit
@@ -146,12 +147,15 @@ def test_a_bad_clustering_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ari(GROUPS, notes[-1]) == 1
 
 
-def test_clusters_that_never_arrived_are_asked_for_again() -> None:
+def test_clusters_that_never_arrived_are_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The provider counts four from round 3 on, so it makes them in round 4, and takes it that they are known."""
+    told = iter([1, 1, 4, 4, 4, 4, 4])
+    monkeypatch.setattr(csp, "count_clusters", lambda *args: next(told))
     run = auto()
-    on_the_wire(run.transport, Clustered, lambda message: None if message.round == 3 else message)
+    on_the_wire(run.transport, Clustered, lambda message: None if message.round == 4 else message)
     notes = run.rounds(7)
-    assert "skipped" in notes[2]
-    assert notes[3]["clustered"]
+    assert [note["clustered"] for note in notes] == [True, True, False, False, True, True, False]
+    assert "skipped" in notes[3]
     assert ari(GROUPS, notes[-1]) == 1
 
 
@@ -168,9 +172,12 @@ def test_new_numbers_are_the_best_by_trying_all(data: st.DataObject) -> None:
     """As many rows as possible keep theirs; what is left gets the lowest free numbers."""
     n, c = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 4))
     b = data.draw(st.integers(1, c))
-    flags = lambda width: np.array(data.draw(st.lists(st.lists(st.booleans(), min_size=width, max_size=width), min_size=n, max_size=n)))  # noqa: E501, E731  # fmt: skip
-    old, new = flags(c), flags(b)
-    free = np.array(data.draw(st.lists(st.booleans(), min_size=c, max_size=c)))
+
+    def drawn(*shape: int) -> np.ndarray:
+        each = st.lists(st.booleans(), min_size=int(np.prod(shape)), max_size=int(np.prod(shape)))
+        return np.array(data.draw(each)).reshape(shape)
+
+    old, new, free = drawn(n, c), drawn(n, b), drawn(c)
     found = numbered_like(old, new, free)
     assert sorted(map(tuple, found.T.tolist())) == sorted(
         map(tuple, np.hstack([new, np.zeros((n, c - b), bool)]).T.tolist())
@@ -187,8 +194,25 @@ def test_new_numbers_are_the_best_by_trying_all(data: st.DataObject) -> None:
         assert worth(tuple(columns)) == best
 
 
-def test_who_is_away_keeps_its_clusters_and_no_other_cluster_gets_their_numbers() -> None:
-    """Group 0 is away while the others are taken apart: none of the new clusters is called what group 0's is."""
+def flags(*rows: str) -> np.ndarray:
+    return np.array([[digit == "1" for digit in row] for row in rows])
+
+
+def test_a_new_cluster_gets_no_number_of_who_is_away() -> None:
+    hub = auto().hub
+    names = hub.clients
+    hub.state.phi = {name: flags(row)[0] for name, row in zip(names, ("1", "01", "001", "00001"), strict=False)}
+    here = [names[0], names[1], names[8]]
+    assert (hub.renumbered(here, flags("001", "100", "010")) == flags("1000", "0100", "0001")).all()
+    back = [names[0], names[2], names[8]]  # now 1 is away and 2 is here
+    assert (hub.renumbered(back, flags("001", "100", "010")) == flags("1000", "0010", "0001")).all()
+    assert (hub.renumbered([names[8], names[9]], flags("1", "1")) == flags("0001", "0001")).all()
+    hub.state.phi = {names[0]: flags("001")[0]}
+    assert (hub.renumbered([names[8]], flags("1")) == flags("1")).all()  # the lowest
+
+
+def test_who_is_away_keeps_its_clusters() -> None:
+    """Group 0 is away while the others are taken apart."""
     links = Steady(away={(f"client/{i}", r): "offline" for i in range(0, 16, 4) for r in (3, 4, 5, 6)})
     run = auto(links=links)
     notes = run.rounds(9)
@@ -211,6 +235,21 @@ def test_fewer_clusters_take_the_numbers_that_are_there(monkeypatch: pytest.Monk
 
 
 # -- settings and whole runs -------------------------------------------------------------------------------------------
+
+
+def test_keys_and_shuffles_move_neither_the_number_nor_a_model() -> None:
+    """Real Paillier and another permutation of the vectors give the models of the emulated run bit for bit."""
+    groups = [0] * 4 + [1] * 4
+    runs = [auto(planted(groups, 20), emulated=emulated) for emulated in (True, True, False)]
+    numbers = []
+    for r in range(1, 5):
+        notes = [runs[0].round(r), runs[2].round(r)]
+        with fixed_shuffles():
+            notes.append(runs[1].round(r))
+        assert notes[0] == notes[1] == notes[2]
+        numbers.append(len(sizes(notes[0])))
+        assert len({one.models().tobytes() for one in runs}) == 1
+    assert (numbers[0], numbers[-1]) == (1, 2)
 
 
 def test_the_printed_text_knows_no_auto() -> None:
