@@ -110,21 +110,22 @@ def key_agreement(guess: NDArray[Any], truth: NDArray[Any]) -> Result:
 
 
 class KeyThief:
-    """``Between`` of a client: forges every update that it sends until it has the key; trains and sends honestly else.
+    """``Between`` of a client: forges an update, and another when that was to no avail, until it has the key.
 
     It forges in the place of one ciphertext, that in which its own first update is shortest, for there the others'
     changes should be small, too. Whenever it is asked to train it takes the model that it is handed from all those
-    before, and tries to read the key.
+    before, and tries to read the key. All else that it does is honest.
 
     spec: of the model.  share: K is the scale over it; halved down to ``LEAST`` after each reading that fails.
+    late: by how many rounds its updates are late, and so must not be expected in a model.
     key: once it has it.  round: in which it read it.  guess: (N,) of its last reading, or None.
     forged_in: the rounds whose updates it forged.
     Raises UserError where a model doesn't fill a ciphertext, for what is beside the weights must open to zero; and for
     emulated keys, which have no s.
     """
 
-    def __init__(self, spec: ModelSpec, share: float = MOST) -> None:
-        self.spec, self.share = spec, share
+    def __init__(self, spec: ModelSpec, share: float = MOST, *, late: int = 0) -> None:
+        self.spec, self.share, self.late = spec, share, late
         self.key: SecretKey | None = None
         self.round: int | None = None
         self.guess: Coefficients | None = None
@@ -137,9 +138,13 @@ class KeyThief:
         """What the client goes on with: the result itself, or a forged ciphertext in its place."""
         if self.key is None and isinstance(effect, Fit):
             self._read(effect.weights, message)
-        if self.key is None and isinstance(effect, Encrypt):
+        if self.key is None and isinstance(effect, Encrypt) and self._used(message):
             return self._forged(effect, result, message)
         return result
+
+    def _used(self, message: Message) -> bool:
+        """Whether its last forged update, if there is one, should be in the model of this round."""
+        return not self.forged_in or _round(message) > self.forged_in[-1] + self.late
 
     def _read(self, weights: NDArray[Any], message: Message) -> None:
         if self._row is not None:
@@ -148,7 +153,8 @@ class KeyThief:
                 if key is not None:
                     self.key, self.round = key, _round(message)
                     return
-            self.share = max(self.share / 2, min(self.share, LEAST))
+            if self._used(message):
+                self.share = max(self.share / 2, min(self.share, LEAST))
         self._models.append(weights)
 
     def _forged(self, effect: Encrypt, honest: Any, message: Message) -> Any:

@@ -9,7 +9,7 @@ FedADMM sends twice the change of its model (eq. 16), so that 0.4 is the others'
 other, 0.2 of each.
 
 Pixels lie between 0 and 1 (``scaling = unit``). The paper doesn't say how it scales them; where their mean is 0 and
-their standard deviation 1, its CNN diverges on Fashion-MNIST at its learning rate, in the first round.
+their standard deviation 1, some trainings of its CNN diverge on Fashion-MNIST at its learning rate in the first round.
 
 Accuracies are the global model's on the whole test set. "Average best accuracy" is, so the text, "the mean of the
 highest accuracies recorded in each of the final 10 training rounds": the best so far, averaged over the last ten

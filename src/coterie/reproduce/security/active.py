@@ -73,7 +73,7 @@ def theft(config: RunConfig, client: str) -> Theft:
 
     def meddle(federation: Federation) -> None:
         party: Any = federation.parties[client]
-        thieves.append(KeyThief(party.spec))
+        thieves.append(KeyThief(party.spec, late=LATE))
         wrap(party, thieves[0], late=LATE)
 
     run, experiment = recorded_run(replace(config, record=True), meddle)

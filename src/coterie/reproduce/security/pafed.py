@@ -78,13 +78,16 @@ def study(
     partition: str = "dirichlet:0.3",
     hiding: Sequence[Row] = DUMMIES,
 ) -> Row:
-    """All measurements. clients, rounds, partition: of the runs with digits.  hiding: settings to be compared there."""
+    """All measurements. clients, rounds, partition: of the runs with digits.  hiding: settings to be compared there.
+
+    Of these runs there are four times as many seeds, for each of their rounds gives but one count.
+    """
     sections = {
         "a mask of real numbers": real_mask(),
         "the mask of the ring": ring_mask(),
         "how many updates conflict": conflicts(seeds),
         "how many updates conflict, trained on digits": [
-            trained_conflicts(seeds, given, clients=clients, rounds=rounds, partition=partition) for given in hiding
+            trained_conflicts(4 * seeds, given, clients=clients, rounds=rounds, partition=partition) for given in hiding
         ],
         "how much they conflict": sizes(),
         "weight in the wrong class": wrong_class(),
@@ -345,6 +348,7 @@ def trained_conflicts(seeds: int, hiding: Row, **options: Any) -> Row:
     some = [result.value for result, number in zip(found, truth, strict=True) if number]
     return {
         **hiding,
+        "seeds": seeds,
         "measured": fmean(by_seed),
         "standard_error": stdev(by_seed) / len(by_seed) ** 0.5 if len(by_seed) > 1 else 0.0,
         "chance": fmean(result.chance for result in found),
