@@ -196,6 +196,33 @@ class Difference(msgspec.Struct, frozen=True):
     why: str
 
 
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings that all methods share (``runs/budget.py``); those that mean nothing in it are absent."""
+
+    server_lr: float
+    server_decay: float
+    delta: float
+    participation: float | msgspec.UnsetType = msgspec.UNSET
+    deadline_s: float | msgspec.UnsetType | None = msgspec.UNSET
+    founders: Count | msgspec.UnsetType = msgspec.UNSET
+    newcomers: Count | msgspec.UnsetType = msgspec.UNSET
+    join_every: Count | msgspec.UnsetType = msgspec.UNSET
+    max_epochs: Count | msgspec.UnsetType = msgspec.UNSET
+    slowest: float | msgspec.UnsetType = msgspec.UNSET
+    batch_size: Count | msgspec.UnsetType = msgspec.UNSET
+    lr: float | msgspec.UnsetType = msgspec.UNSET
+    momentum: float | msgspec.UnsetType = msgspec.UNSET
+    weight_decay: float | msgspec.UnsetType = msgspec.UNSET
+    delay: str | msgspec.UnsetType = msgspec.UNSET
+
+    def __post_init__(self) -> None:
+        training = ("slowest", "batch_size", "lr", "momentum", "weight_decay")
+        for key, needs in (("max_epochs", training), ("delta", ("delay",)), ("founders", ("newcomers", "join_every"))):
+            missing = [name for name in needs if getattr(self, name) is msgspec.UNSET]
+            if missing and getattr(self, key) not in (msgspec.UNSET, 0):
+                raise ValueError(f"{key} without {', '.join(missing)}")
+
+
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
     """``compare.json``: the order of the methods, and what they share. The runs' own numbers are read from them."""
 
@@ -203,11 +230,16 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     rounds: Count | None = None
     devices: str = ""
     fine_tune: str = "no"
-    budget: dict[str, Any] | None = None
+    budget: Budget | None = None
     budget_from: str | None = None
     differences: tuple[Difference, ...] = ()
     rows: tuple[Row, ...] = ()
     leads: tuple[Lead, ...] = ()
+
+    def __post_init__(self) -> None:
+        spreads = (of for row in self.rows for of in (row.local_accuracy, row.fine_tuned_local_accuracy) if of)
+        if len(lengths := {len(of.values) for of in spreads}) > 1 or 0 in lengths:
+            raise ValueError("rows of unequally many values, or of none; each has one a seed")
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def _plain(value: Any) -> str:
 
 def sentences(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """One sentence a method, from the numbers: how good, against training alone, and what its servers learned."""
-    alone = next((row for row in rows if row["method"] == LOCAL), None)
+    alone = next((row for row in rows if row["method"] == LOCAL and row["local_accuracy"]), None)
     for row in rows:
         if row["local_accuracy"] is None:
             continue

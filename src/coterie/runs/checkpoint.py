@@ -81,6 +81,19 @@ class _SetUp(msgspec.Struct):
     seconds: float
 
 
+class _Line(msgspec.Struct):
+    """What a run reads of a line of ``metrics.jsonl`` that it goes on from."""
+
+    bytes_up: dict[str, Count]
+    bytes_down: dict[str, Count]
+    refused: dict[str, Count]
+    lost: dict[str, str]
+    late: list[str]
+    seconds: float
+    virtual_seconds: float | None
+    notes: dict[str, Any]
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A checkpoint that was read and belongs to the experiment. states, secrets: by party.  frames: once."""
@@ -345,6 +358,11 @@ def _check_lines(path: Path, kept: _Kept) -> None:
         raise UserError(
             f"{path} does not hold the rounds 1 to {kept.round} of its checkpoint: it was changed; {_ADVICE}"
         )
+    for number, line in enumerate(lines, 1):
+        try:
+            msgspec.convert(line, _Line)
+        except (msgspec.ValidationError, RecursionError) as error:
+            raise UserError(f"{path}, line {number}: {error}; it was changed: {_ADVICE}") from None
 
 
 @contextlib.contextmanager

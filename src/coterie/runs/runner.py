@@ -90,6 +90,8 @@ def load_result(out: str | Path) -> Result:
         summary = json.loads((out / RESULT).read_text())
     except (OSError, ValueError) as error:
         raise UserError(f"{out} holds no finished run: {error}") from None
+    if not isinstance(summary, dict):
+        raise UserError(f"{out / RESULT} holds no object, so it is no run's result: restore the file or run again")
     return Result(out, summary, read_lines(out / METRICS))
 
 

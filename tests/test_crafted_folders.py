@@ -1,0 +1,92 @@
+"""Files of a run or comparison folder that were made up: an error that names the file, whatever they hold."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coterie.protocol.errors import UserError
+from coterie.report import race
+from coterie.report.load import compared
+from coterie.runs import Interrupted, RunConfig, run
+from coterie.runs.runner import load_result
+
+BUDGET: dict[str, Any] = {"server_lr": 1.0, "server_decay": 0.0, "delta": 0.0}
+SPREAD = {"mean": 0.5, "values": [0.4, 0.6], "interval": None}
+
+
+def compare_json(folder: Path, **fields: Any) -> Path:
+    (folder / "compare.json").write_text(json.dumps({"budget_from": "fedavg", "rows": [], **fields}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "budget",
+    [
+        {},
+        {**BUDGET, "server_lr": "much"},
+        {**BUDGET, "participation": None},
+        {**BUDGET, "max_epochs": 5},
+        {**BUDGET, "delta": 0.5},
+        {**BUDGET, "founders": 3, "newcomers": 1},
+    ],
+)
+def test_a_budget_without_its_keys_is_refused_with_the_file(tmp_path: Path, budget: Any) -> None:
+    with pytest.raises(UserError, match=r"compare\.json"):
+        race.budget(compared(compare_json(tmp_path, budget=budget)) or {})
+
+
+def test_a_budget_says_what_it_holds_and_no_more(tmp_path: Path) -> None:
+    told = compared(compare_json(tmp_path, budget=BUDGET, rounds=3, clients=4, devices="uniform"))
+    assert told is not None
+    assert told["budget"] == BUDGET
+    assert "server step 1; no drawn delays" in race.budget(told)
+
+
+@pytest.mark.parametrize("values", [[0.4], []])
+def test_rows_of_unequal_length_are_refused_with_the_file(tmp_path: Path, values: list[float]) -> None:
+    rows = [
+        {"method": "local", "local_accuracy": SPREAD},
+        {"method": "b", "local_accuracy": {**SPREAD, "values": values}},
+    ]
+    with pytest.raises(UserError, match=r"compare\.json"):
+        list(race.sentences((compared(compare_json(tmp_path, rows=rows)) or {})["rows"]))
+
+
+def test_a_row_of_training_alone_without_an_accuracy_is_none_to_compare_with(tmp_path: Path) -> None:
+    rows = [{"method": "local", "local_accuracy": None}, {"method": "b", "local_accuracy": SPREAD}]
+    told = compared(compare_json(tmp_path, rows=rows))
+    assert told is not None
+    (said,) = race.sentences(told["rows"])
+    assert "training alone" not in said
+
+
+@pytest.mark.parametrize("content", ["[]", "null", "1"])
+def test_a_result_that_is_no_object_is_refused_with_the_file(tmp_path: Path, content: str) -> None:
+    (tmp_path / "result.json").write_text(content)
+    (tmp_path / "metrics.jsonl").write_text("")
+    with pytest.raises(UserError, match=r"result\.json"):
+        load_result(tmp_path)
+
+
+@pytest.mark.parametrize("change", [{"notes": None}, {"notes": []}, {"refused": 3}, {"seconds": "x"}])
+def test_a_line_that_a_run_cannot_go_on_from_is_refused_with_the_file(tmp_path: Path, change: Any) -> None:
+    config = RunConfig("fedavg", clients=3, rounds=3, model="linear", checkpoint_every=1, out=str(tmp_path / "run"))
+
+    def stop(line: dict[str, Any]) -> None:
+        if line["round"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted):
+        run(config, stop)
+    path = tmp_path / "run" / "metrics.jsonl"
+    size, lines = path.stat().st_size, path.read_text().splitlines()
+    made = json.dumps({**json.loads(lines[0]), "bands": 0, **change}).ljust(len(lines[0]))
+    path.write_text("\n".join([made, *lines[1:]]) + "\n")
+    assert path.stat().st_size == size
+    with pytest.raises(UserError, match=r"metrics\.jsonl, line 1"):
+        run(replace(config), resume=True)
