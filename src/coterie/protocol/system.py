@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -12,38 +12,15 @@ from numpy.typing import NDArray
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.messages import Message
-from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.party import Party
-from coterie.protocol.randomness import Randomness
 from coterie.protocol.steps import Steps
+from coterie.protocol.told import Common, Own
 
 MODES = ("paper", "literal", "hardened")
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What a federation is built for.
-
-    clients: their names, ``"client/0"`` on.  samples: training samples of each.  spec: the model's shape.
-    initial: (d,) float32 start weights, the same for all.  initials(k): k of them, for systems with several models.
-    epochs: local epochs of each client, fixed by its device.  pretrained(k, solver, epochs): k of them, each trained on
-    all the data of one of the data's own k groups, which no real server has; raises UserError where there are no k.
-    """
-
-    clients: tuple[str, ...]
-    samples: Mapping[str, int]
-    epochs: Mapping[str, int]
-    spec: ModelSpec
-    initial: Vector
-    initials: Callable[[int], tuple[Vector, ...]]
-    mode: str
-    randomness: Randomness
-    pretrained: Callable[[int, Any, int], tuple[Vector, ...]] | None = None
-
-    @property
-    def emulated(self) -> bool:
-        """Whether ciphers are emulated."""
-        return self.randomness.emulated
+PartyFactory = Callable[[Own, Common, Any], Party]
+"""Makes one party from what it alone knows, what everybody knows, and the system's config."""
 
 
 class Coordinator(Protocol):
@@ -64,10 +41,11 @@ class Federation:
 
     parties: Mapping[str, Party]
     hub: str
+    common: Common
 
-    def of_role(self, role: str) -> list[Any]:
-        """The parties of one role, in the order of their names' numbers."""
-        return [party for party in self.parties.values() if party.role == role]
+    def of_role(self, role: str) -> Iterator[Any]:
+        """The parties of one role, in the order of the roster."""
+        return (self.parties[name] for name in self.common.roster.of_role(role))
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +82,10 @@ class Sees:
 class System:
     """A published system or a baseline.
 
-    config: frozen dataclass of its settings, one documented field each.  build: makes the parties.
+    config: frozen dataclass of its settings, one documented field each.
+    parties: of a config, what makes the parties of each role: first the hub's, then other servers', each of which is the
+    only one of its role and has its name; last the clients'.  check: raises UserError for settings that can't work among
+    these clients.
     models: each client's current model (or mixture), read by the observer beside the protocol; clients that share a
     model share the array.  pool: where clients choose (or mix) from several models, all of these: they tell whether a
     round moved any.  observe: arrays and numbers for the report.  sees: by role, who receives and learns what;
@@ -116,7 +97,7 @@ class System:
     title: str
     citation: str
     config: type
-    build: Callable[[Any, Setting], Federation]
+    parties: Callable[[Any], Mapping[str, PartyFactory]]
     models: Callable[[Federation], Mapping[str, ClientModel]]
     sees: Mapping[str, Sees]
     modes: tuple[str, ...] = ("paper",)
@@ -127,6 +108,12 @@ class System:
     pool: Callable[[Federation], Iterable[NDArray[Any]]] | None = None
     sees_in: Mapping[str, Mapping[str, Sees]] = field(default_factory=dict)
     settings_in: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    check: Callable[[Any, Common], None] = field(default=lambda config, common: None)
+
+    def roles(self, config: Any, clients: Sequence[str]) -> dict[str, str]:
+        """The role of every party, by name: the servers, then these clients."""
+        *servers, client = self.parties(config)
+        return {**{server: server for server in servers}, **dict.fromkeys(clients, client)}
 
     def views(self, mode: str) -> Mapping[str, Sees]:
         """Who sees what in a mode."""
@@ -135,3 +122,11 @@ class System:
     def defaults(self, mode: str) -> Mapping[str, Any]:
         """The settings whose defaults are others in this mode than the config's."""
         return self.settings_in.get(mode, {})
+
+
+def federate(system: System, config: Any, common: Common, owns: Mapping[str, Own]) -> Federation:
+    """All parties of a federation, each made from its own part. Raises UserError for settings that can't work."""
+    system.check(config, common)
+    makes = system.parties(config)
+    parties = {one.name: makes[one.role](owns[one.name], common, config) for one in common.roster.entries}
+    return Federation(parties, next(iter(makes)), common)
