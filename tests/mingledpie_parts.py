@@ -17,7 +17,8 @@ from coterie.crypto.ckks_parameters import PARAMETERS
 from coterie.crypto.schemes import secret_key
 from coterie.crypto.signing import SigningKey
 from coterie.protocol.bundle import bundle, unbundle
-from coterie.systems.mingledpie import IDLE, SYSTEM
+from coterie.systems.mingledpie import SYSTEM
+from coterie.systems.mingledpie.config import IDLE
 from coterie.systems.mingledpie.messages import Train, Update
 
 K, SIZE = 3, 20

@@ -24,7 +24,7 @@ from coterie.crypto.schemes import public_key, secret_key
 from coterie.crypto.signing import SigningKey
 from coterie.protocols.local_training import sample_clients
 from coterie.systems import pafed
-from coterie.systems.pafed import SYSTEM
+from coterie.systems.pafed import SYSTEM, config
 from coterie.systems.pafed.messages import HELPER, HUB, Train, Update
 
 SIZE = 20
@@ -47,9 +47,10 @@ def small_keys() -> Iterator[None]:
 
     split = ckks_wire.split_key
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pafed, "PARAMETERS", SMALL)
+        for mode, name in SMALL.items():
+            patch.setitem(config.PARAMETERS, mode, name)
         patch.setitem(INSECURE, EIGHT.name, EIGHT)
-        patch.setattr(pafed, "named", INSECURE.__getitem__)
+        patch.setattr(config, "named", INSECURE.__getitem__)
         patch.setattr(pafed, "ckks_keygen", keygen)
         patch.setattr(ckks_wire, "split_key", lambda data, scheme, kind, _: split(data, scheme, kind, True))
         yield
@@ -61,7 +62,7 @@ def paf(targets: np.ndarray = TARGETS, **options: Any) -> Rig:
     few = given.get("iterations", 7) < 2
     with pytest.MonkeyPatch.context() as patch:
         if given.get("mode") == "literal" and few:
-            patch.setitem(pafed.PARAMETERS, "literal", EIGHT.name)
+            patch.setitem(config.PARAMETERS, "literal", EIGHT.name)
         return rig(SYSTEM, targets, fresh_keys=True, **given)
 
 

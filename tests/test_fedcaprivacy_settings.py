@@ -12,7 +12,8 @@ from coterie.crypto.schemes import paillier_keygen
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Join
 from coterie.runs import RunConfig, build
-from coterie.systems.fedcaprivacy import SYSTEM, FedCAPrivacyConfig
+from coterie.systems.fedcaprivacy import SYSTEM
+from coterie.systems.fedcaprivacy.config import FedCAPrivacyConfig
 from coterie.systems.fedcaprivacy.messages import CSP, HUB
 
 

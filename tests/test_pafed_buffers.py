@@ -21,8 +21,7 @@ from coterie.reproduce.security import AUDITS
 from coterie.reproduce.security.recorded import recorded_run
 from coterie.runs.config import RunConfig
 from coterie.runs.experiment import build
-from coterie.systems import pafed
-from coterie.systems.pafed import SYSTEM
+from coterie.systems.pafed import SYSTEM, config
 from coterie.systems.pafed.layout import BUFFER_UNIT, Layout
 
 SIZE, BUFFERS = 20, slice(5, 9)
@@ -107,7 +106,7 @@ def measuring(targets: np.ndarray = TARGETS, **options: Any) -> Any:
     given = {"participation": 1.0, "delta": 0.5, "delay": "uniform:1", "max_epochs": 1, "lr": 0.1, "seed": 1, **options}
     with small_keys(), pytest.MonkeyPatch.context() as patch:
         if given.get("iterations") == 0:
-            patch.setitem(pafed.PARAMETERS, "literal", EIGHT.name)
+            patch.setitem(config.PARAMETERS, "literal", EIGHT.name)
         return rig(built, targets, effects=Measured, fresh_keys=True, **given)
 
 

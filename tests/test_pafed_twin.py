@@ -27,6 +27,7 @@ from scipy import stats
 from coterie.crypto import ckks_parameters, schemes
 from coterie.crypto.schemes import public_key, secret_key
 from coterie.protocol.effects import Fit, Fitted
+from coterie.systems.pafed import config
 from coterie.systems.pafed.messages import HELPER, HUB, MODEL_TERMS, Converted, Refresh, Refreshed, Train
 
 CASES: list[tuple[str, dict[str, Any]]] = [
@@ -121,8 +122,8 @@ def test_a_round_with_real_ckks_is_the_papers(mode: str, settings: dict[str, Any
 def test_secure_keys_give_the_same_within_their_own_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """The set that runs use, N = 8192: real and emulated, each against its plain steps, and against each other."""
     with monkeypatch.context() as patch:
-        patch.setattr("coterie.systems.pafed.PARAMETERS", {"paper": "ckks-8192-deep"})
-        patch.setattr("coterie.systems.pafed.named", ckks_parameters.named)
+        patch.setitem(config.PARAMETERS, "paper", "ckks-8192-deep")
+        patch.setattr(config, "named", ckks_parameters.named)
         patch.setattr("coterie.systems.pafed.ckks_keygen", schemes.ckks_keygen)
         runs = [paf(TARGETS[::2], emulated=emulated, seed=1, delay="uniform:1") for emulated in (False, True)]
     for run in runs:

@@ -19,7 +19,8 @@ from coterie.protocol.party import Party
 from coterie.protocol.randomness import Randomness
 from coterie.protocol.system import Federation, Setting
 from coterie.runs.sealer import PartySealer
-from coterie.systems.pafed import SYSTEM, PAFedConfig
+from coterie.systems.pafed import SYSTEM
+from coterie.systems.pafed.config import PAFedConfig
 from coterie.transport.local import LocalTransport
 from coterie.transport.transcript import Transcript, View
 

@@ -17,7 +17,7 @@ from coterie.protocol.bundle import unbundle
 from coterie.protocol.errors import CryptoError, PeerError
 from coterie.protocol.system import Federation
 from coterie.reproduce.security.recorded import Recorded
-from coterie.systems.mingledpie import MingledPieConfig
+from coterie.systems.mingledpie.config import MingledPieConfig
 from coterie.systems.mingledpie.forms import Rebuilding
 from coterie.systems.mingledpie.messages import CLIENT
 from coterie.transport.transcript import View

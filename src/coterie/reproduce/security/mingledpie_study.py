@@ -31,7 +31,7 @@ from coterie.reproduce.security.mingledpie import Opener, opener, terms
 from coterie.reproduce.security.recorded import Recorded, recorded_run
 from coterie.reproduce.security.scripted import Played, play
 from coterie.runs.config import RunConfig
-from coterie.systems.mingledpie import MingledPieConfig
+from coterie.systems.mingledpie.config import MingledPieConfig
 
 Row = dict[str, Any]
 Audit = Callable[[Recorded], list[Finding]]

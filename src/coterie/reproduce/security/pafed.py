@@ -43,7 +43,7 @@ from coterie.reproduce.security import active
 from coterie.reproduce.security.directed import Played, played
 from coterie.reproduce.security.recorded import Recorded, recorded_run
 from coterie.runs.config import RunConfig
-from coterie.systems.pafed import layout_of
+from coterie.systems.pafed.config import layout_of
 from coterie.systems.pafed.correction import by_helper, by_minimum
 from coterie.systems.pafed.messages import Convert, Refresh, Train, Update
 from coterie.systems.pafed.scalars import MASK_BITS

@@ -22,7 +22,8 @@ from coterie.protocol.randomness import Randomness
 from coterie.protocol.system import Federation, Setting
 from coterie.runs.links import FleetLinks
 from coterie.runs.sealer import PartySealer
-from coterie.systems.mingledpie import SYSTEM, MingledPieConfig
+from coterie.systems.mingledpie import SYSTEM
+from coterie.systems.mingledpie.config import MingledPieConfig
 from coterie.transport.local import LocalTransport
 from coterie.transport.transcript import Transcript, View
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,6 +18,7 @@ from coterie.protocol.steps import Answers, Steps, for_each, post, spend, take
 from coterie.protocol.system import Setting
 from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Ready, enrol_all
 from coterie.protocols.local_training import joined, sample_clients
+from coterie.systems.fedcaprivacy.config import FedCAPrivacyConfig
 from coterie.systems.fedcaprivacy.messages import (
     CSP,
     HUB,
@@ -35,9 +36,6 @@ from coterie.systems.fedcaprivacy.messages import (
     Upload,
 )
 from coterie.transport.spool import Spool
-
-if TYPE_CHECKING:
-    from coterie.systems.fedcaprivacy import FedCAPrivacyConfig
 
 SPOOL_BYTES = 256 << 20
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -22,6 +22,7 @@ from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Cost, Party, To, Work, on
 from coterie.protocol.system import Setting
 from coterie.protocols.key_centre import Credentials, Join, Ready, enrol
+from coterie.systems.fedcaprivacy.config import FedCAPrivacyConfig
 from coterie.systems.fedcaprivacy.messages import (
     CSP,
     HUB,
@@ -34,9 +35,6 @@ from coterie.systems.fedcaprivacy.messages import (
     Forget,
     Forgotten,
 )
-
-if TYPE_CHECKING:
-    from coterie.systems.fedcaprivacy import FedCAPrivacyConfig
 
 
 class ServiceProvider(Party, role=CSP):

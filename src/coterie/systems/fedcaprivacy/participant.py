@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -20,6 +20,7 @@ from coterie.protocol.party import Cost, Party, To, Work, on
 from coterie.protocol.system import Setting
 from coterie.protocols.key_centre import Credentials, Join, Ready, enrol
 from coterie.protocols.local_training import batch_seed, check_model
+from coterie.systems.fedcaprivacy.config import FedCAPrivacyConfig
 from coterie.systems.fedcaprivacy.messages import (
     HUB,
     PARTICIPANT,
@@ -28,9 +29,6 @@ from coterie.systems.fedcaprivacy.messages import (
     Train,
     Upload,
 )
-
-if TYPE_CHECKING:
-    from coterie.systems.fedcaprivacy import FedCAPrivacyConfig
 
 
 def round_seed(group_seed: bytes, r: int) -> bytes:

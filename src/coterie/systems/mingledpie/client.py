@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -21,11 +21,9 @@ from coterie.protocol.system import Setting
 from coterie.protocols.cluster_models import best_model
 from coterie.protocols.key_centre import Credentials, Join, Ready, enrol
 from coterie.protocols.local_training import batch_seed, check_model
+from coterie.systems.mingledpie.config import MingledPieConfig
 from coterie.systems.mingledpie.forms import Rebuilding
 from coterie.systems.mingledpie.messages import CLIENT, HUB, Mingled, Noted, Parameters, Received, Train, Update
-
-if TYPE_CHECKING:
-    from coterie.systems.mingledpie import MingledPieConfig
 
 
 class Client(Party, role=CLIENT):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -21,11 +21,9 @@ from coterie.protocol.steps import Answers, Steps, for_each, post, spend, take
 from coterie.protocol.system import Setting
 from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Ready, enrol_all
 from coterie.protocols.local_training import joined, sample_clients
+from coterie.systems.mingledpie.config import MingledPieConfig
 from coterie.systems.mingledpie.forms import Form
 from coterie.systems.mingledpie.messages import HUB, Mingled, Noted, Parameters, Received, Train, Update
-
-if TYPE_CHECKING:
-    from coterie.systems.mingledpie import MingledPieConfig
 
 
 class Server(Party, role=HUB):

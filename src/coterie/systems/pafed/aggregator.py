@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -20,14 +20,12 @@ from coterie.protocol.system import Setting
 from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Ready, enrol_all
 from coterie.protocols.late import able, gather, settle
 from coterie.protocols.local_training import sample_clients
+from coterie.systems.pafed.config import PAFedConfig
 from coterie.systems.pafed.correction import Late, averaged, correct
 from coterie.systems.pafed.layout import Layout
 from coterie.systems.pafed.messages import HELPER, HUB, MODEL_TERMS, Train, Update
 from coterie.systems.pafed.transformation import transformed
 from coterie.transport.spool import Spool
-
-if TYPE_CHECKING:
-    from coterie.systems.pafed import PAFedConfig
 
 SPOOL_BYTES = 256 << 20
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,12 +17,10 @@ from coterie.protocol.system import Setting
 from coterie.protocols.delays import Delays
 from coterie.protocols.key_centre import Credentials, Join, Ready, enrol
 from coterie.protocols.local_training import batch_seed, check_model
+from coterie.systems.pafed.config import PAFedConfig
 from coterie.systems.pafed.layout import Layout
 from coterie.systems.pafed.messages import CLIENT, HUB, Train, Update
 from coterie.training.solvers import augmented_change, unit_change
-
-if TYPE_CHECKING:
-    from coterie.systems.pafed import PAFedConfig
 
 
 class Client(Party, role=CLIENT):

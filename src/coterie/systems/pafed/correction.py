@@ -29,7 +29,7 @@ from coterie.protocol.randomness import Secrets
 from coterie.protocol.steps import Steps
 from coterie.systems.pafed.hiding import among_decoys, by_coins
 from coterie.systems.pafed.layout import Layout
-from coterie.systems.pafed.messages import LARGEST, Compare, Compared, Invert, Inverted
+from coterie.systems.pafed.messages import LARGEST, STEP_SHARES, Compare, Compared, Invert, Inverted
 from coterie.systems.pafed.scalars import (
     MASK_BITS,
     SUM_MASK_BITS,
@@ -44,9 +44,6 @@ from coterie.transport.spool import Spool
 
 if TYPE_CHECKING:
     from coterie.systems.pafed.aggregator import Aggregator
-
-STEP_SHARES = 4
-"""The mean, the mean late agreeing and conflicting updates, and what turns these: each at most a share long."""
 
 
 class Late:
