@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, Literal
 
 from coterie.protocol.errors import UserError
-from coterie.protocol.system import Federation, Setting, System
+from coterie.protocol.system import PartyFactory, System
 from coterie.protocols import late
 from coterie.protocols.delays import DelayedTraining
 from coterie.training.solvers import Proximal
@@ -71,10 +71,10 @@ def _by_age(config: TimeWeightedConfig, staleness: int, samples: int) -> float:
     return samples * config.base**-staleness
 
 
-def _build(sends: Literal["model", "change"], weight: Weight, config: DelayedTraining, setting: Setting) -> Federation:
+def _parties(sends: Literal["model", "change"], weight: Weight, config: DelayedTraining) -> Mapping[str, PartyFactory]:
     mean = partial(late.Mean, of="models" if sends == "model" else "changes", weight=partial(weight, config))
     oldest = config.max_staleness if isinstance(config, late.LateTraining) else 0
-    return late.build(config, setting, late.Method(sends, mean, oldest))
+    return late.parties(late.Method(sends, mean, oldest))
 
 
 MCMAHAN = "McMahan et al., Communication-efficient learning of deep networks from decentralized data, AISTATS 2017"
@@ -101,7 +101,7 @@ SYSTEMS: Mapping[str, System] = {
         title=title,
         citation=citation,
         config=config,
-        build=partial(_build, sends, weight),
+        parties=partial(_parties, sends, weight),
         models=late.models,
         sees=late.sees("plain model" if sends == "model" else "plain change of the model"),
         baseline=True,

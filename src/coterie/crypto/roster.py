@@ -1,4 +1,4 @@
-"""Rosters and identities: the one root of trust is the operator's key, which signs the roster (``protocol/roster.py``)."""
+"""Rosters and identities (``protocol/roster.py``). The operator's key is the root of trust: it signs the roster."""
 
 from __future__ import annotations
 

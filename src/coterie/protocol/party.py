@@ -2,9 +2,11 @@
 
 A party's ``state`` and ``secret`` are ``msgspec.Struct``s, and all that it keeps between two messages. Everything else
 about it follows from what it was told when it was made (``told.py``): so it can be made again, from that and the bytes
-of both, before any message. A handler is a transaction: it works on a fork of both, which replaces them when it returns and is
-dropped when it raises. A fork has its own dicts, lists, sets and Structs; its arrays are shared and so are read-only,
-and other objects inside must not be changed in place.
+of both, before any message.
+
+A handler is a transaction: it works on a fork of both, which replaces them when it returns and is dropped when it
+raises. A fork has its own dicts, lists, sets and Structs; its arrays are shared and so are read-only, and other objects
+inside must not be changed in place.
 """
 
 from __future__ import annotations

@@ -83,9 +83,9 @@ class System:
     """A published system or a baseline.
 
     config: frozen dataclass of its settings, one documented field each.
-    parties: of a config, what makes the parties of each role: first the hub's, then other servers', each of which is the
-    only one of its role and has its name; last the clients'.  check: raises UserError for settings that can't work among
-    these clients.
+    parties: of a config, by role, what makes a party of that role. The hub's role comes first, the clients' last. A
+    server is the only party of its role and has its name.
+    check: raises UserError for settings that can't work among these clients.
     models: each client's current model (or mixture), read by the observer beside the protocol; clients that share a
     model share the array.  pool: where clients choose (or mix) from several models, all of these: they tell whether a
     round moved any.  observe: arrays and numbers for the report.  sees: by role, who receives and learns what;

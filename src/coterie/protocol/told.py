@@ -21,9 +21,9 @@ from coterie.protocol.roster import Identity, Roster
 class Common:
     """What every party of a federation knows.
 
-    roster: all parties.  clients: the names of those with data, in the order of their numbers.  spec: the model's shape.
-    starts: (k, d) float32, the weights that k models start with; most systems have one.  mode: ``paper``, ``literal`` or
-    ``hardened``.  emulated: whether the ciphers are.
+    roster: all parties.  clients: the names of those with data, in the order of their numbers.
+    spec: the model's shape.  starts: (k, d) float32, the weights that k models start with; most systems have one.
+    mode: ``paper``, ``literal`` or ``hardened``.  emulated: whether the ciphers are.
     """
 
     roster: Roster

@@ -23,8 +23,9 @@ from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import Floats, Message, message
 from coterie.protocol.party import Cost, Party, Work, on
 from coterie.protocol.steps import Steps, for_each
-from coterie.protocol.system import Federation, Sees, Setting
-from coterie.protocols.delays import DelayedTraining, Delays
+from coterie.protocol.system import Federation, PartyFactory, Sees
+from coterie.protocol.told import Common, Own
+from coterie.protocols.delays import DelayedTraining, delays
 from coterie.protocols.local_training import batch_seed, check_model
 from coterie.protocols.updates import Updates
 
@@ -71,10 +72,11 @@ class Update(Message, frozen=True):
 class Client(Party, role="client"):
     """Trains when asked; keeps nothing."""
 
-    def __init__(self, name: str, setting: Setting, solver: Any, delays: Delays) -> None:
-        super().__init__(name, setting.randomness)
-        self.spec, self.solver, self.delays = setting.spec, solver, delays
-        self.samples, self.epochs = setting.samples[name], setting.epochs[name]
+    config: Averaging
+
+    def __init__(self, own: Own, common: Common, config: Averaging) -> None:
+        super().__init__(own, common, config)
+        self.delays = delays(config, common.clients, own.randomness.seed)
 
     def cost(self, msg: Train) -> Cost:
         """Its samples, once per epoch; and by how many rounds the experiment delays it."""
@@ -85,7 +87,7 @@ class Client(Party, role="client"):
     def train(self, msg: Train, src: str) -> Work[Update]:
         """E_i epochs from the global model."""
         start = check_model(self.spec, msg.spec, msg.weights)
-        fitted: Fitted = yield Fit(start, self.solver, self.epochs, batch_seed(self, msg.round))
+        fitted: Fitted = yield Fit(start, self.config.solver(), self.epochs, batch_seed(self, msg.round))
         return Update(msg.round, self.spec.digest, fitted.weights, fitted.samples)
 
 
@@ -98,11 +100,11 @@ class Server(Party, role="server"):
         weights: NDArray[Any]
 
     state: State
+    config: Averaging
 
-    def __init__(self, name: str, setting: Setting, config: Averaging) -> None:
-        super().__init__(name, setting.randomness)
-        self.spec, self.clients, self.config = setting.spec, setting.clients, config
-        self.state = self.State(setting.initial)
+    def __init__(self, own: Own, common: Common, config: Averaging) -> None:
+        super().__init__(own, common, config)
+        self.state = self.State(common.initial)
 
     def setup(self) -> Steps[None]:
         """Nothing to agree on."""
@@ -129,11 +131,9 @@ class Server(Party, role="server"):
         return {"participants": len(answers.got), "asked": len(asked), **updates.notes()}
 
 
-def build(config: Averaging, setting: Setting, solver: Any) -> Federation:
-    """A server and its clients, who all train with this solver."""
-    delays = config.delays(setting)
-    clients = {name: Client(name, setting, solver, delays) for name in setting.clients}
-    return Federation({"server": Server("server", setting, config), **clients}, "server")
+def parties(config: Averaging) -> Mapping[str, PartyFactory]:
+    """A server and its clients, who all train with the config's solver."""
+    return {"server": Server, "client": Client}
 
 
 def models(federation: Federation) -> Mapping[str, Vector]:

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.randomness import rng
-from coterie.protocol.system import Setting
 from coterie.protocols.local_training import LocalTraining, joined, sample_clients
 
 Law = Callable[[np.random.Generator], int]
@@ -128,7 +128,8 @@ class DelayedTraining(LocalTraining):
         """Whom round r asks: a sample of those who have joined."""
         return sample_clients(joined(clients, self, r), self.participation, seed, r)
 
-    def delays(self, setting: Setting) -> Delays:
-        """Who is late in this federation."""
-        seed = setting.randomness.seed
-        return Delays(lambda r: self.asked(setting.clients, seed, r), self.delta, self.delay, seed)
+
+@lru_cache(maxsize=4)
+def delays(config: DelayedTraining, clients: tuple[str, ...], seed: int) -> Delays:
+    """Who is late in this federation."""
+    return Delays(lambda r: config.asked(clients, seed, r), config.delta, config.delay, seed)

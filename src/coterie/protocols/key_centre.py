@@ -4,11 +4,12 @@
 
 Who belongs to the federation, and whose signature is whose, is on the roster, which its operator has signed
 (``protocol/roster.py``). So the key centre draws encryption keys and other secrets only. Which ones is a list of
-**grants**: key pairs, seeds, or shares of one key among chosen parties. It signs what it hands out, for one recipient and
-one dealing, and the transport seals it: a hub that relays it sees sizes, and can neither read nor replace it. The key
-centre forgets the secret halves.
+**grants**: key pairs, seeds, or shares of one key among chosen parties. It signs what it hands out, for one recipient
+and one dealing, and the transport seals it. A hub that relays it sees sizes, and can neither read nor replace it. The
+key centre forgets the secret halves.
 
-A grant may be dealt again among others, when membership changes: then its number is the next, and the old one is refused.
+A grant may be dealt again among others, when membership changes. Then its number is the next, and the old dealing is
+refused.
 """
 
 from __future__ import annotations
@@ -274,6 +275,10 @@ class Keyed(Party):
         """SECRET: the key that this party holds of a grant. Raises PeerError before it was granted."""
         return secret_key(self._one(self.secret.keys.secret, name))
 
+    def secret_of(self, name: str) -> bytes:
+        """SECRET: what this party holds of a grant, as bytes. Raises PeerError before it was granted."""
+        return self._one(self.secret.keys.secret, name)
+
     def _one(self, keys: Mapping[str, bytes], name: str) -> bytes:
         if name not in keys:
             raise PeerError(f"not provided with keys yet: {self.name} has no {name}")
@@ -318,5 +323,5 @@ def _granted(hub: Keyed, others: set[str], number: int) -> Steps[None]:
         yield from take(Ready, greet, at_least=len(others))
 
 
-TAKES = (Ready, Granted)
+ENROLMENT = (Granted, Ready)
 """What a hub that enrols takes (``Party.takes``)."""

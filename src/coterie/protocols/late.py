@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -31,9 +32,10 @@ from coterie.protocol.messages import Floats, M, Message, message
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.party import Cost, Party, Work, on
 from coterie.protocol.steps import Answers, Steps, for_each, take
-from coterie.protocol.system import Federation, Sees, Setting
+from coterie.protocol.system import Federation, PartyFactory, Sees
+from coterie.protocol.told import Common, Own
 from coterie.protocols.averaging import Train
-from coterie.protocols.delays import DelayedTraining, Delays
+from coterie.protocols.delays import DelayedTraining, delays
 from coterie.protocols.local_training import batch_seed, check_model
 from coterie.protocols.updates import Updates
 from coterie.transport.local import LATE
@@ -194,16 +196,17 @@ def training_cost(client: Any, msg: Train) -> Cost:
 class Client(Party, role="client"):
     """Trains when asked; keeps nothing."""
 
-    def __init__(self, name: str, setting: Setting, config: DelayedTraining, method: Method, delays: Delays) -> None:
-        super().__init__(name, setting.randomness)
-        self.spec, self.solver, self.sends, self.delays = setting.spec, config.solver(), method.sends, delays
-        self.samples, self.epochs = setting.samples[name], setting.epochs[name]
+    config: DelayedTraining
+
+    def __init__(self, own: Own, common: Common, config: DelayedTraining, method: Method) -> None:
+        super().__init__(own, common, config)
+        self.sends, self.delays = method.sends, delays(config, common.clients, own.randomness.seed)
 
     @on(Train, training_cost)
     def train(self, msg: Train, src: str) -> Work[Update]:
         """E_i epochs from the global model."""
         start = check_model(self.spec, msg.spec, msg.weights)
-        fitted: Fitted = yield Fit(start, self.solver, self.epochs, batch_seed(self, msg.round))
+        fitted: Fitted = yield Fit(start, self.config.solver(), self.epochs, batch_seed(self, msg.round))
         values = fitted.weights
         if self.sends == "change":
             values = with_buffers(self.spec, fitted.weights - start, fitted.weights)
@@ -222,11 +225,11 @@ class Server(Party, role="server"):
         owed: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
 
     state: State
+    config: DelayedTraining
 
-    def __init__(self, name: str, setting: Setting, config: DelayedTraining, method: Method) -> None:
-        super().__init__(name, setting.randomness)
-        self.spec, self.clients, self.config, self.method = setting.spec, setting.clients, config, method
-        self.state = self.State(setting.initial)
+    def __init__(self, own: Own, common: Common, config: DelayedTraining, method: Method) -> None:
+        super().__init__(own, common, config)
+        self.method, self.state = method, self.State(common.initial)
 
     def setup(self) -> Steps[None]:
         """Nothing to agree on."""
@@ -271,11 +274,9 @@ class Server(Party, role="server"):
         }
 
 
-def build(config: DelayedTraining, setting: Setting, method: Method) -> Federation:
+def parties(method: Method) -> Mapping[str, PartyFactory]:
     """A server and its clients."""
-    delays = config.delays(setting)
-    clients = {name: Client(name, setting, config, method, delays) for name in setting.clients}
-    return Federation({"server": Server("server", setting, config, method), **clients}, "server")
+    return {"server": partial(Server, method=method), "client": partial(Client, method=method)}
 
 
 def models(federation: Federation) -> Mapping[str, Vector]:

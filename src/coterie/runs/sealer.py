@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from coterie.crypto.sealing import OVERHEAD_BYTES, OpeningKey, SealError
 from coterie.protocol.errors import PeerError
 from coterie.protocol.hollow import content, hollow, weighs
-from coterie.protocol.randomness import Randomness
+from coterie.protocol.roster import Identity
 
 
 class PartySealer:
-    """``coterie.transport.envelope.Sealer``. Keys are the operating system's, or follow the seed in emulated runs."""
+    """``coterie.transport.envelope.Sealer``."""
 
-    def __init__(self, parties: Iterable[str], randomness: Randomness) -> None:
-        self._keys = {name: OpeningKey.generate(randomness.secrets(name, "sealing").bytes) for name in parties}
+    def __init__(self, identities: Mapping[str, Identity]) -> None:
+        self._keys = {name: OpeningKey.load(identity.opening) for name, identity in identities.items()}
         self._publics = {name: key.public for name, key in self._keys.items()}
 
     def seal(self, src: str, dst: str, frame: bytes) -> bytes:

@@ -17,8 +17,9 @@ from coterie.protocol.errors import CoterieError
 from coterie.protocol.model_spec import ModelSpec, Part
 from coterie.protocol.party import Party
 from coterie.protocol.randomness import Randomness
-from coterie.protocol.system import Federation, Setting
+from coterie.protocol.system import Federation
 from coterie.runs.sealer import PartySealer
+from coterie.runs.simulation import simulate
 from coterie.systems.pafed import SYSTEM
 from coterie.systems.pafed.config import PAFedConfig
 from coterie.transport.local import LocalTransport
@@ -91,19 +92,11 @@ def played(
     names = tuple(f"client/{i}" for i in range(early + late))
     given = {"participation": 1.0, "delta": late / len(names), "delay": "uniform:1", "local": "sgd", **settings}
     spec = ModelSpec((Part("bias", (size,), "float32", "parameter", "shared", 0),), 2.0 * size)
-    setting = Setting(
-        clients=names,
-        samples=dict.fromkeys(names, 1),
-        epochs=dict.fromkeys(names, 1),
-        spec=spec,
-        initial=np.zeros(size, np.float32),
-        initials=lambda k: tuple(np.zeros((k, size), np.float32)),
-        mode="paper",
-        randomness=Randomness(seed, emulated),
-    )
-    federation = SYSTEM.build(PAFedConfig(**given), setting)
+    start, one = np.zeros((1, size), np.float32), dict.fromkeys(names, 1)
+    randomness = Randomness(seed, emulated)
+    federation, owns = simulate(SYSTEM, PAFedConfig(**given), names, spec, start, "paper", randomness, one, one)
     effects = Directed()
-    sealer = PartySealer(federation.parties, setting.randomness)
+    sealer = PartySealer({name: own.identity for name, own in owns.items() if own.identity})
     transport = LocalTransport(
         federation.parties, federation.hub, effects, sealer=sealer, transcript=Transcript(1 << 62)
     )

@@ -74,7 +74,7 @@ class Opener:
 
 def opener(federation: Federation, views: Mapping[str, View]) -> Opener:
     """What opens the ciphertexts of a recorded run: the key in any client's view. federation: as the run built it."""
-    return Opener(federation.of_role(CLIENT)[0].rebuild, secret_key(clients_key(views)))
+    return Opener(next(federation.of_role(CLIENT)).rebuild, secret_key(clients_key(views)))
 
 
 def terms(config: MingledPieConfig, mode: str) -> Terms:

@@ -34,7 +34,7 @@ from coterie.attacks import (
 from coterie.attacks.key_in_sum import coefficients
 from coterie.audit.findings import Finding, compared, summary
 from coterie.audit.pafed import COUNTED, HELPER, HUB, by_signs, measure, recorded_rounds
-from coterie.crypto.schemes import ckks_keygen, public_key, secret_key
+from coterie.crypto.schemes import ckks_keygen
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import Secrets
@@ -45,7 +45,7 @@ from coterie.reproduce.security.recorded import Recorded, recorded_run
 from coterie.runs.config import RunConfig
 from coterie.systems.pafed.config import layout_of
 from coterie.systems.pafed.correction import by_helper, by_minimum
-from coterie.systems.pafed.messages import Convert, Refresh, Train, Update
+from coterie.systems.pafed.messages import SERVICE, USER, Convert, Refresh, Train, Update
 from coterie.systems.pafed.scalars import MASK_BITS
 
 Row = dict[str, Any]
@@ -142,7 +142,7 @@ def ring_mask(rounds: int = 200) -> list[Row]:
         with played(2, 0, size=400, emulated=emulated, **settings) as run:
             for r, sign in enumerate([*signs, 1.0], 1):
                 run.round(r, partial(_towards, sign))
-            key: Any = secret_key(run.party(HELPER).secret.service)
+            key: Any = run.party(HELPER).key(SERVICE)
             masked = [key.public.from_bytes(refresh.cipher) for _, refresh in run.views[HELPER].messages(Refresh)]
         guess = [float(decoded(key, vector).mean() > 0) for vector in masked]
         found = telling_accuracy(np.array(guess), signs > 0)
@@ -237,7 +237,7 @@ def wrong_class(draws: int = 20, iterations: Sequence[int] = ITERATIONS) -> list
 def by_signs_under_encryption(run: Played, cosines: Doubles) -> tuple[Doubles, Doubles, Doubles]:
     """The cosines, and the weights that the two servers give them (opened by the observer)."""
     helper, source = run.party(HELPER), Secrets(np.random.default_rng(0))
-    key: Any = secret_key(helper.secret.service)
+    key: Any = helper.key(SERVICE)
     dots = [key.public.encrypt_scalar(c, level=2) for c in cosines]
     steps = by_helper(1, key.public, dots, 1, 4, source)
     asked = next(steps)
@@ -264,10 +264,10 @@ def collusion() -> list[Row]:
             truth = {name: draw / np.linalg.norm(draw) for name, draw in zip(run.clients, draws, strict=True)}
             for r in (1, 2):
                 run.round(r, partial(_told, truth))
-            key = secret_key(run.party(HELPER).secret.service)
+            key = run.party(HELPER).key(SERVICE)
             updates = {seen.src: update.cipher for seen, update in run.views[HUB].messages(Update, 2)}
             opened = {name: key.decrypt(key.public.from_bytes(cipher)) for name, cipher in updates.items()}
-            own, model = secret_key(run.party("client/0").secret.own), 0.8 * np.mean(list(truth.values()), axis=0)
+            own, model = run.party("client/0").key(USER), 0.8 * np.mean(list(truth.values()), axis=0)
             (train,) = (message for _, message in run.views["client/0"].messages(Train, 2))
             got = own.decrypt(own.public.from_bytes(train.cipher))
             stolen = [_error(converted(run, updates[n], "client/2", r), truth[n]) for r, n in enumerate(updates, 3)]
@@ -297,7 +297,7 @@ def converted(run: Played, cipher: bytes, client: str, r: int) -> Doubles:
 
     To the helper it is one uniform vector a round as any other, and what round it is the aggregator says.
     """
-    vector, own = _converted(run, public_key(run.party(HUB).state.service_public).from_bytes(cipher), client, r)
+    vector, own = _converted(run, run.party(HUB).public(SERVICE).from_bytes(cipher), client, r)
     return np.asarray(own.decrypt(vector))
 
 
@@ -306,7 +306,7 @@ def key_read_off(run: Played, client: str, r: int) -> Doubles:
 
     Those of a secret key are -1, 0 and 1; c is so large that the flood doesn't blur them. Real keys only.
     """
-    service: Any = public_key(run.party(HUB).state.service_public)
+    service: Any = run.party(HUB).public(SERVICE)
     honest = service.encrypt(np.zeros(run.size), 0)
     scale = service.parameters.scale(honest.tally.form)
     polynomials = np.zeros_like(honest.polynomials)
@@ -319,11 +319,11 @@ def key_read_off(run: Played, client: str, r: int) -> Doubles:
 
 def _converted(run: Played, vector: Any, client: str, r: int) -> tuple[Any, Any]:
     """A vector as algorithm 5 puts it under a client's key, and that key."""
-    service = public_key(run.party(HUB).state.service_public)
+    service = run.party(HUB).public(SERVICE)
     mask = service.mask(run.size, os.urandom)
     helper = run.party(HELPER)
     helper.refresh(Refresh(r, vector.at_level(0).blind(mask).to_bytes()), HUB)
-    own = secret_key(run.party(client).secret.own)
+    own = run.party(client).key(USER)
     return own.public.from_bytes(helper.convert(Convert(r, client), HUB).cipher).unblind(mask, 1), own
 
 

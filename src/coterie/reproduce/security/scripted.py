@@ -19,9 +19,10 @@ from coterie.protocol.effects import Compute, Encrypt, Evaluate, Evaluated, Fit,
 from coterie.protocol.errors import CoterieError
 from coterie.protocol.model_spec import ModelSpec, Part
 from coterie.protocol.randomness import Randomness
-from coterie.protocol.system import Federation, Setting
+from coterie.protocol.system import Federation
 from coterie.runs.links import FleetLinks
 from coterie.runs.sealer import PartySealer
+from coterie.runs.simulation import simulate
 from coterie.systems.mingledpie import SYSTEM
 from coterie.systems.mingledpie.config import MingledPieConfig
 from coterie.transport.local import LocalTransport
@@ -98,24 +99,15 @@ def play(
     names = tuple(f"client/{i}" for i in range(rows.shape[1]))
     order = np.random.default_rng(seed).permutation(config.clusters)
     starts = np.repeat(order[:, None], SPEC.size, axis=1).astype(np.float32)
-    setting = Setting(
-        clients=names,
-        samples=dict.fromkeys(names, 1),
-        epochs=dict.fromkeys(names, 1),
-        spec=SPEC,
-        initial=starts[0],
-        initials=lambda k: tuple(starts[:k]),
-        mode=mode,
-        randomness=Randomness(seed, emulated),
-    )
-    federation: Federation = SYSTEM.build(config, setting)
+    one, randomness = dict.fromkeys(names, 1), Randomness(seed, emulated)
+    federation, owns = simulate(SYSTEM, config, names, SPEC, starts, mode, randomness, one, one)
     effects = Told(starts)
     transport = LocalTransport(
         federation.parties,
         federation.hub,
         effects,
         links=FleetLinks(dict(zip(names, fleet("uniform", len(names), seed), strict=True)), seed),
-        sealer=PartySealer(federation.parties, setting.randomness),
+        sealer=PartySealer({name: own.identity for name, own in owns.items() if own.identity}),
         transcript=Transcript(1 << 62),
     )
     hub: Any = federation.parties[federation.hub]

@@ -35,13 +35,17 @@ import numpy as np
 
 from coterie.crypto.schemes import paillier_keygen
 from coterie.protocol.effects import Vector
-from coterie.protocol.system import Federation, Sees, Setting, System
-from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Join, KeyCentre, Pair, Ready
+from coterie.protocol.system import Federation, PartyFactory, Sees, System
+from coterie.protocol.told import Common, Own
+from coterie.protocols.key_centre import ENROLMENT, KEY_CENTRE, Deal, Granted, KeyCentre, Pair, Seed
 from coterie.systems.fedcaprivacy.config import FedCAPrivacyConfig, check
 from coterie.systems.fedcaprivacy.messages import (
     CSP,
+    GROUP,
     HUB,
     PARTICIPANT,
+    SERVICE,
+    USER,
     Aggregate,
     Blinded,
     Cluster,
@@ -57,26 +61,20 @@ from coterie.systems.fedcaprivacy.messages import (
 )
 
 
-def build(config: FedCAPrivacyConfig, setting: Setting) -> Federation:
-    """Key centre, business server, cloud service provider and one participant for every client."""
+def parties(config: FedCAPrivacyConfig) -> Mapping[str, PartyFactory]:
+    """Business server, key centre, cloud service provider, and a participant for every client."""
     from coterie.systems.fedcaprivacy.business_server import BusinessServer
     from coterie.systems.fedcaprivacy.csp import ServiceProvider
     from coterie.systems.fedcaprivacy.participant import Participant
 
-    check(config, setting)
-    members = {HUB: HUB, CSP: CSP, **dict.fromkeys(setting.clients, PARTICIPANT)}
-    keygen = partial(paillier_keygen, config.key_bits, config.lanes(len(setting.clients)), config.randomness)
-    key_centre = KeyCentre(
-        setting.randomness,
-        members,
-        {HUB: (CSP, *setting.clients), CSP: (HUB,), PARTICIPANT: (HUB, CSP)},
-        users=Pair(PARTICIPANT, keygen),
-        service=Pair(CSP, keygen),
-        shared_seed=True,
-    )
-    parties: list[Any] = [BusinessServer(setting, config), key_centre, ServiceProvider(setting, config)]
-    parties += [Participant(pid, name, setting, config) for pid, name in enumerate(setting.clients)]
-    return Federation({party.name: party for party in parties}, HUB)
+    return {HUB: BusinessServer, KEY_CENTRE: key_centre, CSP: ServiceProvider, PARTICIPANT: Participant}
+
+
+def key_centre(own: Own, common: Common, config: FedCAPrivacyConfig) -> KeyCentre:
+    """Two key pairs, and a seed that the participants share."""
+    keygen = partial(paillier_keygen, config.key_bits, config.lanes(len(common.clients)), config.randomness)
+    grants = Pair(USER, PARTICIPANT, keygen), Pair(SERVICE, CSP, keygen), Seed(GROUP, PARTICIPANT)
+    return KeyCentre(own, common, grants)
 
 
 def models(federation: Federation) -> Mapping[str, Vector]:
@@ -97,23 +95,20 @@ def observe(federation: Federation) -> Mapping[str, Any]:
     return seen
 
 
-ENROLMENT = (Join, Credentials)
 SEES = {
-    KEY_CENTRE: Sees(
-        (Enrol,), "everybody's public verify key; it draws the encryption keys and forgets the secret ones"
-    ),
+    KEY_CENTRE: Sees((Deal,), "when keys are wanted; it draws the encryption keys and forgets the secret ones"),
     HUB: Sees(
-        (Credentials, Ready, Upload, Clustered, ClusterSum, Forgotten, Received),
+        (*ENROLMENT, Upload, Clustered, ClusterSum, Forgotten, Received),
         "who takes part and when, and every client's clusters by name (phi), which is the similarity that the paper "
         "promises to hide; models only as ciphertexts",
     ),
     CSP: Sees(
-        (*ENROLMENT, Blinded, Cluster, Aggregate, Forget),
+        (Granted, Blinded, Cluster, Aggregate, Forget),
         "all models of a round plus one common mask, in shuffled order: their exact differences, from which it can "
         "re-link clients across rounds and read label shares off the last layer; no names and no absolute weights",
     ),
     PARTICIPANT: Sees(
-        (*ENROLMENT, Train, ClusterModel),
+        (Granted, Train, ClusterModel),
         "the mean models of its own clusters and their sizes; with a server's help, everybody's, since all "
         "participants share one secret key",
     ),
@@ -121,7 +116,7 @@ SEES = {
 SEES_HARDENED = {
     **SEES,
     CSP: Sees(
-        (*ENROLMENT, Blinded, Cluster, Aggregate, Convert, Forget),
+        (Granted, Blinded, Cluster, Aggregate, Convert, Forget),
         "with sketches: differences of short random projections in shuffled order and masked cluster sums, no "
         "coordinate of a model; with rotation: differences under a secret rotation, so all distances",
     ),
@@ -133,7 +128,8 @@ SYSTEM = System(
     citation="Wei, Zhao, Zhao, Liu, Chen, Zhao, FedCAPrivacy: privacy-preserving heterogeneous federated learning with "
     "anonymous adaptive clustering",
     config=FedCAPrivacyConfig,
-    build=build,
+    parties=parties,
+    check=check,
     models=models,
     sees=SEES,
     sees_in={"hardened": SEES_HARDENED},

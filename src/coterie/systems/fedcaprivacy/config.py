@@ -9,7 +9,7 @@ from typing import Literal
 from coterie.clustering.schedule import parse_schedule
 from coterie.crypto.packing import Lanes
 from coterie.protocol.errors import UserError
-from coterie.protocol.system import Setting
+from coterie.protocol.told import Common
 from coterie.protocols.idle import refuse_idle
 from coterie.protocols.local_training import LocalTraining, sample_size
 
@@ -81,25 +81,25 @@ IDLE = {
 """Settings that mean nothing in a mode."""
 
 
-def check(config: FedCAPrivacyConfig, setting: Setting) -> None:
+def check(config: FedCAPrivacyConfig, common: Common) -> None:
     """Raises UserError for what can't work among these clients, or means nothing beside the other settings."""
     refuse_idle(
         config,
         (
-            *((name, f"mode {setting.mode}", True) for name in IDLE[setting.mode]),
+            *((name, f"mode {common.mode}", True) for name in IDLE[common.mode]),
             ("sketch_dim", "hardening=rotation", config.hardening == "rotation"),
             ("alpha", f"schedule={config.schedule}", config.schedule != "decay"),
         ),
     )
-    if config.clusters == "auto" and setting.mode == "literal":
+    if config.clusters == "auto" and common.mode == "literal":
         raise UserError("clusters=auto is no text of the paper: in mode literal give their number")
-    asked = sample_size(len(setting.clients), config.participation)
-    if asked > (room := config.lanes(len(setting.clients)).max_terms):
+    asked = sample_size(len(common.clients), config.participation)
+    if asked > (room := config.lanes(len(common.clients)).max_terms):
         raise UserError(
             f"a round asks {asked} clients, but lanes with guard_bits={config.guard_bits} sum up at most {room}: "
             "choose more guard_bits, or auto"
         )
-    smallest = config.min_cluster if setting.mode == "hardened" else 1
+    smallest = config.min_cluster if common.mode == "hardened" else 1
     for name, needed in (("min_participants", config.min_participants), ("min_cluster", smallest)):
         if needed > asked:
-            raise UserError(f"{name} is {needed}, but a round asks only {asked} of {len(setting.clients)} clients")
+            raise UserError(f"{name} is {needed}, but a round asks only {asked} of {len(common.clients)} clients")

@@ -30,39 +30,25 @@ from typing import Any
 
 from coterie.crypto.schemes import ckks_keygen
 from coterie.protocol.effects import Vector
-from coterie.protocol.errors import UserError
-from coterie.protocol.system import Federation, Sees, Setting, System
-from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Join, KeyCentre, Pair, Ready
-from coterie.systems.mingledpie.config import MingledPieConfig, check
-from coterie.systems.mingledpie.forms import Form, Rebuilding
-from coterie.systems.mingledpie.messages import CLIENT, HUB, Mingled, Noted, Parameters, Received, Train, Update
+from coterie.protocol.system import Federation, PartyFactory, Sees, System
+from coterie.protocol.told import Common, Own
+from coterie.protocols.key_centre import ENROLMENT, KEY_CENTRE, Deal, Granted, KeyCentre, Pair
+from coterie.systems.mingledpie.config import MingledPieConfig, check, form_of
+from coterie.systems.mingledpie.messages import CLIENT, HUB, USER, Mingled, Noted, Parameters, Received, Train, Update
 
 
-def build(config: MingledPieConfig, setting: Setting) -> Federation:
-    """Key centre, server and clients."""
+def parties(config: MingledPieConfig) -> Mapping[str, PartyFactory]:
+    """Server, key centre and clients."""
     from coterie.systems.mingledpie.client import Client
     from coterie.systems.mingledpie.server import Server
 
-    check(config, setting)
-    shared = tuple(filter(None, (name.strip() for name in config.shared_layers.split(","))))
-    form = Form(config.kind(setting.mode), config.clusters, setting.spec, shared)
-    if len(setting.clients) > form.parameters.max_terms:
-        raise UserError(
-            f"{len(setting.clients)} clients, but {form.parameters.name} sums up at most {form.parameters.max_terms}"
-        )
-    least = config.law(config.p).least if setting.mode != "literal" else 1
-    rebuild = Rebuilding(form, config.solving(setting.mode), config.p, config.max_condition, least)
-    members = {HUB: HUB, **dict.fromkeys(setting.clients, CLIENT)}
-    key_centre = KeyCentre(
-        setting.randomness,
-        members,
-        {HUB: setting.clients, CLIENT: (HUB,)},
-        users=Pair(CLIENT, partial(ckks_keygen, form.parameters.name)),
-    )
-    starts = config.starts(setting)
-    parties: list[Any] = [Server(setting, config, form, starts), key_centre]
-    parties += [Client(name, setting, config, rebuild, starts) for name in setting.clients]
-    return Federation({party.name: party for party in parties}, HUB)
+    return {HUB: Server, KEY_CENTRE: key_centre, CLIENT: Client}
+
+
+def key_centre(own: Own, common: Common, config: MingledPieConfig) -> KeyCentre:
+    """One key pair, whose secret half all clients hold."""
+    parameters = form_of(config, common.spec, common.mode).parameters
+    return KeyCentre(own, common, [Pair(USER, CLIENT, partial(ckks_keygen, parameters.name))])
 
 
 def models(federation: Federation) -> Mapping[str, Vector]:
@@ -83,10 +69,10 @@ def pool(federation: Federation) -> Iterable[Vector]:
 
 def observe(federation: Federation) -> Mapping[str, Any]:
     """True clusters (which no party but the client knows), and how the last rebuild went."""
-    clients = federation.of_role(CLIENT)
+    clients = list(federation.of_role(CLIENT))
     return {
-        "membership": [[] if c.secret.cluster < 0 else [c.secret.cluster] for c in clients],
-        "identity_sets_drawn": [c.secret.drawn for c in clients],
+        "membership": [c.chosen() for c in clients],
+        "identity_sets_drawn": [c.sets_drawn() for c in clients],
         "condition": [c.state.condition for c in clients],
         "ridge": [c.state.ridge for c in clients],
         "kept": [list(c.state.kept) for c in clients],
@@ -94,12 +80,11 @@ def observe(federation: Federation) -> Mapping[str, Any]:
     }
 
 
-ENROLMENT = (Join, Credentials)
-OF_CLIENT = (*ENROLMENT, Parameters, Train, Mingled)
+OF_CLIENT = (Granted, Parameters, Train, Mingled)
 SEES = {
-    KEY_CENTRE: Sees((Enrol,), "everybody's public verify key; it draws the clients' key pair and forgets it"),
+    KEY_CENTRE: Sees((Deal,), "when keys are wanted; it draws the clients' key pair and forgets it"),
     HUB: Sees(
-        (Credentials, Ready, Noted, Update, Received),
+        (*ENROLMENT, Noted, Update, Received),
         "by name, every client's set of cluster identities, one of which is its true cluster: with sizes as prior "
         "knowledge, or several sets of one client, far more than one in |CI|; models and indicators are ciphertexts",
     ),
@@ -111,7 +96,7 @@ SEES = {
 }
 SEES_HARDENED = {
     **SEES,
-    HUB: Sees((Credentials, Ready, Noted, Update, Received), "who takes part; all else is encrypted"),
+    HUB: Sees((*ENROLMENT, Noted, Update, Received), "who takes part; all else is encrypted"),
     CLIENT: Sees(
         OF_CLIENT,
         "all cluster models and the sizes of the true clusters; with the server's help, every client's model, since "
@@ -125,7 +110,8 @@ SYSTEM = System(
     citation="Zhang, Xu, Tan, An, Jin, MingledPie: a cluster mingling approach for mitigating preference profiling in "
     "CFL, NDSS 2025",
     config=MingledPieConfig,
-    build=build,
+    parties=parties,
+    check=check,
     models=models,
     sees=SEES,
     sees_in={"hardened": SEES_HARDENED},

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from coterie.aggregation.mingled import MOST_CONDITION
 from coterie.clustering.identities import MAX_BITS, MAX_EXPECTED_TRIES
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.protocol.errors import UserError
-from coterie.protocol.system import Setting
+from coterie.protocol.model_spec import ModelSpec
+from coterie.protocol.told import Common
 from coterie.protocols.cluster_models import ClusterModels
 from coterie.protocols.idle import refuse_idle
 from coterie.protocols.local_training import joined
-from coterie.systems.mingledpie.forms import Solving
+from coterie.systems.mingledpie.forms import Form, Rebuilding, Solving
 
 
 @dataclass(frozen=True)
@@ -113,17 +115,34 @@ IDLE = {
 """Settings that mean nothing in a mode."""
 
 
-def check(config: MingledPieConfig, setting: Setting) -> None:
+def check(config: MingledPieConfig, common: Common) -> None:
     """Raises UserError for what can't work among these clients, or means nothing beside the other settings."""
-    refuse_idle(config, ((name, f"mode {setting.mode}", True) for name in IDLE[setting.mode]))
-    founders = len(joined(setting.clients, config, 1))
+    refuse_idle(config, ((name, f"mode {common.mode}", True) for name in IDLE[common.mode]))
+    founders = len(joined(common.clients, config, 1))
     present = max(1, round(config.participation * founders))
     if config.min_participants > present:
         raise UserError(
             f"min_participants is {config.min_participants}, but round 1 asks only {present} of {founders} clients"
         )
-    if setting.mode == "paper" and config.rebuild == "counts" and config.law(config.p).least == config.clusters:
+    if common.mode == "paper" and config.rebuild == "counts" and config.law(config.p).least == config.clusters:
         raise UserError(
             f"threshold={config.threshold} puts every client into all {config.clusters} clusters, and nothing can be "
             "rebuilt: lower it, or take more clusters"
         )
+    most = form_of(config, common.spec, common.mode).parameters
+    if len(common.clients) > most.max_terms:
+        raise UserError(f"{len(common.clients)} clients, but {most.name} sums up at most {most.max_terms}")
+
+
+@lru_cache(maxsize=4)
+def form_of(config: MingledPieConfig, spec: ModelSpec, mode: str) -> Form:
+    """What goes under encryption. Raises UserError where no layer is left for the clusters."""
+    shared = tuple(filter(None, (name.strip() for name in config.shared_layers.split(","))))
+    return Form(config.kind(mode), config.clusters, spec, shared)
+
+
+@lru_cache(maxsize=4)
+def rebuilding_of(config: MingledPieConfig, spec: ModelSpec, mode: str) -> Rebuilding:
+    """How clients get models out of the sums."""
+    least = config.law(config.p).least if mode != "literal" else 1
+    return Rebuilding(form_of(config, spec, mode), config.solving(mode), config.p, config.max_condition, least)

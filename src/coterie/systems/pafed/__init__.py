@@ -34,21 +34,23 @@ is the model that the client has received; the server's step decays.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from coterie.crypto.schemes import ckks_keygen, secret_key
+from coterie.crypto.schemes import ckks_keygen
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError
-from coterie.protocol.system import Federation, Sees, Setting, System
-from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Join, KeyCentre, Pair, Ready
-from coterie.systems.pafed.config import PARAMETERS, PRINTED, PAFedConfig, check, layout_of
+from coterie.protocol.system import Federation, PartyFactory, Sees, System
+from coterie.protocol.told import Common, Own
+from coterie.protocols.key_centre import ENROLMENT, KEY_CENTRE, Deal, Granted, KeyCentre, Pair
+from coterie.systems.pafed.config import PARAMETERS, PRINTED, PAFedConfig, check
 from coterie.systems.pafed.messages import (
     CLIENT,
     HELPER,
     HUB,
+    SERVICE,
+    USER,
     Compare,
     Compared,
     Convert,
@@ -62,74 +64,62 @@ from coterie.systems.pafed.messages import (
 )
 
 
-def build(config: PAFedConfig, setting: Setting) -> Federation:
-    """Key centre, aggregator, helper and clients."""
+def parties(config: PAFedConfig) -> Mapping[str, PartyFactory]:
+    """Aggregator, key centre, helper and clients."""
     from coterie.systems.pafed.aggregator import Aggregator
     from coterie.systems.pafed.client import Client
     from coterie.systems.pafed.helper import Helper
 
-    check(config, setting)
-    parameters = PARAMETERS[setting.mode]
-    layout = layout_of(setting.spec, setting.mode)
-    members = {HUB: HUB, HELPER: HELPER, **dict.fromkeys(setting.clients, CLIENT)}
-    key_centre = KeyCentre(
-        setting.randomness,
-        members,
-        {HUB: (HELPER, *setting.clients), HELPER: (HUB,), CLIENT: (HUB,)},
-        users=Pair(CLIENT, partial(ckks_keygen, parameters, products=False), each=True),
-        service=Pair(HELPER, partial(ckks_keygen, parameters), evaluation_for=HUB),
-    )
-    delays = config.delays(setting)
-    parties: list[Any] = [Aggregator(setting, config, layout), key_centre, Helper(setting, layout)]
-    parties += [Client(name, setting, config, layout, delays) for name in setting.clients]
-    return Federation({party.name: party for party in parties}, HUB)
+    return {HUB: Aggregator, KEY_CENTRE: key_centre, HELPER: Helper, CLIENT: Client}
+
+
+def key_centre(own: Own, common: Common, config: PAFedConfig) -> KeyCentre:
+    """A key pair of the helper, whose ciphertexts the aggregator works on, and one of each client's own."""
+    parameters = PARAMETERS[common.mode]
+    users = Pair(USER, CLIENT, partial(ckks_keygen, parameters, products=False), each=True)
+    return KeyCentre(own, common, [users, Pair(SERVICE, HELPER, partial(ckks_keygen, parameters), works=HUB)])
 
 
 def models(federation: Federation) -> Mapping[str, Vector]:
-    """The global model for everybody, opened by the observer (no party holds it in the plain but clients who train).
+    """The global model for everybody, as the helper shows it to the observer (no party holds it in the plain but
+    clients who train).
 
     What doesn't open is refused by the clients, too, who then go on from the last model that they did open, or w^0.
     """
     hub: Any = federation.parties[HUB]
     helper: Any = federation.parties[HELPER]
-    weights = np.asarray(hub.initial)
+    weights = federation.common.initial
     for model in filter(None, (hub.state.model, hub.state.good)):
-        key: Any = secret_key(helper.secret.service)
-        try:
-            weights = hub.layout.unpacked(key.decrypt(key.public.from_bytes(model)).astype(np.float32))
+        with suppress(PeerError):
+            weights = helper.opened(model)
             break
-        except PeerError:
-            continue
-    return {client.name: weights for client in federation.of_role(CLIENT)}
+    return dict.fromkeys(federation.common.clients, weights)
 
 
-ENROLMENT = (Join, Credentials)
 SEES = {
-    KEY_CENTRE: Sees(
-        (Enrol,), "everybody's public verify key; it draws all encryption keys and forgets the secret ones"
-    ),
+    KEY_CENTRE: Sees((Deal,), "when keys are wanted; it draws all encryption keys and forgets the secret ones"),
     HUB: Sees(
-        (Credentials, Ready, Update, Compared, Inverted, Refreshed, Converted),
+        (*ENROLMENT, Update, Compared, Inverted, Refreshed, Converted),
         "who takes part, when, and how late, by name, and an update's length if the settings let it travel; updates "
         "and models only as ciphertexts under keys that it does not have",
     ),
     HELPER: Sees(
-        (*ENROLMENT, Compare, Invert, Refresh, Convert),
+        (Granted, Compare, Invert, Refresh, Convert),
         "masked cosines of late updates, shuffled among dummies, and four masked sums, so roughly how many of them "
         "conflict (with signs=hidden: cosines under random signs, and masked sums among decoys); who is asked in a "
         "round; the model only under a mask that is uniform over the ciphertext ring",
     ),
     CLIENT: Sees(
-        (*ENROLMENT, Train),
+        (Granted, Train),
         "the global model of every round that asks it; no other's key, if it follows the protocol: one that forges an "
         "update reads the helper's key off a model, and that key opens every update",
     ),
 }
 SEES_LITERAL = {
     **SEES,
-    HUB: Sees((Credentials, Ready, Update, Inverted, Refreshed, Converted), SEES[HUB].learns),
+    HUB: Sees((*ENROLMENT, Update, Inverted, Refreshed, Converted), SEES[HUB].learns),
     HELPER: Sees(
-        (*ENROLMENT, Invert, Refresh, Convert),
+        (Granted, Invert, Refresh, Convert),
         "three masked sums over the late updates; the model under a mask of real numbers, which tells any two models "
         "apart (attack real-mask)",
     ),
@@ -141,7 +131,8 @@ SYSTEM = System(
     citation="Miao, Kuang, Li, Xu, Li, Choo, Deng, Privacy-preserving asynchronous federated learning under non-IID "
     "settings",
     config=PAFedConfig,
-    build=build,
+    parties=parties,
+    check=check,
     models=models,
     sees=SEES,
     sees_in={"literal": SEES_LITERAL},

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 from coterie.aggregation.correction import Rates
 from coterie.crypto.ckks_parameters import named
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.system import Setting
+from coterie.protocol.told import Common
 from coterie.protocols.idle import insist, refuse_idle
 from coterie.protocols.late import LateTraining
-from coterie.protocols.local_training import sample_clients
+from coterie.protocols.local_training import sample_size
 from coterie.systems.pafed.layout import Layout
 from coterie.systems.pafed.messages import MODEL_TERMS, STEP_SHARES
 from coterie.training.solvers import Admm, Sgd
@@ -90,14 +91,15 @@ class PAFedConfig(LateTraining):
         return max(1, math.ceil(self.server_lr * max(1.0, self.agreeing, self.conflicting) * max(1.0, self.clip)))
 
 
+@lru_cache(maxsize=4)
 def layout_of(spec: ModelSpec, mode: str) -> Layout:
     """How a model and an update lie in the ciphertext vectors of a mode."""
     return Layout(spec, named(PARAMETERS[mode]).degree)
 
 
-def check(config: PAFedConfig, setting: Setting) -> None:
+def check(config: PAFedConfig, common: Common) -> None:
     """Raises UserError for what can't work among these clients, or means nothing beside the other settings."""
-    paper, literal = setting.mode == "paper", setting.mode == "literal"
+    paper, literal = common.mode == "paper", common.mode == "literal"
     refuse_idle(
         config,
         (
@@ -112,10 +114,10 @@ def check(config: PAFedConfig, setting: Setting) -> None:
     )
     if literal:
         insist(config, PRINTED, "mode literal, which is the printed text")
-    asked = len(sample_clients(setting.clients, config.participation, setting.randomness.seed, 1))
+    asked = sample_size(len(common.clients), config.participation)
     if asked > MOST_ASKED:
         raise UserError(f"{asked} clients a round, but CKKS has room for {MOST_ASKED}: lower participation")
-    longest = (named(PARAMETERS[setting.mode]).max_terms - MODEL_TERMS) // STEP_SHARES
+    longest = (named(PARAMETERS[common.mode]).max_terms - MODEL_TERMS) // STEP_SHARES
     if config.largest_share > longest:
         raise UserError(
             f"steps {config.largest_share} times as long as updates don't fit the ciphers, which have room for "

@@ -14,6 +14,7 @@ from coterie.protocol.messages import Floats, Message, message
 HUB = "aggregator"
 HELPER = "helper"
 CLIENT = "client"
+SERVICE, USER = "service", "user"  # what the key centre grants: the helper's key pair, and one of each client's own
 
 LARGEST = 1 << 11
 """No reciprocal that the helper gives is larger: a masked sum below 1 / LARGEST is taken for nothing."""

@@ -18,13 +18,22 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from coterie.crypto.schemes import public_key
 from coterie.crypto.tally import PLAIN
 from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Cost
 from coterie.protocol.randomness import Secrets
 from coterie.protocol.steps import Steps, spend
-from coterie.systems.pafed.messages import HELPER, MODEL_TERMS, Convert, Converted, Refresh, Refreshed, wide
+from coterie.systems.pafed.messages import (
+    HELPER,
+    MODEL_TERMS,
+    SERVICE,
+    USER,
+    Convert,
+    Converted,
+    Refresh,
+    Refreshed,
+    wide,
+)
 from coterie.systems.pafed.scalars import from_helper
 from coterie.transport.spool import Spool
 
@@ -73,7 +82,7 @@ class RealMask:
 
 def transformed(hub: Aggregator, r: int, asked: Sequence[str], spool: Spool) -> Steps[tuple[bytes, dict[str, int]]]:
     """[w] under pk_s to go on from, and by client of this round where ``spool`` holds [w] under its key."""
-    service: Any = public_key(hub.state.service_public)
+    service: Any = hub.public(SERVICE)
     size, literal = hub.layout.size, hub.mode == "literal"
     source = hub.secrets("mask", r)
     mask: Mask = RealMask(service, size, source, hub.config.mask_bound) if literal else RingMask(service, size, source)
@@ -91,7 +100,7 @@ def transformed(hub: Aggregator, r: int, asked: Sequence[str], spool: Spool) -> 
     fresh: bytes = yield from from_helper(Refresh(r, blinded), Refreshed, partial(unmasked, service))
     tickets: dict[str, int] = {}
     for name in hub.clients if literal else asked:
-        own = public_key(hub.state.user_publics[name])
+        own = hub.public(f"{USER} {name}")
         cipher: bytes = yield from from_helper(Convert(r, name), Converted, partial(unmasked, own, name=name))
         if name in asked:
             tickets[name] = spool.put(cipher)
