@@ -15,22 +15,23 @@ import pytest
 from federation import Pulled, Steady, planted, rig
 
 from coterie.attacks import Result
-from coterie.audit.fedcaprivacy import (
-    credentials,
+from coterie.audit.findings import summary
+from coterie.audit.received import credentials
+from coterie.crypto.schemes import secret_key
+from coterie.protocol.errors import UserError
+from coterie.reproduce.security.__main__ import main
+from coterie.reproduce.security.fedcaprivacy import VARIANTS, configured, measured
+from coterie.runs.recorded import recorded_run
+from coterie.systems.fedcaprivacy import SYSTEM
+from coterie.systems.fedcaprivacy.audit import (
     csp_rounds,
     csp_rows,
     hub_membership,
     measure,
     order,
+    passive,
     recorded_rounds,
 )
-from coterie.audit.findings import summary
-from coterie.crypto.schemes import secret_key
-from coterie.protocol.errors import UserError
-from coterie.reproduce.security.__main__ import main
-from coterie.reproduce.security.fedcaprivacy import VARIANTS, audit, configured, measured
-from coterie.reproduce.security.recorded import recorded_run
-from coterie.systems.fedcaprivacy import SYSTEM
 from coterie.systems.fedcaprivacy.messages import CSP, HUB, ClusterModel
 from coterie.transport.transcript import Seen, View
 
@@ -44,7 +45,7 @@ def attacks() -> dict[str, dict[str, list[Result]]]:
     found = {}
     for variant in VARIANTS:
         run, experiment = recorded_run(configured(variant, TRAINING, clients=20, rounds=3, partition="dirichlet:0.3"))
-        found[variant] = {finding.name: list(finding.results) for finding in audit(run)}
+        found[variant] = {finding.name: list(finding.results) for finding in passive(run)}
         experiment.close()
     return found
 

@@ -11,12 +11,12 @@ import pytest
 from fedcaprivacy_parts import where_they_count
 from federation import Pulled, Rig, Steady, planted, rig
 
-from coterie.audit.fedcaprivacy import recorded_rounds
 from coterie.crypto.schemes import secret_key
 from coterie.protocol import codec
 from coterie.protocol.errors import CryptoError, PeerError
 from coterie.protocols.key_centre import KEY_CENTRE, Credentials
 from coterie.systems.fedcaprivacy import SYSTEM
+from coterie.systems.fedcaprivacy.audit import recorded_rounds
 from coterie.systems.fedcaprivacy.messages import (
     CSP,
     HUB,

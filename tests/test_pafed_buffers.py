@@ -17,11 +17,11 @@ from torch import nn
 from coterie.protocol.effects import Fit, Fitted
 from coterie.protocol.errors import PeerError
 from coterie.protocol.model_spec import ModelSpec, Part
-from coterie.reproduce.security import AUDITS
-from coterie.reproduce.security.recorded import recorded_run
 from coterie.runs.config import RunConfig
 from coterie.runs.experiment import build
+from coterie.runs.recorded import recorded_run
 from coterie.systems.pafed import SYSTEM, config
+from coterie.systems.pafed.audit import AUDIT
 from coterie.systems.pafed.layout import BUFFER_UNIT, Layout
 
 SIZE, BUFFERS = 20, slice(5, 9)
@@ -252,7 +252,7 @@ def test_an_audit_reads_updates_without_the_statistics_among_them() -> None:
     config = RunConfig("pafed", record=True, model="test_pafed_buffers:normalised", settings=settings, **given)
     run, experiment = recorded_run(config)
     experiment.close()
-    found = {finding.name: finding for finding in AUDITS["pafed"](run)}
+    found = {finding.name: finding for finding in AUDIT.passive(run)}
     assert found["aggregator with the helper: label shares"].results[0].value > 0.5
     assert found["aggregator with one client: global model"].row()["value"] < 2e-2
 

@@ -20,7 +20,6 @@ from pafed_parts import TARGETS, model, opened, paf, service_key, small_keys, ta
 
 from coterie.aggregation.correction import misrouted_share
 from coterie.attacks import (
-    ATTACKS,
     count_accuracy,
     count_posterior,
     expected_correlation,
@@ -32,17 +31,16 @@ from coterie.attacks import (
     told_apart,
 )
 from coterie.attacks.conflicts import class_of
-from coterie.audit import pafed as audit
 from coterie.audit.findings import compared
 from coterie.crypto.schemes import secret_key
 from coterie.crypto.seal_products import transformed
 from coterie.protocol.errors import PeerError, UserError
-from coterie.reproduce.security import AUDITS
 from coterie.reproduce.security import pafed as study
 from coterie.reproduce.security.__main__ import main
 from coterie.reproduce.security.directed import played
-from coterie.reproduce.security.recorded import recorded_run
 from coterie.runs.config import RunConfig
+from coterie.runs.recorded import recorded_run
+from coterie.systems.pafed import audit
 from coterie.systems.pafed.messages import HELPER, HUB, Refresh, Train, Update
 from coterie.transport.transcript import View
 
@@ -117,7 +115,7 @@ def test_mistakes_are_told(call: Any, says: str) -> None:
 
 
 def test_the_attacks_are_listed() -> None:
-    named = {name for name, attack in ATTACKS.items() if "pafed" in attack.systems}
+    named = {attack.name for attack in audit.AUDIT.attacks}
     assert named == {"conflict-count", "real-mask", "key-in-sum"}
 
 
@@ -342,7 +340,7 @@ def test_an_audit_of_a_run_on_digits(mode: str, crypto: str) -> None:
     config = RunConfig("pafed", record=True, partition="dirichlet:0.3", settings=settings, **given)
     run, experiment = recorded_run(config)
     experiment.close()
-    found = {finding.name: finding for finding in AUDITS["pafed"](run)}
+    found = {finding.name: finding for finding in audit.AUDIT.passive(run)}
     together = found["aggregator with the helper: label shares"].results
     assert together[0].value > 0.5
     mask = found["helper: the model under its mask"].results

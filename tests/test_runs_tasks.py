@@ -17,8 +17,8 @@ from coterie.data import load
 from coterie.protocol.effects import Evaluate, Losses
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import Mixture
-from coterie.reproduce.security.recorded import read_recorded
 from coterie.runs import Experiment, RunConfig, build, run
+from coterie.runs.recorded import read_recorded
 from coterie.training.solvers import Sgd
 
 DIGITS = load("digits")

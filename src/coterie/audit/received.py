@@ -1,10 +1,13 @@
-"""What every role received in a recorded run, message type by message type: counts and bytes, for any system."""
+"""What parties received in a recorded run: counts and bytes by message type, for any system; and a party's keys."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
+from coterie.crypto.schemes import secret_key
+from coterie.protocol.errors import UserError
 from coterie.transport.transcript import View
 
 
@@ -46,3 +49,16 @@ def received(views: Iterable[View]) -> list[Received]:
     ]
     order = list(dict.fromkeys(view.role for view in parties))
     return sorted(rows, key=lambda row: order.index(row.role))
+
+
+def credentials(view: View) -> Any:
+    """What a party was given by the key centre, its secret key in it. UserError where recording began too late."""
+    for seen in view.seen:
+        if seen.kind == "Credentials" and getattr(seen.message, "secret_key", None):
+            return seen.message
+    raise UserError(f"the view of {view.party} holds no secret key: record from the set-up on")
+
+
+def held_key(view: View) -> Any:
+    """The secret key in a party's own view. Raises UserError where recording began too late."""
+    return secret_key(credentials(view).secret_key)

@@ -172,4 +172,5 @@ SYSTEM = System(
     pool=lambda federation: [federation.parties[federation.hub].state.weights],
     observe=observe,
     baseline=True,
+    audit="coterie.audit.profiling:PLAIN",
 )

@@ -118,4 +118,5 @@ SYSTEM = System(
         "client": Sees((Train,), "nothing of any other client"),
     },
     baseline=True,
+    audit="coterie.audit.profiling:NOTHING",
 )
