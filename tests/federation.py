@@ -18,7 +18,6 @@ import numpy as np
 import torch
 
 from coterie.crypto import paillier
-from coterie.crypto.schemes import paillier_keygen
 from coterie.protocol import codec
 from coterie.protocol.effects import Compute, Encrypt, Evaluate, Evaluated, Fit, Fitted, Open
 from coterie.protocol.errors import CoterieError, CryptoError, PeerError
@@ -27,9 +26,10 @@ from coterie.protocol.messages import Message
 from coterie.protocol.model_spec import ModelSpec, Part
 from coterie.protocol.party import Cost, Handler, Party, To
 from coterie.protocol.randomness import Randomness, Secrets, rng
-from coterie.protocol.system import Federation, Setting, System
-from coterie.protocols import key_centre
+from coterie.protocol.system import Federation, System
+from coterie.protocol.told import Common, Own
 from coterie.runs.sealer import PartySealer
+from coterie.runs.simulation import simulate
 from coterie.training.solvers import descend
 from coterie.transport.local import LocalTransport
 from coterie.transport.transcript import Transcript, View
@@ -124,11 +124,15 @@ class Rig:
     """A federation under test, after its set-up."""
 
     system: System
-    setting: Setting
     config: Any
     federation: Federation
+    owns: Mapping[str, Own]
     transport: LocalTransport
     links: Steady
+
+    @property
+    def common(self) -> Common:
+        return self.federation.common
 
     @property
     def hub(self) -> Any:
@@ -151,7 +155,7 @@ class Rig:
     def models(self) -> np.ndarray:
         """(clients, d), by the order of the clients."""
         models = self.system.models(self.federation)
-        return np.stack([models[name] for name in self.setting.clients])
+        return np.stack([models[name] for name in self.common.clients])
 
     def view(self, name: str) -> View:
         assert self.transport.transcript is not None
@@ -182,38 +186,26 @@ def rig(
     names = tuple(f"client/{i}" for i in range(len(targets)))
     spec = spec_of(targets.shape[1])
 
-    def initials(k: int) -> tuple[np.ndarray, ...]:
-        return tuple(rng(seed, "hub", "w", 0, i).normal(0, 0.01, spec.size).astype(np.float32) for i in range(k))
-
-    setting = Setting(
-        clients=names,
-        samples=dict.fromkeys(names, 10),
-        epochs=dict.fromkeys(names, 1),
-        spec=spec,
-        initial=initials(1)[0],
-        initials=initials,
-        mode=mode,
-        randomness=Repeatable(seed, emulated),
-    )
     config = system.config(**{"lr": 0.5, **system.defaults(mode), **settings})
-    federation = system.build(config, setting)
+    count = config.models
+    starts = np.stack([rng(seed, "hub", "w", 0, i).normal(0, 0.01, spec.size).astype(np.float32) for i in range(count)])
+    randomness = Repeatable(seed, emulated)
+    ten, one = dict.fromkeys(names, 10), dict.fromkeys(names, 1)
+    federation, owns = simulate(system, config, names, spec, starts, mode, randomness, ten, one)
     links = links or Steady()
     transport = LocalTransport(
         federation.parties,
         federation.hub,
         effects(dict(zip(names, targets, strict=True))),
         links=links,
-        sealer=PartySealer(federation.parties, setting.randomness),
+        sealer=PartySealer({name: own.identity for name, own in owns.items() if own.identity}),
         transcript=Transcript(1 << 30),
     )
     transport.intercept = intercept
-    made = Rig(system, setting, config, federation, transport, links)
-    pair, draw = cycle(real_keys()) if not (emulated or fresh_keys) else None, key_centre.KeyCentre._draw
-
-    def drawn(self: Any, side: str, wanted: Any) -> Any:
-        return next(pair) if wanted.keygen.func is paillier_keygen else draw(self, side, wanted)
-
-    with patch.object(key_centre.KeyCentre, "_draw", drawn) if pair else nullcontext():
+    made = Rig(system, config, federation, owns, transport, links)
+    pair = cycle(real_keys()) if not (emulated or fresh_keys) else None
+    drawn = patch.object(paillier, "keygen", lambda *_, **__: next(pair)) if pair else nullcontext()
+    with drawn:
         transport.drive(made.hub.setup(), 0)
     return made
 

@@ -14,8 +14,7 @@ import numpy as np
 from federation import Rig, misbehaving, planted, rig
 
 from coterie.crypto.ckks_parameters import PARAMETERS
-from coterie.crypto.schemes import secret_key
-from coterie.crypto.signing import SigningKey
+from coterie.crypto.roster import signing_key
 from coterie.protocol.bundle import bundle, unbundle
 from coterie.systems.mingledpie import SYSTEM
 from coterie.systems.mingledpie.config import IDLE
@@ -61,7 +60,7 @@ def pies(
 
 def chosen(run: Rig) -> list[int]:
     """Everybody's true cluster."""
-    return [run.party(name).cluster() for name in run.setting.clients]
+    return [run.party(name).cluster() for name in run.common.clients]
 
 
 def held(run: Rig, name: str = "client/0") -> np.ndarray:
@@ -143,11 +142,11 @@ def cluster_means(theta: np.ndarray, true: Sequence[int], previous: np.ndarray) 
 def signed(party: Any, update: Update) -> Update:
     """The update with a good signature of this client over whatever it says."""
     fields = update.round, update.basis, update.identities.tobytes(), update.ciphers
-    return change(update, signature=SigningKey.load(party.secret.signing).sign("update", *fields))
+    return change(update, signature=signing_key(party.own).sign("update", *fields))
 
 
 def key_of(party: Any) -> Any:
-    return secret_key(party.secret.shared)
+    return party.key("user")
 
 
 def parts_of(party: Any, update: Update) -> list[bytes]:

@@ -20,8 +20,8 @@ from federation import Pulled, Rig, planted, rig
 from coterie.aggregation.correction import Rates, class_weights, corrected_step
 from coterie.crypto import ckks, ckks_wire, rounded
 from coterie.crypto.ckks_parameters import INSECURE
-from coterie.crypto.schemes import public_key, secret_key
-from coterie.crypto.signing import SigningKey
+from coterie.crypto.roster import signing_key
+from coterie.crypto.schemes import public_key
 from coterie.protocols.local_training import sample_clients
 from coterie.systems import pafed
 from coterie.systems.pafed import SYSTEM, config
@@ -82,7 +82,7 @@ def stranger(emulated: bool, name: str) -> Any:
 
 def service_key(run: Rig) -> Any:
     """The helper's key, which opens updates and the model."""
-    return secret_key(run.party(HELPER).secret.service)
+    return run.party(HELPER).key("service")
 
 
 def opened(run: Rig, update: Update) -> np.ndarray:
@@ -116,9 +116,9 @@ class Twin:
     """
 
     def __init__(self, run: Rig, late: Any) -> None:
-        self.config, self.mode, self.seed = run.config, run.setting.mode, run.setting.randomness.seed
-        self.names, self.late, self.targets = run.setting.clients, late, run.transport.effects.targets
-        self.weights = run.setting.initial.astype(np.float64)
+        self.config, self.mode, self.seed = run.config, run.common.mode, run.hub.randomness.seed
+        self.names, self.late, self.targets = run.common.clients, late, run.transport.effects.targets
+        self.weights = run.common.initial.astype(np.float64)
         self.duals = {name: np.zeros(len(self.weights)) for name in self.names}
         self.own = dict.fromkeys(self.names, self.weights)  # each client's last own model, for mode literal
         self.waiting: list[tuple[int, int, str, np.ndarray, float]] = []  # due, of round, who, update, length
@@ -222,13 +222,13 @@ def clear(early: list[np.ndarray], stale: list[np.ndarray], least: float = 0.01,
 def signed(party: Any, update: Update) -> Update:
     """The update with a good signature of this client over whatever it says."""
     fields = "update", update.round, update.spec, update.cipher, repr(update.length)
-    return change(update, signature=SigningKey.load(party.secret.signing).sign(*fields))
+    return change(update, signature=signing_key(party.own).sign(*fields))
 
 
 def signed_train(run: Rig, name: str, msg: Train) -> Train:
     """The request with a good signature of the aggregator."""
     plain = b"" if msg.weights is None else msg.weights.tobytes()
-    key = SigningKey.load(run.hub.secret.signing)
+    key = signing_key(run.hub.own)
     return change(msg, signature=key.sign("train", name, msg.round, msg.spec, plain, msg.cipher))
 
 

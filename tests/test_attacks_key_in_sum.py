@@ -47,7 +47,7 @@ def robbed(targets: np.ndarray = TARGETS, late: int = 0, **options: Any) -> tupl
     than those of 8,192, and so they hide more of K s: hence a larger K than the default.
     """
     run = paf(targets, **{"emulated": False, **options})
-    thief = KeyThief(run.setting.spec, share=4, late=late)
+    thief = KeyThief(run.common.spec, share=4, late=late)
     wrap(run.party("client/0"), thief, late=late)
     return run, thief
 
@@ -160,7 +160,7 @@ def test_its_update_may_come_late() -> None:
 def test_a_thief_that_reads_nothing_puts_in_more() -> None:
     """Up to a bound; here its update is lost on the way."""
     run, _ = robbed(delta=0.0)
-    thief = KeyThief(run.setting.spec)
+    thief = KeyThief(run.common.spec)
     weights = np.random.default_rng(0)
     shares = []
     for r in range(1, 6):
@@ -213,7 +213,7 @@ def test_a_wrapped_party_that_changes_nothing_is_the_same() -> None:
         kinds.append(type(effect))
         return result
 
-    for name in wrapped.setting.clients:
+    for name in wrapped.common.clients:
         wrap(wrapped.party(name), watch)
     assert honest.rounds(4) == wrapped.rounds(4)
     np.testing.assert_array_equal(honest.models(), wrapped.models())

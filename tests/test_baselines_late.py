@@ -199,7 +199,7 @@ def test_models_count_by_samples() -> None:
     for config in (work, replace(work, system="fedavg_stale", settings=settings | late)):
         experiment = build(config)
         experiment.set_up()
-        assert len(set(experiment.setting.samples.values())) > 2
+        assert len({experiment.owns[name].samples for name in experiment.common.clients}) > 2
         experiment.round(1)
         results.append(experiment.models()["client/0"])
     np.testing.assert_allclose(*results, atol=1e-6)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from federation import Pulled, Rig, misbehaving, on_the_wire, planted, rewritten, rig, to
 
-from coterie.crypto.schemes import public_key, secret_key
+from coterie.crypto.roster import signing_key
 from coterie.crypto.signing import SigningKey
 from coterie.protocol import codec
 from coterie.protocol.errors import RunError
@@ -39,7 +39,7 @@ def two_groups(**settings: object) -> Rig:
 
 
 def at_own_model(run: Rig) -> list[bool]:
-    own = np.stack([run.party(name).state.weights for name in run.setting.clients])
+    own = np.stack([run.party(name).state.weights for name in run.common.clients])
     return (run.models() == own).all(axis=1).tolist()
 
 
@@ -50,7 +50,7 @@ def flipped(data: bytes, at: int = -1) -> bytes:
 
 
 def signature(party: Any, *fields: Any) -> bytes:
-    return SigningKey.load(party.secret.signing).sign(*fields)
+    return signing_key(party.own).sign(*fields)
 
 
 # -- phi ---------------------------------------------------------------------------------------------------------------
@@ -122,11 +122,11 @@ def of_terms(csp: Any, m: ClusterSum, count: int) -> bytes:
     total = opened[0][1]
     for _, vector in opened[1:count]:
         total = total + vector
-    return public_key(csp.state.user_public).encrypt_blinded(total).to_bytes()
+    return csp.public("user").encrypt_blinded(total).to_bytes()
 
 
 def fresh(csp: Any, m: ClusterSum) -> bytes:
-    return public_key(csp.state.user_public).encrypt(np.zeros(40)).to_bytes()
+    return csp.public("user").encrypt(np.zeros(40)).to_bytes()
 
 
 FORGED_SUM: list[tuple[str, Callable[[Any, ClusterSum], ClusterSum]]] = [
@@ -158,10 +158,10 @@ def test_a_converted_sum_of_another_number_of_models_is_refused() -> None:
     """In sketch mode the service opens a sum of 3 under one mask, and hands it on as one of 2."""
 
     def of_two(csp: Any, request: Convert, reply: ClusterSum) -> ClusterSum:
-        key = secret_key(csp.secret.service)
+        key = csp.key("service")
         total = key.open_blinded(key.public.from_bytes(request.cipher))
         shrunk = replace(total, tally=replace(total.tally, terms=2))
-        return resigned(csp, change(reply, cipher=public_key(csp.state.user_public).encrypt_blinded(shrunk).to_bytes()))
+        return resigned(csp, change(reply, cipher=csp.public("user").encrypt_blinded(shrunk).to_bytes()))
 
     run = two_groups(mode="hardened", sketch_dim=16)
     misbehaving(run.party("csp"), Convert, of_two)
@@ -193,7 +193,7 @@ def test_a_conversion_of_another_number_of_models_than_announced_is_refused() ->
 
 def test_a_blinded_vector_of_another_length_is_refused() -> None:
     run = two_groups()
-    key = public_key(run.hub.state.service_public)
+    key = run.hub.public("service")
     short = key.encrypt(np.zeros(39)).blind(key.mask(39, np.random.default_rng(0).bytes)).to_bytes()
     on_the_wire(run.transport, Blinded, lambda m: change(m, cipher=short) if m.position == 0 else m)
     assert len(run.round(1)["left_out"]) == 1
@@ -237,7 +237,7 @@ FORGED_MODEL: list[tuple[str, Callable[[Rig, ClusterModel], ClusterModel]]] = [
         "a model that only the service signed",
         lambda run, m: change(
             m,
-            cipher=public_key(run.hub.state.user_public).encrypt(np.zeros(40)).to_bytes(),
+            cipher=run.hub.public("user").encrypt(np.zeros(40)).to_bytes(),
             count_signature=signature(run.party("csp"), "cluster count", m.round, m.cluster, m.count),
         ),
     ),
@@ -292,7 +292,7 @@ def test_only_the_key_centre_gives_credentials() -> None:
 def test_who_enrols_twice_is_refused_and_nobody_gets_new_keys(same_key: bool) -> None:
     run = two_groups()
     issued = run.party("client/0").secret.user, run.party("csp").secret.service
-    key = SigningKey.load(run.party("client/2").secret.signing) if same_key else SigningKey.generate()
+    key = signing_key(run.party("client/2").own) if same_key else SigningKey.generate()
     again = to(KEY_CENTRE, Enrol(key.public.to_bytes()))
     misbehaving(run.party("client/2"), Train, lambda p, r, upload: to("business_server", upload) + again)
     assert run.rounds(2)[-1]["participants"] == 6

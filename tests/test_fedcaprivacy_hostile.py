@@ -14,8 +14,7 @@ from federation import Pulled, Rig, misbehaving, on_the_wire, planted, rig, to
 
 from coterie.crypto import exact, paillier
 from coterie.crypto.packing import Lanes
-from coterie.crypto.schemes import public_key
-from coterie.crypto.signing import SigningKey
+from coterie.crypto.roster import signing_key
 from coterie.protocol import codec
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import Message
@@ -36,14 +35,14 @@ def two_groups(**settings: object) -> Rig:
 
 
 def at_own_model(run: Rig) -> list[bool]:
-    own = np.stack([run.party(name).state.weights for name in run.setting.clients])
+    own = np.stack([run.party(name).state.weights for name in run.common.clients])
     return (run.models() == own).all(axis=1).tolist()
 
 
 def signed(party: Any, upload: Upload) -> Upload:
     """The upload with a good signature of this participant over whatever it says."""
     fields = upload.round, upload.pid, repr(upload.timestamp_s), upload.cipher, upload.sketch
-    return change(upload, signature=SigningKey.load(party.secret.signing).sign("upload", *fields))
+    return change(upload, signature=signing_key(party.own).sign("upload", *fields))
 
 
 def flipped(data: bytes, at: int = -1) -> bytes:
@@ -74,7 +73,7 @@ class BadUpload:
 
 
 def own_key(party: Any) -> Any:
-    return public_key(party.state.service_public)
+    return party.public("service")
 
 
 def numbers(party: Any, count: int, value: float = 0.5) -> np.ndarray:
@@ -198,7 +197,7 @@ def test_an_upload_that_was_accepted_is_not_accepted_again() -> None:
     run.round(1)
     seen, upload = next(run.view("business_server").messages(Upload, 1))
     with pytest.raises(PeerError, match="was accepted before"):
-        run.hub.verified(seen.src, upload, 1, public_key(run.hub.state.service_public))
+        run.hub.verified(seen.src, upload, 1, run.hub.public("service"))
 
 
 RAW = [
@@ -250,7 +249,7 @@ def test_a_participant_refuses_other_models_and_old_rounds(make: Callable[[Train
     on_the_wire(run.transport, Train, make, dst="client/1")
     assert run.round(1)["participants"] == 5
     assert run.refusals("participant", "Train") == 1
-    assert (run.models()[1] == run.setting.initial).all()
+    assert (run.models()[1] == run.common.initial).all()
 
 
 # -- garbage inside valid ciphertexts ----------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ def test_numbers_out_of_range_are_refused(wrong):
 def test_nobody_can_make_a_party_enrol_again_or_give_it_other_keys():
     run = two_groups(emulated=True)
     run.set_up() if hasattr(run, "set_up") else None
-    for name in (run.setting.clients[0], CSP):
+    for name in (run.common.clients[0], CSP):
         party = run.party(name)
         before = msgspec.structs.asdict(party.secret)
         with pytest.raises(PeerError, match="already enrolled"):
@@ -106,7 +106,7 @@ def test_a_round_of_more_than_256_clients_takes_the_bits_that_its_sum_needs():
     run = rig(SYSTEM, np.full((300, 5), 254.0), clusters=1)
     run.round(1)
     assert SYSTEM.observe(run.federation)["guard_bits"] == 9
-    trained = np.stack([run.party(name).state.weights for name in run.setting.clients])
+    trained = np.stack([run.party(name).state.weights for name in run.common.clients])
     assert trained.min() > 120
     mean = np.round(trained.astype(float) * 2**16).mean(axis=0) / 2**16
     assert (run.models() == mean.astype(np.float32)).all()

@@ -37,7 +37,7 @@ def test_a_client_refuses_credentials_that_the_key_centre_did_not_sign(name: str
     made = build(
         RunConfig(name, clients=4, rounds=1, partition="iid", crypto="emulated", settings=SETTINGS.get(name, {}))
     )
-    clients = made.setting.clients
+    clients = made.common.clients
     forged = made.federation.parties[KEY_CENTRE].pairs["user"].keygen(emulated=True, random_bytes=os.urandom)
     replaced: list[str] = []
 

@@ -54,7 +54,7 @@ def flipped(data: bytes, at: int = -1) -> bytes:
 
 def kept_models(run: Rig, before: np.ndarray) -> list[bool]:
     """Which clients have the models that they had before."""
-    return [held(run, name).tobytes() == before.tobytes() for name in run.setting.clients]
+    return [held(run, name).tobytes() == before.tobytes() for name in run.common.clients]
 
 
 # -- updates -----------------------------------------------------------------------------------------------------------

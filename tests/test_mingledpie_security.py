@@ -20,7 +20,6 @@ from coterie.attacks import (
     Result,
     expected_accuracy,
 )
-from coterie.audit import mingledpie as audit
 from coterie.audit.findings import Finding, compared
 from coterie.audit.profiling import plain_findings, plain_steps
 from coterie.clustering.identity_law import IdentityLaw
@@ -28,12 +27,11 @@ from coterie.crypto.schemes import ckks_keygen
 from coterie.protocol.errors import CoterieError, UserError
 from coterie.reproduce.security import mingledpie_study as study
 from coterie.reproduce.security.__main__ import main
-from coterie.reproduce.security.mingledpie import Opener, opener, terms
-from coterie.reproduce.security.mingledpie import audit as audited
-from coterie.reproduce.security.recorded import recorded_run
 from coterie.reproduce.security.scripted import SPEC, play
 from coterie.runs.config import RunConfig
-from coterie.systems.mingledpie import SYSTEM, observe
+from coterie.runs.recorded import recorded_run
+from coterie.systems.mingledpie import SYSTEM, audit, observe
+from coterie.systems.mingledpie.audit import Opener, opener, terms
 from coterie.systems.mingledpie.messages import HUB, Mingled, Update
 from coterie.transport.transcript import View
 
@@ -93,7 +91,7 @@ def test_the_views_give_the_servers_sets_and_the_true_clusters(mode: str) -> Non
         opens = opener(run.federation, views)
         rebuilt = opens.rebuilt(audit.mingled(views)[r], rebuilt)
         assert (rebuilt == run.party("client/0").models()).all()
-        *_, (one, models) = audit.recorded_rounds(views, run.setting.clients, 3, opens)
+        *_, (one, models) = audit.recorded_rounds(views, run.common.clients, 3, opens)
         there = [i for i in range(12) if (i, r) != (5, 2)]
         assert (one.number, sorted(one.who.tolist())) == (r, there)
         true = np.array([own[0] for own in observe(run.federation)["membership"]])
@@ -338,7 +336,7 @@ def test_local_models_tell_labels_unless_they_are_encrypted() -> None:
     shares = open_hub["server: label shares"].results
     assert shares[0].value > 0.8
     assert shares[0].value > 5 * shares[0].chance_sd
-    closed_hub = found(audited(mingled))
+    closed_hub = found(audit.passive(mingled))
     assert not [name for name in closed_hub if name.startswith("server") and "label" in name and "key" not in name]
     helped = closed_hub["server with any client's key: label shares"].results
     assert helped[0].value == pytest.approx(shares[0].value, abs=1e-3)

@@ -75,7 +75,7 @@ def test_what_the_server_learns_is_told_apart_by_mode() -> None:
 def test_the_hub_sees_of_sealed_messages_their_ends_and_sizes_only() -> None:
     run = recorded("paper", rounds=1)
     relayed = [seen for seen in run.view(HUB).seen if seen.message is None]
-    assert {seen.kind for seen in relayed} == {"Enrol", "Credentials"}
+    assert {seen.kind for seen in relayed} == {"Granted"}
     assert len(relayed) == 2 * 6
     sizes = {seen.size for seen in relayed if seen.kind == "Credentials"}
     assert len(sizes) == 1  # nobody's differs from anybody's
@@ -101,7 +101,7 @@ def test_the_server_sees_no_numbers_of_a_model_and_no_indicator(mode: str, harde
     numbers: set[bytes] = set()
     for r in (1, 2, 3):
         run.round(r)
-        for name in run.setting.clients:
+        for name in run.common.clients:
             party = run.party(name)
             for row in party.models()[: 3 if name == "client/0" else 0]:
                 numbers |= windows(row[:6])
@@ -219,7 +219,7 @@ def test_the_server_says_the_sets_sizes_and_nobody_elses_set_to_clients() -> Non
     ((_, mingled),) = run.view("client/0").messages(Mingled)
     sets = [set(u.identities.tolist()) for _, u in run.view(HUB).messages(Update)]
     assert mingled.sizes.tolist() == [sum(j in own for own in sets) for j in range(3)]
-    assert run.view("client/0").kinds() == {"Join", "Credentials", "Parameters", "Train", "Mingled"}
+    assert run.view("client/0").kinds() == {"Granted", "Parameters", "Train", "Mingled"}
     assert {seen.src for seen in run.view("client/0").seen} == {HUB, KEY_CENTRE}
 
 

@@ -62,7 +62,7 @@ def test_a_sum_of_too_few_models_is_not_made(secure_mean: ModuleType) -> None:
     made = rig(secure_mean.SYSTEM, TARGETS)
     made.round(1)
     before = made.models()
-    for name in made.setting.clients[2:]:
+    for name in made.common.clients[2:]:
         misbehaving(made.party(name), secure_mean.Train, lambda party, request, answer: None)
     assert made.round(2) == {"participants": 2}
     assert np.array_equal(made.models(), before)

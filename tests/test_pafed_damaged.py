@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from federation import Rig, on_the_wire
-from pafed_parts import change, four, model, public_key, small_keys
+from pafed_parts import change, four, model, small_keys
 
 from coterie.crypto import rounded
 from coterie.protocol.bundle import bundle
@@ -32,7 +32,7 @@ def _small() -> Iterator[None]:
 
 
 def service(run: Rig) -> Any:
-    return public_key(run.hub.state.service_public)
+    return run.hub.public("service")
 
 
 def disturbed(key: Any, data: bytes) -> bytes:
@@ -105,7 +105,7 @@ def test_where_nobody_answers_a_damaged_copy_is_not_taken_up() -> None:
     for r in (1, 2):
         run.round(r)
     before = model(run)
-    for name in run.setting.clients:
+    for name in run.common.clients:
         run.links.away[name, 3] = "offline"
     assert run.round(3)["skipped"] == "no update came"
     assert (model(run) == before).all()
@@ -146,9 +146,7 @@ def scalars(key: Any, count: int, at_most: int) -> bytes:
 
 FORGED: dict[type[Message], Callable[[Rig, Any], Any]] = {
     Refreshed: lambda run, m: change(m, cipher=forged(service(run), run.hub.layout.size)),
-    Converted: lambda run, m: change(
-        m, cipher=forged(public_key(run.hub.state.user_publics[m.client]), run.hub.layout.size)
-    ),
+    Converted: lambda run, m: change(m, cipher=forged(run.hub.public(f"user {m.client}"), run.hub.layout.size)),
     Compared: lambda run, m: change(m, ciphers=scalars(service(run), 2 + run.config.dummies, 1)),
     Inverted: lambda run, m: change(m, ciphers=scalars(service(run), 3, LARGEST)),
 }

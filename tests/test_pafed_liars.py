@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from federation import Rig, misbehaving
-from pafed_parts import change, four, model, public_key, signed, small_keys
+from pafed_parts import change, four, model, signed, small_keys
 
 from coterie.crypto import rounded
 from coterie.systems.pafed.messages import Train, Update
@@ -27,7 +27,7 @@ def forging(forge: Callable[[Any], Any], rounds: set[int]) -> Callable[[Any, Tra
     def lie(party: Any, request: Train, update: Update) -> Update:
         if request.round not in rounds:
             return update
-        cipher = forge(public_key(party.state.service_public).from_bytes(update.cipher))
+        cipher = forge(party.public("service").from_bytes(update.cipher))
         return signed(party, change(update, cipher=cipher.to_bytes()))
 
     return lie
@@ -62,7 +62,7 @@ def factor_inverse(cipher: Any) -> Any:
 
 def liar(forge: Callable[[Any], Any], rounds: set[int], count: int = 1, **options: Any) -> Rig:
     run = four(**options)
-    for name in run.setting.clients[:count]:
+    for name in run.common.clients[:count]:
         misbehaving(run.party(name), Train, forging(forge, rounds))
     return run
 
@@ -90,7 +90,7 @@ def test_a_model_that_nobody_can_open_is_taken_back(emulated: bool, first: int) 
 def test_few_who_refuse_a_good_model_take_nothing_back() -> None:
     run = four(delta=0.0)
     run.round(1)
-    for name in run.setting.clients[:2]:
+    for name in run.common.clients[:2]:
         run.party(name).state.verify_keys = run.hub.state.verify_keys[1:]  # of clients, not of the aggregator
     before = model(run)
     notes = run.round(2)
@@ -103,7 +103,7 @@ def test_whose_updates_the_aggregator_refuses_takes_no_model_back() -> None:
     run = four(delta=0.0)
     run.round(1)
     before = model(run)
-    for name in run.setting.clients:
+    for name in run.common.clients:
         misbehaving(run.party(name), Train, lambda p, request, u: change(u, signature=bytes(64)))
     assert run.round(2)["skipped"] == "no update came"
     np.testing.assert_allclose(model(run), before, atol=1e-6)

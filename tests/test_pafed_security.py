@@ -20,7 +20,6 @@ from pafed_parts import TARGETS, model, opened, paf, service_key, small_keys, ta
 
 from coterie.aggregation.correction import misrouted_share
 from coterie.attacks import (
-    ATTACKS,
     count_accuracy,
     count_posterior,
     expected_correlation,
@@ -32,17 +31,15 @@ from coterie.attacks import (
     told_apart,
 )
 from coterie.attacks.conflicts import class_of
-from coterie.audit import pafed as audit
 from coterie.audit.findings import compared
-from coterie.crypto.schemes import secret_key
 from coterie.crypto.seal_products import transformed
 from coterie.protocol.errors import PeerError, UserError
-from coterie.reproduce.security import AUDITS
 from coterie.reproduce.security import pafed as study
 from coterie.reproduce.security.__main__ import main
 from coterie.reproduce.security.directed import played
-from coterie.reproduce.security.recorded import recorded_run
 from coterie.runs.config import RunConfig
+from coterie.runs.recorded import recorded_run
+from coterie.systems.pafed import audit
 from coterie.systems.pafed.messages import HELPER, HUB, Refresh, Train, Update
 from coterie.transport.transcript import View
 
@@ -117,7 +114,7 @@ def test_mistakes_are_told(call: Any, says: str) -> None:
 
 
 def test_the_attacks_are_listed() -> None:
-    named = {name for name, attack in ATTACKS.items() if "pafed" in attack.systems}
+    named = {attack.name for attack in audit.AUDIT.attacks}
     assert named == {"conflict-count", "real-mask", "key-in-sum"}
 
 
@@ -268,7 +265,7 @@ def test_the_aggregator_with_one_client_has_every_model_that_client_is_sent_and_
     run.round(1)
     before = model(run)
     run.round(2)
-    own = secret_key(run.party("client/0").secret.own)
+    own = run.party("client/0").key("user")
     ((_, train),) = run.view("client/0").messages(Train, 2)
     assert np.abs(own.decrypt(own.public.from_bytes(train.cipher)) - before).max() < 2e-4
     for _, update in run.view(HUB).messages(Update):
@@ -342,7 +339,7 @@ def test_an_audit_of_a_run_on_digits(mode: str, crypto: str) -> None:
     config = RunConfig("pafed", record=True, partition="dirichlet:0.3", settings=settings, **given)
     run, experiment = recorded_run(config)
     experiment.close()
-    found = {finding.name: finding for finding in AUDITS["pafed"](run)}
+    found = {finding.name: finding for finding in audit.AUDIT.passive(run)}
     together = found["aggregator with the helper: label shares"].results
     assert together[0].value > 0.5
     mask = found["helper: the model under its mask"].results
@@ -361,7 +358,7 @@ def test_views_without_what_an_audit_needs_are_refused() -> None:
     run = paf(TARGETS[:2])
     views = {name: run.view(name) for name in (HUB, HELPER, "client/0")}
     with pytest.raises(UserError, match="holds no updates"):
-        audit.measure(views, ("client/0",), np.ones((1, 3)), run.setting.spec, np.zeros(20), dummies=4, oldest=9)
+        audit.measure(views, ("client/0",), np.ones((1, 3)), run.common.spec, np.zeros(20), dummies=4, oldest=9)
 
 
 def test_what_is_far_from_uniform_is_told() -> None:

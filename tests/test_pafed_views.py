@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from federation import Rig
-from pafed_parts import TARGETS, model, opened, paf, public_key, service_key, small_keys, taken
+from pafed_parts import TARGETS, model, opened, paf, service_key, small_keys, taken
 from scipy import stats
 
 from coterie.crypto.schemes import secret_key
@@ -77,12 +77,12 @@ def test_each_role_receives_exactly_what_the_system_says(mode: str) -> None:
 )
 def test_where_nothing_is_turned_the_helper_compares_nothing(settings: dict, without: set) -> None:
     kinds = recorded(**settings).view(HELPER).kinds()
-    assert kinds == {"Join", "Credentials", "Refresh", "Convert"}
+    assert kinds == {"Granted", "Refresh", "Convert"}
     assert not kinds & without
 
 
 def test_clients_hear_of_nobody_else(real: Rig) -> None:
-    for name in real.setting.clients:
+    for name in real.common.clients:
         seen = real.view(name).seen
         assert {one.src for one in seen} == {HUB, KEY_CENTRE}
         assert all(one.dst == name for one in seen)
@@ -90,7 +90,7 @@ def test_clients_hear_of_nobody_else(real: Rig) -> None:
 
 def test_the_hub_sees_of_sealed_messages_their_ends_and_sizes_only(real: Rig) -> None:
     relayed = [seen for seen in real.view(HUB).seen if seen.message is None]
-    assert {seen.kind for seen in relayed} == {"Enrol", "Credentials"}
+    assert {seen.kind for seen in relayed} == {"Granted"}
     assert len({seen.size for seen in relayed if seen.kind == "Credentials" and seen.dst.startswith("client")}) == 1
 
 
@@ -107,7 +107,7 @@ def test_nobody_shares_a_key_and_no_secret_half_crosses_the_wire_in_the_open(emu
 
     run = paf(FEW, emulated=emulated, intercept=tap)
     run.rounds(2)
-    held = [run.party(name).secret.own for name in run.setting.clients] + [run.party(HELPER).secret.service]
+    held = [run.party(name).secret.own for name in run.common.clients] + [run.party(HELPER).secret.service]
     assert len({secret_key(own).fingerprint for own in held}) == len(held) == 5
     for own in held if not emulated else ():
         assert all(own[40:140] not in frame for frame in crossing)  # of the secret polynomial
@@ -122,7 +122,7 @@ def test_nothing_that_the_aggregator_receives_opens_under_a_key_that_it_has(real
     (mine,) = (m for _, m in real.view(HUB).messages(Credentials))
     assert mine.secret_key is None
     assert mine.group_seed is None
-    clients = {name: secret_key(real.party(name).secret.own) for name in real.setting.clients}
+    clients = {name: secret_key(real.party(name).secret.own) for name in real.common.clients}
     opens = {"helper": service_key(real), **clients}
     found = 0
     for seen in real.view(HUB).seen:
@@ -185,7 +185,7 @@ def residues(run: Rig, r: int) -> np.ndarray:
     found = key.open_blinded(key.public.from_bytes(refresh.cipher)).exact
     if key.emulated:
         return (found.view(np.uint64) / 2.0**64).ravel()
-    (prime,) = public_key(run.hub.state.service_public).ring.moduli_at(0).ravel()
+    (prime,) = run.hub.public("service").ring.moduli_at(0).ravel()
     return (found / float(prime)).ravel()
 
 
@@ -238,7 +238,7 @@ def test_every_round_converts_for_those_who_are_asked_and_for_nobody_else() -> N
     run = paf(participation=0.5, seed=2)
     run.rounds(4)
     for r in (2, 3, 4):
-        asked = {seen.dst for name in run.setting.clients for seen, _ in run.view(name).messages(Train, r)}
+        asked = {seen.dst for name in run.common.clients for seen, _ in run.view(name).messages(Train, r)}
         assert [m.client for _, m in run.view(HELPER).messages(Convert, r)] == sorted(asked)
         assert len(asked) == 4
 

@@ -8,7 +8,7 @@ import pytest
 
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.protocol.errors import UserError
-from coterie.reproduce import ITEMS, reproduce
+from coterie.reproduce import items, reproduce
 from coterie.reproduce import mingledpie as paper
 from coterie.reproduce import mingledpie_costs as costs
 from coterie.reproduce import mingledpie_law as figure
@@ -34,7 +34,7 @@ def curve(local, membership=None, groups=(), **summary):
 
 
 def test_every_item_of_the_paper_is_there():
-    named = {name.partition("/")[2] for name in ITEMS if name.startswith("mingledpie/")}
+    named = {name.partition("/")[2] for name in items("mingledpie")}
     of_the_paper = {"fig3", "table2", "table3", "table4", "table5", "table7", "table8", "table9"}
     assert named == of_the_paper | {"hardened", "forms", "draws", "ridge"}
 

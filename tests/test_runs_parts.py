@@ -101,9 +101,9 @@ def test_a_build_is_a_pure_function_of_its_config() -> None:
     assert a.fingerprint == b.fingerprint
     assert build(dataclasses.replace(config, seed=1)).fingerprint != a.fingerprint
     assert a.label_counts.shape == (5, 10)
-    assert a.label_counts.sum(axis=1).tolist() == list(a.setting.samples.values())
-    starts = a.setting.initials(3)
-    np.testing.assert_array_equal(starts[0], a.setting.initial)
+    assert a.label_counts.sum(axis=1).tolist() == [a.owns[name].samples for name in a.common.clients]
+    starts = a.common.starts
+    np.testing.assert_array_equal(starts[0], a.common.initial)
     assert not np.array_equal(starts[0], starts[1])
     assert a.crypto == "none"
 

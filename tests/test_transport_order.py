@@ -20,6 +20,7 @@ from coterie.protocol.errors import RunError
 from coterie.protocol.messages import ANY, Message, message
 from coterie.protocol.party import Cost, Party, To, Work, on
 from coterie.protocol.steps import Ask, Post, Steps, Take
+from coterie.protocol.told import Own
 from coterie.transport import envelope
 from coterie.transport.local import LocalTransport
 
@@ -80,7 +81,7 @@ class Node(Party, role="node"):
         log: list[tuple[str, int]] = msgspec.field(default_factory=list)
 
     def __init__(self, name: str, world: World) -> None:
-        super().__init__(name, RANDOMNESS)
+        super().__init__(Own(name, RANDOMNESS))
         self.state, self.world = self.State(), world
 
     def cost(self, msg: Token) -> Cost:

@@ -31,4 +31,5 @@ SYSTEM = System(
     models=averaging.models,
     sees=averaging.SEES,
     baseline=True,
+    audit="coterie.audit.profiling:PLAIN",
 )

@@ -170,4 +170,5 @@ SYSTEM = System(
     pool=lambda federation: [federation.parties[federation.hub].state.weights],
     observe=observe,
     baseline=True,
+    audit="coterie.audit.profiling:PLAIN",
 )

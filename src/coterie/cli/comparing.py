@@ -108,7 +108,7 @@ def compare(
         options["record"] = True
     planned = plan(methods or [], options, assignments(set_ or []), budget_from=budget, each_own=each_own, local=local)
     if audit:
-        from coterie.reproduce.security.learned import attackable
+        from coterie.runs.learned import attackable
 
         for method in planned.methods:
             attackable(method.config.system)
@@ -136,6 +136,6 @@ def compare(
 
 
 def _learned(data_dir: str | None) -> Any:
-    from coterie.reproduce.security.learned import learned
+    from coterie.runs.learned import learned
 
     return lambda folder: learned(folder, data_dir)

@@ -90,7 +90,9 @@ class System:
     model share the array.  pool: where clients choose (or mix) from several models, all of these: they tell whether a
     round moved any.  observe: arrays and numbers for the report.  sees: by role, who receives and learns what;
     sees_in: in the modes where that differs.  fine_tunes: whether each client has one model of a federation to tune.
-    settings_in: by mode, the defaults that are others there.
+    settings_in: by mode, the defaults that are others there.  audit: ``module:ATTRIBUTE`` of its ``audit.Audit``, ""
+    where there are no attacks.  reproductions: the same of mappings of its paper's tables and figures, by name
+    (``reproduce.study.Item``). Both are imported when they are asked for.
     """
 
     name: str
@@ -109,6 +111,8 @@ class System:
     sees_in: Mapping[str, Mapping[str, Sees]] = field(default_factory=dict)
     settings_in: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     check: Callable[[Any, Common], None] = field(default=lambda config, common: None)
+    audit: str = ""
+    reproductions: tuple[str, ...] = ()
 
     def roles(self, config: Any, clients: Sequence[str]) -> dict[str, str]:
         """The role of every party, by name: the servers, then these clients."""

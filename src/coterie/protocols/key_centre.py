@@ -33,7 +33,6 @@ from coterie.protocol.told import Common, Own
 
 KEY_CENTRE = "key_centre"
 EVALUATION = "evaluation"
-_MOST_KEYS = 1 << 20
 
 
 @message(src=ANY, dst=KEY_CENTRE)
@@ -256,13 +255,12 @@ class Keyed(Party):
         if msg.number <= keys.dealt.get(msg.grant, 0):
             raise PeerError(f"dealing {msg.number} after {keys.dealt[msg.grant]}: already provided with keys")
         names = msg.names.split("\n") if msg.names else []
-        if len(names) > _MOST_KEYS:
-            raise PeerError(f"{len(names)} keys at once")
+        items = dict(zip(names, unbundle(msg.keys, len(names)), strict=True))
         if msg.grant:  # of an earlier dealing nothing is kept
             keys.secret.pop(msg.grant, None)
             for name in [n for n in keys.public if n.split(" ")[0] == msg.grant]:
                 del keys.public[name]
-        for name, data in zip(names, unbundle(msg.keys, len(names)), strict=True):
+        for name, data in items.items():
             kind, _, rest = name.partition(" ")
             {"secret": keys.secret, "public": keys.public}[kind][rest] = data
         keys.dealt[msg.grant] = msg.number

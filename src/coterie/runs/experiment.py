@@ -24,7 +24,7 @@ from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.randomness import Randomness, rng
 from coterie.protocol.steps import NoAnswerError
 from coterie.protocol.system import ClientModel, Federation, Mixture, System
-from coterie.protocol.told import Own
+from coterie.protocol.told import Common, Own
 from coterie.protocols.local_training import joined, local_epochs
 from coterie.runs import registry
 from coterie.runs.config import RunConfig, resolve, system_config
@@ -77,6 +77,11 @@ class Experiment:
     watch: Watch = field(default_factory=Watch)
 
     @property
+    def common(self) -> Common:
+        """What every party knows."""
+        return self.federation.common
+
+    @property
     def fine_tunes(self) -> bool:
         """Whether this run's models are fine-tuned.
 
@@ -93,7 +98,7 @@ class Experiment:
     def models(self, r: int | None = None) -> dict[str, ClientModel]:
         """The current model of every client that has joined by round r (the last), in their order."""
         models = self.system.models(self.federation)
-        here = joined(self.federation.common.clients, self.settings, r or int(self.config.rounds or 1))
+        here = joined(self.common.clients, self.settings, r or int(self.config.rounds or 1))
         return {name: models[name] for name in here}
 
     def set_up(self) -> Line:

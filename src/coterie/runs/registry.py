@@ -6,11 +6,15 @@ import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from coterie.protocol.errors import UserError
 from coterie.protocol.own import imported
 from coterie.protocol.system import System
 from coterie.runs.settings import unknown
+
+if TYPE_CHECKING:
+    from coterie.audit import Audit
 
 PACKAGES = ("coterie.systems", "coterie.baselines")
 
@@ -80,4 +84,16 @@ def _imported(path: str) -> System:
     found = imported(path, "system")
     if not isinstance(found, System):
         raise UserError(f"{path!r} is a {type(found).__name__}, not a coterie.protocol.system.System")
+    return found
+
+
+def audit_of(system: System) -> Audit | None:
+    """The audit that a system names, imported now; None where it names none. Raises UserError for a wrong name."""
+    from coterie.audit import Audit
+
+    if not system.audit:
+        return None
+    found = imported(system.audit, "audit")
+    if not isinstance(found, Audit):
+        raise UserError(f"{system.audit!r} is a {type(found).__name__}, not a coterie.audit.Audit")
     return found

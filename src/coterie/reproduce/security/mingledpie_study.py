@@ -7,7 +7,7 @@ them: the server's attacks use none of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil, log10
 from statistics import fmean, stdev
 from typing import Any
@@ -16,25 +16,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.audit.findings import Finding, compared
-from coterie.audit.mingledpie import (
-    HUB,
+from coterie.reproduce.security.scripted import Played, play
+from coterie.runs.config import RunConfig
+from coterie.runs.learned import attackable
+from coterie.runs.recorded import recorded_run
+from coterie.systems.mingledpie.audit import (
+    Opener,
     Round,
     Terms,
     by_all_keys,
     by_changes,
     by_coefficients,
     by_one_set,
+    opener,
     recorded_rounds,
+    terms,
 )
-from coterie.reproduce.security import mingledpie, plain
-from coterie.reproduce.security.mingledpie import Opener, opener, terms
-from coterie.reproduce.security.recorded import Recorded, recorded_run
-from coterie.reproduce.security.scripted import Played, play
-from coterie.runs.config import RunConfig
 from coterie.systems.mingledpie.config import MingledPieConfig
+from coterie.systems.mingledpie.messages import HUB
 
 Row = dict[str, Any]
-Audit = Callable[[Recorded], list[Finding]]
 
 EQUAL = (24,) * 5
 UNEQUAL = (10, 10, 10, 20, 70)
@@ -208,11 +209,10 @@ def trained(seeds: int, **options: Any) -> list[Row]:
     local_accuracy: which the system reached.  options: of ``RunConfig``.
     """
     rows = []
-    audits = {"fedavg": plain.audit, "ifca": plain.audit, "mingledpie": mingledpie.audit}
-    for system, audit in audits.items():
+    for system in ("fedavg", "ifca", "mingledpie"):
         settings = {} if system == "fedavg" else {"clusters": 5}
         fixed: Row = {"crypto": "emulated", "record": True, "settings": settings, **options}
-        audited = [_audited(audit, RunConfig(system, seed=seed, **fixed)) for seed in range(seeds)]
+        audited = [_audited(RunConfig(system, seed=seed, **fixed)) for seed in range(seeds)]
         runs, accuracies = zip(*audited, strict=True)
         head: Row = {"system": system, "local_accuracy": fmean(accuracies)}
         for name in dict.fromkeys(finding.name for run in runs for finding in run):
@@ -222,12 +222,12 @@ def trained(seeds: int, **options: Any) -> list[Row]:
     return rows
 
 
-def _audited(audit: Audit, config: RunConfig) -> tuple[list[Finding], float]:
+def _audited(config: RunConfig) -> tuple[list[Finding], float]:
     """The findings on a new run, and the local accuracy that it reached."""
     run, experiment = recorded_run(config)
     accuracy = experiment.observer.scores(experiment.models()).means()["local_accuracy"]
     experiment.close()
-    return audit(run), accuracy
+    return attackable(config.system).passive(run), accuracy
 
 
 def _sized(sizes: Sequence[int]) -> NDArray[np.int64]:

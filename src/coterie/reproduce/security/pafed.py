@@ -1,4 +1,4 @@
-"""PAFed's audit, and how far the attacks on it get: what ``docs/security/pafed.json`` holds.
+"""How far the attacks on PAFed get: what ``docs/security/pafed.json`` holds.
 
 Federations of random directions (``directed.py``) give numbers that have closed forms; what takes training, runs with
 digits. Where a mask or a cipher is what is attacked, both the real and the emulated one are.
@@ -32,21 +32,21 @@ from coterie.attacks import (
     told_apart,
 )
 from coterie.attacks.key_in_sum import coefficients
-from coterie.audit.findings import Finding, compared, summary
-from coterie.audit.pafed import COUNTED, HELPER, HUB, by_signs, measure, recorded_rounds
+from coterie.audit import Recorded
+from coterie.audit.findings import compared, summary
 from coterie.crypto.schemes import ckks_keygen
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import Secrets
 from coterie.protocol.steps import Answers
-from coterie.reproduce.security import active
 from coterie.reproduce.security.directed import Played, played
-from coterie.reproduce.security.recorded import Recorded, recorded_run
 from coterie.runs.config import RunConfig
-from coterie.systems.pafed.config import layout_of
+from coterie.runs.recorded import record
+from coterie.systems.pafed.audit import COUNTED, by_signs, passive, recorded_rounds
 from coterie.systems.pafed.correction import by_helper, by_minimum
-from coterie.systems.pafed.messages import SERVICE, USER, Convert, Refresh, Train, Update
+from coterie.systems.pafed.messages import HELPER, HUB, SERVICE, USER, Convert, Refresh, Train, Update
 from coterie.systems.pafed.scalars import MASK_BITS
+from coterie.systems.pafed.theft import findings, theft
 
 Row = dict[str, Any]
 Doubles = NDArray[np.float64]
@@ -55,19 +55,6 @@ COSINES = (0.5, 0.2, 0.1, 0.05, 0.01, 0.001, 0.0001)
 ITERATIONS = (3, 5, 7, 8, 10, 12, 15)
 DUMMIES: tuple[Row, ...] = ({"dummies": 0}, {"dummies": 4}, {"dummies": 20})
 """Settings that say what hides the signs, to be compared in trained runs; of 20 clients, all of them asked."""
-
-
-def audit(run: Recorded) -> list[Finding]:
-    """Every attack of ``coterie.audit.pafed`` on a recorded run."""
-    layout, settings, paper = layout_of(run.spec, run.config.mode), run.settings, run.config.mode == "paper"
-
-    def update(opened: Doubles) -> Doubles:
-        """(d,) an update as the spec lays it out, 0 for buffers, which are no step."""
-        return np.where(run.spec.buffers, 0.0, layout.unpacked(opened))
-
-    known: Row = {"dummies": settings.dummies if paper else 0, "oldest": settings.max_staleness}
-    known |= {"hidden": settings.signs == "hidden", "bound": None if paper else settings.mask_bound}
-    return measure(run.views, run.clients, run.label_counts, run.spec, layout.packed(run.initial), update, **known)
 
 
 def study(
@@ -93,7 +80,7 @@ def study(
         "weight in the wrong class": wrong_class(),
         "collusion": collusion(),
         "trained on digits": trained(seeds, clients=clients, rounds=rounds, partition=partition),
-        "one client, deviating": active.thieves(seeds),
+        "one client, deviating": thieves(seeds),
     }
     rows = [row for section in sections.values() for row in section if "agrees" in row]
     return {
@@ -338,7 +325,7 @@ def trained_conflicts(seeds: int, hiding: Row, **options: Any) -> Row:
     truth: list[int] = []
     for seed in range(seeds):
         run = digits(seed, hiding, **options)
-        results = {finding.name: finding.results for finding in audit(run)}.get(COUNTED, ())
+        results = {finding.name: finding.results for finding in passive(run)}.get(COUNTED, ())
         rounds = [one for one in recorded_rounds(run.views, run.settings.max_staleness) if one.shown is not None]
         truth += [int((one.cosines() < 0).sum()) for one in rounds]
         by_seed += [fmean(result.value for result in results)] if results else []
@@ -361,19 +348,60 @@ def trained_conflicts(seeds: int, hiding: Row, **options: Any) -> Row:
 def digits(seed: int, settings: Row, **options: Any) -> Recorded:
     """A run with digits in which all clients are asked and three of ten are late."""
     given: Row = {"delta": 0.3, "participation": 1.0, **settings}
-    run, experiment = recorded_run(
-        RunConfig("pafed", crypto="emulated", record=True, seed=seed, settings=given, **options)
-    )
-    experiment.close()
-    return run
+    return record(RunConfig("pafed", crypto="emulated", record=True, seed=seed, settings=given, **options))
 
 
 def trained(seeds: int, **options: Any) -> list[Row]:
     """Audits of runs with digits: what both servers together read off updates, and what each does alone."""
     runs: list[Mapping[str, Sequence[Result]]] = [
-        {finding.name: finding.results for finding in audit(digits(seed, {}, **options))} for seed in range(seeds)
+        {finding.name: finding.results for finding in passive(digits(seed, {}, **options))} for seed in range(seeds)
     ]
     return [{"who": name, **row} for name, row in summary(runs).items()]
+
+
+def thieves(seeds: int, sizes: Sequence[int] = (12, 20, 31), each: int = 2, **options: Any) -> list[Row]:
+    """Runs with digits and an MLP, default settings and real keys, each with another client as a thief.
+
+    sizes: of federations.  each: how many of a federation's clients are thieves, one a run.  "accuracy without" is of
+    the same run without a thief, with emulated keys.
+    """
+    rows = []
+    for clients in sizes:
+        given: Row = {"rounds": 10, "model": "mlp", **options}
+        configs = [RunConfig("pafed", clients=clients, seed=seed, **given) for seed in range(seeds)]
+        played = [_robbed(config, f"client/{i}") for config in configs for i in range(each)]
+        errors = [error for run in played if (error := run.pop("error")) is not None]
+        rows.append(
+            {
+                "clients": clients,
+                **given,
+                "thieves": len(played),
+                "with the key": len(errors),
+                "error of the others' updates": max(errors, default=None),
+                **{name: [run[name] for run in played] for name in played[0]},
+                "accuracy without": [_accuracy(replace(config, crypto="emulated")) for config in configs],
+            }
+        )
+    return rows
+
+
+def _robbed(config: RunConfig, client: str) -> Row:
+    """One thief's run in numbers, so that its record is not kept. error: of the others' updates, if it has the key."""
+    stolen = theft(partial(record, replace(config, record=True)), client)
+    key, *opened = findings(stolen)
+    return {
+        "error": opened[0].results[0].value if opened else None,
+        "forged": len(stolen.thief.forged_in),
+        "in round": key.round,
+        "agreement": key.results[0].value,
+        "chance": key.results[0].chance,
+        "accuracy": stolen.run.lines[-1]["global_accuracy"],
+        "rounds skipped": sum("skipped" in line["notes"] for line in stolen.run.lines),
+    }
+
+
+def _accuracy(config: RunConfig) -> float:
+    return float(record(replace(config, record=True)).lines[-1]["global_accuracy"])
 
 
 def _crypto(emulated: bool) -> str:

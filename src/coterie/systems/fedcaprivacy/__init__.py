@@ -136,4 +136,6 @@ SYSTEM = System(
     modes=("paper", "literal", "hardened"),
     encrypted=True,
     observe=observe,
+    audit="coterie.systems.fedcaprivacy.audit:AUDIT",
+    reproductions=("coterie.reproduce.fedcaprivacy:ITEMS",),
 )

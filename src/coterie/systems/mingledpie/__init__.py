@@ -119,4 +119,6 @@ SYSTEM = System(
     encrypted=True,
     observe=observe,
     pool=pool,
+    audit="coterie.systems.mingledpie.audit:AUDIT",
+    reproductions=tuple(f"coterie.reproduce.mingledpie{part}:ITEMS" for part in ("_law", "", "_costs", "_ridge")),
 )

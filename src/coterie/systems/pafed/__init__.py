@@ -139,4 +139,6 @@ SYSTEM = System(
     settings_in={"literal": PRINTED},
     modes=("paper", "literal"),
     encrypted=True,
+    audit="coterie.systems.pafed.audit:AUDIT",
+    reproductions=("coterie.reproduce.pafed:ITEMS",),
 )

@@ -2,15 +2,14 @@
 
 The first functions turn a recorded view into the arrays that ``coterie.attacks`` take. ``measure`` runs the attacks on
 all rounds of a run and scores them against the truth, which the auditor has and no party does.
-
-Messages are read by the names of their types and fields, so this knows no system's code.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.attacks import (
+    Attack,
     Result,
     label_shares,
     pair_auc,
@@ -32,15 +32,20 @@ from coterie.attacks import (
     similar_pairs,
     telling,
     top_label_hit_rate,
+    unmask_scalar,
+    unmasking_error,
 )
+from coterie.audit import Audit, Recorded
+from coterie.audit.findings import Finding
+from coterie.audit.received import granted, held_key
 from coterie.clustering import pairwise_distances
 from coterie.crypto import SecretKeyLike
-from coterie.crypto.schemes import secret_key
+from coterie.crypto.sketch import project, unrotate
 from coterie.protocol.errors import CoterieError, UserError
 from coterie.protocol.model_spec import ModelSpec
-from coterie.transport.transcript import Seen, View
-
-HUB, CSP = "business_server", "csp"
+from coterie.systems.fedcaprivacy.messages import CSP, GROUP, HUB, SERVICE, Blinded, Received, Upload
+from coterie.systems.fedcaprivacy.participant import round_seed
+from coterie.transport.transcript import View
 
 Rows = NDArray[np.float64]
 Unprotect = Callable[[Rows, bytes, int], Rows]
@@ -51,20 +56,9 @@ GUESSED_SEED = bytes(32)
 """What the service uses in place of the participants' seed, which it does not have."""
 
 
-def _messages(view: View, kind: str, round: int) -> Iterator[tuple[Seen, Any]]:
-    return ((seen, seen.message) for seen in view.seen if (seen.kind, seen.round) == (kind, round) and seen.message)
-
-
-def credentials(view: View) -> Any:
-    """The keys that a party was given, from its own view; raises UserError where recording began too late."""
-    for _, message in _messages(view, "Credentials", 0):
-        return message
-    raise UserError(f"the view of {view.party} holds no credentials: record from the set-up on")
-
-
 def csp_rounds(view: View) -> list[int]:
     """The rounds in which the service was sent vectors."""
-    return sorted({seen.round for seen in view.seen if seen.kind == "Blinded"})
+    return sorted({seen.round for seen in view.seen if seen.kind == Blinded.__name__})
 
 
 def csp_rows(view: View, key: SecretKeyLike, round: int) -> tuple[list[int], Rows]:
@@ -73,7 +67,7 @@ def csp_rows(view: View, key: SecretKeyLike, round: int) -> tuple[list[int], Row
     The mask is common to all, so these differences are exact. m is d, or the length of a sketch.
     """
     opened = {}
-    for _, message in _messages(view, "Blinded", round):
+    for _, message in view.messages(Blinded, round):
         try:
             opened[message.position] = key.open_blinded(key.public.from_bytes(message.cipher))
         except CoterieError:
@@ -88,7 +82,7 @@ def hub_membership(view: View, round: int, clients: Sequence[str]) -> NDArray[np
 
     A client that got none has an empty row.
     """
-    pairs = [(clients.index(seen.src), int(m.cluster)) for seen, m in _messages(view, "Received", round)]
+    pairs = [(clients.index(seen.src), int(m.cluster)) for seen, m in view.messages(Received, round)]
     phi = np.zeros((len(clients), 1 + max((k for _, k in pairs), default=0)), np.bool_)
     for i, k in pairs:
         phi[i, k] = True
@@ -117,7 +111,7 @@ class Round:
 def recorded_rounds(views: Mapping[str, View], clients: Sequence[str], unprotect: Unprotect) -> list[Round]:
     """All rounds of a recorded run in which the service saw anything."""
     hub, csp = views[HUB], views[CSP]
-    key, seed = secret_key(credentials(csp).secret_key), credentials(views[clients[0]]).group_seed
+    key, seed = held_key(csp, SERVICE), granted(views[clients[0]])[f"secret {GROUP}"]
     rounds = []
     for r in csp_rounds(csp):
         shown, models = _uploads(hub, key, r)
@@ -150,7 +144,7 @@ def order(rows: Rows, shown: Mapping[str, Rows]) -> list[str]:
 def _uploads(hub: View, key: SecretKeyLike, round: int) -> tuple[dict[str, Rows], dict[str, Rows]]:
     """By name: what the service was to see, and the model beside it (the same where there are no sketches)."""
     shown, models = {}, {}
-    for seen, m in _messages(hub, "Upload", round):
+    for seen, m in hub.messages(Upload, round):
         models[seen.src] = key.decrypt(key.public.from_bytes(m.cipher))
         shown[seen.src] = key.decrypt(key.public.from_bytes(m.sketch)) if m.sketch else models[seen.src]
     return shown, models
@@ -207,3 +201,91 @@ def measure(
         linked = relink(a.weights, b.weights)
         found["csp with a participant: re-linked"].append(relink_accuracy(linked, truth, len(a.who)))
     return dict(found)
+
+
+def participants_help(protection: str, size: int) -> Unprotect:
+    """What a participant, who has the common seed, makes of the service's rows. size: d of the model.
+
+    A rotation it undoes. Of a sketch it gives the shortest models that have it: m equations for d unknowns. With a
+    guessed seed it is what the service can try on its own.
+    """
+
+    @lru_cache(maxsize=4)
+    def inverse(secret: bytes, dim: int) -> Rows:
+        projection = np.stack([project(unit, dim, secret) for unit in np.eye(size)])  # (d, m)
+        return np.asarray(np.linalg.pinv(projection))
+
+    def unprotect(rows: Rows, seed: bytes, r: int) -> Rows:
+        secret = round_seed(seed, r)
+        if protection == "rotation":
+            return np.stack([unrotate(row, secret) for row in rows])
+        if protection == "sketch":
+            return np.asarray(rows @ inverse(secret, rows.shape[1]))
+        return rows
+
+    return unprotect
+
+
+def passive(run: Recorded) -> list[Finding]:
+    """Every attack on a recorded run."""
+    protection = run.settings.hardening if run.mode == "hardened" else "none"
+    rounds = recorded_rounds(run.views, run.clients, participants_help(protection, run.spec.size))
+    found = measure(rounds, run.label_counts, run.spec, run.initial, run.groups)
+    return [Finding(name, tuple(results)) for name, results in found.items()]
+
+
+_CSP = "cloud service provider"
+AUDIT = Audit(
+    passive,
+    attacks=(
+        Attack(
+            "relink",
+            _CSP,
+            "follows shuffled clients from round to round by their differences from the mean row",
+            relink,
+            (relink_accuracy,),
+        ),
+        Attack(
+            "relink-profiles",
+            _CSP,
+            "follows shuffled clients from round to round where only distances are visible",
+            relink_by_profiles,
+            (relink_accuracy,),
+        ),
+        Attack(
+            "label-shares",
+            _CSP,
+            "tells which classes a client has more of than others from the last layer's bias",
+            label_shares,
+            (share_correlation, top_label_hit_rate),
+        ),
+        Attack(
+            "similar-pairs",
+            "business server",
+            "tells which participants have similar data from the clusters that they share",
+            similar_pairs,
+            (pair_correlation, pair_auc),
+        ),
+        Attack(
+            "scalar-mask",
+            _CSP,
+            "takes off a scalar blinding factor by subtracting the mean of all entries (no mode blinds so)",
+            unmask_scalar,
+            (unmasking_error,),
+        ),
+        Attack(
+            "models-from-start",
+            f"{_CSP} knowing the initial model",
+            "recovers all models up to the mean update",
+            recover_from_start,
+            (recovery_error,),
+        ),
+        Attack(
+            "models-from-colluder",
+            f"{_CSP} with one colluding client",
+            "recovers all models exactly",
+            recover_from_colluder,
+            (recovery_error,),
+        ),
+    ),
+)

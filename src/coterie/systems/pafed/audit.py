@@ -4,8 +4,6 @@ The two servers see ciphertexts and masked numbers; so the attacks on their own 
 conflict, and how far the masked model is from uniform. What collusion gives is measured beside it: the helper's key
 opens the aggregator's view, and a client's key the models that the aggregator has converted for it. The truth that
 scores all of it comes out of the same record, by the helper's key.
-
-Messages are read by the names of their types and fields, so this knows no system's code.
 """
 
 from __future__ import annotations
@@ -18,17 +16,41 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import kstest
 
-from coterie.attacks import Result, count_accuracy, count_among_decoys, count_posterior, telling_accuracy, told_apart
+from coterie.attacks import (
+    Attack,
+    Result,
+    count_accuracy,
+    count_among_decoys,
+    count_posterior,
+    key_agreement,
+    read_key,
+    telling_accuracy,
+    told_apart,
+)
 from coterie.attacks.conflicts import Classes
+from coterie.audit import Audit, Recorded
 from coterie.audit.findings import Finding
 from coterie.audit.profiling import profiled, profiling
-from coterie.crypto.schemes import secret_key
+from coterie.audit.received import held_key
 from coterie.protocol.bundle import unbundle
 from coterie.protocol.errors import CoterieError, UserError
 from coterie.protocol.model_spec import ModelSpec
+from coterie.systems.pafed.config import layout_of
+from coterie.systems.pafed.messages import (
+    HELPER,
+    HUB,
+    SERVICE,
+    USER,
+    Compare,
+    Invert,
+    Refresh,
+    Refreshed,
+    Train,
+    Update,
+)
+from coterie.systems.pafed.theft import stolen_key
 from coterie.transport.transcript import View
 
-HUB, HELPER = "aggregator", "helper"
 COUNTED = "helper: number of conflicting late updates"
 
 Doubles = NDArray[np.float64]
@@ -59,14 +81,6 @@ class Round:
         return np.asarray(np.stack(self.late) @ np.mean(list(self.early.values()), axis=0))
 
 
-def held_key(view: View) -> Any:
-    """The secret key in a party's own view. Raises UserError where recording began too late."""
-    for seen in view.seen:
-        if seen.kind == "Credentials" and seen.message and (data := getattr(seen.message, "secret_key", None)):
-            return secret_key(data)
-    raise UserError(f"the view of {view.party} holds no secret key: record from the set-up on")
-
-
 def recorded_rounds(
     views: Mapping[str, View], oldest: int, update: Callable[[Doubles], Doubles] = np.asarray
 ) -> list[Round]:
@@ -75,15 +89,14 @@ def recorded_rounds(
     oldest: by how many rounds an update may be late. Updates that don't open, or that it dropped, are left out.
     update: an update (d,) from what was encrypted.
     """
-    key = held_key(views[HELPER])
+    key = held_key(views[HELPER], SERVICE)
     rounds, now = [], Round(1)
     for seen in views[HUB].seen if HUB in views else ():
-        message: Any = seen.message
-        if seen.kind == "Refreshed" and (now.early or now.late):
-            rounds.append(now)
-        if seen.kind == "Refreshed":
+        message = seen.message
+        if isinstance(message, Refreshed):
+            rounds += [now] if now.early or now.late else []
             now = Round(seen.round)
-        elif seen.kind == "Update" and message and now.number - message.round <= oldest:
+        elif isinstance(message, Update) and now.number - message.round <= oldest:
             try:
                 found = update(np.asarray(key.decrypt(key.public.from_bytes(message.cipher))))
             except CoterieError:
@@ -94,28 +107,25 @@ def recorded_rounds(
                 now.late.append(found)
     rounds.append(now)
     for one in rounds:
-        one.shown = _scalars(views[HELPER], key, "Compare", one.number, 1)
-        sums = _scalars(views[HELPER], key, "Invert", one.number, 4)
+        one.shown = _scalars(views[HELPER], key, Compare, one.number, 1)
+        sums = _scalars(views[HELPER], key, Invert, one.number, 4)
         one.sums = None if sums is None else sums.reshape(-1, 4)
     return [one for one in rounds if one.early or one.late]
 
 
-def _scalars(view: View, key: Any, kind: str, round: int, each: int) -> Doubles | None:
+def _scalars(view: View, key: Any, kind: type[Compare | Invert], round: int, each: int) -> Doubles | None:
     """What the helper opened of a round's request, which counts groups of ``each``."""
-    for seen in view.seen:
-        if (seen.kind, seen.round) == (kind, round) and seen.message:
-            message: Any = seen.message
-            parts = unbundle(message.ciphers, each * message.count)
-            return np.array([float(key.decrypt(key.public.from_bytes(part))[0]) for part in parts])
+    for _, message in view.messages(kind, round):
+        parts = unbundle(message.ciphers, each * message.count)
+        return np.array([float(key.decrypt(key.public.from_bytes(part))[0]) for part in parts])
     return None
 
 
 def masked_numbers(view: View) -> Iterator[Doubles]:
     """Round by round, what the helper opened of the masked model, over its range: in [0, 1), uniform if it hides."""
-    key = held_key(view)
-    for seen in view.seen:
-        if seen.kind == "Refresh" and seen.message:
-            yield opened_fractions(key, key.public.from_bytes(getattr(seen.message, "cipher", b"")))
+    key = held_key(view, SERVICE)
+    for _, message in view.messages(Refresh):
+        yield opened_fractions(key, key.public.from_bytes(message.cipher))
 
 
 def opened_fractions(key: Any, vector: Any) -> Doubles:
@@ -176,15 +186,15 @@ def by_real_mask(views: Mapping[str, View], clients: Sequence[str], bound: float
 
     The model of a round or the one of the round before; the truth is what clients open.
     """
-    key, models = held_key(views[HELPER]), {}
+    key, models = held_key(views[HELPER], SERVICE), {}
     for name in (name for name in clients if name in views):
         for r, cipher in _models(views[name]).items():
             if r not in models:
                 models[r] = _opened(views[name], cipher)
     probabilities = []
-    for seen in views[HELPER].seen:
-        if seen.kind == "Refresh" and seen.message and {seen.round, seen.round - 1} <= models.keys():
-            masked = np.asarray(key.decrypt(key.public.from_bytes(getattr(seen.message, "cipher", b""))))
+    for seen, message in views[HELPER].messages(Refresh):
+        if {seen.round, seen.round - 1} <= models.keys():
+            masked = np.asarray(key.decrypt(key.public.from_bytes(message.cipher)))
             pair = models[seen.round], models[seen.round - 1]
             probabilities.append(told_apart(masked[None], *pair, bound * (1 + _ROUNDING))[0])
     if not probabilities:
@@ -213,12 +223,11 @@ def by_clients_key(views: Mapping[str, View], clients: Sequence[str], start: NDA
 
 def _models(view: View) -> dict[int, bytes]:
     """By round, the encrypted model that a client was sent."""
-    sent = [(seen.round, getattr(seen.message, "cipher", b"")) for seen in view.seen if seen.kind == "Train"]
-    return {r: cipher for r, cipher in sent if cipher}
+    return {seen.round: message.cipher for seen, message in view.messages(Train) if message.cipher}
 
 
 def _opened(view: View, cipher: bytes) -> Doubles:
-    key = held_key(view)
+    key = held_key(view, USER)
     return np.asarray(key.decrypt(key.public.from_bytes(cipher)))
 
 
@@ -251,3 +260,45 @@ def measure(
     together = profiling("aggregator with the helper", profiles)
     under_mask = by_mask(views) if bound is None else by_real_mask(views, clients, bound)
     return by_signs(rounds, dummies, hidden=hidden) + under_mask + together + by_clients_key(views, clients, start)
+
+
+def passive(run: Recorded) -> list[Finding]:
+    """Every attack on a recorded run."""
+    layout, settings, paper = layout_of(run.spec, run.mode), run.settings, run.mode == "paper"
+
+    def update(opened: Doubles) -> Doubles:
+        """(d,) an update as the spec lays it out, 0 for buffers, which are no step."""
+        return np.where(run.spec.buffers, 0.0, layout.unpacked(opened))
+
+    known: dict[str, Any] = {"dummies": settings.dummies if paper else 0, "oldest": settings.max_staleness}
+    known |= {"hidden": settings.signs == "hidden", "bound": None if paper else settings.mask_bound}
+    return measure(run.views, run.clients, run.label_counts, run.spec, layout.packed(run.initial), update, **known)
+
+
+AUDIT = Audit(
+    passive,
+    stolen_key,
+    (
+        Attack(
+            "conflict-count",
+            "helper",
+            "guesses how many late updates conflict with the others",
+            count_posterior,
+            (count_accuracy,),
+        ),
+        Attack(
+            "real-mask",
+            "helper",
+            "tells two models apart by what the range of a mask of real numbers allows (mode literal)",
+            told_apart,
+            (telling_accuracy,),
+        ),
+        Attack(
+            "key-in-sum",
+            "one client, deviating",
+            "reads the helper's secret key off the model that it is handed",
+            read_key,
+            (key_agreement,),
+        ),
+    ),
+)

@@ -1,52 +1,22 @@
-"""A recorded run as an audit takes it: what it did, and what every party saw, from memory or from its folder."""
+"""A recorded run as an audit takes it (``audit.Recorded``), made anew or read from its folder."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from coterie.protocol.effects import Vector
+from coterie.audit import Meddle, Recorded
 from coterie.protocol.errors import UserError
-from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.system import Federation, System
 from coterie.runs.config import RunConfig, from_toml
 from coterie.runs.experiment import Experiment, Line, build
 from coterie.runs.folder import CONFIG
 from coterie.runs.runner import load_result
 from coterie.runs.views import VIEWS, message_kinds, read_views
 from coterie.transport.transcript import View
-
-Meddle = Callable[[Federation], None]
-
-
-@dataclass(frozen=True, eq=False)
-class Recorded:
-    """config, settings: of the run and of its system.  label_counts: (clients, classes) training samples.
-
-    initial: (d,) the public initial weights.  federation: the parties as they were built; read from a folder, they
-    hold nothing of the run.  views: of every party.  stopped: the round in which recording ended early, of which the
-    views hold nothing, or None.  lines: of the rounds, as they stand in ``metrics.jsonl``.  groups: (clients,) the
-    data's own, where there are some.
-    """
-
-    system: System
-    config: RunConfig
-    settings: Any
-    clients: tuple[str, ...]
-    label_counts: NDArray[np.int64]
-    spec: ModelSpec
-    initial: Vector
-    federation: Federation
-    views: Mapping[str, View]
-    stopped: int | None = None
-    lines: Sequence[Line] = ()
-    groups: NDArray[np.int64] | None = None
 
 
 def recorded_run(config: RunConfig, meddle: Meddle = lambda federation: None) -> tuple[Recorded, Experiment]:
@@ -61,7 +31,14 @@ def recorded_run(config: RunConfig, meddle: Meddle = lambda federation: None) ->
     transcript = experiment.transport.transcript
     if transcript is None or transcript.stopped_at is not None:
         raise UserError("the views of this run aren't recorded, or don't fit record_mib: take fewer clients or rounds")
-    return _recorded(experiment, transcript.views, lines), experiment
+    return _recorded(experiment, config, transcript.views, lines), experiment
+
+
+def record(config: RunConfig, meddle: Meddle = lambda federation: None) -> Recorded:
+    """The same where nobody wants the experiment."""
+    run, experiment = recorded_run(config, meddle)
+    experiment.close()
+    return run
 
 
 def read_recorded(folder: str | Path, data_dir: str | None = None) -> Recorded:
@@ -77,30 +54,33 @@ def read_recorded(folder: str | Path, data_dir: str | None = None) -> Recorded:
     if data_dir is not None:
         options["data_dir"] = data_dir
     config = from_toml(folder / CONFIG, **options)
-    if "start" in config.settings:  # the views have the models that were sent, so none is trained again
-        config = replace(config, settings={**config.settings, "start": "random"})
-    experiment = build(config)
+    start = {"start": "random"} if "start" in config.settings else {}  # the views have the models that were sent, so
+    experiment = build(replace(config, settings={**config.settings, **start}))  # none is trained again
     try:
         views = read_views(folder / VIEWS, message_kinds(experiment.system)).views
         ended = re.match(r"stopped in round (\d+)", result.summary["recording"])
         if ended is None:
-            return _recorded(experiment, views, result.rounds)
+            return _recorded(experiment, config, views, result.rounds)
         stopped = int(ended[1])
         whole = {
             name: View(view.party, view.role, [seen for seen in view.seen if seen.round < stopped])
             for name, view in views.items()
         }
-        return _recorded(experiment, whole, result.rounds, stopped)
+        return _recorded(experiment, config, whole, result.rounds, stopped)
     finally:
         experiment.close()
 
 
 def _recorded(
-    experiment: Experiment, views: Mapping[str, View], lines: Sequence[Line], stopped: int | None = None
+    experiment: Experiment,
+    config: RunConfig,
+    views: Mapping[str, View],
+    lines: Sequence[Line],
+    stopped: int | None = None,
 ) -> Recorded:
     return Recorded(
         system=experiment.system,
-        config=experiment.config,
+        options=vars(experiment.config),
         settings=experiment.settings,
         clients=experiment.federation.common.clients,
         label_counts=experiment.label_counts,
@@ -108,6 +88,7 @@ def _recorded(
         initial=experiment.federation.common.initial,
         federation=experiment.federation,
         views=views,
+        again=partial(record, replace(config, record=True)),
         stopped=stopped,
         lines=lines,
         groups=experiment.split.groups,

@@ -4,20 +4,19 @@ The first functions turn recorded views into arrays. ``measure`` runs the attack
 of a run. The server's attacks take the sets that it was sent and nothing else. What scores them, the clients' true
 clusters, comes out of the same record: the clients' one secret key opens every update, which is also what the server
 gets from any client that helps it.
-
-Messages are read by the names of their types and fields, so this knows no system's code; ``Opener`` is what does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie.attacks import (
+    Attack,
     Expected,
     Result,
     change_posterior,
@@ -30,31 +29,78 @@ from coterie.attacks import (
     intersection_posterior,
 )
 from coterie.attacks.identity_changes import MOST_SETS
+from coterie.audit import Audit, Recorded
 from coterie.audit.findings import Finding
 from coterie.audit.profiling import profiled, profiling
+from coterie.audit.received import granted
 from coterie.clustering.identity_law import IdentityLaw
-from coterie.protocol.errors import UserError
+from coterie.crypto.schemes import secret_key
+from coterie.protocol.bundle import unbundle
+from coterie.protocol.errors import CryptoError, PeerError, UserError
 from coterie.protocol.model_spec import ModelSpec
+from coterie.protocol.system import Federation
+from coterie.systems.mingledpie.config import MingledPieConfig
+from coterie.systems.mingledpie.forms import Rebuilding
+from coterie.systems.mingledpie.messages import CLIENT, HUB, USER, Mingled, Parameters, Update
 from coterie.transport.transcript import View
-
-HUB = "server"
 
 Sets = NDArray[np.bool_]
 Doubles = NDArray[np.float64]
 _HOME = 0.9  # how sure the server is that a client has stayed in its cluster; any share near 1 ranks alike
 
 
-class Opener(Protocol):
-    """What the clients' secret key opens."""
+@dataclass(frozen=True)
+class Opener:
+    """What the clients' secret key opens. rebuild: what clients do with sums.  key: the secret key."""
 
-    def update(self, message: Any) -> tuple[Doubles, Doubles]:
+    rebuild: Rebuilding
+    key: Any
+
+    def update(self, message: Update) -> tuple[Doubles, Doubles]:
         """Of an ``Update``: the model (d,) and the indicator (k,)."""
+        form, k = self.rebuild.form, self.rebuild.form.clusters
+        first, *rest = self._opened(message.ciphers, form.lengths)
+        if form.kind == "uploads":
+            blocks = first.reshape(k, -1)
+            own, indicator = blocks[np.argmax(blocks[:, -1])][:-1], blocks[:, -1]
+        else:
+            own = first[: form.own]
+            indicator = first[form.own :] if form.kind == "mingled" else np.concatenate(rest[:k])
+        model = np.zeros(form.spec.size)
+        model[~form.common] = own
+        if form.shared:
+            model[form.common] = rest[-1]
+        return model, indicator
 
-    def counts(self, message: Any) -> Doubles:
-        """Of a ``Mingled``: H, (k, k); or the sizes of the true clusters, (k,), where there are no identities."""
+    def counts(self, message: Mingled) -> Doubles:
+        """Of a ``Mingled``: H, (k, k); or the sizes of the true clusters, (k,)."""
+        form, k = self.rebuild.form, self.rebuild.form.clusters
+        rows = self._opened(message.ciphers, form.widths)
+        if form.kind == "mingled":
+            return np.stack([row[form.own :] for row in rows[:k]])
+        return rows[0].reshape(k, -1)[:, -1] if form.kind == "uploads" else np.concatenate(rows[k : 2 * k])
 
-    def rebuilt(self, message: Any, models: NDArray[Any]) -> NDArray[Any]:
+    def rebuilt(self, message: Mingled, models: NDArray[Any]) -> NDArray[Any]:
         """The cluster models (k, d) that a client makes of a ``Mingled`` and of those of the round before."""
+        try:
+            opened = tuple(self._opened(message.ciphers, self.rebuild.form.widths))
+            return self.rebuild(opened, models, tuple(map(int, message.sizes)), message.participants).models
+        except (PeerError, CryptoError):  # one broken update can make such sums; clients then keep their models
+            return models
+
+    def _opened(self, ciphers: bytes, lengths: Sequence[int]) -> list[Doubles]:
+        """The vectors of a bundle; an empty part is a sum of nothing."""
+        parts = unbundle(ciphers, len(lengths))
+        public = self.key.public
+        return [
+            np.asarray(self.key.decrypt(public.from_bytes(part, n))) if part else np.zeros(n)
+            for part, n in zip(parts, lengths, strict=True)
+        ]
+
+
+def opener(federation: Federation, views: Mapping[str, View]) -> Opener:
+    """What opens the ciphertexts of a recorded run: the key in any client's view. federation: as the run built it."""
+    return Opener(next(federation.of_role(CLIENT)).rebuild, secret_key(clients_key(views)))
 
 
 @dataclass(frozen=True)
@@ -69,6 +115,22 @@ class Terms:
     clusters: int
     law: Callable[[int], IdentityLaw | None]
     keys: Callable[[int], int]
+
+
+def terms(config: MingledPieConfig, mode: str) -> Terms:
+    """What the server knows of a run with these settings."""
+    rates = config.rates()
+
+    def keys(r: int) -> int:
+        return 0 if config.keep_sets else max(since for since in rates if since <= r)
+
+    def law(r: int) -> IdentityLaw | None:
+        if config.kind(mode) != "mingled" or (config.keep_sets and config.rate(r) != config.rate(0)):
+            return None
+        p, k = config.rate(r), config.clusters
+        return IdentityLaw(k, p, k) if mode == "literal" else config.law(p)  # as printed, all clusters match
+
+    return Terms(config.clusters, law, keys)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,31 +151,28 @@ class Round:
         return np.bincount(self.truth, minlength=self.sets.shape[1])
 
 
-def updates(views: Mapping[str, View]) -> dict[int, dict[str, Any]]:
-    """The ``Update`` messages in the server's view, by round and sender."""
-    found: dict[int, dict[str, Any]] = {}
-    for seen in views[HUB].seen if HUB in views else ():
-        if seen.kind == "Update" and seen.message:
-            found.setdefault(seen.round, {})[seen.src] = seen.message
+def updates(views: Mapping[str, View]) -> dict[int, dict[str, Update]]:
+    """The updates in the server's view, by round and sender."""
+    found: dict[int, dict[str, Update]] = {}
+    for seen, message in views[HUB].messages(Update) if HUB in views else ():
+        found.setdefault(seen.round, {})[seen.src] = message
     return found
 
 
-def mingled(views: Mapping[str, View]) -> dict[int, Any]:
+def mingled(views: Mapping[str, View]) -> dict[int, Mingled]:
     """The ``Mingled`` message of each round, from whichever client's view has it: all are sent the same."""
-    found: dict[int, Any] = {}
+    found: dict[int, Mingled] = {}
     for view in views.values():
-        for seen in view.seen:
-            if seen.kind == "Mingled" and seen.message:
-                found.setdefault(seen.message.round, seen.message)  # type: ignore[attr-defined]
+        for _, message in view.messages(Mingled):
+            found.setdefault(message.round, message)
     return found
 
 
 def clients_key(views: Mapping[str, View]) -> bytes:
     """The secret key that every client holds, from the view of one; raises UserError where recording began too late."""
     for view in views.values():
-        for seen in view.seen:
-            if seen.kind == "Credentials" and seen.message and (key := getattr(seen.message, "secret_key", None)):
-                return bytes(key)
+        if view.role == CLIENT:
+            return granted(view)[f"secret {USER}"]
     raise UserError("no client's view holds the clients' key: record from the set-up on")
 
 
@@ -270,9 +329,8 @@ def measure(
 def _start(views: Mapping[str, View], clusters: int) -> NDArray[Any]:
     """(k, d) theta_j^0, which the server publishes."""
     for view in views.values():
-        for seen in view.seen:
-            if seen.kind == "Parameters" and seen.message:
-                return np.asarray(seen.message.start).reshape(clusters, -1)  # type: ignore[attr-defined]
+        for _, message in view.messages(Parameters):
+            return np.asarray(message.start).reshape(clusters, -1)
     raise UserError("no client's view holds the initial models: record from the set-up on")
 
 
@@ -289,3 +347,44 @@ def _findings(results: Mapping[str, list[Result]], expected: Mapping[str, list[E
         if of_rounds:
             found.append(Finding(name, tuple(of_rounds), tuple(forms) if len(forms) == len(of_rounds) else ()))
     return found
+
+
+def passive(run: Recorded) -> list[Finding]:
+    """Every attack on a recorded run."""
+    opens = opener(run.federation, run.views)
+    return measure(run.views, run.clients, terms(run.settings, run.mode), opens, run.label_counts, run.spec)
+
+
+AUDIT = Audit(
+    passive,
+    attacks=(
+        Attack(
+            "cluster-identity",
+            "server",
+            "guesses a client's true cluster among those that it joins, all equally likely",
+            cluster_posterior,
+            (identity_accuracy,),
+        ),
+        Attack(
+            "cluster-identity-by-size",
+            "server knowing or estimating the clusters' sizes",
+            "guesses the largest of the clusters that a client joins",
+            cluster_posterior,
+            (identity_accuracy,),
+        ),
+        Attack(
+            "identity-intersection",
+            "server",
+            "finds a client's true cluster as the one that is in all sets that it drew",
+            intersection_posterior,
+            (identity_accuracy,),
+        ),
+        Attack(
+            "identity-changes",
+            "server",
+            "finds a client's true cluster from the sets of the other clusters that it has been in",
+            change_posterior,
+            (identity_accuracy,),
+        ),
+    ),
+)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from coterie.audit import Audit
 from coterie.audit.findings import Finding
 from coterie.protocol.errors import UserError
-from coterie.reproduce.security import AUDITS
-from coterie.reproduce.security.recorded import read_recorded
+from coterie.runs.recorded import read_recorded
+from coterie.runs.registry import audit_of, get
 
 TOPICS = {
     "models": ("models",),
@@ -22,10 +23,12 @@ _KNOWN = ", knowing the start"
 """What may stand behind a server's role: the start weights are public. All else takes more than the server has."""
 
 
-def attackable(system: str) -> None:
-    """Raises UserError for a system without attacks."""
-    if system not in AUDITS:
+def attackable(system: str) -> Audit:
+    """The audit of a system; raises UserError for one without attacks."""
+    found = audit_of(get(system))
+    if found is None:
         raise UserError(f"there are no attacks for {system}: leave it out, or compare without --audit")
+    return found
 
 
 def learned(folder: Path, data_dir: str | None = None) -> dict[str, float]:
@@ -37,7 +40,7 @@ def learned(folder: Path, data_dir: str | None = None) -> dict[str, float]:
     Raises UserError for a folder without views, or a system without an audit.
     """
     run = read_recorded(folder, data_dir)
-    attackable(run.system.name)
+    audit = attackable(run.options["system"])
     if run.stopped is not None:
         raise UserError(
             f"{folder}: recording stopped in round {run.stopped}, and fewer rounds than the other methods' would be "
@@ -45,7 +48,7 @@ def learned(folder: Path, data_dir: str | None = None) -> dict[str, float]:
         )
     roles = {party.role for party in run.federation.parties.values()}
     clients = {run.federation.parties[name].role for name in run.clients}
-    return best_by_topic(AUDITS[run.system.name](run), roles - clients)
+    return best_by_topic(audit.passive(run), roles - clients)
 
 
 def best_by_topic(findings: Iterable[Finding], servers: Collection[str]) -> dict[str, float]:
