@@ -92,16 +92,22 @@ class Dealt:
 
 
 class Grant(Protocol):
-    """Something secret that the key centre deals. name: of it, without blanks or line breaks."""
+    """Something secret that the key centre deals.
+
+    name: of it, without blanks or line breaks.  role: of all that may ever hold it, whatever the hub asks for.
+    """
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def role(self) -> str: ...
 
     def holders(self, roster: Roster) -> tuple[str, ...]:
         """Who holds it, as long as nothing else is asked for."""
 
     def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> Dealt:
-        """Draw it for these holders."""
+        """Draw it for these holders. Raises PeerError for too few of them."""
 
 
 @dataclass(frozen=True)
@@ -156,13 +162,15 @@ class Seed:
 
 @dataclass(frozen=True)
 class Shares:
-    """Shares of one key among chosen parties. chosen: their names, the first time.
+    """Shares of one key among chosen parties of a role. chosen: their names, the first time.
 
-    split(n, random_bytes): the public key, and n shares of its secret half.
+    least: never fewer holders than these.  split(n, random_bytes): the public key, and n shares of its secret half.
     """
 
     name: str
+    role: str
     chosen: tuple[str, ...]
+    least: int
     split: Callable[[int, RandomBytes], tuple[bytes, Sequence[bytes]]]
 
     def holders(self, roster: Roster) -> tuple[str, ...]:
@@ -171,6 +179,8 @@ class Shares:
 
     def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> Dealt:
         """A new key, and a share of it for each of them."""
+        if len(holders) < self.least:
+            raise PeerError(f"{self.name} is shared by at least {self.least}, not by {len(holders)}")
         public, shares = self.split(len(holders), draw(f"{self.name} key"))
         return Dealt(dict(zip(holders, shares, strict=True)), {"": public}, {})
 
@@ -204,6 +214,8 @@ class KeyCentre(Party, role=KEY_CENTRE):
             raise PeerError(f"{min(strangers)!r} is not on the roster")
         if len(set(chosen)) < len(chosen) or (chosen and not msg.grant):
             raise PeerError("the holders of one grant, each once, are to be named, or none at all")
+        if chosen and (wrong := set(chosen) - set(roster.of_role(wanted[0].role))):
+            raise PeerError(f"{min(wrong)} may not hold {msg.grant}: it is for a {wanted[0].role}")
         items: dict[str, dict[str, bytes]] = {name: {} for name in roster.by_name if name != self.name}
         for grant in wanted:
             if msg.number != self.state.dealt.get(grant.name, 0) + 1:
