@@ -264,10 +264,12 @@ class Keyed(Party):
         centre = verify_key(self.common, KEY_CENTRE)
         centre.verify(msg.signature, "granted", self.name, msg.number, msg.grant, msg.names, msg.keys)
         keys = self.secret.keys
-        if msg.number <= keys.dealt.get(msg.grant, 0):
-            raise PeerError(f"dealing {msg.number} after {keys.dealt[msg.grant]}: already provided with keys")
+        if msg.number <= (last := keys.dealt.get(msg.grant, 0)):
+            raise PeerError(f"dealing {msg.number} after {last}: already provided with keys")
         names = msg.names.split("\n") if msg.names else []
         items = dict(zip(names, unbundle(msg.keys, len(names)), strict=True))
+        if any(not name.startswith(("secret ", "public ")) for name in names):
+            raise PeerError("what was granted is neither secret nor public")
         if msg.grant:  # of an earlier dealing nothing is kept
             keys.secret.pop(msg.grant, None)
             for name in [n for n in keys.public if n.split(" ")[0] == msg.grant]:
