@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from coterie.crypto.fields import Field
 from coterie.crypto.roster import signing_key, verify_key
 from coterie.crypto.schemes import public_key, secret_key
 from coterie.crypto.vector import RandomBytes
@@ -52,7 +53,7 @@ class Granted(Message, frozen=True):
     """What one party may hold.
 
     names: of the keys, each on a line: ``secret NAME``, ``public NAME`` or ``public NAME OWNER``.  keys: a bundle of
-    them, in this order.  signature: the key centre's, over all of it and the recipient.
+    them, in this order.  signature: the key centre's, over all of it, the recipient and the session.
     """
 
     number: int
@@ -237,8 +238,12 @@ class KeyCentre(Party, role=KEY_CENTRE):
 
     def _granted(self, msg: Deal, name: str, own: Mapping[str, bytes]) -> Granted:
         names, keys = "\n".join(own), bundle(list(own.values()))
-        signature = signing_key(self.own).sign("granted", name, msg.number, msg.grant, names, keys)
-        return Granted(msg.number, msg.grant, names, keys, signature)
+        fields = _signed(self.common, name, msg.number, msg.grant, names, keys)
+        return Granted(msg.number, msg.grant, names, keys, signing_key(self.own).sign(*fields))
+
+
+def _signed(common: Common, recipient: str, number: int, grant: str, names: str, keys: bytes) -> tuple[Field, ...]:
+    return "granted", common.roster.session, recipient, number, grant, names, keys
 
 
 class Keys(msgspec.Struct):
@@ -261,8 +266,8 @@ class Keyed(Party):
 
     def granted(self, msg: Granted) -> None:
         """Take up keys. Raises PeerError for what the key centre did not sign, or dealt before."""
-        centre = verify_key(self.common, KEY_CENTRE)
-        centre.verify(msg.signature, "granted", self.name, msg.number, msg.grant, msg.names, msg.keys)
+        fields = _signed(self.common, self.name, msg.number, msg.grant, msg.names, msg.keys)
+        verify_key(self.common, KEY_CENTRE).verify(msg.signature, *fields)
         keys = self.secret.keys
         if msg.number <= (last := keys.dealt.get(msg.grant, 0)):
             raise PeerError(f"dealing {msg.number} after {last}: already provided with keys")
