@@ -83,9 +83,13 @@ def digits(system: str = "mingledpie", **options: Any) -> Experiment:
 
 
 def starts(experiment: Experiment) -> np.ndarray:
-    """(k, d): what the federation's models start from."""
-    state = experiment.federation.parties[experiment.federation.hub].state
-    return np.array(state.start if experiment.system.name == "mingledpie" else state.weights)
+    """(k, d): what the federation's models start from, as its clients are sent them by MingledPie's server."""
+    if experiment.system.name != "mingledpie":
+        return np.array(experiment.federation.parties[experiment.federation.hub].state.weights)
+    client = experiment.federation.parties["client/0"]
+    if client.state.models is None:
+        experiment.set_up()
+    return np.array(client.state.models)
 
 
 def test_both_systems_get_the_same_start_models_and_get_them_again() -> None:
@@ -97,9 +101,10 @@ def test_both_systems_get_the_same_start_models_and_get_them_again() -> None:
         assert starts(digits(seed=3, settings={"start": start})).tobytes() != starts(one).tobytes()
 
 
-def test_random_starts_are_the_settings_initial_models() -> None:
+def test_random_starts_are_initial_models_of_the_seed() -> None:
     experiment = digits(settings={"start": "random"})
-    assert starts(experiment).tobytes() == np.stack(experiment.common.starts).tobytes()
+    seeds = [int(rng(2, "hub", "initial weights", 0, i).integers(1 << 62)) for i in range(3)]
+    assert starts(experiment).tobytes() == np.stack([experiment.model.initial(seed) for seed in seeds]).tobytes()
     assert len({row.tobytes() for row in starts(experiment)}) == 3
 
 
@@ -107,6 +112,7 @@ def test_random_starts_are_the_settings_initial_models() -> None:
 def test_pretraining_is_plain_training_on_all_data_of_one_group(batch: int) -> None:
     """By a torch loop; with a batch of 0 an epoch is one gradient step."""
     experiment = digits(settings={"pretrain_epochs": 3, "pretrain_batch": batch})
+    random = starts(digits(settings={"start": "random"}))
     for group in range(3):
         own = [
             experiment.effects.data[name]
@@ -115,7 +121,7 @@ def test_pretraining_is_plain_training_on_all_data_of_one_group(batch: int) -> N
         ]
         x, y = torch.cat([one.x for one in own]), torch.cat([one.y for one in own])
         model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
-        begin = experiment.common.starts[group]
+        begin = random[group]
         nn.utils.vector_to_parameters(torch.from_numpy(begin.copy()), model.parameters())
         optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
         seed = int(rng(2, "hub", "pre-training", 0, group).integers(1 << 62))
@@ -150,12 +156,6 @@ def test_pretraining_wants_as_many_known_groups_as_clusters(partition: str, clus
             partition=partition,
             settings={"clusters": clusters},
         )
-
-
-def test_a_setting_without_data_can_not_pretrain() -> None:
-    """As between real machines, where no server holds the clients' data."""
-    with pytest.raises(UserError, match="start=pretrained needs data of known groups"):
-        rig(ifca.SYSTEM, np.zeros((3, 6)), clusters=2, start="pretrained")
 
 
 @pytest.mark.parametrize(

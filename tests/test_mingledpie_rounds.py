@@ -241,7 +241,8 @@ def test_everybody_rebuilds_the_same_models_and_no_server_computes_them(mode: st
     run.round(1)
     assert len({held(run, name).tobytes() for name in EVERYBODY}) == 1
     assert len([m for _, m in run.view("server").messages(Update, 1)]) == N
-    assert run.hub.state.start.tobytes() == near().tobytes()
+    assert run.common.starts.tobytes() == near().tobytes()
+    assert run.hub.state.has.keys() == set(EVERYBODY)
 
 
 @pytest.mark.parametrize(("mode", "hardening"), FORMS)

@@ -85,7 +85,7 @@ def test_the_views_give_the_servers_sets_and_the_true_clusters(mode: str) -> Non
         **MODES[mode],
     )
     views = run.transport.transcript.views
-    rebuilt: np.ndarray = run.party("client/0").starts
+    rebuilt: np.ndarray = run.common.starts
     for r in (1, 2, 3):
         run.round(r)
         opens = opener(run.federation, views)
@@ -330,7 +330,7 @@ def test_local_models_tell_labels_unless_they_are_encrypted() -> None:
     opens = opener(mingled.federation, mingled.views)
     one, models = next(audit.recorded_rounds(mingled.views, mingled.clients, 5, opens))
     assert one.who.tolist() == list(range(20))
-    starts = experiment.federation.parties["client/0"].starts
+    starts = experiment.common.starts
     assert np.abs(models - starts[one.truth] - steps).max() < 1e-5
     open_hub = found(plain_findings(plain.views, plain.clients, plain.label_counts, plain.spec))
     shares = open_hub["server: label shares"].results

@@ -182,7 +182,7 @@ def test_secrets_of_a_run_are_not_in_its_checkpoint(tmp_path: Path) -> None:
     config = digits(rounds=1, checkpoint_every=1, out=str(tmp_path / "run"), crypto="real", clients=3)
     experiment = build(replace(config, out=None))
     client = experiment.federation.parties["client/0"]
-    assert {"signing", "shared", "cluster", "sets"} <= set(type(client.secret).__struct_fields__)
+    assert {"keys", "cluster", "sets"} <= set(type(client.secret).__struct_fields__)
     run(config)
     written = (tmp_path / "run" / "checkpoint" / "checkpoint.bin").read_bytes()
     secret = (tmp_path / "run" / "secrets" / "client-0.1.bin").read_bytes()

@@ -11,6 +11,7 @@ from federation import planted, rig
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coterie.crypto.roster import new_identity
 from coterie.protocol import codec
 from coterie.protocol.bundle import bundle, unbundle
 from coterie.protocol.errors import DecodeError, PeerError
@@ -29,6 +30,9 @@ class Parcel(Message, frozen=True):
     number: int
     first: bytes
     second: bytes | None = None
+
+
+SEALER = PartySealer({name: new_identity(name, Randomness(0, emulated=False)) for name in ("a", "b")})
 
 
 class Twin:
@@ -65,10 +69,9 @@ def test_a_message_weighs_as_the_message_of_the_real_ones_sealed_too(first: Twin
     assert weighs(frame) == len(real)
     back = codec.decode(frame, Parcel)
     assert (back.number, back.first, back.second) == (7, twin.first, twin.second)
-    sealer = PartySealer(["a", "b"], Randomness(0, emulated=True))
-    sealed = sealer.seal("a", "b", frame)
-    assert weighs(sealed) == len(sealer.seal("a", "b", real))
-    assert sealer.open("a", "b", sealed) == frame
+    sealed = SEALER.seal("a", "b", frame)
+    assert weighs(sealed) == len(SEALER.seal("a", "b", real))
+    assert SEALER.open("a", "b", sealed) == frame
 
 
 def claiming(weight: int, data: bytes) -> bytes:
@@ -95,15 +98,14 @@ def test_no_message_is_longer_than_msgpack_can_write() -> None:
 @pytest.mark.parametrize("part", [b"plain", hollow(1000, b"hollow")])
 def test_sealed_bytes_that_are_changed_outside_the_seal_do_not_open(part: bytes) -> None:
     """Otherwise a captured frame could come a second time as another one."""
-    sealer = PartySealer(["a", "b"], Randomness(0, emulated=False))
     frame = codec.encode(Parcel(1, part))
-    sealed = sealer.seal("a", "b", frame)
+    sealed = SEALER.seal("a", "b", frame)
     inside = content(sealed)
-    assert sealer.open("a", "b", sealed) == frame
+    assert SEALER.open("a", "b", sealed) == frame
     for claim in (0, 1, len(inside) - 1, len(inside), len(inside) + 1, weighs(sealed) - 1, weighs(sealed) + 1, 2**32):
         if claim != weighs(sealed) or part == b"plain":
             with pytest.raises(PeerError):
-                sealer.open("a", "b", struct.pack("<8sQ", hollow(1000, b"")[:8], claim) + bytes(inside))
+                SEALER.open("a", "b", struct.pack("<8sQ", hollow(1000, b"")[:8], claim) + bytes(inside))
 
 
 def test_a_bundle_or_message_weighs_what_its_parts_do() -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from coterie.protocol.messages import ANY, Message, message
 from coterie.protocol.party import Party, Transaction, fork, on
 from coterie.protocol.randomness import Randomness, rng
+from coterie.protocol.told import Own
 
 
 class Inner(msgspec.Struct):
@@ -53,7 +54,7 @@ def party(state: State) -> Party:
     class Client(Party, role="client"):
         pass
 
-    made = Client("c", Randomness(0, True))
+    made = Client(Own("c", Randomness(0, True)))
     made.state = state
     return made
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coterie.crypto.roster import new_identity
 from coterie.devices.profiles import SERVER, Profile, fleet
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.party import Cost
@@ -55,8 +56,12 @@ def test_fates_follow_the_profile_s_chances() -> None:
     assert {links.fate("helper", r, 1) for r in range(100)} == {"ok"}
 
 
+def sealer_of(*names: str, seed: int = 0, emulated: bool) -> PartySealer:
+    return PartySealer({name: new_identity(name, Randomness(seed, emulated)) for name in names})
+
+
 def test_only_the_two_ends_can_open() -> None:
-    sealer = PartySealer(["a", "b", "c"], Randomness(0, emulated=False))
+    sealer = sealer_of("a", "b", "c", emulated=False)
     sealed = sealer.seal("a", "b", b"hello")
     assert b"hello" not in sealed
     assert sealer.open("a", "b", sealed) == b"hello"
@@ -69,11 +74,10 @@ def test_only_the_two_ends_can_open() -> None:
 
 
 def test_sealing_keys_follow_the_seed_in_emulated_runs_only() -> None:
-    names = ["a", "b"]
-    emulated = [PartySealer(names, Randomness(seed, emulated=True)).secrets() for seed in (0, 0, 1)]
+    emulated = [sealer_of("a", "b", seed=seed, emulated=True).secrets() for seed in (0, 0, 1)]
     assert emulated[0] == emulated[1] != emulated[2]
     assert emulated[0]["a"] != emulated[0]["b"]
-    first, second = (PartySealer(names, Randomness(0, emulated=False)) for _ in range(2))
+    first, second = (sealer_of("a", "b", emulated=False) for _ in range(2))
     assert first.secrets() != second.secrets()
     sealed = first.seal("a", "b", b"x")
     with pytest.raises(PeerError):
@@ -102,7 +106,7 @@ def test_a_build_is_a_pure_function_of_its_config() -> None:
     assert build(dataclasses.replace(config, seed=1)).fingerprint != a.fingerprint
     assert a.label_counts.shape == (5, 10)
     assert a.label_counts.sum(axis=1).tolist() == [a.owns[name].samples for name in a.common.clients]
-    starts = a.common.starts
+    starts = build(RunConfig("ifca", clients=5, settings={"clusters": 2})).common.starts
     np.testing.assert_array_equal(starts[0], a.common.initial)
     assert not np.array_equal(starts[0], starts[1])
     assert a.crypto == "none"

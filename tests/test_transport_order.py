@@ -116,7 +116,7 @@ class Run:
 
 
 def under_test(world: World, script: list[Step], chunk: int) -> Run:
-    hub = Hub("server", RANDOMNESS)
+    hub = Hub(Own("server", RANDOMNESS))
     nodes = [Node(name, world) for name in NAMES]
     transport = LocalTransport(
         {p.name: p for p in (hub, *nodes)},
@@ -309,8 +309,8 @@ def test_messages_that_chase_each_other_without_time_are_noticed() -> None:
     def coordinator() -> Steps[None]:
         yield Post({"a": Token(1, 0)})
 
-    hub = Hub("server", RANDOMNESS)
-    transport = LocalTransport({"server": hub, "a": Restless("a", RANDOMNESS)}, "server", Doubling())
+    hub = Hub(Own("server", RANDOMNESS))
+    transport = LocalTransport({"server": hub, "a": Restless(Own("a", RANDOMNESS))}, "server", Doubling())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(envelope, "_MAX_STEPS", 100)
         with pytest.raises(RunError, match="without end"):
