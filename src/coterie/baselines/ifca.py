@@ -146,7 +146,7 @@ def parties(config: IfcaConfig) -> Mapping[str, PartyFactory]:
 
 def models(federation: Federation) -> Mapping[str, Vector]:
     """Each client uses the model of the cluster that it last chose (before its first choice, the first)."""
-    weights = list(federation.parties[federation.hub].state.weights)
+    weights = list(federation.look(federation.hub).state.weights)
     return {client.name: weights[max(client.state.cluster, 0)] for client in federation.of_role("client")}
 
 
@@ -167,7 +167,7 @@ SYSTEM = System(
         "server": Sees((Update,), "every client's cluster and plain model in every round, by name"),
         "client": Sees((Train,), "all cluster models"),
     },
-    pool=lambda federation: [federation.parties[federation.hub].state.weights],
+    pool=lambda federation: [federation.look(federation.hub).state.weights],
     observe=observe,
     baseline=True,
     audit="coterie.audit.profiling:PLAIN",

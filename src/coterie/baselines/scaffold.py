@@ -153,8 +153,8 @@ def parties(config: ScaffoldConfig) -> Mapping[str, PartyFactory]:
 
 def models(federation: Federation) -> Mapping[str, Vector]:
     """Everybody uses the global model."""
-    weights = federation.parties[federation.hub].state.weights
-    return {client.name: weights for client in federation.of_role("client")}
+    weights = federation.look(federation.hub).state.weights
+    return dict.fromkeys(federation.common.clients, weights)
 
 
 SYSTEM = System(

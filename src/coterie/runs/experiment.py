@@ -33,6 +33,7 @@ from coterie.runs.evaluation import Observer, Scores, models_digest
 from coterie.runs.fine_tuning import Tuned, tune_by_held_out, tune_by_own_epochs
 from coterie.runs.links import FleetLinks
 from coterie.runs.sealer import PartySealer
+from coterie.runs.parties import Parties
 from coterie.runs.simulation import simulate
 from coterie.runs.skipped import Watch, why_still
 from coterie.training.engine import fit_many
@@ -138,6 +139,7 @@ class Experiment:
             line["fine_tuned_epochs"] = [one.epochs for one in tuned]
             untuned = [name for name, one in zip(self.models(r), tuned, strict=True) if one.diverged]
             line |= {"untuned": untuned} if untuned else {}
+        self.parties.rest()
         return {**line, "observing_seconds": time.perf_counter() - observed}
 
     def grouping(self) -> Line:
@@ -185,8 +187,15 @@ class Experiment:
         return self.federation.parties[self.federation.hub]
 
     def close(self) -> None:
-        """Remove what the transport spilled to disk."""
+        """Remove what the transport and sleeping parties have on disk."""
         self.transport.close()
+        self.parties.close()
+
+    @property
+    def parties(self) -> Parties:
+        """All parties, awake and asleep."""
+        assert isinstance(self.federation.parties, Parties)
+        return self.federation.parties
 
 
 def _why_refused(transport: LocalTransport) -> str:

@@ -86,8 +86,8 @@ def models(federation: Federation) -> Mapping[str, Vector]:
 
     What doesn't open is refused by the clients, too, who then go on from the last model that they did open, or w^0.
     """
-    hub: Any = federation.parties[HUB]
-    helper: Any = federation.parties[HELPER]
+    hub: Any = federation.look(HUB)
+    helper: Any = federation.look(HELPER)
     weights = federation.common.initial
     for model in filter(None, (hub.state.model, hub.state.good)):
         with suppress(PeerError):

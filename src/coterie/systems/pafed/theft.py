@@ -67,7 +67,7 @@ def theft(play: Callable[[Meddle], Recorded], client: str) -> Theft:
     thieves: list[KeyThief] = []
 
     def meddle(federation: Federation) -> None:
-        party: Any = federation.parties[client]
+        party: Any = federation.alter(client)
         thieves.append(KeyThief(party.spec, late=LATE))
         wrap(party, thieves[0], late=LATE)
 
