@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from coterie.crypto import paillier
-from coterie.crypto.schemes import paillier_keygen
+from coterie.crypto.paillier import keygen as paillier_keygen
 from coterie.protocol import codec
 from coterie.protocol.effects import Compute, Encrypt, Evaluate, Evaluated, Fit, Fitted, Open
 from coterie.protocol.errors import CoterieError, CryptoError, PeerError

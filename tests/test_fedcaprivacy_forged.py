@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from federation import Pulled, Rig, misbehaving, on_the_wire, planted, rewritten, rig, to
 
-from coterie.crypto.schemes import public_key, secret_key
+from coterie.crypto.paillier import public_key, secret_key
 from coterie.crypto.signing import SigningKey
 from coterie.protocol import codec
 from coterie.protocol.errors import RunError

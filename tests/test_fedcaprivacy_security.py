@@ -25,7 +25,7 @@ from coterie.audit.fedcaprivacy import (
     recorded_rounds,
 )
 from coterie.audit.findings import summary
-from coterie.crypto.schemes import secret_key
+from coterie.crypto.paillier import secret_key
 from coterie.protocol.errors import UserError
 from coterie.reproduce.security.__main__ import main
 from coterie.reproduce.security.fedcaprivacy import VARIANTS, audit, configured, measured

@@ -16,7 +16,7 @@ from federation import Pulled, planted, rig
 from torch import nn
 
 from coterie.clustering import soft_spectral
-from coterie.crypto.schemes import secret_key
+from coterie.crypto.paillier import secret_key
 from coterie.crypto.sketch import project, rotate
 from coterie.protocol.effects import Fit
 from coterie.protocol.randomness import Secrets, rng

@@ -34,7 +34,7 @@ from coterie.attacks import (
 from coterie.attacks.conflicts import class_of
 from coterie.audit import pafed as audit
 from coterie.audit.findings import compared
-from coterie.crypto.schemes import secret_key
+from coterie.crypto.ckks import secret_key
 from coterie.crypto.seal_products import transformed
 from coterie.protocol.errors import PeerError, UserError
 from coterie.reproduce.security import AUDITS
@@ -144,7 +144,7 @@ def narrow(key: Any, mask: Any, source: np.random.Generator) -> Any:
     if key.emulated:
         return replace(mask, numbers=mask.numbers >> np.int64(26))
     numbers = source.integers(-(2**31), 2**31, (1, key.parameters.degree))
-    return replace(mask, numbers=transformed(key.public.ring, numbers, 0))
+    return replace(mask, numbers=transformed(key.public.arrays.ring, numbers, 0))
 
 
 # -- what the helper learns of late updates ----------------------------------------------------------------------------

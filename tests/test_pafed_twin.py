@@ -24,8 +24,8 @@ from pafed_parts import (
 )
 from scipy import stats
 
-from coterie.crypto import ckks_parameters, schemes
-from coterie.crypto.schemes import public_key, secret_key
+from coterie.crypto import ckks_parameters
+from coterie.crypto.ckks import keygen, public_key, secret_key
 from coterie.protocol.effects import Fit, Fitted
 from coterie.systems.pafed.messages import HELPER, HUB, MODEL_TERMS, Converted, Refresh, Refreshed, Train
 
@@ -123,7 +123,7 @@ def test_secure_keys_give_the_same_within_their_own_bound(monkeypatch: pytest.Mo
     with monkeypatch.context() as patch:
         patch.setattr("coterie.systems.pafed.PARAMETERS", {"paper": "ckks-8192-deep"})
         patch.setattr("coterie.systems.pafed.named", ckks_parameters.named)
-        patch.setattr("coterie.systems.pafed.ckks_keygen", schemes.ckks_keygen)
+        patch.setattr("coterie.systems.pafed.ckks_keygen", keygen)
         runs = [paf(TARGETS[::2], emulated=emulated, seed=1, delay="uniform:1") for emulated in (False, True)]
     for run in runs:
         assert service_key(run).size == "ckks-8192-deep"

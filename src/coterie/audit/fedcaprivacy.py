@@ -34,8 +34,7 @@ from coterie.attacks import (
     top_label_hit_rate,
 )
 from coterie.clustering import pairwise_distances
-from coterie.crypto import SecretKeyLike
-from coterie.crypto.schemes import secret_key
+from coterie.crypto.paillier import SecretKey, secret_key
 from coterie.protocol.errors import CoterieError, UserError
 from coterie.protocol.model_spec import ModelSpec
 from coterie.transport.transcript import Seen, View
@@ -67,7 +66,7 @@ def csp_rounds(view: View) -> list[int]:
     return sorted({seen.round for seen in view.seen if seen.kind == "Blinded"})
 
 
-def csp_rows(view: View, key: SecretKeyLike, round: int) -> tuple[list[int], Rows]:
+def csp_rows(view: View, key: SecretKey, round: int) -> tuple[list[int], Rows]:
     """What the service sees of a round: positions, and the vectors there minus the first of them, (n, m) float64.
 
     The mask is common to all, so these differences are exact. m is d, or the length of a sketch.
@@ -147,7 +146,7 @@ def order(rows: Rows, shown: Mapping[str, Rows]) -> list[str]:
     raise UserError("the vectors that the service opened are not the uploads of this round")
 
 
-def _uploads(hub: View, key: SecretKeyLike, round: int) -> tuple[dict[str, Rows], dict[str, Rows]]:
+def _uploads(hub: View, key: SecretKey, round: int) -> tuple[dict[str, Rows], dict[str, Rows]]:
     """By name: what the service was to see, and the model beside it (the same where there are no sketches)."""
     shown, models = {}, {}
     for seen, m in _messages(hub, "Upload", round):

@@ -20,8 +20,8 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
+from coterie.crypto.arrays import RandomBytes
 from coterie.crypto.signing import SigningKey
-from coterie.crypto.vector import RandomBytes
 from coterie.protocol.bundle import bundle
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import ANY, Bytes2D, Message, message

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from coterie.audit.findings import Finding
 from coterie.audit.mingledpie import Doubles, Terms, clients_key, measure
 from coterie.clustering.identity_law import IdentityLaw
-from coterie.crypto.schemes import secret_key
+from coterie.crypto.ckks import secret_key
 from coterie.protocol.bundle import unbundle
 from coterie.protocol.errors import CryptoError, PeerError
 from coterie.protocol.system import Federation

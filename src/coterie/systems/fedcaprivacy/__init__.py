@@ -37,7 +37,7 @@ import numpy as np
 
 from coterie.clustering.schedule import parse_schedule
 from coterie.crypto.packing import Lanes
-from coterie.crypto.schemes import paillier_keygen
+from coterie.crypto.paillier import keygen as paillier_keygen
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import Federation, Sees, Setting, System

@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.crypto.schemes import public_key
+from coterie.crypto.paillier import CipherVector, PublicKey, public_key
 from coterie.crypto.signing import ReplayGuard, SigningKey, VerifyKey
-from coterie.crypto.vector import CipherVectorLike, MaskLike, PublicKeyLike, sum_ciphers
+from coterie.crypto.vector import Mask, sum_ciphers
 from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Cost, Party
 from coterie.protocol.steps import Answers, Steps, for_each, post, spend, take
@@ -125,7 +125,7 @@ class BusinessServer(Party, role=HUB):
             spool.close()
 
     def collect(
-        self, r: int, spool: Spool, service: PublicKeyLike, mask: MaskLike
+        self, r: int, spool: Spool, service: PublicKey, mask: Mask
     ) -> Steps[tuple[dict[str, int], dict[str, int], Answers]]:
         """Steps I and II: ask, verify, blind. Gives tickets of the models (for sketches) and of the blinded vectors."""
         uploads: dict[str, int] = {}
@@ -146,7 +146,7 @@ class BusinessServer(Party, role=HUB):
         self.state.started |= frozenset(answers.got)
         return uploads, blinded, answers
 
-    def verified(self, name: str, upload: Upload, r: int, service: PublicKeyLike) -> CipherVectorLike:
+    def verified(self, name: str, upload: Upload, r: int, service: PublicKey) -> CipherVector:
         """What CSP is to see of an upload, after its signature, freshness and both ciphertexts were checked."""
         pid = self.clients.index(name)
         assert self.state.verify_keys is not None
@@ -228,9 +228,9 @@ class BusinessServer(Party, role=HUB):
         shuffled: list[str],
         uploads: dict[str, int],
         spool: Spool,
-        service: PublicKeyLike,
-        users: PublicKeyLike,
-        mask: MaskLike,
+        service: PublicKey,
+        users: PublicKey,
+        mask: Mask,
     ) -> Steps[tuple[list[int], dict[str, str]]]:
         """Steps V and VI for every cluster: its sum, without the mask, to its members.
 
@@ -263,7 +263,7 @@ class BusinessServer(Party, role=HUB):
         return sizes, unreleased
 
     def unmasking(
-        self, models: list[ClusterModel], r: int, k: int, count: int, users: PublicKeyLike, mask: MaskLike, times: int
+        self, models: list[ClusterModel], r: int, k: int, count: int, users: PublicKey, mask: Mask, times: int
     ) -> Callable[[str, ClusterSum], None]:
         """What to do with the CSP's sum: check it, take the masks off (eq. 10 with sums and counts) and sign it."""
 

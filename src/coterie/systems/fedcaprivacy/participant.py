@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from coterie.aggregation.buffers import not_below_zero
 from coterie.aggregation.sums import mean_of_clusters
-from coterie.crypto.schemes import public_key, secret_key
+from coterie.crypto.paillier import public_key, secret_key
 from coterie.crypto.signing import SigningKey, VerifyKey
 from coterie.crypto.sketch import project, rotate, unrotate
 from coterie.protocol.effects import Encrypt, Fit, Fitted, Open, Vector

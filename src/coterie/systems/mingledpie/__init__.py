@@ -33,7 +33,7 @@ from typing import Any, Literal
 from coterie.aggregation.mingled import MOST_CONDITION
 from coterie.clustering.identities import MAX_BITS, MAX_EXPECTED_TRIES
 from coterie.clustering.identity_law import IdentityLaw
-from coterie.crypto.schemes import ckks_keygen
+from coterie.crypto.ckks import keygen as ckks_keygen
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import Federation, Sees, Setting, System

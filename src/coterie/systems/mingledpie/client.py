@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from coterie.aggregation.mingled import Rebuilt, kept_all
 from coterie.clustering.identities import ClusterKeys, identity_set
-from coterie.crypto.schemes import secret_key
+from coterie.crypto.ckks import secret_key
 from coterie.crypto.signing import SigningKey, VerifyKey
 from coterie.protocol.bundle import bundle, unbundle
 from coterie.protocol.effects import Compute, Encrypt, Fit, Fitted, Open, Vector

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.clustering.identities import ClusterKeys
-from coterie.crypto.schemes import public_key
+from coterie.crypto.ckks import public_key
 from coterie.crypto.signing import SigningKey, VerifyKey
 from coterie.protocol import codec
 from coterie.protocol.bundle import bundle, unbundle

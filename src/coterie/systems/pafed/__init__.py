@@ -42,8 +42,9 @@ from typing import Any, Literal
 import numpy as np
 
 from coterie.aggregation.correction import Rates
+from coterie.crypto.ckks import keygen as ckks_keygen
+from coterie.crypto.ckks import secret_key
 from coterie.crypto.ckks_parameters import named
-from coterie.crypto.schemes import ckks_keygen, secret_key
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.model_spec import ModelSpec

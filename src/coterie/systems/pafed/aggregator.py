@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.crypto.schemes import public_key
+from coterie.crypto.ckks import public_key
 from coterie.crypto.signing import SigningKey, VerifyKey
 from coterie.protocol.bundle import unbundle
 from coterie.protocol.errors import PeerError

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.crypto.schemes import public_key, secret_key
+from coterie.crypto.ckks import public_key, secret_key
 from coterie.crypto.signing import SigningKey, VerifyKey
 from coterie.protocol.effects import Encrypt, Fit, Fitted, Open, Vector
 from coterie.protocol.errors import PeerError

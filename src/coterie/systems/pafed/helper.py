@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from coterie.crypto.schemes import public_key, secret_key
+from coterie.crypto.ckks import public_key, secret_key
 from coterie.protocol.bundle import bundle, unbundle
 from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Cost, Party, To, on

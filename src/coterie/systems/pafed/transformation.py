@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from coterie.crypto.schemes import public_key
+from coterie.crypto.ckks import public_key
 from coterie.crypto.tally import PLAIN
 from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Cost
