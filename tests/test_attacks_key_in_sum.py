@@ -69,7 +69,9 @@ def test_the_truth_is_the_secret_polynomial(key: Any) -> None:
     truth = key_coefficients(key)
     assert set(truth) == {-1, 0, 1}
     limbs = key.parameters.levels + 1
-    np.testing.assert_array_equal(transformed(key.public.ring, truth[None], limbs - 1)[0], key.secret[:limbs])
+    np.testing.assert_array_equal(
+        transformed(key.public.arrays.ring, truth[None], limbs - 1)[0], key.arrays.secret[:limbs]
+    )
 
 
 def test_a_forged_vector_looks_fresh_and_opens_to_the_key_in_one_place(key: Any) -> None:

@@ -17,7 +17,7 @@ from federation import Pulled, Steady, planted, rig
 from coterie.attacks import Result
 from coterie.audit.findings import summary
 from coterie.audit.received import credentials
-from coterie.crypto.schemes import secret_key
+from coterie.crypto.paillier import secret_key
 from coterie.protocol.errors import UserError
 from coterie.reproduce.security.__main__ import main
 from coterie.reproduce.security.fedcaprivacy import VARIANTS, configured, measured

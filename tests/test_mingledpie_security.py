@@ -23,7 +23,7 @@ from coterie.attacks import (
 from coterie.audit.findings import Finding, compared
 from coterie.audit.profiling import plain_findings, plain_steps
 from coterie.clustering.identity_law import IdentityLaw
-from coterie.crypto.schemes import ckks_keygen
+from coterie.crypto.ckks import keygen as ckks_keygen
 from coterie.protocol.errors import CoterieError, UserError
 from coterie.reproduce.security import mingledpie_study as study
 from coterie.reproduce.security.__main__ import main

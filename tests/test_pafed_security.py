@@ -141,7 +141,7 @@ def narrow(key: Any, mask: Any, source: np.random.Generator) -> Any:
     if key.emulated:
         return replace(mask, numbers=mask.numbers >> np.int64(26))
     numbers = source.integers(-(2**31), 2**31, (1, key.parameters.degree))
-    return replace(mask, numbers=transformed(key.public.ring, numbers, 0))
+    return replace(mask, numbers=transformed(key.public.arrays.ring, numbers, 0))
 
 
 # -- what the helper learns of late updates ----------------------------------------------------------------------------

@@ -24,7 +24,8 @@ from pafed_parts import (
 )
 from scipy import stats
 
-from coterie.crypto import ckks_parameters, schemes
+from coterie.crypto import ckks_parameters
+from coterie.crypto.ckks import keygen
 from coterie.protocol.effects import Fit, Fitted
 from coterie.systems.pafed import config
 from coterie.systems.pafed.messages import HELPER, HUB, MODEL_TERMS, Converted, Refresh, Refreshed, Train
@@ -123,7 +124,7 @@ def test_secure_keys_give_the_same_within_their_own_bound(monkeypatch: pytest.Mo
     with monkeypatch.context() as patch:
         patch.setitem(config.PARAMETERS, "paper", "ckks-8192-deep")
         patch.setattr(config, "named", ckks_parameters.named)
-        patch.setattr("coterie.systems.pafed.ckks_keygen", schemes.ckks_keygen)
+        patch.setattr("coterie.systems.pafed.ckks_keygen", keygen)
         runs = [paf(TARGETS[::2], emulated=emulated, seed=1, delay="uniform:1") for emulated in (False, True)]
     for run in runs:
         assert service_key(run).size == "ckks-8192-deep"

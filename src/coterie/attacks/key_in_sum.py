@@ -15,18 +15,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie.attacks.result import Result
-from coterie.crypto import residues
-from coterie.crypto.ckks import PublicKey, SecretKey
+from coterie.crypto import ckks_arrays, residues
+from coterie.crypto.arrays import CiphertextError
+from coterie.crypto.ckks import CipherVector, PublicKey, SecretKey
 from coterie.crypto.ckks_parameters import Parameters
-from coterie.crypto.ckks_vectors import CipherVector
+from coterie.crypto.seal import ring
 from coterie.crypto.seal_products import transformed
-from coterie.crypto.vector import CiphertextError
 from coterie.protocol.effects import Encrypt, Fit
 from coterie.protocol.errors import UserError
 from coterie.protocol.messages import Message
@@ -48,10 +48,10 @@ noise has .08, Gaussian noise .13."""
 def forged(vector: CipherVector, row: int, share: float = LEAST) -> CipherVector:
     """The vector, with K = scale / share in the second polynomial of ciphertext ``row``: there it opens to K s more."""
     constant = int(vector.key.parameters.scale(vector.tally.form) / share)
-    polynomials, moduli = vector.polynomials.copy(), vector.key.ring.moduli_at(vector.tally.form.level)
+    polynomials, moduli = vector.array.copy(), ring(vector.key.parameters).moduli_at(vector.tally.form.level)
     ours = polynomials[row : row + 1, 1]
     ours[...] = residues.add(ours, np.full_like(ours, constant), moduli)  # a constant is the same at every root
-    return replace(vector, polynomials=polynomials)
+    return replace(vector, array=polynomials)
 
 
 def coefficients(values: NDArray[Any], parameters: Parameters) -> Doubles:
@@ -85,9 +85,10 @@ def read_key(change: NDArray[Any], public: PublicKey) -> tuple[Coefficients, Sec
 
 def rebuilt(guess: Coefficients, public: PublicKey) -> SecretKey | None:
     """The key with these coefficients, if it opens what the public key encrypts."""
-    secret = np.zeros((len(public.ring.moduli), public.parameters.degree), np.uint64)
-    secret[:-1] = transformed(public.ring, guess[None], public.parameters.levels)[0]
-    key = SecretKey(secret, public)
+    made = ring(public.parameters)
+    secret = np.zeros((len(made.moduli), public.parameters.degree), np.uint64)
+    secret[:-1] = transformed(made, guess[None], public.parameters.levels)[0]
+    key = SecretKey(ckks_arrays.Secret(secret, cast(Any, public.arrays)))
     try:
         error = np.abs(key.decrypt(public.encrypt(np.zeros(1)))).max()
     except CiphertextError:

@@ -90,9 +90,7 @@ def dump(structs: Mapping[str, msgspec.Struct]) -> bytes:
     return _digest(body) + body
 
 
-def load(
-    data: bytes, types: Mapping[str, type], shared: MutableMapping[bytes, Any] | None = None
-) -> dict[str, Any]:
+def load(data: bytes, types: Mapping[str, type], shared: MutableMapping[bytes, Any] | None = None) -> dict[str, Any]:
     """What ``dump`` was given; ``types`` names each party's type of state. Raises UserError for anything unreadable.
 
     shared: arrays by their digests, which are used and added to, so that equal arrays of several loads are one.

@@ -18,7 +18,6 @@ from coterie.aggregation.mingled import rebuild, round_counts
 from coterie.clustering.identities import ClusterKeys, coin_sets, identity_set
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.crypto import ckks
-from coterie.crypto.vector import CipherVectorLike
 from coterie.protocol.randomness import rng
 from coterie.reproduce.study import Calculation, Item, Row
 from coterie.systems.mingledpie.forms import Form, Kind, Rebuilding
@@ -69,7 +68,7 @@ def round_costs(p: float, threshold: int, k: int, clients: int, seed: int, param
     encrypt_s, fresh = timed(lambda: [secret.encrypt(vector) for vector in vectors])
     uploads = [cipher.to_bytes() for cipher in fresh]
     read_s = add_s = 0.0
-    totals: list[CipherVectorLike | None] = [None] * k
+    totals: list[ckks.CipherVector | None] = [None] * k
     for i, own in enumerate(sets):
         seconds, cipher = timed(lambda: secret.public.from_bytes(uploads[i % len(uploads)], parameters + k, terms=1))  # noqa: B023
         read_s += seconds

@@ -32,8 +32,8 @@ from coterie.runs.effects import ClientData, LocalEffects, Samples
 from coterie.runs.evaluation import Observer, Scores, models_digest
 from coterie.runs.fine_tuning import Tuned, tune_by_held_out, tune_by_own_epochs
 from coterie.runs.links import FleetLinks
-from coterie.runs.sealer import PartySealer
 from coterie.runs.parties import Parties
+from coterie.runs.sealer import PartySealer
 from coterie.runs.simulation import simulate
 from coterie.runs.skipped import Watch, why_still
 from coterie.training.engine import fit_many

@@ -34,7 +34,8 @@ from coterie.attacks import (
 from coterie.attacks.key_in_sum import coefficients
 from coterie.audit import Recorded
 from coterie.audit.findings import compared, summary
-from coterie.crypto.schemes import ckks_keygen
+from coterie.crypto.ckks import keygen
+from coterie.crypto.seal import ring
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import Secrets
@@ -142,8 +143,8 @@ def decoded(key: Any, vector: Any) -> Doubles:
     numbers. A mask that is small beside the weights gives them away.
     """
     if key.emulated:
-        return np.asarray(vector.values / float(key.public.encrypt(np.ones(1)).values[0]))
-    slots = key.public.ring.decrypt(key.decryptor, vector.polynomials, vector.tally.form)
+        return np.asarray(vector.array / float(key.public.encrypt(np.ones(1)).array[0]))
+    slots = ring(key.parameters).decrypt(key.arrays.decryptor, vector.array, vector.tally.form)
     return np.asarray(slots.view(np.float64).ravel()[: vector.length])
 
 
@@ -208,7 +209,7 @@ def wrong_class(draws: int = 20, iterations: Sequence[int] = ITERATIONS) -> list
             for cosine in COSINES:
                 share = misrouted(*by_signs_under_encryption(run, np.tile([cosine, -cosine], draws)))
                 rows.append({"by": "helper", "crypto": _crypto(emulated), "cosine": cosine, "share": share})
-    key: Any = ckks_keygen("ckks-32768-deep", emulated=True, random_bytes=np.random.default_rng(0).bytes)
+    key: Any = keygen("ckks-32768-deep", emulated=True, random_bytes=np.random.default_rng(0).bytes)
     for d in iterations:
         for cosine in COSINES:
             pair = np.array([cosine, -cosine])
@@ -296,9 +297,9 @@ def key_read_off(run: Played, client: str, r: int) -> Doubles:
     service: Any = run.party(HUB).public(SERVICE)
     honest = service.encrypt(np.zeros(run.size), 0)
     scale = service.parameters.scale(honest.tally.form)
-    polynomials = np.zeros_like(honest.polynomials)
+    polynomials = np.zeros_like(honest.array)
     polynomials[:, 1] = int(scale / 64)  # a constant is the same at every root
-    vector, own = _converted(run, replace(honest, polynomials=polynomials), client, r)
+    vector, own = _converted(run, replace(honest, array=polynomials), client, r)
     degree = service.parameters.degree
     values = own.decrypt(replace(vector, tally=replace(vector.tally, length=degree)))  # all slots of the polynomial
     return 64 * coefficients(values, service.parameters)

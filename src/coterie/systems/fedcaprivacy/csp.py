@@ -14,8 +14,11 @@ from coterie.clustering.minimum import without_small_clusters
 from coterie.clustering.number import SMALLEST, count_clusters
 from coterie.clustering.schedule import parse_schedule
 from coterie.clustering.spectral import soft_spectral
+from coterie.crypto import paillier
+from coterie.crypto.arrays import CiphertextError
+from coterie.crypto.paillier import PublicKey, SecretKey
 from coterie.crypto.roster import signing_key
-from coterie.crypto.vector import BlindedLike, CiphertextError, sum_blinded
+from coterie.crypto.vector import sum_blinded
 from coterie.protocol.effects import Open
 from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Cost, Work, on
@@ -37,7 +40,7 @@ from coterie.systems.fedcaprivacy.messages import (
 )
 
 
-class ServiceProvider(KeyHolder, role=CSP):
+class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
     """The CSP: opens blinded vectors, clusters them, and puts their sums under the users' key."""
 
     class State(msgspec.Struct):
@@ -151,7 +154,7 @@ class ServiceProvider(KeyHolder, role=CSP):
         )
 
 
-def comparable(opened: Mapping[int, BlindedLike]) -> tuple[list[int], NDArray[np.int64]]:
+def comparable(opened: Mapping[int, paillier.Blinded]) -> tuple[list[int], NDArray[np.int64]]:
     """Positions of the vectors that are models under one mask, and their exact differences from one of them, (m, d).
 
     Who encrypts what is no model (a lane overflows) would spoil every sum that it is in. Such a vector differs from

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from coterie.aggregation.buffers import not_below_zero
 from coterie.aggregation.sums import mean_of_clusters
+from coterie.crypto.paillier import PublicKey, SecretKey
 from coterie.crypto.roster import signing_key, verify_key
 from coterie.crypto.sketch import project, rotate, unrotate
 from coterie.protocol.effects import Encrypt, Fit, Fitted, Open, Vector
@@ -39,7 +40,7 @@ def round_seed(group_seed: bytes, r: int) -> bytes:
     return hashlib.sha256(b"fedcaprivacy round" + group_seed + r.to_bytes(8, "big")).digest()
 
 
-class Participant(KeyHolder, role=PARTICIPANT):
+class Participant(KeyHolder[PublicKey, SecretKey], role=PARTICIPANT):
     """p_i: trains, encrypts, and takes the mean of its clusters' models."""
 
     class State(msgspec.Struct):

@@ -28,7 +28,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from coterie.crypto.schemes import ckks_keygen
+from coterie.crypto.ckks import keygen as ckks_keygen
 from coterie.protocol.effects import Vector
 from coterie.protocol.system import Federation, PartyFactory, Sees, System
 from coterie.protocol.told import Common, Own

@@ -34,7 +34,7 @@ from coterie.audit.findings import Finding
 from coterie.audit.profiling import profiled, profiling
 from coterie.audit.received import granted
 from coterie.clustering.identity_law import IdentityLaw
-from coterie.crypto.schemes import secret_key
+from coterie.crypto.ckks import secret_key
 from coterie.protocol.bundle import unbundle
 from coterie.protocol.errors import CryptoError, PeerError, UserError
 from coterie.protocol.model_spec import ModelSpec

@@ -38,7 +38,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from coterie.crypto.schemes import ckks_keygen
+from coterie.crypto.ckks import keygen as ckks_keygen
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError
 from coterie.protocol.system import Federation, PartyFactory, Sees, System

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.crypto.ckks import PublicKey, SecretKey
 from coterie.crypto.roster import signing_key, verify_key
 from coterie.protocol.effects import Encrypt, Fit, Fitted, Open, Vector
 from coterie.protocol.errors import PeerError
@@ -21,7 +22,7 @@ from coterie.systems.pafed.messages import CLIENT, HUB, SERVICE, USER, Train, Up
 from coterie.training.solvers import augmented_change, unit_change
 
 
-class Client(KeyHolder, role=CLIENT):
+class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
     """C_i: trains on the model that it was sent, keeps its dual variable, sends its update encrypted."""
 
     class State(msgspec.Struct):

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.crypto.ckks import PublicKey, SecretKey
 from coterie.protocol.bundle import bundle, unbundle
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError
@@ -33,7 +34,7 @@ MOST_SCALARS = 1 << 16
 """That one request may have."""
 
 
-class Helper(KeyHolder, role=HELPER):
+class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
     """S_1: signs, inverses and key transformation, all on what the aggregator has masked."""
 
     def __init__(self, own: Own, common: Common, config: PAFedConfig) -> None:
