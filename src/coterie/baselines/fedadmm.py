@@ -19,7 +19,7 @@ are and averaged. The protocol and who sees what: ``protocols/late.py``.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -64,8 +64,8 @@ class Client(Party, role="client"):
     class State(msgspec.Struct):
         """dual: y_i, (d,) float32, zeros before the first training.  own: w_i, (d,) float32."""
 
-        own: NDArray[Any]
-        dual: NDArray[Any] | None = None
+        own: NDArray[np.float32]
+        dual: NDArray[np.float32] | None = None
 
     state: State
     config: FedAdmmConfig

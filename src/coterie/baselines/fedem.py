@@ -104,7 +104,7 @@ class Client(Party, role="client"):
     class State(msgspec.Struct):
         """mixture: pi_t, (M,) float64."""
 
-        mixture: NDArray[Any]
+        mixture: NDArray[np.float64]
 
     state: State
 
@@ -138,7 +138,7 @@ class Server(Party, role="server"):
     class State(msgspec.Struct):
         """weights: (M, d) float32."""
 
-        weights: NDArray[Any]
+        weights: NDArray[np.float32]
 
     state: State
 

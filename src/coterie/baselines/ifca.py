@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie.aggregation.sums import WeightedMean
 from coterie.protocol.effects import Fit, Fitted, Vector
@@ -96,7 +95,7 @@ class Server(Party, role="server"):
     class State(msgspec.Struct):
         """weights: (k, d) float32."""
 
-        weights: NDArray[Any]
+        weights: Vector
 
     state: State
 

@@ -6,7 +6,7 @@ uses; sums and masks are plain arithmetic on the arrays (``residues``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -78,6 +78,12 @@ class Public:
 
     def add_opened(self, x: Opened, y: Opened, form: Form) -> Opened:
         return Opened(*(residues.add(a, b, self._moduli(form)) for a, b in zip(x, y, strict=True)))
+
+    def keep(self, opened: Opened) -> Opened:
+        return opened
+
+    def kept(self, arrays: Sequence[Residues]) -> Opened:
+        return Opened(*arrays)
 
     def pack(self, a: Residues, form: Form) -> list[bytes | memoryview[Any]]:
         return residues.pack(a, self.space.residue_bytes[: form.level + 1])

@@ -9,6 +9,7 @@ on the wire as Paillier's (``protocol/hollow.py``), and have the same nominal ti
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -71,6 +72,12 @@ class Public:
 
     def add_opened(self, x: Words, y: Words, form: Form) -> Words:
         return x + y
+
+    def keep(self, opened: Words) -> tuple[Words]:
+        return (opened,)
+
+    def kept(self, arrays: Sequence[Words]) -> Words:
+        return arrays[0]
 
     def minus(self, x: Words, y: Words, length: int, terms: int) -> Integers:
         return _signed(x - y)

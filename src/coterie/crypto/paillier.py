@@ -153,6 +153,11 @@ class PublicKey(vector.PublicKey[CipherVector]):
         """``(d,)`` integers, in steps of ``2^-fraction_bits``. Raises CapacityError if one doesn't fit."""
         return self._sealed(self.layout.lanes.check(integers))
 
+    def blinded(self, kept: vector.Kept) -> Blinded:
+        """As the front's."""
+        held = super().blinded(kept)
+        return Blinded(self, held.tally, held.array)
+
     def mask(self, length: int, random_bytes: RandomBytes) -> Mask:
         """A fresh mask for ``length`` values: per plaintext a uniform integer below ``2^mask_bits`` (eq. 6).
 

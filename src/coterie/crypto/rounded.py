@@ -12,6 +12,7 @@ wire as the real ones (``protocol/hollow.py``), and have the same nominal times.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -76,6 +77,12 @@ class Public:
 
     def add_opened(self, x: Opened, y: Opened, form: Form) -> Opened:
         return Opened(x.exact + y.exact, x.flooded + y.flooded)
+
+    def keep(self, opened: Opened) -> Opened:
+        return opened
+
+    def kept(self, arrays: Sequence[Integers]) -> Opened:
+        return Opened(*arrays)
 
     def pack(self, a: Integers, form: Form) -> list[memoryview]:
         return [np.ascontiguousarray(a, "<i8").data.cast("B")]

@@ -20,7 +20,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Protocol, Self, SupportsIndex, TypeVar
 
-from numpy.typing import ArrayLike
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from coterie.crypto import wire
 from coterie.crypto.arrays import PublicArrays, RandomBytes, SecretArrays
@@ -148,6 +150,17 @@ class Blinded(Held):
 
     __add__ = plus
 
+    def kept(self) -> Kept:
+        """What a party's state keeps of it; ``PublicKey.blinded`` gives it back."""
+        return Kept(self.tally, self.key.arrays.keep(self.array))
+
+
+class Kept(msgspec.Struct, frozen=True, array_like=True):
+    """A blinded vector as a party's state keeps it: its tally, and the backend's numbers as arrays."""
+
+    tally: Tally
+    numbers: tuple[NDArray[np.generic], ...]
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CipherVector(Held):
@@ -257,6 +270,12 @@ class PublicKey(Key, Generic[_Vector]):
         tally = replace(blinded.tally, fingerprint=self.fingerprint)
         own = blinded.fingerprint == self.fingerprint
         return self._vector(tally, self.arrays.lift(blinded.array, tally.form, own))
+
+    def blinded(self, kept: Kept) -> Blinded:
+        """What ``Blinded.kept`` gave, of a vector that was opened with this key. Raises KeyMismatchError."""
+        if kept.tally.fingerprint != self.fingerprint:
+            raise KeyMismatchError(f"a blinded vector that was not opened with {self!r}")
+        return Blinded(self, kept.tally, self.arrays.kept(kept.numbers))
 
     def from_bytes(
         self,

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from numpy.typing import NDArray
 
 from coterie.aggregation.buffers import stepped
 from coterie.aggregation.sums import WeightedMean
@@ -97,7 +96,7 @@ class Server(Party, role="server"):
     class State(msgspec.Struct):
         """weights: (d,) float32 of the global model."""
 
-        weights: NDArray[Any]
+        weights: Vector
 
     state: State
     config: Averaging

@@ -221,7 +221,7 @@ class Server(Party, role="server"):
     class State(msgspec.Struct):
         """weights: (d,) float32 of the global model.  owed: by client, the rounds that it has not answered yet."""
 
-        weights: NDArray[Any]
+        weights: Vector
         owed: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
 
     state: State

@@ -76,6 +76,11 @@ class Parties(Mapping[str, Party]):
         if name in self._awake and name not in self._pinned:
             self._asleep[name] = self._spool.put(dumped(self._awake.pop(name)))
 
+    def replace(self, party: Party) -> None:
+        """Put another object in a party's place."""
+        self._asleep.pop(party.name, None)
+        self._awake[party.name] = party
+
     def close(self) -> None:
         """Remove what lies on disk."""
         self._spool.close()

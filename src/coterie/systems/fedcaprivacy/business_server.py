@@ -53,8 +53,8 @@ class BusinessServer(Keyed[PublicKey, SecretKey], role=HUB):
         somebody other clusters than before, or was never received.
         """
 
-        phi: dict[str, NDArray[Any]] = msgspec.field(default_factory=dict)
-        phi_rows: NDArray[Any] | None = None
+        phi: dict[str, NDArray[np.bool_]] = msgspec.field(default_factory=dict)
+        phi_rows: NDArray[np.bool_] | None = None
         clustered_order: tuple[str, ...] = ()
         clustered: int = 0
         unsettled: bool = False

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie.aggregation.buffers import not_below_zero
 from coterie.aggregation.sums import mean_of_clusters
@@ -49,8 +47,8 @@ class Participant(KeyHolder[PublicKey, SecretKey], role=PARTICIPANT):
         round: the last that it trained for.
         """
 
-        weights: NDArray[Any] | None = None
-        clusters: dict[int, NDArray[Any]] = msgspec.field(default_factory=dict)
+        weights: Vector | None = None
+        clusters: dict[int, Vector] = msgspec.field(default_factory=dict)
         round: int = 0
 
     state: State

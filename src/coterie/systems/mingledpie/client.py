@@ -37,8 +37,8 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
         last rebuild; why is empty where all models are new.
         """
 
-        models: NDArray[Any] | None = None
-        buffers: NDArray[Any] | None = None
+        models: Vector | None = None
+        buffers: Vector | None = None
         round: int = 0
         trained: int = 0
         noted: int = -1
@@ -52,7 +52,7 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
         """cluster: its true one, -1 before the first.  sets: CI_i as (k,) bool by true cluster.  drawn: sets so far."""
 
         cluster: int = -1
-        sets: dict[int, NDArray[Any]] = msgspec.field(default_factory=dict)
+        sets: dict[int, NDArray[np.bool_]] = msgspec.field(default_factory=dict)
         drawn: int = 0
 
     state: State

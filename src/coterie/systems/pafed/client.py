@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie.crypto.ckks import PublicKey, SecretKey
 from coterie.crypto.roster import signing_key, verify_key
@@ -31,8 +28,8 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
         own: w_i, its last own model, in mode ``literal``; None for w^0.
         """
 
-        dual: NDArray[Any] | None = None
-        own: NDArray[Any] | None = None
+        dual: Vector | None = None
+        own: Vector | None = None
         round: int = 0
 
     state: State
