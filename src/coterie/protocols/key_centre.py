@@ -21,6 +21,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from coterie.crypto.arrays import RandomBytes
+from coterie.crypto.fields import Field
 from coterie.crypto.keys import public_key, secret_key
 from coterie.crypto.roster import signing_key, verify_key
 from coterie.protocol.bundle import bundle, unbundle
@@ -52,7 +53,7 @@ class Granted(Message, frozen=True):
     """What one party may hold.
 
     names: of the keys, each on a line: ``secret NAME``, ``public NAME`` or ``public NAME OWNER``.  keys: a bundle of
-    them, in this order.  signature: the key centre's, over all of it and the recipient.
+    them, in this order.  signature: the key centre's, over all of it, the recipient and the session.
     """
 
     number: int
@@ -92,16 +93,22 @@ class Dealt:
 
 
 class Grant(Protocol):
-    """Something secret that the key centre deals. name: of it, without blanks or line breaks."""
+    """Something secret that the key centre deals.
+
+    name: of it, without blanks or line breaks.  role: of all that may ever hold it, whatever the hub asks for.
+    """
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def role(self) -> str: ...
 
     def holders(self, roster: Roster) -> tuple[str, ...]:
         """Who holds it, as long as nothing else is asked for."""
 
     def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> Dealt:
-        """Draw it for these holders."""
+        """Draw it for these holders. Raises PeerError for too few of them."""
 
 
 @dataclass(frozen=True)
@@ -156,13 +163,15 @@ class Seed:
 
 @dataclass(frozen=True)
 class Shares:
-    """Shares of one key among chosen parties. chosen: their names, the first time.
+    """Shares of one key among chosen parties of a role. chosen: their names, the first time.
 
-    split(n, random_bytes): the public key, and n shares of its secret half.
+    least: never fewer holders than these.  split(n, random_bytes): the public key, and n shares of its secret half.
     """
 
     name: str
+    role: str
     chosen: tuple[str, ...]
+    least: int
     split: Callable[[int, RandomBytes], tuple[bytes, Sequence[bytes]]]
 
     def holders(self, roster: Roster) -> tuple[str, ...]:
@@ -171,6 +180,8 @@ class Shares:
 
     def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> Dealt:
         """A new key, and a share of it for each of them."""
+        if len(holders) < self.least:
+            raise PeerError(f"{self.name} is shared by at least {self.least}, not by {len(holders)}")
         public, shares = self.split(len(holders), draw(f"{self.name} key"))
         return Dealt(dict(zip(holders, shares, strict=True)), {"": public}, {})
 
@@ -204,6 +215,8 @@ class KeyCentre(Party, role=KEY_CENTRE):
             raise PeerError(f"{min(strangers)!r} is not on the roster")
         if len(set(chosen)) < len(chosen) or (chosen and not msg.grant):
             raise PeerError("the holders of one grant, each once, are to be named, or none at all")
+        if chosen and (wrong := set(chosen) - set(roster.of_role(wanted[0].role))):
+            raise PeerError(f"{min(wrong)} may not hold {msg.grant}: it is for a {wanted[0].role}")
         items: dict[str, dict[str, bytes]] = {name: {} for name in roster.by_name if name != self.name}
         for grant in wanted:
             if msg.number != self.state.dealt.get(grant.name, 0) + 1:
@@ -225,8 +238,12 @@ class KeyCentre(Party, role=KEY_CENTRE):
 
     def _granted(self, msg: Deal, name: str, own: Mapping[str, bytes]) -> Granted:
         names, keys = "\n".join(own), bundle(list(own.values()))
-        signature = signing_key(self.own).sign("granted", name, msg.number, msg.grant, names, keys)
-        return Granted(msg.number, msg.grant, names, keys, signature)
+        fields = _signed(self.common, name, msg.number, msg.grant, names, keys)
+        return Granted(msg.number, msg.grant, names, keys, signing_key(self.own).sign(*fields))
+
+
+def _signed(common: Common, recipient: str, number: int, grant: str, names: str, keys: bytes) -> tuple[Field, ...]:
+    return "granted", common.roster.session, recipient, number, grant, names, keys
 
 
 PK = TypeVar("PK")
@@ -253,13 +270,15 @@ class Keyed(Party, Generic[PK, SK]):
 
     def granted(self, msg: Granted) -> None:
         """Take up keys. Raises PeerError for what the key centre did not sign, or dealt before."""
-        centre = verify_key(self.common, KEY_CENTRE)
-        centre.verify(msg.signature, "granted", self.name, msg.number, msg.grant, msg.names, msg.keys)
+        fields = _signed(self.common, self.name, msg.number, msg.grant, msg.names, msg.keys)
+        verify_key(self.common, KEY_CENTRE).verify(msg.signature, *fields)
         keys = self.secret.keys
-        if msg.number <= keys.dealt.get(msg.grant, 0):
-            raise PeerError(f"dealing {msg.number} after {keys.dealt[msg.grant]}: already provided with keys")
+        if msg.number <= (last := keys.dealt.get(msg.grant, 0)):
+            raise PeerError(f"dealing {msg.number} after {last}: already provided with keys")
         names = msg.names.split("\n") if msg.names else []
         items = dict(zip(names, unbundle(msg.keys, len(names)), strict=True))
+        if any(not name.startswith(("secret ", "public ")) for name in names):
+            raise PeerError("what was granted is neither secret nor public")
         if msg.grant:  # of an earlier dealing nothing is kept
             keys.secret.pop(msg.grant, None)
             for name in [n for n in keys.public if n.split(" ")[0] == msg.grant]:

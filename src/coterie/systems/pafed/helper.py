@@ -41,7 +41,7 @@ class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
     """S_1: signs, inverses and key transformation, all on what the aggregator has masked."""
 
     class State(msgspec.Struct):
-        """w + r of ``round``, opened. numbers: (d,), in mode ``literal``, whose masks are real numbers; else blinded."""
+        """w + r of ``round``, opened. numbers: (d,), in mode ``literal``, whose masks are numbers; else blinded."""
 
         round: int = 0
         blinded: Kept | None = None
