@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.devices.delays import Delays
 from coterie.protocol.effects import Encrypt, Fit, Fitted, Open, Vector
 from coterie.protocol.errors import CoterieError
 from coterie.protocol.model_spec import ModelSpec, Part
@@ -20,6 +21,7 @@ from coterie.protocol.randomness import Randomness
 from coterie.protocol.system import Federation, Setting
 from coterie.runs.sealer import PartySealer
 from coterie.systems.pafed import SYSTEM, PAFedConfig
+from coterie.transport.links import Ideal
 from coterie.transport.local import LocalTransport
 from coterie.transport.transcript import Transcript, View
 
@@ -51,6 +53,17 @@ class Directed:
             return effect.key.encrypt(effect.values)
         assert isinstance(effect, Open)
         return effect.key.decrypt(effect.key.public.from_bytes(effect.data))
+
+
+class Delayed(Ideal):
+    """Everything is immediate but what an experiment holds back."""
+
+    def __init__(self, delays: Delays) -> None:
+        self.delays = delays
+
+    def rounds(self, party: str, round: int) -> int:
+        """By how many rounds, from the table."""
+        return self.delays.rounds(party, round)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +101,7 @@ def played(
 ) -> Iterator[Played]:
     """A federation after its set-up in which every round from the second on has so many in time and so many late."""
     names = tuple(f"client/{i}" for i in range(early + late))
-    given = {"participation": 1.0, "delta": late / len(names), "delay": "uniform:1", "local": "sgd", **settings}
+    given = {"participation": 1.0, "local": "sgd", **settings}
     spec = ModelSpec((Part("bias", (size,), "float32", "parameter", "shared", 0),), 2.0 * size)
     setting = Setting(
         clients=names,
@@ -103,8 +116,9 @@ def played(
     federation = SYSTEM.build(PAFedConfig(**given), setting)
     effects = Directed()
     sealer = PartySealer(federation.parties, setting.randomness)
+    links = Delayed(Delays(lambda r: names, late / len(names), "uniform:1", seed))
     transport = LocalTransport(
-        federation.parties, federation.hub, effects, sealer=sealer, transcript=Transcript(1 << 62)
+        federation.parties, federation.hub, effects, links=links, sealer=sealer, transcript=Transcript(1 << 62)
     )
     hub: Any = federation.parties[federation.hub]
     try:
