@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from coterie.crypto import paillier
+from coterie.devices.delays import Delays
 from coterie.protocol import codec
 from coterie.protocol.effects import Compute, Encrypt, Evaluate, Evaluated, Fit, Fitted, Open
 from coterie.protocol.errors import CoterieError, CryptoError, PeerError
@@ -28,6 +29,7 @@ from coterie.protocol.party import Cost, Handler, Party, To
 from coterie.protocol.randomness import Randomness, Secrets, rng
 from coterie.protocol.system import Federation, System
 from coterie.protocol.told import Common, Own
+from coterie.protocols.local_training import asked_in
 from coterie.runs.sealer import PartySealer
 from coterie.runs.simulation import simulate
 from coterie.training.solvers import descend
@@ -89,12 +91,16 @@ class Pulled:
 
 @dataclass
 class Steady:
-    """Links: a leg takes ``leg_s``, a job ``job_s`` (or what ``slow`` says of its party). away: fates by round."""
+    """Links: a leg takes ``leg_s``, a job ``job_s`` (or what ``slow`` says of its party). away: fates by round.
+
+    delays: which clients an experiment delays, and by how many rounds.
+    """
 
     leg_s: float = 0.01
     job_s: float = 1.0
     slow: dict[str, float] = field(default_factory=dict)
     away: dict[tuple[str, int], str] = field(default_factory=dict)
+    delays: Delays | None = None
 
     def down_s(self, party: str, size: int) -> float:
         return self.leg_s
@@ -104,6 +110,9 @@ class Steady:
 
     def work_s(self, party: str, cost: Cost) -> float:
         return self.slow.get(party, self.job_s)
+
+    def rounds(self, party: str, round: int) -> int:
+        return self.delays.rounds(party, round) if self.delays else 0
 
     def fate(self, party: str, round: int, request: int) -> str:
         return self.away.get((party, round), "ok")
@@ -176,12 +185,15 @@ def rig(
     links: Steady | None = None,
     intercept: Any = None,
     fresh_keys: bool = False,
+    delta: float | None = None,
+    delay: str = "uniform:1-5",
     **settings: Any,
 ) -> Rig:
     """A federation with one client for every row of ``targets`` (clients, d), set up.
 
     intercept: an attacker on the wire from the set-up on.  fresh_keys: real keys of its own, which take a second;
     otherwise all real federations have the same two.
+    delta, delay: of the experiment, as in a run.
     """
     names = tuple(f"client/{i}" for i in range(len(targets)))
     spec = spec_of(targets.shape[1])
@@ -193,6 +205,8 @@ def rig(
     ten, one = dict.fromkeys(names, 10), dict.fromkeys(names, 1)
     federation, owns = simulate(system, config, names, spec, starts, mode, randomness, ten, one)
     links = links or Steady()
+    share = system.delta if delta is None else delta
+    links.delays = Delays(lambda r: asked_in(names, config, seed, r), share, delay, seed)
     transport = LocalTransport(
         federation.parties,
         federation.hub,

@@ -20,7 +20,7 @@ from coterie.attacks.key_in_sum import (
     read_key,
     rebuilt,
 )
-from coterie.attacks.wrapping import wrap
+from coterie.attacks.wrapping import LateParty, wrap
 from coterie.crypto import ckks
 from coterie.crypto.seal_products import transformed
 from coterie.protocol.effects import Encrypt, Fit
@@ -48,7 +48,8 @@ def robbed(targets: np.ndarray = TARGETS, late: int = 0, **options: Any) -> tupl
     """
     run = paf(targets, **{"emulated": False, **options})
     thief = KeyThief(run.common.spec, share=4, late=late)
-    wrap(run.party("client/0"), thief, late=late)
+    wrap(run.party("client/0"), thief)
+    run.transport.links = LateParty(run.links, "client/0", late)
     return run, thief
 
 
@@ -149,7 +150,7 @@ def test_one_client_alone_gets_the_helpers_key(settings: dict[str, Any]) -> None
 def test_its_update_may_come_late() -> None:
     """By its own choice. (Without algorithm 4, for whose products what is forged in a small ring may be too long.)"""
     run, thief = robbed(late=1, delta=0.3, delay="uniform:3", seed=0, project="none")
-    delays = run.party("client/0").delays
+    delays = run.links.delays
     assert not {"client/0", "client/3"} & {*delays.of(1), *delays.of(2)}
     run.rounds(3)
     came = [(seen.src, update.round) for seen, update in run.view(HUB).messages(Update)]

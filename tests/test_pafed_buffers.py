@@ -210,10 +210,11 @@ def normalised(input_shape: Any, classes: int) -> nn.Module:
 @pytest.mark.parametrize(("mode", "crypto"), [("paper", "emulated"), ("literal", "emulated"), ("paper", "real")])
 def test_a_trained_model_s_statistics_lie_among_those_that_clients_measured(mode: str, crypto: str) -> None:
     """Half of the updates late, some of them turned: variances stay positive, whatever the coefficients are."""
-    settings: dict[str, Any] = {"delta": 0.5, "delay": "uniform:1-2", "participation": 1.0, "max_epochs": 2}
+    settings: dict[str, Any] = {"participation": 1.0, "max_epochs": 2}
     settings["batch_size"] = 10
     rounds = 5 if crypto == "emulated" else 4
     sizes: dict[str, Any] = {"clients": 8 if crypto == "emulated" else 4, "rounds": rounds, "min_samples": 2}
+    sizes |= {"delta": 0.5, "delay": "uniform:1-2"}
     config = RunConfig(
         "pafed", "digits", mode=mode, crypto=crypto, record=True, partition="shards:2", seed=4,  # type: ignore[arg-type]
         model="test_pafed_buffers:normalised", settings=settings, **sizes,
@@ -247,8 +248,14 @@ def test_a_trained_model_s_statistics_lie_among_those_that_clients_measured(mode
 
 def test_an_audit_reads_updates_without_the_statistics_among_them() -> None:
     """In the order of the model, so that the last bias is where it looks for it; statistics are no step."""
-    settings = {"delta": 0.0, "participation": 1.0, "max_epochs": 2, "batch_size": 10}
-    given: dict[str, Any] = {"clients": 6, "rounds": 2, "partition": "dirichlet:0.3", "crypto": "emulated"}
+    settings = {"participation": 1.0, "max_epochs": 2, "batch_size": 10}
+    given: dict[str, Any] = {
+        "clients": 6,
+        "rounds": 2,
+        "partition": "dirichlet:0.3",
+        "crypto": "emulated",
+        "delta": 0.0,
+    }
     config = RunConfig("pafed", record=True, model="test_pafed_buffers:normalised", settings=settings, **given)
     run, experiment = recorded_run(config)
     experiment.close()

@@ -67,7 +67,7 @@ def _small() -> Iterator[None]:
 
 def table(run: Any) -> Any:
     """Who is late by how many rounds, as the experiment says."""
-    return run.party("client/0").delays.of
+    return run.links.delays.of
 
 
 def follow(run: Any, rounds: int) -> list[float]:

@@ -39,11 +39,12 @@ class Up(Message, frozen=True):
 
 @dataclass(frozen=True)
 class Table:
-    """Links by table: seconds down, up and of work; fates by (party, round)."""
+    """Links by table: seconds down, up and of work; fates, and rounds late, by (party, round)."""
 
     down: Mapping[str, float] = field(default_factory=dict)
     up: Mapping[str, float] = field(default_factory=dict)
     fates: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    late: Mapping[tuple[str, int], int] = field(default_factory=dict)
 
     def down_s(self, party: str, size: int) -> float:
         return self.down.get(party, 0.0)
@@ -53,6 +54,9 @@ class Table:
 
     def work_s(self, party: str, cost: Cost) -> float:
         return cost.crypto_s
+
+    def rounds(self, party: str, round: int) -> int:
+        return self.late.get((party, round), 0)
 
     def fate(self, party: str, round: int, request: int) -> str:
         return self.fates.get((party, round), "ok")

@@ -32,7 +32,6 @@ from coterie.protocol.system import PartyFactory, System
 from coterie.protocol.told import Common, Own
 from coterie.protocols import late
 from coterie.protocols.averaging import Train
-from coterie.protocols.delays import delays
 from coterie.protocols.local_training import batch_seed, check_model
 from coterie.training.solvers import Admm, augmented_change
 
@@ -72,7 +71,6 @@ class Client(Party, role="client"):
 
     def __init__(self, own: Own, common: Common, config: FedAdmmConfig) -> None:
         super().__init__(own, common, config)
-        self.delays = delays(config, common.clients, own.randomness.seed)
         self.state = self.State(common.initial)
 
     @on(Train, late.training_cost)
@@ -111,4 +109,5 @@ SYSTEM = System(
     models=late.models,
     sees=late.sees("change of the model plus that of its dual variable"),
     baseline=True,
+    delta=late.DELTA,
 )

@@ -98,6 +98,7 @@ class System:
     settings_in: by mode, the defaults that are others there.  audit: ``module:ATTRIBUTE`` of its ``audit.Audit``, ""
     where there are no attacks.  reproductions: the same of mappings of its paper's tables and figures, by name
     (``reproduce.study.Item``). Both are imported when they are asked for.
+    delta: the share of its clients that an experiment delays unless told otherwise.
     """
 
     name: str
@@ -118,6 +119,7 @@ class System:
     check: Callable[[Any, Common], None] = field(default=lambda config, common: None)
     audit: str = ""
     reproductions: tuple[str, ...] = ()
+    delta: float = 0.0
 
     def make(self, own: Own, common: Common, config: Any) -> Party:
         """One party, from its own part and what everybody knows."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.devices.delays import Delays
 from coterie.protocol.effects import Encrypt, Fit, Fitted, Open, Vector
 from coterie.protocol.errors import CoterieError
 from coterie.protocol.model_spec import ModelSpec, Part
@@ -22,6 +23,7 @@ from coterie.runs.sealer import PartySealer
 from coterie.runs.simulation import simulate
 from coterie.systems.pafed import SYSTEM
 from coterie.systems.pafed.config import PAFedConfig
+from coterie.transport.links import Ideal
 from coterie.transport.local import LocalTransport
 from coterie.transport.transcript import Transcript, View
 
@@ -53,6 +55,17 @@ class Directed:
             return effect.key.encrypt(effect.values)
         assert isinstance(effect, Open)
         return effect.key.decrypt(effect.key.public.from_bytes(effect.data))
+
+
+class Delayed(Ideal):
+    """Everything is immediate but what an experiment holds back."""
+
+    def __init__(self, delays: Delays) -> None:
+        self.delays = delays
+
+    def rounds(self, party: str, round: int) -> int:
+        """By how many rounds, from the table."""
+        return self.delays.rounds(party, round)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,15 +103,16 @@ def played(
 ) -> Iterator[Played]:
     """A federation after its set-up in which every round from the second on has so many in time and so many late."""
     names = tuple(f"client/{i}" for i in range(early + late))
-    given = {"participation": 1.0, "delta": late / len(names), "delay": "uniform:1", "local": "sgd", **settings}
+    given = {"participation": 1.0, "local": "sgd", **settings}
     spec = ModelSpec((Part("bias", (size,), "float32", "parameter", "shared", 0),), 2.0 * size)
     start, one = np.zeros((1, size), np.float32), dict.fromkeys(names, 1)
     randomness = Randomness(seed, emulated)
     federation, owns = simulate(SYSTEM, PAFedConfig(**given), names, spec, start, "paper", randomness, one, one)
     effects = Directed()
     sealer = PartySealer({name: own.identity for name, own in owns.items() if own.identity})
+    links = Delayed(Delays(lambda r: names, late / len(names), "uniform:1", seed))
     transport = LocalTransport(
-        federation.parties, federation.hub, effects, sealer=sealer, transcript=Transcript(1 << 62)
+        federation.parties, federation.hub, effects, links=links, sealer=sealer, transcript=Transcript(1 << 62)
     )
     hub: Any = federation.parties[federation.hub]
     try:

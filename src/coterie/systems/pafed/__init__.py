@@ -44,6 +44,7 @@ from coterie.protocol.errors import PeerError
 from coterie.protocol.system import Federation, PartyFactory, Sees, System
 from coterie.protocol.told import Common, Own
 from coterie.protocols.key_centre import ENROLMENT, KEY_CENTRE, Deal, Granted, KeyCentre, Pair
+from coterie.protocols.late import DELTA
 from coterie.systems.pafed.config import PARAMETERS, PRINTED, PAFedConfig, check
 from coterie.systems.pafed.messages import (
     CLIENT,
@@ -141,4 +142,5 @@ SYSTEM = System(
     encrypted=True,
     audit="coterie.systems.pafed.audit:AUDIT",
     reproductions=("coterie.reproduce.pafed:ITEMS",),
+    delta=DELTA,
 )
