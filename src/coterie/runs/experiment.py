@@ -274,6 +274,7 @@ def build(config: RunConfig) -> Experiment:
         precision=config.precision,
         accelerator=config.accelerator,
         emulated=randomness.emulated,
+        devices=devices,
     )
     sealer = PartySealer(federation.parties, randomness)
     transport = LocalTransport(

@@ -74,7 +74,7 @@ def theft(config: RunConfig, client: str) -> Theft:
     def meddle(experiment: Experiment) -> None:
         party: Any = experiment.federation.parties[client]
         thieves.append(KeyThief(party.spec, late=LATE))
-        wrap(party, thieves[0])
+        wrap(party, thieves[0].between)
         experiment.transport.links = LateParty(experiment.transport.links, client, LATE)
 
     run, experiment = recorded_run(replace(config, record=True), meddle)
