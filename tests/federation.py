@@ -20,12 +20,13 @@ import torch
 from coterie.crypto import paillier
 from coterie.devices.delays import Delays
 from coterie.protocol import codec
-from coterie.protocol.effects import Compute, Encrypt, Evaluate, Evaluated, Fit, Fitted, Open
-from coterie.protocol.errors import CoterieError, CryptoError, PeerError
+from coterie.protocol.effects import Evaluate, Evaluated, Fit, Fitted, Local, OwnData
+from coterie.protocol.errors import CoterieError
 from coterie.protocol.hollow import content, hollow, weighs
+from coterie.protocol.interpreters import PLAIN, Interpreter, each, interpret, locally
 from coterie.protocol.messages import Message
 from coterie.protocol.model_spec import ModelSpec, Part
-from coterie.protocol.party import Cost, Handler, Party, To
+from coterie.protocol.party import Cost, Handler, Party, To, freeze
 from coterie.protocol.randomness import Randomness, Secrets, rng
 from coterie.protocol.system import Federation, System
 from coterie.protocol.told import Common, Own
@@ -46,38 +47,37 @@ def spec_of(size: int) -> ModelSpec:
 class Pulled:
     """Effects of a made-up training: gradient steps on |w - target|^2 / 2 through the solver, and a little noise.
 
-    ``Evaluate`` gives |w - target|^2 / 2 as the loss. Encryption and opening are the keys' own.
+    ``Evaluate`` gives |w - target|^2 / 2 as the loss. Encryption and opening are the keys' own, ``Local`` functions
+    see the target as their only sample.
     """
 
     chunk = 64
 
     def __init__(self, targets: Mapping[str, np.ndarray], *, steps: int = 1, noise: float = 0.0) -> None:
         self.targets, self.steps, self.noise = targets, steps, noise
+        self.table: dict[type, Interpreter] = {
+            **PLAIN,
+            Fit: each(self.fit),
+            Evaluate: each(self.evaluate),
+            Local: locally(self.own),
+        }
 
     def gradient(self, party: str, weights: torch.Tensor) -> torch.Tensor:
         return weights - torch.from_numpy(self.targets[party].astype(np.float32))
 
     def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
-        results: list[Any] = []
-        for party, effect in wanted:
-            try:
-                results.append(self.one(party, effect))
-            except (PeerError, CryptoError) as error:
-                results.append(error)
-        return results
+        return interpret(self.table, wanted)
 
-    def one(self, party: str, effect: Any) -> Any:
-        if isinstance(effect, Encrypt):
-            return effect.key.encrypt(effect.values)
-        if isinstance(effect, Open):
-            cipher = effect.key.public.from_bytes(effect.data)
-            return effect.key.open_blinded(cipher) if effect.blinded else effect.key.decrypt(cipher)
-        if isinstance(effect, Evaluate):
-            loss = float(np.square(effect.weights - self.targets[party]).sum() / 2)
-            return Evaluated(loss, 0.0, 1)
-        if isinstance(effect, Compute):
-            return effect.function(*effect.arguments)
-        assert isinstance(effect, Fit)
+    def own(self, party: str) -> OwnData:
+        """One sample, which is the client's target."""
+        x, y = self.targets[party].astype(np.float32)[None], np.zeros(1, np.int64)
+        freeze([x, y])
+        return OwnData(x, y)
+
+    def evaluate(self, party: str, effect: Evaluate) -> Evaluated:
+        return Evaluated(float(np.square(effect.weights - self.targets[party]).sum() / 2), 0.0, 1)
+
+    def fit(self, party: str, effect: Fit) -> Fitted:
         start = torch.from_numpy(np.array(effect.weights))
         state = {name: torch.from_numpy(np.array(vector)) for name, vector in effect.state.items()}
         pull, end = effect.solver.pull(start, state), start.clone()

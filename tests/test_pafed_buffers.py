@@ -16,6 +16,7 @@ from torch import nn
 
 from coterie.protocol.effects import Fit, Fitted
 from coterie.protocol.errors import PeerError
+from coterie.protocol.interpreters import each
 from coterie.protocol.model_spec import ModelSpec, Part
 from coterie.runs.config import RunConfig
 from coterie.runs.experiment import build
@@ -90,10 +91,8 @@ class Measured(Pulled):
 
     rows: dict[tuple[str, int], np.ndarray]
 
-    def one(self, party: str, effect: Any) -> Any:
-        if not isinstance(effect, Fit):
-            return super().one(party, effect)
-        fitted = super().one(party, effect)
+    def fit(self, party: str, effect: Fit) -> Fitted:
+        fitted = super().fit(party, effect)
         source = np.random.default_rng([effect.seed % 2**32, int(party[7:])])
         weights = np.array(fitted.weights)
         weights[BUFFERS] = source.uniform([-200, 0, 0, 0.5], [200, 200, 1e-3, 0.6]).astype(np.float32)
@@ -173,14 +172,13 @@ def test_what_a_client_is_handed_is_what_the_aggregator_has() -> None:
     key, layout = service_key(run), run.hub.layout
     before = layout.unpacked(key.decrypt(key.public.from_bytes(run.hub.state.model)))
     starts: list[np.ndarray] = []
-    honest = run.transport.effects.one
+    effects = run.transport.effects
 
-    def watched(party: str, effect: Any) -> Any:
-        if isinstance(effect, Fit):
-            starts.append(np.array(effect.weights))
-        return honest(party, effect)
+    def watched(party: str, effect: Fit) -> Fitted:
+        starts.append(np.array(effect.weights))
+        return effects.fit(party, effect)
 
-    run.transport.effects.one = watched
+    effects.table[Fit] = each(watched)
     run.round(2)
     off = np.abs(np.stack(starts) - before)
     flood = key.public.parameters.flooded(0) + 1e-6

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from coterie.protocol.errors import PeerError
+from coterie.protocol.interpreters import Interpreters, each, interpret
 from coterie.protocol.messages import Floats, Message, message
 from coterie.protocol.party import Cost, Party, on
 from coterie.protocol.randomness import Randomness
@@ -62,6 +63,13 @@ class Table:
         return self.fates.get((party, round), "ok")
 
 
+def raising(party: str, effect: str) -> None:
+    raise PeerError(effect)
+
+
+DOUBLES: Interpreters = {int: each(lambda party, effect: 2 * effect), str: each(raising)}
+
+
 @dataclass
 class Doubling:
     """Effects that double a number; strings are errors to raise. Remembers how it was called."""
@@ -71,7 +79,7 @@ class Doubling:
 
     def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
         self.calls.append(list(wanted))
-        return [PeerError(e) if isinstance(e, str) else 2 * e for _, e in wanted]
+        return interpret(DOUBLES, wanted)
 
 
 class Sealer:

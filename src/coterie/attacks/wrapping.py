@@ -6,7 +6,7 @@ keys are what they would be; only what it puts in tells it apart.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from coterie.protocol.errors import CoterieError
@@ -14,12 +14,12 @@ from coterie.protocol.messages import Message
 from coterie.protocol.party import Cost, Handler, Party, Work
 from coterie.transport.links import Links
 
-Between = Callable[[Message, Any, Any], Any]
-"""(the message that is being handled, an effect, its result) -> the result that the handler goes on with."""
+Between = Mapping[type, Callable[[Message, Any, Any], Any]]
+"""By type of effect: (the message that is being handled, the effect, its result) -> what the handler goes on with."""
 
 
 def wrap(party: Party, between: Between) -> None:
-    """From now on each result of the party's effects passes through ``between``. It stays the same object."""
+    """From now on results of the party's effects pass through ``between``. It stays the same object."""
     table = {kind: Handler(_tapped(handler.run, between), handler.cost) for kind, handler in party.handlers.items()}
     party.__class__ = type(f"Deviating{type(party).__name__}", (type(party),), {"handlers": table})
 
@@ -42,7 +42,8 @@ def _passed(work: Work[Any], message: Message, between: Between) -> Work[Any]:
             except CoterieError as error:  # the effect was refused, which is the handler's own concern
                 effect = work.throw(error)
             else:
-                effect = work.send(between(message, effect, result))
+                change = between.get(type(effect))
+                effect = work.send(change(message, effect, result) if change else result)
     except StopIteration as done:
         return done.value
     finally:

@@ -266,6 +266,7 @@ def build(config: RunConfig) -> Experiment:
         precision=config.precision,
         accelerator=config.accelerator,
         emulated=randomness.emulated,
+        devices=devices,
     )
     sealer = PartySealer({name: own.identity for name, own in owns.items() if own.identity})
     transport = LocalTransport(

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from coterie.devices.delays import Delays
-from coterie.protocol.effects import Encrypt, Fit, Fitted, Open, Vector
-from coterie.protocol.errors import CoterieError
+from coterie.protocol.effects import Fit, Fitted, Vector
+from coterie.protocol.interpreters import PLAIN, each, interpret
 from coterie.protocol.model_spec import ModelSpec, Part
 from coterie.protocol.party import Party
 from coterie.protocol.randomness import Randomness
@@ -37,24 +37,14 @@ class Directed:
 
     def __init__(self) -> None:
         self.direction: Direction = lambda client, weights: np.zeros_like(weights)
+        self.table = {**PLAIN, Fit: each(self._fit)}
 
     def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
         """Results in order; what is refused stands in its place."""
-        results: list[Any] = []
-        for party, effect in wanted:
-            try:
-                results.append(self._one(party, effect))
-            except CoterieError as error:
-                results.append(error)
-        return results
+        return interpret(self.table, wanted)
 
-    def _one(self, party: str, effect: Any) -> Any:
-        if isinstance(effect, Fit):
-            return Fitted(effect.weights + self.direction(party, effect.weights), 1, 1, 0.0)
-        if isinstance(effect, Encrypt):
-            return effect.key.encrypt(effect.values)
-        assert isinstance(effect, Open)
-        return effect.key.decrypt(effect.key.public.from_bytes(effect.data))
+    def _fit(self, party: str, effect: Fit) -> Fitted:
+        return Fitted(effect.weights + self.direction(party, effect.weights), 1, 1, 0.0)
 
 
 class Delayed(Ideal):

@@ -68,7 +68,7 @@ def theft(play: Callable[[Meddle], Recorded], client: str) -> Theft:
     def meddle(run: Meddled) -> None:
         party: Any = run.federation.alter(client)
         thieves.append(KeyThief(party.spec, late=LATE))
-        wrap(party, thieves[0])
+        wrap(party, thieves[0].between)
         run.delay(client, LATE)
 
     run = play(meddle)
