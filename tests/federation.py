@@ -187,6 +187,9 @@ def rig(
     fresh_keys: bool = False,
     delta: float | None = None,
     delay: str = "uniform:1-5",
+    spec: ModelSpec | None = None,
+    starts: np.ndarray | None = None,
+    wrap: Callable[[Federation], None] | None = None,
     **settings: Any,
 ) -> Rig:
     """A federation with one client for every row of ``targets`` (clients, d), set up.
@@ -194,16 +197,21 @@ def rig(
     intercept: an attacker on the wire from the set-up on.  fresh_keys: real keys of its own, which take a second;
     otherwise all real federations have the same two.
     delta, delay: of the experiment, as in a run.
+    otherwise all real federations have the same two.  spec, starts: the model's, (k, d) float32, for made-up ones.
+    wrap: may change the built federation before its set-up.
     """
     names = tuple(f"client/{i}" for i in range(len(targets)))
-    spec = spec_of(targets.shape[1])
-
+    spec = spec or spec_of(targets.shape[1])
     config = system.config(**{"lr": 0.5, **system.defaults(mode), **settings})
     count = config.models
-    starts = np.stack([rng(seed, "hub", "w", 0, i).normal(0, 0.01, spec.size).astype(np.float32) for i in range(count)])
+    if starts is None:
+        drawn = [rng(seed, "hub", "w", 0, i).normal(0, 0.01, spec.size) for i in range(count)]
+        starts = np.stack(drawn).astype(np.float32)
     randomness = Repeatable(seed, emulated)
     ten, one = dict.fromkeys(names, 10), dict.fromkeys(names, 1)
-    federation, owns = simulate(system, config, names, spec, starts, mode, randomness, ten, one)
+    federation, owns = simulate(system, config, names, spec, starts[:count], mode, randomness, ten, one)
+    if wrap is not None:
+        wrap(federation)
     links = links or Steady()
     share = system.delta if delta is None else delta
     links.delays = Delays(lambda r: asked_in(names, config, seed, r), share, delay, seed)
@@ -218,8 +226,8 @@ def rig(
     transport.intercept = intercept
     made = Rig(system, config, federation, owns, transport, links)
     pair = cycle(real_keys()) if not (emulated or fresh_keys) else None
-    drawn = patch.object(paillier, "keygen", lambda *_, **__: next(pair)) if pair else nullcontext()
-    with drawn:
+    known = patch.object(paillier, "keygen", lambda *_, **__: next(pair)) if pair else nullcontext()
+    with known:
         transport.drive(made.hub.setup(), 0)
     return made
 

@@ -5,7 +5,7 @@ The twin is written from the paper's equations with plain loops over plain array
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,25 +37,16 @@ def near(targets: np.ndarray = TARGETS, groups: Sequence[int] = GROUPS) -> np.nd
     return np.stack([0.1 * targets[groups == g].mean(axis=0) for g in range(max(groups) + 1)]).astype(np.float32)
 
 
-def pies(
-    targets: np.ndarray = TARGETS, *, starts: np.ndarray | None = None, wrap: Callable | None = None, **options: Any
-) -> Rig:
+def pies(targets: np.ndarray = TARGETS, *, starts: np.ndarray | None = None, **options: Any) -> Rig:
     """A federation with these start models; lr = 1, so that a trained model is its client's target exactly.
 
-    wrap: may change the built federation before its set-up.  How sure a rebuild must be, and how hardened mode is
-    hardened, may be said for all modes here and count where they mean something.
+    How sure a rebuild must be, and how hardened mode is hardened, may be said for all modes here and count where they
+    mean something.
     """
     starts = near() if starts is None else starts
     idle = {"max_condition", "hardening"} & set(IDLE[options.get("mode", "paper")])
     options = {name: value for name, value in options.items() if name not in idle}
-
-    def build(config: Any, setting: Any) -> Any:
-        made = SYSTEM.build(config, replace(setting, initials=lambda k: tuple(starts[:k])))
-        if wrap is not None:
-            wrap(made)
-        return made
-
-    return rig(replace(SYSTEM, build=build), targets, **{"clusters": len(starts), "lr": 1.0, "seed": 1, **options})
+    return rig(SYSTEM, targets, starts=starts, **{"clusters": len(starts), "lr": 1.0, "seed": 1, **options})
 
 
 def chosen(run: Rig) -> list[int]:

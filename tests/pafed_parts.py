@@ -76,6 +76,12 @@ def stranger(emulated: bool, name: str) -> Any:
     return (rounded if emulated else ckks).insecure_for_tests(name)
 
 
+def mistrusting(party: Any, name: str) -> None:
+    """Let a party take another's messages for forged: on its own roster stands a verify key that nobody has."""
+    entries = [change(one, verify_key=bytes(32)) if one.name == name else one for one in party.common.roster.entries]
+    party.common = replace(party.common, roster=change(party.common.roster, entries=tuple(entries)))
+
+
 # -- what an observer reads ------------------------------------------------------------------------------------------
 
 
@@ -93,7 +99,7 @@ def opened(run: Rig, update: Update) -> np.ndarray:
 def model(run: Rig) -> np.ndarray:
     """(d,) float64 of the aggregator's encrypted model, or the initial one."""
     if not run.hub.state.model:
-        return run.hub.initial.astype(np.float64)
+        return run.common.initial.astype(np.float64)
     key = service_key(run)
     return np.asarray(key.decrypt(key.public.from_bytes(run.hub.state.model)))
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from federation import Rig, planted
-from pafed_parts import paf, service_key, small_keys
+from pafed_parts import mistrusting, paf, service_key, small_keys
 
 from coterie.attacks.key_in_sum import (
     LEAST,
@@ -223,7 +223,7 @@ def test_a_wrapped_party_that_changes_nothing_is_the_same() -> None:
     assert {Fit, Open, Encrypt} == set(kinds)
     assert wrapped.party("client/0").role == "client"
     for run in (honest, wrapped):
-        run.party("client/1").state.verify_keys = run.hub.state.verify_keys[1:]  # of clients, not of the aggregator
+        mistrusting(run.party("client/1"), HUB)
         run.round(5)
     assert honest.refused == wrapped.refused != {}
 

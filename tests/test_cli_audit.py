@@ -117,8 +117,8 @@ def test_what_was_received_is_what_the_views_have(recorded: Callable[[str], Path
         assert role["learns"] == SYSTEMS["mingledpie"].sees[role["role"]].learns
     kinds = Counter({(row["kind"], row["relayed"]): row["count"] for row in roles["server"]["received"]})
     assert kinds[("Update", False)] == 12
-    assert kinds[("Enrol", True)] == 6  # sealed for the key centre
-    assert kinds[("Enrol", False)] == 0
+    assert kinds[("Granted", True)] == 6  # sealed for the clients
+    assert kinds[("Granted", False)] == 1  # its own
 
 
 def test_messages_are_counted_by_role_kind_and_ends() -> None:

@@ -12,12 +12,13 @@ import pytest
 from federation import Pulled, Rig, misbehaving, on_the_wire, planted, rewritten, rig, to
 
 from coterie.crypto.roster import signing_key
-from coterie.crypto.signing import SigningKey
 from coterie.protocol import codec
-from coterie.protocol.errors import RunError
-from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Join, Ready
+from coterie.protocol.errors import PeerError, RunError
+from coterie.protocols.key_centre import KEY_CENTRE, Deal, Granted, Ready
 from coterie.systems.fedcaprivacy import SYSTEM
 from coterie.systems.fedcaprivacy.messages import (
+    SERVICE,
+    USER,
     Aggregate,
     Blinded,
     Cluster,
@@ -275,53 +276,46 @@ def test_a_genuine_cluster_model_of_an_earlier_round_does_not_come_back() -> Non
 # -- enrolment ---------------------------------------------------------------------------------------------------------
 
 
-def test_only_the_key_centre_gives_credentials() -> None:
-    """A participant that sends credentials of its own making to the service is refused, and no key changes."""
+def test_only_the_key_centre_grants_keys() -> None:
+    """A participant that hands the service what it was granted itself is refused, and no key changes."""
     run = two_groups()
-    keys = run.party("csp").secret.service
-    mine = run.view("client/2").seen[1].message
-    assert isinstance(mine, Credentials)
+    keys = run.party("csp").secret_of(SERVICE)
+    mine = next(m for _, m in run.view("client/2").messages(Granted))
     misbehaving(run.party("client/2"), Train, lambda p, r, upload: to("business_server", upload) + to("csp", mine))
     note = run.rounds(2)[-1]
     assert note["participants"] == 6
-    assert run.party("csp").secret.service == keys
-    assert run.refusals("csp", "Credentials") == 1
+    assert run.party("csp").secret_of(SERVICE) == keys
+    assert run.refusals("csp", "Granted") == 1
 
 
-@pytest.mark.parametrize("same_key", [True, False])
-def test_who_enrols_twice_is_refused_and_nobody_gets_new_keys(same_key: bool) -> None:
+@pytest.mark.parametrize("deal", [Deal(1, "", ""), Deal(2, "", ""), Deal(2, USER, "client/2"), Deal(2, SERVICE, "")])
+def test_a_participant_that_asks_for_keys_is_refused_and_nobody_gets_new_ones(deal: Deal) -> None:
     run = two_groups()
-    issued = run.party("client/0").secret.user, run.party("csp").secret.service
-    key = signing_key(run.party("client/2").own) if same_key else SigningKey.generate()
-    again = to(KEY_CENTRE, Enrol(key.public.to_bytes()))
-    misbehaving(run.party("client/2"), Train, lambda p, r, upload: to("business_server", upload) + again)
+    issued = run.party("client/0").secret_of(USER), run.party("csp").secret_of(SERVICE)
+    misbehaving(run.party("client/2"), Train, lambda p, r, upload: to("business_server", upload) + to(KEY_CENTRE, deal))
     assert run.rounds(2)[-1]["participants"] == 6
-    assert run.refusals("key_centre", "Enrol") == 1
-    assert (run.party("client/0").secret.user, run.party("csp").secret.service) == issued
+    assert dict(run.refused) == {"key_centre/Deal: client/2 asks for keys; only the hub may": 1}
+    assert (run.party("client/0").secret_of(USER), run.party("csp").secret_of(SERVICE)) == issued
 
 
-def test_enrolment_of_a_key_that_is_none_is_refused_and_the_set_up_says_who_is_missing() -> None:
-    with pytest.raises(RunError, match="waits for 7 Ready, has 0"):
-        bad_set_up(Join, lambda p, m, answer: to(KEY_CENTRE, Enrol(b"short")))
+def test_a_set_up_in_which_a_participant_refuses_its_keys_says_how_many_are_missing() -> None:
+    def refuse(party: Any, message: Granted, ready: Any) -> None:
+        raise PeerError("no keys for me")
+
+    with pytest.raises(RunError, match="business_server waits for 7 Ready, has 6"):
+        bad_set_up(Granted, refuse)
 
 
 def test_saying_ready_twice_stands_for_nobody_else() -> None:
-    """client/0 says so for itself and, it hopes, for client/1, whose credentials are refused."""
-    run = bad_set_up(Credentials, lambda p, m, answer: to("business_server", Ready(), Ready()))
-    assert run.refusals("business_server", "Ready") == 1
+    """client/0 says so twice, and once for a dealing that never was."""
+    run = bad_set_up(Granted, lambda p, m, answer: to("business_server", Ready(2), Ready(1), Ready(1)))
+    assert run.refusals("business_server", "Ready") == 2
     assert run.round(1)["participants"] == 6
 
 
 def bad_set_up(kind: type, answer: Callable) -> Rig:
     """A set-up in which client/0 misbehaves from the start."""
-    build = SYSTEM.build
-
-    def with_a_bad_client(config: Any, setting: Any) -> Any:
-        federation = build(config, setting)
-        misbehaving(federation.parties["client/0"], kind, answer)
-        return federation
-
-    return rig(replace(SYSTEM, build=with_a_bad_client), TARGETS, clusters=2)
+    return rig(SYSTEM, TARGETS, clusters=2, wrap=lambda made: misbehaving(made.parties["client/0"], kind, answer))
 
 
 # -- the wrong way round -----------------------------------------------------------------------------------------------

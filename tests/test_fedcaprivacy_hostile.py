@@ -19,7 +19,7 @@ from coterie.crypto.roster import signing_key
 from coterie.protocol import codec
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import Message
-from coterie.protocols.key_centre import Join
+from coterie.protocols.key_centre import Ready
 from coterie.systems.fedcaprivacy import SYSTEM
 from coterie.systems.fedcaprivacy.messages import (
     Train,
@@ -205,7 +205,7 @@ RAW = [
     ("truncated", lambda m: codec.encode(m)[:-3]),
     ("trailing bytes", lambda m: codec.encode(m) + b"\0"),
     ("nothing", lambda m: b""),
-    ("another type", lambda m: codec.encode(Join())),
+    ("another type", lambda m: codec.encode(Ready(1))),
     ("noise", lambda m: bytes(range(256))),
     ("a pickle", lambda m: b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00\x8c\x02os\x94."),
     ("nested", lambda m: msgspec.msgpack.encode(["Upload", [1] * 5])),

@@ -16,8 +16,7 @@ from federation import Pulled, Steady, planted, rig
 
 from coterie.attacks import Result
 from coterie.audit.findings import summary
-from coterie.audit.received import credentials
-from coterie.crypto.paillier import secret_key
+from coterie.audit.received import granted, held_key
 from coterie.protocol.errors import UserError
 from coterie.reproduce.security.__main__ import main
 from coterie.reproduce.security.fedcaprivacy import VARIANTS, configured, measured
@@ -32,7 +31,7 @@ from coterie.systems.fedcaprivacy.audit import (
     passive,
     recorded_rounds,
 )
-from coterie.systems.fedcaprivacy.messages import CSP, HUB, ClusterModel
+from coterie.systems.fedcaprivacy.messages import CSP, HUB, SERVICE, ClusterModel
 from coterie.transport.transcript import Seen, View
 
 TRAINING = {"lr": 0.05, "batch_size": 10}
@@ -167,7 +166,7 @@ def test_the_services_rows_are_exact_differences_of_models(emulated: bool) -> No
     assert (one.rows == grid[one.who] - grid[one.who[0]]).all()
     assert (one.models == grid[one.who]).all()
     assert [run.common.clients[i] for i in one.who] == list(run.hub.state.clustered_order)
-    positions, rows = csp_rows(views[CSP], secret_key(credentials(views[CSP]).secret_key), 1)
+    positions, rows = csp_rows(views[CSP], held_key(views[CSP], SERVICE), 1)
     assert positions == list(range(6))
     assert (rows == one.rows).all()
 
@@ -197,7 +196,7 @@ def test_rounds_with_others_are_linked_by_who_was_in_both() -> None:
 
 def test_views_that_do_not_fit_are_refused() -> None:
     with pytest.raises(UserError, match="record from the set-up on"):
-        credentials(View("csp", "csp"))
+        granted(View("csp", "csp"))
     with pytest.raises(UserError, match="not the uploads"):
         order(np.zeros((2, 3)), {"a": np.zeros(3), "b": np.ones(3)})
     assert sorted(order(np.zeros((2, 3)), {"a": np.ones(3), "b": np.ones(3), "c": np.zeros(3)})) == ["a", "b"]

@@ -92,7 +92,7 @@ def plain_loop(experiment: Experiment) -> Train:
         nn.utils.vector_to_parameters(torch.from_numpy(start.copy()), model.parameters())
         optimiser = torch.optim.SGD(model.parameters(), lr=lr)
         seed = int(rng(experiment.config.seed, names[i], "batches", r).integers(1 << 62))
-        for epoch in range(experiment.setting.epochs[names[i]]):
+        for epoch in range(experiment.owns[names[i]].epochs):
             order = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch]))).permutation(len(own.x))
             for at in range(0, len(order), size):
                 batch = torch.from_numpy(order[at : at + size])
@@ -304,7 +304,7 @@ def test_what_the_service_opens_in_hardened_mode_is_a_fresh_secret_map_of_the_we
     for hardening, secret_map in (("sketch", lambda w, seed: project(w, 16, seed)), ("rotation", rotate)):
         run = small("hardened", emulated=True, hardening=hardening)
         run.rounds(1)
-        group_seed = run.party("client/0").secret.group_seed
+        group_seed = run.party("client/0").group_seed
         key = run.party("csp").key("service")
         for seen, upload in run.view("business_server").messages(Upload, 1):
             weights = run.party(seen.src).state.weights

@@ -11,16 +11,20 @@ import pytest
 from fedcaprivacy_parts import where_they_count
 from federation import Pulled, Rig, Steady, planted, rig
 
+from coterie.audit.received import granted
 from coterie.crypto.paillier import secret_key
 from coterie.protocol import codec
 from coterie.protocol.errors import CryptoError, PeerError
-from coterie.protocols.key_centre import KEY_CENTRE, Credentials
+from coterie.protocols.key_centre import KEY_CENTRE
 from coterie.systems.fedcaprivacy import SYSTEM
 from coterie.systems.fedcaprivacy.audit import recorded_rounds
 from coterie.systems.fedcaprivacy.messages import (
     CSP,
+    GROUP,
     HUB,
     PARTICIPANT,
+    SERVICE,
+    USER,
     Blinded,
     ClusterModel,
     ClusterSum,
@@ -131,9 +135,8 @@ def test_the_service_sees_no_names(mode: str, hardening: str) -> None:
 def test_the_business_server_can_open_nothing() -> None:
     """It holds no secret key; with one of its own making every ciphertext in its view is refused."""
     run = recorded("paper", emulated=False, rounds=1)
-    (mine,) = (m for _, m in run.view(HUB).messages(Credentials))
-    assert (mine.secret_key, mine.group_seed) == (None, None)
-    stranger = secret_key(rig(SYSTEM, TARGETS[:2], emulated=False, fresh_keys=True).party(CSP).secret.service)
+    assert all(name.startswith("public ") for name in granted(run.view(HUB)))
+    stranger = rig(SYSTEM, TARGETS[:2], emulated=False, fresh_keys=True).party(CSP).key(SERVICE)
     ciphers = [m.cipher for kind in (Upload, ClusterSum) for _, m in run.view(HUB).messages(kind)]
     for data in ciphers:
         with pytest.raises((PeerError, CryptoError)):
@@ -143,18 +146,21 @@ def test_the_business_server_can_open_nothing() -> None:
 def test_who_holds_which_secret() -> None:
     """sk_s: the service.  sk_u and the common seed: the participants.  Nobody holds both, the centre holds neither."""
     run = recorded("paper", rounds=1)
-    given = {name: [m for _, m in run.view(name).messages(Credentials)] for name in (HUB, CSP, *run.common.clients)}
-    assert all(len(messages) == 1 for messages in given.values())
-    service, users = given[CSP][0].secret_key, given["client/0"][0].secret_key
+    given = {name: granted(run.view(name)) for name in (HUB, CSP, *run.common.clients)}
+    for name in given:
+        assert [seen.kind for seen in run.view(name).seen if seen.dst == name].count("Granted") == 1
+    service, first = given[CSP][f"secret {SERVICE}"], given["client/0"]
+    users, seed = first[f"secret {USER}"], first[f"secret {GROUP}"]
     assert service != users
-    for name, (message,) in given.items():
-        expected = {HUB: (None, False), CSP: (service, False)}.get(name, (users, True))
-        assert (message.secret_key, message.group_seed is not None) == expected
-    assert secret_key(service).public.to_bytes() == given[HUB][0].service_public
-    assert secret_key(users).public.to_bytes() == given[HUB][0].user_public
+    for name, keys in given.items():
+        expected = {HUB: {}, CSP: {SERVICE: service}}.get(name, {USER: users, GROUP: seed})
+        assert {one.split()[1]: key for one, key in keys.items() if one.startswith("secret")} == expected
+        assert run.party(name).secret.keys.secret == expected
+    assert secret_key(service).public.to_bytes() == given[HUB][f"public {SERVICE}"]
+    assert secret_key(users).public.to_bytes() == given[HUB][f"public {USER}"]
     centre = repr(run.party(KEY_CENTRE).state) + repr(run.party(KEY_CENTRE).secret)
-    assert repr(service)[2:40] not in centre
-    assert repr(users)[2:40] not in centre
+    for secret in (service, users, seed):
+        assert repr(secret)[2:40] not in centre
 
 
 def test_secrets_never_pass_the_hub_in_the_open() -> None:
@@ -168,13 +174,11 @@ def test_secrets_never_pass_the_hub_in_the_open() -> None:
     run = rig(SYSTEM, TARGETS, clusters=2, emulated=False, intercept=tap)
     run.round(1)
     secrets: set[bytes] = set()
-    for party in run.federation.parties.values():
-        for name in ("signing", "group_seed"):
-            secrets.add(getattr(party.secret, name, b""))
-        for name in ("user", "service"):  # a header of 20 bytes, then the primes
-            secrets.add(getattr(party.secret, name, b"")[20:52])
-    secrets.discard(b"")
-    assert len(secrets) == 8 + 1 + 2
+    for name, own in run.owns.items():
+        secrets |= {own.identity.signing, own.identity.opening}
+        for grant, secret in run.party(name).secret.keys.secret.items() if name != KEY_CENTRE else ():
+            secrets.add(secret if grant == GROUP else secret[20:52])  # a header of 20 bytes, then the primes
+    assert len(secrets) == 9 * 2 + 1 + 2
     kinds = {True: set(), False: set()}
     for envelope, frame in crossing:
         kinds[envelope.sealed].add(envelope.kind)

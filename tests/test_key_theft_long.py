@@ -11,7 +11,7 @@ from coterie.attacks.key_in_sum import key_coefficients
 from coterie.audit.received import held_key
 from coterie.runs.config import RunConfig
 from coterie.runs.recorded import record
-from coterie.systems.pafed.messages import HELPER
+from coterie.systems.pafed.messages import HELPER, SERVICE
 from coterie.systems.pafed.theft import findings, theft
 
 
@@ -21,7 +21,7 @@ def test_one_client_of_twelve_has_the_key_within_ten_rounds() -> None:
     key, updates = findings(stolen)
     assert key.round is not None
     assert key.results[0].value == 1.0
-    truth = held_key(stolen.run.views[HELPER])
+    truth = held_key(stolen.run.views[HELPER], SERVICE)
     assert truth.size == "ckks-8192-deep"
     np.testing.assert_array_equal(stolen.thief.guess, key_coefficients(truth))
     assert (updates.results[0].value, updates.results[0].n) == (0.0, 11)

@@ -33,7 +33,7 @@ from coterie.protocol import codec
 from coterie.protocol.bundle import bundle
 from coterie.protocol.effects import Fit, Fitted
 from coterie.protocol.messages import Message
-from coterie.protocols.key_centre import Join
+from coterie.protocols.key_centre import Ready
 from coterie.systems.mingledpie.messages import HUB, Train, Update
 
 FEW = slice(0, 12, 2)
@@ -269,7 +269,7 @@ RAW = [
     ("truncated", lambda m: codec.encode(m)[:-3]),
     ("trailing bytes", lambda m: codec.encode(m) + b"\0"),
     ("nothing", lambda m: b""),
-    ("another type", lambda m: codec.encode(Join())),
+    ("another type", lambda m: codec.encode(Ready(1))),
     ("noise", lambda m: bytes(range(256))),
     ("a pickle", lambda m: b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00\x8c\x02os\x94."),
     ("nested", lambda m: msgspec.msgpack.encode(["Update", [1] * 5])),

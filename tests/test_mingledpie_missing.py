@@ -221,7 +221,7 @@ def test_newcomers_join_every_few_rounds_with_everybodys_models(mode: str, harde
     assert chosen(run) == [GROUPS[i] for i in order]
 
 
-def test_who_has_not_joined_yet_sees_nothing_but_its_credentials() -> None:
+def test_who_has_not_joined_yet_sees_nothing_but_its_keys() -> None:
     run = six(founders=4, newcomers=1, join_every=2)
     run.rounds(2)
     assert run.view("client/5").kinds() == {"Granted"}

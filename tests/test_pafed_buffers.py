@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -101,12 +100,11 @@ class Measured(Pulled):
 
 
 def measuring(targets: np.ndarray = TARGETS, **options: Any) -> Any:
-    built = replace(SYSTEM, build=lambda config, setting: SYSTEM.build(config, replace(setting, spec=SPEC)))
     given = {"participation": 1.0, "delta": 0.5, "delay": "uniform:1", "max_epochs": 1, "lr": 0.1, "seed": 1, **options}
     with small_keys(), pytest.MonkeyPatch.context() as patch:
         if given.get("iterations") == 0:
             patch.setitem(config.PARAMETERS, "literal", EIGHT.name)
-        return rig(built, targets, effects=Measured, fresh_keys=True, **given)
+        return rig(SYSTEM, targets, spec=SPEC, effects=Measured, fresh_keys=True, **given)
 
 
 @pytest.fixture(autouse=True)

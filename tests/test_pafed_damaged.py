@@ -119,7 +119,7 @@ def test_where_all_answers_are_late_the_model_of_those_that_came_is_kept(delay: 
     for r in range(1, 8):
         sent.append(model(run))
         run.round(r)
-    assert np.abs(sent[-1] - run.hub.initial).max() > 0.1
+    assert np.abs(sent[-1] - run.common.initial).max() > 0.1
     assert "is taken up again" in run.round(8)["skipped"]
     assert any((model(run) == of).all() for of in sent[3:6])  # what was sent out in rounds 4 to 6
     before = model(run)
@@ -133,7 +133,7 @@ def test_where_nothing_opens_the_observer_has_the_initial_model() -> None:
     run.rounds(3)
     bad = disturbed(service(run), run.hub.state.model)
     run.hub.state.model = run.hub.state.good = bad
-    np.testing.assert_array_equal(run.models()[0], run.hub.initial)
+    np.testing.assert_array_equal(run.models()[0], run.common.initial)
 
 
 # -- until the helper signs --------------------------------------------------------------------------------------------

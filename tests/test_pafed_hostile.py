@@ -25,10 +25,12 @@ from pafed_parts import (
 
 from coterie.protocol import codec
 from coterie.protocol.effects import Fit, Fitted
-from coterie.protocols.key_centre import Credentials, Join
+from coterie.protocol.errors import PeerError
+from coterie.protocols.key_centre import KEY_CENTRE, Granted
 from coterie.systems.pafed.messages import (
     HELPER,
     HUB,
+    SERVICE,
     Compare,
     Compared,
     Convert,
@@ -311,19 +313,20 @@ def new_bytes(message: Train) -> bytes:
 # -- enrolment and roles -----------------------------------------------------------------------------------------------
 
 
-def test_only_the_key_centre_gives_credentials_and_only_once() -> None:
+def test_only_the_key_centre_grants_keys_and_only_once() -> None:
     run = four(delta=0.0)
-    secret = run.party(HELPER).secret.service
-    mine = next(m for _, m in run.view("client/2").messages(Credentials))
+    secret = run.party(HELPER).secret_of(SERVICE)
+    mine = next(m for _, m in run.view("client/2").messages(Granted))
     misbehaving(run.party("client/2"), Train, lambda p, r, update: to(HUB, update) + to(HELPER, mine))
     assert run.rounds(2)[-1]["participants"] == 4
-    assert run.refusals(HELPER, "Credentials") == 1
-    assert run.party(HELPER).secret.service == secret
-    for party in (run.party("client/0"), run.party(HELPER)):
-        with pytest.raises(Exception, match="already enrolled"):
-            party.join(Join(), HUB)
-        with pytest.raises(Exception, match="already provided"):
-            party.provide(mine, "key_centre")
+    assert run.refusals(HELPER, "Granted") == 1
+    assert run.party(HELPER).secret_of(SERVICE) == secret
+    for name in ("client/0", HELPER):
+        with pytest.raises(PeerError, match="the signature is not one of key"):
+            run.party(name).keep(mine, KEY_CENTRE)
+        own = next(m for _, m in run.view(name).messages(Granted))
+        with pytest.raises(PeerError, match="already provided"):
+            run.party(name).keep(own, KEY_CENTRE)
 
 
 def test_a_client_that_plays_the_helper_is_refused() -> None:

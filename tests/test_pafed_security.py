@@ -40,7 +40,7 @@ from coterie.reproduce.security.directed import played
 from coterie.runs.config import RunConfig
 from coterie.runs.recorded import recorded_run
 from coterie.systems.pafed import audit
-from coterie.systems.pafed.messages import HELPER, HUB, Refresh, Train, Update
+from coterie.systems.pafed.messages import HELPER, HUB, SERVICE, Refresh, Train, Update
 from coterie.transport.transcript import View
 
 DOCS = Path(__file__).parents[1] / "docs" / "security" / "pafed.json"
@@ -251,7 +251,7 @@ def test_both_servers_together_open_every_update_and_the_model() -> None:
     """The paper's assumption, from the other side: the helper's key, from its own view, on the aggregator's."""
     run = paf(TARGETS[::2], emulated=False, delta=0.0, local="sgd")
     start = model(run)
-    key = audit.held_key(run.view(HELPER))
+    key = audit.held_key(run.view(HELPER), SERVICE)
     _, updates = taken(run, 1)
     for name, update in updates:
         unit = run.transport.effects.targets[name] - start
@@ -354,8 +354,8 @@ def test_an_audit_of_a_run_on_digits(mode: str, crypto: str) -> None:
 
 
 def test_views_without_what_an_audit_needs_are_refused() -> None:
-    with pytest.raises(UserError, match="holds no secret key: record from the set-up on"):
-        audit.held_key(View(HELPER, HELPER))
+    with pytest.raises(UserError, match="holds no keys: record from the set-up on"):
+        audit.held_key(View(HELPER, HELPER), SERVICE)
     run = paf(TARGETS[:2])
     views = {name: run.view(name) for name in (HUB, HELPER, "client/0")}
     with pytest.raises(UserError, match="holds no updates"):

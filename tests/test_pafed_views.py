@@ -12,17 +12,20 @@ from federation import Rig
 from pafed_parts import TARGETS, model, opened, paf, service_key, small_keys, taken
 from scipy import stats
 
+from coterie.audit.received import granted
 from coterie.crypto.ckks import secret_key
 from coterie.protocol import codec
 from coterie.protocol.bundle import unbundle
 from coterie.protocol.errors import CoterieError, CryptoError
 from coterie.protocol.hollow import content
-from coterie.protocols.key_centre import KEY_CENTRE, Credentials
+from coterie.protocols.key_centre import KEY_CENTRE
 from coterie.systems.pafed import SYSTEM
 from coterie.systems.pafed.messages import (
     CLIENT,
     HELPER,
     HUB,
+    SERVICE,
+    USER,
     Compare,
     Compared,
     Convert,
@@ -91,7 +94,7 @@ def test_clients_hear_of_nobody_else(real: Rig) -> None:
 def test_the_hub_sees_of_sealed_messages_their_ends_and_sizes_only(real: Rig) -> None:
     relayed = [seen for seen in real.view(HUB).seen if seen.message is None]
     assert {seen.kind for seen in relayed} == {"Granted"}
-    assert len({seen.size for seen in relayed if seen.kind == "Credentials" and seen.dst.startswith("client")}) == 1
+    assert len({seen.size for seen in relayed if seen.dst.startswith("client")}) == 1
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------
@@ -107,22 +110,22 @@ def test_nobody_shares_a_key_and_no_secret_half_crosses_the_wire_in_the_open(emu
 
     run = paf(FEW, emulated=emulated, intercept=tap)
     run.rounds(2)
-    held = [run.party(name).secret.own for name in run.common.clients] + [run.party(HELPER).secret.service]
+    held = [run.party(name).secret_of(USER) for name in run.common.clients] + [run.party(HELPER).secret_of(SERVICE)]
     assert len({secret_key(own).fingerprint for own in held}) == len(held) == 5
     for own in held if not emulated else ():
         assert all(own[40:140] not in frame for frame in crossing)  # of the secret polynomial
-    assert type(run.hub.secret).__struct_fields__ == ("signing",)
+    for name in (HUB, HELPER, *run.common.clients):
+        grants = {HUB: set(), HELPER: {SERVICE}}.get(name, {USER})
+        assert run.party(name).secret.keys.secret.keys() == grants
     centre = run.party(KEY_CENTRE)
     assert type(centre.secret).__struct_fields__ == ()
-    assert type(centre.state).__struct_fields__ == ("verify_keys",)
+    assert type(centre.state).__struct_fields__ == ("dealt",)
 
 
 def test_nothing_that_the_aggregator_receives_opens_under_a_key_that_it_has(real: Rig) -> None:
     """It is handed public keys and the evaluation key; every ciphertext opens under its owner's and no other's."""
-    (mine,) = (m for _, m in real.view(HUB).messages(Credentials))
-    assert mine.secret_key is None
-    assert mine.group_seed is None
-    clients = {name: secret_key(real.party(name).secret.own) for name in real.common.clients}
+    assert all(name.startswith("public ") for name in granted(real.view(HUB)))
+    clients = {name: real.party(name).key(USER) for name in real.common.clients}
     opens = {"helper": service_key(real), **clients}
     found = 0
     for seen in real.view(HUB).seen:
@@ -162,7 +165,7 @@ def windows(values: np.ndarray) -> set[bytes]:
 def test_no_number_of_an_update_or_a_model_reaches_a_server_in_the_clear() -> None:
     """With the real cipher. What clients are sent first does: w^0 is public, and it would be found."""
     run, numbers = paf(FEW, emulated=False, seed=1, delay="uniform:1"), set()
-    start = windows(run.hub.initial)
+    start = windows(run.common.initial)
     for r in (1, 2, 3):
         run.round(r)
         numbers |= windows(model(run)) | windows(run.models()[0])

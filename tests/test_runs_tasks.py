@@ -19,7 +19,6 @@ from coterie.protocol.errors import UserError
 from coterie.protocol.system import Mixture
 from coterie.runs import Experiment, RunConfig, build, run
 from coterie.runs.recorded import read_recorded
-from coterie.training.solvers import Sgd
 
 DIGITS = load("digits")
 
@@ -108,19 +107,20 @@ def test_training_data_are_held_once_and_test_sets_once_a_task() -> None:
 
 def test_groups_that_a_server_knows_can_be_trained_beforehand() -> None:
     """Each pre-trained model is best on its own group's task."""
-    experiment = built("permute:3", clients=9)
-    assert experiment.setting.pretrained is not None
-    models = experiment.setting.pretrained(3, Sgd(0.3, 50), 3)
+    settings = {"start": "pretrained", "pretrain_epochs": 3, "lr": 0.3}
+    config = RunConfig("ifca", partition="permute:3", clients=9, rounds=1, model="linear")
+    experiment = build(replace(config, settings={**settings, "clusters": 3}))
     groups = experiment.split.groups
     assert groups is not None
-    for g, vector in enumerate(models):
+    assert len(experiment.common.starts) == 3
+    for g, vector in enumerate(experiment.common.starts):
         accuracy = experiment.observer.scores(dict.fromkeys(experiment.common.clients, vector)).global_accuracy
         assert accuracy[groups == g].min() > 0.8
         assert accuracy[groups != g].max() < 0.2
     with pytest.raises(
         UserError, match=r"4 known groups, and partition permute:3 has 3: choose labelsets:4 or permute:4"
     ):
-        experiment.setting.pretrained(4, Sgd(0.3, 50), 3)
+        build(replace(config, settings={**settings, "clusters": 4}))
 
 
 def test_the_fingerprint_tells_tasks_and_groups_apart() -> None:
