@@ -7,12 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from coterie.protocol.errors import UserError
-from coterie.reproduce import fedcaprivacy, mingledpie, mingledpie_costs, mingledpie_law, mingledpie_ridge, pafed
+from coterie.reproduce import (
+    fedcaprivacy,
+    groups,
+    mingledpie,
+    mingledpie_costs,
+    mingledpie_law,
+    mingledpie_ridge,
+    pafed,
+)
 from coterie.reproduce.study import Item, OnRound, study
 from coterie.runs.settings import unknown
 
 ITEMS: Mapping[str, Item[Any]] = {
     **fedcaprivacy.ITEMS,
+    groups.ITEM.name: groups.ITEM,
     mingledpie_law.ITEM.name: mingledpie_law.ITEM,
     **mingledpie.ITEMS,
     **mingledpie_costs.ITEMS,
