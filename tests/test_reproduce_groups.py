@@ -1,4 +1,4 @@
-"""The study of groups that are real: its cells run, its table says what the runs say, and the page what the table says."""
+"""The study of groups that are real: its cells run, its table says what the runs say, and the page has the table."""
 
 from __future__ import annotations
 
