@@ -60,9 +60,9 @@ def _table(curves: Mapping[str, Sequence[Curve]]) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"partition": partition, "method": method, "seeds": len(found)}
         for r in SHOWN:
             known = _indices(found, r)
-            row[f"ARI, round {r}"] = round(spread(known)[0], 2) if known else None
+            row[f"ARI, round {r}"] = round(spread(known)[0], 2) + 0.0 if known else None  # no minus zero
         last = _indices(found, len(found[0].grouping))
-        row["worst"] = round(min(last), 2) if last else None
+        row["by seed"] = ", ".join(f"{index:.2f}" for index in last) or None
         ends = [curve.grouping[-1] for curve in found if curve.grouping and curve.grouping[-1]]
         row["clusters"] = ", ".join(str(end["clusters"]) for end in ends if end) or None
         for measure in ("local_accuracy", "global_accuracy"):
