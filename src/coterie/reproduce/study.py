@@ -128,6 +128,7 @@ class Curve:
     diverged: why there are no more rounds, if the training diverged.
     notes: what the system itself noted of each round.  groups: which of the data's own groups each client belongs to,
     empty where there are none.  scores: (clients,) of each measure after the last round; empty for a part of a run.
+    grouping: how the clusters agree with these groups, None where not evaluated or without clusters.
     """
 
     seed: int
@@ -140,6 +141,7 @@ class Curve:
     notes: tuple[Row, ...] = ()
     groups: tuple[int, ...] = ()
     scores: Row = field(default_factory=dict)
+    grouping: tuple[Row | None, ...] = ()
 
     @classmethod
     def of(
@@ -168,6 +170,7 @@ class Curve:
             tuple(line["notes"] for line in lines),
             tuple(groups),
             scores if scores and whole else {},
+            tuple(line.get("grouping") for line in lines),
         )
 
     def rounds_to(self, target: float, measure: str) -> int | None:

@@ -53,7 +53,7 @@ Doubles = NDArray[np.float64]
 
 COSINES = (0.5, 0.2, 0.1, 0.05, 0.01, 0.001, 0.0001)
 ITERATIONS = (3, 5, 7, 8, 10, 12, 15)
-DUMMIES: tuple[Row, ...] = ({"dummies": 0}, {"dummies": 4}, {"dummies": 20})
+HIDING: tuple[Row, ...] = ({"dummies": 0}, {"dummies": 4}, {"dummies": 20}, {"signs": "hidden", "dummies": 16})
 """Settings that say what hides the signs, to be compared in trained runs; of 20 clients, all of them asked."""
 
 
@@ -63,7 +63,7 @@ def study(
     clients: int = 20,
     rounds: int = 10,
     partition: str = "dirichlet:0.3",
-    hiding: Sequence[Row] = DUMMIES,
+    hiding: Sequence[Row] = HIDING,
 ) -> Row:
     """All measurements. clients, rounds, partition: of the runs with digits.  hiding: settings to be compared there.
 
