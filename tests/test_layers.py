@@ -14,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "coterie"
+STUDIES = ROOT / "studies"
 
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"protocol"}),
@@ -158,11 +159,17 @@ def test_imports_go_in_no_circle() -> None:
 
 
 def test_no_pickle_and_no_print() -> None:
-    assert wrong_calls(SOURCE) == []
+    assert wrong_calls(SOURCE) + wrong_calls(STUDIES) == []
 
 
 def test_files_are_short() -> None:
-    assert long_files(SOURCE, ROOT / "tests") == []
+    assert long_files(SOURCE, STUDIES, ROOT / "tests") == []
+
+
+def test_the_package_does_without_the_studies() -> None:
+    """They are not in the wheel."""
+    lines = [line.split() for path in SOURCE.rglob("*.py") for line in path.read_text().splitlines()]
+    assert not [words for words in lines if words[:1] in (["from"], ["import"]) and words[1].split(".")[0] == "studies"]
 
 
 # -- the checks themselves ---------------------------------------------------------------------------------------------

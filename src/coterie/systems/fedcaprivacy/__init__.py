@@ -141,5 +141,5 @@ SYSTEM = System(
     encrypted=True,
     observe=observe,
     audit="coterie.systems.fedcaprivacy.audit:AUDIT",
-    reproductions=("coterie.reproduce.fedcaprivacy:ITEMS", "coterie.reproduce.groups:ITEMS"),
+    reproductions=("coterie.reproduce.fedcaprivacy:ITEMS",),
 )

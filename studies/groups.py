@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from coterie.reproduce.study import Cell, Curve, Item, percent, spread
 from coterie.runs.config import RunConfig
+from studies.items import main
 
 CLIENTS, ROUNDS, GROUPS = 24, 10, 4
 SHOWN = (1, 2, 3, 5, 10)  # rounds whose adjusted Rand index the table has
@@ -104,5 +105,9 @@ _ITEM = Item(
     tuple(Cell(f"{partition}/{method}", config(partition, method)) for partition in PARTITIONS for method in METHODS),
     _table,
     _draw,
+    command="python -m studies.groups",
 )
 ITEMS: Mapping[str, Item[Curve]] = {_ITEM.name: _ITEM}
+
+if __name__ == "__main__":
+    main(ITEMS)

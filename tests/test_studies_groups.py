@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from coterie.reproduce import groups, items, reproduce
 from coterie.reproduce.study import Curve
 from coterie.runs.config import resolve
+from studies import groups
+from studies.items import main
 
 DOCS = Path(__file__).parent.parent / "docs" / "reproduction" / "fedcaprivacy"
 
@@ -22,7 +23,7 @@ def curve(indices: list[float | None], accuracy: float, clusters: int = 4) -> Cu
 
 
 def test_every_cell_is_a_valid_run_of_the_same_size() -> None:
-    cells = items()["fedcaprivacy/groups"].cells
+    cells = groups.ITEMS["fedcaprivacy/groups"].cells
     assert len({cell.name for cell in cells}) == len(cells) == len(groups.PARTITIONS) * len(groups.METHODS)
     for cell in cells:
         resolved = resolve(cell.config)
@@ -55,18 +56,40 @@ def test_without_groups_or_clusters_there_is_no_index() -> None:
     assert [row["clusters"] for row in rows] == ["4", None]
 
 
-def test_it_runs_and_is_drawn(tmp_path: Path) -> None:
+def test_it_runs_and_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     only = ["permute:4/paper, auto", "permute:4/FedAvg", "iid/IFCA"]
-    page = reproduce("fedcaprivacy/groups", only=only, seeds=1, rounds=3, out=tmp_path)
+    picked = [word for cell in only for word in ("--only", cell)]
+    main(groups.ITEMS, ["fedcaprivacy/groups", *picked, "--seeds", "1", "--rounds", "3", "--out", str(tmp_path)])
     told = json.loads((tmp_path / "groups.json").read_text())
     lines = next((tmp_path / "runs").glob("*fedcaprivacy*/metrics.jsonl")).read_text().splitlines()
     last = json.loads(lines[-1])
     assert told["rows"][0]["ARI, round 3"] == round(last["grouping"]["ari"], 2)
     assert told["rows"][0]["local %"] == f"{100 * last['local_accuracy']:.2f}"
     assert [row["ARI, round 3"] for row in told["rows"][1:]] == [None, None]
-    assert "permute:4" in page.read_text()
+    assert "permute:4" in (page := tmp_path / "groups.md").read_text()
+    assert f"Written: {page}\n" in capsys.readouterr().out
+    assert told["command"].startswith("python -m studies.groups fedcaprivacy/groups --seeds 1 --rounds 3 --only ")
     assert "permute:4" in (tmp_path / "groups.svg").read_text()
     assert "iid" not in (tmp_path / "groups.svg").read_text()  # no groups, no panel
+
+
+def test_its_cells_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    main(groups.ITEMS, ["fedcaprivacy/groups", "--list"])
+    assert capsys.readouterr().out.splitlines() == [cell.name for cell in groups.ITEMS["fedcaprivacy/groups"].cells]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["fedcaprivacy/group"], "invalid choice: 'fedcaprivacy/group'"),
+        (["fedcaprivacy/groups", "--seeds", "0"], "at least 1 seed is needed"),
+        (["fedcaprivacy/groups", "--only", "permute:5"], "See python -m studies.groups fedcaprivacy/groups --list"),
+    ],
+)
+def test_mistakes_are_told(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(groups.ITEMS, words)
+    assert says in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("page", ["reproduction/fedcaprivacy.md"])
