@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,19 @@ def test_the_truth_is_the_secret_polynomial(key: Any) -> None:
     np.testing.assert_array_equal(
         transformed(key.public.arrays.ring, truth[None], limbs - 1)[0], key.arrays.secret[:limbs]
     )
+
+
+def test_the_truth_of_a_key_with_a_large_slot_is_read_too(key: Any) -> None:
+    """With K = scale / LEAST it opens to more than honest values can be, as one key of 8,192 in a hundred does."""
+    secret = np.zeros((len(key.public.ring.moduli), N), np.uint64)
+    secret[:-1] = transformed(key.public.ring, np.ones((1, N), np.int64), key.parameters.levels)[0]
+    ones = ckks.SecretKey(secret, key.public)
+    with pytest.raises(CiphertextError, match="no sum of 1 values"):
+        ones.decrypt(forged(ones.encrypt(np.zeros(N)), 0))
+    held: Any = SimpleNamespace(
+        public=SimpleNamespace(encrypt=ones.encrypt), parameters=key.parameters, decrypt=ones.decrypt
+    )
+    np.testing.assert_array_equal(key_coefficients(held), np.ones(N))
 
 
 def test_a_forged_vector_looks_fresh_and_opens_to_the_key_in_one_place(key: Any) -> None:

@@ -11,9 +11,9 @@ import pytest
 from pafed_parts import small_keys
 from test_cli_audit import Ended, call
 
-from coterie.reproduce.security.pafed import thieves
 from coterie.runs.recorded import read_recorded
 from coterie.systems.pafed.theft import asked_most
+from studies.security.theft import thieves
 
 TINY = ["--clients", "4", "--rounds", "4", "--set", "max_epochs=1", "--quiet", "--record", "--seed", "1"]
 ROBBED = ["pafed", "--model", "mlp", *TINY, "--delta", "0", "--set", "participation=1"]

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from coterie.crypto.schemes import ckks_keygen, evaluation_key
+from coterie.crypto.ckks import evaluation_key
+from coterie.crypto.ckks import keygen as ckks_keygen
 from federation import Rig, misbehaving, rig, to
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -18,12 +18,12 @@ from coterie.attacks.conflicts import class_of
 from coterie.protocol.bundle import unbundle
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import Secrets
-from coterie.reproduce.security.directed import played
 from coterie.runs.config import RunConfig, resolve
 from coterie.runs.recorded import recorded_run
 from coterie.systems.pafed import audit
 from coterie.systems.pafed.hiding import delta, drawn
 from coterie.systems.pafed.messages import HELPER, Compare, Invert
+from studies.security.directed import played
 
 
 @pytest.fixture(autouse=True, scope="module")

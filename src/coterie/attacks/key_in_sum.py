@@ -98,9 +98,12 @@ def rebuilt(guess: Coefficients, public: PublicKey) -> SecretKey | None:
 
 
 def key_coefficients(key: SecretKey) -> Coefficients:
-    """(N,) the truth, of whoever has the key: a forged encryption of nothing opens to K s."""
-    nothing = forged(key.public.encrypt(np.zeros(key.parameters.degree)), 0)
-    return np.rint(LEAST * coefficients(key.decrypt(nothing), key.parameters)).astype(np.int64)
+    """(N,) the truth, of whoever has the key: a forged encryption of nothing opens to K s.
+
+    K is the least here: with the largest a key in a hundred opens to more in some slot than honest values can be.
+    """
+    nothing = forged(key.public.encrypt(np.zeros(key.parameters.degree)), 0, MOST)
+    return np.rint(MOST * coefficients(key.decrypt(nothing), key.parameters)).astype(np.int64)
 
 
 def key_agreement(guess: NDArray[Any], truth: NDArray[Any]) -> Result:

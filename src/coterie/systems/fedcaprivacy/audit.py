@@ -32,8 +32,6 @@ from coterie.attacks import (
     similar_pairs,
     telling,
     top_label_hit_rate,
-    unmask_scalar,
-    unmasking_error,
 )
 from coterie.audit import Audit, Recorded
 from coterie.audit.findings import Finding
@@ -265,13 +263,6 @@ AUDIT = Audit(
             "tells which participants have similar data from the clusters that they share",
             similar_pairs,
             (pair_correlation, pair_auc),
-        ),
-        Attack(
-            "scalar-mask",
-            _CSP,
-            "takes off a scalar blinding factor by subtracting the mean of all entries (no mode blinds so)",
-            unmask_scalar,
-            (unmasking_error,),
         ),
         Attack(
             "models-from-start",

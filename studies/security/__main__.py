@@ -7,12 +7,12 @@ import json
 import shlex
 from pathlib import Path
 
-from coterie.reproduce.security import STUDIES
+from studies.security import STUDIES
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure and write. Without options a study takes its own defaults, which the documentation shows."""
-    parser = argparse.ArgumentParser(prog="python -m coterie.reproduce.security", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m studies.security", description=__doc__)
     parser.add_argument("system", choices=sorted(STUDIES))
     parser.add_argument("out", type=Path)
     for name in ("seeds", "clients", "rounds"):
@@ -21,7 +21,7 @@ def main(arguments: list[str] | None = None) -> None:
     given = {key: value for key, value in vars(parser.parse_args(arguments)).items() if value is not None}
     system, out = given.pop("system"), given.pop("out")
     options = [f"--{key}={value}" for key, value in given.items()]
-    command = shlex.join(["python", "-m", "coterie.reproduce.security", system, out.as_posix(), *options])
+    command = shlex.join(["python", "-m", "studies.security", system, out.as_posix(), *options])
     content = {"command": command, **STUDIES[system](**given)}
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(content, indent=1) + "\n")

@@ -33,28 +33,28 @@ from coterie.attacks import (
 )
 from coterie.attacks.key_in_sum import coefficients
 from coterie.audit import Recorded
-from coterie.audit.findings import compared, summary
 from coterie.crypto.ckks import keygen
 from coterie.crypto.seal import ring
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import Secrets
 from coterie.protocol.steps import Answers
-from coterie.reproduce.security.directed import Played, played
 from coterie.runs.config import RunConfig
 from coterie.runs.recorded import record
 from coterie.systems.pafed.audit import COUNTED, by_signs, passive, recorded_rounds
 from coterie.systems.pafed.correction import by_helper, by_minimum
 from coterie.systems.pafed.messages import HELPER, HUB, SERVICE, USER, Convert, Refresh, Train, Update
 from coterie.systems.pafed.scalars import MASK_BITS
-from coterie.systems.pafed.theft import findings, theft
+from studies.security.compared import compared, summary
+from studies.security.directed import Played, played
+from studies.security.theft import thieves
 
 Row = dict[str, Any]
 Doubles = NDArray[np.float64]
 
 COSINES = (0.5, 0.2, 0.1, 0.05, 0.01, 0.001, 0.0001)
 ITERATIONS = (3, 5, 7, 8, 10, 12, 15)
-DUMMIES: tuple[Row, ...] = ({"dummies": 0}, {"dummies": 4}, {"dummies": 20})
+HIDING: tuple[Row, ...] = ({"dummies": 0}, {"dummies": 4}, {"dummies": 20}, {"signs": "hidden", "dummies": 16})
 """Settings that say what hides the signs, to be compared in trained runs; of 20 clients, all of them asked."""
 
 
@@ -64,7 +64,7 @@ def study(
     clients: int = 20,
     rounds: int = 10,
     partition: str = "dirichlet:0.3",
-    hiding: Sequence[Row] = DUMMIES,
+    hiding: Sequence[Row] = HIDING,
 ) -> Row:
     """All measurements. clients, rounds, partition: of the runs with digits.  hiding: settings to be compared there.
 
@@ -359,51 +359,6 @@ def trained(seeds: int, **options: Any) -> list[Row]:
         {finding.name: finding.results for finding in passive(digits(seed, {}, **options))} for seed in range(seeds)
     ]
     return [{"who": name, **row} for name, row in summary(runs).items()]
-
-
-def thieves(seeds: int, sizes: Sequence[int] = (12, 20, 31), each: int = 2, **options: Any) -> list[Row]:
-    """Runs with digits and an MLP, default settings and real keys, each with another client as a thief.
-
-    sizes: of federations.  each: how many of a federation's clients are thieves, one a run.  "accuracy without" is of
-    the same run without a thief, with emulated keys.
-    """
-    rows = []
-    for clients in sizes:
-        given: Row = {"rounds": 10, "model": "mlp", **options}
-        configs = [RunConfig("pafed", clients=clients, seed=seed, **given) for seed in range(seeds)]
-        played = [_robbed(config, f"client/{i}") for config in configs for i in range(each)]
-        errors = [error for run in played if (error := run.pop("error")) is not None]
-        rows.append(
-            {
-                "clients": clients,
-                **given,
-                "thieves": len(played),
-                "with the key": len(errors),
-                "error of the others' updates": max(errors, default=None),
-                **{name: [run[name] for run in played] for name in played[0]},
-                "accuracy without": [_accuracy(replace(config, crypto="emulated")) for config in configs],
-            }
-        )
-    return rows
-
-
-def _robbed(config: RunConfig, client: str) -> Row:
-    """One thief's run in numbers, so that its record is not kept. error: of the others' updates, if it has the key."""
-    stolen = theft(partial(record, replace(config, record=True)), client)
-    key, *opened = findings(stolen)
-    return {
-        "error": opened[0].results[0].value if opened else None,
-        "forged": len(stolen.thief.forged_in),
-        "in round": key.round,
-        "agreement": key.results[0].value,
-        "chance": key.results[0].chance,
-        "accuracy": stolen.run.lines[-1]["global_accuracy"],
-        "rounds skipped": sum("skipped" in line["notes"] for line in stolen.run.lines),
-    }
-
-
-def _accuracy(config: RunConfig) -> float:
-    return float(record(replace(config, record=True)).lines[-1]["global_accuracy"])
 
 
 def _crypto(emulated: bool) -> str:
