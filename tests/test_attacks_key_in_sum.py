@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +24,7 @@ from coterie.attacks.key_in_sum import (
 )
 from coterie.attacks.wrapping import LateParty, wrap
 from coterie.crypto import ckks
+from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.seal_products import transformed
 from coterie.protocol.effects import Encrypt, Fit, Open
 from coterie.protocol.errors import CryptoError, PeerError, UserError
@@ -79,9 +81,10 @@ def test_the_truth_is_the_secret_polynomial(key: Any) -> None:
 
 def test_the_truth_of_a_key_with_a_large_slot_is_read_too(key: Any) -> None:
     """With K = scale / LEAST it opens to more than honest values can be, as one key of 8,192 in a hundred does."""
-    secret = np.zeros((len(key.public.ring.moduli), N), np.uint64)
-    secret[:-1] = transformed(key.public.ring, np.ones((1, N), np.int64), key.parameters.levels)[0]
-    ones = ckks.SecretKey(secret, key.public)
+    ring = key.public.arrays.ring
+    secret = np.zeros((len(ring.moduli), N), np.uint64)
+    secret[:-1] = transformed(ring, np.ones((1, N), np.int64), key.parameters.levels)[0]
+    ones = ckks.SecretKey(replace(key.arrays, secret=secret))
     with pytest.raises(CiphertextError, match="no sum of 1 values"):
         ones.decrypt(forged(ones.encrypt(np.zeros(N)), 0))
     held: Any = SimpleNamespace(

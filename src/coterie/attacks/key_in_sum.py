@@ -169,7 +169,7 @@ class KeyThief:
         self._models.append(weights)
 
     def _forged(self, effect: Encrypt, honest: Any, message: Message) -> Any:
-        if not isinstance(effect.key, PublicKey):
+        if not isinstance(effect.key, PublicKey) or effect.key.emulated:
             raise UserError("an emulated key has no secret to be stolen: run it with --crypto real")
         if self._row is None:
             self._public = effect.key

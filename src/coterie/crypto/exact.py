@@ -64,8 +64,7 @@ class Public:
         return np.frombuffer(drawn(random_bytes, length * dtype.itemsize), dtype=dtype)
 
     def shift(self, a: Words, numbers: Words, factor: int, form: Form) -> Words:
-        shifted: Words = a + numbers * _modulo(factor, numbers)
-        return shifted
+        return a + (numbers if factor == 1 else self.scale(numbers, factor, form))
 
     def lift(self, opened: Words, form: Form, own: bool) -> Words:
         return opened

@@ -1,6 +1,6 @@
 """The public facts about a vector under encryption, and the book-keeping on them that refuses misuse.
 
-The same rules hold for a scheme and its emulated twin because both follow the same tally.
+The same rules hold for a scheme and its emulated twin, since they are kept here and in the front, never in a backend.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class Tally:
 
 
 class Tallied:
-    """Habits of everything that has a tally: immutable (copies are itself), never compared, shows only the tally."""
+    """Everything that has a tally: immutable (copies are itself), never compared, and shown by its tally only."""
 
     tally: Tally
 

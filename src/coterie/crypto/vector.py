@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coterie.crypto import wire
-from coterie.crypto.arrays import PublicArrays, RandomBytes, SecretArrays
+from coterie.crypto.arrays import PublicArrays, RandomBytes, SecretArrays, Space
 from coterie.crypto.tally import Form, Tallied, Tally, integer_weight, openable
 from coterie.protocol.errors import CryptoError, KeyMismatchError
 
@@ -97,7 +97,7 @@ class Mask:
     """SECRET of the party that drew it: numbers that fit every key of one scheme and its parameters."""
 
     scheme: str
-    space: Any
+    space: Space
     length: int
     form: Form
     numbers: Any
@@ -129,7 +129,7 @@ class Held(Tallied):
 
     @property
     def _most(self) -> int:
-        return int(self.key.arrays.space.room(self.tally.form))
+        return self.key.arrays.space.room(self.tally.form)
 
     def _checked(self, other: object) -> Any:
         """Another of this kind and scheme. Raises KeyMismatchError."""
@@ -253,8 +253,7 @@ class PublicKey(Key, Generic[_Vector]):
     @property
     def fresh(self) -> Form:
         """The form of a fresh vector, to be asked of an upload."""
-        form: Form = self.arrays.space.fresh
-        return form
+        return self.arrays.space.fresh
 
     def encrypt_blinded(self, blinded: Blinded) -> _Vector:
         """A vector that was opened under its masks, possibly with another key, under this key; masks still on.
@@ -292,8 +291,8 @@ class PublicKey(Key, Generic[_Vector]):
         blinded=0 and ``form=key.fresh`` (a scalar: ``key.fresh_scalar``): whoever adds or multiplies uploads must ask
         for it. Of an emulated vector this is a view of the bytes, not a copy.
         """
-        wanted = wire.Wanted(length, terms, blinded, form)
-        tally, body = wire.split_vector(bytes(data), self.scheme, self.fingerprint, self.arrays.space, wanted)
+        space, wanted = self.arrays.space, (length, terms, blinded)
+        tally, body = wire.split_vector(bytes(data), self.scheme, self.fingerprint, space, wanted, form)
         return self._vector(tally, self.arrays.unpack(body, tally))
 
     def wire_bytes(self, length: int, form: Form | None = None) -> int:

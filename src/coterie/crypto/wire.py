@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from coterie.crypto.arrays import KeyArrays, Space
@@ -43,28 +42,6 @@ _VECTOR_MAGIC, _KEY_MAGIC = b"CoCv", b"CoKy"
 _Space = TypeVar("_Space", bound=Space)
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What must stand in a vector's header; None: anything that fits."""
-
-    length: int | None
-    terms: int | None
-    blinded: int | None
-    form: Form | None
-
-    def check(self, tally: Tally) -> None:
-        """Raises DecodeError for a tally that is not as wanted."""
-        for what, got, wanted in (
-            ("values", tally.length, self.length),
-            ("terms", tally.terms, self.terms),
-            ("masks", tally.blinded, self.blinded),
-        ):
-            if wanted is not None and got != wanted:
-                raise DecodeError(f"{got} {what} where {wanted} were expected")
-        if self.form is not None and tally.form != self.form:
-            raise DecodeError(f"a {tally.form} where a {self.form} was expected")
-
-
 def vector_bytes(space: Space, length: int, form: Form) -> int:
     """Exact size of a vector, in bytes (a product: after rescaling)."""
     return _VECTOR.size + space.body_bytes(length, form)
@@ -75,13 +52,16 @@ def join_vector(scheme: str, space: Space, tally: Tally, parts: Sequence[Any]) -
     form = tally.form.level, tally.form.scalar
     fields = tally.fingerprint, tally.length, tally.terms, tally.blinded
     header = _VECTOR.pack(_VECTOR_MAGIC, VERSION, SCHEMES[scheme], *form, *fields)
-    return hollow(vector_bytes(space, tally.length, tally.form), header, *parts)
+    return _joined(scheme, vector_bytes(space, tally.length, tally.form), header, *parts)
 
 
 def split_vector(
-    data: bytes, scheme: str, fingerprint: bytes, space: Space, wanted: Wanted
+    data: bytes, scheme: str, fingerprint: bytes, space: Space, wanted: Sequence[int | None], form: Form | None
 ) -> tuple[Tally, memoryview]:
-    """What the header of a vector says, checked, and what follows it."""
+    """What the header of a vector says, checked, and what follows it.
+
+    wanted: length, terms and masks that must stand there, and form; None: all that fits.
+    """
     held, found = _opened(data, scheme)
     if len(held) < _VECTOR.size:
         raise DecodeError(f"{len(held)} bytes are no ciphertext vector: its header alone has {_VECTOR.size}")
@@ -97,7 +77,11 @@ def split_vector(
     most = space.room(tally.form)
     if not 1 <= sums <= most or masks > most:
         raise DecodeError(f"{sums} terms with {masks} masks: a {tally.form} has room for 1 to {most} of them")
-    wanted.check(tally)
+    for what, got, asked in zip(("values", "terms", "masks"), (count, sums, masks), wanted, strict=True):
+        if asked is not None and got != asked:
+            raise DecodeError(f"{got} {what} where {asked} were expected")
+    if form is not None and tally.form != form:
+        raise DecodeError(f"a {tally.form} where a {form} was expected")
     if count == 0:
         raise DecodeError("a vector of no values")
     if found != (whole := vector_bytes(space, count, tally.form)):
@@ -113,7 +97,8 @@ def key_header(kind: str, key: KeyArrays) -> bytes:
 
 def join_key(kind: str, key: KeyArrays) -> bytes:
     """The bytes of a key."""
-    return hollow(_KEY.size + key.space.key_bytes(kind, key.flag), key_header(kind, key), *key.parts())
+    size = _KEY.size + key.space.key_bytes(kind, key.flag)
+    return _joined(key.scheme, size, key_header(kind, key), *key.parts())
 
 
 def scheme_of(data: bytes) -> str:
@@ -146,6 +131,11 @@ def split_key(
     if size != (whole := _KEY.size + space.key_bytes(kind, flag)):
         raise DecodeError(f"a {kind} key of {space.size} has {whole} bytes, not {size}")
     return scheme, space, flag, held[_KEY.size :]
+
+
+def _joined(scheme: str, size: int, *parts: Any) -> bytes:
+    """The parts as one; hollow, and so of this size, if they are an emulated scheme's."""
+    return hollow(size, *parts) if scheme in EMULATED else b"".join(parts)
 
 
 def _opened(data: bytes, scheme: str) -> tuple[memoryview, int]:

@@ -71,7 +71,7 @@ class Ready(Message, frozen=True):
 
 
 class Keygen(Protocol):
-    """Draws an encryption key pair; what it gives has ``public`` and ``to_bytes`` (``crypto/keys.py``)."""
+    """Draws an encryption key pair; what it gives has ``public`` and ``to_bytes`` (``crypto/vector.py``)."""
 
     def __call__(self, *, emulated: bool, random_bytes: RandomBytes) -> Any: ...
 
