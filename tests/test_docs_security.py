@@ -32,3 +32,27 @@ def test_fedcaprivacy() -> None:
     for accuracy in ("global", "local"):
         values = [f"{variant[f'{accuracy}_accuracy']:.3f}" for variant in variants.values()]
         assert f"| *{accuracy} accuracy* | {' | '.join(values)} |\n" in page
+
+
+def short(number: float) -> str:
+    """Three decimals, without the zero before them."""
+    return f"{number:.3f}".removeprefix("0")
+
+
+def test_mingledpie() -> None:
+    page, content = record("mingledpie")
+    held = [row for section in content.values() if isinstance(section, list) for row in section if "errors_off" in row]
+    assert f"all {len(held)} agree" in page
+    assert f"the largest gap is {max(abs(row['errors_off']) for row in held):.1f}." in page
+    plain = page.replace("**", "")
+    for clusters, p, what in ((5, 0.5, "intersects 2, 3, 4, 5 sets, drawn"), (10, 0.25, "the same, k = 10, p = 1/4")):
+        same = ",".join(f"{r}:{p}" for r in (2, 3, 4, 5))
+        rows = [
+            row
+            for row in content["sets of several keys"]
+            if (row["clusters"], row["p_changes"]) == (clusters, same) and row["sets"] > 1 and "keep_sets" not in row
+        ]
+        (line,) = [line for line in plain.splitlines() if line.startswith(f"| {what}")]
+        assert [row["sets"] for row in rows] == [2, 3, 4, 5]
+        assert f"| {', '.join(short(row['measured']) for row in rows)} |" in line
+        assert f"| {', '.join(short(row['closed_form']) for row in rows)} |" in line
