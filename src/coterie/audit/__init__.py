@@ -16,6 +16,8 @@ from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.system import Federation, System
 from coterie.transport.transcript import View
 
+__all__ = ["Audit", "Meddle", "Recorded", "View"]
+
 Meddle = Callable[[Federation], None]
 """What is done to the parties of a run before they begin."""
 
