@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from federation import Steady, planted, rig
+from federation import Steady, planted, rig, spec_of
 from mingling import coefficients, drawn_sets
 
 from coterie.attacks import (
@@ -34,7 +34,7 @@ from coterie.transport.transcript import View
 from studies.security import mingledpie as study
 from studies.security.__main__ import main
 from studies.security.compared import compared
-from studies.security.scripted import SPEC, play
+from studies.security.scripted import play
 
 LAW = IdentityLaw(5, 0.5, 2)
 UNEQUAL = (10, 10, 10, 20, 70)
@@ -121,12 +121,12 @@ def test_views_without_what_an_audit_needs_are_refused() -> None:
     played = play([even(10)])
     opens = opener(played.federation, played.views)
     with pytest.raises(UserError, match="no client's view holds the initial models"):
-        audit.measure(empty, played.clients, terms(played.config, "paper"), opens, np.ones((10, 3)), SPEC)
+        audit.measure(empty, played.clients, terms(played.config, "paper"), opens, np.ones((10, 3)), spec_of(3))
     cut = {**played.views, HUB: View(HUB, HUB)}
     with pytest.raises(UserError, match="no updates"):
-        audit.measure(cut, played.clients, terms(played.config, "paper"), opens, np.ones((10, 3)), SPEC)
+        audit.measure(cut, played.clients, terms(played.config, "paper"), opens, np.ones((10, 3)), spec_of(3))
     with pytest.raises(UserError, match="models in the clear"):
-        plain_findings(played.views, played.clients, np.ones((10, 3)), SPEC)
+        plain_findings(played.views, played.clients, np.ones((10, 3)), spec_of(3))
 
 
 # -- one set -----------------------------------------------------------------------------------------------------------

@@ -5,9 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from studies.security import STUDIES
+from studies.security import fedcaprivacy, mingledpie, pafed
+
+STUDIES: Mapping[str, Callable[..., dict[str, Any]]] = {
+    "fedcaprivacy": fedcaprivacy.study,
+    "mingledpie": mingledpie.study,
+    "pafed": pafed.study,
+}
+"""Options, where given: seeds, and clients, rounds and partition of the runs that train."""
 
 
 def main(arguments: list[str] | None = None) -> None:

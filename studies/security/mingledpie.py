@@ -34,7 +34,8 @@ from coterie.systems.mingledpie.audit import (
 from coterie.systems.mingledpie.config import MingledPieConfig
 from coterie.systems.mingledpie.messages import HUB
 from studies.security.compared import compared
-from studies.security.scripted import Played, play
+from studies.security.played import Played
+from studies.security.scripted import play
 
 Row = dict[str, Any]
 

@@ -46,7 +46,7 @@ from coterie.systems.pafed.correction import by_helper, by_minimum
 from coterie.systems.pafed.messages import HELPER, HUB, SERVICE, USER, Convert, Refresh, Train, Update
 from coterie.systems.pafed.scalars import MASK_BITS
 from studies.security.compared import compared, summary
-from studies.security.directed import Played, played
+from studies.security.directed import Directed, played
 from studies.security.theft import thieves
 
 Row = dict[str, Any]
@@ -222,7 +222,7 @@ def wrong_class(draws: int = 20, iterations: Sequence[int] = ITERATIONS) -> list
     return rows
 
 
-def by_signs_under_encryption(run: Played, cosines: Doubles) -> tuple[Doubles, Doubles, Doubles]:
+def by_signs_under_encryption(run: Directed, cosines: Doubles) -> tuple[Doubles, Doubles, Doubles]:
     """The cosines, and the weights that the two servers give them (opened by the observer)."""
     helper, source = run.party(HELPER), Secrets(np.random.default_rng(0))
     key: Any = helper.key(SERVICE)
@@ -280,7 +280,7 @@ def _error(found: Doubles, truth: Doubles) -> float:
     return float(np.abs(found - truth).max())
 
 
-def converted(run: Played, cipher: bytes, client: str, r: int) -> Doubles:
+def converted(run: Directed, cipher: bytes, client: str, r: int) -> Doubles:
     """What an aggregator that asks the helper to convert an update, not the model, makes of it with a client's key.
 
     To the helper it is one uniform vector a round as any other, and what round it is the aggregator says.
@@ -289,7 +289,7 @@ def converted(run: Played, cipher: bytes, client: str, r: int) -> Doubles:
     return np.asarray(own.decrypt(vector))
 
 
-def key_read_off(run: Played, client: str, r: int) -> Doubles:
+def key_read_off(run: Directed, client: str, r: int) -> Doubles:
     """The same with a forged ciphertext (0, c): opened it is c s. Gives what should be the (N,) coefficients of s.
 
     Those of a secret key are -1, 0 and 1; c is so large that the flood doesn't blur them. Real keys only.
@@ -305,7 +305,7 @@ def key_read_off(run: Played, client: str, r: int) -> Doubles:
     return 64 * coefficients(values, service.parameters)
 
 
-def _converted(run: Played, vector: Any, client: str, r: int) -> tuple[Any, Any]:
+def _converted(run: Directed, vector: Any, client: str, r: int) -> tuple[Any, Any]:
     """A vector as algorithm 5 puts it under a client's key, and that key."""
     service = run.party(HUB).public(SERVICE)
     mask = service.mask(run.size, os.urandom)

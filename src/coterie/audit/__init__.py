@@ -16,6 +16,8 @@ from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.system import Federation, System
 from coterie.transport.transcript import View
 
+__all__ = ["Audit", "Meddle", "Meddled", "Recorded", "View"]
+
 
 class Meddled(Protocol):
     """A run that is about to begin, as an active attack finds it."""

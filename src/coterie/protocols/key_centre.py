@@ -205,7 +205,7 @@ class KeyCentre(Party, role=KEY_CENTRE):
     def deal(self, msg: Deal, src: str) -> tuple[To, ...]:
         """Draw what is asked for, and hand everybody its part."""
         roster = self.common.roster
-        if src != roster.entries[0].name:
+        if src != roster.hub:
             raise PeerError(f"{src} asks for keys; only the hub may")
         if msg.grant and msg.grant not in self.grants:
             raise PeerError(f"there is no grant {msg.grant!r}")
@@ -317,7 +317,7 @@ class KeyHolder(Keyed[PK, SK]):
     def keep(self, msg: Granted, src: str) -> To:
         """Keep what the key centre has signed for this party, once a dealing."""
         self.granted(msg)
-        return To(self.common.roster.entries[0].name, Ready(msg.number))
+        return To(self.common.roster.hub, Ready(msg.number))
 
 
 def enrol(hub: Keyed[Any, Any]) -> Steps[None]:

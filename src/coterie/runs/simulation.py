@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.crypto.roster import simulated
+from coterie.crypto.roster import check_roster, simulated
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.randomness import Randomness
 from coterie.protocol.system import Federation, System
@@ -40,6 +40,7 @@ def simulate(
         name: Own(name, randomness, identity, samples.get(name, 0), epochs.get(name, 1))
         for name, identity in identities.items()
     }
+    check_roster(roster, roster.operator)
     system.check(config, common)
     parties = Parties(tuple(owns), lambda name: system.make(owns[name], common, config), awake_bytes=awake_bytes)
     hub = next(iter(owns))

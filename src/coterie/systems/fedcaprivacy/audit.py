@@ -33,7 +33,7 @@ from coterie.attacks import (
     telling,
     top_label_hit_rate,
 )
-from coterie.audit import Audit, Recorded
+from coterie.audit import Audit, Recorded, View
 from coterie.audit.findings import Finding
 from coterie.audit.received import granted, held_key
 from coterie.clustering import pairwise_distances
@@ -43,7 +43,6 @@ from coterie.protocol.errors import CoterieError, UserError
 from coterie.protocol.model_spec import ModelSpec
 from coterie.systems.fedcaprivacy.messages import CSP, GROUP, HUB, SERVICE, Blinded, Received, Upload
 from coterie.systems.fedcaprivacy.participant import round_seed
-from coterie.transport.transcript import View
 
 Rows = NDArray[np.float64]
 Unprotect = Callable[[Rows, bytes, int], Rows]

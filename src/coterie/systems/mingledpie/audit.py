@@ -29,7 +29,7 @@ from coterie.attacks import (
     intersection_posterior,
 )
 from coterie.attacks.identity_changes import MOST_SETS
-from coterie.audit import Audit, Recorded
+from coterie.audit import Audit, Recorded, View
 from coterie.audit.findings import Finding
 from coterie.audit.profiling import profiled, profiling
 from coterie.audit.received import granted
@@ -42,7 +42,6 @@ from coterie.protocol.system import Federation
 from coterie.systems.mingledpie.config import MingledPieConfig
 from coterie.systems.mingledpie.forms import Rebuilding
 from coterie.systems.mingledpie.messages import CLIENT, HUB, USER, Mingled, Parameters, Update
-from coterie.transport.transcript import View
 
 Sets = NDArray[np.bool_]
 Doubles = NDArray[np.float64]

@@ -28,7 +28,7 @@ from coterie.attacks import (
     told_apart,
 )
 from coterie.attacks.conflicts import Classes
-from coterie.audit import Audit, Recorded
+from coterie.audit import Audit, Recorded, View
 from coterie.audit.findings import Finding
 from coterie.audit.profiling import profiled, profiling
 from coterie.audit.received import held_key
@@ -50,7 +50,6 @@ from coterie.systems.pafed.messages import (
     Update,
 )
 from coterie.systems.pafed.theft import stolen_key
-from coterie.transport.transcript import View
 
 COUNTED = "helper: number of conflicting late updates"
 
