@@ -18,16 +18,19 @@ import numpy as np
 import torch
 
 from coterie.crypto import paillier
+from coterie.devices.delays import Delays
 from coterie.protocol import codec
-from coterie.protocol.effects import Compute, Encrypt, Evaluate, Evaluated, Fit, Fitted, Open
-from coterie.protocol.errors import CoterieError, CryptoError, PeerError
+from coterie.protocol.effects import Evaluate, Evaluated, Fit, Fitted, Local, OwnData
+from coterie.protocol.errors import CoterieError
 from coterie.protocol.hollow import content, hollow, weighs
+from coterie.protocol.interpreters import PLAIN, Interpreter, each, interpret, locally
 from coterie.protocol.messages import Message
 from coterie.protocol.model_spec import ModelSpec, Part
-from coterie.protocol.party import Cost, Handler, Party, To
+from coterie.protocol.party import Cost, Handler, Party, To, freeze
 from coterie.protocol.randomness import Randomness, Secrets, rng
 from coterie.protocol.system import Federation, System
 from coterie.protocol.told import Common, Own
+from coterie.protocols.local_training import asked_in
 from coterie.runs.sealer import PartySealer
 from coterie.runs.simulation import simulate
 from coterie.training.solvers import descend
@@ -44,38 +47,37 @@ def spec_of(size: int) -> ModelSpec:
 class Pulled:
     """Effects of a made-up training: gradient steps on |w - target|^2 / 2 through the solver, and a little noise.
 
-    ``Evaluate`` gives |w - target|^2 / 2 as the loss. Encryption and opening are the keys' own.
+    ``Evaluate`` gives |w - target|^2 / 2 as the loss. Encryption and opening are the keys' own, ``Local`` functions
+    see the target as their only sample.
     """
 
     chunk = 64
 
     def __init__(self, targets: Mapping[str, np.ndarray], *, steps: int = 1, noise: float = 0.0) -> None:
         self.targets, self.steps, self.noise = targets, steps, noise
+        self.table: dict[type, Interpreter] = {
+            **PLAIN,
+            Fit: each(self.fit),
+            Evaluate: each(self.evaluate),
+            Local: locally(self.own),
+        }
 
     def gradient(self, party: str, weights: torch.Tensor) -> torch.Tensor:
         return weights - torch.from_numpy(self.targets[party].astype(np.float32))
 
     def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
-        results: list[Any] = []
-        for party, effect in wanted:
-            try:
-                results.append(self.one(party, effect))
-            except (PeerError, CryptoError) as error:
-                results.append(error)
-        return results
+        return interpret(self.table, wanted)
 
-    def one(self, party: str, effect: Any) -> Any:
-        if isinstance(effect, Encrypt):
-            return effect.key.encrypt(effect.values)
-        if isinstance(effect, Open):
-            cipher = effect.key.public.from_bytes(effect.data)
-            return effect.key.open_blinded(cipher) if effect.blinded else effect.key.decrypt(cipher)
-        if isinstance(effect, Evaluate):
-            loss = float(np.square(effect.weights - self.targets[party]).sum() / 2)
-            return Evaluated(loss, 0.0, 1)
-        if isinstance(effect, Compute):
-            return effect.function(*effect.arguments)
-        assert isinstance(effect, Fit)
+    def own(self, party: str) -> OwnData:
+        """One sample, which is the client's target."""
+        x, y = self.targets[party].astype(np.float32)[None], np.zeros(1, np.int64)
+        freeze([x, y])
+        return OwnData(x, y)
+
+    def evaluate(self, party: str, effect: Evaluate) -> Evaluated:
+        return Evaluated(float(np.square(effect.weights - self.targets[party]).sum() / 2), 0.0, 1)
+
+    def fit(self, party: str, effect: Fit) -> Fitted:
         start = torch.from_numpy(np.array(effect.weights))
         state = {name: torch.from_numpy(np.array(vector)) for name, vector in effect.state.items()}
         pull, end = effect.solver.pull(start, state), start.clone()
@@ -89,12 +91,16 @@ class Pulled:
 
 @dataclass
 class Steady:
-    """Links: a leg takes ``leg_s``, a job ``job_s`` (or what ``slow`` says of its party). away: fates by round."""
+    """Links: a leg takes ``leg_s``, a job ``job_s`` (or what ``slow`` says of its party). away: fates by round.
+
+    delays: which clients an experiment delays, and by how many rounds.
+    """
 
     leg_s: float = 0.01
     job_s: float = 1.0
     slow: dict[str, float] = field(default_factory=dict)
     away: dict[tuple[str, int], str] = field(default_factory=dict)
+    delays: Delays | None = None
 
     def down_s(self, party: str, size: int) -> float:
         return self.leg_s
@@ -104,6 +110,9 @@ class Steady:
 
     def work_s(self, party: str, cost: Cost) -> float:
         return self.slow.get(party, self.job_s)
+
+    def rounds(self, party: str, round: int) -> int:
+        return self.delays.rounds(party, round) if self.delays else 0
 
     def fate(self, party: str, round: int, request: int) -> str:
         return self.away.get((party, round), "ok")
@@ -176,6 +185,8 @@ def rig(
     links: Steady | None = None,
     intercept: Any = None,
     fresh_keys: bool = False,
+    delta: float | None = None,
+    delay: str = "uniform:1-5",
     spec: ModelSpec | None = None,
     starts: np.ndarray | None = None,
     wrap: Callable[[Federation], None] | None = None,
@@ -184,6 +195,8 @@ def rig(
     """A federation with one client for every row of ``targets`` (clients, d), set up.
 
     intercept: an attacker on the wire from the set-up on.  fresh_keys: real keys of its own, which take a second;
+    otherwise all real federations have the same two.
+    delta, delay: of the experiment, as in a run.
     otherwise all real federations have the same two.  spec, starts: the model's, (k, d) float32, for made-up ones.
     wrap: may change the built federation before its set-up.
     """
@@ -200,6 +213,8 @@ def rig(
     if wrap is not None:
         wrap(federation)
     links = links or Steady()
+    share = system.delta if delta is None else delta
+    links.delays = Delays(lambda r: asked_in(names, config, seed, r), share, delay, seed)
     transport = LocalTransport(
         federation.parties,
         federation.hub,

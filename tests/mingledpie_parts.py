@@ -169,7 +169,7 @@ def with_indicator(party: Any, update: Update, sigma: Sequence[float]) -> Update
         return with_part(party, update, 0, key.encrypt(vector).to_bytes())
     for b, s in enumerate(sigma):
         one = key.encrypt_scalar(1.0)
-        scaled = replace(one, values=np.rint(one.values * s).astype(np.int64))
+        scaled = replace(one, array=np.rint(one.array * s).astype(np.int64))
         update = with_part(party, update, 1 + b, scaled.to_bytes())
     return update
 

@@ -15,13 +15,14 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from emulated import rounded
 from federation import Pulled, Rig, planted, rig
 
 from coterie.aggregation.correction import Rates, class_weights, corrected_step
-from coterie.crypto import ckks, ckks_wire, rounded
+from coterie.crypto import ckks, wire
+from coterie.crypto.ckks import public_key
 from coterie.crypto.ckks_parameters import INSECURE
 from coterie.crypto.roster import signing_key
-from coterie.crypto.schemes import public_key
 from coterie.protocols.local_training import sample_clients
 from coterie.systems import pafed
 from coterie.systems.pafed import SYSTEM, config
@@ -41,18 +42,16 @@ def small_keys() -> Iterator[None]:
     """Federations with keys of an eighth of the degree or less, without security, real or emulated."""
 
     def keygen(parameters: str, *, emulated: bool, products: bool = True, random_bytes: Any) -> Any:
-        if emulated:
-            return rounded.insecure_for_tests(parameters, products=products, random_bytes=random_bytes)
-        return ckks.insecure_for_tests(parameters, products=products)
+        return ckks.insecure_for_tests(parameters, products=products, emulated=emulated, random_bytes=random_bytes)
 
-    split = ckks_wire.split_key
+    split = wire.split_key
     with pytest.MonkeyPatch.context() as patch:
         for mode, name in SMALL.items():
             patch.setitem(config.PARAMETERS, mode, name)
         patch.setitem(INSECURE, EIGHT.name, EIGHT)
         patch.setattr(config, "named", INSECURE.__getitem__)
         patch.setattr(pafed, "ckks_keygen", keygen)
-        patch.setattr(ckks_wire, "split_key", lambda data, scheme, kind, _: split(data, scheme, kind, True))
+        patch.setattr(wire, "split_key", lambda *given: split(*given[:-1], True))
         yield
 
 

@@ -25,13 +25,12 @@ from coterie.attacks import (
     share_correlation,
     similar_pairs,
     top_label_hit_rate,
-    unmask_scalar,
-    unmasking_error,
 )
 from coterie.clustering import pairwise_distances
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec, Part
 from coterie.runs.registry import SYSTEMS, audit_of
+from studies.scalar_mask import unmask_scalar, unmasking_error
 
 # ---------------------------------------------------------------- re-linking
 
@@ -385,7 +384,6 @@ def test_the_registry_lists_every_attack():
         "relink-profiles",
         "label-shares",
         "similar-pairs",
-        "scalar-mask",
         "models-from-start",
         "models-from-colluder",
         "cluster-identity",

@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from emulated import exact
 from fedcaprivacy_parts import where_they_count
 from federation import Pulled, Rig, misbehaving, on_the_wire, planted, rig, to
 
-from coterie.crypto import exact, paillier
+from coterie.crypto import paillier
 from coterie.crypto.packing import Lanes
 from coterie.crypto.roster import signing_key
 from coterie.protocol import codec
@@ -259,7 +260,7 @@ def multiple_of_n(party: Any, cipher: bytes) -> bytes:
     """An upload that a secret key would open to a factor of itself."""
     key = own_key(party)
     honest = key.from_bytes(cipher)
-    return paillier.CipherVector(key, honest.tally, (3 * key.n, *honest.units[1:])).to_bytes()
+    return paillier.CipherVector(key, honest.tally, (3 * key.arrays.n, *honest.array[1:])).to_bytes()
 
 
 def overfull(party: Any, cipher: bytes) -> bytes:
@@ -267,10 +268,10 @@ def overfull(party: Any, cipher: bytes) -> bytes:
     key = own_key(party)
     if key.emulated:
         honest = key.from_bytes(cipher)
-        return exact.CipherVector(key, honest.tally, honest.words + np.uint32(0x4000_0000)).to_bytes()
+        return exact.CipherVector(key, honest.tally, honest.array + np.uint32(0x4000_0000)).to_bytes()
     honest = key.from_bytes(cipher)
-    unit = honest.units[0] * (1 + (1 << 2000) * key.n) % key.n_squared
-    return paillier.CipherVector(key, honest.tally, (unit, *honest.units[1:])).to_bytes()
+    unit = honest.array[0] * (1 + (1 << 2000) * key.arrays.n) % key.arrays.n_squared
+    return paillier.CipherVector(key, honest.tally, (unit, *honest.array[1:])).to_bytes()
 
 
 def spoil(field: str) -> Callable[[Any, Train, Upload], Upload]:
@@ -358,9 +359,9 @@ def test_what_hides_in_lanes_that_no_model_uses_is_told_by_the_service() -> None
     def unused(party: Any, request: Train, upload: Upload) -> Upload:
         key = own_key(party)
         honest = key.from_bytes(upload.cipher)
-        unit = honest.units[0] * (1 + (1 << (50 * 32)) * key.n) % key.n_squared  # 40 of 62 lanes are used
+        unit = honest.array[0] * (1 + (1 << (50 * 32)) * key.arrays.n) % key.arrays.n_squared  # 40 of 62 lanes are used
         return signed(
-            party, change(upload, cipher=paillier.CipherVector(key, honest.tally, (unit, *honest.units[1:])).to_bytes())
+            party, change(upload, cipher=paillier.CipherVector(key, honest.tally, (unit, *honest.array[1:])).to_bytes())
         )
 
     run = two_groups(emulated=False)

@@ -1,6 +1,6 @@
 """What the parties of FedCAPrivacy find out, measured on recorded views: as the paper says, and what hardening leaves.
 
-Chance levels come with every number. The documentation's tables are made by ``coterie.reproduce.security``; the long
+Chance levels come with every number. The documentation's tables are made by ``studies.security``; the long
 test here asks for the same at 30 clients.
 """
 
@@ -15,11 +15,8 @@ import pytest
 from federation import Pulled, Steady, planted, rig
 
 from coterie.attacks import Result
-from coterie.audit.findings import summary
 from coterie.audit.received import granted, held_key
 from coterie.protocol.errors import UserError
-from coterie.reproduce.security.__main__ import main
-from coterie.reproduce.security.fedcaprivacy import VARIANTS, configured, measured
 from coterie.runs.recorded import recorded_run
 from coterie.systems.fedcaprivacy import SYSTEM
 from coterie.systems.fedcaprivacy.audit import (
@@ -33,6 +30,9 @@ from coterie.systems.fedcaprivacy.audit import (
 )
 from coterie.systems.fedcaprivacy.messages import CSP, HUB, SERVICE, ClusterModel
 from coterie.transport.transcript import Seen, View
+from studies.security.__main__ import main
+from studies.security.compared import summary
+from studies.security.fedcaprivacy import VARIANTS, configured, measured
 
 TRAINING = {"lr": 0.05, "batch_size": 10}
 STEP = 2.0**-16
@@ -218,7 +218,7 @@ def test_the_script_writes_a_table(tmp_path: Path) -> None:
     out = tmp_path / "deep" / "security.json"
     main(["fedcaprivacy", str(out), "--clients", "5", "--rounds", "2", "--seeds", "1"])
     content: dict[str, Any] = json.loads(out.read_text())
-    assert content["command"].startswith(f"python -m coterie.reproduce.security fedcaprivacy {out.as_posix()}")
+    assert content["command"].startswith(f"python -m studies.security fedcaprivacy {out.as_posix()}")
     assert set(content["variants"]) == set(VARIANTS)
     for variant in content["variants"].values():
         assert 0 < variant["local_accuracy"] <= 1

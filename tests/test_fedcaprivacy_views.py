@@ -12,7 +12,7 @@ from fedcaprivacy_parts import where_they_count
 from federation import Pulled, Rig, Steady, planted, rig
 
 from coterie.audit.received import granted
-from coterie.crypto.schemes import secret_key
+from coterie.crypto.paillier import secret_key
 from coterie.protocol import codec
 from coterie.protocol.errors import CryptoError, PeerError
 from coterie.protocols.key_centre import KEY_CENTRE
@@ -201,7 +201,7 @@ def test_a_participant_gets_the_models_of_its_own_clusters_only() -> None:
 def words(run: Rig, cipher: bytes) -> np.ndarray:
     """What the service opens: fixed-point numbers under a mask, (m,) uint32, in an emulated run."""
     key = run.party(CSP).key("service")
-    return key.open_blinded(key.public.from_bytes(cipher)).words
+    return key.open_blinded(key.public.from_bytes(cipher)).array
 
 
 def test_the_mask_is_one_random_vector_and_a_fresh_one_in_every_round() -> None:

@@ -15,8 +15,9 @@ from federation import Rig, misbehaving, rig, to
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coterie.crypto.ckks import evaluation_key
+from coterie.crypto.ckks import keygen as ckks_keygen
 from coterie.crypto.roster import signing_key
-from coterie.crypto.schemes import ckks_keygen, evaluation_key
 from coterie.protocol import codec
 from coterie.protocol.bundle import bundle
 from coterie.protocol.errors import DecodeError, PeerError, RunError

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from emulated import rounded
 from federation import Pulled, Rig, misbehaving, on_the_wire, to
 from mingledpie_parts import (
     EVERYBODY,
@@ -26,11 +27,11 @@ from mingledpie_parts import (
     with_part,
 )
 
-from coterie.crypto import ckks, rounded
+from coterie.crypto import ckks
 from coterie.crypto.residues import Residues
 from coterie.protocol import codec
 from coterie.protocol.bundle import bundle
-from coterie.protocol.effects import Fit
+from coterie.protocol.effects import Fit, Fitted
 from coterie.protocol.messages import Message
 from coterie.protocols.key_centre import Ready
 from coterie.systems.mingledpie.messages import HUB, Train, Update
@@ -98,7 +99,7 @@ OTHER: dict[Any, Any] = {}
 def other_key(p: Any, name: str = "") -> Any:
     """A key of these parameters (or of others) that nobody in the federation has."""
     module = rounded if key_of(p).emulated else ckks
-    at = module.SCHEME, name or key_of(p).parameters.name
+    at = key_of(p).scheme, name or key_of(p).parameters.name
     if at not in OTHER:
         OTHER[at] = module.keygen(at[1])
     return OTHER[at]
@@ -297,9 +298,9 @@ def test_a_damaged_ciphertext_under_a_good_signature_is_told_by_those_who_open_t
         key = key_of(p).public
         vector = key.from_bytes(parts_of(p, u)[0])
         if emulated:
-            garbled = rounded.CipherVector(key, vector.tally, vector.values + (1 << 61))
+            garbled = rounded.CipherVector(key, vector.tally, vector.array + (1 << 61))
         else:
-            random: Residues = np.random.default_rng(0).integers(0, 1 << 40, vector.polynomials.shape, np.uint64)
+            random: Residues = np.random.default_rng(0).integers(0, 1 << 40, vector.array.shape, np.uint64)
             garbled = ckks.CipherVector(key, vector.tally, random)
         return with_part(p, u, 0, garbled.to_bytes())
 
@@ -325,9 +326,9 @@ class Breaking(Pulled):
 
     value = float("nan")
 
-    def one(self, party: str, effect: Any) -> Any:
-        result = super().one(party, effect)
-        if isinstance(effect, Fit) and party == "client/1":
+    def fit(self, party: str, effect: Fit) -> Fitted:
+        result = super().fit(party, effect)
+        if party == "client/1":
             result.weights[7] = self.value
         return result
 

@@ -1,6 +1,6 @@
 """What the parties of MingledPie find out, measured on recorded views, beside closed forms.
 
-The documentation's numbers are made by ``coterie.reproduce.security``; here are fast versions of the same measurements,
+The documentation's numbers are made by ``studies.security``; here are fast versions of the same measurements,
 the attacks' own oracles, and that what scores the attacks is the truth.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from federation import Steady, planted, rig
+from federation import Steady, planted, rig, spec_of
 from mingling import coefficients, drawn_sets
 
 from coterie.attacks import (
@@ -20,20 +20,21 @@ from coterie.attacks import (
     Result,
     expected_accuracy,
 )
-from coterie.audit.findings import Finding, compared
+from coterie.audit.findings import Finding
 from coterie.audit.profiling import plain_findings, plain_steps
 from coterie.clustering.identity_law import IdentityLaw
-from coterie.crypto.schemes import ckks_keygen
+from coterie.crypto.ckks import keygen as ckks_keygen
 from coterie.protocol.errors import CoterieError, UserError
-from coterie.reproduce.security import mingledpie_study as study
-from coterie.reproduce.security.__main__ import main
-from coterie.reproduce.security.scripted import SPEC, play
 from coterie.runs.config import RunConfig
 from coterie.runs.recorded import recorded_run
 from coterie.systems.mingledpie import SYSTEM, audit, observe
 from coterie.systems.mingledpie.audit import Opener, opener, terms
 from coterie.systems.mingledpie.messages import HUB, Mingled, Update
 from coterie.transport.transcript import View
+from studies.security import mingledpie as study
+from studies.security.__main__ import main
+from studies.security.compared import compared
+from studies.security.scripted import play
 
 LAW = IdentityLaw(5, 0.5, 2)
 UNEQUAL = (10, 10, 10, 20, 70)
@@ -120,12 +121,12 @@ def test_views_without_what_an_audit_needs_are_refused() -> None:
     played = play([even(10)])
     opens = opener(played.federation, played.views)
     with pytest.raises(UserError, match="no client's view holds the initial models"):
-        audit.measure(empty, played.clients, terms(played.config, "paper"), opens, np.ones((10, 3)), SPEC)
+        audit.measure(empty, played.clients, terms(played.config, "paper"), opens, np.ones((10, 3)), spec_of(3))
     cut = {**played.views, HUB: View(HUB, HUB)}
     with pytest.raises(UserError, match="no updates"):
-        audit.measure(cut, played.clients, terms(played.config, "paper"), opens, np.ones((10, 3)), SPEC)
+        audit.measure(cut, played.clients, terms(played.config, "paper"), opens, np.ones((10, 3)), spec_of(3))
     with pytest.raises(UserError, match="models in the clear"):
-        plain_findings(played.views, played.clients, np.ones((10, 3)), SPEC)
+        plain_findings(played.views, played.clients, np.ones((10, 3)), spec_of(3))
 
 
 # -- one set -----------------------------------------------------------------------------------------------------------
@@ -377,7 +378,7 @@ def test_numbers_beside_their_closed_forms() -> None:
 
 def test_the_documentations_numbers_agree_with_their_closed_forms() -> None:
     content = json.loads(DOCS.read_text())
-    assert content["command"] == "python -m coterie.reproduce.security mingledpie docs/security/mingledpie.json"
+    assert content["command"] == "python -m studies.security mingledpie docs/security/mingledpie.json"
     rows = [row for section in content.values() if isinstance(section, list) for row in section]
     held = [row for row in rows if "closed_form" in row]
     assert len(held) == content["closed_forms"]["compared"] > 40

@@ -12,7 +12,8 @@ from federation import Pulled, Rig, Steady
 from mingledpie_parts import EVERYBODY, FORMS, GROUPS, TARGETS, chosen, key_of, near, parts_of, pies
 
 from coterie.audit.received import granted
-from coterie.crypto.schemes import ckks_keygen, secret_key
+from coterie.crypto.ckks import keygen as ckks_keygen
+from coterie.crypto.ckks import secret_key
 from coterie.protocol import codec
 from coterie.protocol.errors import CryptoError, PeerError
 from coterie.protocols.key_centre import KEY_CENTRE

@@ -11,7 +11,6 @@ import pytest
 from federation import Rig, on_the_wire
 from pafed_parts import change, four, model, small_keys
 
-from coterie.crypto import rounded
 from coterie.protocol.bundle import bundle
 from coterie.protocol.messages import Message
 from coterie.systems.pafed.messages import (
@@ -38,13 +37,13 @@ def service(run: Rig) -> Any:
 def disturbed(key: Any, data: bytes) -> bytes:
     """The same ciphertext with another number in its first place."""
     cipher = key.from_bytes(data)
-    if isinstance(cipher, rounded.CipherVector):
-        values = cipher.values.copy()
+    if cipher.emulated:
+        values = cipher.array.copy()
         values[0] += 1 << 60
-        return replace(cipher, values=values).to_bytes()
-    polynomials = cipher.polynomials.copy()
+        return replace(cipher, array=values).to_bytes()
+    polynomials = cipher.array.copy()
     polynomials[0, 0, 0, 0] ^= 1
-    return replace(cipher, polynomials=polynomials).to_bytes()
+    return replace(cipher, array=polynomials).to_bytes()
 
 
 def forged(key: Any, size: int) -> bytes:

@@ -11,7 +11,6 @@ import pytest
 from federation import Rig, misbehaving
 from pafed_parts import change, four, mistrusting, model, signed, small_keys
 
-from coterie.crypto import rounded
 from coterie.systems.pafed.messages import HUB, Train, Update
 
 
@@ -35,29 +34,27 @@ def forging(forge: Callable[[Any], Any], rounds: set[int]) -> Callable[[Any, Tra
 
 def noise(cipher: Any) -> Any:
     """Polynomials that encrypt nothing."""
-    if isinstance(cipher, rounded.CipherVector):
-        return replace(cipher, values=cipher.values + (1 << 58))
-    return replace(
-        cipher, polynomials=np.random.default_rng(0).integers(0, 1 << 30, cipher.polynomials.shape, np.uint64)
-    )
+    if cipher.emulated:
+        return replace(cipher, array=cipher.array + (1 << 58))
+    return replace(cipher, array=np.random.default_rng(0).integers(0, 1 << 30, cipher.array.shape, np.uint64))
 
 
 def top_limb_only(cipher: Any) -> Any:
     """Randomness that is gone one level lower."""
-    polynomials = cipher.polynomials.copy()
+    polynomials = cipher.array.copy()
     polynomials[:, 1, :-1] = 0
-    return replace(cipher, polynomials=polynomials)
+    return replace(cipher, array=polynomials)
 
 
 def factor_inverse(cipher: Any) -> Any:
     """Randomness in every limb that is gone one level lower: 1 after the factor that ``at_level`` multiplies with."""
-    ring, form, lower = cipher.key.ring, cipher.tally.form, cipher.lower_tally(1).form
+    ring, form, lower = cipher.key.arrays.ring, cipher.tally.form, cipher.tally.form._replace(level=1)
     moduli = [int(q) for q in ring.moduli[:, 0]]
     factor = round(ring.scale(lower) * moduli[lower.level + 1] / ring.scale(form))
-    polynomials = cipher.polynomials.copy()
+    polynomials = cipher.array.copy()
     for limb in range(form.level + 1):
         polynomials[:, 1, limb] = pow(factor, -1, moduli[limb])
-    return replace(cipher, polynomials=polynomials)
+    return replace(cipher, array=polynomials)
 
 
 def liar(forge: Callable[[Any], Any], rounds: set[int], count: int = 1, **options: Any) -> Rig:

@@ -1,6 +1,6 @@
 """What the parties of PAFed find out, alone and together, beside closed forms; and that the attacks can succeed.
 
-The documentation's numbers are made by ``coterie.reproduce.security``; here are fast versions of the same measurements,
+The documentation's numbers are made by ``studies.security``; here are fast versions of the same measurements,
 the attacks' own oracles, and that what scores them is the truth.
 """
 
@@ -31,17 +31,17 @@ from coterie.attacks import (
     told_apart,
 )
 from coterie.attacks.conflicts import class_of
-from coterie.audit.findings import compared
 from coterie.crypto.seal_products import transformed
 from coterie.protocol.errors import PeerError, UserError
-from coterie.reproduce.security import pafed as study
-from coterie.reproduce.security.__main__ import main
-from coterie.reproduce.security.directed import played
 from coterie.runs.config import RunConfig
 from coterie.runs.recorded import recorded_run
 from coterie.systems.pafed import audit
 from coterie.systems.pafed.messages import HELPER, HUB, SERVICE, Refresh, Train, Update
 from coterie.transport.transcript import View
+from studies.security import pafed as study
+from studies.security.__main__ import main
+from studies.security.compared import compared
+from studies.security.directed import played
 
 DOCS = Path(__file__).parents[1] / "docs" / "security" / "pafed.json"
 
@@ -141,7 +141,7 @@ def narrow(key: Any, mask: Any, source: np.random.Generator) -> Any:
     if key.emulated:
         return replace(mask, numbers=mask.numbers >> np.int64(26))
     numbers = source.integers(-(2**31), 2**31, (1, key.parameters.degree))
-    return replace(mask, numbers=transformed(key.public.ring, numbers, 0))
+    return replace(mask, numbers=transformed(key.public.arrays.ring, numbers, 0))
 
 
 # -- what the helper learns of late updates ----------------------------------------------------------------------------
@@ -332,10 +332,11 @@ def test_an_audit_of_a_run_on_digits(mode: str, crypto: str) -> None:
 
     As printed the helper also tells each round's model from the one before, as its mask is one of real numbers.
     """
-    settings: dict[str, Any] = {"delta": 0.4, "delay": "uniform:1", "max_epochs": 2, "batch_size": 10}
+    settings: dict[str, Any] = {"max_epochs": 2, "batch_size": 10}
     settings |= {"participation": 1.0, **({"mask_bound": 1.0} if mode == "literal" else {})}
     clients = 10 if crypto == "emulated" else 5
     given: dict[str, Any] = {"mode": mode, "crypto": crypto, "clients": clients, "rounds": 4, "model": "linear"}
+    given |= {"delta": 0.4, "delay": "uniform:1"}
     config = RunConfig("pafed", record=True, partition="dirichlet:0.3", settings=settings, **given)
     run, experiment = recorded_run(config)
     experiment.close()
@@ -391,7 +392,7 @@ def test_counts_in_trained_runs_stand_beside_the_commonest_number() -> None:
         assert row["chance"] < row["commonest"] <= row["measured"]
         assert row["with conflicts"]["rounds"] == round((1 - row["commonest"]) * row["rounds"])
     with pytest.raises(UserError, match="no late update was compared"):
-        study.trained_conflicts(1, {"delta": 0.0}, **options)
+        study.trained_conflicts(1, {}, delta=0.0, **options)
 
 
 # -- the file ----------------------------------------------------------------------------------------------------------
@@ -399,7 +400,7 @@ def test_counts_in_trained_runs_stand_beside_the_commonest_number() -> None:
 
 def test_the_documentations_numbers_agree_with_their_closed_forms() -> None:
     content = json.loads(DOCS.read_text())
-    assert content["command"] == "python -m coterie.reproduce.security pafed docs/security/pafed.json"
+    assert content["command"] == "python -m studies.security pafed docs/security/pafed.json"
     rows = [row for section in content.values() if isinstance(section, list) for row in section]
     held = [row for row in rows if "closed_form" in row]
     assert len(held) == content["closed_forms"]["compared"] > 20

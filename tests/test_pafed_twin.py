@@ -24,7 +24,8 @@ from pafed_parts import (
 )
 from scipy import stats
 
-from coterie.crypto import ckks_parameters, schemes
+from coterie.crypto import ckks_parameters
+from coterie.crypto.ckks import keygen
 from coterie.protocol.effects import Fit, Fitted
 from coterie.systems.pafed import config
 from coterie.systems.pafed.messages import HELPER, HUB, MODEL_TERMS, Converted, Refresh, Refreshed, Train
@@ -66,7 +67,7 @@ def _small() -> Iterator[None]:
 
 def table(run: Any) -> Any:
     """Who is late by how many rounds, as the experiment says."""
-    return run.party("client/0").delays.of
+    return run.links.delays.of
 
 
 def follow(run: Any, rounds: int) -> list[float]:
@@ -123,7 +124,7 @@ def test_secure_keys_give_the_same_within_their_own_bound(monkeypatch: pytest.Mo
     with monkeypatch.context() as patch:
         patch.setitem(config.PARAMETERS, "paper", "ckks-8192-deep")
         patch.setattr(config, "named", ckks_parameters.named)
-        patch.setattr("coterie.systems.pafed.ckks_keygen", schemes.ckks_keygen)
+        patch.setattr("coterie.systems.pafed.ckks_keygen", keygen)
         runs = [paf(TARGETS[::2], emulated=emulated, seed=1, delay="uniform:1") for emulated in (False, True)]
     for run in runs:
         assert service_key(run).size == "ckks-8192-deep"
@@ -167,10 +168,8 @@ class Resting(Pulled):
 
     resting: frozenset[str] = frozenset()
 
-    def one(self, party: str, effect: Any) -> Any:
-        if isinstance(effect, Fit) and party in self.resting:
-            return Fitted(effect.weights, 1, 1, 0.0)
-        return super().one(party, effect)
+    def fit(self, party: str, effect: Fit) -> Fitted:
+        return Fitted(effect.weights, 1, 1, 0.0) if party in self.resting else super().fit(party, effect)
 
 
 def test_a_zero_update_counts_among_those_in_time_and_moves_nothing() -> None:

@@ -13,7 +13,7 @@ from pafed_parts import TARGETS, model, opened, paf, service_key, small_keys, ta
 from scipy import stats
 
 from coterie.audit.received import granted
-from coterie.crypto.schemes import secret_key
+from coterie.crypto.ckks import secret_key
 from coterie.protocol import codec
 from coterie.protocol.bundle import unbundle
 from coterie.protocol.errors import CoterieError, CryptoError
@@ -185,10 +185,10 @@ def residues(run: Rig, r: int) -> np.ndarray:
     """What the helper opens in round r, as numbers in [0, 1): every residue over its prime, or an emulated one."""
     ((_, refresh),) = run.view(HELPER).messages(Refresh, r)
     key = service_key(run)
-    found = key.open_blinded(key.public.from_bytes(refresh.cipher)).exact
+    found = key.open_blinded(key.public.from_bytes(refresh.cipher)).array.exact
     if key.emulated:
         return (found.view(np.uint64) / 2.0**64).ravel()
-    (prime,) = run.hub.public("service").ring.moduli_at(0).ravel()
+    (prime,) = run.hub.public("service").arrays.ring.moduli_at(0).ravel()
     return (found / float(prime)).ravel()
 
 

@@ -15,6 +15,7 @@ from coterie.reproduce import mingledpie_law as figure
 from coterie.reproduce.plots import Panel, heat_maps
 from coterie.reproduce.study import Calculation, Cell, Curve, Item, one, study
 from coterie.runs.config import RunConfig, resolve
+from studies import forms
 
 DIGITS = {"lr": 0.1, "batch_size": 10, "max_epochs": 2, "slowest": 1.0}
 
@@ -36,7 +37,7 @@ def curve(local, membership=None, groups=(), **summary):
 def test_every_item_of_the_paper_is_there():
     named = {name.partition("/")[2] for name in items("mingledpie")}
     of_the_paper = {"fig3", "table2", "table3", "table4", "table5", "table7", "table8", "table9"}
-    assert named == of_the_paper | {"hardened", "forms", "draws", "ridge"}
+    assert named == of_the_paper | {"hardened"}
 
 
 def test_every_cell_is_a_valid_run_at_the_paper_s_scale():
@@ -241,7 +242,7 @@ def test_costs_are_of_what_they_say():
 @pytest.mark.parametrize("kind", ["mingled", "uploads", "products"])
 def test_every_form_gives_the_models_back(kind):
     """All clients of a cluster have the same model, so that the rebuild is exact."""
-    row = costs.form_costs(kind, seed=0, model="linear")
+    row = forms.form_costs(kind, seed=0, model="linear")
     assert row["error"] < 1e-4
     assert all(row[key] > 0 for key in ("encrypt", "up", "add", "down", "open", "solve"))
 

@@ -39,7 +39,6 @@ from coterie.attacks.model_recovery import recover_from_colluder, recover_from_s
 from coterie.attacks.real_mask import expected_told_apart, needed_bound, telling_accuracy, told_apart
 from coterie.attacks.relink import relink, relink_accuracy, relink_by_profiles
 from coterie.attacks.result import Attack, Result
-from coterie.attacks.scalar_mask import unmask_scalar, unmasking_error
 from coterie.attacks.similarity import group_ari, pair_auc, pair_correlation, similar_pairs, telling
 
 __all__ = [
@@ -84,6 +83,4 @@ __all__ = [
     "telling_accuracy",
     "told_apart",
     "top_label_hit_rate",
-    "unmask_scalar",
-    "unmasking_error",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,22 @@ from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.system import Federation, System
 from coterie.transport.transcript import View
 
-Meddle = Callable[[Federation], None]
-"""What is done to the parties of a run before they begin."""
+__all__ = ["Audit", "Meddle", "Meddled", "Recorded", "View"]
+
+
+class Meddled(Protocol):
+    """A run that is about to begin, as an active attack finds it."""
+
+    @property
+    def federation(self) -> Federation:
+        """Its parties."""
+
+    def delay(self, client: str, rounds: int) -> None:
+        """What a round asks this client for comes so many rounds later at least."""
+
+
+Meddle = Callable[[Meddled], None]
+"""What is done to a run before it begins."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.crypto.schemes import secret_key
+from coterie.crypto.keys import secret_key
 from coterie.protocol.bundle import unbundle
 from coterie.protocol.errors import UserError
 from coterie.transport.transcript import View

@@ -19,7 +19,7 @@ are and averaged. The protocol and who sees what: ``protocols/late.py``.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -32,7 +32,6 @@ from coterie.protocol.system import PartyFactory, System
 from coterie.protocol.told import Common, Own
 from coterie.protocols import late
 from coterie.protocols.averaging import Train
-from coterie.protocols.delays import delays
 from coterie.protocols.local_training import batch_seed, check_model
 from coterie.training.solvers import Admm, augmented_change
 
@@ -64,15 +63,14 @@ class Client(Party, role="client"):
     class State(msgspec.Struct):
         """dual: y_i, (d,) float32, zeros before the first training.  own: w_i, (d,) float32."""
 
-        own: NDArray[Any]
-        dual: NDArray[Any] | None = None
+        own: NDArray[np.float32]
+        dual: NDArray[np.float32] | None = None
 
     state: State
     config: FedAdmmConfig
 
     def __init__(self, own: Own, common: Common, config: FedAdmmConfig) -> None:
         super().__init__(own, common, config)
-        self.delays = delays(config, common.clients, own.randomness.seed)
         self.state = self.State(common.initial)
 
     @on(Train, late.training_cost)
@@ -111,4 +109,5 @@ SYSTEM = System(
     models=late.models,
     sees=late.sees("change of the model plus that of its dual variable"),
     baseline=True,
+    delta=late.DELTA,
 )

@@ -104,7 +104,7 @@ class Client(Party, role="client"):
     class State(msgspec.Struct):
         """mixture: pi_t, (M,) float64."""
 
-        mixture: NDArray[Any]
+        mixture: NDArray[np.float64]
 
     state: State
 
@@ -138,7 +138,7 @@ class Server(Party, role="server"):
     class State(msgspec.Struct):
         """weights: (M, d) float32."""
 
-        weights: NDArray[Any]
+        weights: NDArray[np.float32]
 
     state: State
 
@@ -177,7 +177,7 @@ def parties(config: FedEmConfig) -> Mapping[str, PartyFactory]:
 
 def models(federation: Federation) -> Mapping[str, Mixture]:
     """Everybody mixes the server's components with weights of its own."""
-    theta = federation.parties[federation.hub].state.weights
+    theta = federation.look(federation.hub).state.weights
     return {client.name: Mixture(client.state.mixture, theta) for client in federation.of_role("client")}
 
 
@@ -209,7 +209,7 @@ SYSTEM = System(
         "client": Sees((Train,), "all components"),
     },
     observe=observe,
-    pool=lambda federation: [federation.parties[federation.hub].state.weights],
+    pool=lambda federation: [federation.look(federation.hub).state.weights],
     baseline=True,
     fine_tunes=False,
 )

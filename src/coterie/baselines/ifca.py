@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie.aggregation.sums import WeightedMean
 from coterie.protocol.effects import Fit, Fitted, Vector
@@ -96,7 +95,7 @@ class Server(Party, role="server"):
     class State(msgspec.Struct):
         """weights: (k, d) float32."""
 
-        weights: NDArray[Any]
+        weights: Vector
 
     state: State
 
@@ -146,7 +145,7 @@ def parties(config: IfcaConfig) -> Mapping[str, PartyFactory]:
 
 def models(federation: Federation) -> Mapping[str, Vector]:
     """Each client uses the model of the cluster that it last chose (before its first choice, the first)."""
-    weights = list(federation.parties[federation.hub].state.weights)
+    weights = list(federation.look(federation.hub).state.weights)
     return {client.name: weights[max(client.state.cluster, 0)] for client in federation.of_role("client")}
 
 
@@ -167,7 +166,7 @@ SYSTEM = System(
         "server": Sees((Update,), "every client's cluster and plain model in every round, by name"),
         "client": Sees((Train,), "all cluster models"),
     },
-    pool=lambda federation: [federation.parties[federation.hub].state.weights],
+    pool=lambda federation: [federation.look(federation.hub).state.weights],
     observe=observe,
     baseline=True,
     audit="coterie.audit.profiling:PLAIN",

@@ -23,12 +23,12 @@ from typing import Any, Literal
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import PartyFactory, System
 from coterie.protocols import late
-from coterie.protocols.delays import DelayedTraining
+from coterie.protocols.local_training import SteppedTraining
 from coterie.training.solvers import Proximal
 
 
 @dataclass(frozen=True)
-class FedProxDropConfig(DelayedTraining):
+class FedProxDropConfig(SteppedTraining):
     """mu: weight of the proximal term; 0.01 as in ``fedprox``."""
 
     mu: float = 0.01
@@ -71,7 +71,7 @@ def _by_age(config: TimeWeightedConfig, staleness: int, samples: int) -> float:
     return samples * config.base**-staleness
 
 
-def _parties(sends: Literal["model", "change"], weight: Weight, config: DelayedTraining) -> Mapping[str, PartyFactory]:
+def _parties(sends: Literal["model", "change"], weight: Weight, config: SteppedTraining) -> Mapping[str, PartyFactory]:
     mean = partial(late.Mean, of="models" if sends == "model" else "changes", weight=partial(weight, config))
     oldest = config.max_staleness if isinstance(config, late.LateTraining) else 0
     return late.parties(late.Method(sends, mean, oldest))
@@ -86,7 +86,7 @@ CHEN = (
 )
 
 _TABLE: tuple[tuple[str, str, str, type, Literal["model", "change"], Weight], ...] = (
-    ("fedavg_drop", "FedAvg, late dropped", MCMAHAN, DelayedTraining, "model", _by_samples),
+    ("fedavg_drop", "FedAvg, late dropped", MCMAHAN, SteppedTraining, "model", _by_samples),
     ("fedavg_late", "FedAvg+late", KONECNY, late.LateTraining, "change", _equally),
     ("fedavg_stale", "FedAvg, late included", MCMAHAN, late.LateTraining, "model", _by_samples),
     ("fedprox_drop", "FedProx, late dropped", LI, FedProxDropConfig, "model", _by_samples),
@@ -105,6 +105,7 @@ SYSTEMS: Mapping[str, System] = {
         models=late.models,
         sees=late.sees("plain model" if sends == "model" else "plain change of the model"),
         baseline=True,
+        delta=late.DELTA,
     )
     for name, title, citation, config, sends, weight in _TABLE
 }

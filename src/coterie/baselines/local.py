@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from numpy.typing import NDArray
 
 from coterie.protocol.effects import Fit, Fitted, Vector
 from coterie.protocol.errors import PeerError
@@ -47,7 +46,7 @@ class Client(Party, role="client"):
     class State(msgspec.Struct):
         """weights: (d,) float32, its own model.  round: the last that it trained for."""
 
-        weights: NDArray[Any]
+        weights: Vector
         round: int = 0
 
     state: State

@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie.aggregation.buffers import stepped, with_buffers
 from coterie.aggregation.sums import WeightedMean
@@ -76,7 +75,7 @@ class Client(Party, role="client"):
     class State(msgspec.Struct):
         """control: (d,) float32, c_i."""
 
-        control: NDArray[Any]
+        control: Vector
 
     state: State
 
@@ -107,8 +106,8 @@ class Server(Party, role="server"):
     class State(msgspec.Struct):
         """weights x and control c, (d,) float32."""
 
-        weights: NDArray[Any]
-        control: NDArray[Any]
+        weights: Vector
+        control: Vector
 
     state: State
 
@@ -153,8 +152,8 @@ def parties(config: ScaffoldConfig) -> Mapping[str, PartyFactory]:
 
 def models(federation: Federation) -> Mapping[str, Vector]:
     """Everybody uses the global model."""
-    weights = federation.parties[federation.hub].state.weights
-    return {client.name: weights for client in federation.of_role("client")}
+    weights = federation.look(federation.hub).state.weights
+    return dict.fromkeys(federation.common.clients, weights)
 
 
 SYSTEM = System(

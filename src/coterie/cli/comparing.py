@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from coterie.cli import options as opt
-from coterie.cli.compared import console, lead_table, table
+from coterie.cli.compared import console, lead_table, tables
 from coterie.cli.guard import guarded
 from coterie.cli.progress import bars
 from coterie.protocol.errors import UserError
@@ -57,6 +57,8 @@ def compare(
     mode: opt.Mode = None,
     crypto: opt.Crypto = None,
     devices: opt.Devices = None,
+    delta: opt.Delta = None,
+    delay: opt.Delay = None,
     precision: opt.Precision = None,
     accelerator: opt.Accelerator = None,
     data_dir: opt.DataDir = None,
@@ -127,7 +129,8 @@ def compare(
     shell.print(race.budget(content), markup=False)
     for line in race.not_shared(content):
         shell.print(line, markup=False)
-    shell.print(table(content["rows"]))
+    for table in tables(content["rows"], shell):
+        shell.print(table)
     if seeds > 1:
         shell.print(lead_table(content["rows"][0]["method"], content["leads"]))
     for line in race.sentences(content["rows"]):

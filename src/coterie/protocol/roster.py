@@ -21,7 +21,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Roster(msgspec.Struct, frozen=True, dict=True):
-    """All parties of a federation, in a fixed order. session: 16 bytes, other ones in every federation.
+    """All parties of a federation, in a fixed order: the hub first. session: 16 bytes, other ones in every federation.
 
     operator: the Ed25519 key of whoever runs the federation, 32 bytes.  signature: the operator's, over all the rest.
     """
@@ -35,6 +35,11 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
     def by_name(self) -> dict[str, Entry]:
         """Entries by name."""
         return {entry.name: entry for entry in self.entries}
+
+    @property
+    def hub(self) -> str:
+        """The name of the hub."""
+        return self.entries[0].name
 
     def of_role(self, role: str) -> tuple[str, ...]:
         """The names of all parties of a role, in order."""

@@ -37,15 +37,20 @@ class Coordinator(Protocol):
 
 @dataclass(frozen=True)
 class Federation:
-    """A built system: all parties by name, and the name of the hub among them."""
+    """A built system: all parties by name, and the name of the hub among them.
+
+    look: gives a party to an observer, who changes nothing.  alter: gives one to an attack that changes it.
+    """
 
     parties: Mapping[str, Party]
     hub: str
     common: Common
+    look: Callable[[str], Any]
+    alter: Callable[[str], Any]
 
     def of_role(self, role: str) -> Iterator[Any]:
-        """The parties of one role, in the order of the roster."""
-        return (self.parties[name] for name in self.common.roster.of_role(role))
+        """The parties of one role, in the order of the roster, one at a time, for an observer."""
+        return (self.look(name) for name in self.common.roster.of_role(role))
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +98,7 @@ class System:
     settings_in: by mode, the defaults that are others there.  audit: ``module:ATTRIBUTE`` of its ``audit.Audit``, ""
     where there are no attacks.  reproductions: the same of mappings of its paper's tables and figures, by name
     (``reproduce.study.Item``). Both are imported when they are asked for.
+    delta: the share of its clients that an experiment delays unless told otherwise.
     """
 
     name: str
@@ -113,6 +119,11 @@ class System:
     check: Callable[[Any, Common], None] = field(default=lambda config, common: None)
     audit: str = ""
     reproductions: tuple[str, ...] = ()
+    delta: float = 0.0
+
+    def make(self, own: Own, common: Common, config: Any) -> Party:
+        """One party, from its own part and what everybody knows."""
+        return self.parties(config)[common.roster.by_name[own.name].role](own, common, config)
 
     def roles(self, config: Any, clients: Sequence[str]) -> dict[str, str]:
         """The role of every party, by name: the servers, then these clients."""
@@ -126,11 +137,3 @@ class System:
     def defaults(self, mode: str) -> Mapping[str, Any]:
         """The settings whose defaults are others in this mode than the config's."""
         return self.settings_in.get(mode, {})
-
-
-def federate(system: System, config: Any, common: Common, owns: Mapping[str, Own]) -> Federation:
-    """All parties of a federation, each made from its own part. Raises UserError for settings that can't work."""
-    system.check(config, common)
-    makes = system.parties(config)
-    parties = {one.name: makes[one.role](owns[one.name], common, config) for one in common.roster.entries}
-    return Federation(parties, next(iter(makes)), common)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from numpy.typing import NDArray
 
 from coterie.aggregation.buffers import stepped
 from coterie.aggregation.sums import WeightedMean
@@ -25,14 +24,13 @@ from coterie.protocol.party import Cost, Party, Work, on
 from coterie.protocol.steps import Steps, for_each
 from coterie.protocol.system import Federation, PartyFactory, Sees
 from coterie.protocol.told import Common, Own
-from coterie.protocols.delays import DelayedTraining, delays
-from coterie.protocols.local_training import batch_seed, check_model
+from coterie.protocols.local_training import SteppedTraining, asked_in, batch_seed, check_model
 from coterie.protocols.updates import Updates
 
 
 @dataclass(frozen=True)
-class Averaging(DelayedTraining):
-    """Local training with the usual defaults of FedAvg: nobody delayed, and the mean itself as the next model.
+class Averaging(SteppedTraining):
+    """Local training with the usual defaults of FedAvg: the mean itself is the next model.
 
     Updates that are late are dropped. (Methods that use them: ``protocols/late.py``.)
     """
@@ -42,7 +40,6 @@ class Averaging(DelayedTraining):
     max_epochs: int = 5
     slowest: float = 0.2
     participation: float = 1.0
-    delta: float = 0.0
     server_lr: float = 1.0
     server_decay: float = 0.0
 
@@ -74,14 +71,9 @@ class Client(Party, role="client"):
 
     config: Averaging
 
-    def __init__(self, own: Own, common: Common, config: Averaging) -> None:
-        super().__init__(own, common, config)
-        self.delays = delays(config, common.clients, own.randomness.seed)
-
     def cost(self, msg: Train) -> Cost:
-        """Its samples, once per epoch; and by how many rounds the experiment delays it."""
-        late = self.delays.rounds(self.name, msg.round)
-        return Cost(samples=self.samples * self.epochs, flops_per_sample=self.spec.flops_per_sample, rounds=late)
+        """Its samples, once per epoch."""
+        return Cost(samples=self.samples * self.epochs, flops_per_sample=self.spec.flops_per_sample)
 
     @on(Train, cost)
     def train(self, msg: Train, src: str) -> Work[Update]:
@@ -97,7 +89,7 @@ class Server(Party, role="server"):
     class State(msgspec.Struct):
         """weights: (d,) float32 of the global model."""
 
-        weights: NDArray[Any]
+        weights: Vector
 
     state: State
     config: Averaging
@@ -120,7 +112,7 @@ class Server(Party, role="server"):
             mean.take(updates.checked(name, update.spec, update.weights, update.samples), update.samples)
             updates.took(name, update.weights, samples=update.samples)
 
-        asked = self.config.asked(self.clients, self.randomness.seed, r)
+        asked = asked_in(self.clients, self.config, self.randomness.seed, r)
         train = Train(r, self.spec.digest, self.state.weights)
         answers = yield from for_each(dict.fromkeys(asked, train), Update, fold, deadline_s=self.config.deadline_s)
         if answers.got:
@@ -138,8 +130,8 @@ def parties(config: Averaging) -> Mapping[str, PartyFactory]:
 
 def models(federation: Federation) -> Mapping[str, Vector]:
     """Everybody uses the global model."""
-    weights = federation.parties[federation.hub].state.weights
-    return {client.name: weights for client in federation.of_role("client")}
+    weights = federation.look(federation.hub).state.weights
+    return dict.fromkeys(federation.common.clients, weights)
 
 
 SEES = {

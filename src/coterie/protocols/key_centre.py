@@ -16,14 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
+from coterie.crypto.arrays import RandomBytes
 from coterie.crypto.fields import Field
+from coterie.crypto.keys import public_key, secret_key
 from coterie.crypto.roster import signing_key, verify_key
-from coterie.crypto.schemes import public_key, secret_key
-from coterie.crypto.vector import RandomBytes
 from coterie.protocol.bundle import bundle, unbundle
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import ANY, Message, message
@@ -71,7 +71,7 @@ class Ready(Message, frozen=True):
 
 
 class Keygen(Protocol):
-    """Draws an encryption key pair; what it gives has ``public`` and ``to_bytes`` (``crypto/schemes.py``)."""
+    """Draws an encryption key pair; what it gives has ``public`` and ``to_bytes`` (``crypto/vector.py``)."""
 
     def __call__(self, *, emulated: bool, random_bytes: RandomBytes) -> Any: ...
 
@@ -205,7 +205,7 @@ class KeyCentre(Party, role=KEY_CENTRE):
     def deal(self, msg: Deal, src: str) -> tuple[To, ...]:
         """Draw what is asked for, and hand everybody its part."""
         roster = self.common.roster
-        if src != roster.entries[0].name:
+        if src != roster.hub:
             raise PeerError(f"{src} asks for keys; only the hub may")
         if msg.grant and msg.grant not in self.grants:
             raise PeerError(f"there is no grant {msg.grant!r}")
@@ -246,6 +246,10 @@ def _signed(common: Common, recipient: str, number: int, grant: str, names: str,
     return "granted", common.roster.session, recipient, number, grant, names, keys
 
 
+PK = TypeVar("PK")
+SK = TypeVar("SK")
+
+
 class Keys(msgspec.Struct):
     """SECRET: what a party was granted, by name. dealt: the number of the last dealing, by grant ("" for all)."""
 
@@ -254,8 +258,8 @@ class Keys(msgspec.Struct):
     dealt: dict[str, int] = msgspec.field(default_factory=dict)
 
 
-class Keyed(Party):
-    """A party that is granted keys; a hub is one. A subclass's ``Secret`` has this one's field."""
+class Keyed(Party, Generic[PK, SK]):
+    """A party that is granted keys of one scheme; a hub is one. A subclass's ``Secret`` has this one's field."""
 
     class Secret(msgspec.Struct):
         """keys: what the key centre has granted."""
@@ -284,13 +288,17 @@ class Keyed(Party):
             {"secret": keys.secret, "public": keys.public}[kind][rest] = data
         keys.dealt[msg.grant] = msg.number
 
-    def public(self, name: str) -> Any:
+    def public(self, name: str) -> PK:
         """The public key of a grant (``NAME`` or ``NAME OWNER``). Raises PeerError before it was granted."""
-        return public_key(self._one(self.secret.keys.public, name))
+        key: Any = public_key(self._one(self.secret.keys.public, name))
+        found: PK = key
+        return found
 
-    def key(self, name: str) -> Any:
+    def key(self, name: str) -> SK:
         """SECRET: the key that this party holds of a grant. Raises PeerError before it was granted."""
-        return secret_key(self._one(self.secret.keys.secret, name))
+        key: Any = secret_key(self._one(self.secret.keys.secret, name))
+        found: SK = key
+        return found
 
     def secret_of(self, name: str) -> bytes:
         """SECRET: what this party holds of a grant, as bytes. Raises PeerError before it was granted."""
@@ -302,24 +310,24 @@ class Keyed(Party):
         return keys[name]
 
 
-class KeyHolder(Keyed):
-    """A party that is asked by the hub: ``class Client(KeyHolder, role="client")``."""
+class KeyHolder(Keyed[PK, SK]):
+    """One that the hub asks: ``class Client(KeyHolder[ckks.PublicKey, ckks.SecretKey], role="client")``."""
 
     @on(Granted)
     def keep(self, msg: Granted, src: str) -> To:
         """Keep what the key centre has signed for this party, once a dealing."""
         self.granted(msg)
-        return To(self.common.roster.entries[0].name, Ready(msg.number))
+        return To(self.common.roster.hub, Ready(msg.number))
 
 
-def enrol(hub: Keyed) -> Steps[None]:
+def enrol(hub: Keyed[Any, Any]) -> Steps[None]:
     """The hub's part: have all grants dealt, and wait until it and all others have theirs."""
     others = {one.name for one in hub.common.roster.entries} - {hub.name, KEY_CENTRE}
     yield from post({KEY_CENTRE: Deal(1, "", "")})
     yield from _granted(hub, others, 1)
 
 
-def deal_again(hub: Keyed, grant: str, holders: Sequence[str]) -> Steps[None]:
+def deal_again(hub: Keyed[Any, Any], grant: str, holders: Sequence[str]) -> Steps[None]:
     """Have one grant dealt anew among these parties, and wait until everybody has its part of it."""
     number = max(hub.secret.keys.dealt.get(grant, 0), hub.secret.keys.dealt.get("", 0)) + 1
     others = {one.name for one in hub.common.roster.entries} - {hub.name, KEY_CENTRE}
@@ -327,7 +335,7 @@ def deal_again(hub: Keyed, grant: str, holders: Sequence[str]) -> Steps[None]:
     yield from _granted(hub, others, number)
 
 
-def _granted(hub: Keyed, others: set[str], number: int) -> Steps[None]:
+def _granted(hub: Keyed[Any, Any], others: set[str], number: int) -> Steps[None]:
     ready: set[str] = set()
 
     def greet(name: str, msg: Ready) -> None:

@@ -47,8 +47,6 @@ def reproduce(
     Raises UserError for an unknown item or cell, no seeds, no rounds and a folder that cannot be written to.
     """
     wanted = found(item)
-    if seeds < 1:
-        raise UserError(f"at least 1 seed is needed, not {seeds}")
     folder = out or Path("reproduction") / item.partition("/")[0]
     options: dict[str, Any] = {"only": only, "rounds": rounds, "data_dir": data_dir, "on_round": on_round}
     return study(wanted, folder, seeds=range(seeds), **options)

@@ -13,25 +13,28 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from coterie.attacks.wrapping import LateParty
 from coterie.clustering.agreement import grouping
 from coterie.data.dataset import Dataset, Part
 from coterie.data.hold_out import hold_out
 from coterie.data.partition import Split
 from coterie.data.sources import load
 from coterie.data.tasks import Task, deal, of_clients
+from coterie.devices.delays import Delays
 from coterie.devices.profiles import Profile, fleet
 from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.randomness import Randomness, rng
 from coterie.protocol.steps import NoAnswerError
 from coterie.protocol.system import ClientModel, Federation, Mixture, System
 from coterie.protocol.told import Common, Own
-from coterie.protocols.local_training import joined, local_epochs
+from coterie.protocols.local_training import joined, local_epochs, sample_clients
 from coterie.runs import registry
 from coterie.runs.config import RunConfig, resolve, system_config
 from coterie.runs.effects import ClientData, LocalEffects, Samples
 from coterie.runs.evaluation import Observer, Scores, models_digest
 from coterie.runs.fine_tuning import Tuned, tune_by_held_out, tune_by_own_epochs
 from coterie.runs.links import FleetLinks
+from coterie.runs.parties import Parties
 from coterie.runs.sealer import PartySealer
 from coterie.runs.simulation import simulate
 from coterie.runs.skipped import Watch, why_still
@@ -138,6 +141,7 @@ class Experiment:
             line["fine_tuned_epochs"] = [one.epochs for one in tuned]
             untuned = [name for name, one in zip(self.models(r), tuned, strict=True) if one.diverged]
             line |= {"untuned": untuned} if untuned else {}
+        self.parties.rest()
         return {**line, "observing_seconds": time.perf_counter() - observed}
 
     def grouping(self) -> Line:
@@ -184,9 +188,20 @@ class Experiment:
     def _hub(self) -> Any:
         return self.federation.parties[self.federation.hub]
 
+    def delay(self, client: str, rounds: int) -> None:
+        """From now on, what a round asks this client for comes so many rounds later at least."""
+        self.transport.links = LateParty(self.transport.links, client, rounds)
+
     def close(self) -> None:
-        """Remove what the transport spilled to disk."""
+        """Remove what the transport and sleeping parties have on disk."""
         self.transport.close()
+        self.parties.close()
+
+    @property
+    def parties(self) -> Parties:
+        """All parties, awake and asleep."""
+        assert isinstance(self.federation.parties, Parties)
+        return self.federation.parties
 
 
 def _why_refused(transport: LocalTransport) -> str:
@@ -251,13 +266,14 @@ def build(config: RunConfig) -> Experiment:
         precision=config.precision,
         accelerator=config.accelerator,
         emulated=randomness.emulated,
+        devices=devices,
     )
     sealer = PartySealer({name: own.identity for name, own in owns.items() if own.identity})
     transport = LocalTransport(
         federation.parties,
         federation.hub,
         effects,
-        links=FleetLinks(devices, config.seed),
+        links=FleetLinks(devices, config.seed, delays_of(config, names, settings)),
         sealer=sealer,
         transcript=Transcript(config.record_mib << 20) if config.record else None,
     )
@@ -308,6 +324,20 @@ def _starts(
         jobs.append(Job(start, solver, epochs, seed, x, y))
     fits = fit_many(model, jobs, precision=config.precision, device=config.accelerator)
     return np.stack([fitted.weights for fitted in fits])
+
+
+def delays_of(config: RunConfig, clients: Sequence[str], settings: Any) -> Delays:
+    """Which clients a resolved run delays, and by how many rounds: a share of those that each round asks.
+
+    A system of one's own whose settings say nothing of who joins or is asked asks all of them.
+    """
+
+    def asked(r: int) -> Sequence[str]:
+        here = joined(clients, settings, r) if hasattr(settings, "founders") else clients
+        return sample_clients(here, getattr(settings, "participation", 1.0), config.seed, r)
+
+    assert config.delta is not None
+    return Delays(asked, config.delta, config.delay, config.seed)
 
 
 def epochs_of(devices: Mapping[str, Profile], settings: Any, seed: int) -> dict[str, int]:

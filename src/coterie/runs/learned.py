@@ -46,8 +46,9 @@ def learned(folder: Path, data_dir: str | None = None) -> dict[str, float]:
             f"{folder}: recording stopped in round {run.stopped}, and fewer rounds than the other methods' would be "
             "attacked: give --record-mib more than what stands in the config"
         )
-    roles = {party.role for party in run.federation.parties.values()}
-    clients = {run.federation.parties[name].role for name in run.clients}
+    role_of = {one.name: one.role for one in run.federation.common.roster.entries}
+    roles = set(role_of.values())
+    clients = {role_of[name] for name in run.clients}
     return best_by_topic(audit.passive(run), roles - clients)
 
 

@@ -96,15 +96,11 @@ any other under the number of the message that it replaces.
 
 @dataclass(frozen=True)
 class Job:
-    """A message whose turn it is at its recipient, when its handler starts and is done, and when it sends what it has.
-
-    due: the round in which that is sent, at the earliest.
-    """
+    """A message whose turn it is at its recipient, and when its handler starts and is done."""
 
     envelope: Envelope
     start: Instant
     done: Instant
-    due: int
 
 
 class Snapshot(msgspec.Struct):

@@ -5,8 +5,8 @@ the wire. The network is a star: what two parties other than the hub say to each
 
 Time is virtual. When a message arrives follows from sizes, nominal costs and device profiles alone. Handlers are run in
 batches that give exactly the results of running them one by one in order of arrival (see ``Schedule``). The coordinator
-acts after all others have done what they can do by then. Where a handler's cost names rounds, what it returns is sent
-when that round begins; the hub's step does not wait for it, as for anything else that comes too late.
+acts after all others have done what they can do by then. Where ``links`` delays a party by rounds, what it sends for a
+request is sent when that later round begins; the hub's step does not wait for it, as for anything that comes too late.
 
 At most once: a sender's numbers grow along each link, and a frame that comes again under its number is never handled
 again. In one process only an attacker can repeat a frame, so answers are kept for that while ``intercept`` is set.
@@ -234,11 +234,12 @@ class LocalTransport:
             numbers[envelope.number] = dst
         return numbers
 
-    def _send(self, envelope: Envelope, frame: bytes, job: Job) -> None:
+    def _send(self, envelope: Envelope, frame: bytes, done: Instant) -> None:
         """Send what came of a job, or keep it until its round; nothing overtakes what its link keeps."""
-        due = max(job.due, self._held.due(envelope.src, envelope.dst))
+        due = envelope.round + self.links.rounds(envelope.src, envelope.round)
+        due = max(due, self._held.due(envelope.src, envelope.dst))
         if due <= self.round:
-            self._transmit(envelope, frame, job.done)
+            self._transmit(envelope, frame, done)
             return
         self._held.put(envelope, frame, due)
         if envelope.dst == self.hub.name and envelope.answers:
@@ -279,17 +280,17 @@ class LocalTransport:
             for part in parts(batch, sizes, self.effects.chunk, self.batch_bytes):
                 self._handle(part)
 
-    def _work(self, envelope: Envelope) -> tuple[float, int]:
-        """Nominal seconds of a party's next message, and rounds; what will be refused costs nothing."""
+    def _work(self, envelope: Envelope) -> float:
+        """Nominal seconds of a party's next message; what will be refused costs nothing."""
         party = self.parties[envelope.dst]
         if self._once.is_old(envelope):
-            return 0.0, 0
+            return 0.0
         try:
             message = self._open(envelope, self.spool.peek(envelope.ticket), tuple(party.handlers))
             cost = party.handlers[type(message)].cost(party, message)
         except (PeerError, CryptoError):
-            return 0.0, 0
-        return self.links.work_s(party.name, cost), cost.rounds
+            return 0.0
+        return self.links.work_s(party.name, cost)
 
     def _open(self, envelope: Envelope, frame: bytes, kinds: tuple[type[Message], ...]) -> Message:
         """Decode a message for its recipient and check its ends; raises PeerError."""
@@ -335,7 +336,7 @@ class LocalTransport:
             if isinstance(again, str):
                 self._count_refused(envelope, again)
             else:
-                self._send(*again, job)
+                self._send(*again, job.done)
             return None
         self._once.take(envelope)
         if self.intercept is not None:
@@ -360,7 +361,7 @@ class LocalTransport:
             if answers:
                 answered = True
                 self._once.answered(request, envelope, frame)
-            self._send(envelope, frame, job)
+            self._send(envelope, frame, job.done)
         if not answered:
             self._fail(request, "gave no direct answer", job.done[0])
 

@@ -13,15 +13,14 @@ from coterie.transport.envelope import START, Envelope, Instant, Job, after
 class Schedule:
     """Waiting messages of all parties, each of which handles its own in order of arrival, one at a time.
 
-    work: nominal seconds of a party's next message, by the state that it has committed by then, and the rounds that
-    pass before it sends what comes of it.
+    work: nominal seconds of a party's next message, by the state that it has committed by then.
     """
 
-    def __init__(self, parties: Iterable[str], work: Callable[[Envelope], tuple[float, int]]) -> None:
+    def __init__(self, parties: Iterable[str], work: Callable[[Envelope], float]) -> None:
         self.busy: dict[str, Instant] = {}  # until when, by party
         self._work = work
         self._queues: dict[str, list[tuple[Any, Envelope]]] = {name: [] for name in parties}  # heaps
-        self._known: dict[str, tuple[int, tuple[float, int]]] = {}  # of each party's next message: ticket, work
+        self._known: dict[str, tuple[int, float]] = {}  # of each party's next message: ticket, seconds of work
 
     def push(self, envelope: Envelope) -> None:
         """A message that is under way."""
@@ -49,12 +48,11 @@ class Schedule:
 
     def _job(self, envelope: Envelope) -> Job:
         start = max(envelope.arrives, self.busy.get(envelope.dst, START))
-        ticket, work = self._known.get(envelope.dst, (0, (0.0, 0)))
+        ticket, seconds = self._known.get(envelope.dst, (0, 0.0))
         if ticket != envelope.ticket:
-            work = self._work(envelope)
-            self._known[envelope.dst] = envelope.ticket, work
-        seconds, rounds = work
-        return Job(envelope, start, after(start, seconds), envelope.round + rounds)
+            seconds = self._work(envelope)
+            self._known[envelope.dst] = envelope.ticket, seconds
+        return Job(envelope, start, after(start, seconds))
 
 
 def parts(jobs: Sequence[Job], sizes: Sequence[int], most: int, room: int) -> Iterator[Sequence[Job]]:

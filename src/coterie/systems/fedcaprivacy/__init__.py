@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.crypto.schemes import paillier_keygen
+from coterie.crypto.paillier import keygen as paillier_keygen
 from coterie.protocol.effects import Vector
 from coterie.protocol.system import Federation, PartyFactory, Sees, System
 from coterie.protocol.told import Common, Own

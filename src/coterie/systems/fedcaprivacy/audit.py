@@ -32,20 +32,17 @@ from coterie.attacks import (
     similar_pairs,
     telling,
     top_label_hit_rate,
-    unmask_scalar,
-    unmasking_error,
 )
-from coterie.audit import Audit, Recorded
+from coterie.audit import Audit, Recorded, View
 from coterie.audit.findings import Finding
 from coterie.audit.received import granted, held_key
 from coterie.clustering import pairwise_distances
-from coterie.crypto import SecretKeyLike
+from coterie.crypto.paillier import SecretKey
 from coterie.crypto.sketch import project, unrotate
 from coterie.protocol.errors import CoterieError, UserError
 from coterie.protocol.model_spec import ModelSpec
 from coterie.systems.fedcaprivacy.messages import CSP, GROUP, HUB, SERVICE, Blinded, Received, Upload
 from coterie.systems.fedcaprivacy.participant import round_seed
-from coterie.transport.transcript import View
 
 Rows = NDArray[np.float64]
 Unprotect = Callable[[Rows, bytes, int], Rows]
@@ -61,7 +58,7 @@ def csp_rounds(view: View) -> list[int]:
     return sorted({seen.round for seen in view.seen if seen.kind == Blinded.__name__})
 
 
-def csp_rows(view: View, key: SecretKeyLike, round: int) -> tuple[list[int], Rows]:
+def csp_rows(view: View, key: SecretKey, round: int) -> tuple[list[int], Rows]:
     """What the service sees of a round: positions, and the vectors there minus the first of them, (n, m) float64.
 
     The mask is common to all, so these differences are exact. m is d, or the length of a sketch.
@@ -141,7 +138,7 @@ def order(rows: Rows, shown: Mapping[str, Rows]) -> list[str]:
     raise UserError("the vectors that the service opened are not the uploads of this round")
 
 
-def _uploads(hub: View, key: SecretKeyLike, round: int) -> tuple[dict[str, Rows], dict[str, Rows]]:
+def _uploads(hub: View, key: SecretKey, round: int) -> tuple[dict[str, Rows], dict[str, Rows]]:
     """By name: what the service was to see, and the model beside it (the same where there are no sketches)."""
     shown, models = {}, {}
     for seen, m in hub.messages(Upload, round):
@@ -265,13 +262,6 @@ AUDIT = Audit(
             "tells which participants have similar data from the clusters that they share",
             similar_pairs,
             (pair_correlation, pair_auc),
-        ),
-        Attack(
-            "scalar-mask",
-            _CSP,
-            "takes off a scalar blinding factor by subtracting the mean of all entries (no mode blinds so)",
-            unmask_scalar,
-            (unmasking_error,),
         ),
         Attack(
             "models-from-start",

@@ -9,9 +9,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.crypto.paillier import CipherVector, PublicKey, SecretKey
 from coterie.crypto.roster import signing_key, verify_key
 from coterie.crypto.signing import ReplayGuard
-from coterie.crypto.vector import CipherVectorLike, MaskLike, PublicKeyLike, sum_ciphers
+from coterie.crypto.vector import Mask, sum_ciphers
 from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Cost
 from coterie.protocol.steps import Answers, Steps, for_each, post, spend
@@ -42,7 +43,7 @@ from coterie.transport.spool import Spool
 SPOOL_BYTES = 256 << 20
 
 
-class BusinessServer(Keyed, role=HUB):
+class BusinessServer(Keyed[PublicKey, SecretKey], role=HUB):
     """The BS: blinds, shuffles, keeps phi by name, takes the mask off and distributes. The coordinator."""
 
     class State(msgspec.Struct):
@@ -52,8 +53,8 @@ class BusinessServer(Keyed, role=HUB):
         somebody other clusters than before, or was never received.
         """
 
-        phi: dict[str, NDArray[Any]] = msgspec.field(default_factory=dict)
-        phi_rows: NDArray[Any] | None = None
+        phi: dict[str, NDArray[np.bool_]] = msgspec.field(default_factory=dict)
+        phi_rows: NDArray[np.bool_] | None = None
         clustered_order: tuple[str, ...] = ()
         clustered: int = 0
         unsettled: bool = False
@@ -107,7 +108,7 @@ class BusinessServer(Keyed, role=HUB):
             spool.close()
 
     def collect(
-        self, r: int, spool: Spool, service: PublicKeyLike, mask: MaskLike
+        self, r: int, spool: Spool, service: PublicKey, mask: Mask
     ) -> Steps[tuple[dict[str, int], dict[str, int], Answers]]:
         """Steps I and II: ask, verify, blind. Gives tickets of the models (for sketches) and of the blinded vectors."""
         uploads: dict[str, int] = {}
@@ -128,7 +129,7 @@ class BusinessServer(Keyed, role=HUB):
         self.state.started |= frozenset(answers.got)
         return uploads, blinded, answers
 
-    def verified(self, name: str, upload: Upload, r: int, service: PublicKeyLike) -> CipherVectorLike:
+    def verified(self, name: str, upload: Upload, r: int, service: PublicKey) -> CipherVector:
         """What CSP is to see of an upload, after its signature, freshness and both ciphertexts were checked."""
         pid = self.clients.index(name)
         if upload.pid != pid:
@@ -209,9 +210,9 @@ class BusinessServer(Keyed, role=HUB):
         shuffled: list[str],
         uploads: dict[str, int],
         spool: Spool,
-        service: PublicKeyLike,
-        users: PublicKeyLike,
-        mask: MaskLike,
+        service: PublicKey,
+        users: PublicKey,
+        mask: Mask,
     ) -> Steps[tuple[list[int], dict[str, str]]]:
         """Steps V and VI for every cluster: its sum, without the mask, to its members.
 
@@ -244,7 +245,7 @@ class BusinessServer(Keyed, role=HUB):
         return sizes, unreleased
 
     def unmasking(
-        self, models: list[ClusterModel], r: int, k: int, count: int, users: PublicKeyLike, mask: MaskLike, times: int
+        self, models: list[ClusterModel], r: int, k: int, count: int, users: PublicKey, mask: Mask, times: int
     ) -> Callable[[str, ClusterSum], None]:
         """What to do with the CSP's sum: check it, take the masks off (eq. 10 with sums and counts) and sign it."""
 

@@ -14,8 +14,11 @@ from coterie.clustering.minimum import without_small_clusters
 from coterie.clustering.number import SMALLEST, count_clusters
 from coterie.clustering.schedule import parse_schedule
 from coterie.clustering.spectral import soft_spectral
+from coterie.crypto import paillier
+from coterie.crypto.arrays import CiphertextError
+from coterie.crypto.paillier import PublicKey, SecretKey
 from coterie.crypto.roster import signing_key
-from coterie.crypto.vector import BlindedLike, CiphertextError, sum_blinded
+from coterie.crypto.vector import Kept, sum_blinded
 from coterie.protocol.effects import Open
 from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Cost, Work, on
@@ -37,7 +40,7 @@ from coterie.systems.fedcaprivacy.messages import (
 )
 
 
-class ServiceProvider(KeyHolder, role=CSP):
+class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
     """The CSP: opens blinded vectors, clusters them, and puts their sums under the users' key."""
 
     class State(msgspec.Struct):
@@ -47,9 +50,9 @@ class ServiceProvider(KeyHolder, role=CSP):
         number: of clusters, as last asked for.  found: how many there were in the last round, where auto counts them.
         """
 
-        opened: dict[int, Any] = msgspec.field(default_factory=dict)
+        opened: dict[int, Kept] = msgspec.field(default_factory=dict)
         round: int = 0
-        affinity: NDArray[Any] | None = None
+        affinity: NDArray[np.float64] | None = None
         clustered: int = 0
         number: int = 1
         found: int = 1
@@ -78,13 +81,13 @@ class ServiceProvider(KeyHolder, role=CSP):
         blinded = yield Open(self.key(SERVICE), msg.cipher, blinded=True)  # eq. (7)
         if blinded.length != self.length:
             raise PeerError(f"{blinded.length} blinded numbers; expected {self.length}")
-        self.state.opened[msg.position] = blinded
+        self.state.opened[msg.position] = blinded.kept()
 
     @on(Cluster)
     def cluster(self, msg: Cluster, src: str) -> Clustered:
         """Step IV: the decaying coin, and algorithm 2 if it says so."""
         opened = self.state.opened if msg.round == self.state.round else {}
-        positions, differences = comparable(opened)
+        positions, differences = comparable(self.blinded(opened))
         self.state.opened = {j: opened[j] for j in positions}
         where = np.array(positions, np.int64)
         coin = float(self.rng("clustering coin", msg.round).uniform())  # against 1 / (1 + alpha r)
@@ -97,6 +100,11 @@ class ServiceProvider(KeyHolder, role=CSP):
         self.state.affinity, self.state.clustered, self.state.number = soft.affinity, msg.round, number
         phi = without_small_clusters(soft, self.smallest)
         return Clustered(msg.round, where, phi, soft.fewer_because)
+
+    def blinded(self, kept: Mapping[int, Kept]) -> dict[int, paillier.Blinded]:
+        """Vectors that it has opened, by position."""
+        key = self.key(SERVICE).public
+        return {j: key.blinded(one) for j, one in kept.items()}
 
     def counted(self, r: int, rows: NDArray[Any]) -> int:
         """c of clusters=auto: the median of the number in use and of the counts of this round and the last.
@@ -120,7 +128,8 @@ class ServiceProvider(KeyHolder, role=CSP):
         missing = [int(j) for j in msg.positions if int(j) not in self.state.opened]
         if msg.round != self.state.round or missing or self.sketches or not len(msg.positions):
             raise PeerError(f"no vectors at positions {missing} in round {msg.round}")
-        total = sum_blinded(self.state.opened[int(j)] for j in msg.positions)  # eq. (9)
+        opened = self.blinded({int(j): self.state.opened[int(j)] for j in msg.positions})
+        total = sum_blinded(opened.values())  # eq. (9)
         return self.release(msg.round, msg.cluster, len(msg.positions), total)
 
     def convert_cost(self, msg: Convert) -> Cost:
@@ -151,7 +160,7 @@ class ServiceProvider(KeyHolder, role=CSP):
         )
 
 
-def comparable(opened: Mapping[int, BlindedLike]) -> tuple[list[int], NDArray[np.int64]]:
+def comparable(opened: Mapping[int, paillier.Blinded]) -> tuple[list[int], NDArray[np.int64]]:
     """Positions of the vectors that are models under one mask, and their exact differences from one of them, (m, d).
 
     Who encrypts what is no model (a lane overflows) would spoil every sum that it is in. Such a vector differs from

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie.aggregation.buffers import not_below_zero
 from coterie.aggregation.sums import mean_of_clusters
+from coterie.crypto.paillier import PublicKey, SecretKey
 from coterie.crypto.roster import signing_key, verify_key
 from coterie.crypto.sketch import project, rotate, unrotate
 from coterie.protocol.effects import Encrypt, Fit, Fitted, Open, Vector
@@ -39,7 +38,7 @@ def round_seed(group_seed: bytes, r: int) -> bytes:
     return hashlib.sha256(b"fedcaprivacy round" + group_seed + r.to_bytes(8, "big")).digest()
 
 
-class Participant(KeyHolder, role=PARTICIPANT):
+class Participant(KeyHolder[PublicKey, SecretKey], role=PARTICIPANT):
     """p_i: trains, encrypts, and takes the mean of its clusters' models."""
 
     class State(msgspec.Struct):
@@ -48,8 +47,8 @@ class Participant(KeyHolder, role=PARTICIPANT):
         round: the last that it trained for.
         """
 
-        weights: NDArray[Any] | None = None
-        clusters: dict[int, NDArray[Any]] = msgspec.field(default_factory=dict)
+        weights: Vector | None = None
+        clusters: dict[int, Vector] = msgspec.field(default_factory=dict)
         round: int = 0
 
     state: State

@@ -28,7 +28,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from coterie.crypto.schemes import ckks_keygen
+from coterie.crypto.ckks import keygen as ckks_keygen
 from coterie.protocol.effects import Vector
 from coterie.protocol.system import Federation, PartyFactory, Sees, System
 from coterie.protocol.told import Common, Own
@@ -120,5 +120,5 @@ SYSTEM = System(
     observe=observe,
     pool=pool,
     audit="coterie.systems.mingledpie.audit:AUDIT",
-    reproductions=tuple(f"coterie.reproduce.mingledpie{part}:ITEMS" for part in ("_law", "", "_costs", "_ridge")),
+    reproductions=tuple(f"coterie.reproduce.mingledpie{part}:ITEMS" for part in ("_law", "", "_costs")),
 )

@@ -29,12 +29,12 @@ from coterie.attacks import (
     intersection_posterior,
 )
 from coterie.attacks.identity_changes import MOST_SETS
-from coterie.audit import Audit, Recorded
+from coterie.audit import Audit, Recorded, View
 from coterie.audit.findings import Finding
 from coterie.audit.profiling import profiled, profiling
 from coterie.audit.received import granted
 from coterie.clustering.identity_law import IdentityLaw
-from coterie.crypto.schemes import secret_key
+from coterie.crypto.ckks import secret_key
 from coterie.protocol.bundle import unbundle
 from coterie.protocol.errors import CryptoError, PeerError, UserError
 from coterie.protocol.model_spec import ModelSpec
@@ -42,7 +42,6 @@ from coterie.protocol.system import Federation
 from coterie.systems.mingledpie.config import MingledPieConfig
 from coterie.systems.mingledpie.forms import Rebuilding
 from coterie.systems.mingledpie.messages import CLIENT, HUB, USER, Mingled, Parameters, Update
-from coterie.transport.transcript import View
 
 Sets = NDArray[np.bool_]
 Doubles = NDArray[np.float64]

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from coterie.aggregation.mingled import Rebuilt, kept_all
 from coterie.clustering.identities import ClusterKeys, identity_set
+from coterie.crypto.ckks import PublicKey, SecretKey
 from coterie.crypto.roster import signing_key, verify_key
 from coterie.crypto.signing import VerifyKey
 from coterie.protocol.bundle import bundle, unbundle
@@ -25,7 +26,7 @@ from coterie.systems.mingledpie.config import MingledPieConfig, rebuilding_of
 from coterie.systems.mingledpie.messages import CLIENT, HUB, USER, Mingled, Noted, Parameters, Received, Train, Update
 
 
-class Client(KeyHolder, role=CLIENT):
+class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
     """C_i: finds its cluster, mingles its identity, trains, encrypts, and rebuilds the cluster models."""
 
     class State(msgspec.Struct):
@@ -36,8 +37,8 @@ class Client(KeyHolder, role=CLIENT):
         last rebuild; why is empty where all models are new.
         """
 
-        models: NDArray[Any] | None = None
-        buffers: NDArray[Any] | None = None
+        models: Vector | None = None
+        buffers: Vector | None = None
         round: int = 0
         trained: int = 0
         noted: int = -1
@@ -51,7 +52,7 @@ class Client(KeyHolder, role=CLIENT):
         """cluster: its true one, -1 before the first.  sets: CI_i as (k,) bool by true cluster.  drawn: sets so far."""
 
         cluster: int = -1
-        sets: dict[int, NDArray[Any]] = msgspec.field(default_factory=dict)
+        sets: dict[int, NDArray[np.bool_]] = msgspec.field(default_factory=dict)
         drawn: int = 0
 
     state: State
@@ -103,7 +104,7 @@ class Client(KeyHolder, role=CLIENT):
         identities = self._identities(cluster) if self.form.kind == "mingled" else np.zeros(0, np.int64)
         start = self.with_own_buffers(models[cluster])
         fitted: Fitted = yield Fit(start, self.config.solver(), self.epochs, batch_seed(self, msg.round))
-        key: Any = self.key(USER)
+        key = self.key(USER)
         parts: list[bytes] = []
         for vector in self.form.vectors(fitted.weights, cluster):
             parts.append((yield Encrypt(key, vector)).to_bytes())
@@ -155,7 +156,7 @@ class Client(KeyHolder, role=CLIENT):
         """The models of these sums; the old ones, and why, for what one broken update can make of sums."""
         models = self.state.models
         assert models is not None
-        key: Any = self.key(USER)
+        key = self.key(USER)
         opened: list[Any] = []
         try:
             for part in parts:

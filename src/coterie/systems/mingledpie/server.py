@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from coterie.clustering.identities import ClusterKeys
+from coterie.crypto.ckks import PublicKey, SecretKey
 from coterie.crypto.roster import signing_key, verify_key
 from coterie.protocol import codec
 from coterie.protocol.bundle import bundle, unbundle
@@ -22,7 +23,7 @@ from coterie.systems.mingledpie.config import MingledPieConfig, form_of
 from coterie.systems.mingledpie.messages import HUB, USER, Mingled, Noted, Parameters, Received, Train, Update
 
 
-class Server(Keyed, role=HUB):
+class Server(Keyed[PublicKey, SecretKey], role=HUB):
     """Publishes parameters, adds ciphertexts up by the identities that come with them, and sends the sums to all."""
 
     class State(msgspec.Struct):

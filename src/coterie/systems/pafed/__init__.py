@@ -38,12 +38,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from coterie.crypto.schemes import ckks_keygen
+from coterie.crypto.ckks import keygen as ckks_keygen
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError
 from coterie.protocol.system import Federation, PartyFactory, Sees, System
 from coterie.protocol.told import Common, Own
 from coterie.protocols.key_centre import ENROLMENT, KEY_CENTRE, Deal, Granted, KeyCentre, Pair
+from coterie.protocols.late import DELTA
 from coterie.systems.pafed.config import PARAMETERS, PRINTED, PAFedConfig, check
 from coterie.systems.pafed.messages import (
     CLIENT,
@@ -86,8 +87,8 @@ def models(federation: Federation) -> Mapping[str, Vector]:
 
     What doesn't open is refused by the clients, too, who then go on from the last model that they did open, or w^0.
     """
-    hub: Any = federation.parties[HUB]
-    helper: Any = federation.parties[HELPER]
+    hub: Any = federation.look(HUB)
+    helper: Any = federation.look(HELPER)
     weights = federation.common.initial
     for model in filter(None, (hub.state.model, hub.state.good)):
         with suppress(PeerError):
@@ -141,4 +142,5 @@ SYSTEM = System(
     encrypted=True,
     audit="coterie.systems.pafed.audit:AUDIT",
     reproductions=("coterie.reproduce.pafed:ITEMS",),
+    delta=DELTA,
 )

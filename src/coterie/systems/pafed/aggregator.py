@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.crypto.ckks import PublicKey, SecretKey
 from coterie.crypto.roster import signing_key, verify_key
 from coterie.protocol.errors import PeerError
 from coterie.protocol.steps import Answers, NoAnswerError, Steps
@@ -33,7 +34,7 @@ class Tried(msgspec.Struct, frozen=True):
     model: bytes
 
 
-class Aggregator(Keyed, role=HUB):
+class Aggregator(Keyed[PublicKey, SecretKey], role=HUB):
     """S_0: asks, collects, corrects late updates, moves the model, and has it put under the clients' keys."""
 
     class State(msgspec.Struct):

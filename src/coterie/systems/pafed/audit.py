@@ -28,10 +28,11 @@ from coterie.attacks import (
     told_apart,
 )
 from coterie.attacks.conflicts import Classes
-from coterie.audit import Audit, Recorded
+from coterie.audit import Audit, Recorded, View
 from coterie.audit.findings import Finding
 from coterie.audit.profiling import profiled, profiling
 from coterie.audit.received import held_key
+from coterie.crypto.seal import ring
 from coterie.protocol.bundle import unbundle
 from coterie.protocol.errors import CoterieError, UserError
 from coterie.protocol.model_spec import ModelSpec
@@ -49,7 +50,6 @@ from coterie.systems.pafed.messages import (
     Update,
 )
 from coterie.systems.pafed.theft import stolen_key
-from coterie.transport.transcript import View
 
 COUNTED = "helper: number of conflicting late updates"
 
@@ -130,10 +130,10 @@ def masked_numbers(view: View) -> Iterator[Doubles]:
 
 def opened_fractions(key: Any, vector: Any) -> Doubles:
     """What opening a masked vector gives, over its range: residues over their primes, or an emulated key's integers."""
-    opened = key.open_blinded(vector).exact
+    opened = key.open_blinded(vector).array.exact
     if key.emulated:
         return np.asarray(opened.view(np.uint64) / 2.0**64)
-    return np.asarray(opened / key.public.ring.moduli_at(vector.tally.form.level).astype(np.float64)).ravel()
+    return np.asarray(opened / ring(key.parameters).moduli_at(vector.tally.form.level).astype(np.float64)).ravel()
 
 
 def by_signs(rounds: Sequence[Round], dummies: int, *, hidden: bool = False) -> list[Finding]:

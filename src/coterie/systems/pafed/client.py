@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from coterie.crypto.ckks import PublicKey, SecretKey
 from coterie.crypto.roster import signing_key, verify_key
 from coterie.protocol.effects import Encrypt, Fit, Fitted, Open, Vector
 from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Cost, Work, on
 from coterie.protocol.told import Common, Own
-from coterie.protocols.delays import delays
 from coterie.protocols.key_centre import KeyHolder
 from coterie.protocols.local_training import batch_seed, check_model
 from coterie.systems.pafed.config import PAFedConfig, layout_of
@@ -21,7 +18,7 @@ from coterie.systems.pafed.messages import CLIENT, HUB, SERVICE, USER, Train, Up
 from coterie.training.solvers import augmented_change, unit_change
 
 
-class Client(KeyHolder, role=CLIENT):
+class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
     """C_i: trains on the model that it was sent, keeps its dual variable, sends its update encrypted."""
 
     class State(msgspec.Struct):
@@ -30,8 +27,8 @@ class Client(KeyHolder, role=CLIENT):
         own: w_i, its last own model, in mode ``literal``; None for w^0.
         """
 
-        dual: NDArray[Any] | None = None
-        own: NDArray[Any] | None = None
+        dual: Vector | None = None
+        own: Vector | None = None
         round: int = 0
 
     state: State
@@ -40,17 +37,15 @@ class Client(KeyHolder, role=CLIENT):
     def __init__(self, own: Own, common: Common, config: PAFedConfig) -> None:
         super().__init__(own, common, config)
         self.mode, self.layout = common.mode, layout_of(common.spec, common.mode)
-        self.delays = delays(config, common.clients, own.randomness.seed)
         self.state, self.secret = self.State(), self.Secret()
 
     def train_cost(self, msg: Train) -> Cost:
-        """Opening the model, training, encrypting the update; and by how many rounds the experiment delays it."""
+        """Opening the model, training, encrypting the update."""
         d = self.layout.size
         crypto_s = self.public(SERVICE).nominal_seconds_encrypt(d)
         if msg.cipher:
             crypto_s += self.key(USER).nominal_seconds_decrypt(d)
-        late = self.delays.rounds(self.name, msg.round)
-        return Cost(self.samples * self.epochs, self.spec.flops_per_sample, crypto_s, rounds=late)
+        return Cost(self.samples * self.epochs, self.spec.flops_per_sample, crypto_s)
 
     @on(Train, train_cost)
     def train(self, msg: Train, src: str) -> Work[Update]:

@@ -21,8 +21,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from coterie.aggregation.correction import Rates
+from coterie.crypto.ckks import evaluation_key
 from coterie.crypto.ckks_masks import SANITISING_BITS
-from coterie.crypto.schemes import evaluation_key
 from coterie.crypto.vector import sum_ciphers
 from coterie.protocol.bundle import bundle
 from coterie.protocol.randomness import Secrets

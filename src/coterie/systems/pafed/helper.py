@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
+from coterie.crypto.ckks import PublicKey, SecretKey
+from coterie.crypto.vector import Kept
 from coterie.protocol.bundle import bundle, unbundle
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError
@@ -33,14 +37,22 @@ MOST_SCALARS = 1 << 16
 """That one request may have."""
 
 
-class Helper(KeyHolder, role=HELPER):
+class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
     """S_1: signs, inverses and key transformation, all on what the aggregator has masked."""
+
+    class State(msgspec.Struct):
+        """w + r of ``round``, opened. numbers: (d,), in mode ``literal``, whose masks are numbers; else blinded."""
+
+        round: int = 0
+        blinded: Kept | None = None
+        numbers: NDArray[np.float64] | None = None
+
+    state: State
 
     def __init__(self, own: Own, common: Common, config: PAFedConfig) -> None:
         super().__init__(own, common, config)
         self.layout, self.literal = layout_of(common.spec, common.mode), common.mode == "literal"
-        self.secret = self.Secret()
-        self._masked: tuple[int, Any] = (0, None)  # w + r of this round, opened; lives for one round only
+        self.state, self.secret = self.State(), self.Secret()
 
     def _key(self) -> Any:
         return self.key(SERVICE)
@@ -102,13 +114,16 @@ class Helper(KeyHolder, role=HELPER):
 
         Mode ``literal`` has real numbers to open, and gives nothing back.
         """
-        if msg.round <= self._masked[0]:
-            raise PeerError(f"asked to open a vector of round {msg.round} after one of round {self._masked[0]}")
+        if msg.round <= self.state.round:
+            raise PeerError(f"asked to open a vector of round {msg.round} after one of round {self.state.round}")
         key = self._key()
         cipher = key.public.from_bytes(msg.cipher, self.layout.size, blinded=0 if self.literal else 1)
-        masked = key.decrypt(cipher) if self.literal else key.open_blinded(cipher)
-        self._masked = msg.round, masked
-        return Refreshed(msg.round, b"" if self.literal else key.public.encrypt_blinded(masked).to_bytes())
+        if self.literal:
+            self.state.round, self.state.numbers = msg.round, key.decrypt(cipher)
+            return Refreshed(msg.round, b"")
+        blinded = key.open_blinded(cipher)
+        self.state.round, self.state.blinded = msg.round, blinded.kept()
+        return Refreshed(msg.round, key.public.encrypt_blinded(blinded).to_bytes())
 
     def convert_cost(self, msg: Convert) -> Cost:
         """One encryption."""
@@ -117,11 +132,14 @@ class Helper(KeyHolder, role=HELPER):
     @on(Convert, convert_cost)
     def convert(self, msg: Convert, src: str) -> Converted:
         """Algorithm 5, line 10: w + r under pk_i."""
-        held, masked = self._masked
-        if held != msg.round or msg.client not in self.clients:
+        state = self.state
+        if state.round != msg.round or msg.client not in self.clients:
             raise PeerError(f"nothing to convert for {msg.client} in round {msg.round}")
         own = self.public(f"{USER} {msg.client}")
-        sealed = wide(own, masked) if self.literal else own.encrypt_blinded(masked)
+        if state.numbers is not None:
+            sealed = wide(own, state.numbers)
+        elif state.blinded is not None:
+            sealed = own.encrypt_blinded(self._key().public.blinded(state.blinded))
         return Converted(msg.round, msg.client, sealed.to_bytes())
 
 

@@ -16,11 +16,10 @@ import numpy as np
 from coterie.attacks import Result, key_agreement
 from coterie.attacks.key_in_sum import KeyThief, key_coefficients
 from coterie.attacks.wrapping import wrap
-from coterie.audit import Meddle, Recorded
+from coterie.audit import Meddle, Meddled, Recorded
 from coterie.audit.findings import Finding
 from coterie.audit.received import held_key
 from coterie.protocol.errors import UserError
-from coterie.protocol.system import Federation
 from coterie.systems.pafed.messages import HELPER, HUB, SERVICE, Train, Update
 
 LATE = 1
@@ -66,10 +65,11 @@ def theft(play: Callable[[Meddle], Recorded], client: str) -> Theft:
     """A run with this client as a thief. play: it runs, its parties changed before they begin."""
     thieves: list[KeyThief] = []
 
-    def meddle(federation: Federation) -> None:
-        party: Any = federation.parties[client]
+    def meddle(run: Meddled) -> None:
+        party: Any = run.federation.alter(client)
         thieves.append(KeyThief(party.spec, late=LATE))
-        wrap(party, thieves[0], late=LATE)
+        wrap(party, thieves[0].between)
+        run.delay(client, LATE)
 
     run = play(meddle)
     return Theft(thieves[0], client, run)

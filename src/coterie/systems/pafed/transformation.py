@@ -82,7 +82,7 @@ class RealMask:
 
 def transformed(hub: Aggregator, r: int, asked: Sequence[str], spool: Spool) -> Steps[tuple[bytes, dict[str, int]]]:
     """[w] under pk_s to go on from, and by client of this round where ``spool`` holds [w] under its key."""
-    service: Any = hub.public(SERVICE)
+    service = hub.public(SERVICE)
     size, literal = hub.layout.size, hub.mode == "literal"
     source = hub.secrets("mask", r)
     mask: Mask = RealMask(service, size, source, hub.config.mask_bound) if literal else RingMask(service, size, source)

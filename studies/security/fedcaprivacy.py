@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from statistics import fmean
 from typing import Any
 
-from coterie.audit.findings import summary
 from coterie.runs.config import RunConfig
 from coterie.runs.recorded import recorded_run
 from coterie.systems.fedcaprivacy.audit import passive
+from studies.security.compared import summary
 
 VARIANTS: Mapping[str, tuple[str, str]] = {
     "paper": ("paper", "none"),

@@ -33,27 +33,28 @@ from coterie.attacks import (
 )
 from coterie.attacks.key_in_sum import coefficients
 from coterie.audit import Recorded
-from coterie.audit.findings import compared, summary
-from coterie.crypto.schemes import ckks_keygen
+from coterie.crypto.ckks import keygen
+from coterie.crypto.seal import ring
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import Secrets
 from coterie.protocol.steps import Answers
-from coterie.reproduce.security.directed import Played, played
 from coterie.runs.config import RunConfig
 from coterie.runs.recorded import record
 from coterie.systems.pafed.audit import COUNTED, by_signs, passive, recorded_rounds
 from coterie.systems.pafed.correction import by_helper, by_minimum
 from coterie.systems.pafed.messages import HELPER, HUB, SERVICE, USER, Convert, Refresh, Train, Update
 from coterie.systems.pafed.scalars import MASK_BITS
-from coterie.systems.pafed.theft import findings, theft
+from studies.security.compared import compared, summary
+from studies.security.directed import Directed, played
+from studies.security.theft import thieves
 
 Row = dict[str, Any]
 Doubles = NDArray[np.float64]
 
 COSINES = (0.5, 0.2, 0.1, 0.05, 0.01, 0.001, 0.0001)
 ITERATIONS = (3, 5, 7, 8, 10, 12, 15)
-DUMMIES: tuple[Row, ...] = ({"dummies": 0}, {"dummies": 4}, {"dummies": 20})
+HIDING: tuple[Row, ...] = ({"dummies": 0}, {"dummies": 4}, {"dummies": 20}, {"signs": "hidden", "dummies": 16})
 """Settings that say what hides the signs, to be compared in trained runs; of 20 clients, all of them asked."""
 
 
@@ -63,7 +64,7 @@ def study(
     clients: int = 20,
     rounds: int = 10,
     partition: str = "dirichlet:0.3",
-    hiding: Sequence[Row] = DUMMIES,
+    hiding: Sequence[Row] = HIDING,
 ) -> Row:
     """All measurements. clients, rounds, partition: of the runs with digits.  hiding: settings to be compared there.
 
@@ -142,8 +143,8 @@ def decoded(key: Any, vector: Any) -> Doubles:
     numbers. A mask that is small beside the weights gives them away.
     """
     if key.emulated:
-        return np.asarray(vector.values / float(key.public.encrypt(np.ones(1)).values[0]))
-    slots = key.public.ring.decrypt(key.decryptor, vector.polynomials, vector.tally.form)
+        return np.asarray(vector.array / float(key.public.encrypt(np.ones(1)).array[0]))
+    slots = ring(key.parameters).decrypt(key.arrays.decryptor, vector.array, vector.tally.form)
     return np.asarray(slots.view(np.float64).ravel()[: vector.length])
 
 
@@ -208,7 +209,7 @@ def wrong_class(draws: int = 20, iterations: Sequence[int] = ITERATIONS) -> list
             for cosine in COSINES:
                 share = misrouted(*by_signs_under_encryption(run, np.tile([cosine, -cosine], draws)))
                 rows.append({"by": "helper", "crypto": _crypto(emulated), "cosine": cosine, "share": share})
-    key: Any = ckks_keygen("ckks-32768-deep", emulated=True, random_bytes=np.random.default_rng(0).bytes)
+    key: Any = keygen("ckks-32768-deep", emulated=True, random_bytes=np.random.default_rng(0).bytes)
     for d in iterations:
         for cosine in COSINES:
             pair = np.array([cosine, -cosine])
@@ -221,7 +222,7 @@ def wrong_class(draws: int = 20, iterations: Sequence[int] = ITERATIONS) -> list
     return rows
 
 
-def by_signs_under_encryption(run: Played, cosines: Doubles) -> tuple[Doubles, Doubles, Doubles]:
+def by_signs_under_encryption(run: Directed, cosines: Doubles) -> tuple[Doubles, Doubles, Doubles]:
     """The cosines, and the weights that the two servers give them (opened by the observer)."""
     helper, source = run.party(HELPER), Secrets(np.random.default_rng(0))
     key: Any = helper.key(SERVICE)
@@ -279,7 +280,7 @@ def _error(found: Doubles, truth: Doubles) -> float:
     return float(np.abs(found - truth).max())
 
 
-def converted(run: Played, cipher: bytes, client: str, r: int) -> Doubles:
+def converted(run: Directed, cipher: bytes, client: str, r: int) -> Doubles:
     """What an aggregator that asks the helper to convert an update, not the model, makes of it with a client's key.
 
     To the helper it is one uniform vector a round as any other, and what round it is the aggregator says.
@@ -288,7 +289,7 @@ def converted(run: Played, cipher: bytes, client: str, r: int) -> Doubles:
     return np.asarray(own.decrypt(vector))
 
 
-def key_read_off(run: Played, client: str, r: int) -> Doubles:
+def key_read_off(run: Directed, client: str, r: int) -> Doubles:
     """The same with a forged ciphertext (0, c): opened it is c s. Gives what should be the (N,) coefficients of s.
 
     Those of a secret key are -1, 0 and 1; c is so large that the flood doesn't blur them. Real keys only.
@@ -296,15 +297,15 @@ def key_read_off(run: Played, client: str, r: int) -> Doubles:
     service: Any = run.party(HUB).public(SERVICE)
     honest = service.encrypt(np.zeros(run.size), 0)
     scale = service.parameters.scale(honest.tally.form)
-    polynomials = np.zeros_like(honest.polynomials)
+    polynomials = np.zeros_like(honest.array)
     polynomials[:, 1] = int(scale / 64)  # a constant is the same at every root
-    vector, own = _converted(run, replace(honest, polynomials=polynomials), client, r)
+    vector, own = _converted(run, replace(honest, array=polynomials), client, r)
     degree = service.parameters.degree
     values = own.decrypt(replace(vector, tally=replace(vector.tally, length=degree)))  # all slots of the polynomial
     return 64 * coefficients(values, service.parameters)
 
 
-def _converted(run: Played, vector: Any, client: str, r: int) -> tuple[Any, Any]:
+def _converted(run: Directed, vector: Any, client: str, r: int) -> tuple[Any, Any]:
     """A vector as algorithm 5 puts it under a client's key, and that key."""
     service = run.party(HUB).public(SERVICE)
     mask = service.mask(run.size, os.urandom)
@@ -347,7 +348,8 @@ def trained_conflicts(seeds: int, hiding: Row, **options: Any) -> Row:
 
 def digits(seed: int, settings: Row, **options: Any) -> Recorded:
     """A run with digits in which all clients are asked and three of ten are late."""
-    given: Row = {"delta": 0.3, "participation": 1.0, **settings}
+    given: Row = {"participation": 1.0, **settings}
+    options = {"delta": 0.3, **options}
     return record(RunConfig("pafed", crypto="emulated", record=True, seed=seed, settings=given, **options))
 
 
@@ -357,51 +359,6 @@ def trained(seeds: int, **options: Any) -> list[Row]:
         {finding.name: finding.results for finding in passive(digits(seed, {}, **options))} for seed in range(seeds)
     ]
     return [{"who": name, **row} for name, row in summary(runs).items()]
-
-
-def thieves(seeds: int, sizes: Sequence[int] = (12, 20, 31), each: int = 2, **options: Any) -> list[Row]:
-    """Runs with digits and an MLP, default settings and real keys, each with another client as a thief.
-
-    sizes: of federations.  each: how many of a federation's clients are thieves, one a run.  "accuracy without" is of
-    the same run without a thief, with emulated keys.
-    """
-    rows = []
-    for clients in sizes:
-        given: Row = {"rounds": 10, "model": "mlp", **options}
-        configs = [RunConfig("pafed", clients=clients, seed=seed, **given) for seed in range(seeds)]
-        played = [_robbed(config, f"client/{i}") for config in configs for i in range(each)]
-        errors = [error for run in played if (error := run.pop("error")) is not None]
-        rows.append(
-            {
-                "clients": clients,
-                **given,
-                "thieves": len(played),
-                "with the key": len(errors),
-                "error of the others' updates": max(errors, default=None),
-                **{name: [run[name] for run in played] for name in played[0]},
-                "accuracy without": [_accuracy(replace(config, crypto="emulated")) for config in configs],
-            }
-        )
-    return rows
-
-
-def _robbed(config: RunConfig, client: str) -> Row:
-    """One thief's run in numbers, so that its record is not kept. error: of the others' updates, if it has the key."""
-    stolen = theft(partial(record, replace(config, record=True)), client)
-    key, *opened = findings(stolen)
-    return {
-        "error": opened[0].results[0].value if opened else None,
-        "forged": len(stolen.thief.forged_in),
-        "in round": key.round,
-        "agreement": key.results[0].value,
-        "chance": key.results[0].chance,
-        "accuracy": stolen.run.lines[-1]["global_accuracy"],
-        "rounds skipped": sum("skipped" in line["notes"] for line in stolen.run.lines),
-    }
-
-
-def _accuracy(config: RunConfig) -> float:
-    return float(record(replace(config, record=True)).lines[-1]["global_accuracy"])
 
 
 def _crypto(emulated: bool) -> str:

@@ -21,6 +21,7 @@ from coterie.clustering.identity_law import IdentityLaw
 from coterie.protocol.randomness import rng
 from coterie.reproduce.study import Calculation, Cell, Curve, Item, Row, percent, spread
 from coterie.runs.config import RunConfig
+from studies.items import main
 
 DRAWS = 500
 BOUNDS = (30.0, 100.0)
@@ -150,6 +151,7 @@ def _sets_shown(curve: Curve) -> float:
     return float(np.mean([len({tuple(own) for own in sets}) for sets in by_client]))
 
 
+COMMAND = "python -m studies.ridge"
 ITEMS: Mapping[str, Item[Any]] = {
     item.name: item
     for item in (
@@ -158,6 +160,7 @@ ITEMS: Mapping[str, Item[Any]] = {
             "MingledPie: how often H is ill-conditioned, and what a ridge and a second draw cost",
             tuple(Calculation(name, partial(drawn, *case)) for name, case in CASES.items()),
             _draws_table,
+            command=COMMAND,
         ),
         Item(
             "mingledpie/ridge",
@@ -167,6 +170,11 @@ ITEMS: Mapping[str, Item[Any]] = {
                 Cell("ifca", _config("ifca")),
             ),
             _ridge_table,
+            command=COMMAND,
         ),
     )
 }
+
+
+if __name__ == "__main__":
+    main(ITEMS)

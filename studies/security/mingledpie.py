@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.audit.findings import Finding, compared
-from coterie.reproduce.security.scripted import Played, play
+from coterie.audit.findings import Finding
 from coterie.runs.config import RunConfig
 from coterie.runs.learned import attackable
 from coterie.runs.recorded import recorded_run
@@ -34,6 +33,9 @@ from coterie.systems.mingledpie.audit import (
 )
 from coterie.systems.mingledpie.config import MingledPieConfig
 from coterie.systems.mingledpie.messages import HUB
+from studies.security.compared import compared
+from studies.security.played import Played
+from studies.security.scripted import play
 
 Row = dict[str, Any]
 

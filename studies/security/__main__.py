@@ -5,14 +5,23 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from coterie.reproduce.security import STUDIES
+from studies.security import fedcaprivacy, mingledpie, pafed
+
+STUDIES: Mapping[str, Callable[..., dict[str, Any]]] = {
+    "fedcaprivacy": fedcaprivacy.study,
+    "mingledpie": mingledpie.study,
+    "pafed": pafed.study,
+}
+"""Options, where given: seeds, and clients, rounds and partition of the runs that train."""
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure and write. Without options a study takes its own defaults, which the documentation shows."""
-    parser = argparse.ArgumentParser(prog="python -m coterie.reproduce.security", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m studies.security", description=__doc__)
     parser.add_argument("system", choices=sorted(STUDIES))
     parser.add_argument("out", type=Path)
     for name in ("seeds", "clients", "rounds"):
@@ -21,7 +30,7 @@ def main(arguments: list[str] | None = None) -> None:
     given = {key: value for key, value in vars(parser.parse_args(arguments)).items() if value is not None}
     system, out = given.pop("system"), given.pop("out")
     options = [f"--{key}={value}" for key, value in given.items()]
-    command = shlex.join(["python", "-m", "coterie.reproduce.security", system, out.as_posix(), *options])
+    command = shlex.join(["python", "-m", "studies.security", system, out.as_posix(), *options])
     content = {"command": command, **STUDIES[system](**given)}
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(content, indent=1) + "\n")
