@@ -62,7 +62,7 @@ class Played:
         return self.transport.transcript.views
 
     def party(self, name: str) -> Any:
-        """A party, for a reader of what no attacker has."""
+        """A party with its secrets, which score an attack. No attacker has them."""
         return self.federation.parties[name]
 
     def round(self, r: int) -> None:

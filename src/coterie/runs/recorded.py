@@ -35,7 +35,7 @@ def recorded_run(config: RunConfig, meddle: Meddle = lambda experiment: None) ->
 
 
 def record(config: RunConfig, meddle: Meddle = lambda federation: None) -> Recorded:
-    """The same where nobody wants the experiment."""
+    """The same, with the experiment closed."""
     run, experiment = recorded_run(config, meddle)
     experiment.close()
     return run

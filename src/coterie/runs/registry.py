@@ -1,4 +1,4 @@
-"""The systems that can be run, by name. A module is imported when a system is asked for that may be its own."""
+"""The systems that can be run, by name. A module is imported when one of its systems may be what is asked for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from coterie.protocol.errors import UserError
 from coterie.protocol.own import imported
@@ -16,11 +16,12 @@ from coterie.runs.settings import unknown
 if TYPE_CHECKING:
     from coterie.audit import Audit
 
+Kind = TypeVar("Kind")
 PACKAGES = ("coterie.systems", "coterie.baselines")
 
 
 class _Systems(Mapping[str, System]):
-    """All systems of the modules in ``PACKAGES`` (its ``SYSTEM``, or all ``SYSTEMS``), and what was registered."""
+    """Every ``SYSTEM`` of the modules in ``PACKAGES``, or all of their ``SYSTEMS``, and what was registered."""
 
     def __init__(self) -> None:
         self._registered: dict[str, System] = {}
@@ -73,27 +74,22 @@ def register(system: System) -> None:
 def get(name: str) -> System:
     """The system of this name, or of ``your.module:ATTRIBUTE``; raises UserError that lists what there is."""
     if ":" in name:
-        return _imported(name)
+        return _named(name, "system", System)
     try:
         return SYSTEMS[name]
     except KeyError:
         raise unknown("system", name, SYSTEMS) from None
 
 
-def _imported(path: str) -> System:
-    found = imported(path, "system")
-    if not isinstance(found, System):
-        raise UserError(f"{path!r} is a {type(found).__name__}, not a coterie.protocol.system.System")
-    return found
-
-
 def audit_of(system: System) -> Audit | None:
     """The audit that a system names, imported now; None where it names none. Raises UserError for a wrong name."""
     from coterie.audit import Audit
 
-    if not system.audit:
-        return None
-    found = imported(system.audit, "audit")
-    if not isinstance(found, Audit):
-        raise UserError(f"{system.audit!r} is a {type(found).__name__}, not a coterie.audit.Audit")
+    return _named(system.audit, "audit", Audit) if system.audit else None
+
+
+def _named(path: str, what: str, kind: type[Kind]) -> Kind:
+    found = imported(path, what)
+    if not isinstance(found, kind):
+        raise UserError(f"{path!r} is a {type(found).__name__}, not a {kind.__module__}.{kind.__name__}")
     return found

@@ -1,7 +1,7 @@
 """The active attack on PAFed: a recorded run once more, with one client that reads the helper's key off its models.
 
-Who it is follows from the record: the client that was asked most often. Everything else is as it was, by the same seed:
-data, sampling, delays; keys and the ciphers' noise are fresh, as they are in every real run.
+The client that deviates is the one that was asked most often in the record. Data, sampling and delays are as they were,
+by the same seed. Keys and the ciphers' noise are fresh, as they are in every real run.
 """
 
 from __future__ import annotations
