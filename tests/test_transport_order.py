@@ -13,14 +13,14 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from transport_toys import RANDOMNESS, Doubling, Sealer
+from transport_toys import KEYS, RANDOMNESS, Doubling
 
 from coterie.protocol import codec
 from coterie.protocol.errors import RunError
 from coterie.protocol.messages import ANY, Message, message
 from coterie.protocol.party import Cost, Party, To, Work, on
 from coterie.protocol.steps import Ask, Post, Steps, Take
-from coterie.transport import envelope
+from coterie.transport import parcel
 from coterie.transport.local import LocalTransport
 
 
@@ -122,7 +122,7 @@ def under_test(world: World, script: list[Step], chunk: int) -> Run:
         "server",
         Doubling(chunk),
         links=world,
-        sealer=Sealer(),
+        keyring=KEYS,
         spool_bytes=100,
     )
     run = Run()
@@ -309,8 +309,8 @@ def test_messages_that_chase_each_other_without_time_are_noticed() -> None:
         yield Post({"a": Token(1, 0)})
 
     hub = Hub("server", RANDOMNESS)
-    transport = LocalTransport({"server": hub, "a": Restless("a", RANDOMNESS)}, "server", Doubling())
+    transport = LocalTransport({"server": hub, "a": Restless("a", RANDOMNESS)}, "server", Doubling(), keyring=KEYS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(envelope, "_MAX_STEPS", 100)
+        patch.setattr(parcel, "_MAX_STEPS", 100)
         with pytest.raises(RunError, match="without end"):
             transport.drive(coordinator(), 1)

@@ -24,7 +24,7 @@ from coterie.crypto.signing import SigningKey
 from coterie.crypto.vector import RandomBytes
 from coterie.protocol.bundle import bundle
 from coterie.protocol.errors import PeerError
-from coterie.protocol.messages import ANY, Bytes2D, Message, message
+from coterie.protocol.messages import ANY, Bundle, Bytes2D, Message, message
 from coterie.protocol.party import Party, To, on
 from coterie.protocol.randomness import Randomness
 from coterie.protocol.steps import Steps, post, take
@@ -58,7 +58,7 @@ class Credentials(Message, frozen=True):
 
     secret_key: bytes | None
     service_public: bytes
-    user_public: bytes
+    user_public: Bundle
     evaluation: bytes
     group_seed: bytes | None
     verify_keys: Bytes2D

@@ -30,13 +30,12 @@ from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.messages import Floats, M, Message, message
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.party import Cost, Party, Work, on
-from coterie.protocol.steps import Answers, Steps, for_each, take
+from coterie.protocol.steps import LATE, Answers, Steps, for_each, take
 from coterie.protocol.system import Federation, Sees, Setting
 from coterie.protocols.averaging import Train
 from coterie.protocols.delays import DelayedTraining, Delays
 from coterie.protocols.local_training import batch_seed, check_model
 from coterie.protocols.updates import Updates
-from coterie.transport.local import LATE
 
 
 @dataclass(frozen=True)

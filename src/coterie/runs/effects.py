@@ -127,7 +127,7 @@ class Diverged:
 
 
 class LocalEffects:
-    """``coterie.transport.envelope.Effects`` for a simulation.
+    """``coterie.transport.handlers.Effects`` for a simulation.
 
     data: of every party that trains, by name.
     chunk: how many messages are handled together, so that their vectors stay within memory_bytes.

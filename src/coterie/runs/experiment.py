@@ -31,8 +31,8 @@ from coterie.runs.config import RunConfig, resolve, system_config
 from coterie.runs.effects import ClientData, LocalEffects, Samples
 from coterie.runs.evaluation import Observer, Scores, models_digest
 from coterie.runs.fine_tuning import Tuned, tune_by_held_out, tune_by_own_epochs
+from coterie.runs.keyring import PartyKeys
 from coterie.runs.links import FleetLinks
-from coterie.runs.sealer import PartySealer
 from coterie.runs.skipped import Watch, why_still
 from coterie.training.engine import fit_many
 from coterie.training.jobs import Job
@@ -68,7 +68,7 @@ class Experiment:
     setting: Setting
     federation: Federation
     effects: LocalEffects
-    sealer: PartySealer
+    keyring: PartyKeys
     transport: LocalTransport
     observer: Observer
     held_out: Mapping[str, Samples]
@@ -202,6 +202,7 @@ def _costs(transport: LocalTransport, seconds: float) -> Line:
     return {
         "bytes_up": dict(meter.bytes_up),
         "bytes_down": dict(meter.bytes_down),
+        "envelope_bytes": dict(meter.envelope_bytes),
         "message_bytes": dict(meter.message_bytes),
         "seconds": seconds,
         "phase_seconds": dict(meter.seconds),
@@ -274,13 +275,13 @@ def build(config: RunConfig) -> Experiment:
         accelerator=config.accelerator,
         emulated=randomness.emulated,
     )
-    sealer = PartySealer(federation.parties, randomness)
+    keyring = PartyKeys(federation.parties, randomness)
     transport = LocalTransport(
         federation.parties,
         federation.hub,
         effects,
         links=FleetLinks(devices, config.seed),
-        sealer=sealer,
+        keyring=keyring,
         transcript=Transcript(config.record_mib << 20) if config.record else None,
     )
     return Experiment(
@@ -294,7 +295,7 @@ def build(config: RunConfig) -> Experiment:
         setting=setting,
         federation=federation,
         effects=effects,
-        sealer=sealer,
+        keyring=keyring,
         transport=transport,
         observer=Observer(model, samples, precision=config.precision, accelerator=config.accelerator),
         held_out=_held_out(split, tasks, names),

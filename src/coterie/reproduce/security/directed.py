@@ -18,7 +18,7 @@ from coterie.protocol.model_spec import ModelSpec, Part
 from coterie.protocol.party import Party
 from coterie.protocol.randomness import Randomness
 from coterie.protocol.system import Federation, Setting
-from coterie.runs.sealer import PartySealer
+from coterie.runs.keyring import PartyKeys
 from coterie.systems.pafed import SYSTEM, PAFedConfig
 from coterie.transport.local import LocalTransport
 from coterie.transport.transcript import Transcript, View
@@ -102,9 +102,9 @@ def played(
     )
     federation = SYSTEM.build(PAFedConfig(**given), setting)
     effects = Directed()
-    sealer = PartySealer(federation.parties, setting.randomness)
+    keyring = PartyKeys(federation.parties, setting.randomness)
     transport = LocalTransport(
-        federation.parties, federation.hub, effects, sealer=sealer, transcript=Transcript(1 << 62)
+        federation.parties, federation.hub, effects, keyring=keyring, transcript=Transcript(1 << 62)
     )
     hub: Any = federation.parties[federation.hub]
     try:

@@ -20,8 +20,8 @@ from coterie.protocol.errors import CoterieError
 from coterie.protocol.model_spec import ModelSpec, Part
 from coterie.protocol.randomness import Randomness
 from coterie.protocol.system import Federation, Setting
+from coterie.runs.keyring import PartyKeys
 from coterie.runs.links import FleetLinks
-from coterie.runs.sealer import PartySealer
 from coterie.systems.mingledpie import SYSTEM, MingledPieConfig
 from coterie.transport.local import LocalTransport
 from coterie.transport.transcript import Transcript, View
@@ -114,7 +114,7 @@ def play(
         federation.hub,
         effects,
         links=FleetLinks(dict(zip(names, fleet("uniform", len(names), seed), strict=True)), seed),
-        sealer=PartySealer(federation.parties, setting.randomness),
+        keyring=PartyKeys(federation.parties, setting.randomness),
         transcript=Transcript(1 << 62),
     )
     hub: Any = federation.parties[federation.hub]

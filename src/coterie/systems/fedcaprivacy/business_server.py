@@ -14,6 +14,7 @@ from coterie.crypto.signing import ReplayGuard, SigningKey, VerifyKey
 from coterie.crypto.vector import CipherVectorLike, MaskLike, PublicKeyLike, sum_ciphers
 from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Cost, Party
+from coterie.protocol.spool import Spool
 from coterie.protocol.steps import Answers, Steps, for_each, post, spend, take
 from coterie.protocol.system import Setting
 from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Ready, enrol_all
@@ -34,7 +35,6 @@ from coterie.systems.fedcaprivacy.messages import (
     Train,
     Upload,
 )
-from coterie.transport.spool import Spool
 
 if TYPE_CHECKING:
     from coterie.systems.fedcaprivacy import FedCAPrivacyConfig

@@ -15,6 +15,7 @@ from coterie.crypto.signing import SigningKey, VerifyKey
 from coterie.protocol.bundle import unbundle
 from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Party
+from coterie.protocol.spool import Spool
 from coterie.protocol.steps import Answers, NoAnswerError, Steps, post, take
 from coterie.protocol.system import Setting
 from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Ready, enrol_all
@@ -24,7 +25,6 @@ from coterie.systems.pafed.correction import Late, averaged, correct
 from coterie.systems.pafed.layout import Layout
 from coterie.systems.pafed.messages import HELPER, HUB, MODEL_TERMS, Train, Update
 from coterie.systems.pafed.transformation import transformed
-from coterie.transport.spool import Spool
 
 if TYPE_CHECKING:
     from coterie.systems.pafed import PAFedConfig

@@ -26,6 +26,7 @@ from coterie.crypto.schemes import evaluation_key, public_key
 from coterie.crypto.vector import sum_ciphers
 from coterie.protocol.bundle import bundle
 from coterie.protocol.randomness import Secrets
+from coterie.protocol.spool import Spool
 from coterie.protocol.steps import Steps
 from coterie.systems.pafed.hiding import among_decoys, by_coins
 from coterie.systems.pafed.layout import Layout
@@ -40,7 +41,6 @@ from coterie.systems.pafed.scalars import (
     scalars_of,
     within,
 )
-from coterie.transport.spool import Spool
 
 if TYPE_CHECKING:
     from coterie.systems.pafed.aggregator import Aggregator
