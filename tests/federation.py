@@ -5,15 +5,17 @@ Client i is pulled towards ``targets[i]``; everything else (parties, messages, c
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import cycle
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
 import numpy as np
 import torch
 
@@ -21,8 +23,8 @@ from coterie.crypto import paillier
 from coterie.devices.delays import Delays
 from coterie.protocol import codec
 from coterie.protocol.effects import Evaluate, Evaluated, Fit, Fitted, Local, OwnData
-from coterie.protocol.errors import CoterieError
-from coterie.protocol.hollow import content, hollow, weighs
+from coterie.protocol.errors import CoterieError, DecodeError
+from coterie.protocol.weight import content, hollow, weighs
 from coterie.protocol.interpreters import PLAIN, Interpreter, each, interpret, locally
 from coterie.protocol.messages import Message
 from coterie.protocol.model_spec import ModelSpec, Part
@@ -30,10 +32,12 @@ from coterie.protocol.party import Cost, Handler, Party, To, freeze
 from coterie.protocol.randomness import Randomness, Secrets, rng
 from coterie.protocol.system import Federation, System
 from coterie.protocol.told import Common, Own
+from coterie.protocol.weight import message_weight
 from coterie.protocols.local_training import asked_in
-from coterie.runs.sealer import PartySealer
+from coterie.runs.keyring import PartyKeys
 from coterie.runs.simulation import simulate
 from coterie.training.solvers import descend
+from coterie.transport.envelope import Envelope
 from coterie.transport.local import LocalTransport
 from coterie.transport.transcript import Transcript, View
 
@@ -184,6 +188,7 @@ def rig(
     effects: Callable[[Mapping[str, np.ndarray]], Any] = Pulled,
     links: Steady | None = None,
     intercept: Any = None,
+    wire: Callable[[LocalTransport], Any] | None = None,
     fresh_keys: bool = False,
     delta: float | None = None,
     delay: str = "uniform:1-5",
@@ -194,10 +199,9 @@ def rig(
 ) -> Rig:
     """A federation with one client for every row of ``targets`` (clients, d), set up.
 
-    intercept: an attacker on the wire from the set-up on.  fresh_keys: real keys of its own, which take a second;
-    otherwise all real federations have the same two.
-    delta, delay: of the experiment, as in a run.
-    otherwise all real federations have the same two.  spec, starts: the model's, (k, d) float32, for made-up ones.
+    intercept: an attacker on the wire from the set-up on.  wire: is given the transport before the set-up.
+    fresh_keys: real keys of its own, which take a second; otherwise all real federations have the same two.
+    delta, delay: of the experiment, as in a run.  spec, starts: the model's, (k, d) float32, for made-up ones.
     wrap: may change the built federation before its set-up.
     """
     names = tuple(f"client/{i}" for i in range(len(targets)))
@@ -212,6 +216,7 @@ def rig(
     federation, owns = simulate(system, config, names, spec, starts[:count], mode, randomness, ten, one)
     if wrap is not None:
         wrap(federation)
+    identities = {name: own.identity for name, own in owns.items() if own.identity}
     links = links or Steady()
     share = system.delta if delta is None else delta
     links.delays = Delays(lambda r: asked_in(names, config, seed, r), share, delay, seed)
@@ -220,10 +225,12 @@ def rig(
         federation.hub,
         effects(dict(zip(names, targets, strict=True))),
         links=links,
-        sealer=PartySealer({name: own.identity for name, own in owns.items() if own.identity}),
+        keyring=PartyKeys(federation.common.roster, identities),
         transcript=Transcript(1 << 30),
     )
     transport.intercept = intercept
+    if wire is not None:
+        wire(transport)
     made = Rig(system, config, federation, owns, transport, links)
     pair = cycle(real_keys()) if not (emulated or fresh_keys) else None
     known = patch.object(paillier, "keygen", lambda *_, **__: next(pair)) if pair else nullcontext()
@@ -251,15 +258,23 @@ Change = Callable[[Any], Message | bytes | None]
 
 
 def on_the_wire(
-    transport: LocalTransport, kind: type[Message], change: Change, *, src: str = "", dst: str = "", rounds: Any = None
+    transport: LocalTransport,
+    kind: type[Message],
+    change: Change,
+    *,
+    src: str = "",
+    dst: str = "",
+    rounds: Any = None,
+    signed: bool = True,
 ) -> list[Message]:
-    """Let an attacker change messages of one type under way: into another, into raw bytes, or None to lose them.
+    """Let senders of one type of message lie: they send another message, or raw bytes, or None to send nothing.
 
-    Returns the list of what was intercepted, which grows.
+    What they send they sign, so that the recipient has only its own checks. signed: False lets a relay change it, which
+    can't sign. Returns the list of what they would have sent, which grows.
     """
     caught: list[Message] = []
 
-    def intercept(envelope: Any, frame: bytes) -> list[bytes]:
+    def intercept(envelope: Any, frame: bytes) -> list[Any]:
         here = envelope.kind == kind.__name__ and (not src or envelope.src == src) and (not dst or envelope.dst == dst)
         if not here or (rounds is not None and envelope.round not in rounds):
             return [frame]
@@ -268,17 +283,38 @@ def on_the_wire(
         changed = change(message)
         if changed is None:
             return []
-        return [changed if isinstance(changed, bytes) else codec.encode(changed)]
+        frame = changed if isinstance(changed, bytes) else codec.encode(changed)
+        other, _ = resigned(transport, envelope, frame, kind)
+        return [(other if signed else msgspec.structs.replace(other, signature=envelope.signature), frame)]
 
     transport.intercept = intercept
     return caught
 
 
-def rewritten(frame: bytes, old: bytes, new: bytes) -> bytes:
-    """A frame with other bytes in it, and its weight put right."""
-    held = content(frame).tobytes()
-    changed = held.replace(old, new)
-    return hollow(weighs(frame) + len(changed) - len(held), changed)
+def resigned(
+    transport: LocalTransport, envelope: Envelope, frame: bytes, kind: type[Message]
+) -> tuple[Envelope, bytes]:
+    """What the sender of this envelope would have sent, had it sent this frame of some kind; not sealed."""
+    weight = len(frame)
+    with suppress(DecodeError):
+        weight = message_weight(codec.decode(frame, kind), len(frame))
+    bare = msgspec.structs.replace(envelope, weight=weight, digest=b"", signature=b"")
+    digest = hashlib.sha256(frame).digest()
+    signature = transport.hub.keyring.sign(bare.src, bare.header(), digest)
+    return msgspec.structs.replace(bare, digest=digest, signature=signature), frame
+
+
+def repeated(transport: LocalTransport, kind: type[Message], *, src: str = "", dst: str = "") -> None:
+    """Let a relay deliver the first message of one type from then on, in its own envelope, instead of all others."""
+    first: list[Any] = []
+
+    def intercept(envelope: Any, frame: bytes) -> list[Any]:
+        if envelope.kind != kind.__name__ or (src and envelope.src != src) or (dst and envelope.dst != dst):
+            return [frame]
+        first.append((envelope, frame))
+        return [first[0]]
+
+    transport.intercept = intercept
 
 
 def misbehaving(party: Party, kind: type[Message], change: Callable[[Any, Any, Any], Any]) -> None:

@@ -226,7 +226,7 @@ def test_fedadmm_keeps_count_of_every_client_however_late_it_is() -> None:
     np.testing.assert_allclose(federation.models()[0], start + np.sum(received, axis=0) / N, atol=1e-5)
     asked = sum(len(sample_clients(NAMES, 0.75, 0, r)) for r in range(1, 10))
     assert len(received) < asked
-    held = [e for e in federation.transport.snapshot().envelopes if e.due]
+    held = [p for p in federation.transport.snapshot().parcels if p.due]
     assert len(received) + len(held) == asked
 
 
@@ -245,7 +245,7 @@ def test_fedadmms_clients_that_are_asked_again_while_late_stay_consistent() -> N
             np.testing.assert_allclose(state.dual, duals[i], atol=1e-5)
     for seen in federation.view("server").seen:
         sent[NAMES.index(seen.src)] += seen.message.values
-    owes = {e.src for e in federation.transport.snapshot().envelopes if e.due}
+    owes = {p.envelope.src for p in federation.transport.snapshot().parcels if p.due}
     assert 0 < len(owes) < N
     for i, name in enumerate(NAMES):
         done = np.abs(sent[i] - (augmented(federation, rho)[i] - start)).max() < 1e-4

@@ -14,7 +14,7 @@ from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.ckks_masks import _Stream, _uniform
 from coterie.crypto.tally import Form
 from coterie.protocol.errors import CapacityError, CryptoError, DecodeError, KeyMismatchError
-from coterie.protocol.hollow import weighs
+from coterie.protocol.weight import weighs
 
 N = 1024
 SET = "insecure-1024-deep"

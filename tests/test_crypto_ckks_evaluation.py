@@ -16,7 +16,7 @@ from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.ckks_parameters import PARAMETERS
 from coterie.crypto.tally import Form
 from coterie.protocol.errors import CryptoError, DecodeError, KeyMismatchError
-from coterie.protocol.hollow import content, weighs
+from coterie.protocol.weight import content, weighs
 
 N = 1024
 SET = "insecure-1024-deep"

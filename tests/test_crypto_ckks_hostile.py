@@ -15,7 +15,7 @@ from coterie.crypto import ckks
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.tally import Tally
 from coterie.protocol.errors import CryptoError, DecodeError, KeyMismatchError, PeerError
-from coterie.protocol.hollow import content, hollow
+from coterie.protocol.weight import content, hollow
 
 N = 1024
 HEADER = struct.Struct("<4sBBBB16sQII")  # magic, version, scheme, level, scalar, key, length, terms, masks

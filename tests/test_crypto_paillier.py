@@ -27,7 +27,7 @@ from coterie.protocol.errors import (
     PeerError,
     UserError,
 )
-from coterie.protocol.hollow import content, weighs
+from coterie.protocol.weight import content, weighs
 
 HEADER = struct.Struct("<4sBBH16sQII")
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from coterie.crypto import ckks
 from coterie.crypto.rounded_noise import add_noise, to_steps
 from coterie.protocol.errors import CapacityError, CoterieError
-from coterie.protocol.hollow import weighs
+from coterie.protocol.weight import weighs
 
 N = 1024
 SET = "insecure-1024-deep"

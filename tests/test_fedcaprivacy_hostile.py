@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from emulated import exact
 from fedcaprivacy_parts import where_they_count
-from federation import Pulled, Rig, misbehaving, on_the_wire, planted, rig, to
+from federation import Pulled, Rig, misbehaving, on_the_wire, planted, repeated, rig, to
 
 from coterie.crypto import paillier
 from coterie.crypto.packing import Lanes
@@ -171,13 +171,7 @@ def test_an_upload_of_an_earlier_round_is_refused_even_in_new_bytes() -> None:
 
 def test_a_frame_that_is_replayed_on_the_wire_is_refused_by_its_number() -> None:
     run = two_groups()
-    frames: list[bytes] = []
-
-    def keep(message: Upload) -> bytes:
-        frames.append(codec.encode(message))
-        return frames[0]
-
-    on_the_wire(run.transport, Upload, keep, src="client/2")
+    repeated(run.transport, Upload, src="client/2")
     assert run.round(1)["participants"] == 6
     assert run.round(2)["participants"] == 5
     assert dict(run.refused) == {"business_server/Upload: its number was used before": 1}

@@ -53,7 +53,7 @@ def test_a_client_refuses_keys_that_the_key_centre_did_not_sign(name: str, signe
     def relay(envelope: Any, frame: bytes) -> Sequence[bytes]:
         if envelope.kind != Granted.__name__ or envelope.dst not in experiment.common.clients:
             return [frame]
-        genuine = codec.decode(experiment.sealer.open(envelope.src, envelope.dst, frame), Granted)
+        genuine = codec.decode(experiment.keyring.open(envelope.src, envelope.dst, frame, envelope.header()), Granted)
         names = genuine.names.split("\n")  # the attack keeps all that it does not replace
         items = dict(zip(names, unbundle(genuine.keys, len(names)), strict=True))
         assert f"secret {pair.name}" in items
@@ -67,7 +67,7 @@ def test_a_client_refuses_keys_that_the_key_centre_did_not_sign(name: str, signe
             signature = signing_key(hub.own).sign("granted", *fields)
         changed = msgspec.structs.replace(genuine, keys=keys, signature=signature)
         replaced.append(envelope.dst)
-        return [experiment.sealer.seal(KEY_CENTRE, envelope.dst, codec.encode(changed))]
+        return [experiment.keyring.seal(KEY_CENTRE, envelope.dst, codec.encode(changed), envelope.header())]
 
     experiment.transport.intercept = relay
     with pytest.raises(RunError, match=r"waits for \d Ready, has \d"):  # clients that refuse are not ready
@@ -77,7 +77,7 @@ def test_a_client_refuses_keys_that_the_key_centre_did_not_sign(name: str, signe
     assert not [client for client in replaced if holds(experiment, client, secret) or holds(experiment, client, public)]
     refused = {reason: n for reason, n in experiment.transport.meter.refused.items() if "/Granted: " in reason}
     assert list(refused.values()) == [4]
-    assert "the signature is not one of key" in next(iter(refused))
+    assert "its payload is not the one that was sent" in next(iter(refused))  # its envelope was signed, too
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
@@ -90,8 +90,8 @@ def test_a_hub_that_hands_one_client_what_another_was_granted_is_refused(name: s
     def relay(envelope: Any, frame: bytes) -> Sequence[bytes]:
         if envelope.kind != Granted.__name__ or envelope.dst not in (first, second):
             return [frame]
-        kept.append(experiment.sealer.open(envelope.src, envelope.dst, frame))
-        return [experiment.sealer.seal(KEY_CENTRE, envelope.dst, kept[0])]
+        kept.append(experiment.keyring.open(envelope.src, envelope.dst, frame, envelope.header()))
+        return [experiment.keyring.seal(KEY_CENTRE, envelope.dst, kept[0], envelope.header())]
 
     experiment.transport.intercept = relay
     with pytest.raises(RunError, match=r"waits for \d Ready, has \d"):

@@ -35,6 +35,9 @@ of one layer are strangers. ``coterie`` itself imports nothing of ours.
 ALLOWED: frozenset[tuple[str, str]] = frozenset({("audit", "attacks")})
 """Pairs of packages of one layer where the first may import the second all the same: an audit runs attacks on views."""
 
+FORBIDDEN = frozenset((package, "transport") for package in ("protocols", "systems", "baselines"))
+"""Pairs of packages where the first must not import the second, lower as it lies: a system runs on any transport."""
+
 STRANGERS = frozenset({"systems", "baselines"})
 """Packages whose members (modules or subpackages) do not import each other; what two of them need moves down."""
 
@@ -100,7 +103,8 @@ def wrong_imports(root: Path) -> list[str]:
             where = f"{'/'.join(parts)}.py:{line}"
             place, theirs = layer(own), layer(other)
             if own != other:
-                if (own, other) not in ALLOWED and (place is None or theirs is None or theirs >= place):
+                lower = place is not None and theirs is not None and theirs < place
+                if (own, other) in FORBIDDEN or not (lower or (own, other) in ALLOWED):
                     found.append(f"{where}: {own} must not import {other}")
             elif own in STRANGERS and parts[1] != "__init__" and set(target[1:2]) & members[own] - {parts[1]}:
                 found.append(f"{where}: {own}.{parts[1]} must not import {own}.{target[1]}")
@@ -213,6 +217,9 @@ OTHERS = {
         ("systems/one.py", "from coterie.baselines import fedavg", 1, "baselines"),
         ("systems/one.py", "from coterie.bench import x", 1, "bench"),
         ("attacks/a.py", "from coterie.audit import views, x", 1, "audit"),
+        ("systems/one.py", "from coterie.transport.local import x", 1, "transport"),
+        ("baselines/fedavg.py", "import coterie.transport.local", 1, "transport"),
+        ("protocols/a.py", "import coterie.transport.local", 1, "transport"),
     ],
 )
 def test_a_wrong_import_is_found(tmp_path: Path, name: str, text: str, line: int, other: str) -> None:

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 from emulated import rounded
-from federation import Pulled, Rig, misbehaving, on_the_wire, to
+from federation import Pulled, Rig, misbehaving, on_the_wire, repeated, to
 from mingledpie_parts import (
     EVERYBODY,
     GROUPS,
@@ -245,13 +245,7 @@ def test_somebody_elses_update_is_refused() -> None:
 
 def test_a_frame_that_is_replayed_on_the_wire_is_refused_by_its_number() -> None:
     run = six()
-    frames: list[bytes] = []
-
-    def keep(message: Update) -> bytes:
-        frames.append(codec.encode(message))
-        return frames[0]
-
-    on_the_wire(run.transport, Update, keep, src="client/2")
+    repeated(run.transport, Update, src="client/2")
     assert run.round(1)["participants"] == 6
     assert run.round(2)["participants"] == 5
     assert dict(run.refused) == {"server/Update: its number was used before": 1}

@@ -26,8 +26,8 @@ from mingledpie_parts import (
 )
 
 from coterie.protocol.errors import UserError
-from coterie.protocol.hollow import weighs
 from coterie.protocol.party import Cost
+from coterie.protocol.weight import field_weight
 from coterie.runs import RunConfig, build
 from coterie.systems.mingledpie import SYSTEM
 from coterie.systems.mingledpie.forms import Form
@@ -135,7 +135,7 @@ def test_what_the_forms_cost() -> None:
 
 def upload_bytes(run: Rig) -> float:
     run.round(1)
-    sizes = {weighs(m.ciphers) for _, m in run.view("server").messages(Update)}
+    sizes = {field_weight(m, "ciphers") for _, m in run.view("server").messages(Update)}
     assert len(sizes) == 1
     return sizes.pop()
 

@@ -12,7 +12,6 @@ from federation import misbehaving, on_the_wire
 from pafed_parts import TARGETS, change, four, model, small_keys, stranger
 
 from coterie.protocol.bundle import bundle, unbundle
-from coterie.protocol.hollow import content
 from coterie.protocol.messages import Message
 from coterie.systems.pafed.messages import (
     HELPER,
@@ -127,7 +126,7 @@ def most(answer: Compared | Inverted) -> int:
 
 
 def parts(answer: Compared | Inverted) -> int:
-    return int(np.frombuffer(content(answer.ciphers)[:4], "<u4")[0])
+    return int(np.frombuffer(answer.ciphers[:4], "<u4")[0])
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.name)

@@ -17,7 +17,7 @@ from coterie.crypto.ckks import secret_key
 from coterie.protocol import codec
 from coterie.protocol.bundle import unbundle
 from coterie.protocol.errors import CoterieError, CryptoError
-from coterie.protocol.hollow import content
+from coterie.protocol.weight import content
 from coterie.protocols.key_centre import KEY_CENTRE
 from coterie.systems.pafed import SYSTEM
 from coterie.systems.pafed.messages import (
@@ -149,7 +149,7 @@ def ciphers(message: Any) -> Iterator[tuple[str, bytes]]:
     elif isinstance(message, Converted):
         yield message.client, message.cipher
     elif isinstance(message, Compared | Inverted):
-        (count,) = np.frombuffer(content(message.ciphers)[:4], "<u4")
+        (count,) = np.frombuffer(message.ciphers[:4], "<u4")
         for part in unbundle(message.ciphers, int(count)):
             yield "helper", part
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coterie.crypto.roster import new_identity
+from coterie.crypto.roster import simulated
 from coterie.devices.profiles import SERVER, Profile, fleet
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.party import Cost
@@ -21,8 +21,8 @@ from coterie.protocols.local_training import LocalTraining, local_epochs
 from coterie.runs import RunConfig, build, checkpoint, registry
 from coterie.runs.experiment import epochs_of
 from coterie.runs.folder import atomic_write
+from coterie.runs.keyring import PartyKeys
 from coterie.runs.links import FleetLinks
-from coterie.runs.sealer import PartySealer
 from coterie.runs.views import ViewLog, message_kinds, read_views
 from coterie.transport.transcript import Transcript
 
@@ -56,36 +56,62 @@ def test_fates_follow_the_profile_s_chances() -> None:
     assert {links.fate("helper", r, 1) for r in range(100)} == {"ok"}
 
 
-def sealer_of(*names: str, seed: int = 0, emulated: bool) -> PartySealer:
-    return PartySealer({name: new_identity(name, Randomness(seed, emulated)) for name in names})
+def keys_of(*names: str, seed: int = 0, emulated: bool) -> PartyKeys:
+    return PartyKeys(*simulated(dict.fromkeys(names, "role"), Randomness(seed, emulated)))
 
 
-def test_only_the_two_ends_can_open() -> None:
-    sealer = sealer_of("a", "b", "c", emulated=False)
-    sealed = sealer.seal("a", "b", b"hello")
+def test_only_the_two_ends_can_open_and_only_with_the_same_header() -> None:
+    keys = keys_of("a", "b", "c", emulated=False)
+    sealed = keys.seal("a", "b", b"hello", b"header")
     assert b"hello" not in sealed
-    assert sealer.open("a", "b", sealed) == b"hello"
-    for src, dst, data in (("a", "c", sealed), ("c", "b", sealed), ("a", "b", sealed[:-1]), ("a", "b", b"")):
+    assert len(sealed) == len(b"hello") + keys.overhead
+    assert keys.open("a", "b", sealed, b"header") == b"hello"
+    wrong = [("a", "c", sealed), ("c", "b", sealed), ("a", "b", sealed[:-1]), ("a", "b", b"")]
+    for src, dst, data, header in [*((*one, b"header") for one in wrong), ("a", "b", sealed, b"another")]:
         with pytest.raises(PeerError):
-            sealer.open(src, dst, data)
-    for call in (lambda: sealer.seal("a", "x", b""), lambda: sealer.open("a", "x", sealed)):
-        with pytest.raises(PeerError, match="'x' has no sealing key"):
+            keys.open(src, dst, data, header)
+    with pytest.raises(PeerError, match="'x' has no sealing key"):
+        keys.seal("a", "x", b"", b"")
+    with pytest.raises(PeerError, match="'x' has no opening key"):
+        keys.open("a", "x", b"", b"")
+
+
+def test_only_the_sender_can_sign() -> None:
+    keys = keys_of("a", "b", emulated=False)
+    signature = keys.sign("a", b"header", b"digest")
+    keys.verify("a", signature, b"header", b"digest")
+    for src, data, header, digest in (
+        ("b", signature, b"header", b"digest"),
+        ("a", signature[:-1], b"header", b"digest"),
+        ("a", signature, b"headerd", b"igest"),
+        ("a", signature, b"header", b"other"),
+        ("x", signature, b"header", b"digest"),
+    ):
+        with pytest.raises(PeerError):
+            keys.verify(src, data, header, digest)
+
+
+def test_the_keyring_of_one_party_has_no_other_s_secrets() -> None:
+    roster, identities = simulated({"a": "role", "b": "role"}, Randomness(0, emulated=False))
+    everybody, own = PartyKeys(roster, identities), PartyKeys(roster, {"a": identities["a"]})
+    assert own.session == everybody.session == roster.session.hex()
+    own.verify("b", everybody.sign("b", b"h", b"d"), b"h", b"d")
+    assert everybody.open("a", "b", own.seal("a", "b", b"x", b""), b"") == b"x"
+    for call in (lambda: own.sign("b", b"", b""), lambda: own.open("a", "b", b"", b"")):
+        with pytest.raises(PeerError, match="'b' has no"):
             call()
 
 
-def test_sealing_keys_follow_the_seed_in_emulated_runs_only() -> None:
-    emulated = [sealer_of("a", "b", seed=seed, emulated=True).secrets() for seed in (0, 0, 1)]
-    assert emulated[0] == emulated[1] != emulated[2]
-    assert emulated[0]["a"] != emulated[0]["b"]
-    first, second = (sealer_of("a", "b", emulated=False) for _ in range(2))
-    assert first.secrets() != second.secrets()
-    sealed = first.seal("a", "b", b"x")
+def test_keys_follow_the_seed_in_emulated_runs_only() -> None:
+    emulated = [simulated({"a": "x", "b": "x"}, Randomness(seed, emulated=True)) for seed in (0, 0, 1)]
+    assert emulated[0] == emulated[1]
+    assert emulated[0][0].session != emulated[2][0].session
+    assert emulated[0][1]["a"] != emulated[0][1]["b"]
+    first, second = (keys_of("a", "b", emulated=False) for _ in range(2))
     with pytest.raises(PeerError):
-        second.open("a", "b", sealed)
-    second.restore(first.secrets())
-    assert second.open("a", "b", sealed) == b"x"
+        second.open("a", "b", first.seal("a", "b", b"x", b""), b"")
     with pytest.raises(PeerError):
-        second.restore({"a": b"short"})
+        second.verify("a", first.sign("a", b"", b""), b"", b"")
 
 
 def test_epochs_are_the_fleet_s_where_it_has_budgets() -> None:

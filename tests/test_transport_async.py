@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from transport_toys import RANDOMNESS, Client, Doubling, Go, Table, Up
+from transport_toys import KEYS, RANDOMNESS, Client, Doubling, Go, Table, Up
 
 from coterie.protocol.party import Party
 from coterie.protocol.steps import Steps, for_each, take
@@ -64,7 +64,7 @@ def test_three_rounds_by_hand(chunk: int) -> None:
     server = StaleServer(names)
     links = Table(down=dict.fromkeys(names, 0.5), up=dict.fromkeys(names, 0.5))
     parties: dict[str, Party] = {"server": server, **{c.name: c for c in clients}}
-    transport = LocalTransport(parties, "server", Doubling(chunk), links=links)
+    transport = LocalTransport(parties, "server", Doubling(chunk), keyring=KEYS, links=links)
 
     one = transport.drive(server.round(1), 1)
     assert one == {
@@ -106,7 +106,7 @@ def test_a_busy_client_answers_in_order_each_time_from_committed_state() -> None
             yield from take(Up, lambda name, up: heard.append((up.round, float(up.w[0]), server.now_s)), at_least=3)
         return heard
 
-    transport = LocalTransport({"server": server, "c": client}, "server", Doubling(), links=Table())
+    transport = LocalTransport({"server": server, "c": client}, "server", Doubling(), keyring=KEYS, links=Table())
     assert transport.drive(round_(1), 1) == []
     assert transport.drive(round_(2), 2) == []
     assert transport.drive(round_(3), 3) == [(1, 2.0, 5.0), (2, 3.0, 10.0), (3, 4.0, 15.0)]

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transport_toys import Client, Doubling, Go, Sealer, Table, Up, federation
+from transport_toys import KEYS, Client, Doubling, Go, Table, Up, federation
 
 from coterie.protocol import codec
 from coterie.protocol.errors import RunError
 from coterie.protocol.messages import Message, message
 from coterie.protocol.party import To, on
+from coterie.protocol.spool import Spool
 from coterie.protocol.steps import Steps, for_each, post, take
-from coterie.transport.spool import Spool
 from coterie.transport.transcript import Transcript
 
 W = np.zeros(1, np.float32)
@@ -47,7 +47,7 @@ class Writer(Client, role="client"):
 def test_bytes_are_those_of_the_codec_on_every_leg() -> None:
     """Go to x, Up back; Note from x over the hub to y, sealed (32 bytes more here), counted on both legs."""
     x, y = Writer("x"), Writer("y")
-    server, transport = federation([x, y], sealer=Sealer())
+    server, transport = federation([x, y], keyring=KEYS)
     server.clients = ["x"]
     transport.drive(server.round(1), 1)
     go, up = len(codec.encode(Go(1, server.state.w))), len(codec.encode(Up(1, server.state.w)))
@@ -88,7 +88,7 @@ def test_a_broadcast_is_encoded_once_and_decoded_once(monkeypatch: pytest.Monkey
             note = Note("the same to all")
             return To("server", Up(1, msg.w)), *(To(f"c{i}", note) for i in range(1, 6))
 
-    server, transport = federation([Teller(f"c{i}") for i in range(6)], sealer=Sealer())
+    server, transport = federation([Teller(f"c{i}") for i in range(6)], keyring=KEYS)
     message_ = Go(1, W)
 
     def round_() -> Steps[None]:
@@ -112,7 +112,7 @@ def test_a_broadcast_is_encoded_once_and_decoded_once(monkeypatch: pytest.Monkey
 def test_views_hold_what_was_received_and_the_hub_sees_only_the_envelope_of_what_it_relays() -> None:
     transcript = Transcript(1 << 20)
     links = Table(down={"x": 1.0, "y": 2.0}, up={"x": 4.0})
-    server, transport = federation([Writer("x"), Writer("y")], sealer=Sealer(), transcript=transcript, links=links)
+    server, transport = federation([Writer("x"), Writer("y")], keyring=KEYS, transcript=transcript, links=links)
     server.clients = ["x"]
     transport.drive(server.round(1), 1)
     transport.drive(take(Up, server.note, until_s=5.0), 2)

@@ -9,13 +9,12 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from transport_toys import Client, Doubling, Go, Sealer, Table, Up, federation
+from transport_toys import KEYS, Client, Doubling, Go, Table, Up, federation
 
-from coterie.protocol.errors import PeerError, RunError
+from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import ANY, Message, message
 from coterie.protocol.party import Cost, To, on
-from coterie.protocol.steps import take
-from coterie.transport.local import REFUSED, UNACCEPTABLE
+from coterie.protocol.steps import REFUSED, UNACCEPTABLE, take
 
 W = np.zeros(1, np.float32)
 
@@ -70,7 +69,7 @@ def test_fates_do_not_depend_on_how_handlers_are_batched() -> None:
     for chunk in (1, 3):
         links = Drawn()
         clients = [Talker("x"), Talker("y"), Client("z")]
-        server, transport = federation(clients, links=links, effects=Doubling(chunk), sealer=Sealer())
+        server, transport = federation(clients, links=links, effects=Doubling(chunk), keyring=KEYS)
         for r in (1, 2):
             transport.drive(server.round(r), r)
         seen.append(sorted(links.drawn))
@@ -121,7 +120,7 @@ def test_clients_talk_through_the_hub_and_to_themselves() -> None:
     """x -> y takes x's uplink and y's downlink; a wake-up takes nothing; the answer is the letter to who asked."""
     x, y = Talker("x"), Talker("y")
     links = Table(down={"x": 1.0, "y": 2.0}, up={"x": 4.0, "y": 8.0})
-    server, transport = federation([x, y], links=links, sealer=Sealer())
+    server, transport = federation([x, y], links=links, keyring=KEYS)
     server.clients = ["x"]
     answers = transport.drive(server.round(1), 1)
     assert answers.got == ("x",)
@@ -137,18 +136,12 @@ def test_only_who_may_send_a_message_is_heard() -> None:
         def go(self, msg: Go, src: str) -> tuple[To, ...]:
             return (To("y", Order("obey")), To("server", Go(1, W)))
 
-    server, transport = federation([Liar("x"), Talker("y")], sealer=Sealer())
+    server, transport = federation([Liar("x"), Talker("y")], keyring=KEYS)
     server.clients = ["x"]
     answers = transport.drive(server.round(1), 1)
     assert answers.missing["x"] == UNACCEPTABLE
     assert any(reason.startswith("server/Go: not a valid Up") for reason in transport.meter.refused)
     assert transport.meter.refused["client/Order: Order comes from a client, not from a leader"] == 1
-
-
-def test_without_a_sealer_nobody_talks_through_the_hub() -> None:
-    server, transport = federation([Talker("x"), Talker("y")])
-    with pytest.raises(RunError, match="needs a sealer"):
-        transport.drive(server.round(1), 1)
 
 
 def test_cost_is_by_the_committed_state_and_a_cost_that_refuses_is_no_crash() -> None:

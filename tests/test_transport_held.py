@@ -7,15 +7,15 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from transport_toys import RANDOMNESS, Client, Doubling, Go, Sealer, Table, Up
+from transport_toys import KEYS, RANDOMNESS, Client, Doubling, Go, Table, Up
 
 from coterie.protocol import state
 from coterie.protocol.messages import Message, message
 from coterie.protocol.party import Cost, Party, To, on
 from coterie.protocol.steps import Steps, for_each, take
 from coterie.protocol.told import Own
-from coterie.transport.envelope import Snapshot
 from coterie.transport.local import LocalTransport
+from coterie.transport.parcel import Snapshot
 
 LATE = {("c1", 1): 3, ("c1", 2): 1, ("c2", 2): 1, ("c0", 4): 1}
 """By client and round of the request: rounds late. c1's answer to round 2 must wait behind that to round 1."""
@@ -63,7 +63,7 @@ def federation(chunk: int = 10, deadline_s: float | None = None) -> tuple[Hub, L
     hub = Hub(NAMES, deadline_s)
     parties: dict[str, Party] = {"server": hub, **{name: Slow(name) for name in NAMES}}
     links = Table(dict.fromkeys(NAMES, 0.25), dict.fromkeys(NAMES, 0.25), late=LATE)
-    return hub, LocalTransport(parties, "server", Doubling(chunk), links=links, spool_bytes=100)
+    return hub, LocalTransport(parties, "server", Doubling(chunk), keyring=KEYS, links=links, spool_bytes=100)
 
 
 def rounds(hub: Hub, transport: LocalTransport, first: int, last: int) -> list[Any]:
@@ -114,7 +114,7 @@ def test_a_hub_that_does_not_take_late_answers_loses_them() -> None:
 
     hub, (_, transport) = Deaf(NAMES), federation()
     parties = {**transport.parties, "server": hub}
-    transport = LocalTransport(parties, "server", Doubling(), links=transport.links)
+    transport = LocalTransport(parties, "server", Doubling(), keyring=KEYS, links=transport.links)
     lost = []
     for r in range(1, 6):
         transport.drive(hub.round(r), r)
@@ -177,6 +177,6 @@ def test_what_a_late_client_says_to_others_is_held_too() -> None:
 
     hub = Hub(NAMES)
     parties: dict[str, Party] = {"server": hub, **{name: Talker(name) for name in NAMES}}
-    transport = LocalTransport(parties, "server", Doubling(), links=Table(late=LATE), sealer=Sealer())
+    transport = LocalTransport(parties, "server", Doubling(), links=Table(late=LATE), keyring=KEYS)
     rounds(hub, transport, 1, 5)
     assert heard == [(1, 3.0), (2, 3.0), (3, 3.0), (4, 4.0), (5, 5.0)]

@@ -8,18 +8,19 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from transport_toys import Client, Doubling, Go, Sealer, Server, Table, Up, federation
+from transport_toys import Client, Doubling, Go, Server, Table, Up, federation, resigned
 
 from coterie.protocol import codec
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import Message, message
 from coterie.protocol.party import To, on
-from coterie.protocol.steps import take
+from coterie.protocol.steps import REFUSED, UNACCEPTABLE, take
 from coterie.transport.envelope import Envelope
-from coterie.transport.local import REFUSED, UNACCEPTABLE, LocalTransport
+from coterie.transport.local import LocalTransport
 
 W = np.zeros(1, np.float32)
 USED = "its number was used before"
+FORGED = "its payload is not the one that was sent"
 
 
 def attacked(
@@ -87,11 +88,11 @@ def test_a_late_answer_that_comes_twice_is_taken_once() -> None:
 @pytest.mark.parametrize("instead", [True, False])
 def test_a_captured_older_request_is_refused_and_never_run_again(instead: bool) -> None:
     """The frame of round 1 comes again in round 2, instead of the new one or before it."""
-    captured: list[bytes] = []
+    captured: list[Any] = []
 
-    def replay(envelope: Envelope, frame: bytes) -> list[bytes]:
+    def replay(envelope: Envelope, frame: bytes) -> list[Any]:
         if envelope.kind == "Go":
-            captured.append(frame)
+            captured.append((envelope, frame))
         if envelope.kind == "Go" and envelope.round == 2:
             return [captured[0]] if instead else [captured[0], frame]
         return [frame]
@@ -110,11 +111,11 @@ def test_a_captured_older_request_is_refused_and_never_run_again(instead: bool) 
 
 
 def test_a_captured_older_answer_is_refused_by_the_hub() -> None:
-    captured: list[bytes] = []
+    captured: list[Any] = []
 
-    def replay(envelope: Envelope, frame: bytes) -> list[bytes]:
+    def replay(envelope: Envelope, frame: bytes) -> list[Any]:
         if envelope.kind == "Up":
-            captured.append(frame)
+            captured.append((envelope, frame))
             return [captured[0]]
         return [frame]
 
@@ -140,31 +141,56 @@ def test_a_refusal_is_repeated_too_and_the_handler_does_not_run_again() -> None:
     assert runs == [1]
 
 
-def test_another_frame_under_a_used_number_is_refused_and_the_answer_still_counts() -> None:
-    """A forged second frame cannot make the hub believe that its request failed."""
+@pytest.mark.parametrize("first", [True, False])
+def test_a_forged_frame_beside_the_true_one_changes_nothing(first: bool) -> None:
+    """It uses no number, and cannot make the hub believe that its request failed, whichever comes first."""
     forged = codec.encode(Go(1, W + 9))
     client = Client("x", 1, 1.0)
-    server, transport = attacked(
-        [client], lambda envelope, frame: [frame, forged] if envelope.kind == "Go" else [frame], links=Table()
-    )
+
+    def both(envelope: Envelope, frame: bytes) -> list[bytes]:
+        frames = [forged, frame] if first else [frame, forged]
+        return frames if envelope.kind == "Go" else [frame]
+
+    server, transport = attacked([client], both, links=Table())
+    assert transport.drive(server.round(1), 1).got == ("x",)
+    assert server.state.notes == [("x", 1, 1.0)]
+    assert transport.meter.refused == {f"client/Go: {FORGED}": 1}
+    assert client.state.n == 1
+
+
+def test_two_frames_that_a_sender_signs_under_one_number_are_one_message() -> None:
+    """The hub itself lies: the second is refused, and gets no stored answer."""
+    client = Client("x", 1, 1.0)
+
+    def twice(envelope: Envelope, frame: bytes) -> list[Any]:
+        other = resigned(envelope, codec.encode(Go(1, W + 9)))
+        return [frame, other] if envelope.kind == "Go" else [frame]
+
+    server, transport = attacked([client], twice, links=Table())
     assert transport.drive(server.round(1), 1).got == ("x",)
     assert server.state.notes == [("x", 1, 1.0)]
     assert transport.meter.refused == {f"client/Go: {USED}": 1}
     assert client.state.n == 1
 
 
+@pytest.mark.parametrize("lies", [True, False])
 @pytest.mark.parametrize("garbage", [b"", b"\xc1", b"\x93\xa2Go", bytes(100)])
-def test_garbage_is_refused_and_counted_on_both_sides(garbage: bytes) -> None:
+def test_garbage_is_refused_and_counted_on_both_sides(garbage: bytes, lies: bool) -> None:
+    """From a relay, whose envelope doesn't fit, and from a sender that lies and signs it."""
     for kind in ("Go", "Up"):
         client = Client("x")
-        server, transport = attacked(
-            [client, Client("y")],
-            lambda e, frame, kind=kind: [garbage] if e.kind == kind and "x" in (e.src, e.dst) else [frame],
-        )
+
+        def forge(envelope: Envelope, frame: bytes, kind: str = kind) -> list[Any]:
+            if envelope.kind != kind or "x" not in (envelope.src, envelope.dst):
+                return [frame]
+            return [resigned(envelope, garbage) if lies else garbage]
+
+        server, transport = attacked([client, Client("y")], forge)
         answers = transport.drive(server.round(1), 1)
         assert answers.got == ("y",)
         assert answers.missing["x"] == (REFUSED if kind == "Go" else UNACCEPTABLE)
-        assert next(iter(transport.meter.refused)).split(": ")[1].startswith("not a valid")
+        reason = next(iter(transport.meter.refused)).split(": ", 1)[1]
+        assert reason.startswith("not a valid" if lies else FORGED)
         assert sum(transport.meter.refused.values()) == 1
         assert client.state.n == (kind == "Up")
 
@@ -233,7 +259,7 @@ class Player(Client, role="client"):
 
 def test_sealed_messages_between_clients_come_twice_and_are_handled_once() -> None:
     x, y = Player("x"), Player("y")
-    server, transport = federation([x, y], sealer=Sealer())
+    server, transport = federation([x, y])
     transport.intercept = lambda envelope, frame: [frame, frame]
     server.clients = ["x"]
     for r in (1, 2):
@@ -242,21 +268,24 @@ def test_sealed_messages_between_clients_come_twice_and_are_handled_once() -> No
     assert transport.spool.held_bytes == 0  # nothing of what was kept for repetition outlives its round
 
 
-def test_a_frame_of_another_link_does_not_open() -> None:
-    """What x sealed for y is put in the place of what y sealed for x."""
+@pytest.mark.parametrize("lies", [True, False])
+def test_a_frame_of_another_link_does_not_open(lies: bool) -> None:
+    """What x sealed for y is put in the place of what y sealed for x, by a relay or by y itself."""
     balls: list[bytes] = []
 
-    def swap(envelope: Envelope, frame: bytes) -> list[bytes]:
+    def swap(envelope: Envelope, frame: bytes) -> list[Any]:
         if envelope.kind == "Ball":
             balls.append(frame)
-        return [balls[0]] if envelope.kind == "Back" else [frame]
+        if envelope.kind != "Back":
+            return [frame]
+        return [resigned(envelope, balls[0]) if lies else balls[0]]
 
     x, y = Player("x"), Player("y")
-    server, transport = federation([x, y], sealer=Sealer())
+    server, transport = federation([x, y])
     transport.intercept = swap
     server.clients = ["x"]
     transport.drive(server.round(1), 1)
-    assert transport.meter.refused == {"client/Back: sealed by somebody else": 1}
+    assert transport.meter.refused == {f"client/Back: {'sealed by somebody else' if lies else FORGED}": 1}
     assert x.state.backs == []
 
 
@@ -264,8 +293,13 @@ def test_answers_are_kept_for_repetition_only_under_attack_and_only_for_a_round(
     for intercept in (None, lambda envelope, frame: [frame]):
         server, transport = federation([Client(f"c{i}") for i in range(5)], effects=Doubling())
         transport.intercept = intercept
-        held: list[int] = []
-        server.note = lambda name, up, held=held, t=transport: held.append(t.spool.held_bytes)  # type: ignore
+        kept: list[int] = []
+
+        def count(transport: LocalTransport = transport) -> int:
+            return sum(len(numbers.kept) for numbers in transport.snapshot().numbers.values())
+
+        server.note = lambda name, up, kept=kept, count=count: kept.append(count())  # type: ignore
         transport.drive(server.round(1), 1)
-        assert (held[-1] == 0) == (intercept is None)
+        assert kept[-1] == (0 if intercept is None else 5)
+        assert count() == 0
         assert transport.spool.held_bytes == 0

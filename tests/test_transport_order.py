@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from transport_toys import RANDOMNESS, Doubling, Sealer
+from transport_toys import KEYS, RANDOMNESS, Doubling
 
 from coterie.protocol import codec
 from coterie.protocol.errors import RunError
@@ -21,7 +21,7 @@ from coterie.protocol.messages import ANY, Message, message
 from coterie.protocol.party import Cost, Party, To, Work, on
 from coterie.protocol.steps import Ask, Post, Steps, Take
 from coterie.protocol.told import Own
-from coterie.transport import envelope
+from coterie.transport import parcel
 from coterie.transport.local import LocalTransport
 
 
@@ -126,7 +126,7 @@ def under_test(world: World, script: list[Step], chunk: int) -> Run:
         "server",
         Doubling(chunk),
         links=world,
-        sealer=Sealer(),
+        keyring=KEYS,
         spool_bytes=100,
     )
     run = Run()
@@ -312,9 +312,9 @@ def test_messages_that_chase_each_other_without_time_are_noticed() -> None:
     def coordinator() -> Steps[None]:
         yield Post({"a": Token(1, 0)})
 
-    hub = Hub(Own("server", RANDOMNESS))
-    transport = LocalTransport({"server": hub, "a": Restless(Own("a", RANDOMNESS))}, "server", Doubling())
+    hub, restless = Hub(Own("server", RANDOMNESS)), Restless(Own("a", RANDOMNESS))
+    transport = LocalTransport({"server": hub, "a": restless}, "server", Doubling(), keyring=KEYS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(envelope, "_MAX_STEPS", 100)
+        patch.setattr(parcel, "_MAX_STEPS", 100)
         with pytest.raises(RunError, match="without end"):
             transport.drive(coordinator(), 1)

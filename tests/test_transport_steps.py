@@ -7,18 +7,19 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from transport_toys import Client, Doubling, Go, Server, Table, Up
+from transport_toys import KEYS, Client, Doubling, Go, Server, Table, Up
 
 from coterie.protocol.errors import CryptoError, PeerError, RunError
 from coterie.protocol.party import Cost, To, Work, on
-from coterie.protocol.steps import NoAnswerError, Steps, ask, for_each, post, spend, take
-from coterie.transport.local import REFUSED, UNACCEPTABLE, LocalTransport
+from coterie.protocol.steps import REFUSED, UNACCEPTABLE, NoAnswerError, Steps, ask, for_each, post, spend, take
+from coterie.transport.local import LocalTransport
 
 W = np.zeros(1, np.float32)
 
 
 def run(parties: list[Any], steps: Any, r: int = 1, **options: Any) -> tuple[Any, LocalTransport]:
     options.setdefault("effects", Doubling())
+    options.setdefault("keyring", KEYS)
     transport = LocalTransport({p.name: p for p in parties}, "server", **options)
     return transport.drive(steps, r), transport
 
@@ -329,7 +330,7 @@ def test_what_arrives_during_another_step_can_still_be_taken_in_this_round() -> 
     assert heard == ["x"]
     transport.drive(round_(2), 2)
     assert transport.meter.lost == {"x Up of round 2": "too late"}
-    assert transport.snapshot().envelopes == []
+    assert transport.snapshot().parcels == []
     assert transport.spool.held_bytes == 0
 
 

@@ -17,6 +17,7 @@ from coterie.protocol.party import Cost, Party, on
 from coterie.protocol.randomness import Randomness
 from coterie.protocol.steps import Steps, for_each
 from coterie.protocol.told import Own
+from coterie.transport.envelope import Envelope
 from coterie.transport.local import LocalTransport
 
 RANDOMNESS = Randomness(0, emulated=True)
@@ -82,17 +83,38 @@ class Doubling:
         return interpret(DOUBLES, wanted)
 
 
-class Sealer:
-    """Binds a frame to its two ends, and is easy to tell from plain bytes."""
+class Keys:
+    """A keyring that costs nothing: signatures and seals are hashes of what they bind, and easy to tell from it."""
 
-    def seal(self, src: str, dst: str, frame: bytes) -> bytes:
-        mark = hashlib.sha256(f"{src}>{dst}".encode()).digest()
+    session = "toys"
+    overhead = 32
+
+    def sign(self, src: str, header: bytes, digest: bytes) -> bytes:
+        return hashlib.sha256(src.encode() + header + digest).digest()
+
+    def verify(self, src: str, signature: bytes, header: bytes, digest: bytes) -> None:
+        if signature != self.sign(src, header, digest):
+            raise PeerError("another signature")
+
+    def seal(self, src: str, dst: str, frame: bytes, header: bytes) -> bytes:
+        mark = hashlib.sha256(f"{src}>{dst}".encode() + header).digest()
         return mark + bytes(b ^ 0xFF for b in frame)
 
-    def open(self, src: str, dst: str, sealed: bytes) -> bytes:
-        if sealed[:32] != hashlib.sha256(f"{src}>{dst}".encode()).digest():
+    def open(self, src: str, dst: str, sealed: bytes, header: bytes) -> bytes:
+        if sealed[:32] != hashlib.sha256(f"{src}>{dst}".encode() + header).digest():
             raise PeerError("sealed by somebody else")
         return bytes(b ^ 0xFF for b in sealed[32:])
+
+
+KEYS = Keys()
+
+
+def resigned(envelope: Envelope, frame: bytes, **changes: Any) -> tuple[Envelope, bytes]:
+    """What its sender would have sent, had it sent this: the envelope signed anew. changes: of its fields."""
+    bare = msgspec.structs.replace(envelope, **{"weight": len(frame), **changes})
+    digest = hashlib.sha256(frame).digest()
+    signature = KEYS.sign(bare.src, bare.header(), digest)
+    return msgspec.structs.replace(bare, digest=digest, signature=signature), frame
 
 
 class Client(Party, role="client"):
@@ -147,4 +169,5 @@ def federation(
     """A server, its clients and their transport."""
     server = Server([c.name for c in clients], deadline_s)
     options.setdefault("effects", Doubling())
+    options.setdefault("keyring", KEYS)
     return server, LocalTransport({p.name: p for p in (server, *clients)}, "server", **options)

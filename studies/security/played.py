@@ -15,7 +15,7 @@ from coterie.protocol.interpreters import PLAIN, each, interpret
 from coterie.protocol.model_spec import ModelSpec, Part
 from coterie.protocol.randomness import Randomness
 from coterie.protocol.system import Federation, System
-from coterie.runs.sealer import PartySealer
+from coterie.runs.keyring import PartyKeys
 from coterie.runs.simulation import simulate
 from coterie.transport.links import Links
 from coterie.transport.local import LocalTransport
@@ -87,9 +87,10 @@ def federation(
     one, randomness = dict.fromkeys(names, 1), Randomness(seed, emulated)
     spec = ModelSpec((Part("bias", (size,), "float32", "parameter", "shared", 0),), 2.0 * size)
     built, owns = simulate(system, config, names, spec, starts, mode, randomness, one, one)
-    sealer, effects = PartySealer({name: own.identity for name, own in owns.items() if own.identity}), Effects()
+    identities = {name: own.identity for name, own in owns.items() if own.identity}
+    keyring, effects = PartyKeys(built.common.roster, identities), Effects()
     transport = LocalTransport(
-        built.parties, built.hub, effects, links=links(names), sealer=sealer, transcript=Transcript(1 << 62)
+        built.parties, built.hub, effects, links=links(names), keyring=keyring, transcript=Transcript(1 << 62)
     )
     hub: Any = built.parties[built.hub]
     try:

@@ -4,7 +4,7 @@ For studies of hundreds of rounds. It gives NO secrecy and is flagged ``emulated
 bit: a lane holds the same sum of fixed-point integers, here modulo 2^B for the machine word of B >= lane width bits.
 Masks are uniform modulo 2^B, so the difference of two vectors with the same mask is exact, and so is a sum after its
 masks are taken off. The rules are those of the front (``paillier``). Keys and vectors weigh exactly as many bytes
-on the wire as Paillier's (``protocol/hollow.py``), and have the same nominal times.
+on the wire as Paillier's (``protocol/weight.py``), and have the same nominal times.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ standard deviation; so does every other operation that does. The noise of one en
 and the values: emulated runs repeat whatever the order of the work, and the same values give the same bytes. The noise
 of a scalar is one number, where the real one differs from slot to slot. A mask is a uniform 64-bit integer a value,
 added modulo 2^64: it hides and comes off as exactly as the real one does. Keys and vectors weigh exactly as much on the
-wire as the real ones (``protocol/hollow.py``), and have the same nominal times.
+wire as the real ones (``protocol/weight.py``), and have the same nominal times.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 from coterie.crypto.arrays import KeyArrays, Space
 from coterie.crypto.tally import Form, Tally
 from coterie.protocol.errors import DecodeError
-from coterie.protocol.hollow import content, hollow, weighs
+from coterie.protocol.weight import content, hollow, weighs
 
 VERSION = 1
 SCHEMES = {"paillier": 1, "exact": 2, "ckks": 3, "rounded": 4}

@@ -2,7 +2,7 @@
 
 ``decode`` is safe against any bytes: it either returns a valid message or raises ``DecodeError``. Nested containers
 are refused before anything is built from them, so memory and time are bounded by the length of the input.
-Decoded arrays are read-only. A message with hollow bytes (``hollow.py``) is hollow itself.
+Decoded arrays are read-only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.protocol.errors import DecodeError
-from coterie.protocol.hollow import MOST, content, hollow, weighs
 from coterie.protocol.messages import DTYPES, M, Message
 
 ARRAY_CODE = 1
@@ -87,43 +86,25 @@ def encode(message: Message) -> bytes:
         raise TypeError(wrong)
     if wrong := _not_finite(message):
         raise DecodeError(wrong)
-    data = _encoder.encode(message)
-    weight = len(data) + _lacking(message)
-    if weight > MOST:
-        raise DecodeError(f"a {kind.__name__} of {weight} bytes; a message has at most {MOST}")
-    return hollow(weight, data)
+    return _encoder.encode(message)
 
 
 def decode(data: bytes, *kinds: type[M]) -> M:
     """The message in these bytes, which must be of one of ``kinds``; raises DecodeError and nothing else."""
     decoder = _decoder(kinds)
     try:
-        held = content(data)
-        for element in _elements.decode(held):
+        for element in _elements.decode(data):
             head = memoryview(element)[0]
             if 0x80 <= head <= 0x9F or 0xDC <= head <= 0xDF:
                 raise DecodeError("a message holds a nested container; fields are flat")
-        message: M = decoder.decode(held)
+        message: M = decoder.decode(data)
     except (msgspec.MsgspecError, ValueError, TypeError, RecursionError, OverflowError) as error:
         names = " or ".join(kind.__name__ for kind in kinds)
         reason = ascii(str(error))[1:-1]  # it may quote the sender's text: no control characters, and no megabyte of it
         raise DecodeError(f"not a valid {names}: {reason[:MAX_REASON]}") from None
     if wrong := _mistyped(message) or _not_finite(message):
         raise DecodeError(wrong)
-    if weighs(data) != len(held) + _lacking(message):
-        raise DecodeError(f"a {type(message).__name__} that claims to weigh {weighs(data)} bytes; its fields don't")
     return message
-
-
-def _lacking(message: Message) -> int:
-    """By how many bytes the message would be longer if its fields were as long as they weigh."""
-    fields = [field for name in message.BYTES if (field := getattr(message, name)) is not None]
-    return sum(_packed(weighs(field)) - _packed(len(field)) for field in fields)
-
-
-def _packed(length: int) -> int:
-    """Bytes of a byte string in msgpack: its length takes 2, 3 or 5."""
-    return length + (2 if length < 1 << 8 else 3 if length < 1 << 16 else 5)
 
 
 def _mistyped(message: Message) -> str | None:

@@ -1,6 +1,7 @@
 """Messages: frozen, typed and flat; each names the roles at its two ends.
 
-A field is one of ``int, float, bool, str, bytes``, an array type marked with ``ArrayOf``, or one of these or ``None``.
+A field is one of ``int, float, bool, str, bytes``, a ``Bundle`` of byte strings, an array type marked with ``ArrayOf``,
+or one of these or ``None``.
 There are no lists and no dicts: what is many travels as an array or as one ``bytes`` with a stated layout, so that no
 byte string can make a decoder build more than it was sent. Ciphertexts stay ``bytes`` until their sender is verified.
 """
@@ -37,6 +38,14 @@ Integers = Annotated[NDArray[np.int64], ArrayOf("<i8", 1)]
 Bytes2D = Annotated[NDArray[np.uint8], ArrayOf("|u1", 2)]
 Flags2D = Annotated[NDArray[np.bool_], ArrayOf("|b1", 2)]
 
+
+@dataclass(frozen=True)
+class Bundled:
+    """Marks a ``bytes`` field that holds a bundle (``bundle.py``): the weights of its parts count."""
+
+
+Bundle = Annotated[bytes, Bundled()]
+
 _SCALARS: frozenset[type] = frozenset({int, float, bool, str, bytes})
 
 
@@ -49,6 +58,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     SCALARS: ClassVar[dict[str, frozenset[type]]]
     FLOATS: ClassVar[tuple[str, ...]]
     BYTES: ClassVar[tuple[str, ...]]
+    BUNDLES: ClassVar[frozenset[str]]
     OPTIONAL: ClassVar[frozenset[str]]
 
 
@@ -72,12 +82,16 @@ def message(*, src: str, dst: str) -> Callable[[type[M]], type[M]]:
         arrays: dict[str, ArrayOf] = {}
         scalars: dict[str, frozenset[type]] = {}
         optional: set[str] = set()
+        bundles: set[str] = set()
         for field in msgspec.structs.fields(cls):
             options = [option for option in _options(field.type) if option is not type(None)]
             if len(options) < len(_options(field.type)):
                 optional.add(field.name)
             option = options[0] if len(options) == 1 else None
             marks = [m for m in getattr(option, "__metadata__", ()) if isinstance(m, ArrayOf)]
+            if option == Bundle:
+                bundles.add(field.name)
+                option = bytes
             if marks:
                 arrays[field.name] = marks[0]
             elif option in _SCALARS:
@@ -88,6 +102,7 @@ def message(*, src: str, dst: str) -> Callable[[type[M]], type[M]]:
         cls.SRC, cls.DST, cls.ARRAYS, cls.SCALARS, cls.OPTIONAL = src, dst, arrays, scalars, frozenset(optional)
         cls.FLOATS = tuple(name for name, types in scalars.items() if float in types)
         cls.BYTES = tuple(name for name, types in scalars.items() if bytes in types)
+        cls.BUNDLES = frozenset(bundles)
         return cls
 
     return declare

@@ -154,6 +154,19 @@ def fork(value: T) -> T:
     return copy.copy(value) if isinstance(value, set) else value
 
 
+def unchanged(old: Any, new: Any) -> bool:
+    """Whether a fork is still what it was made from; arrays and other objects count by identity."""
+    if type(old) is not type(new):
+        return False
+    if isinstance(old, msgspec.Struct):
+        return all(unchanged(getattr(old, name), getattr(new, name)) for name in old.__struct_fields__)
+    if isinstance(old, dict):
+        return old.keys() == new.keys() and all(unchanged(value, new[key]) for key, value in old.items())
+    if isinstance(old, list | tuple):
+        return len(old) == len(new) and all(map(unchanged, old, new))
+    return old is new or (not isinstance(old, np.ndarray) and bool(old == new))
+
+
 def freeze(value: Any) -> None:
     """Make the arrays of a state read-only, at any depth of its containers."""
     if isinstance(value, np.ndarray):

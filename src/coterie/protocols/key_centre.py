@@ -26,7 +26,7 @@ from coterie.crypto.keys import public_key, secret_key
 from coterie.crypto.roster import signing_key, verify_key
 from coterie.protocol.bundle import bundle, unbundle
 from coterie.protocol.errors import PeerError
-from coterie.protocol.messages import ANY, Message, message
+from coterie.protocol.messages import ANY, Bundle, Message, message
 from coterie.protocol.party import Party, To, on
 from coterie.protocol.roster import Roster
 from coterie.protocol.steps import Steps, post, take
@@ -59,7 +59,7 @@ class Granted(Message, frozen=True):
     number: int
     grant: str
     names: str
-    keys: bytes
+    keys: Bundle
     signature: bytes
 
 

@@ -31,13 +31,12 @@ from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.messages import Floats, M, Message, message
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.party import Cost, Party, Work, on
-from coterie.protocol.steps import Answers, Steps, for_each, take
+from coterie.protocol.steps import LATE, Answers, Steps, for_each, take
 from coterie.protocol.system import Federation, PartyFactory, Sees
 from coterie.protocol.told import Common, Own
 from coterie.protocols.averaging import Train
 from coterie.protocols.local_training import LocalTraining, SteppedTraining, asked_in, batch_seed, check_model
 from coterie.protocols.updates import Updates
-from coterie.transport.local import LATE
 
 DELTA = 0.3
 """The share of clients that an experiment delays unless told otherwise (PAFed, table III: 0; table V: up to 0.7)."""

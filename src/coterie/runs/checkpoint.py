@@ -41,7 +41,7 @@ from coterie.protocol.system import Mixture
 from coterie.runs.config import differences, from_text, to_toml
 from coterie.runs.experiment import Experiment
 from coterie.runs.folder import METRICS, atomic_write, parse_lines, writing
-from coterie.transport.envelope import Snapshot
+from coterie.transport.parcel import Snapshot
 
 CHECKPOINT = Path("checkpoint") / "checkpoint.bin"
 SECRETS = "secrets"
@@ -197,7 +197,7 @@ class Saver:
         _private(self.out / SECRETS)
         structs = {name: party.secret for name, party in self.parties.items() if not isinstance(party.secret, Nothing)}
         parts = {_stem(name): state.dump({name: secret}) for name, secret in structs.items()}
-        parts[_SEALING] = msgspec.msgpack.encode(self.experiment.sealer.secrets())
+        parts[_SEALING] = msgspec.msgpack.encode(self.experiment.keyring.secrets())
         written = dict(self._written)
         for stem, data in parts.items():
             digest = _digest(data)
@@ -222,7 +222,7 @@ class Saver:
             if name in kept.secrets:
                 party.secret = kept.secrets[name]
         try:
-            self.experiment.sealer.restore(kept.sealing)
+            self.experiment.keyring.restore(kept.sealing)
         except PeerError as error:
             raise UserError(f"the sealing keys in {self.out / SECRETS} cannot be read: {error}; {_ADVICE}") from None
         self.experiment.transport.restore(kept.snapshot, kept.frames)

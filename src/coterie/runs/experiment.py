@@ -33,9 +33,9 @@ from coterie.runs.config import RunConfig, resolve, system_config
 from coterie.runs.effects import ClientData, LocalEffects, Samples
 from coterie.runs.evaluation import Observer, Scores, models_digest
 from coterie.runs.fine_tuning import Tuned, tune_by_held_out, tune_by_own_epochs
+from coterie.runs.keyring import PartyKeys
 from coterie.runs.links import FleetLinks
 from coterie.runs.parties import Parties
-from coterie.runs.sealer import PartySealer
 from coterie.runs.simulation import simulate
 from coterie.runs.skipped import Watch, why_still
 from coterie.training.engine import fit_many
@@ -72,7 +72,7 @@ class Experiment:
     owns: Mapping[str, Own]
     federation: Federation
     effects: LocalEffects
-    sealer: PartySealer
+    keyring: PartyKeys
     transport: LocalTransport
     observer: Observer
     held_out: Mapping[str, Samples]
@@ -225,6 +225,7 @@ def _costs(transport: LocalTransport, seconds: float) -> Line:
     return {
         "bytes_up": dict(meter.bytes_up),
         "bytes_down": dict(meter.bytes_down),
+        "envelope_bytes": dict(meter.envelope_bytes),
         "message_bytes": dict(meter.message_bytes),
         "seconds": seconds,
         "phase_seconds": dict(meter.seconds),
@@ -268,13 +269,13 @@ def build(config: RunConfig) -> Experiment:
         emulated=randomness.emulated,
         devices=devices,
     )
-    sealer = PartySealer({name: own.identity for name, own in owns.items() if own.identity})
+    keyring = PartyKeys(federation.common.roster, {name: own.identity for name, own in owns.items() if own.identity})
     transport = LocalTransport(
         federation.parties,
         federation.hub,
         effects,
         links=FleetLinks(devices, config.seed, delays_of(config, names, settings)),
-        sealer=sealer,
+        keyring=keyring,
         transcript=Transcript(config.record_mib << 20) if config.record else None,
     )
     return Experiment(
@@ -288,7 +289,7 @@ def build(config: RunConfig) -> Experiment:
         owns=owns,
         federation=federation,
         effects=effects,
-        sealer=sealer,
+        keyring=keyring,
         transport=transport,
         observer=Observer(model, samples, precision=config.precision, accelerator=config.accelerator),
         held_out=_held_out(split, tasks, names),

@@ -15,7 +15,7 @@ import numpy as np
 
 from coterie.protocol import state
 from coterie.protocol.party import Party
-from coterie.transport.spool import Spool
+from coterie.protocol.spool import Spool
 
 AWAKE_BYTES = 1 << 30
 """What the parties that stay awake may hold, by default."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from coterie.transport.envelope import Envelope
-from coterie.transport.spool import Spool
+from coterie.protocol.spool import Spool
+from coterie.transport.parcel import Parcel
 
 
 class Held:
@@ -13,26 +13,30 @@ class Held:
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
-        self._waiting: list[Envelope] = []
+        self._waiting: list[Parcel] = []
 
     def due(self, src: str, dst: str) -> int:
         """The round of the last message that waits on this link; 0 if none does."""
-        return max((e.due for e in self._waiting if (e.src, e.dst) == (src, dst)), default=0)
+        return max((p.due for p in self._waiting if (p.envelope.src, p.envelope.dst) == (src, dst)), default=0)
 
-    def put(self, envelope: Envelope, frame: bytes, due: int) -> None:
+    def put(self, parcel: Parcel, frame: bytes, due: int) -> None:
         """Keep a message until round ``due``."""
-        self.push(msgspec.structs.replace(envelope, due=due, ticket=self._spool.put(frame)))
+        self.push(msgspec.structs.replace(parcel, due=due, ticket=self._spool.put(frame)))
 
-    def push(self, envelope: Envelope) -> None:
+    def push(self, parcel: Parcel) -> None:
         """Go on keeping a message whose bytes are in the spool."""
-        self._waiting.append(envelope)
+        self._waiting.append(parcel)
 
-    def release(self, round: int) -> list[tuple[Envelope, bytes]]:
+    def release(self, round: int) -> list[tuple[Parcel, bytes]]:
         """The messages whose round has come, and their bytes."""
-        ready = [e for e in self._waiting if e.due <= round]
-        self._waiting = [e for e in self._waiting if e.due > round]
-        return [(msgspec.structs.replace(e, due=0), self._spool.take(e.ticket)) for e in ready]
+        ready = [p for p in self._waiting if p.due <= round]
+        self._waiting = [p for p in self._waiting if p.due > round]
+        return [(msgspec.structs.replace(p, due=0), self._spool.take(p.ticket)) for p in ready]
 
-    def waiting(self) -> list[Envelope]:
+    def waiting(self) -> list[Parcel]:
         """All that waits, as it was written."""
         return list(self._waiting)
+
+    def clear(self) -> None:
+        """Forget what waits."""
+        self._waiting.clear()

@@ -1,55 +1,66 @@
 """The local transport: all parties in one process, on a virtual clock.
 
-Every message passes through the codec, so byte counts are exact, nothing leaks by aliasing, and what runs here runs on
-the wire. The network is a star: what two parties other than the hub say to each other is relayed by the hub, sealed.
+Every message passes through the codec, an envelope and its signature, so byte counts are exact, nothing leaks by
+aliasing, and what runs here runs on the wire. The network is a star: what two parties other than the hub say to each
+other is relayed by the hub, sealed. What parties make of messages is ``Member``'s and ``Coordination``'s, which know
+nothing of this file.
 
 Time is virtual. When a message arrives follows from sizes, nominal costs and device profiles alone. Handlers are run in
-batches that give exactly the results of running them one by one in order of arrival (see ``Schedule``). The coordinator
-acts after all others have done what they can do by then. Where ``links`` delays a party by rounds, what it sends for a
-request is sent when that later round begins; the hub's step does not wait for it, as for anything that comes too late.
+batches that give exactly the results of running them one by one in order of arrival (see ``Schedule``). A coordinator
+acts after all others have done what they can do by then, the hub last. Where ``links`` delays a party by rounds, its
+answer to a request is sent when that later round begins. The hub's step does not wait for it, as for anything else that
+comes too late.
 
-At most once: a sender's numbers grow along each link, and a frame that comes again under its number is never handled
-again. In one process only an attacker can repeat a frame, so answers are kept for that while ``intercept`` is set.
+In one process only an attacker can repeat a message, so answers are kept for that while ``intercept`` is set.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import Any
 
 import msgspec
 
-from coterie.protocol import codec
-from coterie.protocol.errors import CoterieError, CryptoError, DecodeError, PeerError, RunError
-from coterie.protocol.hollow import weighs
-from coterie.protocol.messages import ANY, Message
-from coterie.protocol.party import Party, Transaction
-from coterie.protocol.steps import Answers, Ask, Fold, NoAnswerError, Post, R, Spend, Steps, Take
-from coterie.transport.envelope import Effects, Envelope, Instant, Intercept, Job, Sealer, Snapshot
-from coterie.transport.handlers import Call, Letter, Refused, compute, run_handlers
-from coterie.transport.held import Held
+from coterie.protocol.errors import PeerError, RunError
+from coterie.protocol.party import Party
+from coterie.protocol.spool import Spool
+from coterie.protocol.steps import LATE, REFUSED, UNACCEPTABLE, R, Steps
+from coterie.transport.agenda import Agenda, Gone, Leader, Lost
+from coterie.transport.coordination import Coordination
+from coterie.transport.envelope import Envelope, Keyring, Sent
+from coterie.transport.handlers import Call, Coordinates, Effects, compute, run_handlers
 from coterie.transport.links import Ideal, Links
+from coterie.transport.mail import Handled, Opened, Reader, Waiting
+from coterie.transport.member import Member
 from coterie.transport.meter import Meter
-from coterie.transport.once import USED, AtMostOnce
-from coterie.transport.schedule import Schedule, parts
-from coterie.transport.spool import Spool
-from coterie.transport.transcript import Seen, Transcript
+from coterie.transport.nominal import Nominal
+from coterie.transport.numbers import Numbers
+from coterie.transport.parcel import Instant, Intercept, Job, Parcel, Snapshot
+from coterie.transport.queues import Queues
+from coterie.transport.recorder import Recorder
+from coterie.transport.schedule import parts
+from coterie.transport.transcript import Transcript
 from coterie.transport.wire import Wire
 
-LATE = "late"
-REFUSED = "refused"  # a party's reason may hold its own numbers: the observer is told, the coordinator never
-UNACCEPTABLE = "its answer was refused"
+
+def roles_of(party: Party) -> tuple[str, ...]:
+    """The roles that a party may act in, its own first."""
+    return party.role, *sorted(party.roles - {party.role})
+
+
 _COPIES = 4  # what a message in work takes, in its own size: its bytes, what they say, an answer as large, its bytes
 
 
 class LocalTransport:
     """Runs a coordinator's steps against the other parties, all in this process.
 
-    parties: by name.  hub: the coordinator's name.  effects: who computes.  links: devices and network.
-    sealer: for parties other than the hub that talk to each other.  transcript: records views.  spool_bytes: of waiting
-    messages kept in memory.  batch_bytes: of those handled together, with answers.  intercept: an attacker on the wire.
+    parties: by name.  hub: the coordinator's name.  effects: who computes.  keyring: everybody's keys.  links: devices
+    and network.  transcript: records views.  spool_bytes: of waiting messages kept in memory.  batch_bytes: of those
+    handled together, with answers.  retries: whether a round can be tried again.
+    intercept: an attacker on the wire.
     """
 
     def __init__(
@@ -58,391 +69,381 @@ class LocalTransport:
         hub: str,
         effects: Effects,
         *,
+        keyring: Keyring,
         links: Links | None = None,
-        sealer: Sealer | None = None,
         transcript: Transcript | None = None,
         spool_bytes: int = 512 << 20,
         batch_bytes: int = 1 << 30,
+        retries: bool = False,
     ) -> None:
         self.parties = parties
-        self.hub = parties[hub]
         self.effects = effects
         self.links: Links = links or Ideal()
-        self.sealer = sealer
         self.batch_bytes = batch_bytes
         self.transcript = transcript
+        self.retries = retries
         self.spool = Spool(spool_bytes)
-        self.meter = Meter()
         self.intercept: Intercept | None = None
         self.clock_s = 0.0
         self.round = 0
-        self._wire = Wire(parties, self.hub, self.links, sealer, transcript)
-        self._schedule = Schedule(parties, self._work)
-        self._held = Held(self.spool)
+        self._reader = Reader()
+        look = getattr(parties, "look", parties.__getitem__)  # parties that sleep are not kept awake for it
+        roles = {name: roles_of(look(name)) for name in parties}
+        self._recorder = Recorder(roles, transcript)
+        self.members = {
+            name: Member(
+                name,
+                parties,
+                hub,
+                roles,
+                keyring,
+                spool=self.spool,
+                reader=self._reader,
+                observer=self._recorder,
+                repeats=False,
+            )
+            for name in parties
+        }
+        self.hub = self.members[hub]
+        self._wire = Wire(roles, hub, self.links, transcript)
+        self._nominal = Nominal(self.members, self.links, self.spool, batch_bytes // _COPIES)
+        self._queues = Queues(parties, hub, self.spool, self._nominal.work)
         self._reached_s = 0.0  # when the last message that was handled in this round had arrived
-        self._once = AtMostOnce(self.spool)
-        self._inbox: list[Envelope] = []
-        self._failed: dict[int, tuple[str, float]] = {}  # the hub's requests that won't be answered: why, since when
-        self._decoded: tuple[bytes, Message] | None = None
+        self._copies: Counter[tuple[str, str, int]] = Counter()  # of messages under attack, that have not been refused
+        self._start: tuple[Snapshot, list[bytes]] | None = None
 
-    # -- the coordinator ---------------------------------------------------------------------------------------------
+    @property
+    def meter(self) -> Meter:
+        """The counters of this round."""
+        return self._recorder.meter
 
-    def drive(self, steps: Steps[R], round: int) -> R:
+    # -- a round -----------------------------------------------------------------------------------------------------
+
+    def drive(self, steps: Steps[R], round: int, attempt: int = 0) -> R:
         """Run one round (or the set-up) of the coordinator to its end and return what it returns.
 
         Its changes commit at the end; what the others have received by then has been handled. Raises what the
         coordinator or a handler raises; then the changes of both are taken back, and a run goes on from a snapshot.
+        attempt: 1 and on try the round again, from what everybody had committed at its beginning (``retries``).
         """
+        if attempt:
+            self._go_back(round, attempt)
+        elif self.retries:
+            self._remember(round)
         self.round = round
-        self.meter = Meter()
+        self._recorder.meter = Meter()
         self._reached_s = self.clock_s
-        for envelope, frame in self._held.release(round):
-            self._transmit(envelope, frame, (self.clock_s, 0))
-        with Transaction(self.hub):
-            try:
-                result = self._drive(steps)
-                self._advance(lambda: self.clock_s)
-            finally:
-                steps.close()
-        self._forget()
+        for member in self.members.values():
+            member.repeats = self.intercept is not None
+        self.hub.heard_of(round, attempt)
+        role = self.hub.party.role
+        coordination = Coordination(self.hub, steps, round=round, attempt=attempt, role=role, critical=True)
+        hub = Leader(coordination, self._queues.agenda, steps, (self.clock_s, 0))
+        try:
+            with self.hub.leading():
+                self._take_up(hub)
+                for parcel, frame in self._queues.held.release(round):
+                    self._transmit(Sent(parcel.envelope, frame, parcel.to_role), (self.clock_s, 0))
+                self._timed(hub, "coordinate", lambda: coordination.start(self.clock_s))
+                self._go_on(hub)
+                self._advance(hub)
+        finally:
+            steps.close()
+            for leader in [leader for leader in self._queues.leaders.values() if leader is not hub]:
+                self._dismiss(leader, f"its leader was still at it when round {round} ended")
+            self._queues.leaders.clear()
+            self._forget()
+        result: R = coordination.result
         return result
 
-    def _drive(self, steps: Steps[R]) -> R:
-        value: Any = None
+    def _advance(self, hub: Leader) -> None:
+        """Run handlers, in batches, and coordinators, until the hub is done and nothing more can happen by then."""
         while True:
-            started = time.perf_counter()
-            self.hub.now_s = self.clock_s
-            try:
-                step = steps.throw(value) if isinstance(value, CoterieError) else steps.send(value)
-            except StopIteration as stop:
-                result: R = stop.value
-                return result
-            finally:
-                self.meter.spent(self.hub.role, "coordinate", time.perf_counter() - started)
-            if isinstance(step, Ask):
-                value = self._ask(step)
-            elif isinstance(step, Post):
-                value = None
-                self._send_all(step.messages)
-            elif isinstance(step, Take):
-                value = self._take(step)
-            elif isinstance(step, Spend):
-                value, seconds = None, self.links.work_s(self.hub.name, step.cost)
-                self.clock_s += seconds
-                self.meter.spent_virtual(self.hub.role, "coordinate", seconds)
+            safe_s, jobs = self._queues.schedule.next()
+            leader = min(self._queues.leaders.values(), key=lambda leader: leader.turn)
+            turn_s = leader.turn[0]
+            if hub.coordination.done and min(turn_s, safe_s) > self.clock_s:
+                return
+            if jobs and safe_s <= turn_s:
+                ends_s = self.clock_s if hub.coordination.done else hub.coordination.ends_s(hub.agenda.coming())
+                batch = [job for job in jobs if job.done[0] <= max(ends_s, safe_s)]
+                sizes = [_COPIES * self.spool.size(job.parcel.ticket) for job in batch]
+                for part in parts(batch, sizes, self.effects.chunk, self.batch_bytes):
+                    self._handle(part)
+            elif not jobs and leader.agenda.next_s == inf and leader.coordination.patient:
+                self._timed(leader, "coordinate", lambda leader=leader: leader.coordination.starve(leader.at[0]))
+                self._go_on(leader)
             else:
-                value = compute([(self.hub, step)], self.effects, self.meter)[0]
+                self._act(leader, turn_s)
 
-    def _ask(self, step: Ask) -> Answers:
-        requests = self._send_all(step.requests)
-        deadline_s = inf if step.deadline_s is None else self.clock_s + step.deadline_s
+    # -- coordinators --------------------------------------------------------------------------------------------------
 
-        def ends_s() -> float:
-            """When all have answered; with some lost, at the deadline: nobody tells the hub that they are."""
-            answers = {e.answers: e.arrives_s for e in self._inbox if e.answers in requests}
-            lost = {n: self._failed[n][1] for n in requests if n in self._failed and n not in answers}
-            if len(answers) + len(lost) < len(requests) or (lost and deadline_s < inf):
-                return deadline_s
-            return min(deadline_s, max([self.clock_s, *answers.values(), *lost.values()]))
+    def _take_up(self, leader: Leader) -> None:
+        """A party coordinates from now on: its requests wait, unless it is the hub."""
+        coordination = leader.coordination
+        self._queues.leaders[leader.name] = leader
+        coordination.send = lambda sent: self._transmit(sent, leader.at)
+        if leader.request is not None:
+            for parcel in self._queues.schedule.hold(
+                leader.name, lambda parcel: self._queues.is_for(leader, parcel.envelope)
+            ):
+                leader.agenda.push(parcel.arrives, parcel)
 
-        end_s = self._advance(ends_s)
-        if end_s == inf:
-            raise RunError(f"{self.hub.name} asks itself for {step.reply.__name__}; nobody would ever answer")
-        self.clock_s = max(self.clock_s, end_s)
-        got, missing = self._fold_all(lambda e: e.answers in requests and e.arrives_s <= end_s, step.reply, step.fold)
-        answered, declined = set(got), []
-        for number, name in requests.items():
-            if name not in missing and name not in answered:
-                missing[name] = self._failed.get(number, (LATE, 0.0))[0]
-                if missing[name] == LATE:
-                    self.meter.late.append(name)
-                elif missing[name] == REFUSED:
-                    declined.append(name)
-        return Answers(tuple(got), missing, tuple(declined))
-
-    def _take(self, step: Take) -> Answers | NoAnswerError:
-        kind = step.kind.__name__
-        until_s = inf if step.until_s is None else self.clock_s + step.until_s
-        got: list[str] = []
-        missing: dict[str, str] = {}
-
-        def ends_s() -> float:
-            if step.at_least == 0:
-                return self.clock_s if until_s == inf else until_s
-            arrivals = sorted(e.arrives_s for e in self._inbox if e.kind == kind)
-            wanted = step.at_least - len(got)
-            return min(until_s, max(self.clock_s, arrivals[wanted - 1])) if len(arrivals) >= wanted else until_s
-
-        while True:
-            end_s = self._advance(ends_s)
-            if end_s == inf:
-                have = len(got) + sum(e.kind == kind for e in self._inbox)
-                return NoAnswerError(
-                    f"{self.hub.name} waits for {step.at_least} {kind}, has {have}, and nobody will send more"
-                )
-            self.clock_s = max(self.clock_s, end_s)
-            taken, refused = self._fold_all(
-                lambda e: e.kind == kind and e.arrives_s <= self.clock_s, step.kind, step.fold
+    def _act(self, leader: Leader, turn_s: float) -> None:
+        """The next thing that happens to a coordinator."""
+        coordination = leader.coordination
+        if leader.agenda.next_s > turn_s or leader.agenda.next_s > coordination.wake_s:
+            self._reach(leader, (turn_s, 0))
+            self._timed(leader, "coordinate", lambda: coordination.expire(leader.at[0]))
+            self._go_on(leader)
+            return
+        at, event = leader.agenda.pop()
+        self._reach(leader, at)
+        if isinstance(event, Parcel):
+            envelope, frame = event.envelope, self.spool.take(event.ticket)
+            genuine: list[bool] = []
+            self._timed(
+                leader, envelope.kind, lambda: genuine.append(coordination.deliver(envelope, frame, event.arrives_s))
             )
-            got += taken
-            missing |= refused
-            if len(got) >= step.at_least or end_s >= until_s:
-                return Answers(tuple(got), missing)
+            if not genuine[0] and self._was_last(event):
+                coordination.refuse(envelope.answers, UNACCEPTABLE, leader.at[0])
+        elif isinstance(event, Lost):
+            coordination.refuse(event.number, event.reason, leader.at[0])
+        else:
+            self._dismiss(leader, event.reason)
 
-    def _fold_all(
-        self, wanted: Callable[[Envelope], bool], kind: type[Message], fold: Fold
-    ) -> tuple[list[str], dict[str, str]]:
-        """Give messages to the coordinator one by one, in order of arrival: whose it accepted, and whose it refused."""
-        chosen = sorted(filter(wanted, self._inbox), key=lambda e: e.order)
-        self._inbox = [e for e in self._inbox if not wanted(e)]
-        got: list[str] = []
-        missing: dict[str, str] = {}
-        for envelope in chosen:
-            frame = self.spool.take(envelope.ticket)
-            started = time.perf_counter()
-            self.hub.now_s = envelope.arrives_s
-            try:
-                message = self._open(envelope, frame, (kind,))
-                self._record(envelope, frame, message)
-                fold(envelope.src, message)
-                got.append(envelope.src)
-            except (PeerError, CryptoError) as error:
-                self._count_refused(envelope, str(error))
-                missing[envelope.src] = UNACCEPTABLE
-            finally:
-                self.meter.spent(self.hub.role, envelope.kind, time.perf_counter() - started)
-        return got, missing
+    def _reach(self, leader: Leader, at: Instant) -> None:
+        """It is this instant for a coordinator; what the hub sends counts from the beginning of its second."""
+        if leader.request is None:
+            self.clock_s = max(self.clock_s, at[0])
+            leader.at = self.clock_s, 0
+        else:
+            leader.at = max(leader.at, at)
+
+    def _timed(self, leader: Leader, work: str, call: Any) -> None:
+        """Count the real seconds of a coordinator's work."""
+        started = time.perf_counter()
+        try:
+            call()
+        finally:
+            self.meter.spent(leader.coordination.role, work, time.perf_counter() - started)
+
+    def _go_on(self, leader: Leader) -> None:
+        """Run the effects that a coordinator asks for, until it waits or is done."""
+        coordination, party = leader.coordination, leader.coordination.member.party
+        while coordination.effect is not None:
+            wanted = [(party, coordination.role, coordination.effect)]
+            value = compute(wanted, self.effects, self.meter)[0]
+            self._timed(
+                leader,
+                "coordinate",
+                lambda value=value: coordination.computed(value, leader.at[0]),
+            )
+        if coordination.cost is not None:
+            seconds = self.links.work_s(party.name, coordination.cost)
+            self.meter.spent_virtual(coordination.role, "coordinate", seconds)
+            coordination.spent(seconds, leader.at[0])
+        if coordination.done and leader.request is not None:
+            handled: Handled = coordination.result
+            self._dismiss(leader, "")
+            self._finish(leader.request, handled, leader.at)
+
+    def _dismiss(self, leader: Leader, reason: str) -> None:
+        """A party coordinates no more: it is done or, for a reason, given up. The rest goes the usual way."""
+        assert leader.request is not None
+        del self._queues.leaders[leader.name]
+        self._queues.schedule.free(leader.name, leader.at)
+        for parcel in leader.agenda.parcels():
+            self._queues.schedule.push(parcel)
+        member = leader.coordination.member
+        for envelope in member.drop({kind.__name__ for kind in member.party.takes}):
+            self._recorder.too_late(envelope)
+        if reason:
+            leader.coordination.stop()
+            envelope = leader.request.envelope
+            self._recorder.lost(envelope, reason)
+            self._fail(envelope, reason, leader.at)
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
-    def _send_all(self, messages: Mapping[str, Message]) -> dict[int, str]:
-        """Send from the hub: recipients by number. A message object that goes to many in a row is encoded once."""
-        last: Message | None = None  # held, not its id: a mapping may make its messages as they are asked for
-        frame = b""
-        numbers: dict[int, str] = {}
-        for dst, message in messages.items():
-            kind = type(message).__name__
-            if dst not in self.parties:
-                raise RunError(f"{self.hub.name} sends {kind} to {dst!r}, which is not a party of this federation")
-            if message is not last:
-                try:
-                    last, frame = message, codec.encode(message)
-                except DecodeError as error:
-                    raise RunError(f"{self.hub.name} can't send {kind}: {error}") from error
-            envelope, sealed = self._wire.address(self.hub.name, Letter(dst, kind, frame), 0, self.round)
-            self._transmit(envelope, sealed, (self.clock_s, 0))
-            numbers[envelope.number] = dst
-        return numbers
-
-    def _send(self, envelope: Envelope, frame: bytes, done: Instant) -> None:
+    def _send(self, sent: Sent, at: Instant) -> None:
         """Send what came of a job, or keep it until its round; nothing overtakes what its link keeps."""
+        envelope = sent.envelope
         due = envelope.round + self.links.rounds(envelope.src, envelope.round)
-        due = max(due, self._held.due(envelope.src, envelope.dst))
+        due = max(due, self._queues.held.due(envelope.src, envelope.dst))
         if due <= self.round:
-            self._transmit(envelope, frame, done)
+            self._transmit(sent, at)
             return
-        self._held.put(envelope, frame, due)
-        if envelope.dst == self.hub.name and envelope.answers:
-            self._failed.setdefault(envelope.answers, (LATE, self._reached_s))
+        self._queues.held.put(Parcel(envelope, sent.to_role), sent.frame, due)
+        if envelope.answers:
+            self._fail(envelope, LATE, (self._reached_s, 0))
 
-    def _transmit(self, envelope: Envelope, frame: bytes, sent: Instant) -> None:
-        """Put a numbered message on its way."""
-        copies, lost = self._wire.transmit(envelope, frame, sent, self.meter, self.intercept)
+    def _transmit(self, sent: Sent, at: Instant) -> None:
+        """Put a message on its way."""
+        copies, lost = self._wire.transmit(sent, at, self.meter, self.intercept)
+        envelope = sent.envelope
         if lost is not None:
-            self.meter.lost[f"{envelope.dst} {envelope.kind} of round {envelope.round}"] = lost
-            self._fail(envelope, lost, sent[0])
+            self._recorder.lost(envelope, lost)
+            self._fail(envelope, lost, at)
+            if not copies and envelope.dst in self._queues.leaders and lost != "lost on the way":
+                self._queues.leaders[envelope.dst].agenda.push(at, Gone(lost))
+        if self.intercept is not None:
+            self._copies[envelope.key] += sum(copy.genuine for copy, _ in copies)
         for copy, data in copies:
-            self._enqueue(copy, data)
+            self._queues.push(copy, data)
 
-    def _enqueue(self, envelope: Envelope, frame: bytes) -> None:
-        if envelope.dst != self.hub.name:
-            self._schedule.push(msgspec.structs.replace(envelope, ticket=self.spool.put(frame)))
-        elif self._once.is_old(envelope):
-            self._count_refused(envelope, USED)
-        else:
-            self._once.take(envelope)
-            self._inbox.append(msgspec.structs.replace(envelope, ticket=self.spool.put(frame)))
+    def _fail(self, envelope: Envelope, reason: str, at: Instant) -> None:
+        """Tell whoever waits for it that a request comes to nothing, or that an answer doesn't come."""
+        for name, number in ((envelope.src, envelope.number), (envelope.dst, envelope.answers)):
+            if (leader := self._queues.leaders.get(name)) is not None and number in leader.coordination.asked:
+                leader.agenda.push(at, Lost(number, reason))
+
+    def _was_last(self, parcel: Parcel) -> bool:
+        """Whether a message that was refused was the last of the copies that could have been accepted."""
+        key = parcel.envelope.key
+        self._copies[key] -= 1
+        return parcel.genuine and self._copies[key] <= 0
 
     # -- the others --------------------------------------------------------------------------------------------------
 
-    def _advance(self, ends_s: Callable[[], float]) -> float:
-        """Run handlers, in batches, until nothing can happen any more by the time that the step ends; returns that.
-
-        ``ends_s`` says when the step ends by what is known so far; it may only become earlier.
-        """
-        while True:
-            safe_s, jobs = self._schedule.next()
-            end_s = ends_s()
-            if not jobs or end_s < safe_s:
-                return end_s
-            batch = [job for job in jobs if job.done[0] <= end_s]
-            sizes = [_COPIES * self.spool.size(job.envelope.ticket) for job in batch]
-            for part in parts(batch, sizes, self.effects.chunk, self.batch_bytes):
-                self._handle(part)
-
-    def _work(self, envelope: Envelope) -> float:
-        """Nominal seconds of a party's next message; what will be refused costs nothing."""
-        party = self.parties[envelope.dst]
-        if self._once.is_old(envelope):
-            return 0.0
-        try:
-            message = self._open(envelope, self.spool.peek(envelope.ticket), tuple(party.handlers))
-            cost = party.handlers[type(message)].cost(party, message)
-        except (PeerError, CryptoError):
-            return 0.0
-        return self.links.work_s(party.name, cost)
-
-    def _open(self, envelope: Envelope, frame: bytes, kinds: tuple[type[Message], ...]) -> Message:
-        """Decode a message for its recipient and check its ends; raises PeerError."""
-        if not kinds:
-            raise PeerError(f"{envelope.dst} takes no messages")
-        if envelope.sealed:
-            assert self.sealer is not None
-            frame = self.sealer.open(envelope.src, envelope.dst, frame)
-        if self._decoded is not None and self._decoded[0] is frame and type(self._decoded[1]) in kinds:
-            message = self._decoded[1]  # a broadcast is decoded once
-        else:
-            message = codec.decode(frame, *kinds)
-            self._decoded = (frame, message)
-        roles = self.parties[envelope.src].roles
-        if message.SRC != ANY and message.SRC not in roles:
-            raise PeerError(
-                f"{type(message).__name__} comes from a {'/'.join(sorted(roles))}, not from a {message.SRC}"
-            )
-        return message
-
     def _handle(self, jobs: Sequence[Job]) -> None:
         """Take the next message of some parties, run their handlers together and send what they return."""
-        calls: list[tuple[Job, Call]] = []
+        todo: list[tuple[Job, Member, Opened | None, Call]] = []
         for job in jobs:
-            self._schedule.start(job)
-            self._reached_s = max(self._reached_s, job.envelope.arrives_s)
-            message = self._accept(job)
-            if message is not None:
-                calls.append((job, Call(self.parties[job.envelope.dst], message, job.envelope.src, self.parties)))
-        results = run_handlers([call for _, call in calls], self.effects, self.meter)
-        for (job, _), result in zip(calls, results, strict=True):
-            if isinstance(result, Refused):
-                self._refuse(job, result.reason)
+            parcel, envelope = job.parcel, job.parcel.envelope
+            self._queues.schedule.start(job)
+            self._reached_s = max(self._reached_s, parcel.arrives_s)
+            member, frame = self.members[envelope.dst], self.spool.take(parcel.ticket)
+            opened = self._nominal.take(parcel, frame)
+            party = member.party
+            if envelope.answers and not self._queues.handles(party.name, envelope):
+                self._pass_over(member, parcel, frame)
+                continue
+            party.now_s = job.done[0]
+            if opened is not None:
+                self.meter.spent_virtual(opened.role, envelope.kind, job.done[0] - job.start[0])
+            role = party.role if opened is None else opened.role
+            work = member.receive(envelope, frame, parcel.arrives_s, opened=opened)
+            todo.append((job, member, opened, Call(party, role, envelope.kind, work)))
+        results = run_handlers([call for *_, call in todo], self.effects, self.meter)
+        for (job, member, opened, call), result in zip(todo, results, strict=True):
+            if isinstance(result, Coordinates):
+                assert opened is not None
+                self._coordinate(job, member, opened, call, result.step)
             else:
-                self._deliver(job, result)
+                self._finish(job.parcel, result, job.done)
 
-    def _accept(self, job: Job) -> Message | None:
-        """The message to be handled, unless it came before or can't be read."""
-        envelope, party = job.envelope, self.parties[job.envelope.dst]
-        frame = self.spool.take(envelope.ticket)
-        if self._once.is_old(envelope):
-            again = self._once.again(envelope, frame)
-            if isinstance(again, str):
-                self._count_refused(envelope, again)
-            else:
-                self._send(*again, job.done)
-            return None
-        self._once.take(envelope)
-        if self.intercept is not None:
-            self._once.expect(envelope, frame)
-        party.now_s = job.done[0]
+    def _pass_over(self, member: Member, parcel: Parcel, frame: bytes) -> None:
+        """An answer to what a party doesn't coordinate any more: it is too late, or it isn't one."""
         try:
-            message = self._open(envelope, frame, tuple(party.handlers))
+            member.verify(parcel.envelope, frame)
+            self._recorder.too_late(parcel.envelope)
         except PeerError as error:
-            self._refuse(job, str(error))
-            return None
-        self.meter.spent_virtual(party.role, envelope.kind, job.done[0] - job.start[0])
-        self._record(envelope, frame, message)
-        return message
+            self._recorder.refused(parcel.envelope, member.party.role, str(error))
+            if self._was_last(parcel):
+                self._fail(parcel.envelope, UNACCEPTABLE, (parcel.arrives_s, parcel.step))
 
-    def _deliver(self, job: Job, letters: Sequence[Letter]) -> None:
-        """Send a handler's letters; the first to whoever asked is the answer."""
-        request, answered = job.envelope, False
-        for letter in letters:
-            answers = letter.dst == request.src and not answered
-            number = request.number if answers else 0
-            envelope, frame = self._wire.address(request.dst, letter, number, request.round)
-            if answers:
-                answered = True
-                self._once.answered(request, envelope, frame)
-            self._send(envelope, frame, job.done)
-        if not answered:
-            self._fail(request, "gave no direct answer", job.done[0])
+    def _coordinate(self, job: Job, member: Member, opened: Opened, call: Call, step: Any) -> None:
+        """A handler that has yielded a step goes on as a coordinator."""
+        envelope, work = job.parcel.envelope, call.work
+        coordination = Coordination(member, work, round=envelope.round, attempt=envelope.attempt, role=opened.role)
+        leader = Leader(coordination, Agenda(), work, job.done, job.parcel)
+        self._take_up(leader)
+        self._timed(leader, "coordinate", lambda: coordination.adopt(step, job.done[0]))
+        self._go_on(leader)
 
-    def _refuse(self, job: Job, reason: str) -> None:
-        """Count it, and let the sender's step go on without an answer. It learns of no reason."""
-        self._count_refused(job.envelope, reason)
-        self._once.refused(job.envelope, reason)
-        self._fail(job.envelope, REFUSED, job.done[0])
-
-    def _fail(self, envelope: Envelope, reason: str, at_s: float) -> None:
-        """Note that a message comes to nothing, and which of the hub's requests waits for it."""
-        if envelope.src == self.hub.name:
-            self._failed.setdefault(envelope.number, (reason, at_s))
-        elif envelope.dst == self.hub.name and envelope.answers:
-            self._failed.setdefault(envelope.answers, (reason, at_s))
-
-    def _count_refused(self, envelope: Envelope, reason: str) -> None:
-        self.meter.refused[f"{self.parties[envelope.dst].role}/{envelope.kind}: {reason}"] += 1
-
-    def _record(self, envelope: Envelope, frame: bytes, message: Message) -> None:
-        """Add a message to its recipient's view."""
-        if self.transcript is not None:
-            e, party = envelope, self.parties[envelope.dst]
-            seen = Seen(e.arrives_s, e.round, e.src, e.dst, e.kind, weighs(frame), message)
-            self.transcript.record(party.name, party.role, seen, len(frame))
+    def _finish(self, parcel: Parcel, handled: Handled, at: Instant) -> None:
+        """Send what a handler gives, or let the sender's step go on without an answer. It learns of no reason."""
+        for sent in handled.sent:
+            self._send(sent, at)
+        if handled.refused:
+            if self._was_last(parcel):
+                self._fail(parcel.envelope, REFUSED, at)
+        elif not handled.answered:
+            self._fail(parcel.envelope, "gave no direct answer", at)
 
     # -- between rounds ----------------------------------------------------------------------------------------------
 
     def _forget(self) -> None:
         """Drop what only mattered in this round, and what has arrived and nobody will take any more."""
-        kept = {kind.__name__ for kind in self.hub.takes}
-        waiting, self._inbox = self._inbox, []
-        for envelope in waiting:
-            if envelope.kind in kept or envelope.arrives_s > self.clock_s:
-                self._inbox.append(envelope)
-            else:
-                self.spool.drop(envelope.ticket)
-                self.meter.lost[f"{envelope.src} {envelope.kind} of round {envelope.round}"] = "too late"
-        self._once.forget()
-        self._failed.clear()
-        self._decoded = None
+        for envelope in self.hub.drop({kind.__name__ for kind in self.hub.party.takes}):
+            self._recorder.too_late(envelope)
+        for member in self.members.values():
+            member.numbers.forget()
+        self._queues.agenda.clear(keep_parcels=True)
+        self._copies.clear()
+        self._nominal.clear()
+        self._reader.clear()
 
     def snapshot(self) -> Snapshot:
         """What must be kept of the transport between two rounds: the clock and the messages under way."""
-        envelopes, frames = self._under_way()
+        parcels, frames = self._under_way()
         at = {place: index for index, place in enumerate(frames)}
-        envelopes = [msgspec.structs.replace(e, ticket=at[self.spool.place(e.ticket)]) for e in envelopes]
+        parcels = [msgspec.structs.replace(p, ticket=at[self.spool.place(p.ticket)]) for p in parcels]
         sizes = [self.spool.size(ticket) for ticket in frames.values()]
-        links = [(*link, last, self._once.last.get(link, 0)) for link, last in self._wire.last.items()]
-        numbers, busy = dict(self._wire.numbers), dict(self._schedule.busy)
-        return Snapshot(self.clock_s, numbers, envelopes, sizes, busy, links)
+        links = [(*link, last) for link, last in self._wire.last.items()]
+        numbers = {name: _copy(member.numbers) for name, member in self.members.items()}
+        return Snapshot(self.clock_s, numbers, parcels, sizes, dict(self._queues.schedule.busy), links)
 
     def frames(self) -> Iterator[bytes]:
         """The bytes under way that belong to a snapshot, one frame at a time."""
         return map(self.spool.peek, self._under_way()[1].values())
 
-    def _under_way(self) -> tuple[list[Envelope], dict[int, int]]:
+    def _under_way(self) -> tuple[list[Parcel], dict[int, int]]:
         """All messages under way, and a ticket of every frame among them, by its place."""
-        envelopes = [*self._inbox, *self._schedule.waiting(), *self._held.waiting()]
-        return envelopes, {self.spool.place(envelope.ticket): envelope.ticket for envelope in envelopes}
+        return self._queues.all(Parcel(one.envelope, "", one.at_s, 0, one.ticket) for one in self.hub.inbox)
 
     def restore(self, snapshot: Snapshot, frames: Iterable[bytes]) -> None:
         """Continue from a snapshot and its frames, in a new transport. Raises UserError for another federation's."""
         snapshot.check(self.parties)
-        self.clock_s, self._schedule.busy = snapshot.clock_s, dict(snapshot.busy)
-        self._wire.numbers = dict(snapshot.numbers)
-        self._wire.last = {(src, dst): last for src, dst, last, _ in snapshot.links}
-        self._once.last = {(src, dst): number for src, dst, _, number in snapshot.links}
-        tickets: dict[int, int] = {}
-        for place, frame in enumerate(frames):
-            uses = [i for i, envelope in enumerate(snapshot.envelopes) if envelope.ticket == place]
-            tickets |= {i: self.spool.put(frame) for i in uses}
-        for i, kept in enumerate(snapshot.envelopes):
-            envelope = msgspec.structs.replace(kept, ticket=tickets[i])
-            if envelope.due:
-                self._held.push(envelope)
-            elif envelope.dst == self.hub.name:
-                self._inbox.append(envelope)
+        self.clock_s = snapshot.clock_s
+        self._wire.last = {(src, dst): last for src, dst, last in snapshot.links}
+        for name, numbers in snapshot.numbers.items():
+            self.members[name].numbers = _copy(numbers)
+        self._put_back(snapshot, frames)
+
+    def _put_back(self, snapshot: Snapshot, frames: Iterable[bytes]) -> None:
+        """The messages of a snapshot are under way; what has come to the hub and was not taken waits there."""
+        self._queues.schedule.busy = dict(snapshot.busy)
+        for parcel in self._queues.respooled(snapshot.parcels, frames):
+            if parcel.due:
+                self._queues.held.push(parcel)
+            elif self._queues.is_for_hub(parcel.envelope) and parcel.arrives_s <= snapshot.clock_s:
+                self.hub.inbox.append(Waiting(parcel.envelope, parcel.ticket, parcel.arrives_s))
             else:
-                self._schedule.push(envelope)
+                passed = self.clock_s > snapshot.clock_s  # what was to come meanwhile comes now
+                self._queues.route(_not_before(self.clock_s, parcel) if passed else parcel)
+
+    def _remember(self, round: int) -> None:
+        """Keep what is needed to try this round again."""
+        self._start = self.snapshot(), list(self.frames())
+        for member in self.members.values():
+            member.begin(round)
+
+    def _go_back(self, round: int, attempt: int) -> None:
+        """To the beginning of a round. Time, numbers and what is under way of its earlier attempts go on."""
+        if self._start is None:
+            raise RunError(f"round {round} can't be tried again: this transport was made without retries")
+        dead = [(p, self.spool.take(p.ticket)) for p in self._under_way()[0] if p.envelope.round == round]
+        for parcel in self._under_way()[0]:
+            if parcel.envelope.round != round:
+                self.spool.drop(parcel.ticket)
+        self.hub.inbox.clear()
+        self._queues.clear()
+        for member in self.members.values():
+            member.restart(round, attempt)
+        self._put_back(*self._start)
+        for parcel, frame in dead:
+            self._queues.push(_not_before(self.clock_s, parcel), frame)
 
     def close(self) -> None:
         """Remove what was spilled to disk."""
         self.spool.close()
+
+
+def _not_before(now_s: float, parcel: Parcel) -> Parcel:
+    return msgspec.structs.replace(parcel, arrives_s=max(parcel.arrives_s, now_s))
+
+
+def _copy(numbers: Numbers) -> Numbers:
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(numbers), type=Numbers)

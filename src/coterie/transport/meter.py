@@ -8,21 +8,26 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Meter:
-    """The counters of one round. Keys: roles; ``"role/work"``; ``"role/Message: reason"``."""
+    """The counters of one round. Keys: roles; ``"role/work"``; ``"role/Message: reason"``.
+
+    Bytes are what messages weigh; ``envelope_bytes``, by role of the sender, come on top and take no virtual time.
+    """
 
     bytes_up: Counter[str] = field(default_factory=Counter)
     bytes_down: Counter[str] = field(default_factory=Counter)
     message_bytes: Counter[str] = field(default_factory=Counter)
+    envelope_bytes: Counter[str] = field(default_factory=Counter)
     seconds: Counter[str] = field(default_factory=Counter)
     virtual_seconds: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     lost: dict[str, str] = field(default_factory=dict)
     late: list[str] = field(default_factory=list)
 
-    def moved(self, src: str, dst: str, kind: str, size: int) -> None:
+    def moved(self, src: str, dst: str, kind: str, size: int, envelope: int) -> None:
         """Count one message on one leg of its way; up is what a role sends, down what it receives."""
         self.bytes_up[src] += size
         self.bytes_down[dst] += size
+        self.envelope_bytes[src] += envelope
         self.message_bytes[f"{src} > {dst} {kind}"] += size
 
     def spent(self, role: str, work: str, seconds: float) -> None:

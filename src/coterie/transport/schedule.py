@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
 from typing import Any
 
-from coterie.transport.envelope import START, Envelope, Instant, Job, after
+from coterie.transport.parcel import START, Instant, Job, Parcel, after
 
 
 class Schedule:
@@ -16,43 +16,64 @@ class Schedule:
     work: nominal seconds of a party's next message, by the state that it has committed by then.
     """
 
-    def __init__(self, parties: Iterable[str], work: Callable[[Envelope], float]) -> None:
+    def __init__(self, parties: Iterable[str], work: Callable[[Parcel], float]) -> None:
         self.busy: dict[str, Instant] = {}  # until when, by party
         self._work = work
-        self._queues: dict[str, list[tuple[Any, Envelope]]] = {name: [] for name in parties}  # heaps
-        self._known: dict[str, tuple[int, float]] = {}  # of each party's next message: ticket, seconds of work
+        self._queues: dict[str, list[tuple[Any, Parcel]]] = {name: [] for name in parties}  # heaps
+        self._held: set[str] = set()  # parties that coordinate: their requests wait
+        self._known: dict[str, tuple[int, float]] = {}  # of each party's next message: ticket, work
 
-    def push(self, envelope: Envelope) -> None:
+    def push(self, parcel: Parcel) -> None:
         """A message that is under way."""
-        heapq.heappush(self._queues[envelope.dst], (envelope.order, envelope))
+        heapq.heappush(self._queues[parcel.envelope.dst], (parcel.order, parcel))
 
-    def waiting(self) -> list[Envelope]:
+    def waiting(self) -> list[Parcel]:
         """All messages, those of one party in order of arrival."""
-        return [envelope for queue in self._queues.values() for _, envelope in sorted(queue)]
+        return [parcel for queue in self._queues.values() for _, parcel in sorted(queue)]
+
+    def clear(self) -> None:
+        """Forget all messages; parties that coordinate go on."""
+        for queue in self._queues.values():
+            queue.clear()
+
+    def hold(self, party: str, wanted: Callable[[Parcel], bool]) -> list[Parcel]:
+        """Let a party's messages wait until ``free``; gives, and forgets, those that are ``wanted`` meanwhile."""
+        self._held.add(party)
+        given = [parcel for _, parcel in sorted(self._queues[party]) if wanted(parcel)]
+        self._queues[party] = [entry for entry in self._queues[party] if not wanted(entry[1])]
+        heapq.heapify(self._queues[party])
+        return given
+
+    def free(self, party: str, at: Instant) -> None:
+        """The party can handle messages again from this instant on."""
+        self._held.discard(party)
+        self.busy[party] = max(at, self.busy.get(party, START))
 
     def next(self) -> tuple[float, list[Job]]:
-        """When the first of the next jobs is done, and those that no message yet to be sent can precede.
+        """Second in which the first of the next jobs is done, and those that no message yet to be sent can precede.
 
         Conservative look-ahead: nothing new can be sent before the earliest completion among the next messages of all
         parties, and it arrives after it was sent; so whatever has arrived by that instant comes first at its recipient.
         """
-        heads = [self._job(queue[0][1]) for queue in self._queues.values() if queue]
+        queues = self._queues.items()
+        heads = [self._job(queue[0][1]) for name, queue in queues if queue and name not in self._held]
         safe = min((job.done for job in heads), default=(inf, 0))
-        jobs = [job for job in heads if job.envelope.arrives <= safe]
-        return safe[0], sorted(jobs, key=lambda job: job.envelope.order)
+        jobs = [job for job in heads if job.parcel.arrives <= safe]
+        return safe[0], sorted(jobs, key=lambda job: job.parcel.order)
 
     def start(self, job: Job) -> None:
         """This job is being done."""
-        heapq.heappop(self._queues[job.envelope.dst])
-        self.busy[job.envelope.dst] = job.done
+        heapq.heappop(self._queues[job.parcel.envelope.dst])
+        self.busy[job.parcel.envelope.dst] = job.done
 
-    def _job(self, envelope: Envelope) -> Job:
-        start = max(envelope.arrives, self.busy.get(envelope.dst, START))
-        ticket, seconds = self._known.get(envelope.dst, (0, 0.0))
-        if ticket != envelope.ticket:
-            seconds = self._work(envelope)
-            self._known[envelope.dst] = envelope.ticket, seconds
-        return Job(envelope, start, after(start, seconds))
+    def _job(self, parcel: Parcel) -> Job:
+        dst = parcel.envelope.dst
+        start = max(parcel.arrives, self.busy.get(dst, START))
+        ticket, seconds = self._known.get(dst, (0, 0.0))
+        if ticket != parcel.ticket:
+            seconds = self._work(parcel)
+            self._known[dst] = parcel.ticket, seconds
+        return Job(parcel, start, after(start, seconds))
 
 
 def parts(jobs: Sequence[Job], sizes: Sequence[int], most: int, room: int) -> Iterator[Sequence[Job]]:

@@ -41,7 +41,11 @@ class View:
 
 
 class Transcript:
-    """Records the views of all parties until ``limit_bytes`` are held; then it stops and ``stopped_at`` says when."""
+    """Records the views of all parties until ``limit_bytes`` are held; then it stops and ``stopped_at`` says when.
+
+    views: by party. A party that acts in several roles has a view of each: what a client has learnt as a leader, for
+    instance, stands under ``"client/0 as leader"``.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes

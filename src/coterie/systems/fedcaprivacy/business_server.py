@@ -15,6 +15,7 @@ from coterie.crypto.signing import ReplayGuard
 from coterie.crypto.vector import Mask, sum_ciphers
 from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Cost
+from coterie.protocol.spool import Spool
 from coterie.protocol.steps import Answers, Steps, for_each, post, spend
 from coterie.protocol.told import Common, Own
 from coterie.protocols.key_centre import ENROLMENT, Keyed, enrol
@@ -38,7 +39,6 @@ from coterie.systems.fedcaprivacy.messages import (
     Train,
     Upload,
 )
-from coterie.transport.spool import Spool
 
 SPOOL_BYTES = 256 << 20
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coterie.protocol.messages import Floats, Integers, Message, message
+from coterie.protocol.messages import Bundle, Floats, Integers, Message, message
 
 HUB = "server"
 CLIENT = "client"
@@ -50,7 +50,7 @@ class Update(Message, frozen=True):
     round: int
     basis: int
     identities: Integers
-    ciphers: bytes
+    ciphers: Bundle
     signature: bytes
 
 
@@ -66,7 +66,7 @@ class Mingled(Message, frozen=True):
     spec: bytes
     sizes: Integers
     participants: int
-    ciphers: bytes
+    ciphers: Bundle
     signature: bytes
 
 

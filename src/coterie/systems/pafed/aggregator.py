@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from coterie.crypto.ckks import PublicKey, SecretKey
 from coterie.crypto.roster import signing_key, verify_key
 from coterie.protocol.errors import PeerError
+from coterie.protocol.spool import Spool
 from coterie.protocol.steps import Answers, NoAnswerError, Steps
 from coterie.protocol.told import Common, Own
 from coterie.protocols.key_centre import ENROLMENT, Keyed, enrol
@@ -22,7 +23,6 @@ from coterie.systems.pafed.config import PAFedConfig, layout_of
 from coterie.systems.pafed.correction import Late, averaged, correct
 from coterie.systems.pafed.messages import HUB, MODEL_TERMS, SERVICE, Train, Update
 from coterie.systems.pafed.transformation import transformed
-from coterie.transport.spool import Spool
 
 SPOOL_BYTES = 256 << 20
 

@@ -26,6 +26,7 @@ from coterie.crypto.ckks_masks import SANITISING_BITS
 from coterie.crypto.vector import sum_ciphers
 from coterie.protocol.bundle import bundle
 from coterie.protocol.randomness import Secrets
+from coterie.protocol.spool import Spool
 from coterie.protocol.steps import Steps
 from coterie.protocols.key_centre import EVALUATION
 from coterie.systems.pafed.hiding import among_decoys, by_coins
@@ -41,7 +42,6 @@ from coterie.systems.pafed.scalars import (
     scalars_of,
     within,
 )
-from coterie.transport.spool import Spool
 
 if TYPE_CHECKING:
     from coterie.systems.pafed.aggregator import Aggregator

@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from coterie.protocol.messages import Floats, Message, message
+from coterie.protocol.messages import Bundle, Floats, Message, message
 
 HUB = "aggregator"
 HELPER = "helper"
@@ -68,7 +68,7 @@ class Compare(Message, frozen=True):
 
     round: int
     count: int
-    ciphers: bytes
+    ciphers: Bundle
 
 
 @message(src=HELPER, dst=HUB)
@@ -76,7 +76,7 @@ class Compared(Message, frozen=True):
     """max(x, 0) of every scalar, under the same key and fresh: a bundle."""
 
     round: int
-    ciphers: bytes
+    ciphers: Bundle
 
 
 @message(src=HUB, dst=HELPER)
@@ -88,7 +88,7 @@ class Invert(Message, frozen=True):
 
     round: int
     count: int
-    ciphers: bytes
+    ciphers: Bundle
 
 
 @message(src=HELPER, dst=HUB)
@@ -96,7 +96,7 @@ class Inverted(Message, frozen=True):
     """[1/x_1], [1/x_2] and [x_4 / (x_2 x_3)] of every set, a bundle; zero where a class is to be left out."""
 
     round: int
-    ciphers: bytes
+    ciphers: Bundle
 
 
 @message(src=HUB, dst=HELPER)

@@ -22,6 +22,7 @@ from coterie.crypto.tally import PLAIN
 from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Cost
 from coterie.protocol.randomness import Secrets
+from coterie.protocol.spool import Spool
 from coterie.protocol.steps import Steps, spend
 from coterie.systems.pafed.messages import (
     HELPER,
@@ -35,7 +36,6 @@ from coterie.systems.pafed.messages import (
     wide,
 )
 from coterie.systems.pafed.scalars import from_helper
-from coterie.transport.spool import Spool
 
 if TYPE_CHECKING:
     from coterie.systems.pafed.aggregator import Aggregator

@@ -1,0 +1,51 @@
+"""What envelopes are signed, sealed and opened with: the keys of the roster, and identities."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from coterie.crypto.sealing import OVERHEAD_BYTES, OpeningKey, SealingKey
+from coterie.crypto.signing import SigningKey, VerifyKey
+from coterie.protocol.errors import PeerError
+from coterie.protocol.roster import Identity, Roster
+
+K = TypeVar("K")
+
+
+class PartyKeys:
+    """``coterie.transport.envelope.Keyring``: everybody's public keys, by the roster, and the secret ones of some.
+
+    roster: whose signature was checked.  identities: SECRET, of the parties that sign, seal and open with it.
+    """
+
+    overhead = OVERHEAD_BYTES
+
+    def __init__(self, roster: Roster, identities: Mapping[str, Identity]) -> None:
+        self._signing = {name: SigningKey.load(one.signing) for name, one in identities.items()}
+        self._opening = {name: OpeningKey.load(one.opening) for name, one in identities.items()}
+        self._verify = {one.name: VerifyKey.load(one.verify_key) for one in roster.entries}
+        self._sealing = {one.name: SealingKey.load(one.sealing_key) for one in roster.entries}
+        self.session = roster.session.hex()
+
+    def sign(self, src: str, header: bytes, digest: bytes) -> bytes:
+        """64 bytes over an envelope's fields and its payload's digest. Raises PeerError for a party without a key."""
+        return _of(self._signing, src, "signing").sign("envelope", header, digest)
+
+    def verify(self, src: str, signature: bytes, header: bytes, digest: bytes) -> None:
+        """Raises PeerError unless ``src`` has signed exactly this."""
+        _of(self._verify, src, "verification").verify(signature, "envelope", header, digest)
+
+    def seal(self, src: str, dst: str, frame: bytes, header: bytes) -> bytes:
+        """Bytes that only ``dst`` can open, with this header; raises PeerError for a party without a key."""
+        return _of(self._sealing, dst, "sealing").seal(frame, src, dst, header)
+
+    def open(self, src: str, dst: str, sealed: bytes, header: bytes) -> bytes:
+        """The frame; raises PeerError when it was not sealed for these ends with this header."""
+        return _of(self._opening, dst, "opening").open(sealed, src, dst, header)
+
+
+def _of(keys: Mapping[str, K], name: str, what: str) -> K:
+    if name not in keys:
+        raise PeerError(f"{name!r} has no {what} key")
+    return keys[name]

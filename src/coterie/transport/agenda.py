@@ -1,0 +1,99 @@
+"""Coordinators at work on the virtual clock: what comes to each of them, and when it acts next."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+from coterie.protocol.steps import Steps
+from coterie.transport.coordination import Coordination
+from coterie.transport.parcel import START, Instant, Parcel
+
+
+@dataclass(frozen=True)
+class Lost:
+    """An answer that a coordinator waits for and that will never come. number: of its request."""
+
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Gone:
+    """The coordinator itself is gone."""
+
+    reason: str
+
+
+Event = Parcel | Lost | Gone
+
+
+@dataclass
+class Agenda:
+    """What comes to one coordinator, in order. ``parcels`` of what has not come yet outlive a round of the hub's."""
+
+    _heap: list[tuple[Any, int, Event]] = field(default_factory=list)
+    _pushed: int = 0
+
+    def push(self, at: Instant, event: Event) -> None:
+        """Something that comes at this instant; messages of one instant in their own order, what is lost after them."""
+        order = event.order if isinstance(event, Parcel) else (*at, chr(0x10FFFF))
+        self._pushed += 1
+        heapq.heappush(self._heap, (order, self._pushed, event))
+
+    @property
+    def next_s(self) -> float:
+        """When the next event is."""
+        return float(self._heap[0][0][0]) if self._heap else inf
+
+    def pop(self) -> tuple[Instant, Event]:
+        """The next event and when it is."""
+        order, _, event = heapq.heappop(self._heap)
+        return (order[0], order[1]), event
+
+    def parcels(self) -> list[Parcel]:
+        """All messages, in order."""
+        return [event for _, _, event in sorted(self._heap) if isinstance(event, Parcel)]
+
+    def coming(self) -> list[tuple[int, str, float]]:
+        """What is known to come: number of the request, kind of message, second."""
+        found = []
+        for order, _, event in self._heap:
+            if isinstance(event, Parcel):
+                found.append((event.envelope.answers, event.envelope.kind, order[0]))
+            elif isinstance(event, Lost):
+                found.append((event.number, "", order[0]))
+        return found
+
+    def clear(self, *, keep_parcels: bool = False) -> None:
+        """Forget what is in it."""
+        kept = [entry for entry in self._heap if keep_parcels and isinstance(entry[2], Parcel)]
+        heapq.heapify(kept)
+        self._heap = kept
+
+
+@dataclass
+class Leader:
+    """A coordinator at work. at: its latest instant.  request: of the handler that coordinates; None for the hub.
+
+    work: its generator.
+    """
+
+    coordination: Coordination
+    agenda: Agenda
+    work: Steps[Any]
+    at: Instant = START
+    request: Parcel | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the party."""
+        return self.coordination.member.name
+
+    @property
+    def turn(self) -> tuple[float, bool, str]:
+        """When it acts next. At the same second leaders come before the hub, which acts when all others have."""
+        wake_s = inf if self.coordination.done else self.coordination.wake_s
+        return min(self.agenda.next_s, wake_s), self.request is None, self.name

@@ -1,0 +1,304 @@
+"""One coordinator at work: drives a generator of steps, whether it is the hub's round or the handler of a leader.
+
+A coordination knows no clock, no queue and no network. Whoever drives it calls ``start`` once and then, as things
+happen and with the time when they do, ``deliver`` (a message has come), ``refuse`` (an answer will never come),
+``computed`` (the effect that it asked for), ``spent`` (how long its own work takes) and ``expire`` (it is ``wake_s``).
+What is to be sent goes to ``send`` as it is made: ``letters``, if nothing else is put there. Messages that have come
+by an instant are delivered before it expires.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from coterie.protocol.errors import CoterieError, CryptoError, DecodeError, PeerError, RunError
+from coterie.protocol.messages import Message
+from coterie.protocol.party import Cost, To
+from coterie.protocol.steps import (
+    LATE,
+    PATIENCE_S,
+    REFUSED,
+    UNACCEPTABLE,
+    Answers,
+    Ask,
+    NoAnswerError,
+    Post,
+    Spend,
+    Step,
+    Steps,
+    Take,
+    Wake,
+)
+from coterie.transport.envelope import Envelope, EnvelopeError, Sent
+from coterie.transport.mail import Waiting
+from coterie.transport.member import Member
+from coterie.transport.numbers import USED
+
+
+@dataclass
+class _Asked:
+    """One request of the open step. outcome: None while there is none, "" once its answer was accepted.
+
+    failed: why no answer will come, unless one does after all.
+    """
+
+    key: Any
+    dst: str
+    outcome: str | None = None
+    failed: str = ""
+
+
+class Coordination:
+    """One generator of steps and effects, for one round and attempt.
+
+    role: that the party acts in.  critical: whether what cannot be sent ends the run (the hub's), or only this work.
+    """
+
+    def __init__(
+        self, member: Member, work: Steps[Any], *, round: int, attempt: int, role: str, critical: bool = False
+    ) -> None:
+        self.member, self.round, self.attempt, self.role = member, round, attempt, role
+        self.letters: list[Sent] = []
+        self.send: Callable[[Sent], None] = self.letters.append
+        self.effect: Any = None
+        self.cost: Cost | None = None
+        self.wake_s = inf
+        self.patient = False  # whether nothing but the default deadline would wake it
+        self.done = False
+        self.result: Any = None
+        self.asked: set[int] = set()  # numbers of all its requests
+        self._work, self._critical = work, critical
+        self._step: Step | None = None
+        self._open: dict[int, _Asked] = {}
+        self._got: list[Any] = []
+        self._missing: dict[Any, str] = {}
+
+    # -- what whoever drives it calls ----------------------------------------------------------------------------------
+
+    def start(self, now_s: float) -> None:
+        """Run to the first wait."""
+        self._resume(None, now_s)
+
+    def adopt(self, step: Any, now_s: float) -> None:
+        """Go on with a generator that has been started and has yielded this step."""
+        self._resume(None, now_s, step)
+
+    def deliver(self, envelope: Envelope, frame: bytes, now_s: float) -> bool:
+        """A message for the coordinator has come: an answer is folded, anything else waits to be taken.
+
+        Whether its sender has sent it, here and now: what is forged or comes again changes nothing.
+        """
+        member = self.member
+        try:
+            member.verify(envelope, frame)
+            if member.numbers.is_old(envelope):
+                raise EnvelopeError(USED)
+        except EnvelopeError as error:
+            member.observer.refused(envelope, self.role, str(error))
+            return False
+        member.numbers.take(envelope)
+        request = self._open.get(envelope.answers)
+        wanted = request is not None and request.dst == envelope.src and request.outcome is None
+        if isinstance(self._step, Ask) and request is not None and wanted:
+            accepted = self._fold(envelope, frame, self._step.reply, request.key, now_s)
+            request.outcome = "" if accepted else UNACCEPTABLE
+        elif isinstance(self._step, Take) and envelope.kind == self._step.kind.__name__:
+            self._take_one(envelope, frame, now_s)
+        else:
+            member.inbox.append(Waiting(envelope, member.spool.put(frame), now_s))
+        self._may_end(now_s)
+        return True
+
+    def refuse(self, number: int, reason: str, now_s: float) -> None:
+        """The answer to this request will never come. Where a deadline was stated, it is waited out: nobody tells."""
+        request = self._open.get(number)
+        if request is not None and request.outcome is None:
+            request.failed = request.failed or reason
+            self._may_end(now_s)
+
+    def computed(self, value: Any, now_s: float) -> None:
+        """The result of ``effect``; a CoterieError is raised where it was asked for."""
+        self.effect = None
+        self._resume(value, now_s)
+
+    def spent(self, seconds: float, now_s: float) -> None:
+        """How long the work of ``cost`` takes."""
+        self.cost, self.wake_s = None, now_s + seconds
+
+    def expire(self, now_s: float) -> None:
+        """It is ``wake_s``, or nothing will happen any more: the step ends as it is."""
+        self.wake_s, self.patient = inf, False
+        step, self._step = self._step, None
+        value: Any = None
+        if isinstance(step, Ask):
+            value = self._answers()
+        elif isinstance(step, Take):
+            value = Answers(tuple(self._got), self._missing)
+        self._open = {}
+        self._resume(value, now_s)
+
+    def starve(self, now_s: float) -> None:
+        """Nobody will send anything any more. Raises NoAnswerError in a step that waits for so many messages."""
+        step = self._step
+        if not isinstance(step, Take):
+            self.expire(now_s)
+            return
+        self.wake_s, self.patient, self._step = inf, False, None
+        name, kind = self.member.name, step.kind.__name__
+        self._resume(
+            NoAnswerError(f"{name} waits for {step.at_least} {kind}, has {len(self._got)}, and nobody will send more"),
+            now_s,
+        )
+
+    def stop(self) -> None:
+        """Give the work up: what it has changed is taken back."""
+        self.done = True
+        self._work.close()
+
+    def ends_s(self, coming: Iterable[tuple[int, str, float]]) -> float:
+        """When the open step ends at the latest.
+
+        coming: what is known to come: the number of the request, the kind of message ("" for no answer), the second.
+        """
+        step = self._step
+        if isinstance(step, Ask):
+            waits = {n for n, one in self._open.items() if one.outcome is None and not one.failed}
+            stated = step.deadline_s is not None
+            times = {n: at_s for n, kind, at_s in coming if n in waits and (kind or not stated)}
+            known = len(times) == len(waits) and not (stated and any(one.failed for one in self._open.values()))
+            return min(self.wake_s, max(times.values(), default=inf)) if known else self.wake_s
+        if isinstance(step, Take) and (left := step.at_least - len(self._got)) > 0:
+            arrivals = sorted(at_s for _, kind, at_s in coming if kind == step.kind.__name__)
+            return min([self.wake_s, *arrivals[left - 1 : left]])
+        return self.wake_s
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _resume(self, value: Any, now_s: float, step: Any = None) -> None:
+        """Run the generator to its next wait. step: what it has yielded already."""
+        while True:
+            self.member.party.now_s = now_s
+            try:
+                if step is None:
+                    step = self._work.throw(value) if isinstance(value, CoterieError) else self._work.send(value)
+            except StopIteration as stop:
+                self.done, self.result = True, stop.value
+                return
+            try:
+                if self._begin(step, now_s):
+                    return
+                value, step = None, None
+            except (RunError, DecodeError) as error:
+                value, step = error, None
+
+    def _begin(self, step: Any, now_s: float) -> bool:
+        """Begin a step or an effect; whether there is something to wait for."""
+        if isinstance(step, Post):
+            self._send(step.messages)
+            return False
+        if not isinstance(step, Step):
+            self.effect = step
+            return True
+        if isinstance(step, Spend):
+            self.cost = step.cost
+            return True
+        self._step, self._got, self._missing = step, [], {}
+        if isinstance(step, Wake):
+            self.wake_s = max(now_s, step.at_s)
+            return True
+        if isinstance(step, Ask):
+            self._open = self._send(step.requests, step.reply)
+            limit_s = step.deadline_s
+        else:
+            assert isinstance(step, Take)
+            limit_s = 0.0 if step.at_least == 0 and step.until_s is None else step.until_s
+            self._take_waiting(step)
+        self.patient = limit_s is None
+        self.wake_s = now_s + (PATIENCE_S if limit_s is None else limit_s)
+        self._may_end(now_s)
+        return True
+
+    def _send(self, messages: Mapping[Any, Message | To], reply: type[Message] | None = None) -> dict[int, _Asked]:
+        """Address messages, or requests for which ``reply`` is awaited; these by their numbers."""
+        member, key, kind = self.member, None, ""
+        open_: dict[int, _Asked] = {}
+
+        def addressed() -> Iterator[To]:
+            nonlocal key, kind
+            for key, message in messages.items():
+                to = message if isinstance(message, To) else To(key, message)
+                kind = type(to.message).__name__
+                if reply is not None and to.dst == member.name:
+                    raise RunError(f"{member.name} asks itself for {reply.__name__}; nobody would ever answer")
+                yield to
+
+        try:
+            for letter in member.letters(addressed(), self.role):
+                sent = member.address(letter, round=self.round, attempt=self.attempt)
+                if reply is not None:
+                    open_[sent.envelope.number] = _Asked(key, letter.dst)
+                    self.asked.add(sent.envelope.number)
+                self.send(sent)
+        except DecodeError as error:
+            raise (RunError(f"{member.name} can't send {kind}: {error}") if self._critical else error) from error
+        return open_
+
+    def _may_end(self, now_s: float) -> None:
+        """Set when the step ends, if by now it has what it waits for."""
+        step = self._step
+        if isinstance(step, Ask):
+            missing = any(one.outcome is None and not one.failed for one in self._open.values())
+            failed = any(one.outcome is None and one.failed for one in self._open.values())
+            enough = not missing and not (failed and step.deadline_s is not None)
+        else:
+            enough = isinstance(step, Take) and 0 < step.at_least <= len(self._got)
+        if enough:
+            self.wake_s, self.patient = min(self.wake_s, now_s), False
+
+    def _answers(self) -> Answers:
+        """The outcome of every request of the step."""
+        declined = []
+        for one in self._open.values():
+            if one.outcome == "":
+                continue
+            outcome = one.outcome or one.failed or LATE
+            self._missing[one.key] = outcome
+            if outcome == LATE:
+                self.member.observer.late(one.dst)
+            elif outcome == REFUSED:
+                declined.append(one.key)
+        return Answers(tuple(self._got), self._missing, tuple(declined))
+
+    def _take_waiting(self, step: Take) -> None:
+        """What has come before the step that takes it."""
+        waiting, self.member.inbox = self.member.inbox, []
+        for one in waiting:
+            if one.envelope.kind == step.kind.__name__:
+                self._take_one(one.envelope, self.member.spool.take(one.ticket), one.at_s)
+            else:
+                self.member.inbox.append(one)
+
+    def _take_one(self, envelope: Envelope, frame: bytes, at_s: float) -> None:
+        assert isinstance(self._step, Take)
+        if not self._fold(envelope, frame, self._step.kind, envelope.src, at_s):
+            self._missing[envelope.src] = UNACCEPTABLE
+
+    def _fold(self, envelope: Envelope, frame: bytes, kind: type[Message], key: Any, at_s: float) -> bool:
+        """Give a verified message to the coordinator; whether it accepts it."""
+        member, party = self.member, self.member.party
+        assert isinstance(self._step, Ask | Take)
+        before, party.now_s = party.now_s, at_s
+        try:
+            opened = member.read(envelope, frame, (kind,), at_s)
+            member.observer.read(opened)
+            self._step.fold(key, opened.message)
+        except (PeerError, CryptoError) as error:
+            member.observer.refused(envelope, self.role, str(error))
+            return False
+        finally:
+            party.now_s = before
+        self._got.append(key)
+        return True

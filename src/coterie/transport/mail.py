@@ -1,0 +1,111 @@
+"""What members make of messages, and what is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from coterie.protocol import codec
+from coterie.protocol.messages import M, Message
+from coterie.transport.envelope import Digests, Envelope, Sent
+
+Roles = Mapping[str, tuple[str, ...]]
+"""Who belongs to the federation: the roles of every party by name, its own first. Everybody knows it."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A message that was verified, unsealed and decoded. role: that its recipient acts in.  at_s: when it came.
+
+    size: bytes of its frame.
+    """
+
+    envelope: Envelope
+    message: Message
+    role: str
+    at_s: float
+    size: int
+
+
+@dataclass(frozen=True)
+class Letter:
+    """One encoded message to be sent. role, to_role: that its two ends act in."""
+
+    dst: str
+    kind: str
+    role: str
+    to_role: str
+    frame: bytes
+    weight: int
+
+
+@dataclass(frozen=True)
+class Handled:
+    """What came of a message: what is to be sent, or why it was refused. again: it was handled before.
+
+    answered: whether its sender gets a direct answer.
+    """
+
+    sent: tuple[Sent, ...] = ()
+    refused: str = ""
+    again: bool = False
+    answered: bool = False
+
+
+class Observer(Protocol):
+    """Is told what a member reads and refuses; for counts and views, beside the protocol."""
+
+    def read(self, opened: Opened) -> None:
+        """A message that a handler or a fold is given."""
+
+    def refused(self, envelope: Envelope, role: str, reason: str) -> None:
+        """A message that was not accepted, and the role that it was for."""
+
+    def late(self, party: str) -> None:
+        """A party whose answer a step did not wait for."""
+
+
+class Unobserved:
+    """Nobody looks."""
+
+    def read(self, opened: Opened) -> None:
+        """Nothing."""
+
+    def refused(self, envelope: Envelope, role: str, reason: str) -> None:
+        """Nothing."""
+
+    def late(self, party: str) -> None:
+        """Nothing."""
+
+
+@dataclass
+class Reader:
+    """Decodes and digests. Members of one process share it, so that a broadcast is decoded once for all of them."""
+
+    sent: Digests = field(default_factory=Digests)
+    received: Digests = field(default_factory=Digests)
+    _last: tuple[bytes, Message] | None = None
+
+    def decode(self, frame: bytes, kinds: tuple[type[M], ...]) -> M:
+        """As ``codec.decode``."""
+        if self._last is not None and self._last[0] is frame and type(self._last[1]) in kinds:
+            return self._last[1]  # type: ignore[return-value]
+        message = codec.decode(frame, *kinds)
+        self._last = frame, message
+        return message
+
+    def clear(self) -> None:
+        """Hold no frame."""
+        self.sent.clear()
+        self.received.clear()
+        self._last = None
+
+
+@dataclass
+class Waiting:
+    """A message that has come to a coordinator and that no step has asked for yet. ticket: of its bytes."""
+
+    envelope: Envelope
+    ticket: int
+    at_s: float

@@ -1,0 +1,73 @@
+"""What one party remembers of its links, so that nothing is handled twice, out of its order or in another attempt.
+
+It is kept with the party: a party that is made again from its bytes goes on with it.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from coterie.transport.envelope import Count, Envelope, EnvelopeError
+
+USED = "its number was used before"
+
+
+class Kept(msgspec.Struct, frozen=True, array_like=True):
+    """What became of a request: its digest, and the answer as it was sent or the refusal."""
+
+    digest: bytes
+    envelope: Envelope | None = None
+    frame: bytes = b""
+    to_role: str = ""
+    refusal: str = ""
+
+
+class Numbers(msgspec.Struct):
+    """sent: the last number that it used.  taken: by sender, the last number that it took.
+
+    round: the newest that it has heard of.  attempts: by round, its attempt, where it was tried again.
+    kept: by sender and number, what became of the requests of this round.
+    """
+
+    sent: Count = 0
+    taken: dict[str, Count] = msgspec.field(default_factory=dict)
+    round: Count = 0
+    attempts: dict[Count, Count] = msgspec.field(default_factory=dict)
+    kept: dict[str, dict[Count, Kept]] = msgspec.field(default_factory=dict)
+
+    def next(self) -> int:
+        """A new number."""
+        self.sent += 1
+        return self.sent
+
+    def is_old(self, envelope: Envelope) -> bool:
+        """Whether its number was used before: numbers grow along each link."""
+        return envelope.number <= self.taken.get(envelope.src, 0)
+
+    def take(self, envelope: Envelope) -> None:
+        """Use its number."""
+        self.taken[envelope.src] = envelope.number
+
+    def attempt(self, round: int) -> int:
+        """Which attempt of this round counts."""
+        return self.attempts.get(round, 0)
+
+    def check_attempt(self, envelope: Envelope) -> None:
+        """Raises EnvelopeError for a message of an attempt that was given up."""
+        if envelope.attempt < (now := self.attempt(envelope.round)):
+            raise EnvelopeError(
+                f"it is of attempt {envelope.attempt} of round {envelope.round}, which is at attempt {now}"
+            )
+
+    def keep(self, request: Envelope, kept: Kept) -> None:
+        """Remember what became of a request."""
+        self.kept.setdefault(request.src, {})[request.number] = kept
+
+    def again(self, request: Envelope) -> Kept | None:
+        """What became of this request, if it is the very same that was handled before."""
+        kept = self.kept.get(request.src, {}).get(request.number)
+        return kept if kept is not None and kept.digest == request.digest else None
+
+    def forget(self) -> None:
+        """Drop what became of requests; their numbers stay used."""
+        self.kept.clear()

@@ -1,0 +1,72 @@
+"""All messages under way: to handlers, to coordinators, and to a later round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from coterie.protocol.party import Party
+from coterie.protocol.spool import Spool
+from coterie.transport.agenda import Agenda, Leader
+from coterie.transport.envelope import Envelope
+from coterie.transport.held import Held
+from coterie.transport.parcel import Parcel
+from coterie.transport.schedule import Schedule
+
+
+class Queues:
+    """schedule: of the handlers.  agenda: of the hub.  leaders: whoever coordinates now, by name, with its own agenda.
+    held: what is sent in a later round.
+    """
+
+    def __init__(self, parties: Mapping[str, Party], hub: str, spool: Spool, work: Callable[[Parcel], float]) -> None:
+        self.parties, self.hub, self.spool = parties, hub, spool
+        self.schedule = Schedule(parties, work)
+        self.held = Held(spool)
+        self.agenda = Agenda()
+        self.leaders: dict[str, Leader] = {}
+
+    def push(self, parcel: Parcel, frame: bytes) -> None:
+        """A message is under way."""
+        self.route(msgspec.structs.replace(parcel, ticket=self.spool.put(frame)))
+
+    def route(self, parcel: Parcel) -> None:
+        """A message whose bytes are in the spool is under way: to what its recipient coordinates, or to a handler."""
+        envelope, leader = parcel.envelope, self.leaders.get(parcel.envelope.dst)
+        if leader is not None and self.is_for(leader, envelope):
+            leader.agenda.push(parcel.arrives, parcel)
+        elif self.is_for_hub(envelope):
+            self.agenda.push(parcel.arrives, parcel)
+        else:
+            self.schedule.push(parcel)
+
+    def is_for(self, leader: Leader, envelope: Envelope) -> bool:
+        """Whether a message is for what a party coordinates, and not for one of its handlers."""
+        return envelope.answers in leader.coordination.asked or not self.handles(leader.name, envelope)
+
+    def is_for_hub(self, envelope: Envelope) -> bool:
+        """Whether only a round of the hub can take it."""
+        return envelope.dst == self.hub and not self.handles(self.hub, envelope)
+
+    def handles(self, name: str, envelope: Envelope) -> bool:
+        """Whether a party has a handler for such a message."""
+        return any(kind.__name__ == envelope.kind for kind in self.parties[name].handlers)
+
+    def all(self, come: Iterable[Parcel]) -> tuple[list[Parcel], dict[int, int]]:
+        """Everything, with what has come to the hub, and a ticket of every frame among it, by its place."""
+        parcels = [*come, *self.agenda.parcels(), *self.schedule.waiting(), *self.held.waiting()]
+        return parcels, {self.spool.place(parcel.ticket): parcel.ticket for parcel in parcels}
+
+    def clear(self) -> None:
+        """Forget everything; the bytes stay in the spool."""
+        self.schedule.clear()
+        self.agenda.clear()
+        self.held.clear()
+
+    def respooled(self, parcels: Sequence[Parcel], frames: Iterable[bytes]) -> list[Parcel]:
+        """Parcels whose tickets are places among these frames, with their bytes in the spool."""
+        tickets: dict[int, int] = {}
+        for place, frame in enumerate(frames):
+            tickets |= {i: self.spool.put(frame) for i, parcel in enumerate(parcels) if parcel.ticket == place}
+        return [msgspec.structs.replace(parcel, ticket=tickets[i]) for i, parcel in enumerate(parcels)]

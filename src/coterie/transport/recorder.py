@@ -1,0 +1,40 @@
+"""What the local transport counts and records beside the protocol: meters and views."""
+
+from __future__ import annotations
+
+from coterie.transport.envelope import Envelope
+from coterie.transport.mail import Opened, Roles
+from coterie.transport.meter import Meter
+from coterie.transport.transcript import Seen, Transcript
+
+
+class Recorder:
+    """``coterie.transport.mail.Observer``. meter: of this round."""
+
+    def __init__(self, roles: Roles, transcript: Transcript | None) -> None:
+        self.roles, self.transcript = roles, transcript
+        self.meter = Meter()
+
+    def read(self, opened: Opened) -> None:
+        """Add a message to its recipient's view, in the role that it acts in."""
+        if self.transcript is not None:
+            e, role = opened.envelope, self.roles[opened.envelope.dst][0]
+            seen = Seen(opened.at_s, e.round, e.src, e.dst, e.kind, e.weight, opened.message)
+            name = e.dst if opened.role == role else f"{e.dst} as {opened.role}"
+            self.transcript.record(name, opened.role, seen, opened.size)
+
+    def refused(self, envelope: Envelope, role: str, reason: str) -> None:
+        """Count a message that was not accepted."""
+        self.meter.refused[f"{role}/{envelope.kind}: {reason}"] += 1
+
+    def late(self, party: str) -> None:
+        """Count a party that a step did not wait for."""
+        self.meter.late.append(party)
+
+    def lost(self, envelope: Envelope, reason: str) -> None:
+        """Count a message that did not reach anybody."""
+        self.meter.lost[f"{envelope.dst} {envelope.kind} of round {envelope.round}"] = reason
+
+    def too_late(self, envelope: Envelope) -> None:
+        """Count a message that nobody takes any more."""
+        self.meter.lost[f"{envelope.src} {envelope.kind} of round {envelope.round}"] = "too late"

@@ -1,0 +1,101 @@
+"""Every party in an operating-system process of its own, over pipes: models are those of one process, bit for bit.
+
+No process runs a ``LocalTransport``, and the one that relays sees envelopes and payloads only.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import msgspec
+import pytest
+from federation import Rig, planted, rig
+from party_process import PATIENCE_S, STOP, Place, Wire, live
+
+from coterie.protocol import state
+from coterie.runs import registry
+from coterie.runs.evaluation import models_digest
+
+ROUNDS, SIZE = 3, 24
+TARGETS = planted([0, 0, 1, 1], SIZE)
+PRELOADED = ["federation", "coterie.runs.experiment", "coterie.runs.registry", "scipy.optimize", "sklearn.cluster"]
+
+CASES: list[tuple[str, str, dict[str, Any]]] = [
+    ("fedavg", "paper", {}),
+    ("scaffold", "paper", {}),
+    ("fedcaprivacy", "paper", {"clusters": 2, "schedule": "always"}),
+    ("fedcaprivacy", "literal", {"clusters": 2, "schedule": "always"}),
+    ("fedcaprivacy", "hardened", {"clusters": 2, "min_cluster": 2, "sketch_dim": 8}),
+    ("fedcaprivacy", "hardened", {"clusters": 2, "min_cluster": 2, "hardening": "rotation"}),
+    ("mingledpie", "paper", {"clusters": 3}),
+    ("pafed", "paper", {"participation": 1.0}),
+    ("pafed", "literal", {"participation": 1.0}),
+]
+
+
+def apart(system: str, made: Rig) -> Rig:
+    """Run the same federation in processes; gives it with the states that they ended with."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    parties = made.federation.parties
+    pipes: dict[str, Connection] = {}
+    processes = []
+    try:
+        for name in parties:
+            clients = made.common.clients
+            data = TARGETS[clients.index(name)] if name in clients else None
+            pipes[name], end = context.Pipe()
+            place = Place(made.owns[name], made.common, system, made.config, ROUNDS, data)
+            process = context.Process(target=live, args=(place, end), daemon=True)
+            process.start()
+            end.close()
+            processes.append(process)
+        relay(pipes, made.federation.hub)
+        for name, party in parties.items():
+            pipes[name].send_bytes(STOP)
+            assert pipes[name].poll(PATIENCE_S)
+            kinds = {"state": type(party.state), "secret": type(party.secret)}
+            ended = state.load(pipes[name].recv_bytes(), kinds)
+            party.state, party.secret = ended["state"], ended["secret"]
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+    return made
+
+
+def relay(pipes: dict[str, Connection], hub: str) -> None:
+    """Pass messages on by their envelopes, until the hub has run all rounds and nothing is left in the pipes."""
+    names = {id(pipe): name for name, pipe in pipes.items()}
+    done = False
+    while True:
+        ready = wait(list(pipes.values()), 0.5 if done else PATIENCE_S)
+        if not ready:
+            assert done, "nobody says anything any more"
+            return
+        for pipe in ready:
+            data = pipe.recv_bytes()  # EOFError: a process has died, and says why on its own
+            if data == STOP:
+                done = True
+                continue
+            envelope, _ = msgspec.msgpack.decode(data, type=Wire)
+            assert envelope.src == names[id(pipe)]
+            assert envelope.sealed == (hub not in (envelope.src, envelope.dst))
+            pipes[envelope.dst].send_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "settings"),
+    [pytest.param(*case, marks=() if case[1] == "paper" else pytest.mark.long) for case in CASES],
+    ids=["-".join(map(str, case[:2])) for case in CASES],
+)
+def test_models_are_those_of_one_process(name: str, mode: str, settings: dict[str, Any]) -> None:
+    system = registry.get(name)
+    together, fresh = (rig(system, TARGETS, mode=mode, delta=0.0, **settings) for _ in range(2))
+    together.rounds(ROUNDS)
+    models = together.models()
+    assert (models != fresh.models()).any(axis=1).all()
+    ended = apart(name, fresh)
+    assert models_digest(dict(enumerate(ended.models()))) == models_digest(dict(enumerate(models)))
