@@ -1,15 +1,18 @@
 """Checkpoints: what a run needs to go on after any end, with the numbers of an undisturbed run.
 
-``checkpoint/checkpoint.bin`` holds the round, the parties' states, the messages under way and the lengths of the
-growing files; it is replaced whole. After the magic: a length u64 (little end first) and so many bytes of head, the
-same of states, then the frames under way, of which the head knows the sizes, and last a digest of all that. Frames are
-written and read one at a time: nobody holds them all. Secrets are apart, in files under ``secrets/``. A secret's file
-carries the round it was written in, and stays until a checkpoint that needs a newer one is there.
+``checkpoint/checkpoint.bin`` holds the round, the roster, the messages under way and the lengths of the growing files.
+It is replaced whole. After the magic: a length u64 (little end first) and so many bytes of head, then the frames under
+way, of which the head knows the sizes, and last a digest of all that. Frames are written and read one at a time, so
+they are never all in memory.
 
-All of it is private: files of mode 0600 in folders of mode 0700. A checkpoint without its secrets still holds every
-client's model in the plain, and all messages under way; leave ``checkpoint/``, ``secrets/`` and ``views.bin`` out of
-what you hand on. The rest is no secret by its mode, but not all of it is public: ``metrics.jsonl``, ``result.json`` and
-a report of them hold the observer's reasons for refusals and skipped rounds, which may carry a client's own numbers.
+Every party has a file of its own under ``parties/``, with its identity, its state and its secret: that is the whole
+party, and ``read_party`` gives it alone. A file carries the round it was written in. It is written again only when the
+party has changed, and stays until a checkpoint that needs a newer one is there.
+
+All of it is private: files of mode 0600 in folders of mode 0700. Leave ``checkpoint/``, ``parties/`` and ``views.bin``
+out of what you hand on. The rest is no secret by its mode, but not all of it is public: ``metrics.jsonl``,
+``result.json`` and a report of them hold the observer's reasons for refusals and skipped rounds, which may carry a
+client's own numbers.
 
 The digest finds damage, and every length, place and shape is checked against what is there before anything is built
 from it. That is no signature: whoever may write in a run folder can write another checkpoint. So neither folder may be
@@ -34,9 +37,9 @@ from typing import IO, Annotated, Any, TypeVar
 import msgspec
 
 import coterie
-from coterie.protocol import state
-from coterie.protocol.errors import CoterieError, PeerError, UserError
-from coterie.protocol.party import Nothing
+from coterie.crypto.roster import check_roster
+from coterie.protocol.errors import PeerError, UserError
+from coterie.protocol.roster import Identity, Roster
 from coterie.protocol.system import Mixture
 from coterie.runs.config import differences, from_text, to_toml
 from coterie.runs.experiment import Experiment
@@ -44,19 +47,18 @@ from coterie.runs.folder import METRICS, atomic_write, parse_lines, writing
 from coterie.transport.envelope import Snapshot
 
 CHECKPOINT = Path("checkpoint") / "checkpoint.bin"
-SECRETS = "secrets"
-_MAGIC = b"coterie checkpoint 3\n"
+PARTIES = "parties"
+_MAGIC = b"coterie checkpoint 4\n"
 _DIGEST_BYTES = 32
 _LENGTH = struct.Struct("<Q")
 _CHUNK = 1 << 20
-_SEALING = "sealing"
 _PRIVATE_FILE, _PRIVATE_FOLDER = 0o600, 0o700
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
 
 class _Kept(msgspec.Struct):
-    """What stands before the states in the file. secrets: the round of each file of secrets, by its stem."""
+    """What stands before the frames in the file. parties: the round of each party's file, by its stem."""
 
     version: str
     config: str
@@ -66,8 +68,17 @@ class _Kept(msgspec.Struct):
     views_bytes: Count
     views_stopped: Count | None
     set_up: str
+    roster: Roster
     snapshot: Snapshot
-    secrets: dict[str, Count]
+    parties: dict[str, Count]
+
+
+class _Party(msgspec.Struct, frozen=True):
+    """What a party's file holds. kept: ``runs/parties.py: dumped``."""
+
+    name: str
+    identity: Identity
+    kept: bytes
 
 
 class _SetUp(msgspec.Struct):
@@ -96,7 +107,7 @@ class _Line(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was read and belongs to the experiment. states, secrets: by party.  frames: once."""
+    """A checkpoint that was read and belongs to the experiment. frames: once.  written: of each party's file."""
 
     round: int
     metrics_bytes: int
@@ -105,9 +116,6 @@ class Checkpoint:
     set_up: str
     snapshot: Snapshot
     frames: Iterator[bytes]
-    states: dict[str, Any]
-    secrets: dict[str, Any]
-    sealing: dict[str, bytes]
     written: dict[str, tuple[int, bytes]]
 
 
@@ -154,22 +162,21 @@ def _stem(party: str) -> str:
     return re.sub(r"[^\w.-]", "-", party)
 
 
-def _secret_file(out: Path, stem: str, round: int) -> Path:
-    return out / SECRETS / f"{stem}.{round}.bin"
+def _party_file(out: Path, stem: str, round: int) -> Path:
+    return out / PARTIES / f"{stem}.{round}.bin"
 
 
 class Saver:
-    """Writes checkpoints of one run. A secret is written again only when it has changed."""
+    """Writes checkpoints of one run. A party is written again only when it has changed."""
 
     def __init__(self, out: Path, experiment: Experiment) -> None:
         self.out, self.experiment = out, experiment
-        self.parties = experiment.federation.parties
         self._written: dict[str, tuple[int, bytes]] = {}
 
     def save(self, round: int, metrics_bytes: int, views_bytes: int, set_up: str) -> None:
         """Replace the checkpoint; raises RunError, and leaves the last one as it was, when that can't be done."""
         experiment, transcript = self.experiment, self.experiment.transport.transcript
-        written = self._save_secrets(round)
+        written = self._save_parties(round)
         kept = _Kept(
             version=coterie.__version__,
             config=to_toml(experiment.config),
@@ -179,52 +186,48 @@ class Saver:
             views_bytes=views_bytes,
             views_stopped=None if transcript is None else transcript.stopped_at,
             set_up=set_up,
+            roster=experiment.common.roster,
             snapshot=experiment.transport.snapshot(),
-            secrets={stem: at for stem, (at, _) in written.items()},
+            parties={stem: at for stem, (at, _) in written.items()},
         )
         head = msgspec.msgpack.encode(kept)
-        states = state.dump({name: party.state for name, party in self.parties.items()})
-        parts = (_LENGTH.pack(len(head)), head, _LENGTH.pack(len(states)), states)
+        parts = (_LENGTH.pack(len(head)), head)
         path = self.out / CHECKPOINT
         _private(path.parent)
         atomic_write(path, _sealed(chain(parts, experiment.transport.frames())), _PRIVATE_FILE)
         self._written = written
-        self._drop_old_secrets()
+        self._drop_old_files()
         for left in path.parent.glob(f".{path.name}.*"):  # by a process that was killed while it wrote
             left.unlink(missing_ok=True)
 
-    def _save_secrets(self, round: int) -> dict[str, tuple[int, bytes]]:
-        _private(self.out / SECRETS)
-        structs = {name: party.secret for name, party in self.parties.items() if not isinstance(party.secret, Nothing)}
-        parts = {_stem(name): state.dump({name: secret}) for name, secret in structs.items()}
-        parts[_SEALING] = msgspec.msgpack.encode(self.experiment.sealer.secrets())
+    def _save_parties(self, round: int) -> dict[str, tuple[int, bytes]]:
+        _private(self.out / PARTIES)
         written = dict(self._written)
-        for stem, data in parts.items():
+        for name, own in self.experiment.owns.items():
+            assert own.identity is not None
+            kept, stem = self.experiment.parties.dumped(name), _stem(name)
+            data = msgspec.msgpack.encode(_Party(name, own.identity, kept))
             digest = _digest(data)
             if stem not in written or written[stem][1] != digest:
-                atomic_write(_secret_file(self.out, stem, round), digest + data, _PRIVATE_FILE)
+                atomic_write(_party_file(self.out, stem, round), digest + data, _PRIVATE_FILE)
                 written[stem] = round, digest
         return written
 
-    def _drop_old_secrets(self) -> None:
-        needed = {_secret_file(self.out, stem, at) for stem, (at, _) in self._written.items()}
+    def _drop_old_files(self) -> None:
+        needed = {_party_file(self.out, stem, at) for stem, (at, _) in self._written.items()}
         one = rf"({'|'.join(map(re.escape, self._written))})\.[0-9]+\.bin"
         ours = re.compile(rf"{one}|\.{one}\.[a-z0-9_]+")  # the second: by a process that was killed while it wrote
-        with writing(self.out / SECRETS):
-            for path in (self.out / SECRETS).iterdir():
+        with writing(self.out / PARTIES):
+            for path in (self.out / PARTIES).iterdir():
                 if path not in needed and ours.fullmatch(path.name):
                     path.unlink(missing_ok=True)
 
     def restore(self, kept: Checkpoint) -> None:
-        """Put parties, transport and sealer where the checkpoint left them. Raises UserError for what does not fit."""
-        for name, party in self.parties.items():
-            party.state = kept.states[name]
-            if name in kept.secrets:
-                party.secret = kept.secrets[name]
-        try:
-            self.experiment.sealer.restore(kept.sealing)
-        except PeerError as error:
-            raise UserError(f"the sealing keys in {self.out / SECRETS} cannot be read: {error}; {_ADVICE}") from None
+        """Put parties and transport where the checkpoint left them. Raises UserError for what does not fit."""
+        parties = self.experiment.parties
+        for name in parties:
+            parties.put(name, read_party(self.out, name, kept.written[_stem(name)][0]).kept)
+            parties.rest()
         self.experiment.transport.restore(kept.snapshot, kept.frames)
         self._check_models(kept.round)
         self._written = dict(kept.written)
@@ -254,11 +257,11 @@ def read(out: Path, experiment: Experiment) -> Checkpoint | None:
     its folders are symbolic links or another user's.
     """
     path = out / CHECKPOINT
-    for own in (path.parent, out / SECRETS):
+    for own in (path.parent, out / PARTIES):
         _check_own(own)
     if not path.exists():
         return None
-    head, dumped, frames_at, frames_bytes = _parts(path)
+    head, frames_at, frames_bytes = _parts(path)
     kept = _decoded(path, head, _Kept)
     sizes = kept.snapshot.sizes
     if any(size < 0 for size in sizes) or sum(sizes) != frames_bytes:
@@ -280,18 +283,13 @@ def read(out: Path, experiment: Experiment) -> Checkpoint | None:
         msgspec.json.decode(kept.set_up, type=_SetUp)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise UserError(f"{path} tells nothing of the set-up ({error}): {_ADVICE}") from None
-    parties = experiment.federation.parties
-    structs = {name: type(p.secret) for name, p in parties.items() if not isinstance(p.secret, Nothing)}
-    try:
-        states = state.load(dumped, {name: type(party.state) for name, party in parties.items()})
-        secrets: dict[str, Any] = {}
-        written: dict[str, tuple[int, bytes]] = {}
-        for name, kind in structs.items():
-            data = _secret(out, kept, _stem(name), written)
-            secrets |= state.load(data, {name: kind})
-        sealing = _decoded(path, _secret(out, kept, _SEALING, written), dict[str, bytes])
-    except CoterieError as error:
-        raise UserError(f"{path} cannot be read: {error}; {_ADVICE}") from None
+    written: dict[str, tuple[int, bytes]] = {}
+    for name in experiment.parties:
+        stem = _stem(name)
+        if stem not in kept.parties:
+            raise UserError(f"{path} names no file of {name}; {_ADVICE}")
+        data = _checked(_party_file(out, stem, kept.parties[stem]))
+        written[stem] = kept.parties[stem], _digest(data)
     return Checkpoint(
         kept.round,
         kept.metrics_bytes,
@@ -300,9 +298,6 @@ def read(out: Path, experiment: Experiment) -> Checkpoint | None:
         kept.set_up,
         kept.snapshot,
         _frames(path, frames_at, kept.snapshot.sizes),
-        states,
-        secrets,
-        sealing,
         written,
     )
 
@@ -310,8 +305,42 @@ def read(out: Path, experiment: Experiment) -> Checkpoint | None:
 _ADVICE = "start the run anew with another --out"
 
 
-def _parts(path: Path) -> tuple[bytes, bytes, int, int]:
-    """Head and states of a checkpoint, where its frames begin and how many bytes they have.
+def founded(out: Path) -> tuple[Roster, dict[str, Identity]] | None:
+    """The roster of the run in this folder and every party's keys, or None where there is no checkpoint yet.
+
+    Raises UserError for a checkpoint that is damaged, or whose roster its operator has not signed.
+    """
+    path = out / CHECKPOINT
+    for own in (path.parent, out / PARTIES):
+        _check_own(own)
+    if not path.exists():
+        return None
+    kept = _decoded(path, _parts(path)[0], _Kept)
+    try:
+        check_roster(kept.roster, kept.roster.operator)
+    except PeerError as error:
+        raise UserError(f"{path}: {error}; {_ADVICE}") from None
+    names = [entry.name for entry in kept.roster.entries]
+    if missing := [name for name in names if _stem(name) not in kept.parties]:
+        raise UserError(f"{path} names no file of {missing[0]}; {_ADVICE}")
+    return kept.roster, {name: read_party(out, name, kept.parties[_stem(name)]).identity for name in names}
+
+
+def read_party(out: Path, name: str, round: int) -> _Party:
+    """SECRET: one party as it was after a round, from its own file alone: its identity, and all that it keeps.
+
+    ``runs.parties.restore`` puts a party that was just made there. Raises UserError for a file that is damaged, or of
+    another party.
+    """
+    path = _party_file(out, _stem(name), round)
+    found = _decoded(path, _checked(path), _Party)
+    if found.name != name:
+        raise UserError(f"{path} is of {found.name}, not of {name}: {_ADVICE}")
+    return found
+
+
+def _parts(path: Path) -> tuple[bytes, int, int]:
+    """Head of a checkpoint, where its frames begin and how many bytes they have.
 
     Raises UserError where the digest isn't its own, or a part is longer than what is left.
     """
@@ -325,10 +354,10 @@ def _parts(path: Path) -> tuple[bytes, bytes, int, int]:
         if not whole or left or file.read() != digest.digest():
             raise UserError(f"{path} is damaged, or of another version of coterie: {_ADVICE}")
         file.seek(len(_MAGIC))
-        head, states = _part(file, end), _part(file, end)
-        if head is None or states is None:
+        head = _part(file, end)
+        if head is None:
             raise UserError(f"{path} is cut: a part of it is longer than what is left; {_ADVICE}")
-        return head, states, file.tell(), end - file.tell()
+        return head, file.tell(), end - file.tell()
 
 
 def _part(file: IO[bytes], end: int) -> bytes | None:
@@ -374,7 +403,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _checked(path: Path) -> bytes:
-    """The bytes of a file of secrets behind their digest; raises UserError for others."""
+    """The bytes of a party's file behind their digest; raises UserError for others."""
     with _reading(path):
         data = path.read_bytes()
     digest, body = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
@@ -388,12 +417,3 @@ def _decoded(path: Path, body: bytes, kind: type[T]) -> T:
         return msgspec.msgpack.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"{path} is of another version of coterie ({error}): {_ADVICE}") from None
-
-
-def _secret(out: Path, kept: _Kept, stem: str, written: dict[str, tuple[int, bytes]]) -> bytes:
-    if stem not in kept.secrets:
-        raise UserError(f"it names no secrets of {stem}")
-    path = _secret_file(out, stem, kept.secrets[stem])
-    data = _checked(path)
-    written[stem] = kept.secrets[stem], _digest(data)
-    return data

@@ -24,6 +24,7 @@ from coterie.devices.delays import Delays
 from coterie.devices.profiles import Profile, fleet
 from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.randomness import Randomness, rng
+from coterie.protocol.roster import Identity, Roster
 from coterie.protocol.steps import NoAnswerError
 from coterie.protocol.system import ClientModel, Federation, Mixture, System
 from coterie.protocol.told import Common, Own
@@ -236,8 +237,11 @@ def _costs(transport: LocalTransport, seconds: float) -> Line:
     }
 
 
-def build(config: RunConfig) -> Experiment:
-    """Load, partition and build everything; touches no run folder. Raises UserError for whatever is wrong."""
+def build(config: RunConfig, founded: tuple[Roster, Mapping[str, Identity]] | None = None) -> Experiment:
+    """Load, partition and build everything; touches no run folder. Raises UserError for whatever is wrong.
+
+    founded: the roster and identities of a run that goes on.
+    """
     config = resolve(config)
     assert config.clients is not None
     assert config.partition is not None
@@ -259,7 +263,9 @@ def build(config: RunConfig) -> Experiment:
     epochs = epochs_of(devices, settings, config.seed)
     starts = _starts(config, settings, model, split, [samples[name] for name in names])
     sizes = {name: len(own.y) for name, own in samples.items()}
-    federation, owns = simulate(system, settings, names, model.spec, starts, config.mode, randomness, sizes, epochs)
+    federation, owns = simulate(
+        system, settings, names, model.spec, starts, config.mode, randomness, sizes, epochs, founded=founded
+    )
     effects = LocalEffects(
         model,
         samples,

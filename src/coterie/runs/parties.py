@@ -76,6 +76,18 @@ class Parties(Mapping[str, Party]):
         if name in self._awake and name not in self._pinned:
             self._asleep[name] = self._spool.put(dumped(self._awake.pop(name)))
 
+    def dumped(self, name: str) -> bytes:
+        """SECRET: a party as bytes, wherever it is."""
+        if name not in self._awake and name in self._asleep:
+            return self._spool.peek(self._asleep[name])
+        return dumped(self._awake.get(name) or self._make(name))
+
+    def put(self, name: str, data: bytes) -> None:
+        """Make a party of these bytes in place of the one there is. Raises UserError for what is none of its states."""
+        party = self._awake.get(name) or self._make(name)
+        restore(party, data, self._arrays)
+        self.replace(party)
+
     def replace(self, party: Party) -> None:
         """Put another object in a party's place."""
         self._asleep.pop(party.name, None)

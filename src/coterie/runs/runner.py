@@ -68,7 +68,7 @@ def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = Fa
             held.enter_context(locked(out))
         elif config.out is not None:
             folder.check_free(Path(config.out))
-        experiment = build(config)
+        experiment = build(config, checkpoint.founded(out) if resume else None)
         held.callback(experiment.close)
         if resume:
             return _Running(experiment, out, checkpoint.read(out, experiment), on_round).to_the_end()

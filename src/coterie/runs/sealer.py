@@ -32,13 +32,3 @@ class PartySealer:
         if weighs(sealed) != weighs(frame) + OVERHEAD_BYTES:
             raise SealError(f"sealed bytes from {src} to {dst} that don't weigh what is in them")
         return frame
-
-    def secrets(self) -> dict[str, bytes]:
-        """SECRET: every party's key, for its file of secrets."""
-        return {name: key.to_bytes() for name, key in self._keys.items()}
-
-    def restore(self, secrets: Mapping[str, bytes]) -> None:
-        """Go on with the keys of ``secrets()``; raises PeerError (a DecodeError) for what is none."""
-        for name, data in secrets.items():
-            self._keys[name] = OpeningKey.load(data)
-            self._publics[name] = self._keys[name].public
