@@ -6,8 +6,9 @@ way, of which the head knows the sizes, and last a digest of all that. Frames ar
 they are never all in memory.
 
 Every party has a file of its own under ``parties/``, with its identity, its state and its secret: that is the whole
-party, and ``read_party`` gives it alone. A file carries the round it was written in. It is written again only when the
-party has changed, and stays until a checkpoint that needs a newer one is there.
+party, and ``read_party`` gives it alone. Its name says in which round it was written. It is written again only when the
+party has changed, and stays until there is a checkpoint that needs a newer one. The head names the round and the digest
+of every party's file, so the files of two rounds or of two runs don't mix.
 
 All of it is private: files of mode 0600 in folders of mode 0700. Leave ``checkpoint/``, ``parties/`` and ``views.bin``
 out of what you hand on. The rest is no secret by its mode, but not all of it is public: ``metrics.jsonl``,
@@ -37,11 +38,11 @@ from typing import IO, Annotated, Any, TypeVar
 import msgspec
 
 import coterie
-from coterie.crypto.roster import check_roster
+from coterie.crypto.roster import check_roster, entry
 from coterie.protocol.errors import PeerError, UserError
-from coterie.protocol.roster import Identity, Roster
+from coterie.protocol.roster import Entry, Identity, Roster
 from coterie.protocol.system import Mixture
-from coterie.runs.config import differences, from_text, to_toml
+from coterie.runs.config import RunConfig, differences, from_text, to_toml
 from coterie.runs.experiment import Experiment
 from coterie.runs.folder import METRICS, atomic_write, parse_lines, writing
 from coterie.transport.envelope import Snapshot
@@ -57,8 +58,15 @@ _PRIVATE_FILE, _PRIVATE_FOLDER = 0o600, 0o700
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
 
+class Written(msgspec.Struct, frozen=True, array_like=True):
+    """One party's file. round: in which it was written.  digest: of what it holds, 32 bytes."""
+
+    round: Count
+    digest: bytes
+
+
 class _Kept(msgspec.Struct):
-    """What stands before the frames in the file. parties: the round of each party's file, by its stem."""
+    """What stands before the frames in the file. parties: every party's file, by the party's name."""
 
     version: str
     config: str
@@ -70,15 +78,18 @@ class _Kept(msgspec.Struct):
     set_up: str
     roster: Roster
     snapshot: Snapshot
-    parties: dict[str, Count]
+    parties: dict[str, Written]
 
 
-class _Party(msgspec.Struct, frozen=True):
-    """What a party's file holds. kept: ``runs/parties.py: dumped``."""
+class KeptParty(msgspec.Struct, frozen=True):
+    """SECRET: what a party's file holds. kept: its state and secret, as ``runs/parties.py: dumped`` gives them."""
 
     name: str
     identity: Identity
     kept: bytes
+
+    def __repr__(self) -> str:
+        return f"<KeptParty {self.name}>"
 
 
 class _SetUp(msgspec.Struct):
@@ -107,16 +118,22 @@ class _Line(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was read and belongs to the experiment. frames: once.  written: of each party's file."""
+    """A checkpoint that was read, of the same work.
+
+    fingerprint: of data, partition and initial weights.  roster: signed by the operator whom it names.
+    frames: once.  parties: every party's file, by name, none of which has been read.
+    """
 
     round: int
+    fingerprint: str
     metrics_bytes: int
     views_bytes: int
     views_stopped: int | None
     set_up: str
+    roster: Roster
     snapshot: Snapshot
     frames: Iterator[bytes]
-    written: dict[str, tuple[int, bytes]]
+    parties: dict[str, Written]
 
 
 def _digest(data: bytes) -> bytes:
@@ -159,11 +176,12 @@ def _private(folder: Path) -> None:
 
 
 def _stem(party: str) -> str:
-    return re.sub(r"[^\w.-]", "-", party)
+    """The beginning of a party's file name, another for every party."""
+    return re.sub(r"[^\w./]", lambda odd: f"%{ord(odd[0]):x}", party).replace("/", "-")
 
 
-def _party_file(out: Path, stem: str, round: int) -> Path:
-    return out / PARTIES / f"{stem}.{round}.bin"
+def _party_file(out: Path, party: str, round: int) -> Path:
+    return out / PARTIES / f"{_stem(party)}.{round}.bin"
 
 
 class Saver:
@@ -171,7 +189,7 @@ class Saver:
 
     def __init__(self, out: Path, experiment: Experiment) -> None:
         self.out, self.experiment = out, experiment
-        self._written: dict[str, tuple[int, bytes]] = {}
+        self._written: dict[str, Written] = {}
 
     def save(self, round: int, metrics_bytes: int, views_bytes: int, set_up: str) -> None:
         """Replace the checkpoint; raises RunError, and leaves the last one as it was, when that can't be done."""
@@ -188,7 +206,7 @@ class Saver:
             set_up=set_up,
             roster=experiment.common.roster,
             snapshot=experiment.transport.snapshot(),
-            parties={stem: at for stem, (at, _) in written.items()},
+            parties=written,
         )
         head = msgspec.msgpack.encode(kept)
         parts = (_LENGTH.pack(len(head)), head)
@@ -200,22 +218,23 @@ class Saver:
         for left in path.parent.glob(f".{path.name}.*"):  # by a process that was killed while it wrote
             left.unlink(missing_ok=True)
 
-    def _save_parties(self, round: int) -> dict[str, tuple[int, bytes]]:
+    def _save_parties(self, round: int) -> dict[str, Written]:
         _private(self.out / PARTIES)
-        written = dict(self._written)
+        written, parties = dict(self._written), self.experiment.parties
         for name, own in self.experiment.owns.items():
+            if name in written and not parties.touched(name):
+                continue  # as it was made, which is what its file holds
             assert own.identity is not None
-            kept, stem = self.experiment.parties.dumped(name), _stem(name)
-            data = msgspec.msgpack.encode(_Party(name, own.identity, kept))
+            data = msgspec.msgpack.encode(KeptParty(name, own.identity, parties.dumped(name)))
             digest = _digest(data)
-            if stem not in written or written[stem][1] != digest:
-                atomic_write(_party_file(self.out, stem, round), digest + data, _PRIVATE_FILE)
-                written[stem] = round, digest
+            if name not in written or written[name].digest != digest:
+                atomic_write(_party_file(self.out, name, round), digest + data, _PRIVATE_FILE)
+                written[name] = Written(round, digest)
         return written
 
     def _drop_old_files(self) -> None:
-        needed = {_party_file(self.out, stem, at) for stem, (at, _) in self._written.items()}
-        one = rf"({'|'.join(map(re.escape, self._written))})\.[0-9]+\.bin"
+        needed = {_party_file(self.out, name, file.round) for name, file in self._written.items()}
+        one = rf"({'|'.join(re.escape(_stem(name)) for name in self._written)})\.[0-9]+\.bin"
         ours = re.compile(rf"{one}|\.{one}\.[a-z0-9_]+")  # the second: by a process that was killed while it wrote
         with writing(self.out / PARTIES):
             for path in (self.out / PARTIES).iterdir():
@@ -223,14 +242,24 @@ class Saver:
                     path.unlink(missing_ok=True)
 
     def restore(self, kept: Checkpoint) -> None:
-        """Put parties and transport where the checkpoint left them. Raises UserError for what does not fit."""
+        """Put parties and transport where the checkpoint left them.
+
+        Raises UserError for what does not fit: states of another system, other data, or an experiment that was not
+        built with the checkpoint's own roster (``founded``).
+        """
+        path = self.out / CHECKPOINT
+        if kept.fingerprint != self.experiment.fingerprint:
+            raise UserError(
+                f"{path}: its data, partition or initial weights are not those that are here now; {_ADVICE}"
+            )
+        if kept.roster != self.experiment.common.roster:
+            raise UserError(f"{path} has another roster than the federation that is to go on: {_ADVICE}")
         parties = self.experiment.parties
-        for name in parties:
-            parties.put(name, read_party(self.out, name, kept.written[_stem(name)][0]).kept)
-            parties.rest()
+        for name, file in kept.parties.items():
+            parties.put(name, _expected(self.out, name, file).kept)
         self.experiment.transport.restore(kept.snapshot, kept.frames)
         self._check_models(kept.round)
-        self._written = dict(kept.written)
+        self._written = dict(kept.parties)
 
     def _check_models(self, round: int) -> None:
         """That the states hold a model of this shape for every client, which nothing but they can tell."""
@@ -250,11 +279,12 @@ class Saver:
 T = TypeVar("T")
 
 
-def read(out: Path, experiment: Experiment) -> Checkpoint | None:
-    """The checkpoint in a run folder, or None if there is none yet.
+def read(out: Path, config: RunConfig) -> Checkpoint | None:
+    """The checkpoint in a run folder, or None if there is none yet. No party's file is read.
 
-    Raises UserError for one that is damaged, of another version, or of another run (naming what differs), and where
-    its folders are symbolic links or another user's.
+    config: of the run that is to go on, resolved. Raises UserError for a checkpoint that is damaged, of another version
+    or of another run (naming what differs), for a roster that its operator has not signed, and where its folders are
+    symbolic links or another user's.
     """
     path = out / CHECKPOINT
     for own in (path.parent, out / PARTIES):
@@ -268,7 +298,7 @@ def read(out: Path, experiment: Experiment) -> Checkpoint | None:
         raise UserError(
             f"{path} names {len(sizes)} messages under way of {sum(sizes)} bytes and holds {frames_bytes}; {_ADVICE}"
         )
-    found = differences(from_text(kept.config), experiment.config)
+    found = differences(from_text(kept.config), config)
     if found:
         raise UserError(f"{path} is of another run ({'; '.join(found)}): {_ADVICE}")
     if kept.version != coterie.__version__:
@@ -276,66 +306,86 @@ def read(out: Path, experiment: Experiment) -> Checkpoint | None:
             f"{path} was written by coterie {kept.version}, this is {coterie.__version__}: go on with that version, or "
             "start the run anew with another --out"
         )
-    if kept.fingerprint != experiment.fingerprint:
-        raise UserError(f"{path}: its data, partition or initial weights are not those that are here now; {_ADVICE}")
     _check_lines(out / METRICS, kept)
     try:
         msgspec.json.decode(kept.set_up, type=_SetUp)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise UserError(f"{path} tells nothing of the set-up ({error}): {_ADVICE}") from None
-    written: dict[str, tuple[int, bytes]] = {}
-    for name in experiment.parties:
-        stem = _stem(name)
-        if stem not in kept.parties:
-            raise UserError(f"{path} names no file of {name}; {_ADVICE}")
-        data = _checked(_party_file(out, stem, kept.parties[stem]))
-        written[stem] = kept.parties[stem], _digest(data)
+    _check_roster(path, kept)
     return Checkpoint(
         kept.round,
+        kept.fingerprint,
         kept.metrics_bytes,
         kept.views_bytes,
         kept.views_stopped,
         kept.set_up,
+        kept.roster,
         kept.snapshot,
         _frames(path, frames_at, kept.snapshot.sizes),
-        written,
+        kept.parties,
     )
 
 
 _ADVICE = "start the run anew with another --out"
 
 
-def founded(out: Path) -> tuple[Roster, dict[str, Identity]] | None:
-    """The roster of the run in this folder and every party's keys, or None where there is no checkpoint yet.
-
-    Raises UserError for a checkpoint that is damaged, or whose roster its operator has not signed.
-    """
-    path = out / CHECKPOINT
-    for own in (path.parent, out / PARTIES):
-        _check_own(own)
-    if not path.exists():
-        return None
-    kept = _decoded(path, _parts(path)[0], _Kept)
+def _check_roster(path: Path, kept: _Kept) -> None:
+    """That the roster is its operator's, and that there is a file for each of its parties and for nobody else."""
     try:
         check_roster(kept.roster, kept.roster.operator)
     except PeerError as error:
-        raise UserError(f"{path}: {error}; {_ADVICE}") from None
-    names = [entry.name for entry in kept.roster.entries]
-    if missing := [name for name in names if _stem(name) not in kept.parties]:
-        raise UserError(f"{path} names no file of {missing[0]}; {_ADVICE}")
-    return kept.roster, {name: read_party(out, name, kept.parties[_stem(name)]).identity for name in names}
+        raise UserError(f"the roster in {path} is not as its operator signed it ({error}): {_ADVICE}") from None
+    if strangers := sorted(kept.parties.keys() ^ kept.roster.by_name.keys()):
+        raise UserError(f"{path}: {strangers[0]} stands only in one of the roster and the list of files; {_ADVICE}")
 
 
-def read_party(out: Path, name: str, round: int) -> _Party:
+def founded(out: Path, kept: Checkpoint) -> tuple[Roster, dict[str, Identity]]:
+    """SECRET: the roster of the run in this folder, and every party's keys, with which the run is built again.
+
+    Raises UserError for a party's file that is damaged, swapped, of another checkpoint, or whose keys are not those of
+    the roster.
+    """
+    identities = {one.name: _expected(out, one.name, kept.parties[one.name]).identity for one in kept.roster.entries}
+    for one in kept.roster.entries:
+        if _entry(one, identities[one.name]) != one:
+            path = _party_file(out, one.name, kept.parties[one.name].round)
+            raise UserError(f"{path} holds other keys of {one.name} than the roster names: {_ADVICE}")
+    return kept.roster, identities
+
+
+def _entry(one: Entry, identity: Identity) -> Entry | None:
+    """What a roster would say of a party with these keys; None where they are none."""
+    try:
+        return entry(one.name, one.role, identity)
+    except PeerError:
+        return None
+
+
+def read_party(out: Path, name: str, round: int) -> KeptParty:
     """SECRET: one party as it was after a round, from its own file alone: its identity, and all that it keeps.
 
     ``runs.parties.restore`` puts a party that was just made there. Raises UserError for a file that is damaged, or of
     another party.
     """
-    path = _party_file(out, _stem(name), round)
-    found = _decoded(path, _checked(path), _Party)
+    return _read_party(out, name, round)[0]
+
+
+def _read_party(out: Path, name: str, round: int) -> tuple[KeptParty, bytes]:
+    """A party and the digest of its file."""
+    path = _party_file(out, name, round)
+    body = _checked(path)
+    found = _decoded(path, body, KeptParty)
     if found.name != name:
         raise UserError(f"{path} is of {found.name}, not of {name}: {_ADVICE}")
+    return found, _digest(body)
+
+
+def _expected(out: Path, name: str, file: Written) -> KeptParty:
+    """The party in this very file; raises UserError where another lies in its place."""
+    found, digest = _read_party(out, name, file.round)
+    if digest != file.digest:
+        path = _party_file(out, name, file.round)
+        raise UserError(f"{path} is not the file that {out / CHECKPOINT} was written with: {_ADVICE}")
     return found
 
 

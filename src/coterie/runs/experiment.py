@@ -110,7 +110,9 @@ class Experiment:
         started = time.perf_counter()
         with _reasons(self.transport):
             self.transport.drive(self._hub().setup(), 0)
-        return _costs(self.transport, time.perf_counter() - started)
+        costs = _costs(self.transport, time.perf_counter() - started)
+        self.parties.rest()
+        return costs
 
     def round(self, r: int) -> Line:
         """Run round r and observe it; returns its line. Raises RunError where it cannot go on."""

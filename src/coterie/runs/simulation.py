@@ -40,7 +40,7 @@ def simulate(
     """
     roles = system.roles(config, clients)
     roster, identities = founded or simulated(roles, randomness)
-    if {one.name: one.role for one in roster.entries} != roles:
+    if [(one.name, one.role) for one in roster.entries] != list(roles.items()):
         raise UserError("the roster is of another federation: go on with the settings that it was made with")
     common = Common(roster, tuple(clients), spec, starts, mode, randomness.emulated)
     owns = {
