@@ -56,6 +56,11 @@ class Parties(Mapping[str, Party]):
     def __contains__(self, name: object) -> bool:
         return name in self._names
 
+    @property
+    def awake(self) -> tuple[str, ...]:
+        """Those that are objects now, the least recently asked one first."""
+        return tuple(self._awake)
+
     def look(self, name: str) -> Party:
         """The party as it is, for an observer: one that sleeps is not kept awake."""
         party = self._awake.get(name)
@@ -100,9 +105,9 @@ class Parties(Mapping[str, Party]):
         return dumped(self.look(name))
 
     def put(self, name: str, data: bytes) -> None:
-        """Let a party go on from these bytes, asleep until it is asked. Raises UserError for what is none of its states.
+        """Let a party go on from these bytes; unless it is pinned, it sleeps until it is asked.
 
-        A pinned party stays the object that it is.
+        Raises UserError for what is none of its states.
         """
         if name in self._pinned:
             restore(self[name], data, self._arrays)

@@ -69,7 +69,7 @@ def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = Fa
         elif config.out is not None:
             folder.check_free(Path(config.out))
         kept = checkpoint.read(out, config) if resume else None
-        experiment = build(config, kept and checkpoint.founded(out, kept))
+        experiment = build(config, None if kept is None else checkpoint.founded(out, kept))
         held.callback(experiment.close)
         if resume:
             return _Running(experiment, out, kept, on_round).to_the_end()
