@@ -24,7 +24,6 @@ from coterie.devices.delays import Delays
 from coterie.protocol import codec
 from coterie.protocol.effects import Evaluate, Evaluated, Fit, Fitted, Local, OwnData
 from coterie.protocol.errors import CoterieError, DecodeError
-from coterie.protocol.weight import content, hollow, weighs
 from coterie.protocol.interpreters import PLAIN, Interpreter, each, interpret, locally
 from coterie.protocol.messages import Message
 from coterie.protocol.model_spec import ModelSpec, Part

@@ -21,10 +21,10 @@ from coterie.crypto.roster import signing_key
 from coterie.protocol import codec
 from coterie.protocol.bundle import bundle
 from coterie.protocol.errors import DecodeError, PeerError, RunError
-from coterie.protocol.weight import content
 from coterie.protocol.party import Party
 from coterie.protocol.steps import Steps, post, take
 from coterie.protocol.system import System
+from coterie.protocol.weight import content
 from coterie.protocols.key_centre import (
     ENROLMENT,
     KEY_CENTRE,

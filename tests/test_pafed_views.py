@@ -17,7 +17,6 @@ from coterie.crypto.ckks import secret_key
 from coterie.protocol import codec
 from coterie.protocol.bundle import unbundle
 from coterie.protocol.errors import CoterieError, CryptoError
-from coterie.protocol.weight import content
 from coterie.protocols.key_centre import KEY_CENTRE
 from coterie.systems.pafed import SYSTEM
 from coterie.systems.pafed.messages import (

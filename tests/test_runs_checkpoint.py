@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -9,7 +10,7 @@ import stat
 import struct
 import sys
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,20 +19,28 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+import toy_federation
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from coterie.crypto.roster import sign_roster
+from coterie.crypto.signing import SigningKey
 from coterie.protocol import state
 from coterie.protocol.errors import UserError
+from coterie.protocol.party import Nothing
+from coterie.protocol.roster import Entry, Identity
 from coterie.runs import Interrupted, RunConfig, checkpoint, folder, run
 from coterie.runs.checkpoint import CHECKPOINT
-from coterie.runs.experiment import Experiment, build
+from coterie.runs.config import resolve
+from coterie.runs.experiment import build
+from coterie.runs.party_files import expected, party_file, read_party
+from coterie.runs.private import digest
 
 TESTS = Path(__file__).parent
 TOY = RunConfig(
     "toy_federation:SYSTEM", clients=6, rounds=4, devices="mobile", model="linear", checkpoint_every=1, record=True
 )
-MAGIC = b"coterie checkpoint 3\n"
+MAGIC = b"coterie checkpoint 4\n"
 SLACK = 4 << 20  # bytes that reading may take beyond a few times the file
 
 
@@ -59,11 +68,9 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def fresh(half: Path) -> Iterator[Experiment]:
-    """The same work before its first round; reading a checkpoint changes nothing of it."""
-    made = build(replace(TOY, out=str(half)))
-    yield made
-    made.close()
+def resolved(half: Path) -> RunConfig:
+    """The run's options as its checkpoint is compared with."""
+    return resolve(TOY)
 
 
 @pytest.fixture
@@ -76,7 +83,7 @@ def copy(half: Path, tmp_path: Path) -> Path:
 
 
 def test_every_file_of_a_checkpoint_is_this_users_alone(half: Path) -> None:
-    for name in ("checkpoint", "secrets"):
+    for name in ("checkpoint", "parties"):
         assert mode(half / name) == 0o700
         assert {mode(path) for path in (half / name).iterdir()} == {0o600}
     assert mode(half / "views.bin") == 0o600
@@ -89,7 +96,7 @@ def test_what_is_half_written_is_private_too_and_goes_with_the_next_checkpoint(
     (copy / "checkpoint").chmod(0o755)
     (copy / CHECKPOINT).chmod(0o644)
     (copy / "checkpoint" / ".checkpoint.bin.x1").write_bytes(b"half")
-    (copy / "secrets" / ".client-1.2.bin.x1").write_bytes(b"half")
+    (copy / "parties" / ".client-1.2.bin.x1").write_bytes(b"half")
     seen: set[int] = set()
     real = os.fsync
 
@@ -103,21 +110,22 @@ def test_what_is_half_written_is_private_too_and_goes_with_the_next_checkpoint(
     run(replace(TOY, out=str(copy)), resume=True)
     assert seen <= {0o600}
     assert [path.name for path in (copy / "checkpoint").iterdir()] == ["checkpoint.bin"]
-    assert not [path for path in (copy / "secrets").iterdir() if path.name.startswith(".")]
+    assert not [path for path in (copy / "parties").iterdir() if path.name.startswith(".")]
     test_every_file_of_a_checkpoint_is_this_users_alone(copy)
 
 
 def test_it_holds_models_in_the_plain(half: Path) -> None:
-    """Why it is private: the weights that client/0 ended its training with lie in it as they are."""
-    last = parts(half)[1]
-    made = build(replace(TOY, out=str(half)))
-    states = state.load(last, {name: type(party.state) for name, party in made.federation.parties.items()})
-    made.close()
-    model = next(s.last for name, s in sorted(states.items()) if name.startswith("client/") and s.last is not None)
-    assert model.astype("<f4").tobytes() in (half / CHECKPOINT).read_bytes()
+    """Why it is private: the weights that a client ended its training with lie in its file as they are."""
+    models = {}
+    for name in (f"client/{i}" for i in range(TOY.clients or 0)):
+        models[name] = state_of(half, name).last
+        if models[name] is not None:
+            path = party_file(half, name, head_of(half)["parties"][name][0])
+            assert models[name].astype("<f4").tobytes() in path.read_bytes()
+    assert any(model is not None for model in models.values())
 
 
-@pytest.mark.parametrize("name", ["checkpoint", "secrets"])
+@pytest.mark.parametrize("name", ["checkpoint", "parties"])
 def test_a_folder_behind_a_symbolic_link_is_neither_read_nor_made_private_nor_emptied(copy: Path, name: str) -> None:
     """The crafted link leads to a folder with the very files that a resumed run would read there."""
     victim = copy.parent / "victim"
@@ -133,12 +141,12 @@ def test_a_folder_behind_a_symbolic_link_is_neither_read_nor_made_private_nor_em
     assert mode(victim) == 0o755
 
 
-@pytest.mark.parametrize("name", ["checkpoint", "secrets"])
+@pytest.mark.parametrize("name", ["checkpoint", "parties"])
 def test_a_checkpoint_is_not_written_through_a_symbolic_link_either(copy: Path, name: str) -> None:
     """Without a checkpoint to read, the run starts anew; a link that leads nowhere yet is one, too."""
     victim = copy.parent / "victim"
     shutil.rmtree(copy / "checkpoint")
-    shutil.rmtree(copy / "secrets")
+    shutil.rmtree(copy / "parties")
     made = build(replace(TOY, out=str(copy)))
     saver = checkpoint.Saver(copy, made)
     (copy / name).symlink_to(victim)
@@ -148,7 +156,7 @@ def test_a_checkpoint_is_not_written_through_a_symbolic_link_either(copy: Path, 
     made.close()
 
 
-@pytest.mark.parametrize("name", ["checkpoint", "secrets"])
+@pytest.mark.parametrize("name", ["checkpoint", "parties"])
 def test_another_users_folder_is_refused(copy: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real = Path.lstat
 
@@ -161,14 +169,15 @@ def test_another_users_folder_is_refused(copy: Path, name: str, monkeypatch: pyt
         run(replace(TOY, out=str(copy)), resume=True)
 
 
-def test_no_secret_but_an_old_one_is_deleted(copy: Path) -> None:
-    strangers = ["letters.txt", "client-0.bin", "nobody.1.bin", "client-0.1.bin.old", "sealing.x.bin"]
-    for name in (*strangers, "client-0.977.bin", "sealing.977.bin"):
-        (copy / "secrets" / name).write_bytes(b"here")
+def test_no_file_but_an_old_one_of_a_party_is_deleted(copy: Path) -> None:
+    strangers = ["letters.txt", "client-0.bin", "nobody.1.bin", "client-0.1.bin.old", "client%2d0.1.bin"]
+    for name in (*strangers, "client-0.977.bin", "hub.977.bin"):
+        (copy / "parties" / name).write_bytes(b"here")
     run(replace(TOY, out=str(copy)), resume=True)
-    left = {path.name for path in (copy / "secrets").iterdir()}
+    left = {path.name for path in (copy / "parties").iterdir()}
     assert left >= set(strangers)
-    assert "sealing.977.bin" not in left
+    assert not {"client-0.977.bin", "hub.977.bin"} & left
+    assert len(left - set(strangers)) == 8, "one of every party"
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "views.bin"])
@@ -187,29 +196,52 @@ def test_a_growing_file_that_is_a_symbolic_link_is_refused_and_what_is_behind_it
 # -- damaged, cut, made up ---------------------------------------------------------------------------------------------
 
 
-def parts(out: Path) -> tuple[bytes, bytes, bytes]:
-    """Head, states and frames."""
+def parts(out: Path) -> tuple[bytes, bytes]:
+    """Head and frames."""
     body = (out / CHECKPOINT).read_bytes()[len(MAGIC) : -32]
     (length,) = struct.unpack_from("<Q", body)
-    head, body = body[8 : 8 + length], body[8 + length :]
-    (length,) = struct.unpack_from("<Q", body)
-    return head, body[8 : 8 + length], body[8 + length :]
+    return body[8 : 8 + length], body[8 + length :]
+
+
+def head_of(out: Path) -> dict[str, Any]:
+    """The fields of the head, as msgpack has them."""
+    fields: dict[str, Any] = msgspec.msgpack.decode(parts(out)[0])
+    return fields
 
 
 def sealed(body: bytes) -> bytes:
     """A file of this body whose digest is right."""
-    return MAGIC + body + hashlib.blake2b(body, digest_size=32).digest()
+    return MAGIC + body + digest(body)
 
 
-def joined(head: bytes, states: bytes, frames: bytes) -> bytes:
-    return struct.pack("<Q", len(head)) + head + struct.pack("<Q", len(states)) + states + frames
+def joined(head: bytes, frames: bytes) -> bytes:
+    return struct.pack("<Q", len(head)) + head + frames
 
 
-def content(read: checkpoint.Checkpoint | None) -> tuple[Any, ...]:
+def state_of(out: Path, name: str) -> Any:
+    """The state in a party's file."""
+    kind = getattr(toy_federation, name.split("/")[0].capitalize())
+    kept = read_party(out, name, head_of(out)["parties"][name][0]).kept
+    return state.load(kept, {"state": kind.State, "secret": getattr(kind, "Secret", Nothing)})["state"]
+
+
+def with_party(out: Path, name: str, **fields: Any) -> None:
+    """Puts something else into a party's file, with every digest put right."""
+    round = head_of(out)["parties"][name][0]
+    body = msgspec.msgpack.encode(msgspec.structs.replace(read_party(out, name, round), **fields))
+    party_file(out, name, round).write_bytes(digest(body) + body)
+    (out / CHECKPOINT).write_bytes(rewritten(out, put(digest(body), "parties", name, 1)))
+
+
+def content(out: Path, read: checkpoint.Checkpoint | None) -> dict[str, Any]:
     """All that a run would go on with."""
     assert read is not None
-    rest = (read.round, read.metrics_bytes, read.views_bytes, read.views_stopped, read.set_up, read.sealing)
-    return state.dump(read.states), state.dump(read.secrets), msgspec.msgpack.encode(read.snapshot), *read.frames, *rest
+    return {
+        "rest": (read.round, read.metrics_bytes, read.views_bytes, read.views_stopped, read.set_up),
+        "roster": msgspec.msgpack.encode(read.roster),
+        "parties": {name: expected(out, name, file) for name, file in read.parties.items()},
+        "frames": list(read.frames),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -250,12 +282,12 @@ def edited(data: bytes, changes: list[tuple[str, float, int, int]]) -> bytes:
     return bytes(made)
 
 
-def outcome(out: Path, fresh: Experiment, data: bytes) -> tuple[Any, ...] | None:
+def outcome(out: Path, resolved: RunConfig, data: bytes) -> dict[str, Any] | None:
     """What is read of this file; None where it is refused as it should be, at a cost that the file's size bounds."""
     (out / CHECKPOINT).write_bytes(data)
     tracemalloc.start()
     try:
-        return content(checkpoint.read(out, fresh))
+        return content(out, checkpoint.read(out, resolved))
     except UserError:
         return None
     finally:
@@ -268,38 +300,54 @@ def outcome(out: Path, fresh: Experiment, data: bytes) -> tuple[Any, ...] | None
 @given(changes=edits)
 @example(changes=[("cut", 0.0, 0, 1)])
 @example(changes=[("cut", 0.999, 0, 1)])
-def test_damage_is_refused_or_changes_nothing(half: Path, fresh: Experiment, place: Path, changes: Any) -> None:
+def test_damage_is_refused_or_changes_nothing(half: Path, resolved: RunConfig, place: Path, changes: Any) -> None:
     whole = (half / CHECKPOINT).read_bytes()
     damaged = edited(whole, changes)
-    found = outcome(place, fresh, damaged)
+    found = outcome(place, resolved, damaged)
     assert (found is None) == (damaged != whole)
 
 
 @settings(max_examples=200)
-@given(part=st.sampled_from(["body", "head", "states", "frames"]), changes=edits)
+@given(part=st.sampled_from(["body", "head", "frames"]), changes=edits)
 def test_damage_behind_a_right_digest_gives_an_error_or_a_checkpoint_that_fits(
-    half: Path, fresh: Experiment, place: Path, part: str, changes: Any
+    half: Path, resolved: RunConfig, place: Path, part: str, changes: Any
 ) -> None:
-    """The states are what they were: they have digests of their own. A frame or a number may be another."""
-    head, states, frames = parts(half)
+    """Parties are what they were, since they have digests of their own, and so is the roster, which is signed.
+
+    A frame or a number may be another.
+    """
+    head, frames = parts(half)
     if part == "body":
-        body = edited(joined(head, states, frames), changes)
+        body = edited(joined(head, frames), changes)
     else:
-        pieces = {"head": head, "states": states, "frames": frames}
+        pieces = {"head": head, "frames": frames}
         body = joined(*({**pieces, part: edited(pieces[part], changes)}).values())
-    found, usual = outcome(place, fresh, sealed(body)), outcome(place, fresh, (half / CHECKPOINT).read_bytes())
-    if found is not None and usual is not None:
-        assert found[0] == usual[0]
-        assert found[1] == usual[1]
-        assert sum(map(len, found[3:-6])) == len(frames)
+    usual = outcome(place, resolved, (half / CHECKPOINT).read_bytes())
+    found = outcome(place, resolved, sealed(body))
+    assert usual is not None
+    if found is not None:
+        assert found["parties"] == usual["parties"]
+        assert found["roster"] == usual["roster"]
+        assert sum(map(len, found["frames"])) == len(frames)
+
+
+@settings(max_examples=60)
+@given(changes=edits)
+def test_damage_in_a_partys_file_is_refused_or_changes_nothing(half: Path, place: Path, changes: Any) -> None:
+    round = head_of(half)["parties"]["client/2"][0]
+    path, whole = party_file(place, "client/2", round), party_file(half, "client/2", round).read_bytes()
+    damaged = edited(whole, changes)
+    path.write_bytes(damaged)
+    with contextlib.nullcontext() if damaged == whole else pytest.raises(UserError, match=path.name):
+        assert read_party(place, "client/2", round) == read_party(half, "client/2", round)
+    path.write_bytes(whole)
 
 
 def rewritten(half: Path, change: Callable[[dict[str, Any]], None]) -> bytes:
     """The checkpoint with another head, and a right digest."""
-    head, states, frames = parts(half)
-    fields = msgspec.msgpack.decode(head)
+    fields = head_of(half)
     change(fields)
-    return sealed(joined(msgspec.msgpack.encode(fields), states, frames))
+    return sealed(joined(msgspec.msgpack.encode(fields), parts(half)[1]))
 
 
 def put(value: Any, *keys: Any) -> Callable[[dict[str, Any]], None]:
@@ -317,6 +365,22 @@ def moved(fields: dict[str, Any]) -> None:
     """Cuts one frame short and makes another longer, so that their sum is right and one of them negative."""
     sizes = fields["snapshot"]["sizes"]
     sizes[0], sizes[1] = -1, sizes[0] + sizes[1] + 1
+
+
+def turned(fields: dict[str, Any]) -> None:
+    """Two parties change places in the roster."""
+    entries = fields["roster"]["entries"]
+    entries[2], entries[3] = entries[3], entries[2]
+
+
+def lost(fields: dict[str, Any]) -> None:
+    """One party has no file."""
+    del fields["parties"]["client/2"]
+
+
+def stranger(fields: dict[str, Any]) -> None:
+    """There is a file of nobody's."""
+    fields["parties"]["nobody"] = fields["parties"]["client/2"]
 
 
 HEADS: list[tuple[str, Callable[[dict[str, Any]], None]]] = [
@@ -343,8 +407,21 @@ HEADS: list[tuple[str, Callable[[dict[str, Any]], None]]] = [
     ("negative views", put(-1, "views_bytes")),
     ("a set-up that is none", put("[]", "set_up")),
     ("a set-up that is no JSON", put("{", "set_up")),
-    ("a secret of no round", put(-1, "secrets", ...)),
-    ("a secret that is not there", put(99, "secrets", ...)),
+    ("a party of no round", put(-1, "parties", ..., 0)),
+    ("a file that is not there", put(99, "parties", ..., 0)),
+    ("a file with another digest", put(bytes(32), "parties", ..., 1)),
+    ("a file with no digest", put(b"", "parties", ..., 1)),
+    ("a party without a file", lost),
+    ("a file without a party", stranger),
+    ("a roster with another name", put("client/9", "roster", "entries", 3, 0)),
+    ("a roster with another role", put("hub", "roster", "entries", 3, 1)),
+    ("a roster with another key", put(bytes(32), "roster", "entries", 3, 2)),
+    ("a roster in another order", turned),
+    ("a roster without parties", put([], "roster", "entries")),
+    ("a roster of another session", put(bytes(16), "roster", "session")),
+    ("a roster of another operator", put(bytes(32), "roster", "operator")),
+    ("a roster of an operator without a key", put(b"", "roster", "operator")),
+    ("a roster that nobody signed", put(b"", "roster", "signature")),
     ("a config that is none", put("system = 3", "config")),
     ("envelopes that are none", put([1, 2], "snapshot", "parcels")),
 ]
@@ -369,13 +446,9 @@ def test_views_that_are_shorter_than_the_head_says_are_refused(half: Path, copy:
 
 
 @pytest.mark.parametrize("length", [0, 1, 1 << 31, 1 << 32, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
-@pytest.mark.parametrize("part", ["head", "states"])
-def test_a_part_longer_than_the_file_is_refused(half: Path, copy: Path, part: str, length: int) -> None:
-    head, states, frames = parts(half)
-    size = struct.pack("<Q", length)
-    whole = joined(head, states, frames)
-    at = 0 if part == "head" else 8 + len(head)
-    (copy / CHECKPOINT).write_bytes(sealed(whole[:at] + size + whole[at + 8 :]))
+def test_a_head_longer_than_the_file_is_refused(half: Path, copy: Path, length: int) -> None:
+    whole = joined(*parts(half))
+    (copy / CHECKPOINT).write_bytes(sealed(struct.pack("<Q", length) + whole[8:]))
     with pytest.raises(UserError, match=r"checkpoint\.bin"):
         run(replace(TOY, out=str(copy)), resume=True)
 
@@ -390,13 +463,13 @@ def test_a_file_that_ends_early_is_refused_even_with_a_right_digest(half: Path, 
             run(replace(TOY, out=str(copy)), resume=True)
 
 
-def forged(half: Path, change: Callable[[dict[bytes, list[Any]]], None]) -> bytes:
-    """States with other arrays, every digest but the arrays' own put right."""
-    head, states, frames = parts(half)
-    fields = msgspec.msgpack.decode(states[16:])
+def forge(out: Path, name: str, change: Callable[[dict[bytes, list[Any]]], None]) -> None:
+    """Puts other arrays into a party's file, every digest but the arrays' own put right."""
+    kept = read_party(out, name, head_of(out)["parties"][name][0]).kept
+    fields = msgspec.msgpack.decode(kept[16:])
     change(fields["arrays"])
     body = msgspec.msgpack.encode(fields)
-    return sealed(joined(head, hashlib.blake2b(body, digest_size=16).digest() + body, frames))
+    with_party(out, name, kept=hashlib.blake2b(body, digest_size=16).digest() + body)
 
 
 def of_first(**fields: Any) -> Callable[[dict[bytes, list[Any]]], None]:
@@ -423,28 +496,144 @@ ARRAYS: list[tuple[str, Callable[[dict[bytes, list[Any]]], None], str]] = [
 
 
 @pytest.mark.parametrize(("name", "change", "words"), ARRAYS, ids=[name for name, *_ in ARRAYS])
+@pytest.mark.parametrize("party", ["hub", "client/2"])
 def test_arrays_that_are_not_what_they_say_are_refused(
-    half: Path, copy: Path, name: str, change: Any, words: str
+    copy: Path, party: str, name: str, change: Any, words: str
 ) -> None:
-    (copy / CHECKPOINT).write_bytes(forged(half, change))
+    forge(copy, party, change)
     with pytest.raises(UserError, match=words):
         run(replace(TOY, out=str(copy)), resume=True)
 
 
-def test_a_well_made_state_with_a_model_of_another_shape_is_refused(half: Path, copy: Path, fresh: Experiment) -> None:
-    head, states, frames = parts(half)
-    kinds = {name: type(party.state) for name, party in fresh.federation.parties.items()}
-    loaded = state.load(states, kinds)
-    loaded["hub"].weights = np.zeros(7, np.float32)
-    (copy / CHECKPOINT).write_bytes(sealed(joined(head, state.dump(loaded), frames)))
+def test_a_well_made_state_with_a_model_of_another_shape_is_refused(copy: Path) -> None:
+    made = {"state": toy_federation.Hub.State(np.zeros(7, np.float32)), "secret": Nothing()}
+    with_party(copy, "hub", kept=state.dump(made))
+    before = (copy / "metrics.jsonl").read_bytes()
     with pytest.raises(UserError, match=r"a model of shape \(7,\)"):
         run(replace(TOY, out=str(copy)), resume=True)
+    assert (copy / "metrics.jsonl").read_bytes() == before
 
 
-def test_a_sealing_key_that_is_none_is_refused(copy: Path) -> None:
-    file = next((copy / "secrets").glob("sealing.*.bin"))
-    keys = msgspec.msgpack.decode(file.read_bytes()[32:], type=dict[str, bytes])
-    body = msgspec.msgpack.encode({**keys, "hub": b"short"})
-    file.write_bytes(hashlib.blake2b(body, digest_size=32).digest() + body)
-    with pytest.raises(UserError, match=r"sealing keys .* cannot be read"):
+# -- every party's own file --------------------------------------------------------------------------------------------
+
+
+def test_a_key_that_is_none_is_refused(copy: Path) -> None:
+    for bad in (Identity(b"short", bytes(32)), Identity(bytes(32), b"short"), Identity(bytes(32), bytes(32))):
+        with_party(copy, "hub", identity=bad)
+        with pytest.raises(UserError, match=r"hub\.2\.bin holds other keys of hub than the roster names"):
+            run(replace(TOY, out=str(copy)), resume=True)
+
+
+def files_of(out: Path, *names: str) -> list[Path]:
+    return [party_file(out, name, head_of(out)["parties"][name][0]) for name in names]
+
+
+def test_two_files_that_were_swapped_are_refused(copy: Path) -> None:
+    one, two = files_of(copy, "client/0", "client/1")
+    held = one.read_bytes(), two.read_bytes()
+    two.write_bytes(held[0])
+    one.write_bytes(held[1])
+    with pytest.raises(UserError, match=rf"{one.name} is of client/1, not of client/0"):
         run(replace(TOY, out=str(copy)), resume=True)
+
+
+def test_a_party_in_anothers_name_is_refused_by_its_keys(copy: Path) -> None:
+    """Names and digests are put right; that leaves the keys, which the roster names."""
+    other = read_party(copy, "client/1", head_of(copy)["parties"]["client/1"][0])
+    with_party(copy, "client/0", identity=other.identity, kept=other.kept)
+    with pytest.raises(UserError, match=r"holds other keys of client/0 than the roster names"):
+        run(replace(TOY, out=str(copy)), resume=True)
+
+
+def test_a_file_of_another_round_or_run_is_refused(half: Path, copy: Path, tmp_path: Path) -> None:
+    """Each is a good file of this very party."""
+    with pytest.raises(Interrupted):
+        run(replace(TOY, out=str(tmp_path / "early")), stopping(1))
+    (path,) = files_of(copy, "hub")
+    path.write_bytes(files_of(tmp_path / "early", "hub")[0].read_bytes())
+    with pytest.raises(UserError, match=r"hub\.2\.bin is not the file that the checkpoint was written with"):
+        run(replace(TOY, out=str(copy)), resume=True)
+
+
+def resigned(out: Path, change: Callable[[list[Any]], None]) -> None:
+    """The checkpoint with other entries in its roster, signed by an operator of one's own."""
+    head = head_of(out)
+    entries = [Entry(*one) for one in head["roster"]["entries"]]
+    change(entries)
+    roster = sign_roster(tuple(entries), SigningKey.generate(), head["roster"]["session"])
+    (out / CHECKPOINT).write_bytes(rewritten(out, put(msgspec.to_builtins(roster, builtin_types=[bytes]), "roster")))
+
+
+def test_a_roster_that_was_changed_is_refused_whoever_signed_it(copy: Path) -> None:
+    def other_key(entries: list[Any]) -> None:
+        entries[3] = msgspec.structs.replace(entries[3], verify_key=SigningKey.generate().public.to_bytes())
+
+    def other_order(entries: list[Any]) -> None:
+        entries[2], entries[3] = entries[3], entries[2]
+
+    def other_role(entries: list[Any]) -> None:
+        entries[3] = msgspec.structs.replace(entries[3], role="helper")
+
+    whole = (copy / CHECKPOINT).read_bytes()
+    for change, words in (
+        (other_key, "other keys of client/1"),
+        (other_order, "the roster is of another federation"),
+        (other_role, "the roster is of another federation|other keys"),
+        (list.pop, "client/5 stands only in one of the roster and the list of files"),
+    ):
+        (copy / CHECKPOINT).write_bytes(whole)
+        resigned(copy, change)
+        with pytest.raises(UserError, match=words):
+            run(replace(TOY, out=str(copy)), resume=True)
+
+
+def test_an_experiment_with_another_roster_is_not_continued(half: Path, copy: Path, resolved: RunConfig) -> None:
+    """One that was built without the checkpoint's roster has keys of its own, and nothing under way would open."""
+    made, kept = build(resolved), checkpoint.read(copy, resolved)
+    assert kept is not None
+    with pytest.raises(UserError, match="another roster"):
+        checkpoint.Saver(copy, made).restore(kept)
+    made.close()
+
+
+def test_parties_of_like_names_have_files_of_their_own() -> None:
+    names = [
+        "client/0",
+        "client-0",
+        "client 0",
+        "client_0",
+        "client.0",
+        "client%0",
+        "client%2d.0",
+        "Ω/1",
+        "Ω-1",
+    ]
+    files = {party_file(Path("run"), name, 1) for name in names}
+    assert len(files) == len(names)
+    assert {path.parent for path in files} == {Path("run/parties")}
+
+
+def test_a_file_of_a_party_that_has_not_changed_is_not_written_again(resolved: RunConfig, tmp_path: Path) -> None:
+    def written() -> dict[str, int]:
+        return {path.name: path.stat().st_mtime_ns for path in (tmp_path / "parties").iterdir()}
+
+    made = build(resolved)
+    saver = checkpoint.Saver(tmp_path, made)
+    made.set_up()
+    made.parties["client/5"].state.rounds = ()  # asked for: until then, every object that is made of it has new secrets
+    saver.save(0, 0, 0, "{}")
+    first = written()
+    assert set(first) == {"hub.0.bin", "helper.0.bin", *(f"client-{i}.0.bin" for i in range(6))}
+    saver.save(1, 0, 0, "{}")
+    assert written() == first
+    made.parties["client/3"].state.rounds = (7,)
+    made.parties["client/4"].secret.salt = b"another"
+    for party in ("client/2", "client/3"):
+        made.parties.restart(party)
+    saver.save(2, 0, 0, "{}")
+    last = written()
+    assert set(last) - set(first) == {"client-3.2.bin", "client-4.2.bin"}
+    assert set(first) - set(last) == {"client-3.0.bin", "client-4.0.bin"}
+    assert all(last[name] == first[name] for name in set(first) & set(last))
+    assert state_of(tmp_path, "client/3").rounds == (7,)
+    made.close()

@@ -24,6 +24,7 @@ from coterie.devices.delays import Delays
 from coterie.devices.profiles import Profile, fleet
 from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.randomness import Randomness, rng
+from coterie.protocol.roster import Identity, Roster
 from coterie.protocol.steps import NoAnswerError
 from coterie.protocol.system import ClientModel, Federation, Mixture, System
 from coterie.protocol.told import Common, Own
@@ -109,7 +110,9 @@ class Experiment:
         started = time.perf_counter()
         with _reasons(self.transport):
             self.transport.drive(self._hub().setup(), 0)
-        return _costs(self.transport, time.perf_counter() - started)
+        costs = _costs(self.transport, time.perf_counter() - started)
+        self.parties.rest()
+        return costs
 
     def round(self, r: int) -> Line:
         """Run round r and observe it; returns its line. Raises RunError where it cannot go on."""
@@ -237,8 +240,11 @@ def _costs(transport: LocalTransport, seconds: float) -> Line:
     }
 
 
-def build(config: RunConfig) -> Experiment:
-    """Load, partition and build everything; touches no run folder. Raises UserError for whatever is wrong."""
+def build(config: RunConfig, founded: tuple[Roster, Mapping[str, Identity]] | None = None) -> Experiment:
+    """Load, partition and build everything; touches no run folder. Raises UserError for whatever is wrong.
+
+    founded: the roster and identities of a run that goes on.
+    """
     config = resolve(config)
     assert config.clients is not None
     assert config.partition is not None
@@ -260,7 +266,9 @@ def build(config: RunConfig) -> Experiment:
     epochs = epochs_of(devices, settings, config.seed)
     starts = _starts(config, settings, model, split, [samples[name] for name in names])
     sizes = {name: len(own.y) for name, own in samples.items()}
-    federation, owns = simulate(system, settings, names, model.spec, starts, config.mode, randomness, sizes, epochs)
+    federation, owns = simulate(
+        system, settings, names, model.spec, starts, config.mode, randomness, sizes, epochs, founded=founded
+    )
     effects = LocalEffects(
         model,
         samples,

@@ -6,7 +6,10 @@ was put to sleep is made again from what it was told and the bytes of its state 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import dataclasses
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -37,8 +40,10 @@ class Parties(Mapping[str, Party]):
         self._arrays: WeakValueDictionary[bytes, Any] = WeakValueDictionary()
 
     def __getitem__(self, name: str) -> Party:
-        party = self._awake.pop(name, None) or self._woken(name, self._spool.take)
-        self._asleep.pop(name, None)
+        party = self._awake.pop(name, None)
+        if party is None:
+            party = self._woken(name)
+            self._forget(name)
         self._awake[name] = party
         return party
 
@@ -51,9 +56,15 @@ class Parties(Mapping[str, Party]):
     def __contains__(self, name: object) -> bool:
         return name in self._names
 
+    @property
+    def awake(self) -> tuple[str, ...]:
+        """Those that are objects now, the least recently asked one first."""
+        return tuple(self._awake)
+
     def look(self, name: str) -> Party:
         """The party as it is, for an observer: one that sleeps is not kept awake."""
-        return self._awake.get(name) or self._woken(name, self._spool.peek)
+        party = self._awake.get(name)
+        return self._woken(name) if party is None else party
 
     def pin(self, name: str) -> Party:
         """A party that never sleeps: its object was changed in a way that its bytes don't hold."""
@@ -61,37 +72,73 @@ class Parties(Mapping[str, Party]):
         return self[name]
 
     def rest(self) -> None:
-        """Put parties to sleep, the least recently asked first, until the others hold no more than they may."""
-        held = {name: _bytes_held(party) for name, party in self._awake.items()}
-        total = sum(held.values())
-        for name, size in held.items():
+        """Put parties to sleep, the least recently asked first, until the others hold no more than they may.
+
+        What several parties hold is counted once. Raises TypeError for a state that can't be bytes, and RunError where
+        the disk is full; that party stays awake.
+        """
+        held = {name: _held(party) for name, party in self._awake.items()}
+        uses = Counter(key for one in held.values() for key in one)
+        total = sum({key: size for one in held.values() for key, size in one.items()}.values())
+        for name, one in held.items():
             if total <= self._awake_bytes:
                 return
             if name not in self._pinned:
-                self._asleep[name] = self._spool.put(dumped(self._awake.pop(name)))
-                total -= size
+                self.restart(name)
+                uses.subtract(one.keys())
+                total -= sum(size for key, size in one.items() if not uses[key])
 
     def restart(self, name: str) -> None:
         """Throw a party away; when it is asked for again, it is made from its bytes."""
         if name in self._awake and name not in self._pinned:
-            self._asleep[name] = self._spool.put(dumped(self._awake.pop(name)))
+            self._asleep[name] = self._spool.put(dumped(self._awake[name]))
+            del self._awake[name]
+
+    def touched(self, name: str) -> bool:
+        """Whether a party was ever asked for, or put here: all others are as they were made."""
+        return name in self._awake or name in self._asleep
+
+    def dumped(self, name: str) -> bytes:
+        """SECRET: a party as bytes, wherever it is."""
+        if name in self._asleep:
+            return self._spool.peek(self._asleep[name])
+        return dumped(self.look(name))
+
+    def put(self, name: str, data: bytes) -> None:
+        """Let a party go on from these bytes; unless it is pinned, it sleeps until it is asked.
+
+        Raises UserError for what is none of its states.
+        """
+        if name in self._pinned:
+            restore(self[name], data, self._arrays)
+            return
+        restore(self._make(name), data)
+        ticket = self._spool.put(data)
+        self._awake.pop(name, None)
+        self._forget(name)
+        self._asleep[name] = ticket
 
     def replace(self, party: Party) -> None:
         """Put another object in a party's place."""
-        self._asleep.pop(party.name, None)
+        self._forget(party.name)
         self._awake[party.name] = party
 
     def close(self) -> None:
         """Remove what lies on disk."""
         self._spool.close()
 
-    def _woken(self, name: str, read: Callable[[int], bytes]) -> Party:
+    def _woken(self, name: str) -> Party:
         if name not in self._names:
             raise KeyError(name)
         party = self._make(name)
         if name in self._asleep:
-            restore(party, read(self._asleep[name]), self._arrays)
+            restore(party, self._spool.peek(self._asleep[name]), self._arrays)
         return party
+
+    def _forget(self, name: str) -> None:
+        """Remove a party's bytes."""
+        if name in self._asleep:
+            self._spool.drop(self._asleep.pop(name))
 
 
 def dumped(party: Party) -> bytes:
@@ -108,18 +155,24 @@ def restore(party: Party, data: bytes, arrays: WeakValueDictionary[bytes, Any] |
     party.state, party.secret = found["state"], found["secret"]
 
 
-def _bytes_held(party: Party) -> int:
-    return _size(party.state) + _size(party.secret)
+def _held(party: Party) -> dict[int, int]:
+    """The bytes of everything in a party's state and secret, by the identity of the object."""
+    found: dict[int, int] = {}
+    _weigh((party.state, party.secret), found)
+    return found
 
 
-def _size(value: Any) -> int:
-    """Bytes of the arrays and byte strings of a state, at any depth."""
-    if isinstance(value, np.ndarray):
-        return value.nbytes
-    if isinstance(value, bytes | str):
-        return len(value)
+def _weigh(value: Any, found: dict[int, int]) -> None:
     if isinstance(value, msgspec.Struct):
-        return sum(_size(getattr(value, name)) for name in value.__struct_fields__)
-    if isinstance(value, dict):
-        return sum(_size(item) for item in value.values())
-    return sum(_size(item) for item in value) if isinstance(value, list | tuple | set | frozenset) else 8
+        parts: Iterable[Any] = (getattr(value, name) for name in value.__struct_fields__)
+    elif dataclasses.is_dataclass(value):
+        parts = (getattr(value, field.name) for field in dataclasses.fields(value))
+    elif isinstance(value, dict):
+        parts = value.values()
+    elif isinstance(value, list | tuple | set | frozenset):
+        parts = value
+    else:
+        found[id(value)] = value.nbytes if isinstance(value, np.ndarray) else sys.getsizeof(value)
+        return
+    for part in parts:
+        _weigh(part, found)

@@ -68,10 +68,11 @@ def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = Fa
             held.enter_context(locked(out))
         elif config.out is not None:
             folder.check_free(Path(config.out))
-        experiment = build(config)
+        kept = checkpoint.read(out, config) if resume else None
+        experiment = build(config, None if kept is None else checkpoint.founded(out, kept))
         held.callback(experiment.close)
         if resume:
-            return _Running(experiment, out, checkpoint.read(out, experiment), on_round).to_the_end()
+            return _Running(experiment, out, kept, on_round).to_the_end()
         out = folder.claim(config)
         held.enter_context(locked(out))
         running = _Running(experiment, out, None, on_round)
@@ -152,11 +153,11 @@ class _Running:
     def _go_on_from(self, kept: checkpoint.Checkpoint) -> None:
         if kept.round > self.rounds:
             raise UserError(f"{self.out} already has {kept.round} rounds, more than --rounds {self.rounds}")
-        self.metrics.truncate(kept.metrics_bytes)
+        self.saver.restore(kept)  # before anything is cut off on the checkpoint's word
         if self.views is not None:
             self.views.restore(kept.views_bytes, message_kinds(self.experiment.system))
             self.views.transcript.stopped_at = kept.views_stopped  # a gap is not filled behind its back
-        self.saver.restore(kept)
+        self.metrics.truncate(kept.metrics_bytes)
         for line in read_lines(self.out / METRICS):
             self.experiment.took(line["round"], line["notes"])
         self.done = self.checkpointed = kept.round

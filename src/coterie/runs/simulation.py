@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.crypto.roster import check_roster, simulated
+from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.randomness import Randomness
+from coterie.protocol.roster import Identity, Roster
 from coterie.protocol.system import Federation, System
 from coterie.protocol.told import Common, Own
 from coterie.runs.parties import AWAKE_BYTES, Parties
@@ -27,14 +29,19 @@ def simulate(
     samples: Mapping[str, int],
     epochs: Mapping[str, int],
     *,
+    founded: tuple[Roster, Mapping[str, Identity]] | None = None,
     awake_bytes: int = AWAKE_BYTES,
 ) -> tuple[Federation, dict[str, Own]]:
     """The federation of these clients, and what each party alone knows. Raises UserError for impossible settings.
 
     starts: (k, d) float32, the weights that models start with.  samples, epochs: by client.  awake_bytes: what parties
-    that stay awake between rounds may hold (``runs/parties.py``).
+    that stay awake between rounds may hold (``runs/parties.py``).  founded: the roster and identities of a federation
+    that goes on, instead of new ones.
     """
-    roster, identities = simulated(system.roles(config, clients), randomness)
+    roles = system.roles(config, clients)
+    roster, identities = founded or simulated(roles, randomness)
+    if [(one.name, one.role) for one in roster.entries] != list(roles.items()):
+        raise UserError("the roster is of another federation: go on with the settings that it was made with")
     common = Common(roster, tuple(clients), spec, starts, mode, randomness.emulated)
     owns = {
         name: Own(name, randomness, identity, samples.get(name, 0), epochs.get(name, 1))

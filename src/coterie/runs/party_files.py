@@ -1,0 +1,112 @@
+"""A party's file in a run folder: ``parties/<name>.<round>.bin``, with its identity, its state and its secret.
+
+That is the whole party: it can be resumed from its own file alone. The file is written again only when the party has
+changed, and stays until there is a checkpoint that needs a newer one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from coterie.protocol.errors import UserError
+from coterie.protocol.roster import Identity
+from coterie.protocol.told import Own
+from coterie.runs.folder import atomic_write, writing
+from coterie.runs.parties import Parties
+from coterie.runs.private import ADVICE, FILE_MODE, checked, decoded, digest, make_folder
+
+PARTIES = "parties"
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+
+
+class Written(msgspec.Struct, frozen=True, array_like=True):
+    """One party's file. round: in which it was written.  digest: of what it holds, 32 bytes."""
+
+    round: Count
+    digest: bytes
+
+
+class KeptParty(msgspec.Struct, frozen=True):
+    """SECRET: what a party's file holds. kept: its state and secret, as ``runs.parties.dumped`` gives them."""
+
+    name: str
+    identity: Identity
+    kept: bytes
+
+    def __repr__(self) -> str:
+        return f"<KeptParty {self.name}>"
+
+
+def party_file(out: Path, party: str, round: int) -> Path:
+    """Where a party's file lies that was written in this round."""
+    return out / PARTIES / f"{_stem(party)}.{round}.bin"
+
+
+def _stem(party: str) -> str:
+    """The beginning of a party's file name, another for every party."""
+    return re.sub(r"[^\w./]", lambda odd: f"%{ord(odd[0]):x}.", party).replace("/", "-")
+
+
+def read_party(out: Path, party: str, round: int) -> KeptParty:
+    """SECRET: one party as it was after a round, from its own file alone.
+
+    ``runs.parties.restore`` puts a party that was just made there. Raises UserError for a file that is damaged, or of
+    another party.
+    """
+    return _read(out, party, round)[0]
+
+
+def expected(out: Path, party: str, file: Written) -> KeptParty:
+    """SECRET: the party in the very file that a checkpoint names; raises UserError where another lies there."""
+    found, its_digest = _read(out, party, file.round)
+    if its_digest != file.digest:
+        path = party_file(out, party, file.round)
+        raise UserError(f"{path} is not the file that the checkpoint was written with: {ADVICE}")
+    return found
+
+
+def _read(out: Path, party: str, round: int) -> tuple[KeptParty, bytes]:
+    path = party_file(out, party, round)
+    body = checked(path)
+    found = decoded(path, body, KeptParty)
+    if found.name != party:
+        raise UserError(f"{path} is of {found.name}, not of {party}: {ADVICE}")
+    return found, digest(body)
+
+
+def save_parties(
+    out: Path, parties: Parties, owns: Mapping[str, Own], round: int, before: Mapping[str, Written]
+) -> dict[str, Written]:
+    """Write the files of all parties that have changed, and say of every party which file it has now.
+
+    before: which it had. Raises RunError where the disk is full; no file of ``before`` is changed.
+    """
+    make_folder(out / PARTIES)
+    written = dict(before)
+    for name, own in owns.items():
+        if name in written and not parties.touched(name):
+            continue  # it is as it was made, and so is what its file holds
+        assert own.identity is not None
+        data = msgspec.msgpack.encode(KeptParty(name, own.identity, parties.dumped(name)))
+        its_digest = digest(data)
+        if name not in written or written[name].digest != its_digest:
+            atomic_write(party_file(out, name, round), its_digest + data, FILE_MODE)
+            written[name] = Written(round, its_digest)
+    return written
+
+
+def drop_old_files(out: Path, written: Mapping[str, Written]) -> None:
+    """Remove what other checkpoints needed, and what a killed process left half written."""
+    needed = {party_file(out, name, file.round) for name, file in written.items()}
+    one = rf"({'|'.join(re.escape(_stem(name)) for name in written)})\.[0-9]+\.bin"
+    ours = re.compile(rf"{one}|\.{one}\.[a-z0-9_]+")
+    with writing(out / PARTIES):
+        for path in (out / PARTIES).iterdir():
+            if path not in needed and ours.fullmatch(path.name):
+                path.unlink(missing_ok=True)

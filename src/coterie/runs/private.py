@@ -1,0 +1,83 @@
+"""Private files of a run folder: for this user alone, and refused where they were damaged or are not one's own.
+
+Every file holds a digest of what is in it. That finds damage; it is no signature.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from coterie.protocol.errors import UserError
+from coterie.runs.folder import writing
+
+FILE_MODE, FOLDER_MODE = 0o600, 0o700
+DIGEST_BYTES = 32
+ADVICE = "start the run anew with another --out"
+
+T = TypeVar("T")
+
+
+def digest(data: bytes) -> bytes:
+    """BLAKE2b of some bytes, 32 bytes."""
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+
+
+def check_own(folder: Path) -> None:
+    """Raises UserError where there is something at this place that is no folder of this user's own."""
+    try:
+        found = folder.lstat()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UserError(f"cannot read {folder}: {error.strerror or error}; {ADVICE}") from None
+    if stat.S_ISLNK(found.st_mode):
+        raise UserError(f"{folder} is a symbolic link, and checkpoints follow none: {ADVICE}")
+    if not stat.S_ISDIR(found.st_mode):
+        raise UserError(f"{folder} is no folder: {ADVICE}")
+    if sys.platform != "win32" and found.st_uid != os.geteuid():
+        raise UserError(f"{folder} belongs to another user (number {found.st_uid}): {ADVICE}")
+
+
+def make_folder(folder: Path) -> None:
+    """A folder for this user alone, made if need be. Raises UserError for a link or another user's folder."""
+    check_own(folder)
+    with writing(folder):
+        folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
+        if stat.S_IMODE(folder.stat().st_mode) & ~FOLDER_MODE:
+            os.chmod(folder, FOLDER_MODE)
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Makes a UserError of what goes wrong when a file is read."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}; {ADVICE}") from None
+
+
+def checked(path: Path) -> bytes:
+    """The bytes of a file behind their digest, which stands first; raises UserError for others."""
+    with reading(path):
+        data = path.read_bytes()
+    body = data[DIGEST_BYTES:]
+    if digest(body) != data[:DIGEST_BYTES]:
+        raise UserError(f"{path} is damaged, or of another version of coterie: {ADVICE}")
+    return body
+
+
+def decoded(path: Path, body: bytes, kind: type[T]) -> T:
+    """What msgpack bytes of this file hold; raises UserError where it is none of this kind."""
+    try:
+        return msgspec.msgpack.decode(body, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError(f"{path} is of another version of coterie ({error}): {ADVICE}") from None
