@@ -51,13 +51,13 @@ def again(experiment: Experiment, party: Party) -> Party:
 
 
 def models_of(experiment: Experiment, restarting: bool) -> list[str]:
-    transport, hub = experiment.transport, experiment.federation.hub
+    hub = experiment.federation.hub
     handle, count = LocalTransport._handle, 0
 
     def handled(self: LocalTransport, jobs: Any) -> None:
         nonlocal count
         for job in jobs:
-            experiment.parties.restart(job.envelope.dst)
+            experiment.parties.restart(job.parcel.envelope.dst)
             count += 1
         handle(self, jobs)
 
@@ -68,7 +68,6 @@ def models_of(experiment: Experiment, restarting: bool) -> list[str]:
             if restarting:
                 twin = again(experiment, experiment.federation.parties[hub])
                 experiment.parties.replace(twin)
-                transport.hub = transport._wire.hub = twin
             digests.append(experiment.round(r)["models_sha256"])
     assert count > ROUNDS or not restarting
     experiment.close()
@@ -99,9 +98,8 @@ def test_a_state_holds_nothing_but_values() -> None:
     """No field of a state or secret is of an unnamed type: what a party keeps is said by its class."""
 
     def untyped(kind: Any) -> list[str]:
-        hints = {
-            name: str(hint).replace("numpy.ndarray[typing.Any, ", "") for name, hint in kind.__annotations__.items()
-        }
+        shapes = "tuple[typing.Any, ...]"  # what numpy says of an array whose shape is not named
+        hints = {name: str(hint).replace(shapes, "") for name, hint in kind.__annotations__.items()}
         return [f"{kind.__qualname__}.{name}" for name, hint in hints.items() if "Any" in hint]
 
     found: list[str] = []
