@@ -51,21 +51,15 @@ change = msgspec.structs.replace
 class Hub(Keyed, role="hub"):
     takes = ENROLMENT
 
-    def __init__(self, own: Any, common: Any, config: Any) -> None:
-        super().__init__(own, common, config)
-        self.secret = self.Secret()
-
     def setup(self) -> Steps[None]:
         yield from enrol(self)
 
 
 class Helper(KeyHolder, role="helper"):
-    def __init__(self, own: Any, common: Any, config: Any) -> None:
-        super().__init__(own, common, config)
-        self.secret = self.Secret()
+    pass
 
 
-class Client(Helper, role="client"):
+class Client(KeyHolder, role="client"):
     pass
 
 

@@ -268,6 +268,10 @@ class Keyed(Party, Generic[PK, SK]):
 
     secret: Secret
 
+    def __init__(self, own: Own, common: Common, config: Any) -> None:
+        super().__init__(own, common, config)
+        self.secret = self.Secret()
+
     def granted(self, msg: Granted) -> None:
         """Take up keys. Raises PeerError for what the key centre did not sign, or dealt before."""
         fields = _signed(self.common, self.name, msg.number, msg.grant, msg.names, msg.keys)

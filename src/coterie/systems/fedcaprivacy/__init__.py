@@ -1,7 +1,7 @@
 """FedCAPrivacy: Wei et al., "FedCAPrivacy: privacy-preserving heterogeneous federated learning with anonymous adaptive
 clustering". Equation and line numbers are that paper's.
 
-                         Credentials (sealed)
+                     Granted (signed, sealed)
     key_centre  - - - - - - - - - - - - - - - - - - - ->  everybody                     before round 1
 
     participant --Upload-->  business_server  --Blinded, Cluster-->  csp                steps I to III
@@ -11,9 +11,9 @@ clustering". Equation and line numbers are that paper's.
                              business_server  --Forget/Forgotten-->  csp                at the end of every round
     participant <-ClusterModel- business_server                                         steps VI, VII
 
-Sees (``paper``). key_centre: verify keys. business_server: who takes part and when, every client's clusters by name
-(phi), cluster sizes; no model. csp: all models plus one common mask in shuffled order, so their exact differences, and
-the clusters; no names. participant: its own clusters' mean models and sizes.
+Sees (``paper``). key_centre: when keys are wanted. business_server: who takes part and when, every client's clusters
+by name (phi), cluster sizes; no model. csp: all models plus one common mask in shuffled order, so their exact
+differences, and the clusters; no names. participant: its own clusters' mean models and sizes.
 In ``hardened`` mode with sketches, csp sees differences of random projections instead and of masked sums nothing; with
 rotation, differences of models under a secret rotation, so distances and nothing of single coordinates.
 Assumes that the two servers do not collude, and no participant with either (all participants share one secret key).

@@ -69,7 +69,7 @@ class BusinessServer(Keyed[PublicKey, SecretKey], role=HUB):
         super().__init__(own, common, config)
         self.mode = common.mode
         self.sketches = common.mode == "hardened" and config.hardening == "sketch"
-        self.state, self.secret = self.State(), self.Secret()
+        self.state = self.State()
 
     def setup(self) -> Steps[None]:
         """Keys for everybody."""

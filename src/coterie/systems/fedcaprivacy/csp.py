@@ -67,7 +67,7 @@ class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
         self.sketches = common.mode == "hardened" and config.hardening == "sketch"
         self.smallest = config.min_cluster if common.mode == "hardened" else 1
         self.length = config.sketch_dim if self.sketches else common.spec.size
-        self.state, self.secret = self.State(), self.Secret()
+        self.state = self.State()
 
     def open_cost(self, msg: Blinded) -> Cost:
         """One decryption."""

@@ -59,7 +59,7 @@ class Participant(KeyHolder[PublicKey, SecretKey], role=PARTICIPANT):
         self.pid = common.clients.index(own.name)
         self.sketches = common.mode == "hardened" and config.hardening == "sketch"
         self.rotates = common.mode == "hardened" and config.hardening == "rotation"
-        self.state, self.secret = self.State(), self.Secret()
+        self.state = self.State()
 
     def train_cost(self, msg: Train) -> Cost:
         """Its samples, once per epoch, and one encryption."""

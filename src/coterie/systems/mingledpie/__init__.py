@@ -1,16 +1,16 @@
 """MingledPie: Zhang, Xu, Tan, An, Jin, "MingledPie: a cluster mingling approach for mitigating preference profiling in
 CFL", NDSS 2025. Equation, algorithm and section numbers are that paper's.
 
-                     Credentials (sealed)
+                 Granted (signed, sealed)
     key_centre  - - - - - - - - - - - - - - ->  everybody              before round 1
 
     server  --Parameters-->  client  --Noted----->  server             at the start, for newcomers, when p changes
     server  --Train------->  client  --Update---->  server             algorithm 3, lines 12 to 22
     server  --Mingled----->  client  --Received-->  server             line 23, and lines 7 to 11 of the next round
 
-Sees (``paper``). key_centre: verify keys; it draws the clients' key pair and forgets it. server: every client's set of
-cluster identities CI_i, by name, in every round, and ciphertexts; the true cluster is one of the set. client: all
-cluster models, and H: how many clients of each cluster were mingled into each. In ``hardened`` mode there are no
+Sees (``paper``). key_centre: when keys are wanted; it draws the clients' pair and forgets it. server: every client's
+set of cluster identities CI_i, by name, in every round, and ciphertexts; the true cluster is one of the set. client:
+all cluster models, and H: how many clients of each cluster were mingled into each. In ``hardened`` mode there are no
 identities: server sees who takes part, client the sizes of the true clusters.
 Assumes an honest-but-curious server, and that no client shares the clients' one secret key with it: together they open
 everything. A client whose encrypted indicator is not one-hot spoils everybody's models; the others notice most such

@@ -64,7 +64,7 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
         super().__init__(own, common, config)
         self.rebuild = rebuilding_of(config, common.spec, common.mode)
         self.form, self.printed = self.rebuild.form, common.mode == "literal"
-        self.state, self.secret = self.State(), self.Secret()
+        self.state = self.State()
 
     @on(Parameters)
     def note(self, msg: Parameters, src: str) -> Work[Noted]:

@@ -46,7 +46,7 @@ class Server(Keyed[PublicKey, SecretKey], role=HUB):
     def __init__(self, own: Own, common: Common, config: MingledPieConfig) -> None:
         super().__init__(own, common, config)
         self.form = form_of(config, common.spec, common.mode)
-        self.state, self.secret = self.State(), self.Secret()
+        self.state = self.State()
 
     def setup(self) -> Steps[None]:
         """Enrol everybody; then publish cluster keys and initial models (lines 3 and 4) to who is there."""

@@ -1,18 +1,18 @@
 """PAFed: Miao, Kuang, Li, Xu, Li, Choo, Deng, "Privacy-preserving asynchronous federated learning under non-IID
 settings". Equation, algorithm and section numbers are that paper's.
 
-                     Credentials (sealed)
+                 Granted (signed, sealed)
     key_centre  - - - - - - - - - - - - - - ->  everybody                          before round 1
 
     aggregator  --Train-->  client  --Update-->  aggregator        algorithms 2 and 3; an update may come rounds later
     aggregator  --Compare, Invert-->  helper  --Compared, Inverted-->  aggregator  algorithm 4
     aggregator  --Refresh, Convert-->  helper  --Refreshed, Converted-->  aggregator   algorithm 5
 
-Sees (``paper``). key_centre: verify keys; it draws all key pairs and forgets the secret halves. aggregator (S_0): who
-takes part, when, how late, and how long an update was if the settings let lengths travel; ciphertexts under others'
-keys. helper (S_1): masked cosines of late updates, shuffled among dummies, and four masked sums, so about how many of
-them conflict (``signs=hidden``: cosines under random signs, and masked sums among decoys); the model under a uniform
-mask. client: the global model of every round that asks it.
+Sees (``paper``). key_centre: when keys are wanted; it draws all pairs and forgets the secret halves. aggregator
+(S_0): who takes part, when, how late, and how long an update was if the settings let lengths travel; ciphertexts under
+others' keys. helper (S_1): masked cosines of late updates, shuffled among dummies, and four masked sums, so about how
+many of them conflict (``signs=hidden``: cosines under random signs, and masked sums among decoys); the model under a
+uniform mask. client: the global model of every round that asks it.
 Sees (``literal``). helper: three masked sums, no cosines; the model under a mask of real numbers, which tells any two
 models apart. The others as above.
 Assumes that the two servers do not collude: together they open every update. A client learns nothing of another's key,

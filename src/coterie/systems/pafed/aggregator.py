@@ -55,7 +55,7 @@ class Aggregator(Keyed[PublicKey, SecretKey], role=HUB):
     def __init__(self, own: Own, common: Common, config: PAFedConfig) -> None:
         super().__init__(own, common, config)
         self.mode, self.layout = common.mode, layout_of(common.spec, common.mode)
-        self.state, self.secret = self.State(), self.Secret()
+        self.state = self.State()
 
     def setup(self) -> Steps[None]:
         """Keys for everybody."""

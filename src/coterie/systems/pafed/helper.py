@@ -52,7 +52,7 @@ class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
     def __init__(self, own: Own, common: Common, config: PAFedConfig) -> None:
         super().__init__(own, common, config)
         self.layout, self.literal = layout_of(common.spec, common.mode), common.mode == "literal"
-        self.state, self.secret = self.State(), self.Secret()
+        self.state = self.State()
 
     def _key(self) -> Any:
         return self.key(SERVICE)
