@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -56,3 +57,29 @@ def test_mingledpie() -> None:
         assert [row["sets"] for row in rows] == [2, 3, 4, 5]
         assert f"| {', '.join(short(row['measured']) for row in rows)} |" in line
         assert f"| {', '.join(short(row['closed_form']) for row in rows)} |" in line
+
+
+def two(number: float) -> str:
+    return f"{number:.2f}".removeprefix("0")
+
+
+def test_pafed() -> None:
+    page, content = record("pafed")
+    assert f"all {content['closed_forms']['compared']} comparisons agree" in page
+    for row in content["how many updates conflict, trained on digits"]:
+        some = row["with conflicts"]
+        named = f"{two(row['measured'])} ± {two(row['standard_error'])}"
+        told = f"| {named} | {two(some['measured'])} of {some['rounds']} rounds | {two(row['commonest'])} |"
+        assert f"{told} {two(row['chance'])} |\n" in page
+        assert f"{row['seeds']} seeds (± standard error); {row['rounds']} rounds turn" in page
+    lost = []
+    for row in content["one client, deviating"]:
+        rounds = ", ".join("–" if r is None else str(r) for r in row["in round"])
+        means = " | ".join(two(fmean(row[key])) for key in ("accuracy", "accuracy without"))
+        forged, error = ", ".join(map(str, row["forged"])), row["error of the others' updates"]
+        told = f"| {row['clients']} | {row['with the key']} of {row['thieves']} | {rounds} | {forged} |"
+        assert f"{told} {error:g} | {means} |\n" in page
+        each = row["thieves"] // len(row["accuracy without"])
+        lost += [row["accuracy without"][i // each] - accuracy for i, accuracy in enumerate(row["accuracy"])]
+        assert row["rounds skipped"] == [0] * row["thieves"]
+    assert f"the largest loss in one run is {short(max(lost))}." in page
