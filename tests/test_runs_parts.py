@@ -12,10 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coterie.crypto.roster import new_identity
 from coterie.devices.profiles import SERVER, Profile, fleet
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.party import Cost
 from coterie.protocol.randomness import Randomness
+from coterie.protocol.roster import Identity
 from coterie.protocols.local_training import LocalTraining, local_epochs
 from coterie.runs import RunConfig, build, checkpoint, registry
 from coterie.runs.experiment import epochs_of
@@ -55,8 +57,12 @@ def test_fates_follow_the_profile_s_chances() -> None:
     assert {links.fate("helper", r, 1) for r in range(100)} == {"ok"}
 
 
+def identities(names: str, seed: int = 0, *, emulated: bool = False) -> dict[str, Identity]:
+    return {name: new_identity(name, Randomness(seed, emulated=emulated)) for name in names}
+
+
 def test_only_the_two_ends_can_open() -> None:
-    sealer = PartySealer(["a", "b", "c"], Randomness(0, emulated=False))
+    sealer = PartySealer(identities("abc"))
     sealed = sealer.seal("a", "b", b"hello")
     assert b"hello" not in sealed
     assert sealer.open("a", "b", sealed) == b"hello"
@@ -68,20 +74,18 @@ def test_only_the_two_ends_can_open() -> None:
             call()
 
 
-def test_sealing_keys_follow_the_seed_in_emulated_runs_only() -> None:
-    names = ["a", "b"]
-    emulated = [PartySealer(names, Randomness(seed, emulated=True)).secrets() for seed in (0, 0, 1)]
-    assert emulated[0] == emulated[1] != emulated[2]
-    assert emulated[0]["a"] != emulated[0]["b"]
-    first, second = (PartySealer(names, Randomness(0, emulated=False)) for _ in range(2))
-    assert first.secrets() != second.secrets()
+def test_keys_follow_the_seed_in_emulated_runs_only() -> None:
+    emulated = [identities("ab", seed, emulated=True) for seed in (0, 0, 1)]
+    assert emulated[0] == emulated[1]
+    assert len({key for one in (*emulated[1:], identities("ab"), identities("ab")) for key in one.values()}) == 8
+    keys = identities("ab")
+    first, second, again = PartySealer(keys), PartySealer(identities("ab")), PartySealer(keys)
     sealed = first.seal("a", "b", b"x")
     with pytest.raises(PeerError):
         second.open("a", "b", sealed)
-    second.restore(first.secrets())
-    assert second.open("a", "b", sealed) == b"x"
+    assert again.open("a", "b", sealed) == b"x"
     with pytest.raises(PeerError):
-        second.restore({"a": b"short"})
+        PartySealer({"a": Identity(bytes(32), b"short")})
 
 
 def test_epochs_are_the_fleet_s_where_it_has_budgets() -> None:
@@ -102,7 +106,8 @@ def test_a_build_is_a_pure_function_of_its_config() -> None:
     assert build(dataclasses.replace(config, seed=1)).fingerprint != a.fingerprint
     assert a.label_counts.shape == (5, 10)
     assert a.label_counts.sum(axis=1).tolist() == [a.owns[name].samples for name in a.common.clients]
-    starts = a.common.starts
+    starts = build(RunConfig("ifca", clients=5, settings={"clusters": 2})).common.starts
+    assert starts.shape == (2, len(starts[0]))
     np.testing.assert_array_equal(starts[0], a.common.initial)
     assert not np.array_equal(starts[0], starts[1])
     assert a.crypto == "none"
@@ -174,18 +179,17 @@ def test_views_that_are_damaged_or_of_another_system(tmp_path: Path) -> None:
 def test_what_is_under_way_is_written_and_read_one_frame_at_a_time(tmp_path: Path) -> None:
     """40 MB of frames in a few; nothing of a file that was cut or changed is taken."""
     path, count, size = tmp_path / "checkpoint.bin", 40, 1 << 20
-    lengths = [struct.pack("<Q", len(part)) for part in (b"head", b"states")]
-    front = (lengths[0], b"head", lengths[1], b"states")
+    front = (struct.pack("<Q", 4), b"head")
     tracemalloc.start()
     try:
         atomic_write(path, checkpoint._sealed(chain(front, (bytes([i]) * size for i in range(count)))))
-        head, states, start, length = checkpoint._parts(path)
+        head, start, length = checkpoint._parts(path)
         for i, frame in enumerate(checkpoint._frames(path, start, [size] * count)):
             assert frame == bytes([i]) * size
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert (head, states, i, length) == (b"head", b"states", count - 1, count * size)
+    assert (head, i, length) == (b"head", count - 1, count * size)
     assert peak < 8 * size
     whole = path.read_bytes()
     for damaged in (whole[:-1], whole[:100], b"", whole[:500] + b"x" + whole[501:], whole + b"x"):
