@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import torch
+from kept_parties import contents, file_of, key_bytes
 
 from coterie.protocol.errors import RunError, UserError
 from coterie.runs import Interrupted, Result, RunConfig, checkpoint, run
@@ -197,20 +198,23 @@ def copy(half: Path, tmp_path: Path) -> Path:
 
 
 def test_secrets_are_private_and_not_in_the_checkpoint(copy: Path) -> None:
-    assert stat.S_IMODE((copy / "secrets").stat().st_mode) == 0o700
-    files = sorted((copy / "secrets").iterdir())
-    assert [f.name for f in files] == [*(f"client-{i}.1.bin" for i in range(9)), "sealing.1.bin"]
+    """Every party's file is this user's alone, and no key of it and no secret stands anywhere else."""
+    toy = __import__("toy_federation")
+    assert stat.S_IMODE((copy / "parties").stat().st_mode) == 0o700
+    files = sorted((copy / "parties").iterdir())
+    names = ["helper", "hub", *(f"client/{i}" for i in range(9))]
+    assert {f.name.split(".")[0] for f in files} == {name.replace("/", "-") for name in names}
+    assert len(files) == len(names)
     assert all(stat.S_IMODE(f.stat().st_mode) == 0o600 for f in files)
     assert stat.S_IMODE((copy / "views.bin").stat().st_mode) == 0o600
-    import msgspec
-
-    written = (copy / "checkpoint" / "checkpoint.bin").read_bytes()
-    keys = msgspec.msgpack.decode((copy / "secrets" / "sealing.1.bin").read_bytes()[32:], type=dict[str, bytes])
-    assert len(keys) == 11
-    assert all(key not in written for key in keys.values())
-    salt_file = (copy / "secrets" / "client-3.1.bin").read_bytes()
-    salts = [salt_file[i : i + 16] for i in range(len(salt_file) - 15)]
-    assert not any(salt in written and len(set(salt)) > 8 and salt != salt_file[:16] for salt in salts[-40:])
+    held = {f.name: f.read_bytes() for f in copy.rglob("*") if f.is_file()}
+    for name in names:
+        secrets = key_bytes(copy, name)
+        if name.startswith("client/"):
+            secrets.append(contents(copy, name, toy.Client)[1].salt)
+        for secret in secrets:
+            assert len(set(secret)) > 8
+            assert [where for where, data in held.items() if secret in data] == [file_of(copy, name).name]
 
 
 Damage = Callable[[Path], RunConfig | None]
@@ -240,16 +244,25 @@ def _foreign(out: Path) -> None:
     shutil.copy(other / "checkpoint" / "checkpoint.bin", out / "checkpoint" / "checkpoint.bin")
 
 
+def _twin(out: Path) -> None:
+    """A good checkpoint of another run of the same work: real keys are other keys."""
+    other = out.parent / "other"
+    with pytest.raises(Interrupted):
+        run(replace(TOY, out=str(other)), stopping(2, KeyboardInterrupt()))
+    for file in (other / "checkpoint" / "checkpoint.bin", other / "metrics.jsonl"):
+        shutil.copy(file, out / file.relative_to(other))
+
+
 def _no_metrics(out: Path) -> None:
     (out / "metrics.jsonl").write_text("")
 
 
-def _no_secret(out: Path) -> None:
-    (out / "secrets" / "client-3.1.bin").unlink()
+def _no_party(out: Path) -> None:
+    next((out / "parties").glob("client-3.*")).unlink()
 
 
-def _bad_secret(out: Path) -> None:
-    file = out / "secrets" / "client-3.1.bin"
+def _bad_party(out: Path) -> None:
+    file = next((out / "parties").glob("client-3.*"))
     file.write_bytes(file.read_bytes()[:-1] + b"x")
 
 
@@ -266,9 +279,10 @@ def _unreadable(out: Path) -> None:
         (_shorten, "damaged"),
         (_garbage, "damaged"),
         (_foreign, r"another run \(seed: 5, now 0\)"),
+        (_twin, "is not the file that the checkpoint was written with|cannot read"),
         (_no_metrics, "shorter than its checkpoint"),
-        (_no_secret, r"cannot read .*client-3\.1\.bin"),
-        (_bad_secret, r"client-3\.1\.bin is damaged"),
+        (_no_party, r"cannot read .*client-3\.[12]\.bin"),
+        (_bad_party, r"client-3\.[12]\.bin is damaged"),
         (_unreadable, "cannot read"),
     ],
 )
