@@ -7,8 +7,8 @@ encryption key pairs (the users', and the service's where there is a second serv
 role what it may hold, and forgets the secret halves.
 All of it but Join and Ready is sealed end to end: the hub relays and sees sizes only.
 
-That holds against a hub that is curious. One that lies can hand out keys of its own, and so read whatever is encrypted
-under them: sealing authenticates no sender, and the key centre does not sign (``tests/test_key_centre_forged.py``).
+A hub that relays keys of its own in their place is refused: the envelope of credentials is signed by the key centre's
+registered key (``tests/test_key_centre_forged.py``).
 """
 
 from __future__ import annotations
