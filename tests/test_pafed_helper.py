@@ -143,7 +143,7 @@ def test_a_wrong_answer_of_the_helper_skips_the_round_and_says_why(wrong: Wrong)
     if wrong.why == "gave no direct answer":
         assert wrong.why in notes["skipped"]
     else:
-        assert run.refusals(HUB, wrong.kind.__name__) == 1
+        assert run.refusals(HUB, wrong.kind.__name__) == (4 if wrong.kind is Converted else 1)  # one a client
         assert any(wrong.why in reason for reason in run.refused)
     assert np.abs(model(run) - before).max() < 1e-6
     helper.__class__ = honest

@@ -7,11 +7,12 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transport_toys import KEYS, Client, Doubling, Go, Table, Up, federation
+from transport_toys import KEYS, Client, Doubling, Go, Keys, Table, Up, federation
 
 from coterie.protocol import codec
 from coterie.protocol.errors import RunError
@@ -283,3 +284,56 @@ def test_a_broadcast_of_a_large_model_costs_one() -> None:
         transport.close()
     assert sum(c.state.n for c in clients) == 100
     assert peak < 24 << 20
+
+
+def test_each_message_is_verified_and_decoded_once_though_its_cost_is_asked_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Five clients with work of different lengths, and six requests each: their turn is looked for again and again."""
+    decoded: list[str] = []
+    decode = codec.decode
+
+    def counting(data: bytes, *kinds: Any) -> Any:
+        msg = decode(data, *kinds)
+        decoded.append(type(msg).__name__)
+        return msg
+
+    class Counting(Keys):
+        verified = 0
+
+        def verify(self, *args: Any) -> None:
+            self.verified += 1
+            super().verify(*args)
+
+    monkeypatch.setattr(codec, "decode", counting)
+    keys = Counting()
+    clients = [Client(f"c{i}", i, 1.0 + i) for i in range(5)]
+    server, transport = federation(clients, links=Table(), keyring=keys)
+
+    def steps() -> Steps[None]:
+        yield from post({(c.name, n): To(c.name, Go(n, W + n)) for c in clients for n in range(6)})
+        yield from take(Up, server.note, until_s=100.0)
+
+    transport.drive(steps(), 1)
+    assert len(server.state.notes) == 30
+    assert (decoded.count("Go"), decoded.count("Up")) == (30, 30)
+    assert keys.verified == 60
+    transport.close()
+
+
+def test_envelopes_are_metered_on_their_own_and_take_no_time() -> None:
+    """Two requests and two answers: what they weigh is the payloads', and the envelopes' bytes come on top."""
+    server, transport = federation([Client("x"), Client("y")])
+    sizes: list[int] = []
+
+    def tap(envelope: Any, frame: bytes) -> list[bytes]:
+        assert envelope.weight == len(frame)
+        sizes.append(len(msgspec.msgpack.encode(envelope)))
+        return [frame]
+
+    transport.intercept = tap
+    transport.drive(server.round(1), 1)
+    assert transport.meter.envelope_bytes.total() == sum(sizes)
+    assert set(transport.meter.envelope_bytes) == {"server", "client"}
+    assert transport.meter.message_bytes["server > client Go"] == 2 * len(codec.encode(Go(1, np.zeros(2, np.float32))))
+    assert transport.clock_s == 0.0

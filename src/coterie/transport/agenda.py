@@ -93,6 +93,11 @@ class Leader:
         return self.coordination.member.name
 
     @property
+    def is_idle(self) -> bool:
+        """Whether nothing is known to come, and nothing but the default deadline would wake it."""
+        return self.agenda.next_s == inf and self.coordination.patient
+
+    @property
     def turn(self) -> tuple[float, bool, str]:
         """When it acts next. At the same second leaders come before the hub, which acts when all others have."""
         wake_s = inf if self.coordination.done else self.coordination.wake_s

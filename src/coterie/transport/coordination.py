@@ -129,9 +129,12 @@ class Coordination:
         self.cost, self.wake_s = None, now_s + seconds
 
     def expire(self, now_s: float) -> None:
-        """It is ``wake_s``, or nothing will happen any more: the step ends as it is."""
-        self.wake_s, self.patient = inf, False
-        step, self._step = self._step, None
+        """It is ``wake_s``: the step ends as it is. All patience spent, a ``take`` ends as in ``starve``."""
+        step = self._step
+        if isinstance(step, Take) and step.until_s is None and len(self._got) < step.at_least:
+            self.starve(now_s)
+            return
+        self.wake_s, self.patient, self._step = inf, False, None
         value: Any = None
         if isinstance(step, Ask):
             value = self._answers()
@@ -147,11 +150,9 @@ class Coordination:
             self.expire(now_s)
             return
         self.wake_s, self.patient, self._step = inf, False, None
-        name, kind = self.member.name, step.kind.__name__
-        self._resume(
-            NoAnswerError(f"{name} waits for {step.at_least} {kind}, has {len(self._got)}, and nobody will send more"),
-            now_s,
-        )
+        wanted, name = f"{step.at_least} {step.kind.__name__}", self.member.name
+        why = f"{name} waits for {wanted}, has {len(self._got)}, and nobody will send more"
+        self._resume(NoAnswerError(why), now_s)
 
     def stop(self) -> None:
         """Give the work up: what it has changed is taken back."""

@@ -19,7 +19,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import inf
 from typing import Any
 
 import msgspec
@@ -170,9 +169,11 @@ class LocalTransport:
                 sizes = [_COPIES * self.spool.size(job.parcel.ticket) for job in batch]
                 for part in parts(batch, sizes, self.effects.chunk, self.batch_bytes):
                     self._handle(part)
-            elif not jobs and leader.agenda.next_s == inf and leader.coordination.patient:
-                self._timed(leader, "coordinate", lambda leader=leader: leader.coordination.starve(leader.at[0]))
-                self._go_on(leader)
+            elif not jobs and all(leader.is_idle for leader in self._queues.leaders.values()):
+                # nothing more will come: whoever began last is told first, for the others wait for it
+                *_, last = self._queues.leaders.values()
+                self._timed(last, "coordinate", lambda last=last: last.coordination.starve(last.at[0]))
+                self._go_on(last)
             else:
                 self._act(leader, turn_s)
 
@@ -424,17 +425,15 @@ class LocalTransport:
         """To the beginning of a round. Time, numbers and what is under way of its earlier attempts go on."""
         if self._start is None:
             raise RunError(f"round {round} can't be tried again: this transport was made without retries")
-        dead = [(p, self.spool.take(p.ticket)) for p in self._under_way()[0] if p.envelope.round == round]
-        for parcel in self._under_way()[0]:
-            if parcel.envelope.round != round:
-                self.spool.drop(parcel.ticket)
+        under_way = [(parcel, self.spool.take(parcel.ticket)) for parcel in self._under_way()[0]]
         self.hub.inbox.clear()
         self._queues.clear()
         for member in self.members.values():
             member.restart(round, attempt)
         self._put_back(*self._start)
-        for parcel, frame in dead:
-            self._queues.push(_not_before(self.clock_s, parcel), frame)
+        for parcel, frame in under_way:
+            if parcel.envelope.round == round:
+                self._queues.push(_not_before(self.clock_s, parcel), frame)
 
     def close(self) -> None:
         """Remove what was spilled to disk."""

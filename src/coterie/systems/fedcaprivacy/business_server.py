@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ from coterie.crypto.roster import signing_key, verify_key
 from coterie.crypto.signing import ReplayGuard
 from coterie.crypto.vector import Mask, sum_ciphers
 from coterie.protocol.errors import PeerError
-from coterie.protocol.party import Cost
+from coterie.protocol.party import Cost, To
 from coterie.protocol.spool import Spool
 from coterie.protocol.steps import Answers, Steps, for_each, post, spend
 from coterie.protocol.told import Common, Own
@@ -224,41 +224,41 @@ class BusinessServer(Keyed[PublicKey, SecretKey], role=HUB):
         sizes = [len(names) for names in members]
         unreleased = {str(k): f"only {size} members" for k, size in enumerate(sizes) if 0 < size < smallest}
         released = [k for k in range(width) if sizes[k] >= smallest]
+        masks: dict[int, tuple[Mask, int]] = {}
+        requests: dict[int, To] = {}
         for k in released:
             if self.sketches:
-                own, times = service.mask(self.spec.size, self.secrets(f"mask of cluster {k}", r).bytes), 1
+                masks[k] = service.mask(self.spec.size, self.secrets(f"mask of cluster {k}", r).bytes), 1
                 total = sum_ciphers(service.from_bytes(spool.peek(uploads[n]), self.spec.size) for n in members[k])
-                request: Aggregate | Convert = Convert(r, k, sizes[k], total.blind(own).to_bytes())
+                requests[k] = To(CSP, Convert(r, k, sizes[k], total.blind(masks[k][0]).to_bytes()))
             else:
-                own, times = mask, sizes[k]
+                masks[k] = mask, sizes[k]
                 places = np.array([shuffled.index(name) for name in members[k]], np.int64)
-                request = Aggregate(r, k, places)
-            models: list[ClusterModel] = []
-            yield from spend(Cost(crypto_s=(1 + self.sketches) * users.nominal_seconds_encrypt(self.spec.size)))
-            fold = self.unmasking(models, r, k, sizes[k], users, own, times)
-            answers = yield from for_each({CSP: request}, ClusterSum, fold)
-            if not models:
-                unreleased[str(k)] = f"{CSP}: {answers.missing[CSP]}"
-                continue
-            to_all = dict.fromkeys(members[k], models[0])  # by name: pi^-1
-            yield from for_each(to_all, Received, lambda *_: None, deadline_s=self.config.deadline_s)
+                requests[k] = To(CSP, Aggregate(r, k, places))
+        works = len(released) * (1 + self.sketches)
+        yield from spend(Cost(crypto_s=works * users.nominal_seconds_encrypt(self.spec.size)))
+        models: dict[int, ClusterModel] = {}
+
+        def fold(k: int, reply: ClusterSum) -> None:
+            models[k] = self.unmasked(r, k, sizes[k], reply, users, *masks[k])
+
+        answers = yield from for_each(requests, ClusterSum, fold)
+        unreleased |= {str(k): f"{CSP}: {why}" for k, why in answers.missing.items()}
+        to_all = {(k, name): To(name, models[k]) for k in sorted(models) for name in members[k]}  # by name: pi^-1
+        yield from for_each(to_all, Received, lambda *_: None, deadline_s=self.config.deadline_s)
         return sizes, unreleased
 
-    def unmasking(
-        self, models: list[ClusterModel], r: int, k: int, count: int, users: PublicKey, mask: Mask, times: int
-    ) -> Callable[[str, ClusterSum], None]:
-        """What to do with the CSP's sum: check it, take the masks off (eq. 10 with sums and counts) and sign it."""
-
-        def fold(_: str, reply: ClusterSum) -> None:
-            csp_key = verify_key(self.common, CSP)
-            csp_key.verify(reply.signature, "cluster sum", r, k, count, reply.cipher)
-            csp_key.verify(reply.count_signature, "cluster count", r, k, count)
-            cipher = users.from_bytes(reply.cipher, self.spec.size, terms=count, blinded=times)
-            data = cipher.unblind(mask, times).to_bytes()  # eq. (10)
-            signature = signing_key(self.own).sign("cluster model", r, k, count, data)
-            models.append(ClusterModel(r, k, count, data, signature, reply.count_signature))
-
-        return fold
+    def unmasked(
+        self, r: int, k: int, count: int, reply: ClusterSum, users: PublicKey, mask: Mask, times: int
+    ) -> ClusterModel:
+        """The CSP's sum, checked and signed, without the masks (eq. 10 with sums and counts). Raises PeerError."""
+        csp_key = verify_key(self.common, CSP)
+        csp_key.verify(reply.signature, "cluster sum", r, k, count, reply.cipher)
+        csp_key.verify(reply.count_signature, "cluster count", r, k, count)
+        cipher = users.from_bytes(reply.cipher, self.spec.size, terms=count, blinded=times)
+        data = cipher.unblind(mask, times).to_bytes()  # eq. (10)
+        signature = signing_key(self.own).sign("cluster model", r, k, count, data)
+        return ClusterModel(r, k, count, data, signature, reply.count_signature)
 
     def membership(self) -> list[list[int]]:
         """Clusters of every client, by name's order; empty before its first."""

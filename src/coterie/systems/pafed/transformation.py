@@ -20,10 +20,10 @@ import numpy as np
 
 from coterie.crypto.tally import PLAIN
 from coterie.protocol.errors import PeerError
-from coterie.protocol.party import Cost
+from coterie.protocol.party import Cost, To
 from coterie.protocol.randomness import Secrets
 from coterie.protocol.spool import Spool
-from coterie.protocol.steps import Steps, spend
+from coterie.protocol.steps import NoAnswerError, Steps, for_each, spend
 from coterie.systems.pafed.messages import (
     HELPER,
     MODEL_TERMS,
@@ -99,9 +99,14 @@ def transformed(hub: Aggregator, r: int, asked: Sequence[str], spool: Spool) -> 
 
     fresh: bytes = yield from from_helper(Refresh(r, blinded), Refreshed, partial(unmasked, service))
     tickets: dict[str, int] = {}
-    for name in hub.clients if literal else asked:
-        own = hub.public(f"{USER} {name}")
-        cipher: bytes = yield from from_helper(Convert(r, name), Converted, partial(unmasked, own, name=name))
+
+    def keep(name: str, reply: Converted) -> None:
+        cipher = unmasked(hub.public(f"{USER} {name}"), reply, name)
         if name in asked:
             tickets[name] = spool.put(cipher)
-    return fresh, tickets
+
+    names = hub.clients if literal else asked
+    answers = yield from for_each({name: To(HELPER, Convert(r, name)) for name in names}, Converted, keep)
+    for why in answers.missing.values():
+        raise NoAnswerError(f"{HELPER} did not answer Convert: {why}")
+    return fresh, {name: tickets[name] for name in asked}
