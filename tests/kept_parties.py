@@ -48,4 +48,4 @@ def plain(value: Any) -> Any:
         return type(value), {name: plain(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
-    return [type(value), *map(plain, value)] if isinstance(value, list | tuple) else value
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
