@@ -5,6 +5,7 @@ A coordinator is made again between two rounds; everybody else, before every mes
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from unittest.mock import patch
 
@@ -98,8 +99,8 @@ def test_a_state_holds_nothing_but_values() -> None:
     """No field of a state or secret is of an unnamed type: what a party keeps is said by its class."""
 
     def untyped(kind: Any) -> list[str]:
-        shapes = "tuple[typing.Any, ...]"  # what numpy says of an array whose shape is not named
-        hints = {name: str(hint).replace(shapes, "") for name, hint in kind.__annotations__.items()}
+        shapeless = re.compile(r"ndarray\[(typing\.Any|tuple\[typing\.Any, \.\.\.\]), ")  # as numpy's version says it
+        hints = {name: shapeless.sub("ndarray[", str(hint)) for name, hint in kind.__annotations__.items()}
         return [f"{kind.__qualname__}.{name}" for name, hint in hints.items() if "Any" in hint]
 
     found: list[str] = []

@@ -32,7 +32,7 @@ from coterie.transport.coordination import Coordination
 from coterie.transport.envelope import Envelope, Keyring, Sent
 from coterie.transport.handlers import Call, Coordinates, Effects, compute, run_handlers
 from coterie.transport.links import Ideal, Links
-from coterie.transport.mail import Handled, Opened, Reader, Waiting
+from coterie.transport.mail import Handled, Opened, Reader, Roles, Waiting
 from coterie.transport.member import Member
 from coterie.transport.meter import Meter
 from coterie.transport.nominal import Nominal
@@ -58,7 +58,8 @@ class LocalTransport:
 
     parties: by name.  hub: the coordinator's name.  effects: who computes.  keyring: everybody's keys.  links: devices
     and network.  transcript: records views.  spool_bytes: of waiting messages kept in memory.  batch_bytes: of those
-    handled together, with answers.  retries: whether a round can be tried again.
+    handled together, with answers.  retries: whether a round can be tried again.  roles: of all parties, where they are
+    not to be made for it.
     intercept: an attacker on the wire.
     """
 
@@ -74,6 +75,7 @@ class LocalTransport:
         spool_bytes: int = 512 << 20,
         batch_bytes: int = 1 << 30,
         retries: bool = False,
+        roles: Roles | None = None,
     ) -> None:
         self.parties = parties
         self.effects = effects
@@ -86,8 +88,8 @@ class LocalTransport:
         self.clock_s = 0.0
         self.round = 0
         self._reader = Reader()
-        look = getattr(parties, "look", parties.__getitem__)  # parties that sleep are not kept awake for it
-        roles = {name: roles_of(look(name)) for name in parties}
+        if roles is None:
+            roles = {name: roles_of(party) for name, party in parties.items()}
         self._recorder = Recorder(roles, transcript)
         self.members = {
             name: Member(
