@@ -21,16 +21,19 @@ import torch
 
 from coterie.crypto import paillier
 from coterie.crypto.schemes import paillier_keygen
+from coterie.devices.delays import Delays
 from coterie.protocol import codec
-from coterie.protocol.effects import Compute, Encrypt, Evaluate, Evaluated, Fit, Fitted, Open
-from coterie.protocol.errors import CoterieError, CryptoError, DecodeError, PeerError
+from coterie.protocol.effects import Evaluate, Evaluated, Fit, Fitted, Local, OwnData
+from coterie.protocol.errors import CoterieError, DecodeError
+from coterie.protocol.interpreters import PLAIN, Interpreter, each, interpret, locally
 from coterie.protocol.messages import Message
 from coterie.protocol.model_spec import ModelSpec, Part
-from coterie.protocol.party import Cost, Handler, Party, To
+from coterie.protocol.party import Cost, Handler, Party, To, freeze
 from coterie.protocol.randomness import Randomness, Secrets, rng
 from coterie.protocol.system import Federation, Setting, System
 from coterie.protocol.weight import message_weight
 from coterie.protocols import key_centre
+from coterie.protocols.local_training import asked_in
 from coterie.runs.keyring import PartyKeys
 from coterie.training.solvers import descend
 from coterie.transport.envelope import Envelope
@@ -47,38 +50,37 @@ def spec_of(size: int) -> ModelSpec:
 class Pulled:
     """Effects of a made-up training: gradient steps on |w - target|^2 / 2 through the solver, and a little noise.
 
-    ``Evaluate`` gives |w - target|^2 / 2 as the loss. Encryption and opening are the keys' own.
+    ``Evaluate`` gives |w - target|^2 / 2 as the loss. Encryption and opening are the keys' own, ``Local`` functions
+    see the target as their only sample.
     """
 
     chunk = 64
 
     def __init__(self, targets: Mapping[str, np.ndarray], *, steps: int = 1, noise: float = 0.0) -> None:
         self.targets, self.steps, self.noise = targets, steps, noise
+        self.table: dict[type, Interpreter] = {
+            **PLAIN,
+            Fit: each(self.fit),
+            Evaluate: each(self.evaluate),
+            Local: locally(self.own),
+        }
 
     def gradient(self, party: str, weights: torch.Tensor) -> torch.Tensor:
         return weights - torch.from_numpy(self.targets[party].astype(np.float32))
 
     def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
-        results: list[Any] = []
-        for party, effect in wanted:
-            try:
-                results.append(self.one(party, effect))
-            except (PeerError, CryptoError) as error:
-                results.append(error)
-        return results
+        return interpret(self.table, wanted)
 
-    def one(self, party: str, effect: Any) -> Any:
-        if isinstance(effect, Encrypt):
-            return effect.key.encrypt(effect.values)
-        if isinstance(effect, Open):
-            cipher = effect.key.public.from_bytes(effect.data)
-            return effect.key.open_blinded(cipher) if effect.blinded else effect.key.decrypt(cipher)
-        if isinstance(effect, Evaluate):
-            loss = float(np.square(effect.weights - self.targets[party]).sum() / 2)
-            return Evaluated(loss, 0.0, 1)
-        if isinstance(effect, Compute):
-            return effect.function(*effect.arguments)
-        assert isinstance(effect, Fit)
+    def own(self, party: str) -> OwnData:
+        """One sample, which is the client's target."""
+        x, y = self.targets[party].astype(np.float32)[None], np.zeros(1, np.int64)
+        freeze([x, y])
+        return OwnData(x, y)
+
+    def evaluate(self, party: str, effect: Evaluate) -> Evaluated:
+        return Evaluated(float(np.square(effect.weights - self.targets[party]).sum() / 2), 0.0, 1)
+
+    def fit(self, party: str, effect: Fit) -> Fitted:
         start = torch.from_numpy(np.array(effect.weights))
         state = {name: torch.from_numpy(np.array(vector)) for name, vector in effect.state.items()}
         pull, end = effect.solver.pull(start, state), start.clone()
@@ -92,12 +94,16 @@ class Pulled:
 
 @dataclass
 class Steady:
-    """Links: a leg takes ``leg_s``, a job ``job_s`` (or what ``slow`` says of its party). away: fates by round."""
+    """Links: a leg takes ``leg_s``, a job ``job_s`` (or what ``slow`` says of its party). away: fates by round.
+
+    delays: which clients an experiment delays, and by how many rounds.
+    """
 
     leg_s: float = 0.01
     job_s: float = 1.0
     slow: dict[str, float] = field(default_factory=dict)
     away: dict[tuple[str, int], str] = field(default_factory=dict)
+    delays: Delays | None = None
 
     def down_s(self, party: str, size: int) -> float:
         return self.leg_s
@@ -107,6 +113,9 @@ class Steady:
 
     def work_s(self, party: str, cost: Cost) -> float:
         return self.slow.get(party, self.job_s)
+
+    def rounds(self, party: str, round: int) -> int:
+        return self.delays.rounds(party, round) if self.delays else 0
 
     def fate(self, party: str, round: int, request: int) -> str:
         return self.away.get((party, round), "ok")
@@ -196,18 +205,23 @@ def rig(
     intercept: Any = None,
     wire: Callable[[LocalTransport], Any] | None = None,
     fresh_keys: bool = False,
+    delta: float | None = None,
+    delay: str = "uniform:1-5",
     **settings: Any,
 ) -> Rig:
     """A federation with one client for every row of ``targets`` (clients, d), set up.
 
     intercept: an attacker on the wire from the set-up on.  wire: is given the transport before the set-up.
     fresh_keys: real keys of its own, which take a second; otherwise all real federations have the same two.
+    delta, delay: of the experiment, as in a run.
     """
     setting = setting_of(len(targets), targets.shape[1], mode, Repeatable(seed, emulated))
     names = setting.clients
     config = system.config(**{"lr": 0.5, **system.defaults(mode), **settings})
     federation = system.build(config, setting)
     links = links or Steady()
+    share = system.delta if delta is None else delta
+    links.delays = Delays(lambda r: asked_in(names, config, seed, r), share, delay, seed)
     transport = LocalTransport(
         federation.parties,
         federation.hub,

@@ -146,6 +146,9 @@ class Net:
     def work_s(self, party: str, cost: Cost) -> float:
         return cost.crypto_s
 
+    def rounds(self, party: str, round: int) -> int:
+        return 0
+
     def fate(self, party: str, round: int, request: int) -> str:
         """The server is the first of the parties; the number of a request says who sent it."""
         if (party, round) in self.away:

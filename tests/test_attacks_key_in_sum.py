@@ -20,11 +20,12 @@ from coterie.attacks.key_in_sum import (
     read_key,
     rebuilt,
 )
-from coterie.attacks.wrapping import wrap
+from coterie.attacks.wrapping import LateParty, wrap
 from coterie.crypto import ckks
 from coterie.crypto.seal_products import transformed
-from coterie.protocol.effects import Encrypt, Fit
+from coterie.protocol.effects import Encrypt, Fit, Open
 from coterie.protocol.errors import CryptoError, PeerError, UserError
+from coterie.protocol.interpreters import each
 from coterie.systems.pafed.messages import HUB, Train, Update
 
 N = 1024
@@ -48,7 +49,8 @@ def robbed(targets: np.ndarray = TARGETS, late: int = 0, **options: Any) -> tupl
     """
     run = paf(targets, **{"emulated": False, **options})
     thief = KeyThief(run.setting.spec, share=4, late=late)
-    wrap(run.party("client/0"), thief, late=late)
+    wrap(run.party("client/0"), thief.between)
+    run.transport.links = LateParty(run.links, "client/0", late)
     return run, thief
 
 
@@ -147,7 +149,7 @@ def test_one_client_alone_gets_the_helpers_key(settings: dict[str, Any]) -> None
 def test_its_update_may_come_late() -> None:
     """By its own choice. (Without algorithm 4, for whose products what is forged in a small ring may be too long.)"""
     run, thief = robbed(late=1, delta=0.3, delay="uniform:3", seed=0, project="none")
-    delays = run.party("client/0").delays
+    delays = run.links.delays
     assert not {"client/0", "client/3"} & {*delays.of(1), *delays.of(2)}
     run.rounds(3)
     came = [(seen.src, update.round) for seen, update in run.view(HUB).messages(Update)]
@@ -165,10 +167,10 @@ def test_a_thief_that_reads_nothing_puts_in_more() -> None:
     shares = []
     for r in range(1, 6):
         train = Train(r, b"", None, b"", b"")
-        thief(train, Fit(weights.normal(size=2 * N).astype(np.float32), None, 1, 0), None)
+        thief.between[Fit](train, Fit(weights.normal(size=2 * N).astype(np.float32), None, 1, 0), None)
         shares.append(thief.share)
         effect = Encrypt(service_key(run).public, np.ones(2 * N))
-        thief(train, effect, service_key(run).public.encrypt(effect.values))
+        thief.between[Encrypt](train, effect, service_key(run).public.encrypt(effect.values))
     assert shares == [256, 128, 64, 64, 64]
     assert (thief.forged_in, thief.key) == ([1, 2, 3, 4, 5], None)
 
@@ -178,11 +180,10 @@ def test_an_honest_client_finds_no_key_in_the_same_models() -> None:
     handed: list[np.ndarray] = []
 
     def watch(message: Any, effect: Any, result: Any) -> Any:
-        if isinstance(effect, Fit):
-            handed.append(effect.weights.astype(np.float64))
+        handed.append(effect.weights.astype(np.float64))
         return result
 
-    wrap(run.party("client/0"), watch)
+    wrap(run.party("client/0"), {Fit: watch})
     run.rounds(4)
     assert len(handed) == 4
     truth = service_key(run)
@@ -214,10 +215,10 @@ def test_a_wrapped_party_that_changes_nothing_is_the_same() -> None:
         return result
 
     for name in wrapped.setting.clients:
-        wrap(wrapped.party(name), watch)
+        wrap(wrapped.party(name), dict.fromkeys((Fit, Open, Encrypt), watch))
     assert honest.rounds(4) == wrapped.rounds(4)
     np.testing.assert_array_equal(honest.models(), wrapped.models())
-    assert {Fit, Encrypt} <= set(kinds)
+    assert {Fit, Open, Encrypt} == set(kinds)
     assert wrapped.party("client/0").role == "client"
     for run in (honest, wrapped):
         run.party("client/1").state.verify_keys = run.hub.state.verify_keys[1:]  # of clients, not of the aggregator
@@ -229,14 +230,13 @@ def test_a_wrapped_party_that_changes_nothing_is_the_same() -> None:
 def test_an_effect_that_fails_is_the_handlers_concern(error: Exception) -> None:
     run, thief = robbed(delta=0.0)
     run.round(1)
-    one = run.transport.effects.one
 
-    def fail(party: str, effect: Any) -> Any:
-        if isinstance(effect, Encrypt) and party == "client/0":
+    def fail(party: str, effect: Encrypt) -> Any:
+        if party == "client/0":
             raise error
-        return one(party, effect)
+        return effect.key.encrypt(effect.values)
 
-    run.transport.effects.one = fail
+    run.transport.effects.table[Encrypt] = each(fail)
     assert run.round(2)["participants"] == 5
     assert list(run.refused) == [f"client/Train: {error}"]
     assert thief.round == 2

@@ -21,6 +21,7 @@ from coterie.baselines import fedavg, fedem
 from coterie.baselines.fedem import Train, Update, responsibilities
 from coterie.protocol.effects import Fit, Fitted, Losses
 from coterie.protocol.errors import PeerError, UserError
+from coterie.protocol.interpreters import each
 from coterie.protocol.system import Mixture
 from coterie.report.html import render
 from coterie.runs.config import RunConfig
@@ -41,18 +42,17 @@ class Scattered(Pulled):
         super().__init__(targets)
         noise = np.random.default_rng(1).normal(0, 1.0, (len(targets), SAMPLES, 20))
         self.samples = {name: targets[name] + noise[i] for i, name in enumerate(targets)}
+        self.table[Losses] = each(self.losses)
 
-    def one(self, party: str, effect: Any) -> Any:
-        own = self.samples[party]
-        if isinstance(effect, Losses):
-            return (np.square(effect.weights[:, None] - own).sum(axis=2) / 2).astype(np.float32)
-        if isinstance(effect, Fit):
-            q = np.ones(SAMPLES) if effect.sample_weights is None else effect.sample_weights.astype(float)
-            w = effect.weights.astype(float)
-            for _ in range(effect.epochs):
-                w = w - effect.solver.lr * (q[:, None] * (w - own)).mean(axis=0)
-            return Fitted(w.astype(np.float32), SAMPLES, effect.epochs, 0.0)
-        return super().one(party, effect)
+    def losses(self, party: str, effect: Losses) -> np.ndarray:
+        return (np.square(effect.weights[:, None] - self.samples[party]).sum(axis=2) / 2).astype(np.float32)
+
+    def fit(self, party: str, effect: Fit) -> Fitted:
+        q = np.ones(SAMPLES) if effect.sample_weights is None else effect.sample_weights.astype(float)
+        w = effect.weights.astype(float)
+        for _ in range(effect.epochs):
+            w = w - effect.solver.lr * (q[:, None] * (w - self.samples[party])).mean(axis=0)
+        return Fitted(w.astype(np.float32), SAMPLES, effect.epochs, 0.0)
 
 
 def toy(targets: np.ndarray = TARGETS, **options: Any) -> Rig:

@@ -24,9 +24,9 @@ from coterie.baselines import (
     fedprox_stale,
     time_weighted,
 )
+from coterie.devices.delays import Delays
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import System
-from coterie.protocols.delays import Delays
 from coterie.protocols.local_training import sample_clients
 from coterie.runs import Interrupted, RunConfig, run
 from coterie.runs.experiment import build
@@ -202,10 +202,10 @@ def test_with_nobody_late_and_a_full_step_it_is_fedavg() -> None:
 def test_models_count_by_samples() -> None:
     """On real data of unequal clients, one round of everybody: the mean that FedAvg takes, too."""
     settings = {"momentum": 0.5, "max_epochs": 1, "slowest": 1.0, "participation": 1.0, "lr": 0.1}
-    late = {"delta": 0.0, "server_lr": 1.0}
+    late = {"server_lr": 1.0}
     work = RunConfig("fedavg", "digits", clients=5, rounds=1, partition="dirichlet:0.3", settings=settings)
     results = []
-    for config in (work, replace(work, system="fedavg_stale", settings=settings | late)):
+    for config in (work, replace(work, system="fedavg_stale", delta=0.0, settings=settings | late)):
         experiment = build(config)
         experiment.set_up()
         assert len(set(experiment.setting.samples.values())) > 2
@@ -306,8 +306,9 @@ def test_all_can_be_asked_for_by_name() -> None:
 
 @pytest.mark.parametrize("system", [s.name for s in (*DROPPING, *LATE)])
 def test_each_learns_two_shard_digits_with_half_of_the_clients_late(system: str) -> None:
-    settings = {"lr": 0.1, "batch_size": 10, "delta": 0.5, "max_epochs": 5}
-    experiment = build(RunConfig(system, "digits", clients=10, rounds=12, partition="shards:2", settings=settings))
+    settings = {"lr": 0.1, "batch_size": 10, "max_epochs": 5}
+    work = RunConfig(system, "digits", clients=10, rounds=12, partition="shards:2", delta=0.5, settings=settings)
+    experiment = build(work)
     experiment.set_up()
     lines = [experiment.round(r) for r in range(1, 13)]
     assert sum(len(line["late"]) for line in lines) > 20
@@ -325,7 +326,7 @@ def numbers(out: Path) -> list[dict[str, Any]]:
 def test_a_run_resumes_with_updates_under_way(system: str, at: int, tmp_path: Path) -> None:
     work = RunConfig(
         system, clients=8, rounds=7, partition="shards:2", checkpoint_every=1, record=True, devices="mobile",
-        settings={"max_epochs": 1, "delta": 0.5, "participation": 1.0},
+        delta=0.5, settings={"max_epochs": 1, "participation": 1.0},
     )  # fmt: skip
     whole = run(replace(work, out=str(tmp_path / "a")))
     assert sum(len(line["notes"]["staleness"]) > 1 for line in whole.rounds) > 3

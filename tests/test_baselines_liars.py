@@ -28,7 +28,6 @@ from coterie.training.jobs import DivergedError, Job
 from coterie.training.solvers import Sgd
 
 LIAR = "client/1"
-ASYNCHRONOUS = {"participation": 1.0, "delta": 0.0}
 BASELINES = [
     name
     for name, system in registry.SYSTEMS.items()
@@ -46,10 +45,8 @@ def _one_thread() -> Iterator[None]:
 
 
 def config(name: str, clients: int = 5, rounds: int = 8, **settings: Any) -> RunConfig:
-    known = registry.get(name).config.__dataclass_fields__
-    usual = {key: value for key, value in ASYNCHRONOUS.items() if key in known}
-    settings = {**usual, "max_epochs": 1, "batch_size": 20, **settings}
-    return RunConfig(name, clients=clients, rounds=rounds, partition="iid", model="mlp", settings=settings)
+    settings = {"participation": 1.0, "max_epochs": 1, "batch_size": 20, **settings}
+    return RunConfig(name, clients=clients, rounds=rounds, partition="iid", model="mlp", delta=0.0, settings=settings)
 
 
 def lying(experiment: Experiment, lie: Lie, name: str = LIAR) -> Experiment:

@@ -35,7 +35,7 @@ CLIENTS, ROUNDS = 9, 4
 CIPHERS = 2e-4  # rounding of fixed point, turned back by a rotation of 714 coordinates
 GIVEN: dict[str, Any] = {"clusters": 3, "start": "pretrained", "max_epochs": 1, "batch_size": 40, "delta": 0.0}
 FAR: dict[str, Any] = {**GIVEN, "server_lr": 2.0, "server_decay": 0.1, "delta": 0.6, "participation": 0.8}
-"""Settings for the systems that have them: plain, and with steps beyond the mean, late updates, and clients away."""
+"""Delays, and settings for the systems that have them: plain; and steps beyond the mean, late updates, clients away."""
 MORE = [
     ("fedadmm", "paper", {"reference": "received", "server_lr": 2.0}),
     ("fedcaprivacy", "hardened", {"hardening": "rotation"}),
@@ -76,6 +76,7 @@ def made(name: str, mode: str = "paper", wanted: dict[str, Any] = GIVEN, **optio
             model="batch_norm_models:small",
             mode=mode,  # type: ignore[arg-type]
             crypto="emulated",
+            delta=wanted["delta"],
             settings=settings_of(name, mode, wanted),
             **{"partition": "labelsets:3", **options},
         )

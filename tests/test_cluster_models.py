@@ -67,10 +67,8 @@ def test_a_client_never_trains_a_model_that_has_blown_up() -> None:
 class Blown(Pulled):
     """The loss of large weights is NaN."""
 
-    def one(self, party: str, effect: Any) -> Any:
-        if isinstance(effect, Evaluate) and effect.weights.max() > 1e6:
-            return Evaluated(float("nan"), 0.0, 1)
-        return super().one(party, effect)
+    def evaluate(self, party: str, effect: Evaluate) -> Evaluated:
+        return Evaluated(float("nan"), 0.0, 1) if effect.weights.max() > 1e6 else super().evaluate(party, effect)
 
 
 # -- where they start --------------------------------------------------------------------------------------------------

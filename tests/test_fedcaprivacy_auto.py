@@ -15,7 +15,7 @@ from sklearn.metrics import adjusted_rand_score
 from test_fedcaprivacy_twin import fixed_shuffles
 
 from coterie.clustering import soft_spectral
-from coterie.protocol.effects import Fit
+from coterie.protocol.effects import Fit, Fitted
 from coterie.protocol.errors import UserError
 from coterie.runs import RunConfig, run
 from coterie.systems.fedcaprivacy import SYSTEM, csp
@@ -104,13 +104,12 @@ class Parting(Pulled):
 
     since = 4
 
-    def one(self, party: str, effect: Any) -> Any:
-        if isinstance(effect, Fit):
-            self.fits = getattr(self, "fits", 0) + 1
-            if self.fits > len(self.targets) * (self.since - 1) and int(party.split("/")[1]) % 2:
-                apart = {name: target + 3 for name, target in self.targets.items()}
-                return Pulled(apart, noise=self.noise).one(party, effect)
-        return super().one(party, effect)
+    def fit(self, party: str, effect: Fit) -> Fitted:
+        self.fits = getattr(self, "fits", 0) + 1
+        if self.fits > len(self.targets) * (self.since - 1) and int(party.split("/")[1]) % 2:
+            apart = {name: target + 3 for name, target in self.targets.items()}
+            return Pulled(apart, noise=self.noise).fit(party, effect)
+        return super().fit(party, effect)
 
 
 @pytest.mark.parametrize(("mode", "options"), MODES)

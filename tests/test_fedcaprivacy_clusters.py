@@ -8,7 +8,7 @@ from federation import Pulled, Rig, Steady, on_the_wire, planted, rig
 from sklearn.metrics import adjusted_rand_score
 
 from coterie.clustering import soft_spectral
-from coterie.protocol.effects import Fit
+from coterie.protocol.effects import Fit, Fitted
 from coterie.protocol.errors import UserError
 from coterie.systems.fedcaprivacy import SYSTEM, csp
 from coterie.systems.fedcaprivacy.messages import Aggregate, Blinded, Clustered, ClusterModel, Upload
@@ -204,9 +204,9 @@ def test_literal_mode_permutes_the_clusters_of_an_old_phi() -> None:
 class Together(Pulled):
     """Clients whose models hardly differ, but for client/0, which is far away from all."""
 
-    def one(self, party: str, effect: object) -> object:
-        result = super().one(party, effect)
-        if isinstance(effect, Fit) and party != "client/0":
+    def fit(self, party: str, effect: Fit) -> Fitted:
+        result = super().fit(party, effect)
+        if party != "client/0":
             result.weights[:] *= 0.01
         return result
 

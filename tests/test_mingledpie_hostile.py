@@ -30,7 +30,7 @@ from coterie.crypto import ckks, rounded
 from coterie.crypto.residues import Residues
 from coterie.protocol import codec
 from coterie.protocol.bundle import bundle
-from coterie.protocol.effects import Fit
+from coterie.protocol.effects import Fit, Fitted
 from coterie.protocol.messages import Message
 from coterie.protocols.key_centre import Join
 from coterie.systems.mingledpie.messages import HUB, Train, Update
@@ -319,9 +319,9 @@ class Breaking(Pulled):
 
     value = float("nan")
 
-    def one(self, party: str, effect: Any) -> Any:
-        result = super().one(party, effect)
-        if isinstance(effect, Fit) and party == "client/1":
+    def fit(self, party: str, effect: Fit) -> Fitted:
+        result = super().fit(party, effect)
+        if party == "client/1":
             result.weights[7] = self.value
         return result
 

@@ -16,6 +16,7 @@ from torch import nn
 
 from coterie.protocol.effects import Fit, Fitted
 from coterie.protocol.errors import PeerError
+from coterie.protocol.interpreters import each
 from coterie.protocol.model_spec import ModelSpec, Part
 from coterie.reproduce.security import AUDITS
 from coterie.reproduce.security.recorded import recorded_run
@@ -91,10 +92,8 @@ class Measured(Pulled):
 
     rows: dict[tuple[str, int], np.ndarray]
 
-    def one(self, party: str, effect: Any) -> Any:
-        if not isinstance(effect, Fit):
-            return super().one(party, effect)
-        fitted = super().one(party, effect)
+    def fit(self, party: str, effect: Fit) -> Fitted:
+        fitted = super().fit(party, effect)
         source = np.random.default_rng([effect.seed % 2**32, int(party[7:])])
         weights = np.array(fitted.weights)
         weights[BUFFERS] = source.uniform([-200, 0, 0, 0.5], [200, 200, 1e-3, 0.6]).astype(np.float32)
@@ -174,14 +173,13 @@ def test_what_a_client_is_handed_is_what_the_aggregator_has() -> None:
     key, layout = service_key(run), run.hub.layout
     before = layout.unpacked(key.decrypt(key.public.from_bytes(run.hub.state.model)))
     starts: list[np.ndarray] = []
-    honest = run.transport.effects.one
+    effects = run.transport.effects
 
-    def watched(party: str, effect: Any) -> Any:
-        if isinstance(effect, Fit):
-            starts.append(np.array(effect.weights))
-        return honest(party, effect)
+    def watched(party: str, effect: Fit) -> Fitted:
+        starts.append(np.array(effect.weights))
+        return effects.fit(party, effect)
 
-    run.transport.effects.one = watched
+    effects.table[Fit] = each(watched)
     run.round(2)
     off = np.abs(np.stack(starts) - before)
     flood = key.public.parameters.flooded(0) + 1e-6
@@ -211,10 +209,11 @@ def normalised(input_shape: Any, classes: int) -> nn.Module:
 @pytest.mark.parametrize(("mode", "crypto"), [("paper", "emulated"), ("literal", "emulated"), ("paper", "real")])
 def test_a_trained_model_s_statistics_lie_among_those_that_clients_measured(mode: str, crypto: str) -> None:
     """Half of the updates late, some of them turned: variances stay positive, whatever the coefficients are."""
-    settings: dict[str, Any] = {"delta": 0.5, "delay": "uniform:1-2", "participation": 1.0, "max_epochs": 2}
+    settings: dict[str, Any] = {"participation": 1.0, "max_epochs": 2}
     settings["batch_size"] = 10
     rounds = 5 if crypto == "emulated" else 4
     sizes: dict[str, Any] = {"clients": 8 if crypto == "emulated" else 4, "rounds": rounds, "min_samples": 2}
+    sizes |= {"delta": 0.5, "delay": "uniform:1-2"}
     config = RunConfig(
         "pafed", "digits", mode=mode, crypto=crypto, record=True, partition="shards:2", seed=4,  # type: ignore[arg-type]
         model="test_pafed_buffers:normalised", settings=settings, **sizes,
@@ -248,8 +247,14 @@ def test_a_trained_model_s_statistics_lie_among_those_that_clients_measured(mode
 
 def test_an_audit_reads_updates_without_the_statistics_among_them() -> None:
     """In the order of the model, so that the last bias is where it looks for it; statistics are no step."""
-    settings = {"delta": 0.0, "participation": 1.0, "max_epochs": 2, "batch_size": 10}
-    given: dict[str, Any] = {"clients": 6, "rounds": 2, "partition": "dirichlet:0.3", "crypto": "emulated"}
+    settings = {"participation": 1.0, "max_epochs": 2, "batch_size": 10}
+    given: dict[str, Any] = {
+        "clients": 6,
+        "rounds": 2,
+        "partition": "dirichlet:0.3",
+        "crypto": "emulated",
+        "delta": 0.0,
+    }
     config = RunConfig("pafed", record=True, model="test_pafed_buffers:normalised", settings=settings, **given)
     run, experiment = recorded_run(config)
     experiment.close()

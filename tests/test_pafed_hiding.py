@@ -212,15 +212,16 @@ def test_hidden_signs_cost_sets_of_scalars_and_no_more() -> None:
 
 
 def test_an_audit_counts_by_decoys() -> None:
-    settings = {
+    settings = {"participation": 1.0, "max_epochs": 1, "signs": "hidden", "dummies": 8}
+    given: dict[str, Any] = {
         "delta": 0.4,
         "delay": "uniform:1",
-        "participation": 1.0,
-        "max_epochs": 1,
-        "signs": "hidden",
-        "dummies": 8,
+        "clients": 8,
+        "rounds": 5,
+        "model": "linear",
+        "crypto": "emulated",
+        "record": True,
     }
-    given: dict[str, Any] = {"clients": 8, "rounds": 5, "model": "linear", "crypto": "emulated", "record": True}
     run, experiment = recorded_run(RunConfig("pafed", settings=settings, **given))
     experiment.close()
     found = {finding.name: finding for finding in AUDITS["pafed"](run)}

@@ -224,12 +224,12 @@ class Broken(Pulled):
     value = float("nan")
     who = frozenset({"client/0"})
 
-    def one(self, party: str, effect: Any) -> Any:
-        if isinstance(effect, Fit) and party in self.who:
+    def fit(self, party: str, effect: Fit) -> Fitted:
+        if party in self.who:
             weights = np.array(effect.weights)
             weights[3] = self.value
             return Fitted(weights, 1, 1, 0.0, {"dual": np.full_like(weights, self.value)})
-        return super().one(party, effect)
+        return super().fit(party, effect)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])

@@ -26,7 +26,7 @@ def _small() -> Iterator[None]:
 
 
 def delays(run: Rig) -> Any:
-    return run.party("client/0").delays
+    return run.links.delays
 
 
 def played(rounds: int, **options: Any) -> tuple[Rig, list[tuple[int, str, int]], list[dict[str, Any]]]:
@@ -161,8 +161,8 @@ def test_the_model_that_a_client_trains_on_is_the_one_of_the_round_that_asked() 
 
 
 def digits(mode: str = "paper", crypto: str = "emulated", **options: Any) -> RunConfig:
-    settings = {"delta": 0.5, "participation": 1.0, "max_epochs": 1, "batch_size": 10, **options.pop("settings", {})}
-    given: dict[str, Any] = {"clients": 6, "rounds": 4, "partition": "shards:2", "seed": 3, **options}
+    settings = {"participation": 1.0, "max_epochs": 1, "batch_size": 10, **options.pop("settings", {})}
+    given: dict[str, Any] = {"clients": 6, "rounds": 4, "partition": "shards:2", "seed": 3, "delta": 0.5, **options}
     return RunConfig("pafed", "digits", mode=mode, crypto=crypto, model="linear", settings=settings, **given)  # type: ignore[arg-type]
 
 

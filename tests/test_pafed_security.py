@@ -335,10 +335,11 @@ def test_an_audit_of_a_run_on_digits(mode: str, crypto: str) -> None:
 
     As printed the helper also tells each round's model from the one before, as its mask is one of real numbers.
     """
-    settings: dict[str, Any] = {"delta": 0.4, "delay": "uniform:1", "max_epochs": 2, "batch_size": 10}
+    settings: dict[str, Any] = {"max_epochs": 2, "batch_size": 10}
     settings |= {"participation": 1.0, **({"mask_bound": 1.0} if mode == "literal" else {})}
     clients = 10 if crypto == "emulated" else 5
     given: dict[str, Any] = {"mode": mode, "crypto": crypto, "clients": clients, "rounds": 4, "model": "linear"}
+    given |= {"delta": 0.4, "delay": "uniform:1"}
     config = RunConfig("pafed", record=True, partition="dirichlet:0.3", settings=settings, **given)
     run, experiment = recorded_run(config)
     experiment.close()
@@ -394,7 +395,7 @@ def test_counts_in_trained_runs_stand_beside_the_commonest_number() -> None:
         assert row["chance"] < row["commonest"] <= row["measured"]
         assert row["with conflicts"]["rounds"] == round((1 - row["commonest"]) * row["rounds"])
     with pytest.raises(UserError, match="no late update was compared"):
-        study.trained_conflicts(1, {"delta": 0.0}, **options)
+        study.trained_conflicts(1, {}, delta=0.0, **options)
 
 
 # -- the file ----------------------------------------------------------------------------------------------------------

@@ -42,9 +42,6 @@ CONFIG = [
     ({"mask_bound": 0.0}, "mask_bound must lie above 0 and at most at 512, not 0"),
     ({"mask_bound": 513.0}, "mask_bound"),
     ({"mask_bound": float("nan")}, "mask_bound"),
-    ({"delta": 1.5}, "delta is a share"),
-    ({"delay": "sometimes"}, "write uniform:A-B"),
-    ({"delay": "uniform:0-2"}, "write uniform:A-B"),
     ({"max_staleness": -1}, "max_staleness"),
     ({"server_lr": 0.0}, "server_lr must be positive"),
     ({"server_decay": -1.0}, "server_decay"),
@@ -54,7 +51,7 @@ CONFIG = [
     ({"deadline_s": 0.0}, "deadline_s"),
     ({"max_epochs": 0}, "max_epochs"),
     ({"newcomers": 3}, "newcomers=3 means nothing with founders=0"),
-    ({"founders": 3}, "founders: clients that join later are not supported with delays"),
+    ({"founders": 3}, "founders: clients that join later are not supported"),
 ]
 
 
@@ -124,7 +121,7 @@ def test_defaults_are_the_papers_where_it_says_something() -> None:
     """Table III: rho, alpha, E, B, lr, momentum; the mended reading of eq. (12) and (14)."""
     config = PAFedConfig()
     assert (config.rho, config.server_lr, config.max_epochs, config.batch_size) == (0.01, 0.8, 10, 50)
-    assert (config.lr, config.momentum, config.delay) == (0.1, 0.5, "uniform:1-5")
+    assert (config.lr, config.momentum, SYSTEM.delta) == (0.1, 0.5, 0.3)
     assert (config.project, config.local, config.clip) == ("exact", "admm", 0.0)
     assert SYSTEM.modes == ("paper", "literal")
     assert PARAMETERS == {"paper": "ckks-8192-deep", "literal": "ckks-32768-deep"}
@@ -133,9 +130,9 @@ def test_defaults_are_the_papers_where_it_says_something() -> None:
 
 
 def test_settings_from_a_command_line_are_typed() -> None:
-    given = typed_settings("pafed", {"delta": "0.5", "clip": "5", "dummies": "8", "project": "printed"})
-    assert given == {"delta": 0.5, "clip": 5.0, "dummies": 8, "project": "printed"}
-    for wrong in ({"project": "exactly"}, {"dummies": "few"}, {"deltas": "0.5"}):
+    given = typed_settings("pafed", {"clip": "5", "dummies": "8", "project": "printed"})
+    assert given == {"clip": 5.0, "dummies": 8, "project": "printed"}
+    for wrong in ({"project": "exactly"}, {"dummies": "few"}, {"dummy": "5"}):
         with pytest.raises(UserError):
             typed_settings("pafed", wrong)
 

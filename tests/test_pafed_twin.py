@@ -66,7 +66,7 @@ def _small() -> Iterator[None]:
 
 def table(run: Any) -> Any:
     """Who is late by how many rounds, as the experiment says."""
-    return run.party("client/0").delays.of
+    return run.links.delays.of
 
 
 def follow(run: Any, rounds: int) -> list[float]:
@@ -167,10 +167,8 @@ class Resting(Pulled):
 
     resting: frozenset[str] = frozenset()
 
-    def one(self, party: str, effect: Any) -> Any:
-        if isinstance(effect, Fit) and party in self.resting:
-            return Fitted(effect.weights, 1, 1, 0.0)
-        return super().one(party, effect)
+    def fit(self, party: str, effect: Fit) -> Fitted:
+        return Fitted(effect.weights, 1, 1, 0.0) if party in self.resting else super().fit(party, effect)
 
 
 def test_a_zero_update_counts_among_those_in_time_and_moves_nothing() -> None:

@@ -24,7 +24,7 @@ REASON = f"value {PRIVATE} at index 1 is too large"
 SETTINGS: dict[str, dict[str, Any]] = {
     "fedcaprivacy": {"clusters": 2},
     "mingledpie": {"clusters": 3},
-    "pafed": {"participation": 1.0, "delta": 0.5, "delay": "uniform:1-1"},
+    "pafed": {"participation": 1.0},
 }
 OURS = [name for name, system in registry.SYSTEMS.items() if system.config.__module__.startswith("coterie.")]
 SYSTEMS = [(name, mode) for name in OURS for mode in registry.get(name).modes]
@@ -41,7 +41,9 @@ def _one_thread() -> Iterator[None]:
 def made(name: str, mode: str = "paper") -> Experiment:
     known = registry.get(name).config.__dataclass_fields__
     wanted = {key: value for key, value in {**SETTINGS.get(name, {}), "max_epochs": 1}.items() if key in known}
-    return build(RunConfig(name, clients=4, rounds=3, partition="iid", crypto="emulated", mode=mode, settings=wanted))
+    given = {"delta": 0.5, "delay": "uniform:1-1"} if name == "pafed" else {}
+    options: dict[str, Any] = {"clients": 4, "rounds": 3, "partition": "iid", "crypto": "emulated", **given}
+    return build(RunConfig(name, mode=mode, settings=wanted, **options))
 
 
 def listened(steps: Generator[Any, Any, Any], heard: list[str]) -> Generator[Any, Any, Any]:

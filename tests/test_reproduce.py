@@ -138,6 +138,7 @@ def test_runs_that_were_made_before_an_option_came_are_found_again():
     assert digest(replace(config, rounds=9, eval_every=3, out="elsewhere")) == digest(config)
     assert digest(replace(config, scaling="unit")) != digest(config)
     assert digest(replace(config, precision="bf16")) != digest(config)
+    assert digest(replace(config, delta=0.0)) == digest(config) != digest(replace(config, delta=0.3))
 
 
 def test_every_cell_of_the_paper_is_a_valid_run_at_its_scale():

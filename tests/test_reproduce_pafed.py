@@ -36,11 +36,11 @@ def test_every_cell_is_a_valid_run_at_the_paper_s_scale():
             resolved = resolve(cell.config)
             s = resolved.settings
             assert (resolved.clients, resolved.rounds, s["max_epochs"], s["batch_size"]) == (100, 100, 10, 50)
-            assert (s["participation"], s["lr"], s["momentum"], s["delay"]) == (0.1, 0.1, 0.5, "uniform:1-5")
+            assert (s["participation"], s["lr"], s["momentum"], resolved.delay) == (0.1, 0.1, 0.5, "uniform:1-5")
             assert s["slowest"] == 1.0  # all clients take 10 epochs
             data, setting, _, _ = cell.name.split("/")
             assert (resolved.model, resolved.precision) == paper.MODEL[data]
-            assert (resolved.partition, s["delta"]) == (
+            assert (resolved.partition, resolved.delta) == (
                 ("iid", 0) if setting == "iid" else ("shards:2", float(setting))
             )
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from coterie.protocol.errors import UserError
-from coterie.runs.budget import BUDGET, WITHOUT
+from coterie.runs.budget import BUDGET, DELAYS, WITHOUT
 from coterie.runs.comparison import Plan, plan
 from coterie.runs.config import resolve
 from coterie.runs.intervals import mean_and_interval, spread
@@ -20,44 +20,55 @@ def settings(planned: Plan) -> dict[str, dict[str, Any]]:
     return {method.label: dict(resolve(method.config).settings) for method in planned.methods}
 
 
+def delayed(planned: Plan) -> dict[str, tuple[float | None, str]]:
+    """Every method's resolved delays."""
+    resolved = {method.label: resolve(method.config) for method in planned.methods}
+    return {label: (config.delta, config.delay) for label, config in resolved.items()}
+
+
 def differing(planned: Plan) -> set[tuple[str, str]]:
     return {(found.method, found.setting) for found in planned.differences}
 
 
 def test_everybody_trains_on_the_budget_of_the_first_method() -> None:
     """PAFed's defaults (half the clients, 10 epochs, momentum, a decaying step) and FedAvg's own are far apart."""
-    planned = plan(["pafed", "fedadmm", "fedavg"], DIGITS, {"delta": "0.5"})
+    planned = plan(["pafed", "fedadmm", "fedavg"], {**DIGITS, "delta": 0.5}, {})
     found = settings(planned)
-    for key in ("participation", "max_epochs", "momentum", "batch_size", "lr", "slowest", "delta", "delay"):
+    for key in ("participation", "max_epochs", "momentum", "batch_size", "lr", "slowest"):
         assert found["fedavg"][key] == found["fedadmm"][key] == found["pafed"][key], key
     assert found["fedavg"]["server_lr"] == found["pafed"]["server_lr"] == 0.8
     assert found["fedavg"]["server_decay"] == found["pafed"]["server_decay"] == 0.05
     assert found["pafed"]["momentum"] == 0.5
     assert planned.budget_from == "pafed"
     assert planned.budget is not None
-    assert planned.budget["delta"] == 0.5
-    assert {key: found["fedavg"][key] for key in planned.budget} == dict(planned.budget)
+    delays = {"delta": 0.5, "delay": "uniform:1-5"}
+    assert all(planned.budget[key] == value for key, value in delays.items())
+    assert delayed(planned) == dict.fromkeys(("pafed", "fedadmm", "fedavg"), (0.5, "uniform:1-5"))
+    assert {key: found["fedavg"][key] for key in planned.budget if key not in DELAYS} | delays == dict(planned.budget)
     assert differing(planned) == {("fedadmm", "server_lr"), ("fedadmm", "server_decay")}
 
 
 def test_the_methods_own_budgets_on_request() -> None:
-    planned = plan(["pafed", "fedavg"], DIGITS, {"delta": "0.5"}, each_own=True)
+    planned = plan(["pafed", "fedavg"], DIGITS, {}, each_own=True)
     found = settings(planned)
     assert (found["pafed"]["max_epochs"], found["fedavg"]["max_epochs"]) == (10, 5)
+    assert {name: share for name, (share, _) in delayed(planned).items()} == {"pafed": 0.3, "fedavg": 0.0}
     assert planned.budget is None
 
 
 def test_the_budget_of_another_method() -> None:
     planned = plan(["pafed", "fedavg"], DIGITS, {}, budget_from="fedavg")
     assert settings(planned)["pafed"]["max_epochs"] == settings(planned)["fedavg"]["max_epochs"] == 5
-    assert settings(planned)["pafed"]["delta"] == 0
+    assert delayed(planned)["pafed"][0] == 0
     assert planned.budget_from == "fedavg"
 
 
 def test_a_method_without_delays_runs_others_without_them_too() -> None:
     """IFCA's server takes the whole mean and waits for everybody, so beside it PAFed does, too."""
-    found = settings(plan(["ifca", "pafed"], DIGITS, {}))["pafed"]
+    planned = plan(["ifca", "pafed"], DIGITS, {})
+    found = settings(planned)["pafed"]
     assert {key: found[key] for key in WITHOUT} == dict(WITHOUT)
+    assert delayed(planned)["pafed"][0] == 0
 
 
 def test_what_a_method_lacks_or_refuses_is_a_difference_with_its_reason() -> None:
@@ -65,8 +76,9 @@ def test_what_a_method_lacks_or_refuses_is_a_difference_with_its_reason() -> Non
     reasons = {(found.method, found.setting): found for found in planned.differences}
     assert "no momentum" in reasons["scaffold", "momentum"].why
     assert (reasons["scaffold", "momentum"].value, reasons["scaffold", "momentum"].shared) == (0, 0.5)
-    assert reasons["ifca", "delta"].value is None
-    assert "as if it were 0" in reasons["ifca", "delta"].why
+    assert reasons["ifca", "server_lr"].value is None
+    assert "as if it were 1" in reasons["ifca", "server_lr"].why
+    assert not [key for key in reasons if key[1] in DELAYS]  # every system obeys
     assert reasons["fedasync", "server_lr"].value == 0.2
     assert ("ifca", "momentum") not in reasons
 

@@ -23,8 +23,8 @@ from coterie.runs.registry import SYSTEMS
 from coterie.runs.skipped import AllSkippedError, Watch, check_not_all_skipped, why_still
 
 MODES = [pytest.param(name, mode, id=f"{name}-{mode}") for name, of in SYSTEMS.items() for mode in of.modes]
-NO_RESULT = "--set", "delta=1", "--partition", "iid", "--clients", "4"
-LATE = RunConfig("fedavg_late", clients=4, rounds=4, checkpoint_every=1, settings={"delta": 1, "delay": "uniform:2-2"})
+NO_RESULT = "--delta", "1", "--partition", "iid", "--clients", "4"
+LATE = RunConfig("fedavg_late", clients=4, rounds=4, checkpoint_every=1, delta=1.0, delay="uniform:2-2")
 
 
 def all_offline(made: Experiment) -> Callable[[], None]:
@@ -37,8 +37,7 @@ def all_offline(made: Experiment) -> Callable[[], None]:
 @pytest.mark.parametrize(("name", "mode"), MODES)
 def test_a_round_without_clients_is_skipped_in_every_system(name: str, mode: str) -> None:
     """And the same round with clients is not, but where the system itself cannot move a model."""
-    settings = {"delta": 0.0} if hasattr(SYSTEMS[name].config(), "delta") else {}
-    config = RunConfig(name, clients=6, rounds=2, mode=mode, crypto="emulated", settings=settings)  # type: ignore[arg-type]
+    config = RunConfig(name, clients=6, rounds=2, mode=mode, crypto="emulated", delta=0.0)  # type: ignore[arg-type]
     made = build(config)
     made.set_up()
     back = all_offline(made)
@@ -107,7 +106,7 @@ def test_the_command_line_says_what_to_change(tmp_path: Path) -> None:
 def test_skipped_rounds_are_in_metrics_result_console_and_report(tmp_path: Path) -> None:
     """Every update is two rounds late, and then under way: rounds 1 to 3 move nothing."""
     out = tmp_path / "run"
-    options = ["--set", "delta=1", "--set", "delay=uniform:2-2", "--clients", "4", "--partition", "iid"]
+    options = ["--delta", "1", "--delay", "uniform:2-2", "--clients", "4", "--partition", "iid"]
     ran = CliRunner().invoke(app, ["run", "fedavg_late", "--rounds", "4", "-q", "--out", str(out), *options])
     assert ran.exit_code == 0, ran.output
     skipped = load_result(out).summary["skipped"]

@@ -21,10 +21,10 @@ LATE = {("c1", 1): 3, ("c1", 2): 1, ("c2", 2): 1, ("c0", 4): 1}
 
 
 class Slow(Client, role="client"):
-    """Needs a second, and is late as ``LATE`` says."""
+    """Needs a second."""
 
     def cost(self, msg: Go) -> Cost:
-        return Cost(crypto_s=1.0, rounds=LATE.get((self.name, msg.round), 0))
+        return Cost(crypto_s=1.0)
 
     @on(Go, cost)
     def go(self, msg: Go, src: str) -> Up:
@@ -61,7 +61,7 @@ NAMES = ("c0", "c1", "c2")
 def federation(chunk: int = 10, deadline_s: float | None = None) -> tuple[Hub, LocalTransport]:
     hub = Hub(NAMES, deadline_s)
     parties: dict[str, Party] = {"server": hub, **{name: Slow(name) for name in NAMES}}
-    links = Table(dict.fromkeys(NAMES, 0.25), dict.fromkeys(NAMES, 0.25))
+    links = Table(dict.fromkeys(NAMES, 0.25), dict.fromkeys(NAMES, 0.25), late=LATE)
     return hub, LocalTransport(parties, "server", Doubling(chunk), keyring=KEYS, links=links, spool_bytes=100)
 
 
@@ -176,6 +176,6 @@ def test_what_a_late_client_says_to_others_is_held_too() -> None:
 
     hub = Hub(NAMES)
     parties: dict[str, Party] = {"server": hub, **{name: Talker(name) for name in NAMES}}
-    transport = LocalTransport(parties, "server", Doubling(), links=Table(), keyring=KEYS)
+    transport = LocalTransport(parties, "server", Doubling(), links=Table(late=LATE), keyring=KEYS)
     rounds(hub, transport, 1, 5)
     assert heard == [(1, 3.0), (2, 3.0), (3, 3.0), (4, 4.0), (5, 5.0)]

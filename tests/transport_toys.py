@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from coterie.protocol.errors import PeerError
+from coterie.protocol.interpreters import Interpreters, each, interpret
 from coterie.protocol.messages import Floats, Message, message
 from coterie.protocol.party import Cost, Party, on
 from coterie.protocol.randomness import Randomness
@@ -39,11 +40,12 @@ class Up(Message, frozen=True):
 
 @dataclass(frozen=True)
 class Table:
-    """Links by table: seconds down, up and of work; fates by (party, round)."""
+    """Links by table: seconds down, up and of work; fates, and rounds late, by (party, round)."""
 
     down: Mapping[str, float] = field(default_factory=dict)
     up: Mapping[str, float] = field(default_factory=dict)
     fates: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    late: Mapping[tuple[str, int], int] = field(default_factory=dict)
 
     def down_s(self, party: str, size: int) -> float:
         return self.down.get(party, 0.0)
@@ -54,8 +56,18 @@ class Table:
     def work_s(self, party: str, cost: Cost) -> float:
         return cost.crypto_s
 
+    def rounds(self, party: str, round: int) -> int:
+        return self.late.get((party, round), 0)
+
     def fate(self, party: str, round: int, request: int) -> str:
         return self.fates.get((party, round), "ok")
+
+
+def raising(party: str, effect: str) -> None:
+    raise PeerError(effect)
+
+
+DOUBLES: Interpreters = {int: each(lambda party, effect: 2 * effect), str: each(raising)}
 
 
 @dataclass
@@ -67,7 +79,7 @@ class Doubling:
 
     def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
         self.calls.append(list(wanted))
-        return [PeerError(e) if isinstance(e, str) else 2 * e for _, e in wanted]
+        return interpret(DOUBLES, wanted)
 
 
 class Keys:

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.attacks.result import Result
+from coterie.attacks.wrapping import Between
 from coterie.crypto import residues
 from coterie.crypto.ckks import PublicKey, SecretKey
 from coterie.crypto.ckks_parameters import Parameters
@@ -110,7 +111,7 @@ def key_agreement(guess: NDArray[Any], truth: NDArray[Any]) -> Result:
 
 
 class KeyThief:
-    """``Between`` of a client: forges an update, and another when that was to no avail, until it has the key.
+    """A client's deviation: it forges an update, and another when that was to no avail, until it has the key.
 
     It forges in the place of one ciphertext, that in which its own first update is shortest, for there the others'
     changes should be small, too. Whenever it is asked to train it takes the model that it is handed from all those
@@ -134,13 +135,19 @@ class KeyThief:
         self._row: int | None = None
         self._models: list[NDArray[Any]] = []  # all that it was handed so far
 
-    def __call__(self, message: Message, effect: Any, result: Any) -> Any:
-        """What the client goes on with: the result itself, or a forged ciphertext in its place."""
-        if self.key is None and isinstance(effect, Fit):
+    @property
+    def between(self) -> Between:
+        """It reads the model that a training starts from, and may forge what is encrypted."""
+        return {Fit: self._trained, Encrypt: self._encrypted}
+
+    def _trained(self, message: Message, effect: Fit, result: Any) -> Any:
+        if self.key is None:
             self._read(effect.weights, message)
-        if self.key is None and isinstance(effect, Encrypt) and self._used(message):
-            return self._forged(effect, result, message)
         return result
+
+    def _encrypted(self, message: Message, effect: Encrypt, result: Any) -> Any:
+        """The ciphertext, or a forged one in its place."""
+        return self._forged(effect, result, message) if self.key is None and self._used(message) else result
 
     def _used(self, message: Message) -> bool:
         """Whether its last forged update, if there is one, should be in the model of this round."""

@@ -6,27 +6,21 @@ keys are what they would be; only what it puts in tells it apart.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from dataclasses import replace
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from coterie.protocol.errors import CoterieError
 from coterie.protocol.messages import Message
 from coterie.protocol.party import Cost, Handler, Party, Work
+from coterie.transport.links import Links
 
-Between = Callable[[Message, Any, Any], Any]
-"""(the message that is being handled, an effect, its result) -> the result that the handler goes on with."""
+Between = Mapping[type, Callable[[Message, Any, Any], Any]]
+"""By type of effect: (the message that is being handled, the effect, its result) -> what the handler goes on with."""
 
 
-def wrap(party: Party, between: Between, *, late: int = 0) -> None:
-    """From now on each result of the party's effects passes through ``between``. It stays the same object.
-
-    late: what a round asks it for it sends so many rounds later at least.
-    """
-    table = {
-        kind: Handler(_tapped(handler.run, between), _delayed(handler.cost, late))
-        for kind, handler in party.handlers.items()
-    }
+def wrap(party: Party, between: Between) -> None:
+    """From now on results of the party's effects pass through ``between``. It stays the same object."""
+    table = {kind: Handler(_tapped(handler.run, between), handler.cost) for kind, handler in party.handlers.items()}
     party.__class__ = type(f"Deviating{type(party).__name__}", (type(party),), {"handlers": table})
 
 
@@ -36,14 +30,6 @@ def _tapped(run: Callable[..., Any], between: Between) -> Callable[..., Any]:
         return _passed(outcome, message, between) if isinstance(outcome, Generator) else outcome
 
     return tapped
-
-
-def _delayed(cost: Callable[[Any, Any], Cost], late: int) -> Callable[[Any, Any], Cost]:
-    def delayed(party: Party, message: Message) -> Cost:
-        honest = cost(party, message)
-        return replace(honest, rounds=max(honest.rounds, late)) if getattr(message, "round", 0) else honest
-
-    return delayed
 
 
 def _passed(work: Work[Any], message: Message, between: Between) -> Work[Any]:
@@ -56,8 +42,37 @@ def _passed(work: Work[Any], message: Message, between: Between) -> Work[Any]:
             except CoterieError as error:  # the effect was refused, which is the handler's own concern
                 effect = work.throw(error)
             else:
-                effect = work.send(between(message, effect, result))
+                change = between.get(type(effect))
+                effect = work.send(change(message, effect, result) if change else result)
     except StopIteration as done:
         return done.value
     finally:
         work.close()
+
+
+class LateParty:
+    """The links of a federation in which one party sends what a round asks it for ``late`` rounds later at least."""
+
+    def __init__(self, links: Links, party: str, late: int) -> None:
+        self._links, self._party, self._late = links, party, late
+
+    def rounds(self, party: str, round: int) -> int:
+        """As without it for all others, and in the set-up, round 0."""
+        own = self._late if party == self._party and round else 0
+        return max(own, self._links.rounds(party, round))
+
+    def down_s(self, party: str, size: int) -> float:
+        """As without it."""
+        return self._links.down_s(party, size)
+
+    def up_s(self, party: str, size: int) -> float:
+        """As without it."""
+        return self._links.up_s(party, size)
+
+    def work_s(self, party: str, cost: Cost) -> float:
+        """As without it."""
+        return self._links.work_s(party, cost)
+
+    def fate(self, party: str, round: int, request: int) -> str:
+        """As without it."""
+        return self._links.fate(party, round, request)

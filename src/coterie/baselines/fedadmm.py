@@ -31,7 +31,6 @@ from coterie.protocol.party import Party, Work, on
 from coterie.protocol.system import Federation, Setting, System
 from coterie.protocols import late
 from coterie.protocols.averaging import Train
-from coterie.protocols.delays import Delays
 from coterie.protocols.local_training import batch_seed, check_model
 from coterie.training.solvers import Admm, augmented_change
 
@@ -68,9 +67,9 @@ class Client(Party, role="client"):
 
     state: State
 
-    def __init__(self, name: str, setting: Setting, config: FedAdmmConfig, delays: Delays) -> None:
+    def __init__(self, name: str, setting: Setting, config: FedAdmmConfig) -> None:
         super().__init__(name, setting.randomness)
-        self.spec, self.solver, self.config, self.delays = setting.spec, config.solver(), config, delays
+        self.spec, self.solver, self.config = setting.spec, config.solver(), config
         self.samples, self.epochs = setting.samples[name], setting.epochs[name]
         self.state = self.State(setting.initial)
 
@@ -94,8 +93,7 @@ def build(config: FedAdmmConfig, setting: Setting) -> Federation:
     over = float(len(setting.clients)) if config.reference == "own" else None
     mean = partial(late.Mean, of="changes", weight=lambda staleness, samples: 1, over=over)
     server = late.Server("server", setting, config, late.Method("change", mean, config.max_staleness))
-    delays = config.delays(setting)
-    clients = {name: Client(name, setting, config, delays) for name in setting.clients}
+    clients = {name: Client(name, setting, config) for name in setting.clients}
     return Federation({"server": server, **clients}, "server")
 
 
@@ -108,4 +106,5 @@ SYSTEM = System(
     models=late.models,
     sees=late.sees("change of the model plus that of its dual variable"),
     baseline=True,
+    delta=late.DELTA,
 )

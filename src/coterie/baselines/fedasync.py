@@ -92,4 +92,5 @@ SYSTEM = System(
     models=late.models,
     sees=late.sees("plain model"),
     baseline=True,
+    delta=late.DELTA,
 )

@@ -9,10 +9,10 @@ from functools import partial
 
 from coterie.protocol.system import Federation, Setting, System
 from coterie.protocols import late
-from coterie.protocols.delays import DelayedTraining
+from coterie.protocols.local_training import SteppedTraining
 
 
-def build(config: DelayedTraining, setting: Setting) -> Federation:
+def build(config: SteppedTraining, setting: Setting) -> Federation:
     """Models in time, by samples."""
     mean = partial(late.Mean, of="models", weight=lambda staleness, samples: samples)
     return late.build(config, setting, late.Method("model", mean, max_staleness=0))
@@ -22,9 +22,10 @@ SYSTEM = System(
     name="fedavg_drop",
     title="FedAvg, late dropped",
     citation="McMahan et al., Communication-efficient learning of deep networks from decentralized data, AISTATS 2017",
-    config=DelayedTraining,
+    config=SteppedTraining,
     build=build,
     models=late.models,
     sees=late.sees("plain model"),
     baseline=True,
+    delta=late.DELTA,
 )

@@ -28,4 +28,5 @@ SYSTEM = System(
     models=late.models,
     sees=late.sees("plain change of the model"),
     baseline=True,
+    delta=late.DELTA,
 )

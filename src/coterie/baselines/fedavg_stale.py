@@ -27,4 +27,5 @@ SYSTEM = System(
     models=late.models,
     sees=late.sees("plain model"),
     baseline=True,
+    delta=late.DELTA,
 )

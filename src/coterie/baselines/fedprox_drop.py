@@ -10,12 +10,12 @@ from functools import partial
 
 from coterie.protocol.system import Federation, Setting, System
 from coterie.protocols import late
-from coterie.protocols.delays import DelayedTraining
+from coterie.protocols.local_training import SteppedTraining
 from coterie.training.solvers import Proximal
 
 
 @dataclass(frozen=True)
-class FedProxDropConfig(DelayedTraining):
+class FedProxDropConfig(SteppedTraining):
     """mu: weight of the proximal term; 0.01 as in ``fedprox``."""
 
     mu: float = 0.01
@@ -40,4 +40,5 @@ SYSTEM = System(
     models=late.models,
     sees=late.sees("plain model"),
     baseline=True,
+    delta=late.DELTA,
 )

@@ -57,6 +57,8 @@ def compare(
     mode: opt.Mode = None,
     crypto: opt.Crypto = None,
     devices: opt.Devices = None,
+    delta: opt.Delta = None,
+    delay: opt.Delay = None,
     precision: opt.Precision = None,
     accelerator: opt.Accelerator = None,
     data_dir: opt.DataDir = None,

@@ -73,7 +73,8 @@ def _show_system(console: Console, name: str) -> None:
 
 def _about(system: System) -> str:
     cipher = "encrypted" if system.encrypted else "no encryption"
-    return f"{system.citation}. Modes: {', '.join(system.modes)}; {cipher}."
+    late = f"; {system.delta:g} of its clients delayed (--delta)" if system.delta else ""
+    return f"{system.citation}. Modes: {', '.join(system.modes)}; {cipher}{late}."
 
 
 def _defaults(system: System) -> Iterator[tuple[str, str]]:

@@ -64,6 +64,26 @@ Devices = Annotated[
         "--devices", help="Fleet of the clients: uniform, paper, mobile, slow_tail, FILE.toml.", rich_help_panel=_HOW
     ),
 ]
+Delta = Annotated[
+    float | None,
+    typer.Option(
+        "--delta",
+        metavar="SHARE",
+        help="Share of the clients asked in a round, 0 to 1, whose answers come rounds late, whatever their devices; "
+        "every system obeys. [0; for pafed and the baselines that it is measured against 0.3]",
+        rich_help_panel=_HOW,
+    ),
+]
+Delay = Annotated[
+    str | None,
+    typer.Option(
+        "--delay",
+        metavar="LAW",
+        help="By how many rounds these are late: uniform:A-B (A to B, all equally often) or geometric:P (one more with "
+        "probability 1 - P). [uniform:1-5]",
+        rich_help_panel=_HOW,
+    ),
+]
 Precision = Annotated[str | None, typer.Option("--precision", help="fp32, bf16, auto. [fp32]", rich_help_panel=_HOW)]
 Accelerator = Annotated[str | None, typer.Option("--accelerator", help="cpu, cuda, auto. [auto]", rich_help_panel=_HOW)]
 DataDir = Annotated[
@@ -121,6 +141,8 @@ NAMES = (
     "crypto",
     "seed",
     "devices",
+    "delta",
+    "delay",
     "eval_every",
     "fine_tune",
     "fine_tune_every",

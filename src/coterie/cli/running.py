@@ -34,6 +34,8 @@ def run(
     mode: opt.Mode = None,
     crypto: opt.Crypto = None,
     devices: opt.Devices = None,
+    delta: opt.Delta = None,
+    delay: opt.Delay = None,
     precision: opt.Precision = None,
     accelerator: opt.Accelerator = None,
     data_dir: opt.DataDir = None,
@@ -59,6 +61,8 @@ def run(
       coterie run fedcaprivacy
 
       coterie run fedavg --data mnist --clients 50 --partition shards:2 --set lr=0.05 --set max_epochs=3
+
+      coterie run pafed --delta 0.5 --delay geometric:0.3 --devices mobile
 
       coterie run fedcaprivacy --mode hardened --crypto emulated --rounds 100 --out runs/hardened
 

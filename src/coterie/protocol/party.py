@@ -29,14 +29,11 @@ class Cost:
     """Nominal work of handling one message; with the device's profile it gives the virtual seconds.
 
     samples: training samples times epochs.  flops_per_sample: of the model.  crypto_s: on the reference core.
-    rounds: what the handler returns is sent k rounds of the hub after it was asked: an experiment's delay, stated in
-    rounds because nobody knows beforehand how many seconds a round takes. The party itself is free meanwhile.
     """
 
     samples: float = 0.0
     flops_per_sample: float = 0.0
     crypto_s: float = 0.0
-    rounds: int = 0
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,8 @@ class System:
     model share the array.  pool: where clients choose (or mix) from several models, all of these: they tell whether a
     round moved any.  observe: arrays and numbers for the report.  sees: by role, who receives and learns what;
     sees_in: in the modes where that differs.  fine_tunes: whether each client has one model of a federation to tune.
-    settings_in: by mode, the defaults that are others there.
+    settings_in: by mode, the defaults that are others there.  delta: the share of its clients that an experiment delays
+    unless told otherwise.
     """
 
     name: str
@@ -127,6 +128,7 @@ class System:
     pool: Callable[[Federation], Iterable[NDArray[Any]]] | None = None
     sees_in: Mapping[str, Mapping[str, Sees]] = field(default_factory=dict)
     settings_in: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    delta: float = 0.0
 
     def views(self, mode: str) -> Mapping[str, Sees]:
         """Who sees what in a mode."""

@@ -24,14 +24,13 @@ from coterie.protocol.messages import Floats, Message, message
 from coterie.protocol.party import Cost, Party, Work, on
 from coterie.protocol.steps import Steps, for_each
 from coterie.protocol.system import Federation, Sees, Setting
-from coterie.protocols.delays import DelayedTraining, Delays
-from coterie.protocols.local_training import batch_seed, check_model
+from coterie.protocols.local_training import SteppedTraining, asked_in, batch_seed, check_model
 from coterie.protocols.updates import Updates
 
 
 @dataclass(frozen=True)
-class Averaging(DelayedTraining):
-    """Local training with the usual defaults of FedAvg: nobody delayed, and the mean itself as the next model.
+class Averaging(SteppedTraining):
+    """Local training with the usual defaults of FedAvg: the mean itself is the next model.
 
     Updates that are late are dropped. (Methods that use them: ``protocols/late.py``.)
     """
@@ -41,7 +40,6 @@ class Averaging(DelayedTraining):
     max_epochs: int = 5
     slowest: float = 0.2
     participation: float = 1.0
-    delta: float = 0.0
     server_lr: float = 1.0
     server_decay: float = 0.0
 
@@ -71,15 +69,14 @@ class Update(Message, frozen=True):
 class Client(Party, role="client"):
     """Trains when asked; keeps nothing."""
 
-    def __init__(self, name: str, setting: Setting, solver: Any, delays: Delays) -> None:
+    def __init__(self, name: str, setting: Setting, solver: Any) -> None:
         super().__init__(name, setting.randomness)
-        self.spec, self.solver, self.delays = setting.spec, solver, delays
+        self.spec, self.solver = setting.spec, solver
         self.samples, self.epochs = setting.samples[name], setting.epochs[name]
 
     def cost(self, msg: Train) -> Cost:
-        """Its samples, once per epoch; and by how many rounds the experiment delays it."""
-        late = self.delays.rounds(self.name, msg.round)
-        return Cost(samples=self.samples * self.epochs, flops_per_sample=self.spec.flops_per_sample, rounds=late)
+        """Its samples, once per epoch."""
+        return Cost(samples=self.samples * self.epochs, flops_per_sample=self.spec.flops_per_sample)
 
     @on(Train, cost)
     def train(self, msg: Train, src: str) -> Work[Update]:
@@ -118,7 +115,7 @@ class Server(Party, role="server"):
             mean.take(updates.checked(name, update.spec, update.weights, update.samples), update.samples)
             updates.took(name, update.weights, samples=update.samples)
 
-        asked = self.config.asked(self.clients, self.randomness.seed, r)
+        asked = asked_in(self.clients, self.config, self.randomness.seed, r)
         train = Train(r, self.spec.digest, self.state.weights)
         answers = yield from for_each(dict.fromkeys(asked, train), Update, fold, deadline_s=self.config.deadline_s)
         if answers.got:
@@ -131,8 +128,7 @@ class Server(Party, role="server"):
 
 def build(config: Averaging, setting: Setting, solver: Any) -> Federation:
     """A server and its clients, who all train with this solver."""
-    delays = config.delays(setting)
-    clients = {name: Client(name, setting, solver, delays) for name in setting.clients}
+    clients = {name: Client(name, setting, solver) for name in setting.clients}
     return Federation({"server": Server("server", setting, config), **clients}, "server")
 
 

@@ -5,8 +5,8 @@
 Each round the server asks a share of the clients, waits for those that are in time, takes what has come of earlier
 rounds, and moves its model. Stands under all baselines with late updates, which differ in what clients send and how
 the server puts it together; the step that the server takes is one schedule for all of them. Every update carries the
-round that asked for it; each is used once, and none that is older than the bound. Where no experiment draws delays and
-a round has a deadline, a client that is late is left to finish before it is asked again (``able``).
+round that asked for it; each is used once, and none that is older than the bound. Where a round has a deadline, a
+client that is late is left to finish before it is asked again (``able``); why it is late, the server does not know.
 
 Sees. server: every client's plain model (or change) and sample count, by name, and how late it is. client: the
 global model of every round that asks it.
@@ -33,13 +33,15 @@ from coterie.protocol.party import Cost, Party, Work, on
 from coterie.protocol.steps import LATE, Answers, Steps, for_each, take
 from coterie.protocol.system import Federation, Sees, Setting
 from coterie.protocols.averaging import Train
-from coterie.protocols.delays import DelayedTraining, Delays
-from coterie.protocols.local_training import batch_seed, check_model
+from coterie.protocols.local_training import LocalTraining, SteppedTraining, asked_in, batch_seed, check_model
 from coterie.protocols.updates import Updates
+
+DELTA = 0.3
+"""The share of clients that an experiment delays unless told otherwise (PAFed, table III: 0; table V: up to 0.7)."""
 
 
 @dataclass(frozen=True)
-class LateTraining(DelayedTraining):
+class LateTraining(SteppedTraining):
     """max_staleness: an update that is more rounds late than this is not used; 0 uses none that is late."""
 
     max_staleness: int = 10
@@ -137,28 +139,24 @@ def settle(owed: dict[str, tuple[int, ...]], name: str, round: int) -> None:
 
 
 def able(
-    config: DelayedTraining, asked: Sequence[str], owed: Mapping[str, tuple[int, ...]], r: int, oldest: int
+    config: LocalTraining, asked: Sequence[str], owed: Mapping[str, tuple[int, ...]], r: int, oldest: int
 ) -> tuple[str, ...]:
-    """Those of ``asked`` whom round r can ask: where devices decide who is late, not those still at an earlier round.
+    """Those of ``asked`` whom round r can ask: where rounds have a deadline, not those still at an earlier round.
 
     owed: as for ``settle``.  oldest: by how many rounds an update may be late.
 
     Asked again and again, a client that needs longer than a round would be later every time, until nothing of it is
-    used. It is asked again when it has answered, or when its answer would be too old: then it may be lost. Everybody
-    can be asked where an experiment draws the delays, and where a round has no deadline and so waits for all.
+    used. It is asked again when it has answered, or when its answer would be too old: then it may be lost. A round
+    without a deadline waits for everybody's answer but those that an experiment holds back for whole rounds, which take
+    no longer for being asked again: so everybody can be asked.
     """
-    if not devices_decide(config):
+    if config.deadline_s is None:
         return tuple(asked)
     return tuple(name for name in asked if all(r - q > max(1, oldest) for q in owed.get(name, ())))
 
 
-def devices_decide(config: DelayedTraining) -> bool:
-    """Whether clients are late by their devices and the round's deadline, and no experiment draws delays."""
-    return config.delta == 0 and config.deadline_s is not None
-
-
 def gather(
-    config: DelayedTraining,
+    config: LocalTraining,
     requests: Mapping[str, Message],
     reply: type[M],
     fold: Callable[[str, M], None],
@@ -168,13 +166,13 @@ def gather(
     """Round r: ask, wait for those in time, then take what has come of earlier rounds.
 
     owed: as for ``settle``; changed. With nobody to ask, it waits for the first answer of an earlier round or until
-    the deadline, for rounds that take no time would make every answer too old. Where devices decide who is late, who
-    is known not to answer (offline, or it refused, or it answered nonsense) is not waited for in later rounds.
+    the deadline, for rounds that take no time would make every answer too old. Where rounds have a deadline, a client
+    that is known not to answer (offline, or it refused, or it answered nonsense) is not waited for in later rounds.
     """
     for name in requests:
         owed[name] = (*owed.get(name, ()), r)
     answers = yield from for_each(requests, reply, fold, deadline_s=config.deadline_s)
-    if devices_decide(config):
+    if config.deadline_s is not None:
         for name in (name for name, why in answers.missing.items() if why != LATE):
             owed[name] = tuple(q for q in owed[name] if q != r)
     if requests:
@@ -185,17 +183,16 @@ def gather(
 
 
 def training_cost(client: Any, msg: Train) -> Cost:
-    """What a training costs a client (that has samples, epochs, spec and delays), and by how many rounds it is late."""
-    samples, late = client.samples * client.epochs, client.delays.rounds(client.name, msg.round)
-    return Cost(samples=samples, flops_per_sample=client.spec.flops_per_sample, rounds=late)
+    """What a training costs a client (that has samples, epochs and spec)."""
+    return Cost(samples=client.samples * client.epochs, flops_per_sample=client.spec.flops_per_sample)
 
 
 class Client(Party, role="client"):
     """Trains when asked; keeps nothing."""
 
-    def __init__(self, name: str, setting: Setting, config: DelayedTraining, method: Method, delays: Delays) -> None:
+    def __init__(self, name: str, setting: Setting, config: SteppedTraining, method: Method) -> None:
         super().__init__(name, setting.randomness)
-        self.spec, self.solver, self.sends, self.delays = setting.spec, config.solver(), method.sends, delays
+        self.spec, self.solver, self.sends = setting.spec, config.solver(), method.sends
         self.samples, self.epochs = setting.samples[name], setting.epochs[name]
 
     @on(Train, training_cost)
@@ -222,7 +219,7 @@ class Server(Party, role="server"):
 
     state: State
 
-    def __init__(self, name: str, setting: Setting, config: DelayedTraining, method: Method) -> None:
+    def __init__(self, name: str, setting: Setting, config: SteppedTraining, method: Method) -> None:
         super().__init__(name, setting.randomness)
         self.spec, self.clients, self.config, self.method = setting.spec, setting.clients, config, method
         self.state = self.State(setting.initial)
@@ -253,7 +250,7 @@ class Server(Party, role="server"):
             updates.took(name, values, samples=update.samples)
             used[staleness] += 1
 
-        owed, chosen = self.state.owed, self.config.asked(self.clients, self.randomness.seed, r)
+        owed, chosen = self.state.owed, asked_in(self.clients, self.config, self.randomness.seed, r)
         asked = able(self.config, chosen, owed, r, self.method.max_staleness)
         train = Train(r, self.spec.digest, self.state.weights)
         yield from gather(self.config, dict.fromkeys(asked, train), Update, fold, owed, r)
@@ -270,10 +267,9 @@ class Server(Party, role="server"):
         }
 
 
-def build(config: DelayedTraining, setting: Setting, method: Method) -> Federation:
+def build(config: SteppedTraining, setting: Setting, method: Method) -> Federation:
     """A server and its clients."""
-    delays = config.delays(setting)
-    clients = {name: Client(name, setting, config, method, delays) for name in setting.clients}
+    clients = {name: Client(name, setting, config, method) for name in setting.clients}
     return Federation({"server": Server("server", setting, config, method), **clients}, "server")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError, UserError
@@ -68,6 +69,36 @@ class LocalTraining:
         return {}
 
 
+@dataclass(frozen=True)
+class SteppedTraining(LocalTraining):
+    """Local training and the server's step; defaults of PAFed, table III, where nothing else is said.
+
+    In a run a data set's own settings (``lr``, ``batch_size``: ``runs/defaults.py``) win over these defaults.
+    Its participation (sigma) is 0.1 of 100 clients; here 0.5, so that the 20 clients of a small run are enough.
+    server_lr: the server's step in round 1 (alpha, 0.8).  server_decay: k >= 0; its step in round r is
+    server_lr / (1 + k (r - 1)), 0 for the constant step of the paper.
+    """
+
+    lr: float = 0.1
+    momentum: float = 0.5
+    max_epochs: int = 10
+    slowest: float = 1.0
+    participation: float = 0.5
+    server_lr: float = 0.8
+    server_decay: float = 0.05
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.server_lr < inf:
+            raise UserError(f"server_lr must be positive and finite, not {self.server_lr}")
+        if not 0 <= self.server_decay < inf:
+            raise UserError(f"server_decay must be at least 0 and finite, not {self.server_decay}")
+
+    def server_step(self, r: int) -> float:
+        """The server's step in round r = 1, 2, ..."""
+        return self.server_lr / (1 + self.server_decay * (r - 1))
+
+
 def local_epochs(clients: Sequence[str], config: LocalTraining, seed: int) -> dict[str, int]:
     """E_i = round(d_i E_m), at least 1, for every client; a pure function of the seed and the client's name."""
     drawn: dict[str, int] = {}
@@ -96,6 +127,11 @@ def sample_clients(clients: Sequence[str], participation: float, seed: int, r: i
     count = sample_size(len(clients), participation)
     chosen = rng(seed, "hub", "participants", r).choice(len(clients), count, replace=False)
     return tuple(clients[i] for i in sorted(chosen))
+
+
+def asked_in(clients: Sequence[str], config: LocalTraining, seed: int, r: int) -> tuple[str, ...]:
+    """Which clients round r asks: a sample of those who have joined by then."""
+    return sample_clients(joined(clients, config, r), config.participation, seed, r)
 
 
 def batch_seed(party: Party, r: int) -> int:

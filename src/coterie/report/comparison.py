@@ -21,6 +21,8 @@ _WORK = (
     "rounds",
     "model",
     "devices",
+    "delta",
+    "delay",
     "min_samples",
     "scaling",
     "precision",

@@ -167,8 +167,6 @@ def config(method: str, data: str, setting: str, schedule: str = "decaying") -> 
         "max_epochs": 10,
         "slowest": 1.0,
         "participation": 0.1,
-        "delta": 0.0 if setting == "iid" else float(setting),
-        "delay": "uniform:1-5",
         "server_lr": 0.8,
         "server_decay": SCHEDULES[schedule],
     }
@@ -180,6 +178,7 @@ def config(method: str, data: str, setting: str, schedule: str = "decaying") -> 
         partition="iid" if setting == "iid" else "shards:2",
         model=model,
         crypto="emulated",
+        delta=0.0 if setting == "iid" else float(setting),
         precision=precision,
         scaling="unit",
         settings={**settings, **own},

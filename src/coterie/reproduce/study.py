@@ -10,7 +10,7 @@ import hashlib
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from math import isnan, nan
 from pathlib import Path
 from statistics import fmean, stdev
@@ -33,7 +33,7 @@ _SIDES = (
     "record_mib",
 )
 """Options that move no number of a round: a longer run serves a shorter one, and a shorter one is continued."""
-_LATER = ("scaling", "fine_tune")
+_LATER = {"scaling": "standard", "fine_tune": "no", "delta": 0.0, "delay": RunConfig.delay}
 """Options that came when studies had been made: their defaults stay out of the name, so that those are found again."""
 
 _FEW = 12
@@ -207,8 +207,7 @@ def percent(values: Sequence[float | None]) -> str | None:
 def digest(resolved: RunConfig) -> str:
     """16 hexadecimal digits that tell a run from any with other numbers; a later option counts if not its default."""
     work = {key: value for key, value in vars(resolved).items() if key not in _SIDES}
-    usual = {f.name: f.default for f in fields(RunConfig) if f.name in _LATER}
-    work = {key: value for key, value in work.items() if key not in usual or value != usual[key]}
+    work = {key: value for key, value in work.items() if key not in _LATER or value not in (None, _LATER[key])}
     return hashlib.blake2b(json.dumps(work, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 

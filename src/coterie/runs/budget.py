@@ -15,8 +15,8 @@ from coterie.runs import registry
 from coterie.runs.config import RunConfig, resolve
 from coterie.runs.settings import field_types
 
-WITHOUT: Mapping[str, Any] = {"server_lr": 1.0, "server_decay": 0.0, "delta": 0.0}
-"""What a method does that lacks one of these settings: its server takes the whole mean, and no delay is drawn."""
+WITHOUT: Mapping[str, Any] = {"server_lr": 1.0, "server_decay": 0.0}
+"""What a method does that lacks one of these settings: its server takes the whole mean."""
 
 BUDGET = (
     "participation",
@@ -32,11 +32,14 @@ BUDGET = (
     "weight_decay",
     "server_lr",
     "server_decay",
-    "delta",
-    "delay",
 )
-"""The settings of a budget, in the order in which they are shared. Rounds, data and devices are options of the run."""
+"""The settings of a budget, in the order in which they are shared."""
 
+DELAYS = ("delta", "delay")
+"""The options of the run that are part of a budget, for systems differ in what they are when nothing is said.
+
+Rounds, data and devices are the same for all methods anyway.
+"""
 
 _ONLY_WITH = {"delay": "delta", "newcomers": "founders", "join_every": "founders"}
 
@@ -67,15 +70,17 @@ def _told(config: RunConfig, what: str) -> Mapping[str, str]:
 
 
 def budget_of(config: RunConfig) -> dict[str, Any]:
-    """The budget of a run: its own settings over those that it lacks.
+    """The budget of a run: its own settings over those that it lacks, and its delays.
 
     Nothing that means nothing in it; and, unless it was given, nothing that is part of this method alone.
     """
-    own = resolve(config).settings
+    resolved = resolve(config)
+    own = resolved.settings
     budget = {key: own.get(key, WITHOUT.get(key)) for key in BUDGET if key in own or key in WITHOUT}
     for key in intrinsic(config):
         if key not in config.settings:
             budget[key] = WITHOUT[key]
+    budget |= {key: getattr(resolved, key) for key in DELAYS}
     for key, needs in _ONLY_WITH.items():
         if not budget.get(needs):
             budget.pop(key, None)
@@ -89,12 +94,15 @@ def with_budget(
 
     alone: settings that were given for this method only, which stay. Raises UserError for a run that is wrong anyway.
     """
+    config = replace(config, **{key: budget[key] for key in DELAYS if key in budget})
     system = registry.get(config.system)
     known = field_types(system.config)
     own = resolve(config).settings
     kept = intrinsic(config)
     differences = [Difference(label, key, own[key], None, why) for key, why in _told(config, "beyond_budget").items()]
     for key, shared in budget.items():
+        if key in DELAYS:
+            continue
         if key not in known:
             if shared != WITHOUT.get(key):
                 does = f": as if it were {WITHOUT[key]:g}" if key in WITHOUT else ""

@@ -13,7 +13,7 @@ import coterie
 from coterie.protocol.errors import UserError
 from coterie.runs import registry
 from coterie.runs.budget import Difference, budget_of, with_budget
-from coterie.runs.config import RunConfig, differences, resolve
+from coterie.runs.config import RunConfig, check_settings, differences, resolve
 from coterie.runs.experiment import Line, build
 from coterie.runs.folder import CONFIG, RESULT, resumed, write_json, writing
 from coterie.runs.intervals import spread
@@ -148,7 +148,7 @@ def _share_out(
             raise unknown("method in --set", owner, {*labels, *(name for name, _ in labels.values())})
         takers = [label for label in (owners if dot else labels) if field in known[label]]
         if not takers:
-            raise unknown("setting", key, {f for label in (owners or labels) for f in known[label]})
+            check_settings([key], {f for label in (owners or labels) for f in known[label]}, "setting")
         for label in takers:
             if dot:
                 texts[label][field] = value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -12,11 +12,12 @@ from typing import Any, Literal
 import tomli_w
 
 import coterie
+from coterie.devices.delays import check_share, delay_law
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.system import System
 from coterie.runs import registry
 from coterie.runs.defaults import defaults_for
-from coterie.runs.settings import NONE, convert, field_types, typed, values_of
+from coterie.runs.settings import NONE, convert, field_types, typed, unknown, values_of
 
 MAY_DIFFER = frozenset({"rounds", "checkpoint_every", "data_dir", "out"})
 """Options that a resumed run may give another value: they move no number of the rounds that are done."""
@@ -33,7 +34,10 @@ class RunConfig:
     mode: ``paper`` (its intent, errors mended), ``literal`` (as printed) or ``hardened`` (better protected).
     crypto: ``real``, or ``emulated`` ciphers: no secrecy, the same rounding and noise, faster.
     seed: of everything experimental.
-    devices: the fleet that the clients run on.  eval_every: rounds between evaluations (the last is always evaluated).
+    devices: the fleet that the clients run on.
+    delta: share in [0, 1] of the clients asked in a round whose answers come rounds late, whatever their devices; None
+    for the system's own (``System.delta``).  delay: by how many rounds: ``uniform:A-B`` or ``geometric:P``.
+    eval_every: rounds between evaluations (the last is always evaluated).
     fine_tune: ``held_out``: also score every client's model after fine-tuning on its own data, for as many epochs as
     lower the loss on a fifth of its training samples, which is held out of all training; ``own_epochs``: after the
     epochs that it trains in a round; or ``no``.
@@ -58,6 +62,8 @@ class RunConfig:
     crypto: Literal["real", "emulated"] = "real"
     seed: int = 0
     devices: str = "uniform"
+    delta: float | None = None
+    delay: str = "uniform:1-5"
     eval_every: int = 1
     fine_tune: Literal["no", "held_out", "own_epochs"] = "no"
     fine_tune_every: int = 0
@@ -118,6 +124,12 @@ def resolve(config: RunConfig) -> RunConfig:
             raise UserError(f"option {key!r} must be at least {least}, not {given[key]}")
     if given["fine_tune_every"] and given["fine_tune"] == "no":
         raise UserError("fine_tune_every means nothing without fine-tuning: give fine_tune (--fine-tune), too")
+    if given["delta"] is None:
+        given["delta"] = system.delta
+    check_share(given["delta"])
+    delay_law(given["delay"])
+    if not given["delta"] and given["delay"] != RunConfig.delay:
+        raise UserError(f"delay={given['delay']} means nothing with delta=0: give delta (--delta), too")
     known = field_types(system.config)
     layer = {key: value for key, value in defaults.settings.items() if key in known}
     layer |= system.defaults(config.mode)
@@ -153,14 +165,27 @@ def _machine(given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _settings(system: System, given: Mapping[str, Any]) -> dict[str, Any]:
-    return typed(system.config, given, f"setting of {system.name}")
+def check_settings(keys: Iterable[str], known: Collection[str], what: str) -> None:
+    """Raises UserError for a setting that is not known, and says so where it is an option of the run."""
+    for key in keys:
+        option = key.rpartition(".")[2]
+        if key not in known and option in OPTIONS:
+            raise UserError(
+                f"{option} is no {what} but an option of the run: give --{option.replace('_', '-')}, or write it above "
+                "the table [settings]"
+            )
+        if key not in known:
+            raise unknown(what, str(key), known)
+
+
+def _settings(system: System, given: Mapping[str, Any], *, text: bool = False) -> dict[str, Any]:
+    check_settings(given, field_types(system.config), f"setting of {system.name}")
+    return typed(system.config, given, f"setting of {system.name}", text=text)
 
 
 def typed_settings(name: str, texts: Mapping[str, str]) -> dict[str, Any]:
     """``--set`` texts as the values that the system of this name takes; raises UserError."""
-    system = registry.get(name)
-    return typed(system.config, texts, f"setting of {system.name}", text=True)
+    return _settings(registry.get(name), texts, text=True)
 
 
 def system_config(config: RunConfig) -> Any:

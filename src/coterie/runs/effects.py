@@ -1,4 +1,4 @@
-"""Runs the effects of many parties: trainings together, identical ciphertexts opened once."""
+"""The table of a simulation's effects: trainings together, identical ciphertexts opened once."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.crypto.pool import encrypt_many
-from coterie.protocol.effects import Compute, Encrypt, Evaluate, Fit, Fitted, Losses, Open
+from coterie.protocol.effects import (
+    Compute,
+    Encrypt,
+    Evaluate,
+    Evaluated,
+    Fit,
+    Fitted,
+    Local,
+    Losses,
+    Open,
+    OwnData,
+)
 from coterie.protocol.errors import CryptoError, PeerError, RunError
+from coterie.protocol.interpreters import Interpreter, each, interpret, locally
 from coterie.protocols.updates import OUTLYING
 from coterie.training.bounds import largest
 from coterie.training.engine import evaluate_many, fit_many, sample_losses
@@ -126,12 +139,17 @@ class Diverged:
     error: DivergedError
 
 
+def _encrypted(wanted: Sequence[tuple[str, Encrypt]]) -> Sequence[Any]:
+    return encrypt_many([(effect.key, effect.values) for _, effect in wanted])
+
+
 class LocalEffects:
     """``coterie.transport.handlers.Effects`` for a simulation.
 
     data: of every party that trains, by name.
     chunk: how many messages are handled together, so that their vectors stay within memory_bytes.
     emulated: whether this run's keys are; nothing is encrypted or opened with others. None: anything goes.
+    devices: the profiles of those that have one, by name.
     """
 
     def __init__(
@@ -143,11 +161,21 @@ class LocalEffects:
         accelerator: str = "cpu",
         memory_bytes: int = MEMORY_BYTES,
         emulated: bool | None = None,
+        devices: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.model, self.data = model, data
         self.precision, self.accelerator = precision, accelerator
         self.chunk = max(1, min(_MOST_JOBS, memory_bytes // (_VECTORS_A_JOB * 4 * model.spec.size)))
-        self.emulated = emulated
+        self.emulated, self.devices = emulated, devices
+        self.table: dict[type, Interpreter] = {
+            Fit: self._fit,
+            Evaluate: each(self._evaluate),
+            Losses: each(self._losses),
+            Local: locally(self._own),
+            Encrypt: self._own_keys_only(_encrypted),
+            Open: self._own_keys_only(each(self._open)),
+            Compute: each(lambda party, effect: self._computed.get(effect)),
+        }
         self._opened = Opened(OPENED_BYTES)
         self._computed = Computed()
         self._trained = 0
@@ -158,24 +186,24 @@ class LocalEffects:
 
     def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
         """Results in order; a PeerError (of a training that diverged, too) or CryptoError stands in its place."""
-        results: list[Any] = [None] * len(wanted)
-        fits = [i for i, (_, effect) in enumerate(wanted) if isinstance(effect, Fit)]
-        for i, fitted in zip(fits, self._fit([wanted[i] for i in fits]), strict=True):
-            results[i] = fitted
-        for i, (party, effect) in enumerate(wanted):
-            crypto = isinstance(effect, Encrypt | Open) and self.emulated is not None
-            if crypto and effect.key.emulated != self.emulated:
-                is_, runs = ("an emulated", "real") if effect.key.emulated else ("a real", "emulated")
-                results[i] = CryptoError(f"{party} has {is_} key in a run with {runs} encryption")
-        left = [i for i, result in enumerate(results) if result is None]
-        sealed = [i for i in left if isinstance(wanted[i][1], Encrypt)]
-        jobs = [(wanted[i][1].key, wanted[i][1].values) for i in sealed]
-        for i, cipher in zip(sealed, encrypt_many(jobs), strict=True):
-            results[i] = cipher
-        for i in left:
-            if not isinstance(wanted[i][1], Encrypt):
-                results[i] = self._one(*wanted[i])
-        return results
+        return interpret(self.table, wanted)
+
+    def _own_keys_only(self, interpreter: Interpreter) -> Interpreter:
+        """Nothing is encrypted or opened with an emulated key in a real run, or the other way round."""
+
+        def guarded(wanted: Sequence[tuple[str, Any]]) -> list[Any]:
+            errors = [self._wrong_key(party, effect.key) for party, effect in wanted]
+            right = [one for one, error in zip(wanted, errors, strict=True) if error is None]
+            results = iter(interpreter(right))
+            return [next(results) if error is None else error for error in errors]
+
+        return guarded
+
+    def _wrong_key(self, party: str, key: Any) -> CryptoError | None:
+        if self.emulated is None or key.emulated == self.emulated:
+            return None
+        is_, runs = ("an emulated", "real") if key.emulated else ("a real", "emulated")
+        return CryptoError(f"{party} has {is_} key in a run with {runs} encryption")
 
     def _fit(self, wanted: Sequence[tuple[str, Fit]]) -> Sequence[Any]:
         jobs = [
@@ -234,33 +262,37 @@ class LocalEffects:
         now = "" if first.lr is None else f" (now lr={first.lr:g}, for example --set lr={first.lr / 10:g})"
         raise RunError(f"{what}: lower the learning rate{now} or look at the data") from first.error
 
-    def _one(self, party: str, effect: Any) -> Any:
-        try:
-            if isinstance(effect, Evaluate):
-                own = self._of(party)
-                whole, test = own.test_set, effect.split == "test"
-                x, y = (whole.x[own.test], whole.y[own.test]) if test else (own.x, own.y)
-                matrix = np.array(effect.weights)[None]  # torch dislikes read-only arrays
-                return evaluate_many(self.model, matrix, x, y, precision=self.precision, device=self.accelerator)[0]
-            if isinstance(effect, Losses):
-                own, matrix = self._of(party), np.array(effect.weights)
-                losses = sample_losses(
-                    self.model, matrix, own.x, own.y, precision=self.precision, device=self.accelerator
-                )
-                if not np.isfinite(losses).all():  # nothing that starts there can be trained
-                    self._trained += 1
-                    self._diverged.append(Diverged(party, largest(matrix), None, DivergedError(0, "a loss")))
-                return losses
-            if isinstance(effect, Open):
-                key, data = effect.key, effect.data
-                if effect.blinded:
-                    return key.open_blinded(key.public.from_bytes(data))  # masks are fresh: nothing to remember
-                return self._opened.get(key, data, lambda: key.decrypt(key.public.from_bytes(data)))
-            if isinstance(effect, Compute):
-                return self._computed.get(effect)
-        except (PeerError, CryptoError) as error:
-            return error
-        raise TypeError(f"{party} yields {type(effect).__name__}, which is no effect")
+    def _evaluate(self, party: str, effect: Evaluate) -> Evaluated:
+        own = self._of(party)
+        whole, test = own.test_set, effect.split == "test"
+        x, y = (whole.x[own.test], whole.y[own.test]) if test else (own.x, own.y)
+        matrix = np.array(effect.weights)[None]  # torch dislikes read-only arrays
+        return evaluate_many(self.model, matrix, x, y, precision=self.precision, device=self.accelerator)[0]
+
+    def _losses(self, party: str, effect: Losses) -> NDArray[np.float32]:
+        own, matrix = self._of(party), np.array(effect.weights)
+        losses = sample_losses(self.model, matrix, own.x, own.y, precision=self.precision, device=self.accelerator)
+        if not np.isfinite(losses).all():  # nothing that starts there can be trained
+            self._trained += 1
+            self._diverged.append(Diverged(party, largest(matrix), None, DivergedError(0, "a loss")))
+        return losses
+
+    def _open(self, party: str, effect: Open) -> NDArray[Any]:
+        key, data = effect.key, effect.data
+        opened: NDArray[Any]
+        if effect.blinded:  # masks are fresh: nothing to remember
+            opened = key.open_blinded(key.public.from_bytes(data))
+        else:
+            opened = self._opened.get(key, data, lambda: key.decrypt(key.public.from_bytes(data)))
+        return opened
+
+    def _own(self, party: str) -> OwnData:
+        """What a party may compute of; the arrays are read-only views."""
+        own = self._of(party)
+        x, y = own.x.numpy(), own.y.numpy()
+        for view in (x, y):
+            view.setflags(write=False)
+        return OwnData(x, y, self.model, self.devices.get(party))
 
     def _of(self, party: str) -> ClientData:
         if party not in self.data:

@@ -19,13 +19,14 @@ from coterie.data.hold_out import hold_out
 from coterie.data.partition import Split
 from coterie.data.sources import load
 from coterie.data.tasks import Task, deal, of_clients
+from coterie.devices.delays import Delays
 from coterie.devices.profiles import Profile, fleet
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.randomness import Randomness, rng
 from coterie.protocol.steps import NoAnswerError
 from coterie.protocol.system import ClientModel, Federation, Mixture, Setting, System
-from coterie.protocols.local_training import joined, local_epochs
+from coterie.protocols.local_training import joined, local_epochs, sample_clients
 from coterie.runs import registry
 from coterie.runs.config import RunConfig, resolve, system_config
 from coterie.runs.effects import ClientData, LocalEffects, Samples
@@ -274,13 +275,14 @@ def build(config: RunConfig) -> Experiment:
         precision=config.precision,
         accelerator=config.accelerator,
         emulated=randomness.emulated,
+        devices=devices,
     )
     keyring = PartyKeys(federation.parties, randomness)
     transport = LocalTransport(
         federation.parties,
         federation.hub,
         effects,
-        links=FleetLinks(devices, config.seed),
+        links=FleetLinks(devices, config.seed, delays_of(config, names, settings)),
         keyring=keyring,
         transcript=Transcript(config.record_mib << 20) if config.record else None,
     )
@@ -301,6 +303,20 @@ def build(config: RunConfig) -> Experiment:
         held_out=_held_out(split, tasks, names),
         fingerprint=_fingerprint(dataset, split, tasks, setting),
     )
+
+
+def delays_of(config: RunConfig, clients: Sequence[str], settings: Any) -> Delays:
+    """Which clients a resolved run delays, and by how many rounds: a share of those that each round asks.
+
+    A system of one's own whose settings say nothing of who joins or is asked asks all of them.
+    """
+
+    def asked(r: int) -> Sequence[str]:
+        here = joined(clients, settings, r) if hasattr(settings, "founders") else clients
+        return sample_clients(here, getattr(settings, "participation", 1.0), config.seed, r)
+
+    assert config.delta is not None
+    return Delays(asked, config.delta, config.delay, config.seed)
 
 
 def epochs_of(devices: Mapping[str, Profile], settings: Any, seed: int) -> dict[str, int]:

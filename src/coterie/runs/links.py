@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from coterie.devices.delays import Delays
 from coterie.devices.profiles import (
     SERVER,
     Profile,
@@ -24,11 +25,13 @@ class FleetLinks:
     Whether a client is there is drawn once a round, from the seed, its name and the round; whether it drops out, for
     every request of the round anew, so it may have uploaded and be gone when its model comes. In the set-up, round 0,
     everybody is there.
+    delays: by how many rounds the experiment holds back what clients send; None for nothing.
     """
 
-    def __init__(self, profiles: Mapping[str, Profile], seed: int) -> None:
+    def __init__(self, profiles: Mapping[str, Profile], seed: int, delays: Delays | None = None) -> None:
         self.profiles = dict(profiles)
         self.seed = seed
+        self.delays = delays
 
     def _of(self, party: str) -> Profile:
         return self.profiles.get(party, SERVER)
@@ -45,6 +48,10 @@ class FleetLinks:
         """Seconds that this party's device needs: training, then cryptography."""
         profile = self._of(party)
         return seconds_train(profile, cost.flops_per_sample, cost.samples) + seconds_crypto(profile, cost.crypto_s)
+
+    def rounds(self, party: str, round: int) -> int:
+        """By how many rounds what this party sends for a request of this round is held back."""
+        return 0 if self.delays is None else self.delays.rounds(party, round)
 
     def fate(self, party: str, round: int, request: int) -> str:
         """``"ok"``, ``"offline"`` (for the whole round) or ``"dropped"`` (while working on this request)."""

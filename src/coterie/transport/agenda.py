@@ -76,17 +76,13 @@ class Agenda:
 
 @dataclass
 class Leader:
-    """A coordinator at work. at: its latest instant.  request, due: of the handler that coordinates; None for the hub.
-
-    work: its generator.
-    """
+    """A coordinator at work. work: its generator.  at: its latest instant.  request: that it handles, or None (hub)."""
 
     coordination: Coordination
     agenda: Agenda
     work: Steps[Any]
     at: Instant = START
     request: Parcel | None = None
-    due: int = 0
 
     @property
     def name(self) -> str:

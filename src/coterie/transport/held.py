@@ -1,4 +1,4 @@
-"""What is sent in a later round than it was written in: delays that an experiment states in rounds."""
+"""What is sent in a later round than it was written in: delays of an experiment, in rounds (``Links.rounds``)."""
 
 from __future__ import annotations
 

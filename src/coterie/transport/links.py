@@ -19,6 +19,12 @@ class Links(Protocol):
     def work_s(self, party: str, cost: Cost) -> float:
         """Seconds that this party's device needs for this work."""
 
+    def rounds(self, party: str, round: int) -> int:
+        """By how many rounds the experiment holds back what this party sends for a request of this round.
+
+        Stated in rounds because nobody knows beforehand how many seconds a round takes. The party is free meanwhile.
+        """
+
     def fate(self, party: str, round: int, request: int) -> str:
         """``"ok"``, ``"offline"`` (never receives it) or ``"dropped"`` (fails while working on it)."""
 
@@ -37,6 +43,10 @@ class Ideal:
     def work_s(self, party: str, cost: Cost) -> float:
         """No time."""
         return 0.0
+
+    def rounds(self, party: str, round: int) -> int:
+        """Nothing is held back."""
+        return 0
 
     def fate(self, party: str, round: int, request: int) -> str:
         """Always there."""

@@ -7,8 +7,9 @@ nothing of this file.
 
 Time is virtual. When a message arrives follows from sizes, nominal costs and device profiles alone. Handlers are run in
 batches that give exactly the results of running them one by one in order of arrival (see ``Schedule``). A coordinator
-acts after all others have done what they can do by then, the hub last. Where a handler's cost names rounds, what it
-returns is sent when that round begins; the hub's step does not wait for it, as for anything else that comes too late.
+acts after all others have done what they can do by then, the hub last. Where ``links`` delays a party by rounds, what
+it sends for a request is sent when that later round begins; the hub's step does not wait for it, as for anything that
+comes too late.
 
 In one process only an attacker can repeat a message, so answers are kept for that while ``intercept`` is set.
 """
@@ -78,7 +79,7 @@ class LocalTransport:
         self.intercept: Intercept | None = None
         self.clock_s = 0.0
         self.round = 0
-        self._reader, self._recorder = Reader(), Recorder(parties, transcript)
+        self._reader, self._recorder = Reader(spool_bytes // 8), Recorder(parties, transcript)
         roles = {name: (party.role, *sorted(party.roles - {party.role})) for name, party in parties.items()}
         self.members = {
             name: Member(
@@ -237,7 +238,7 @@ class LocalTransport:
         if coordination.done and leader.request is not None:
             handled: Handled = coordination.result
             self._dismiss(leader, "")
-            self._finish(leader.request, handled, leader.at, leader.due)
+            self._finish(leader.request, handled, leader.at)
 
     def _dismiss(self, leader: Leader, reason: str) -> None:
         """A party coordinates no more: it is done or, for a reason, given up. The rest goes the usual way."""
@@ -257,9 +258,10 @@ class LocalTransport:
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
-    def _send(self, sent: Sent, at: Instant, due: int) -> None:
+    def _send(self, sent: Sent, at: Instant) -> None:
         """Send what came of a job, or keep it until its round; nothing overtakes what its link keeps."""
         envelope = sent.envelope
+        due = envelope.round + self.links.rounds(envelope.src, envelope.round)
         due = max(due, self._queues.held.due(envelope.src, envelope.dst))
         if due <= self.round:
             self._transmit(sent, at)
@@ -321,7 +323,7 @@ class LocalTransport:
                 assert opened is not None
                 self._coordinate(job, member, opened, call, result.step)
             else:
-                self._finish(job.parcel, result, job.done, job.due)
+                self._finish(job.parcel, result, job.done)
 
     def _pass_over(self, member: Member, parcel: Parcel, frame: bytes) -> None:
         """An answer to what a party doesn't coordinate any more: it is too late, or it isn't one."""
@@ -337,15 +339,15 @@ class LocalTransport:
         """A handler that has yielded a step goes on as a coordinator."""
         envelope, work = job.parcel.envelope, call.work
         coordination = Coordination(member, work, round=envelope.round, attempt=envelope.attempt, role=opened.role)
-        leader = Leader(coordination, Agenda(), work, job.done, job.parcel, job.due)
+        leader = Leader(coordination, Agenda(), work, job.done, job.parcel)
         self._take_up(leader)
         self._timed(leader, "coordinate", lambda: coordination.adopt(step, job.done[0]))
         self._go_on(leader)
 
-    def _finish(self, parcel: Parcel, handled: Handled, at: Instant, due: int) -> None:
+    def _finish(self, parcel: Parcel, handled: Handled, at: Instant) -> None:
         """Send what a handler gives, or let the sender's step go on without an answer. It learns of no reason."""
         for sent in handled.sent:
-            self._send(sent, at, due)
+            self._send(sent, at)
         if handled.refused:
             if self._was_last(parcel):
                 self._fail(parcel.envelope, REFUSED, at)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from coterie.protocol import codec
@@ -79,13 +79,15 @@ class Unobserved:
         """Nothing."""
 
 
-@dataclass
 class Reader:
-    """Decodes and digests. Members of one process share it, so that a broadcast is decoded once for all of them."""
+    """Decodes and digests. Members of one process share it: a broadcast is decoded once for all, a frame digested once.
 
-    sent: Digests = field(default_factory=Digests)
-    received: Digests = field(default_factory=Digests)
-    _last: tuple[bytes, Message] | None = None
+    room: bytes of frames that are held to know their digests.
+    """
+
+    def __init__(self, room: int = 64 << 20) -> None:
+        self.digests = Digests(room)
+        self._last: tuple[bytes, Message] | None = None
 
     def decode(self, frame: bytes, kinds: tuple[type[M], ...]) -> M:
         """As ``codec.decode``."""
@@ -97,8 +99,7 @@ class Reader:
 
     def clear(self) -> None:
         """Hold no frame."""
-        self.sent.clear()
-        self.received.clear()
+        self.digests.clear()
         self._last = None
 
 

@@ -101,7 +101,7 @@ class Member:
         header = bare.header()
         if sealed:
             frame = self.keyring.seal(src, dst, frame, header)
-        digest = self.reader.sent.of(frame)
+        digest = self.reader.digests.of(frame)
         signature = self.keyring.sign(src, header, digest)
         return Sent(replace(bare, digest=digest, signature=signature), frame, letter.to_role)
 
@@ -121,7 +121,7 @@ class Member:
             raise EnvelopeError(f"it is for {envelope.dst!r} in session {envelope.session!r:.40}")
         if envelope.role not in self.roles.get(src, ()):
             raise EnvelopeError(f"{src!r} is no {envelope.role!r:.40} of this federation")
-        if envelope.digest != self.reader.received.of(frame):
+        if envelope.digest != self.reader.digests.of(frame):
             raise EnvelopeError("its payload is not the one that was sent")
         try:
             self.keyring.verify(src, envelope.signature, envelope.header(), envelope.digest)

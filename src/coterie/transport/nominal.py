@@ -20,20 +20,20 @@ class Nominal:
         self._opened: dict[int, Opened] = {}  # by ticket
         self._held = 0
 
-    def work(self, parcel: Parcel) -> tuple[float, int]:
-        """Nominal seconds of a party's next message, and rounds; what will be refused costs nothing."""
+    def work(self, parcel: Parcel) -> float:
+        """Nominal seconds of a party's next message; what will be refused costs nothing."""
         member = self._members[parcel.envelope.dst]
         if member.numbers.is_old(parcel.envelope):
-            return 0.0, 0
+            return 0.0
         try:
             opened = member.open(parcel.envelope, self._spool.peek(parcel.ticket), parcel.arrives_s)
             cost = member.cost(opened)
         except (PeerError, CryptoError):
-            return 0.0, 0
+            return 0.0
         if self._held + opened.size <= self._room:
             self._opened[parcel.ticket] = opened
             self._held += opened.size
-        return self._links.work_s(member.name, cost), cost.rounds
+        return self._links.work_s(member.name, cost)
 
     def take(self, parcel: Parcel, frame: bytes) -> Opened | None:
         """The message that is handled now; None where its recipient will refuse it."""

@@ -73,15 +73,11 @@ Either bytes, which travel in this message's envelope, or an envelope and bytes:
 
 @dataclass(frozen=True)
 class Job:
-    """A message whose turn it is at its recipient, when its handler starts and is done, and when it sends what it has.
-
-    due: the round in which that is sent, at the earliest.
-    """
+    """A message whose turn it is at its recipient, and when its handler starts and is done."""
 
     parcel: Parcel
     start: Instant
     done: Instant
-    due: int
 
 
 class Snapshot(msgspec.Struct):

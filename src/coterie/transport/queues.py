@@ -20,9 +20,7 @@ class Queues:
     held: what is sent in a later round.
     """
 
-    def __init__(
-        self, parties: Mapping[str, Party], hub: str, spool: Spool, work: Callable[[Parcel], tuple[float, int]]
-    ) -> None:
+    def __init__(self, parties: Mapping[str, Party], hub: str, spool: Spool, work: Callable[[Parcel], float]) -> None:
         self.parties, self.hub, self.spool = parties, hub, spool
         self.schedule = Schedule(parties, work)
         self.held = Held(spool)

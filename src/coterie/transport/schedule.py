@@ -13,16 +13,15 @@ from coterie.transport.parcel import START, Instant, Job, Parcel, after
 class Schedule:
     """Waiting messages of all parties, each of which handles its own in order of arrival, one at a time.
 
-    work: nominal seconds of a party's next message, by the state that it has committed by then, and the rounds that
-    pass before it sends what comes of it.
+    work: nominal seconds of a party's next message, by the state that it has committed by then.
     """
 
-    def __init__(self, parties: Iterable[str], work: Callable[[Parcel], tuple[float, int]]) -> None:
+    def __init__(self, parties: Iterable[str], work: Callable[[Parcel], float]) -> None:
         self.busy: dict[str, Instant] = {}  # until when, by party
         self._work = work
         self._queues: dict[str, list[tuple[Any, Parcel]]] = {name: [] for name in parties}  # heaps
         self._held: set[str] = set()  # parties that coordinate: their requests wait
-        self._known: dict[str, tuple[int, tuple[float, int]]] = {}  # of each party's next message: ticket, work
+        self._known: dict[str, tuple[int, float]] = {}  # of each party's next message: ticket, seconds of work
 
     def push(self, parcel: Parcel) -> None:
         """A message that is under way."""
@@ -70,12 +69,11 @@ class Schedule:
     def _job(self, parcel: Parcel) -> Job:
         dst = parcel.envelope.dst
         start = max(parcel.arrives, self.busy.get(dst, START))
-        ticket, work = self._known.get(dst, (0, (0.0, 0)))
+        ticket, seconds = self._known.get(dst, (0, 0.0))
         if ticket != parcel.ticket:
-            work = self._work(parcel)
-            self._known[dst] = parcel.ticket, work
-        seconds, rounds = work
-        return Job(parcel, start, after(start, seconds), parcel.envelope.round + rounds)
+            seconds = self._work(parcel)
+            self._known[dst] = parcel.ticket, seconds
+        return Job(parcel, start, after(start, seconds))
 
 
 def parts(jobs: Sequence[Job], sizes: Sequence[int], most: int, room: int) -> Iterator[Sequence[Job]]:

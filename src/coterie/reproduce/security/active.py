@@ -15,13 +15,13 @@ import numpy as np
 
 from coterie.attacks import Result, key_agreement
 from coterie.attacks.key_in_sum import KeyThief, key_coefficients
-from coterie.attacks.wrapping import wrap
+from coterie.attacks.wrapping import LateParty, wrap
 from coterie.audit.findings import Finding
 from coterie.audit.pafed import HELPER, HUB, held_key
 from coterie.protocol.errors import UserError
-from coterie.protocol.system import Federation
 from coterie.reproduce.security.recorded import Recorded, recorded_run
 from coterie.runs.config import RunConfig
+from coterie.runs.experiment import Experiment
 
 Row = dict[str, Any]
 
@@ -71,10 +71,11 @@ def theft(config: RunConfig, client: str) -> Theft:
     """Run it with this client as a thief."""
     thieves: list[KeyThief] = []
 
-    def meddle(federation: Federation) -> None:
-        party: Any = federation.parties[client]
+    def meddle(experiment: Experiment) -> None:
+        party: Any = experiment.federation.parties[client]
         thieves.append(KeyThief(party.spec, late=LATE))
-        wrap(party, thieves[0], late=LATE)
+        wrap(party, thieves[0].between)
+        experiment.transport.links = LateParty(experiment.transport.links, client, LATE)
 
     run, experiment = recorded_run(replace(config, record=True), meddle)
     experiment.close()

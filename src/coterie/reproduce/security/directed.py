@@ -12,14 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from coterie.protocol.effects import Encrypt, Fit, Fitted, Open, Vector
-from coterie.protocol.errors import CoterieError
+from coterie.devices.delays import Delays
+from coterie.protocol.effects import Fit, Fitted, Vector
+from coterie.protocol.interpreters import PLAIN, each, interpret
 from coterie.protocol.model_spec import ModelSpec, Part
 from coterie.protocol.party import Party
 from coterie.protocol.randomness import Randomness
 from coterie.protocol.system import Federation, Setting
 from coterie.runs.keyring import PartyKeys
 from coterie.systems.pafed import SYSTEM, PAFedConfig
+from coterie.transport.links import Ideal
 from coterie.transport.local import LocalTransport
 from coterie.transport.transcript import Transcript, View
 
@@ -33,24 +35,25 @@ class Directed:
 
     def __init__(self) -> None:
         self.direction: Direction = lambda client, weights: np.zeros_like(weights)
+        self.table = {**PLAIN, Fit: each(self._fit)}
 
     def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
         """Results in order; what is refused stands in its place."""
-        results: list[Any] = []
-        for party, effect in wanted:
-            try:
-                results.append(self._one(party, effect))
-            except CoterieError as error:
-                results.append(error)
-        return results
+        return interpret(self.table, wanted)
 
-    def _one(self, party: str, effect: Any) -> Any:
-        if isinstance(effect, Fit):
-            return Fitted(effect.weights + self.direction(party, effect.weights), 1, 1, 0.0)
-        if isinstance(effect, Encrypt):
-            return effect.key.encrypt(effect.values)
-        assert isinstance(effect, Open)
-        return effect.key.decrypt(effect.key.public.from_bytes(effect.data))
+    def _fit(self, party: str, effect: Fit) -> Fitted:
+        return Fitted(effect.weights + self.direction(party, effect.weights), 1, 1, 0.0)
+
+
+class Delayed(Ideal):
+    """Everything is immediate but what an experiment holds back."""
+
+    def __init__(self, delays: Delays) -> None:
+        self.delays = delays
+
+    def rounds(self, party: str, round: int) -> int:
+        """By how many rounds, from the table."""
+        return self.delays.rounds(party, round)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +91,7 @@ def played(
 ) -> Iterator[Played]:
     """A federation after its set-up in which every round from the second on has so many in time and so many late."""
     names = tuple(f"client/{i}" for i in range(early + late))
-    given = {"participation": 1.0, "delta": late / len(names), "delay": "uniform:1", "local": "sgd", **settings}
+    given = {"participation": 1.0, "local": "sgd", **settings}
     spec = ModelSpec((Part("bias", (size,), "float32", "parameter", "shared", 0),), 2.0 * size)
     setting = Setting(
         clients=names,
@@ -103,8 +106,9 @@ def played(
     federation = SYSTEM.build(PAFedConfig(**given), setting)
     effects = Directed()
     keyring = PartyKeys(federation.parties, setting.randomness)
+    links = Delayed(Delays(lambda r: names, late / len(names), "uniform:1", seed))
     transport = LocalTransport(
-        federation.parties, federation.hub, effects, keyring=keyring, transcript=Transcript(1 << 62)
+        federation.parties, federation.hub, effects, links=links, keyring=keyring, transcript=Transcript(1 << 62)
     )
     hub: Any = federation.parties[federation.hub]
     try:

@@ -360,7 +360,8 @@ def trained_conflicts(seeds: int, hiding: Row, **options: Any) -> Row:
 
 def digits(seed: int, settings: Row, **options: Any) -> Recorded:
     """A run with digits in which all clients are asked and three of ten are late."""
-    given: Row = {"delta": 0.3, "participation": 1.0, **settings}
+    given: Row = {"participation": 1.0, **settings}
+    options = {"delta": 0.3, **options}
     run, experiment = recorded_run(
         RunConfig("pafed", crypto="emulated", record=True, seed=seed, settings=given, **options)
     )

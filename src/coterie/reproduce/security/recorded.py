@@ -22,7 +22,7 @@ from coterie.runs.runner import load_result
 from coterie.runs.views import VIEWS, message_kinds, read_views
 from coterie.transport.transcript import View
 
-Meddle = Callable[[Federation], None]
+Meddle = Callable[[Experiment], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,13 +49,13 @@ class Recorded:
     groups: NDArray[np.int64] | None = None
 
 
-def recorded_run(config: RunConfig, meddle: Meddle = lambda federation: None) -> tuple[Recorded, Experiment]:
+def recorded_run(config: RunConfig, meddle: Meddle = lambda experiment: None) -> tuple[Recorded, Experiment]:
     """Run it to its last round with all views recorded, and write nothing; the caller closes the experiment.
 
-    meddle: what is done to the parties before they begin.
+    meddle: what is done to the parties, or their links, before they begin.
     """
     experiment = build(config)
-    meddle(experiment.federation)
+    meddle(experiment)
     experiment.set_up()
     lines = [experiment.round(r) for r in range(1, int(experiment.config.rounds or 0) + 1)]
     transcript = experiment.transport.transcript

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.devices.profiles import fleet
-from coterie.protocol.effects import Compute, Encrypt, Evaluate, Evaluated, Fit, Fitted, Open, Vector
-from coterie.protocol.errors import CoterieError
+from coterie.protocol.effects import Evaluate, Evaluated, Fit, Fitted, Vector
+from coterie.protocol.interpreters import PLAIN, each, interpret
 from coterie.protocol.model_spec import ModelSpec, Part
 from coterie.protocol.randomness import Randomness
 from coterie.protocol.system import Federation, Setting
@@ -43,29 +43,19 @@ class Told:
     def __init__(self, starts: Vector) -> None:
         self.starts = starts
         self.clusters: Mapping[str, int] = {}
+        self.table = {
+            **PLAIN,
+            Evaluate: each(self._evaluate),
+            Fit: each(lambda party, effect: Fitted(effect.weights, 1, 0, 0.0)),
+        }
 
     def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
         """Results in order; what is refused stands in its place."""
-        results: list[Any] = []
-        for party, effect in wanted:
-            try:
-                results.append(self._one(party, effect))
-            except CoterieError as error:
-                results.append(error)
-        return results
+        return interpret(self.table, wanted)
 
-    def _one(self, party: str, effect: Any) -> Any:
-        if isinstance(effect, Evaluate):
-            nearest = int(np.square(self.starts - effect.weights).sum(axis=1).argmin())
-            return Evaluated(float(nearest != self.clusters[party]), 0.0, 1)
-        if isinstance(effect, Fit):
-            return Fitted(effect.weights, 1, 0, 0.0)
-        if isinstance(effect, Encrypt):
-            return effect.key.encrypt(effect.values)
-        if isinstance(effect, Open):
-            return effect.key.decrypt(effect.key.public.from_bytes(effect.data))
-        assert isinstance(effect, Compute)
-        return effect.function(*effect.arguments)
+    def _evaluate(self, party: str, effect: Evaluate) -> Evaluated:
+        nearest = int(np.square(self.starts - effect.weights).sum(axis=1).argmin())
+        return Evaluated(float(nearest != self.clusters[party]), 0.0, 1)
 
 
 @dataclass(frozen=True, eq=False)

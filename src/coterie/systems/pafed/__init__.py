@@ -50,7 +50,7 @@ from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.system import Federation, Sees, Setting, System
 from coterie.protocols.idle import insist, refuse_idle
 from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Join, KeyCentre, Pair, Ready
-from coterie.protocols.late import LateTraining
+from coterie.protocols.late import DELTA, LateTraining
 from coterie.protocols.local_training import sample_clients
 from coterie.systems.pafed.layout import Layout
 from coterie.systems.pafed.messages import (
@@ -84,7 +84,7 @@ MOST_ASKED = 256
 
 @dataclass(frozen=True)
 class PAFedConfig(LateTraining):
-    """Settings of PAFed; local training, delays and the server's step as in ``protocols/late.py``, table III.
+    """Settings of PAFed; local training and the server's step as in ``protocols/late.py``, table III.
 
     rho: coefficient of the quadratic term of eq. (8).  local: "admm", or "sgd" to see what ADMM gives.
     agreeing, conflicting: alpha_1 and alpha_2 of eq. (17) as multiples of the server's step, which is alpha_0.
@@ -124,7 +124,7 @@ class PAFedConfig(LateTraining):
         if not 0 < self.mask_bound <= MOST_MASK:
             raise UserError(f"mask_bound must lie above 0 and at most at {MOST_MASK:g}, not {self.mask_bound}")
         if self.founders:
-            raise UserError("founders: clients that join later are not supported with delays; leave it at 0")
+            raise UserError("founders: clients that join later are not supported; leave it at 0")
 
     def solver(self) -> Sgd:
         """SGD on the augmented Lagrangian of eq. (8), or plain."""
@@ -159,9 +159,8 @@ def build(config: PAFedConfig, setting: Setting) -> Federation:
         users=Pair(CLIENT, partial(ckks_keygen, parameters, products=False), each=True),
         service=Pair(HELPER, partial(ckks_keygen, parameters), evaluation_for=HUB),
     )
-    delays = config.delays(setting)
     parties: list[Any] = [Aggregator(setting, config, layout), key_centre, Helper(setting, layout)]
-    parties += [Client(name, setting, config, layout, delays) for name in setting.clients]
+    parties += [Client(name, setting, config, layout) for name in setting.clients]
     return Federation({party.name: party for party in parties}, HUB)
 
 
@@ -263,4 +262,5 @@ SYSTEM = System(
     settings_in={"literal": PRINTED},
     modes=("paper", "literal"),
     encrypted=True,
+    delta=DELTA,
 )

@@ -14,7 +14,6 @@ from coterie.protocol.effects import Encrypt, Fit, Fitted, Open, Vector
 from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Cost, Party, To, Work, on
 from coterie.protocol.system import Setting
-from coterie.protocols.delays import Delays
 from coterie.protocols.key_centre import Credentials, Join, Ready, enrol
 from coterie.protocols.local_training import batch_seed, check_model
 from coterie.systems.pafed.layout import Layout
@@ -49,9 +48,9 @@ class Client(Party, role=CLIENT):
     state: State
     secret: Secret
 
-    def __init__(self, name: str, setting: Setting, config: PAFedConfig, layout: Layout, delays: Delays) -> None:
+    def __init__(self, name: str, setting: Setting, config: PAFedConfig, layout: Layout) -> None:
         super().__init__(name, setting.randomness)
-        self.spec, self.config, self.layout, self.delays = setting.spec, config, layout, delays
+        self.spec, self.config, self.layout = setting.spec, config, layout
         self.mode, self.initial = setting.mode, setting.initial
         self.samples, self.epochs = setting.samples[name], setting.epochs[name]
         self.state, self.secret = self.State(), self.Secret()
@@ -77,13 +76,12 @@ class Client(Party, role=CLIENT):
         return (To(HUB, Ready()),)
 
     def train_cost(self, msg: Train) -> Cost:
-        """Opening the model, training, encrypting the update; and by how many rounds the experiment delays it."""
+        """Opening the model, training, encrypting the update."""
         d = self.layout.size
         crypto_s = public_key(self.state.service_public).nominal_seconds_encrypt(d)
         if msg.cipher:
             crypto_s += secret_key(self.secret.own).nominal_seconds_decrypt(d)
-        late = self.delays.rounds(self.name, msg.round)
-        return Cost(self.samples * self.epochs, self.spec.flops_per_sample, crypto_s, rounds=late)
+        return Cost(self.samples * self.epochs, self.spec.flops_per_sample, crypto_s)
 
     @on(Train, train_cost)
     def train(self, msg: Train, src: str) -> Work[Update]:

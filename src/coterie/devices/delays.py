@@ -1,0 +1,85 @@
+"""Which clients are late in an experiment, and by how many rounds: a share of those asked, a law, and the seed decide.
+
+No party knows this table. The transport holds back what a client sends (``transport.links.Links.rounds``), and the hub
+meets an answer in a later round, as it would one of a slow device. Between real machines there is no such table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from coterie.protocol.errors import UserError
+from coterie.protocol.randomness import rng
+
+Law = Callable[[np.random.Generator], int]
+"""Draws by how many rounds an answer is late; at least 1."""
+
+_MOST_ROUNDS = 100_000
+
+
+def delay_law(text: str) -> Law:
+    """``uniform:1-5``: 1 to 5 rounds, all equally often.  ``geometric:0.5``: one more round with probability 1 - 0.5.
+
+    Raises UserError for anything else.
+    """
+    name, _, numbers = text.partition(":")
+    try:
+        if name == "uniform":
+            low, _, high = numbers.partition("-")
+            least, most = int(low), int(high or low)
+            if 1 <= least <= most <= _MOST_ROUNDS:
+                return lambda source: int(source.integers(least, most, endpoint=True))
+        if name == "geometric" and 1 / _MOST_ROUNDS <= (p := float(numbers)) <= 1:
+            return lambda source: int(source.geometric(p))
+    except ValueError:
+        pass
+    raise UserError(
+        f"delay {text!r}: write uniform:A-B for whole rounds 1 <= A <= B <= {_MOST_ROUNDS}, or geometric:P for a "
+        f"probability in [{1 / _MOST_ROUNDS:g}, 1]"
+    )
+
+
+def check_share(share: float) -> None:
+    """Raises UserError for a share of delayed clients that is none."""
+    if not 0 <= share <= 1:
+        raise UserError(f"delta is the share of the clients asked whose answers are late: from 0 to 1, not {share}")
+
+
+class Delays:
+    """By how many rounds the clients that a round asks are late: a pure function of its arguments and the round.
+
+    asked(r): the clients that round r asks.  share: delta, of those (rounded).  law: as for ``delay_law``.
+
+    A client that has not yet delivered what an earlier round asked for counts towards the share, for its link keeps the
+    order: the new answer arrives together with the last. The others of the share are drawn, with a delay each.
+    Raises UserError for a share beyond 0 to 1, or another law.
+    """
+
+    def __init__(self, asked: Callable[[int], Sequence[str]], share: float, law: str, seed: int) -> None:
+        check_share(share)
+        self._asked, self._share, self._law, self._seed = asked, share, delay_law(law), seed
+        self._due: dict[str, int] = {}
+        self._rounds: list[Mapping[str, int]] = [{}]
+
+    def of(self, r: int) -> Mapping[str, int]:
+        """The delayed clients of round r = 1, 2, ... and by how many rounds their answers are late."""
+        while len(self._rounds) <= r:
+            self._rounds.append(self._draw(len(self._rounds)))
+        return self._rounds[r]
+
+    def rounds(self, client: str, r: int) -> int:
+        """By how many rounds a client's answer to round r is late; 0 for one in time, and in the set-up, round 0."""
+        return self.of(r).get(client, 0) if r >= 1 else 0
+
+    def _draw(self, r: int) -> Mapping[str, int]:
+        asked = self._asked(r)
+        late = {name: self._due[name] - r for name in asked if self._due.get(name, 0) > r}
+        free = [name for name in asked if name not in late]
+        source = rng(self._seed, "network", "delays", r)
+        missing = max(0, round(self._share * len(asked)) - len(late))
+        for place in source.choice(len(free), missing, replace=False):
+            late[free[place]] = self._law(source)
+        self._due |= {name: r + rounds for name, rounds in late.items()}
+        return late

@@ -1,0 +1,103 @@
+"""Tables of interpreters: how effects are computed, by their type.
+
+Whatever runs effects (a simulation, a device, a test) is one such table. It begins with ``PLAIN`` and adds what its
+data and its machine make of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from coterie.protocol.effects import Compute, Encrypt, LocalFunction, Open, OwnData
+from coterie.protocol.errors import CryptoError, PeerError
+from coterie.protocol.party import freeze
+
+Interpreter = Callable[[Sequence[tuple[str, Any]]], Sequence[Any]]
+"""Pairs of a party's name and an effect, all of one type -> results in their order.
+
+A PeerError or CryptoError in the place of a result is raised in the handler that yielded the effect.
+"""
+Interpreters = Mapping[type, Interpreter]
+
+
+def interpret(table: Interpreters, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
+    """Results of ``(party, effect)`` pairs in their order; all effects of one type are computed together.
+
+    Raises TypeError for an effect that the table does not have.
+    """
+    results: list[Any] = [None] * len(wanted)
+    groups: dict[type, list[int]] = {}
+    for index, (party, effect) in enumerate(wanted):
+        if type(effect) not in table:
+            known = ", ".join(kind.__name__ for kind in table)
+            raise TypeError(f"{party} yields {type(effect).__name__}, which is no effect here: there are {known}")
+        groups.setdefault(type(effect), []).append(index)
+    for kind, indices in groups.items():
+        for index, result in zip(indices, table[kind]([wanted[i] for i in indices]), strict=True):
+            results[index] = result
+    return results
+
+
+def each(compute: Callable[[str, Any], Any]) -> Interpreter:
+    """The interpreter that computes one effect after the other; an error that refuses one stands in its place."""
+
+    def interpreter(wanted: Sequence[tuple[str, Any]]) -> list[Any]:
+        return [_or_error(compute, party, effect) for party, effect in wanted]
+
+    return interpreter
+
+
+def _or_error(compute: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return compute(*arguments)
+    except (PeerError, CryptoError) as error:
+        return error
+
+
+def locally(own: Callable[[str], OwnData]) -> Interpreter:
+    """The interpreter of ``Local``, given each party's own data: all calls of a function with a batched form at once.
+
+    Where the batched form refuses with an error, its calls are made one by one, so that the error finds its party.
+    """
+
+    def interpreter(wanted: Sequence[tuple[str, Any]]) -> list[Any]:
+        results: list[Any] = [None] * len(wanted)
+        groups: dict[LocalFunction[Any], list[int]] = {}
+        for index, (_, effect) in enumerate(wanted):
+            groups.setdefault(effect.registered, []).append(index)
+        for function, indices in groups.items():
+            data = [own(wanted[i][0]) for i in indices]
+            found = _applied(function, data, [wanted[i][1].arguments for i in indices])
+            for index, result in zip(indices, found, strict=True):
+                freeze(result)
+                results[index] = result
+        return results
+
+    return interpreter
+
+
+def _applied(
+    function: LocalFunction[Any], data: Sequence[OwnData], arguments: Sequence[tuple[Any, ...]]
+) -> Sequence[Any]:
+    if function.many is not None:
+        together = _or_error(function.many, data, arguments)
+        if not isinstance(together, PeerError | CryptoError):
+            if len(together) != len(data):
+                raise TypeError(f"batched {function.name!r} gives {len(together)} results for {len(data)} parties")
+            found: Sequence[Any] = together
+            return found
+    return [_or_error(function.run, own, *given) for own, given in zip(data, arguments, strict=True)]
+
+
+def _opened(party: str, effect: Open) -> Any:
+    cipher = effect.key.public.from_bytes(effect.data)
+    return effect.key.open_blinded(cipher) if effect.blinded else effect.key.decrypt(cipher)
+
+
+PLAIN: Interpreters = {
+    Encrypt: each(lambda party, effect: effect.key.encrypt(effect.values)),
+    Open: each(_opened),
+    Compute: each(lambda party, effect: effect.function(*effect.arguments)),
+}
+"""Effects that need no data of the party, computed one by one without any memory."""
