@@ -24,8 +24,8 @@ test-long: $(READY)  ## the slow ones: hostile bytes by the ten thousand, real d
 	$(BIN)/python -m pytest -m long --timeout=3600 --hypothesis-profile=exploring
 
 lint: $(READY)  ## style, types, layers
-	$(BIN)/ruff check src tests
-	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests studies
+	$(BIN)/ruff format --check src tests studies
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_layers.py
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from coterie.systems.fedcaprivacy import IDLE
+from coterie.systems.fedcaprivacy.config import IDLE
 
 
 def where_they_count(**options: Any) -> dict[str, Any]:

@@ -20,7 +20,6 @@ import numpy as np
 import torch
 
 from coterie.crypto import paillier
-from coterie.crypto.schemes import paillier_keygen
 from coterie.devices.delays import Delays
 from coterie.protocol import codec
 from coterie.protocol.effects import Evaluate, Evaluated, Fit, Fitted, Local, OwnData
@@ -30,11 +29,12 @@ from coterie.protocol.messages import Message
 from coterie.protocol.model_spec import ModelSpec, Part
 from coterie.protocol.party import Cost, Handler, Party, To, freeze
 from coterie.protocol.randomness import Randomness, Secrets, rng
-from coterie.protocol.system import Federation, Setting, System
+from coterie.protocol.system import Federation, System
+from coterie.protocol.told import Common, Own
 from coterie.protocol.weight import message_weight
-from coterie.protocols import key_centre
 from coterie.protocols.local_training import asked_in
 from coterie.runs.keyring import PartyKeys
+from coterie.runs.simulation import simulate
 from coterie.training.solvers import descend
 from coterie.transport.envelope import Envelope
 from coterie.transport.local import LocalTransport
@@ -136,11 +136,15 @@ class Rig:
     """A federation under test, after its set-up."""
 
     system: System
-    setting: Setting
     config: Any
     federation: Federation
+    owns: Mapping[str, Own]
     transport: LocalTransport
     links: Steady
+
+    @property
+    def common(self) -> Common:
+        return self.federation.common
 
     @property
     def hub(self) -> Any:
@@ -163,7 +167,7 @@ class Rig:
     def models(self) -> np.ndarray:
         """(clients, d), by the order of the clients."""
         models = self.system.models(self.federation)
-        return np.stack([models[name] for name in self.setting.clients])
+        return np.stack([models[name] for name in self.common.clients])
 
     def view(self, name: str) -> View:
         assert self.transport.transcript is not None
@@ -171,26 +175,6 @@ class Rig:
 
     def refusals(self, role: str, kind: str) -> int:
         return sum(n for key, n in self.refused.items() if key.startswith(f"{role}/{kind}:"))
-
-
-def setting_of(clients: int, size: int, mode: str, randomness: Randomness) -> Setting:
-    """Clients that have ten samples and one epoch each; start models near zero."""
-    names, spec = tuple(f"client/{i}" for i in range(clients)), spec_of(size)
-
-    def initials(k: int) -> tuple[np.ndarray, ...]:
-        sources = [rng(randomness.seed, "hub", "w", 0, i) for i in range(k)]
-        return tuple(source.normal(0, 0.01, spec.size).astype(np.float32) for source in sources)
-
-    return Setting(
-        clients=names,
-        samples=dict.fromkeys(names, 10),
-        epochs=dict.fromkeys(names, 1),
-        spec=spec,
-        initial=initials(1)[0],
-        initials=initials,
-        mode=mode,
-        randomness=randomness,
-    )
 
 
 def rig(
@@ -207,18 +191,30 @@ def rig(
     fresh_keys: bool = False,
     delta: float | None = None,
     delay: str = "uniform:1-5",
+    spec: ModelSpec | None = None,
+    starts: np.ndarray | None = None,
+    wrap: Callable[[Federation], None] | None = None,
     **settings: Any,
 ) -> Rig:
     """A federation with one client for every row of ``targets`` (clients, d), set up.
 
     intercept: an attacker on the wire from the set-up on.  wire: is given the transport before the set-up.
     fresh_keys: real keys of its own, which take a second; otherwise all real federations have the same two.
-    delta, delay: of the experiment, as in a run.
+    delta, delay: of the experiment, as in a run.  spec, starts: the model's, (k, d) float32, for made-up ones.
+    wrap: may change the built federation before its set-up.
     """
-    setting = setting_of(len(targets), targets.shape[1], mode, Repeatable(seed, emulated))
-    names = setting.clients
+    names = tuple(f"client/{i}" for i in range(len(targets)))
+    spec = spec or spec_of(targets.shape[1])
     config = system.config(**{"lr": 0.5, **system.defaults(mode), **settings})
-    federation = system.build(config, setting)
+    count = config.models
+    if starts is None:
+        drawn = [rng(seed, "hub", "w", 0, i).normal(0, 0.01, spec.size) for i in range(count)]
+        starts = np.stack(drawn).astype(np.float32)
+    randomness = Repeatable(seed, emulated)
+    ten, one = dict.fromkeys(names, 10), dict.fromkeys(names, 1)
+    federation, owns = simulate(system, config, names, spec, starts[:count], mode, randomness, ten, one)
+    if wrap is not None:
+        wrap(federation)
     links = links or Steady()
     share = system.delta if delta is None else delta
     links.delays = Delays(lambda r: asked_in(names, config, seed, r), share, delay, seed)
@@ -227,19 +223,16 @@ def rig(
         federation.hub,
         effects(dict(zip(names, targets, strict=True))),
         links=links,
-        keyring=PartyKeys(federation.parties, setting.randomness),
+        keyring=PartyKeys(federation.common.roster, {name: own.identity for name, own in owns.items() if own.identity}),
         transcript=Transcript(1 << 30),
     )
     transport.intercept = intercept
     if wire is not None:
         wire(transport)
-    made = Rig(system, setting, config, federation, transport, links)
-    pair, draw = cycle(real_keys()) if not (emulated or fresh_keys) else None, key_centre.KeyCentre._draw
-
-    def drawn(self: Any, side: str, wanted: Any) -> Any:
-        return next(pair) if wanted.keygen.func is paillier_keygen else draw(self, side, wanted)
-
-    with patch.object(key_centre.KeyCentre, "_draw", drawn) if pair else nullcontext():
+    made = Rig(system, config, federation, owns, transport, links)
+    pair = cycle(real_keys()) if not (emulated or fresh_keys) else None
+    known = patch.object(paillier, "keygen", lambda *_, **__: next(pair)) if pair else nullcontext()
+    with known:
         transport.drive(made.hub.setup(), 0)
     return made
 

@@ -5,7 +5,7 @@ The twin is written from the paper's equations with plain loops over plain array
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,10 +14,10 @@ import numpy as np
 from federation import Rig, misbehaving, planted, rig
 
 from coterie.crypto.ckks_parameters import PARAMETERS
-from coterie.crypto.schemes import secret_key
-from coterie.crypto.signing import SigningKey
+from coterie.crypto.roster import signing_key
 from coterie.protocol.bundle import bundle, unbundle
-from coterie.systems.mingledpie import IDLE, SYSTEM
+from coterie.systems.mingledpie import SYSTEM
+from coterie.systems.mingledpie.config import IDLE
 from coterie.systems.mingledpie.messages import Train, Update
 
 K, SIZE = 3, 20
@@ -37,30 +37,21 @@ def near(targets: np.ndarray = TARGETS, groups: Sequence[int] = GROUPS) -> np.nd
     return np.stack([0.1 * targets[groups == g].mean(axis=0) for g in range(max(groups) + 1)]).astype(np.float32)
 
 
-def pies(
-    targets: np.ndarray = TARGETS, *, starts: np.ndarray | None = None, wrap: Callable | None = None, **options: Any
-) -> Rig:
+def pies(targets: np.ndarray = TARGETS, *, starts: np.ndarray | None = None, **options: Any) -> Rig:
     """A federation with these start models; lr = 1, so that a trained model is its client's target exactly.
 
-    wrap: may change the built federation before its set-up.  How sure a rebuild must be, and how hardened mode is
-    hardened, may be said for all modes here and count where they mean something.
+    How sure a rebuild must be, and how hardened mode is hardened, may be said for all modes here and count where they
+    mean something.
     """
     starts = near() if starts is None else starts
     idle = {"max_condition", "hardening"} & set(IDLE[options.get("mode", "paper")])
     options = {name: value for name, value in options.items() if name not in idle}
-
-    def build(config: Any, setting: Any) -> Any:
-        made = SYSTEM.build(config, replace(setting, initials=lambda k: tuple(starts[:k])))
-        if wrap is not None:
-            wrap(made)
-        return made
-
-    return rig(replace(SYSTEM, build=build), targets, **{"clusters": len(starts), "lr": 1.0, "seed": 1, **options})
+    return rig(SYSTEM, targets, starts=starts, **{"clusters": len(starts), "lr": 1.0, "seed": 1, **options})
 
 
 def chosen(run: Rig) -> list[int]:
     """Everybody's true cluster."""
-    return [run.party(name).cluster() for name in run.setting.clients]
+    return [run.party(name).cluster() for name in run.common.clients]
 
 
 def held(run: Rig, name: str = "client/0") -> np.ndarray:
@@ -142,11 +133,11 @@ def cluster_means(theta: np.ndarray, true: Sequence[int], previous: np.ndarray) 
 def signed(party: Any, update: Update) -> Update:
     """The update with a good signature of this client over whatever it says."""
     fields = update.round, update.basis, update.identities.tobytes(), update.ciphers
-    return change(update, signature=SigningKey.load(party.secret.signing).sign("update", *fields))
+    return change(update, signature=signing_key(party.own).sign("update", *fields))
 
 
 def key_of(party: Any) -> Any:
-    return secret_key(party.secret.shared)
+    return party.key("user")
 
 
 def parts_of(party: Any, update: Update) -> list[bytes]:
@@ -178,7 +169,7 @@ def with_indicator(party: Any, update: Update, sigma: Sequence[float]) -> Update
         return with_part(party, update, 0, key.encrypt(vector).to_bytes())
     for b, s in enumerate(sigma):
         one = key.encrypt_scalar(1.0)
-        scaled = replace(one, values=np.rint(one.values * s).astype(np.int64))
+        scaled = replace(one, array=np.rint(one.array * s).astype(np.int64))
         update = with_part(party, update, 1 + b, scaled.to_bytes())
     return update
 

@@ -15,16 +15,17 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from emulated import rounded
 from federation import Pulled, Rig, planted, rig
 
 from coterie.aggregation.correction import Rates, class_weights, corrected_step
-from coterie.crypto import ckks, ckks_wire, rounded
+from coterie.crypto import ckks, wire
+from coterie.crypto.ckks import public_key
 from coterie.crypto.ckks_parameters import INSECURE
-from coterie.crypto.schemes import public_key, secret_key
-from coterie.crypto.signing import SigningKey
+from coterie.crypto.roster import signing_key
 from coterie.protocols.local_training import sample_clients
 from coterie.systems import pafed
-from coterie.systems.pafed import SYSTEM
+from coterie.systems.pafed import SYSTEM, config
 from coterie.systems.pafed.messages import HELPER, HUB, Train, Update
 
 SIZE = 20
@@ -41,17 +42,16 @@ def small_keys() -> Iterator[None]:
     """Federations with keys of an eighth of the degree or less, without security, real or emulated."""
 
     def keygen(parameters: str, *, emulated: bool, products: bool = True, random_bytes: Any) -> Any:
-        if emulated:
-            return rounded.insecure_for_tests(parameters, products=products, random_bytes=random_bytes)
-        return ckks.insecure_for_tests(parameters, products=products)
+        return ckks.insecure_for_tests(parameters, products=products, emulated=emulated, random_bytes=random_bytes)
 
-    split = ckks_wire.split_key
+    split = wire.split_key
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pafed, "PARAMETERS", SMALL)
+        for mode, name in SMALL.items():
+            patch.setitem(config.PARAMETERS, mode, name)
         patch.setitem(INSECURE, EIGHT.name, EIGHT)
-        patch.setattr(pafed, "named", INSECURE.__getitem__)
+        patch.setattr(config, "named", INSECURE.__getitem__)
         patch.setattr(pafed, "ckks_keygen", keygen)
-        patch.setattr(ckks_wire, "split_key", lambda data, scheme, kind, _: split(data, scheme, kind, True))
+        patch.setattr(wire, "split_key", lambda *given: split(*given[:-1], True))
         yield
 
 
@@ -61,7 +61,7 @@ def paf(targets: np.ndarray = TARGETS, **options: Any) -> Rig:
     few = given.get("iterations", 7) < 2
     with pytest.MonkeyPatch.context() as patch:
         if given.get("mode") == "literal" and few:
-            patch.setitem(pafed.PARAMETERS, "literal", EIGHT.name)
+            patch.setitem(config.PARAMETERS, "literal", EIGHT.name)
         return rig(SYSTEM, targets, fresh_keys=True, **given)
 
 
@@ -76,12 +76,18 @@ def stranger(emulated: bool, name: str) -> Any:
     return (rounded if emulated else ckks).insecure_for_tests(name)
 
 
+def mistrusting(party: Any, name: str) -> None:
+    """Let a party take another's messages for forged: on its own roster stands a verify key that nobody has."""
+    entries = [change(one, verify_key=bytes(32)) if one.name == name else one for one in party.common.roster.entries]
+    party.common = replace(party.common, roster=change(party.common.roster, entries=tuple(entries)))
+
+
 # -- what an observer reads ------------------------------------------------------------------------------------------
 
 
 def service_key(run: Rig) -> Any:
     """The helper's key, which opens updates and the model."""
-    return secret_key(run.party(HELPER).secret.service)
+    return run.party(HELPER).key("service")
 
 
 def opened(run: Rig, update: Update) -> np.ndarray:
@@ -93,7 +99,7 @@ def opened(run: Rig, update: Update) -> np.ndarray:
 def model(run: Rig) -> np.ndarray:
     """(d,) float64 of the aggregator's encrypted model, or the initial one."""
     if not run.hub.state.model:
-        return run.hub.initial.astype(np.float64)
+        return run.common.initial.astype(np.float64)
     key = service_key(run)
     return np.asarray(key.decrypt(key.public.from_bytes(run.hub.state.model)))
 
@@ -115,9 +121,9 @@ class Twin:
     """
 
     def __init__(self, run: Rig, late: Any) -> None:
-        self.config, self.mode, self.seed = run.config, run.setting.mode, run.setting.randomness.seed
-        self.names, self.late, self.targets = run.setting.clients, late, run.transport.effects.targets
-        self.weights = run.setting.initial.astype(np.float64)
+        self.config, self.mode, self.seed = run.config, run.common.mode, run.hub.randomness.seed
+        self.names, self.late, self.targets = run.common.clients, late, run.transport.effects.targets
+        self.weights = run.common.initial.astype(np.float64)
         self.duals = {name: np.zeros(len(self.weights)) for name in self.names}
         self.own = dict.fromkeys(self.names, self.weights)  # each client's last own model, for mode literal
         self.waiting: list[tuple[int, int, str, np.ndarray, float]] = []  # due, of round, who, update, length
@@ -221,13 +227,13 @@ def clear(early: list[np.ndarray], stale: list[np.ndarray], least: float = 0.01,
 def signed(party: Any, update: Update) -> Update:
     """The update with a good signature of this client over whatever it says."""
     fields = "update", update.round, update.spec, update.cipher, repr(update.length)
-    return change(update, signature=SigningKey.load(party.secret.signing).sign(*fields))
+    return change(update, signature=signing_key(party.own).sign(*fields))
 
 
 def signed_train(run: Rig, name: str, msg: Train) -> Train:
     """The request with a good signature of the aggregator."""
     plain = b"" if msg.weights is None else msg.weights.tobytes()
-    key = SigningKey.load(run.hub.secret.signing)
+    key = signing_key(run.hub.own)
     return change(msg, signature=key.sign("train", name, msg.round, msg.spec, plain, msg.cipher))
 
 

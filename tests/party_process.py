@@ -6,7 +6,6 @@ Whoever started it relays what is in the pipes by the envelopes. Time is the mac
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -14,13 +13,14 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
-from federation import Pulled, Repeatable, setting_of
+from federation import Pulled
 
 from coterie.protocol import state
 from coterie.protocol.errors import CoterieError
 from coterie.protocol.party import Work
 from coterie.protocol.spool import Spool
 from coterie.protocol.steps import Step, Steps
+from coterie.protocol.told import Common, Own
 from coterie.runs import registry
 from coterie.runs.keyring import PartyKeys
 from coterie.transport.coordination import Coordination
@@ -34,14 +34,13 @@ STOP = b"stop"
 
 @dataclass(frozen=True)
 class Place:
-    """What a process is told: which party it is, of what system, and its own data (None for those that have none)."""
+    """What a process is told: what everybody knows, what its party alone knows, and its own data, if it has any."""
 
-    name: str
+    own: Own
+    common: Common
+    roles: dict[str, tuple[str, ...]]
     system: str
-    mode: str
-    settings: Mapping[str, Any]
-    clients: int
-    size: int
+    config: Any
     rounds: int
     data: np.ndarray | None
 
@@ -126,21 +125,13 @@ class Engine:
 def live(place: Place, pipe: Connection) -> None:
     """One party's life: it handles what comes, or coordinates, and gives its state at the end."""
     torch.set_num_threads(1)
-    system = registry.get(place.system)
-    randomness = Repeatable(0, emulated=True)
-    setting = setting_of(place.clients, place.size, place.mode, randomness)
-    config = system.config(**{"lr": 0.5, **system.defaults(place.mode), **place.settings})
-    federation = system.build(config, setting)
-    party, hub = federation.parties[place.name], federation.hub
-    roles = {name: (other.role, *sorted(other.roles - {other.role})) for name, other in federation.parties.items()}
-    keyring = PartyKeys(federation.parties, randomness).of(place.name)
-    del federation
-    engine = Engine(
-        Member(party, hub, roles, keyring, spool=Spool(1 << 30)),
-        Pulled({} if place.data is None else {place.name: place.data}),
-        pipe,
-    )
-    if place.name == hub:
+    own, roster = place.own, place.common.roster
+    assert own.identity is not None
+    party = registry.get(place.system).make(own, place.common, place.config)
+    keyring = PartyKeys(roster, {own.name: own.identity})
+    member = Member(own.name, {own.name: party}, roster.hub, place.roles, keyring, spool=Spool(1 << 30))
+    engine = Engine(member, Pulled({} if place.data is None else {own.name: place.data}), pipe)
+    if own.name == roster.hub:
         coordinator: Any = party
         engine.coordinate(coordinator.setup(), 0)
         for r in range(1, place.rounds + 1):

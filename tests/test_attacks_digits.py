@@ -24,11 +24,10 @@ from coterie.attacks import (
     share_correlation,
     similar_pairs,
     top_label_hit_rate,
-    unmask_scalar,
-    unmasking_error,
 )
 from coterie.clustering import pairwise_distances, soft_spectral
 from coterie.protocol.model_spec import ModelSpec, Part
+from studies.scalar_mask import unmask_scalar, unmasking_error
 
 CLIENTS, ROUNDS = 30, 6
 SHAPES = {"0.weight": (64, 32), "0.bias": (32,), "2.weight": (32, 10), "2.bias": (10,)}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from federation import Rig, planted
-from pafed_parts import paf, service_key, small_keys
+from pafed_parts import mistrusting, paf, service_key, small_keys
 
 from coterie.attacks.key_in_sum import (
     LEAST,
@@ -22,6 +24,7 @@ from coterie.attacks.key_in_sum import (
 )
 from coterie.attacks.wrapping import LateParty, wrap
 from coterie.crypto import ckks
+from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.seal_products import transformed
 from coterie.protocol.effects import Encrypt, Fit, Open
 from coterie.protocol.errors import CryptoError, PeerError, UserError
@@ -48,7 +51,7 @@ def robbed(targets: np.ndarray = TARGETS, late: int = 0, **options: Any) -> tupl
     than those of 8,192, and so they hide more of K s: hence a larger K than the default.
     """
     run = paf(targets, **{"emulated": False, **options})
-    thief = KeyThief(run.setting.spec, share=4, late=late)
+    thief = KeyThief(run.common.spec, share=4, late=late)
     wrap(run.party("client/0"), thief.between)
     run.transport.links = LateParty(run.links, "client/0", late)
     return run, thief
@@ -71,7 +74,23 @@ def test_the_truth_is_the_secret_polynomial(key: Any) -> None:
     truth = key_coefficients(key)
     assert set(truth) == {-1, 0, 1}
     limbs = key.parameters.levels + 1
-    np.testing.assert_array_equal(transformed(key.public.ring, truth[None], limbs - 1)[0], key.secret[:limbs])
+    np.testing.assert_array_equal(
+        transformed(key.public.arrays.ring, truth[None], limbs - 1)[0], key.arrays.secret[:limbs]
+    )
+
+
+def test_the_truth_of_a_key_with_a_large_slot_is_read_too(key: Any) -> None:
+    """With K = scale / LEAST it opens to more than honest values can be, as one key of 8,192 in a hundred does."""
+    ring = key.public.arrays.ring
+    secret = np.zeros((len(ring.moduli), N), np.uint64)
+    secret[:-1] = transformed(ring, np.ones((1, N), np.int64), key.parameters.levels)[0]
+    ones = ckks.SecretKey(replace(key.arrays, secret=secret))
+    with pytest.raises(CiphertextError, match="no sum of 1 values"):
+        ones.decrypt(forged(ones.encrypt(np.zeros(N)), 0))
+    held: Any = SimpleNamespace(
+        public=SimpleNamespace(encrypt=ones.encrypt), parameters=key.parameters, decrypt=ones.decrypt
+    )
+    np.testing.assert_array_equal(key_coefficients(held), np.ones(N))
 
 
 def test_a_forged_vector_looks_fresh_and_opens_to_the_key_in_one_place(key: Any) -> None:
@@ -162,7 +181,7 @@ def test_its_update_may_come_late() -> None:
 def test_a_thief_that_reads_nothing_puts_in_more() -> None:
     """Up to a bound; here its update is lost on the way."""
     run, _ = robbed(delta=0.0)
-    thief = KeyThief(run.setting.spec)
+    thief = KeyThief(run.common.spec)
     weights = np.random.default_rng(0)
     shares = []
     for r in range(1, 6):
@@ -214,14 +233,14 @@ def test_a_wrapped_party_that_changes_nothing_is_the_same() -> None:
         kinds.append(type(effect))
         return result
 
-    for name in wrapped.setting.clients:
+    for name in wrapped.common.clients:
         wrap(wrapped.party(name), dict.fromkeys((Fit, Open, Encrypt), watch))
     assert honest.rounds(4) == wrapped.rounds(4)
     np.testing.assert_array_equal(honest.models(), wrapped.models())
     assert {Fit, Open, Encrypt} == set(kinds)
     assert wrapped.party("client/0").role == "client"
     for run in (honest, wrapped):
-        run.party("client/1").state.verify_keys = run.hub.state.verify_keys[1:]  # of clients, not of the aggregator
+        mistrusting(run.party("client/1"), HUB)
         run.round(5)
     assert honest.refused == wrapped.refused != {}
 

@@ -47,16 +47,16 @@ def one_thread() -> Iterator[None]:
 def test_fedavg_on_digits_equals_a_plain_twin() -> None:
     """Eq. (1) and (2), in fifteen lines of torch; within 1e-6, since sums are rounded in another order."""
     experiment = digits("fedavg")
-    w = experiment.setting.initial
+    w = experiment.common.initial
     for r in (1, 2, 3):
         total, samples = np.zeros(len(w)), 0
-        for name in experiment.setting.clients:
+        for name in experiment.common.clients:
             own = experiment.effects.data[name]
             model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
             nn.utils.vector_to_parameters(torch.from_numpy(w.copy()), model.parameters())
             sgd = torch.optim.SGD(model.parameters(), lr=0.05)
             seed = int(rng(1, name, "batches", r).integers(1 << 62))
-            for epoch in range(experiment.setting.epochs[name]):
+            for epoch in range(experiment.owns[name].epochs):
                 source = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch])))
                 for batch in torch.from_numpy(source.permutation(len(own.x))).split(10):
                     sgd.zero_grad()
@@ -69,7 +69,7 @@ def test_fedavg_on_digits_equals_a_plain_twin() -> None:
         models = list(experiment.models().values())
         assert all(model is models[0] for model in models)  # one global model
         assert np.abs(models[0] - w).max() <= 1e-6
-    assert np.abs(w - experiment.setting.initial).max() > 0.05
+    assert np.abs(w - experiment.common.initial).max() > 0.05
 
 
 def test_the_mean_is_weighted_by_samples() -> None:
@@ -100,7 +100,7 @@ def test_fedprox_without_its_term_is_fedavg_bit_for_bit() -> None:
 def test_fedprox_reaches_the_minimum_of_the_proximal_objective(mu: float) -> None:
     """argmin |w - b|^2 / 2 + mu/2 |w - w_g|^2 = (b + mu w_g) / (1 + mu); the mean over clients follows."""
     run = rig(fedprox.SYSTEM, TARGETS, effects=lambda t: Pulled(t, steps=400), lr=0.05, mu=mu)
-    w = run.setting.initial.astype(np.float64)
+    w = run.common.initial.astype(np.float64)
     for r in (1, 2):
         run.round(r)
         w = (TARGETS.mean(axis=0) + mu * w) / (1 + mu)
@@ -112,7 +112,7 @@ def test_a_large_mu_keeps_digits_models_near_the_anchor() -> None:
     for mu in (0.0, 1.0, 10.0):
         experiment = digits("fedprox", rounds=1, mu=mu)
         experiment.round(1)
-        moved.append(float(np.linalg.norm(experiment.models()["client/0"] - experiment.setting.initial)))
+        moved.append(float(np.linalg.norm(experiment.models()["client/0"] - experiment.common.initial)))
     assert moved[0] > 1.2 * moved[1] > 2 * moved[2]
 
 
@@ -134,7 +134,7 @@ def test_nobody_there_keeps_the_model() -> None:
     links = Steady(away={(f"client/{i}", 1): "offline" for i in range(4)})
     run = rig(fedavg.SYSTEM, TARGETS, links=links)
     assert run.round(1) == {"participants": 0, "asked": 4}
-    assert (run.models()[0] == run.setting.initial).all()
+    assert (run.models()[0] == run.common.initial).all()
 
 
 def test_a_sample_of_the_clients_is_asked_and_averaged() -> None:

@@ -61,7 +61,7 @@ def toy(targets: np.ndarray = TARGETS, **options: Any) -> Rig:
 
 def mixtures(run: Rig) -> np.ndarray:
     """(clients, M): everybody's mixture weights."""
-    return np.stack([run.party(name).state.mixture for name in run.setting.clients])
+    return np.stack([run.party(name).state.mixture for name in run.common.clients])
 
 
 def samples(run: Rig) -> np.ndarray:

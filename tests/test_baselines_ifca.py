@@ -23,7 +23,7 @@ change = msgspec.structs.replace
 
 
 def chosen(run: Rig) -> list[int]:
-    return [run.party(name).state.cluster for name in run.setting.clients]
+    return [run.party(name).state.cluster for name in run.common.clients]
 
 
 def test_planted_groups_are_found_from_a_start_near_them_and_models_become_their_means() -> None:

@@ -13,17 +13,8 @@ import pytest
 import torch
 from federation import Pulled, Rig, rig
 
-from coterie.baselines import (
-    fedadmm,
-    fedasync,
-    fedavg,
-    fedavg_drop,
-    fedavg_late,
-    fedavg_stale,
-    fedprox_drop,
-    fedprox_stale,
-    time_weighted,
-)
+from coterie.baselines import fedadmm, fedasync, fedavg
+from coterie.baselines.late import SYSTEMS as AVERAGING
 from coterie.devices.delays import Delays
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import System
@@ -37,12 +28,12 @@ N, ROUNDS, LR = 8, 14, 0.3
 TARGETS = np.random.default_rng(0).normal(size=(N, 10))
 NAMES = tuple(f"client/{i}" for i in range(N))
 
-DROPPING = (fedavg_drop.SYSTEM, fedprox_drop.SYSTEM)
+DROPPING = (AVERAGING["fedavg_drop"], AVERAGING["fedprox_drop"])
 LATE = (
-    fedavg_stale.SYSTEM,
-    fedprox_stale.SYSTEM,
-    fedavg_late.SYSTEM,
-    time_weighted.SYSTEM,
+    AVERAGING["fedavg_stale"],
+    AVERAGING["fedprox_stale"],
+    AVERAGING["fedavg_late"],
+    AVERAGING["time_weighted"],
     fedasync.SYSTEM,
     fedadmm.SYSTEM,
 )
@@ -134,13 +125,13 @@ everything = mean_of_models(lambda came: 1.0)
 @pytest.mark.parametrize(
     ("system", "rule", "settings"),
     [
-        (fedavg_drop.SYSTEM, in_time, {}),
-        (fedavg_stale.SYSTEM, everything, {}),
-        (fedprox_drop.SYSTEM, in_time, {"mu": 0.5}),
-        (fedprox_stale.SYSTEM, everything, {"mu": 0.5}),
-        (fedavg_late.SYSTEM, mean_of_changes, {}),
-        (time_weighted.SYSTEM, mean_of_models(lambda came: (np.e / 2) ** -came.late), {}),
-        (time_weighted.SYSTEM, mean_of_models(lambda came: 2.0**-came.late), {"base": 2.0}),
+        (AVERAGING["fedavg_drop"], in_time, {}),
+        (AVERAGING["fedavg_stale"], everything, {}),
+        (AVERAGING["fedprox_drop"], in_time, {"mu": 0.5}),
+        (AVERAGING["fedprox_stale"], everything, {"mu": 0.5}),
+        (AVERAGING["fedavg_late"], mean_of_changes, {}),
+        (AVERAGING["time_weighted"], mean_of_models(lambda came: (np.e / 2) ** -came.late), {}),
+        (AVERAGING["time_weighted"], mean_of_models(lambda came: 2.0**-came.late), {"base": 2.0}),
         (fedasync.SYSTEM, one_after_the_other, {}),
         (fedadmm.SYSTEM, all_clients, {"rho": 0.1}),
         (fedadmm.SYSTEM, those_received, {"rho": 0.1, "reference": "received"}),
@@ -161,7 +152,7 @@ def test_each_is_its_twin(system: System, rule: Rule, settings: dict[str, Any], 
 
 def test_the_proximal_term_acts_on_every_step_but_the_first() -> None:
     """At w it has no slope; many steps reach argmin |v - b|^2 / 2 + mu / 2 |v - w|^2 = (b + mu w) / (1 + mu)."""
-    for system in (fedprox_drop.SYSTEM, fedprox_stale.SYSTEM):
+    for system in (AVERAGING["fedprox_drop"], AVERAGING["fedprox_stale"]):
         federation = made(
             system, effects=lambda t: Pulled(t, steps=300), lr=0.05, mu=2.0, delta=0.0, participation=1.0, server_lr=1.0
         )
@@ -179,18 +170,18 @@ def models_of(system: System, **settings: Any) -> list[bytes]:
 
 
 def test_bounds_and_weights_that_say_the_same_give_the_same() -> None:
-    dropped = models_of(fedavg_drop.SYSTEM)
-    assert models_of(fedavg_stale.SYSTEM, max_staleness=0) == dropped
-    assert models_of(fedprox_drop.SYSTEM, mu=0.0) == dropped
-    assert models_of(time_weighted.SYSTEM, max_staleness=0) == dropped
-    assert models_of(fedprox_stale.SYSTEM, mu=0.0) == models_of(fedavg_stale.SYSTEM) != dropped
+    dropped = models_of(AVERAGING["fedavg_drop"])
+    assert models_of(AVERAGING["fedavg_stale"], max_staleness=0) == dropped
+    assert models_of(AVERAGING["fedprox_drop"], mu=0.0) == dropped
+    assert models_of(AVERAGING["time_weighted"], max_staleness=0) == dropped
+    assert models_of(AVERAGING["fedprox_stale"], mu=0.0) == models_of(AVERAGING["fedavg_stale"]) != dropped
 
 
 def test_with_nobody_late_and_a_full_step_it_is_fedavg() -> None:
     reference = rig(fedavg.SYSTEM, TARGETS, lr=LR, participation=0.75)
     same = [
-        made(system, delta=0.0, server_lr=1.0, server_decay=0.0)
-        for system in (fedavg_drop.SYSTEM, fedavg_stale.SYSTEM, fedavg_late.SYSTEM, time_weighted.SYSTEM)
+        made(AVERAGING[name], delta=0.0, server_lr=1.0, server_decay=0.0)
+        for name in ("fedavg_drop", "fedavg_stale", "fedavg_late", "time_weighted")
     ]
     for r in range(1, 7):
         reference.round(r)
@@ -208,7 +199,7 @@ def test_models_count_by_samples() -> None:
     for config in (work, replace(work, system="fedavg_stale", delta=0.0, settings=settings | late)):
         experiment = build(config)
         experiment.set_up()
-        assert len(set(experiment.setting.samples.values())) > 2
+        assert len({experiment.owns[name].samples for name in experiment.common.clients}) > 2
         experiment.round(1)
         results.append(experiment.models()["client/0"])
     np.testing.assert_allclose(*results, atol=1e-6)
@@ -271,7 +262,7 @@ def test_fedadmm_finds_the_optimum_that_late_models_pull_away_from() -> None:
         return float(np.abs(federation.models()[0] - optimum).max())
 
     assert distance(fedadmm.SYSTEM, rho=1.0) < 1e-3
-    assert distance(fedavg_stale.SYSTEM, server_decay=0.0) > 0.05  # each round's few clients decide
+    assert distance(AVERAGING["fedavg_stale"], server_decay=0.0) > 0.05  # each round's few clients decide
 
 
 # -- settings, registry, digits ----------------------------------------------------------------------------------------
@@ -280,11 +271,11 @@ def test_fedadmm_finds_the_optimum_that_late_models_pull_away_from() -> None:
 @pytest.mark.parametrize(
     ("system", "settings", "words"),
     [
-        (time_weighted.SYSTEM, {"base": 1.0}, "base must be above 1"),
+        (AVERAGING["time_weighted"], {"base": 1.0}, "base must be above 1"),
         (fedasync.SYSTEM, {"exponent": -0.5}, "exponent must be at least 0"),
         (fedasync.SYSTEM, {"server_lr": 1.5}, "at most 1"),
         (fedadmm.SYSTEM, {"rho": 0.0}, "rho must be above 0"),
-        (fedprox_stale.SYSTEM, {"mu": -1.0}, "mu must be at least 0"),
+        (AVERAGING["fedprox_stale"], {"mu": -1.0}, "mu must be at least 0"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(system: System, settings: dict[str, Any], words: str) -> None:

@@ -163,7 +163,7 @@ def test_an_honest_training_never_gives_what_would_be_refused() -> None:
     """Finite weights beyond the bound count as diverged, so that it is the settings that are blamed for them."""
     experiment = build(config("fedavg"))
     own = experiment.effects.data["client/0"]
-    start = experiment.setting.initial
+    start = experiment.common.initial
     rates, outcomes = (1e-1, 1e16), []
     for lr in rates:
         job = Job(start, Sgd(lr, batch_size=1 << 20), 1, 0, own.x, own.y)
@@ -261,7 +261,7 @@ def test_a_learning_rate_that_is_too_high_is_blamed_for_what_it_does(name: str) 
 def test_a_liar_that_is_alone_in_its_round_is_told_by_what_its_training_gave() -> None:
     wanted = config("fedavg", clients=4, participation=0.25)
     made = build(wanted)
-    for name in made.setting.clients:
+    for name in made.common.clients:
         lying(made, weights(1e12), name)
     made.set_up()
     said, lines = error_of(made, 3)

@@ -20,11 +20,11 @@ def test_local_training_is_a_loop_of_each_client_on_its_own() -> None:
     for r in (1, 2, 3):
         one.round(r)
     for name, found in one.models().items():
-        own, weights = one.effects.data[name], one.setting.initial
+        own, weights = one.effects.data[name], one.common.initial
         for r in (1, 2, 3):
             seed = int(rng(0, name, "batches", r).integers(1 << 62))
             (fitted,) = fit_many(
-                one.model, [Job(weights, one.settings.solver(), one.setting.epochs[name], seed, own.x, own.y)]
+                one.model, [Job(weights, one.settings.solver(), one.owns[name].epochs, seed, own.x, own.y)]
             )
             weights = fitted.weights
         np.testing.assert_allclose(found, weights, rtol=0, atol=2e-6)
@@ -45,7 +45,7 @@ def test_the_batches_are_those_of_fedavg() -> None:
     for one in (alone, fedavg):
         one.set_up()
         one.round(1)
-    sizes = np.array(list(alone.setting.samples.values()), dtype=np.float64)
+    sizes = np.array([alone.owns[name].samples for name in alone.common.clients], dtype=np.float64)
     mean = (sizes[:, None] * np.stack(list(alone.models().values()))).sum(axis=0) / sizes.sum()
     np.testing.assert_allclose(fedavg.models()["client/0"], mean, rtol=0, atol=1e-6)
 

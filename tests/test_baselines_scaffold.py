@@ -74,7 +74,7 @@ def test_scaffold_reaches_the_optimum_where_fedavg_drifts(a: list[float], b: np.
     for r in range(1, 151):
         run.round(r)
     assert np.abs(run.models()[0] - best).max() < 1e-3
-    for i, name in enumerate(run.setting.clients):  # option II: the variates become the gradients at the optimum
+    for i, name in enumerate(run.common.clients):  # option II: the variates become the gradients at the optimum
         assert np.abs(run.party(name).state.control - (a[i] * best + b[i])).max() < 1e-2
     assert np.abs(run.hub.state.control).max() < 1e-2
 
@@ -85,7 +85,7 @@ def test_one_round_equals_algorithm_1_by_hand() -> None:
     lr, K, eta_g, n = 0.1, 3, 0.7, 3
     links = Steady(away={("client/1", 2): "offline"})
     run = quadratics(a, b, scaffold.SYSTEM, K, lr=lr, server_lr=eta_g, links=links)
-    x, c = run.setting.initial.astype(np.float64), np.zeros(8)
+    x, c = run.common.initial.astype(np.float64), np.zeros(8)
     variates = np.zeros((n, 8))
     for r, here in ((1, [0, 1, 2]), (2, [0, 2])):
         moved, turned = [], []

@@ -100,7 +100,7 @@ class Trained:
 
     def __post_init__(self) -> None:
         e = self.experiment
-        self.buffers = e.setting.spec.buffers
+        self.buffers = e.common.spec.buffers
         starts = list(e.system.pool(e.federation)) if e.system.pool else list(held(e).values())
         rows = np.concatenate([np.atleast_2d(start)[:, self.buffers] for start in starts])
         self.least, self.most = rows.min(axis=0), rows.max(axis=0)
@@ -129,7 +129,7 @@ class Trained:
         return np.average([self.of(name, i) for name in names], axis=0, weights=weights)
 
     def samples(self, names: Sequence[str]) -> list[float]:
-        return [self.experiment.setting.samples[name] for name in names]
+        return [self.experiment.owns[name].samples for name in names]
 
 
 def cases() -> list[Any]:
@@ -147,7 +147,7 @@ def cases() -> list[Any]:
 @pytest.mark.parametrize(("name", "mode", "wanted"), cases())
 def test_what_clients_hold_lies_between_what_clients_have_trained(name: str, mode: str, wanted: dict[str, Any]) -> None:
     experiment = made(name, mode, wanted)
-    trained, variances = Trained(experiment), experiment.setting.spec.variances
+    trained, variances = Trained(experiment), experiment.common.spec.variances
     first = np.stack([model[0] for model in held(experiment).values()])
     for r in range(1, ROUNDS + 1):
         line = trained.round(r)
@@ -209,7 +209,7 @@ def test_clusters_of_ifca() -> None:
     for r in (1, 2):
         membership = trained.round(r)["notes"]["membership"]
         for k, model in enumerate(hub.state.weights):  # type: ignore[attr-defined]
-            names = [n for n, own in zip(experiment.setting.clients, membership, strict=True) if own == [k]]
+            names = [n for n, own in zip(experiment.common.clients, membership, strict=True) if own == [k]]
             if names:
                 near(model[trained.buffers], trained.mean(names, trained.samples(names)))
     assert len({own[0] for own in membership}) > 1
@@ -224,7 +224,7 @@ def test_clusters_of_fedcaprivacy_and_the_mean_of_a_clients_clusters(mode: str, 
     experiment = made("fedcaprivacy", mode, wanted, partition="dirichlet:0.3")
     trained, several = Trained(experiment), 0
     for r in (1, 2, 3):
-        membership = dict(zip(experiment.setting.clients, trained.round(r)["notes"]["membership"], strict=True))
+        membership = dict(zip(experiment.common.clients, trained.round(r)["notes"]["membership"], strict=True))
         for name, models in held(experiment).items():
             means = [
                 trained.mean(members)
@@ -244,8 +244,8 @@ def test_exact_cluster_means_of_mingledpie(hardening: str) -> None:
     for r in (1, 2):
         trained.round(r)
         membership = experiment.system.observe(experiment.federation)["membership"]
-        for name, own, models in zip(experiment.setting.clients, membership, held(experiment).values(), strict=True):
-            same = [n for n, other in zip(experiment.setting.clients, membership, strict=True) if other == own]
+        for name, own, models in zip(experiment.common.clients, membership, held(experiment).values(), strict=True):
+            same = [n for n, other in zip(experiment.common.clients, membership, strict=True) if other == own]
             near(models[0, trained.buffers], trained.mean(same))
             assert name in same
     experiment.close()
@@ -255,7 +255,7 @@ def test_exact_cluster_means_of_mingledpie(hardening: str) -> None:
 def test_where_models_are_taken_off_each_other_buffers_never_leave_their_client(more: dict[str, Any]) -> None:
     """Weights of a rebuild may be negative. An update has no place for buffers; everybody evaluates with its own."""
     experiment = made("mingledpie", "paper", {**GIVEN, **more})
-    trained, spec = Trained(experiment), experiment.setting.spec
+    trained, spec = Trained(experiment), experiment.common.spec
     client: Any = experiment.federation.parties["client/0"]
     assert client.form.lengths == (spec.size - int(spec.buffers.sum()) + 3,)
     parameters = set()
@@ -287,7 +287,7 @@ def test_a_client_looks_for_its_cluster_and_trains_on_with_its_own_buffers() -> 
 def test_shared_layers_of_mingledpie_are_averaged_with_their_buffers() -> None:
     """A layer that all clients share is federated averaging, which bears its statistics; the other layer's stay."""
     experiment = made("mingledpie", "paper", {**GIVEN, "shared_layers": "1."})
-    trained, spec = Trained(experiment), experiment.setting.spec
+    trained, spec = Trained(experiment), experiment.common.spec
     shared = np.concatenate([np.full(p.size, p.name.startswith("1.")) for p in spec.parts if p.kind == "buffer"])
     trained.round(1)
     everybody = trained.mean(list(trained.now))

@@ -17,10 +17,10 @@ from coterie.attacks import expected_accuracy
 from coterie.audit.received import Received, received
 from coterie.cli.app import app
 from coterie.clustering.identity_law import IdentityLaw
-from coterie.reproduce.security import AUDITS
-from coterie.reproduce.security.recorded import read_recorded
 from coterie.runs import SYSTEMS
 from coterie.runs.folder import read_lines
+from coterie.runs.recorded import read_recorded
+from coterie.runs.registry import audit_of
 from coterie.transport.transcript import Seen, View
 
 QUICK = ["--clients", "6", "--rounds", "2", "--crypto", "emulated", "--set", "max_epochs=1", "--quiet"]
@@ -117,8 +117,8 @@ def test_what_was_received_is_what_the_views_have(recorded: Callable[[str], Path
         assert role["learns"] == SYSTEMS["mingledpie"].sees[role["role"]].learns
     kinds = Counter({(row["kind"], row["relayed"]): row["count"] for row in roles["server"]["received"]})
     assert kinds[("Update", False)] == 12
-    assert kinds[("Enrol", True)] == 6  # sealed for the key centre
-    assert kinds[("Enrol", False)] == 0
+    assert kinds[("Granted", True)] == 6  # sealed for the clients
+    assert kinds[("Granted", False)] == 1  # its own
 
 
 def test_messages_are_counted_by_role_kind_and_ends() -> None:
@@ -166,8 +166,10 @@ def test_a_system_without_an_audit_says_what_was_received_only(recorded: Callabl
     assert shown(recorded("scaffold"))["attacks"] is None
 
 
-def test_every_audit_is_of_a_system() -> None:
-    assert set(AUDITS) <= set(SYSTEMS)
+def test_the_systems_with_an_audit() -> None:
+    audits = {name: audit for name, system in SYSTEMS.items() if (audit := audit_of(system))}
+    assert set(audits) == {"fedcaprivacy", "mingledpie", "pafed", "fedavg", "fedprox", "ifca", "local"}
+    assert [name for name, audit in audits.items() if audit.active] == ["pafed"]
 
 
 def test_rounds_that_recording_did_not_finish_are_left_out(tmp_path: Path) -> None:

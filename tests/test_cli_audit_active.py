@@ -11,9 +11,9 @@ import pytest
 from pafed_parts import small_keys
 from test_cli_audit import Ended, call
 
-from coterie.reproduce.security import ACTIVE, AUDITS
-from coterie.reproduce.security.active import asked_most, thieves
-from coterie.reproduce.security.recorded import read_recorded
+from coterie.runs.recorded import read_recorded
+from coterie.systems.pafed.theft import asked_most
+from studies.security.theft import thieves
 
 TINY = ["--clients", "4", "--rounds", "4", "--set", "max_epochs=1", "--quiet", "--record", "--seed", "1"]
 ROBBED = ["pafed", "--model", "mlp", *TINY, "--delta", "0", "--set", "participation=1"]
@@ -74,10 +74,6 @@ def test_the_study_says_of_each_size_how_many_clients_get_the_key() -> None:
     assert row["error of the others' updates"] == 0.0
     assert (row["forged"], row["rounds skipped"]) == ([1, 1], [0, 0])
     assert [len(row[key]) for key in ("accuracy", "accuracy without")] == [2, 2]
-
-
-def test_every_active_attack_is_on_a_system_with_an_audit() -> None:
-    assert set(ACTIVE) <= set(AUDITS)
 
 
 @pytest.mark.parametrize(

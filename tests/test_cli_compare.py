@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from command import QUICK, Command
+from rich.console import Console
+
+from coterie.cli.compared import tables
+from coterie.report.race import TOPICS
 
 
 def test_a_comparison(cli: Command) -> None:
@@ -81,3 +86,31 @@ def test_a_record_that_was_cut_short_is_not_attacked(cli: Command) -> None:
     assert "it was not attacked: " in ended.out
     assert "--record-mib" in ended.out
     assert json.loads(Path("c/compare.json").read_text())["rows"][0]["learned"] is None
+
+
+def test_a_narrow_console_cuts_no_name_and_no_number() -> None:
+    """Three tables instead of one where it does not fit; numbers may stand in two lines."""
+
+    def spread(mean: float) -> dict[str, float]:
+        return {"mean": mean, "interval": 0.012}
+
+    shares = {"local_accuracy": 0.911, "fine_tuned_local_accuracy": 0.876, "global_accuracy": 0.654, "ari": 0.98}
+    costs = {"bytes_up": 1.23e9, "seconds": 400, "virtual_seconds": 4000}
+    row = {key: spread(mean) for key, mean in {**shares, **costs}.items()}
+    row |= {"runs": ["a", "b"], "learned": {topic: spread(0.123) for topic in TOPICS}}
+    rows = [
+        {**row, "method": "fedcaprivacy@hardened", "crypto": "emulated"},
+        {**row, "method": "local", "crypto": "none"},
+    ]
+    for width, parts in ((160, 1), (100, 3), (80, 3), (72, 3)):
+        shell = Console(width=width, record=True, file=io.StringIO())
+        made = tables(rows, shell)
+        for table in made:
+            shell.print(table)
+        shown = shell.export_text()
+        assert len(made) == parts
+        assert shown.count("fedcaprivacy@hardened") == parts
+        assert "…" not in shown
+        assert all(
+            word in shown for word in ("emulated", "91.1", "87.6", "65.4", "0.98", "1.23 GB", "6 min 40 s", "12")
+        )

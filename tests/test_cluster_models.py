@@ -90,14 +90,14 @@ def test_both_systems_get_the_same_start_models_and_get_them_again() -> None:
     for start in ("pretrained", "random"):
         one, again, other = (digits(name, settings={"start": start}) for name in ("mingledpie", "mingledpie", "ifca"))
         assert starts(one).tobytes() == starts(again).tobytes() == starts(other).tobytes()
-        assert starts(one).shape == (3, one.setting.spec.size)
+        assert starts(one).shape == (3, one.common.spec.size)
         assert starts(one).dtype == np.float32
         assert starts(digits(seed=3, settings={"start": start})).tobytes() != starts(one).tobytes()
 
 
 def test_random_starts_are_the_settings_initial_models() -> None:
     experiment = digits(settings={"start": "random"})
-    assert starts(experiment).tobytes() == np.stack(experiment.setting.initials(3)).tobytes()
+    assert starts(experiment).tobytes() == np.stack(experiment.common.starts).tobytes()
     assert len({row.tobytes() for row in starts(experiment)}) == 3
 
 
@@ -108,12 +108,12 @@ def test_pretraining_is_plain_training_on_all_data_of_one_group(batch: int) -> N
     for group in range(3):
         own = [
             experiment.effects.data[name]
-            for name, of in zip(experiment.setting.clients, experiment.split.groups, strict=True)
+            for name, of in zip(experiment.common.clients, experiment.split.groups, strict=True)
             if of == group
         ]
         x, y = torch.cat([one.x for one in own]), torch.cat([one.y for one in own])
         model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
-        begin = experiment.setting.initials(3)[group]
+        begin = experiment.common.starts[group]
         nn.utils.vector_to_parameters(torch.from_numpy(begin.copy()), model.parameters())
         optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
         seed = int(rng(2, "hub", "pre-training", 0, group).integers(1 << 62))

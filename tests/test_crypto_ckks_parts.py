@@ -6,8 +6,9 @@ import os
 
 import numpy as np
 import pytest
+from emulated import exact, rounded
 
-from coterie.crypto import ckks, exact, rounded
+from coterie.crypto import ckks
 from coterie.protocol.errors import CryptoError, KeyMismatchError
 
 N = 1024
@@ -85,10 +86,3 @@ def test_what_has_no_parts_is_refused(scheme):
         head.joined(other.public.encrypt(VALUES))
     with pytest.raises(KeyMismatchError):
         head.joined(exact.insecure_for_tests().public.encrypt(VALUES))
-
-
-def test_paillier_takes_vectors_as_a_whole():
-    vector = exact.insecure_for_tests().public.encrypt(np.zeros(8))
-    for call in (lambda: vector.split(4), lambda: vector.joined(vector)):
-        with pytest.raises(CryptoError, match="as a whole"):
-            call()

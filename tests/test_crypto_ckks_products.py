@@ -78,7 +78,7 @@ def test_a_dot_product_is_real_and_the_same_in_every_slot():
     rng = np.random.default_rng(5)
     v, a = unit(rng, 2 * N), unit(rng, 2 * N)
     dot = KEY.public.encrypt(v).dot(KEY.public.encrypt(a).conjugated(KEYS), KEYS)
-    slots = KEY.public.ring.decrypt(KEY.decryptor, dot.polynomials, dot.tally.form)[0]
+    slots = KEY.public.arrays.ring.decrypt(KEY.arrays.decryptor, dot.array, dot.tally.form)[0]
     assert np.abs(slots - v @ a).max() < 5 * R[3] + R[2]
     as_vector = KEY.public.encrypt(np.full(N, 2.0), dot.tally.form.level)
     assert off(as_vector.times(dot).rescaled(), 2 * (v @ a)) < 30 * R[3]
@@ -86,7 +86,7 @@ def test_a_dot_product_is_real_and_the_same_in_every_slot():
 
 def test_halves_modulo_a_prime():
     """The trick behind it: x / 2 modulo odd primes, of even and odd x."""
-    moduli = KEY.public.ring.moduli
+    moduli = KEY.public.arrays.ring.moduli
     numbers = np.array([[0, 1, 2, 3, int(q) - 1, int(q) - 2] for q in moduli.ravel()], dtype=np.uint64)
     halves = residues.halved(numbers, moduli)
     for row, half, q in zip(numbers.tolist(), halves.tolist(), moduli.ravel().tolist(), strict=True):
@@ -156,7 +156,7 @@ def test_every_way_leads_to_one_scale(key):
 
 def test_scales_follow_the_recursion_and_long_chains_stay_near():
     for key in (KEY, LONG):
-        made, exact = key.public.ring, Decimal(2**36)
+        made, exact = key.public.arrays.ring, Decimal(2**36)
         for level in range(key.parameters.levels, -1, -1):
             assert made.scale(Form(level)) == pytest.approx(float(exact), rel=1e-10)
             assert made.scale(Form(level, product=True)) == pytest.approx(float(exact) ** 2, rel=1e-9)
@@ -401,4 +401,4 @@ def test_the_long_set():
 
 
 def test_rings_are_shared():
-    assert ring(P) is KEY.public.ring
+    assert ring(P) is KEY.public.arrays.ring

@@ -8,13 +8,14 @@ from functools import partial
 
 import numpy as np
 import pytest
+from emulated import exact
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.crypto import Lanes, exact, paillier, sum_blinded, sum_ciphers
-from coterie.crypto.vector import CiphertextError
+from coterie.crypto import Lanes, paillier, sum_blinded, sum_ciphers
+from coterie.crypto.arrays import CiphertextError
 from coterie.protocol.errors import CapacityError, CryptoError, DecodeError, PeerError
-from coterie.protocol.hollow import content, weighs
+from coterie.protocol.weight import content, weighs
 
 FORMATS = [Lanes(), Lanes(8, 12, 5), Lanes(4, 9, 0), Lanes(16, 30, 3), Lanes(20, 40, 8), Lanes(6, 8, 8, kappa=64)]
 
@@ -189,7 +190,7 @@ def test_what_is_opened_hides_the_values(module):
     tops = []
     for _ in range(200):
         blinded = key.open_blinded(key.public.encrypt(values).blind(key.public.mask(14, os.urandom)))
-        tops.append(blinded.plaintexts[0] / 2**key.layout.mask_bits if module is paillier else blinded.words[0] / 2**32)
+        tops.append(blinded.array[0] / (2**key.layout.mask_bits if module is paillier else 2**32))
     assert 0.3 < np.mean(tops) < 0.7  # uniform in [0, 1]: 1/2 within 10 standard errors of .02
     assert 0.2 < np.std(tops) < 0.38
     with pytest.raises(CapacityError):
@@ -270,8 +271,8 @@ def test_hostile_bytes():
 def test_decoded_vectors_are_read_only_views():
     key = exact.insecure_for_tests(512)
     cipher = key.public.from_bytes(key.public.encrypt(np.ones(20)).to_bytes())
-    assert not cipher.words.flags.writeable
-    assert not cipher.words.flags.owndata
+    assert not cipher.array.flags.writeable
+    assert not cipher.array.flags.owndata
 
 
 def test_it_is_fast():

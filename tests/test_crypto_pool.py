@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from emulated import exact, rounded
 
-from coterie.crypto import ckks, exact, pool, rounded
+from coterie.crypto import ckks, pool
 from coterie.protocol.effects import Encrypt
 from coterie.protocol.errors import CapacityError, CryptoError, DecodeError, RunError, UserError
 from coterie.runs.effects import LocalEffects

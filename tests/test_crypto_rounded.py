@@ -7,12 +7,13 @@ from functools import partial
 
 import numpy as np
 import pytest
+from emulated import rounded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.crypto import ckks, rounded, sum_ciphers
+from coterie.crypto import ckks, sum_ciphers
 from coterie.protocol.errors import CoterieError, CryptoError
-from coterie.protocol.hollow import weighs
+from coterie.protocol.weight import weighs
 
 N = 1024
 NAMES = ["insecure-1024-add", "insecure-1024-mul"]
@@ -152,8 +153,8 @@ def test_sizes_and_times_are_the_real_one_s():
 def test_decoded_vectors_are_read_only_views():
     key = rounded.insecure_for_tests()
     cipher = key.public.from_bytes(key.public.encrypt(np.ones(20)).to_bytes())
-    assert not cipher.values.flags.writeable
-    assert not cipher.values.flags.owndata
+    assert not cipher.array.flags.writeable
+    assert not cipher.array.flags.owndata
 
 
 def test_it_is_fast():

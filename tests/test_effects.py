@@ -23,7 +23,8 @@ from coterie.protocol.interpreters import PLAIN, Interpreter, each, interpret, l
 from coterie.protocol.messages import Floats, Message, message
 from coterie.protocol.party import Party, Work, on
 from coterie.protocol.steps import Steps, for_each
-from coterie.protocol.system import Federation, Sees, Setting, System
+from coterie.protocol.system import Sees, System
+from coterie.protocol.told import Common, Own
 from coterie.protocols.local_training import LocalTraining, batch_seed
 from coterie.runs import RunConfig, build
 from coterie.runs.effects import ClientData, LocalEffects, Samples
@@ -286,14 +287,10 @@ class Described(Message, frozen=True):
 class Client(Party, role="client"):
     """Computes two functions of its own data, and trains between them."""
 
-    def __init__(self, name: str, setting: Setting, config: LocalTraining) -> None:
-        super().__init__(name, setting.randomness)
-        self.initial, self.solver = setting.initial, config.solver()
-
     @on(Describe)
     def describe(self, msg: Describe, src: str) -> Work[Described]:
         counts = yield Local(class_counts, (msg.classes,))
-        fitted: Fitted = yield Fit(self.initial, self.solver, 1, batch_seed(self, msg.round))
+        fitted: Fitted = yield Fit(self.common.initial, self.config.solver(), 1, batch_seed(self, msg.round))
         assert np.isfinite(fitted.weights).all()
         described = yield Local("test: scaled mean", (2.0,))
         return Described(counts, described["mean"].ravel())
@@ -306,9 +303,9 @@ class Server(Party, role="server"):
         counts: dict[str, NDArray[Any]] = msgspec.field(default_factory=dict)
         means: dict[str, NDArray[Any]] = msgspec.field(default_factory=dict)
 
-    def __init__(self, setting: Setting) -> None:
-        super().__init__("server", setting.randomness)
-        self.clients, self.state, self.classes = setting.clients, self.State(), 10
+    def __init__(self, own: Own, common: Common, config: LocalTraining) -> None:
+        super().__init__(own, common, config)
+        self.state, self.classes = self.State(), 10
 
     def setup(self) -> Steps[None]:
         yield from ()
@@ -321,11 +318,6 @@ class Server(Party, role="server"):
         return {"participants": len(answers.got), "asked": len(self.clients)}
 
 
-def built(config: LocalTraining, setting: Setting) -> Federation:
-    parties: list[Party] = [Server(setting), *(Client(name, setting, config) for name in setting.clients)]
-    return Federation({party.name: party for party in parties}, "server")
-
-
 @dataclass(frozen=True)
 class DescribingConfig(LocalTraining):
     """Those of local training."""
@@ -336,8 +328,8 @@ SYSTEM = System(
     title="Describing",
     citation="none",
     config=DescribingConfig,
-    build=built,
-    models=lambda federation: {c.name: c.initial for c in federation.of_role("client")},
+    parties=lambda config: {"server": Server, "client": Client},
+    models=lambda federation: {c.name: c.common.initial for c in federation.of_role("client")},
     sees={"server": Sees((Described,), "class counts and means"), "client": Sees((Describe,), "nothing")},
 )
 

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from federation import Pulled, Rig, misbehaving, on_the_wire, planted, rig, to
 
-from coterie.crypto.schemes import public_key, secret_key
-from coterie.crypto.signing import SigningKey
+from coterie.crypto.roster import signing_key
 from coterie.protocol import codec
-from coterie.protocol.errors import RunError
-from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Join, Ready
+from coterie.protocol.errors import PeerError, RunError
+from coterie.protocols.key_centre import KEY_CENTRE, Deal, Granted, Ready
 from coterie.systems.fedcaprivacy import SYSTEM
 from coterie.systems.fedcaprivacy.messages import (
+    SERVICE,
+    USER,
     Aggregate,
     Blinded,
     Cluster,
@@ -39,7 +40,7 @@ def two_groups(**settings: object) -> Rig:
 
 
 def at_own_model(run: Rig) -> list[bool]:
-    own = np.stack([run.party(name).state.weights for name in run.setting.clients])
+    own = np.stack([run.party(name).state.weights for name in run.common.clients])
     return (run.models() == own).all(axis=1).tolist()
 
 
@@ -50,7 +51,7 @@ def flipped(data: bytes, at: int = -1) -> bytes:
 
 
 def signature(party: Any, *fields: Any) -> bytes:
-    return SigningKey.load(party.secret.signing).sign(*fields)
+    return signing_key(party.own).sign(*fields)
 
 
 # -- phi ---------------------------------------------------------------------------------------------------------------
@@ -118,15 +119,15 @@ def resigned(csp: Any, m: ClusterSum) -> ClusterSum:
 
 def of_terms(csp: Any, m: ClusterSum, count: int) -> bytes:
     """A sum of another number of vectors than were asked for."""
-    opened = sorted(csp.state.opened.items())
+    opened = sorted(csp.blinded(csp.state.opened).items())
     total = opened[0][1]
     for _, vector in opened[1:count]:
         total = total + vector
-    return public_key(csp.state.user_public).encrypt_blinded(total).to_bytes()
+    return csp.public("user").encrypt_blinded(total).to_bytes()
 
 
 def fresh(csp: Any, m: ClusterSum) -> bytes:
-    return public_key(csp.state.user_public).encrypt(np.zeros(40)).to_bytes()
+    return csp.public("user").encrypt(np.zeros(40)).to_bytes()
 
 
 FORGED_SUM: list[tuple[str, Callable[[Any, ClusterSum], ClusterSum]]] = [
@@ -158,10 +159,10 @@ def test_a_converted_sum_of_another_number_of_models_is_refused() -> None:
     """In sketch mode the service opens a sum of 3 under one mask, and hands it on as one of 2."""
 
     def of_two(csp: Any, request: Convert, reply: ClusterSum) -> ClusterSum:
-        key = secret_key(csp.secret.service)
+        key = csp.key("service")
         total = key.open_blinded(key.public.from_bytes(request.cipher))
         shrunk = replace(total, tally=replace(total.tally, terms=2))
-        return resigned(csp, change(reply, cipher=public_key(csp.state.user_public).encrypt_blinded(shrunk).to_bytes()))
+        return resigned(csp, change(reply, cipher=csp.public("user").encrypt_blinded(shrunk).to_bytes()))
 
     run = two_groups(mode="hardened", sketch_dim=16)
     misbehaving(run.party("csp"), Convert, of_two)
@@ -193,7 +194,7 @@ def test_a_conversion_of_another_number_of_models_than_announced_is_refused() ->
 
 def test_a_blinded_vector_of_another_length_is_refused() -> None:
     run = two_groups()
-    key = public_key(run.hub.state.service_public)
+    key = run.hub.public("service")
     short = key.encrypt(np.zeros(39)).blind(key.mask(39, np.random.default_rng(0).bytes)).to_bytes()
     on_the_wire(run.transport, Blinded, lambda m: change(m, cipher=short) if m.position == 0 else m)
     assert len(run.round(1)["left_out"]) == 1
@@ -237,7 +238,7 @@ FORGED_MODEL: list[tuple[str, Callable[[Rig, ClusterModel], ClusterModel]]] = [
         "a model that only the service signed",
         lambda run, m: change(
             m,
-            cipher=public_key(run.hub.state.user_public).encrypt(np.zeros(40)).to_bytes(),
+            cipher=run.hub.public("user").encrypt(np.zeros(40)).to_bytes(),
             count_signature=signature(run.party("csp"), "cluster count", m.round, m.cluster, m.count),
         ),
     ),
@@ -271,53 +272,46 @@ def test_a_genuine_cluster_model_of_an_earlier_round_does_not_come_back() -> Non
 # -- enrolment ---------------------------------------------------------------------------------------------------------
 
 
-def test_only_the_key_centre_gives_credentials() -> None:
-    """A participant that sends credentials of its own making to the service is refused, and no key changes."""
+def test_only_the_key_centre_grants_keys() -> None:
+    """A participant that hands the service what it was granted itself is refused, and no key changes."""
     run = two_groups()
-    keys = run.party("csp").secret.service
-    mine = run.view("client/2").seen[1].message
-    assert isinstance(mine, Credentials)
+    keys = run.party("csp").secret_of(SERVICE)
+    mine = next(m for _, m in run.view("client/2").messages(Granted))
     misbehaving(run.party("client/2"), Train, lambda p, r, upload: to("business_server", upload) + to("csp", mine))
     note = run.rounds(2)[-1]
     assert note["participants"] == 6
-    assert run.party("csp").secret.service == keys
-    assert run.refusals("csp", "Credentials") == 1
+    assert run.party("csp").secret_of(SERVICE) == keys
+    assert run.refusals("csp", "Granted") == 1
 
 
-@pytest.mark.parametrize("same_key", [True, False])
-def test_who_enrols_twice_is_refused_and_nobody_gets_new_keys(same_key: bool) -> None:
+@pytest.mark.parametrize("deal", [Deal(1, "", ""), Deal(2, "", ""), Deal(2, USER, "client/2"), Deal(2, SERVICE, "")])
+def test_a_participant_that_asks_for_keys_is_refused_and_nobody_gets_new_ones(deal: Deal) -> None:
     run = two_groups()
-    issued = run.party("client/0").secret.user, run.party("csp").secret.service
-    key = SigningKey.load(run.party("client/2").secret.signing) if same_key else SigningKey.generate()
-    again = to(KEY_CENTRE, Enrol(key.public.to_bytes()))
-    misbehaving(run.party("client/2"), Train, lambda p, r, upload: to("business_server", upload) + again)
+    issued = run.party("client/0").secret_of(USER), run.party("csp").secret_of(SERVICE)
+    misbehaving(run.party("client/2"), Train, lambda p, r, upload: to("business_server", upload) + to(KEY_CENTRE, deal))
     assert run.rounds(2)[-1]["participants"] == 6
-    assert run.refusals("key_centre", "Enrol") == 1
-    assert (run.party("client/0").secret.user, run.party("csp").secret.service) == issued
+    assert dict(run.refused) == {"key_centre/Deal: client/2 asks for keys; only the hub may": 1}
+    assert (run.party("client/0").secret_of(USER), run.party("csp").secret_of(SERVICE)) == issued
 
 
-def test_enrolment_of_a_key_that_is_none_is_refused_and_the_set_up_says_who_is_missing() -> None:
-    with pytest.raises(RunError, match="waits for 7 Ready, has 0"):
-        bad_set_up(Join, lambda p, m, answer: to(KEY_CENTRE, Enrol(b"short")))
+def test_a_set_up_in_which_a_participant_refuses_its_keys_says_how_many_are_missing() -> None:
+    def refuse(party: Any, message: Granted, ready: Any) -> None:
+        raise PeerError("no keys for me")
+
+    with pytest.raises(RunError, match="business_server waits for 7 Ready, has 6"):
+        bad_set_up(Granted, refuse)
 
 
 def test_saying_ready_twice_stands_for_nobody_else() -> None:
-    """client/0 says so for itself and, it hopes, for client/1, whose credentials are refused."""
-    run = bad_set_up(Credentials, lambda p, m, answer: to("business_server", Ready(), Ready()))
-    assert run.refusals("business_server", "Ready") == 1
+    """client/0 says so twice, and once for a dealing that never was."""
+    run = bad_set_up(Granted, lambda p, m, answer: to("business_server", Ready(2), Ready(1), Ready(1)))
+    assert run.refusals("business_server", "Ready") == 2
     assert run.round(1)["participants"] == 6
 
 
 def bad_set_up(kind: type, answer: Callable) -> Rig:
     """A set-up in which client/0 misbehaves from the start."""
-    build = SYSTEM.build
-
-    def with_a_bad_client(config: Any, setting: Any) -> Any:
-        federation = build(config, setting)
-        misbehaving(federation.parties["client/0"], kind, answer)
-        return federation
-
-    return rig(replace(SYSTEM, build=with_a_bad_client), TARGETS, clusters=2)
+    return rig(SYSTEM, TARGETS, clusters=2, wrap=lambda made: misbehaving(made.parties["client/0"], kind, answer))
 
 
 # -- the wrong way round -----------------------------------------------------------------------------------------------

@@ -9,17 +9,17 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from emulated import exact
 from fedcaprivacy_parts import where_they_count
 from federation import Pulled, Rig, misbehaving, on_the_wire, planted, repeated, rig, to
 
-from coterie.crypto import exact, paillier
+from coterie.crypto import paillier
 from coterie.crypto.packing import Lanes
-from coterie.crypto.schemes import public_key
-from coterie.crypto.signing import SigningKey
+from coterie.crypto.roster import signing_key
 from coterie.protocol import codec
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import Message
-from coterie.protocols.key_centre import Join
+from coterie.protocols.key_centre import Ready
 from coterie.systems.fedcaprivacy import SYSTEM
 from coterie.systems.fedcaprivacy.messages import (
     Train,
@@ -36,14 +36,14 @@ def two_groups(**settings: object) -> Rig:
 
 
 def at_own_model(run: Rig) -> list[bool]:
-    own = np.stack([run.party(name).state.weights for name in run.setting.clients])
+    own = np.stack([run.party(name).state.weights for name in run.common.clients])
     return (run.models() == own).all(axis=1).tolist()
 
 
 def signed(party: Any, upload: Upload) -> Upload:
     """The upload with a good signature of this participant over whatever it says."""
     fields = upload.round, upload.pid, repr(upload.timestamp_s), upload.cipher, upload.sketch
-    return change(upload, signature=SigningKey.load(party.secret.signing).sign("upload", *fields))
+    return change(upload, signature=signing_key(party.own).sign("upload", *fields))
 
 
 def flipped(data: bytes, at: int = -1) -> bytes:
@@ -74,7 +74,7 @@ class BadUpload:
 
 
 def own_key(party: Any) -> Any:
-    return public_key(party.state.service_public)
+    return party.public("service")
 
 
 def numbers(party: Any, count: int, value: float = 0.5) -> np.ndarray:
@@ -192,14 +192,14 @@ def test_an_upload_that_was_accepted_is_not_accepted_again() -> None:
     run.round(1)
     seen, upload = next(run.view("business_server").messages(Upload, 1))
     with pytest.raises(PeerError, match="was accepted before"):
-        run.hub.verified(seen.src, upload, 1, public_key(run.hub.state.service_public))
+        run.hub.verified(seen.src, upload, 1, run.hub.public("service"))
 
 
 RAW = [
     ("truncated", lambda m: codec.encode(m)[:-3]),
     ("trailing bytes", lambda m: codec.encode(m) + b"\0"),
     ("nothing", lambda m: b""),
-    ("another type", lambda m: codec.encode(Join())),
+    ("another type", lambda m: codec.encode(Ready(1))),
     ("noise", lambda m: bytes(range(256))),
     ("a pickle", lambda m: b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00\x8c\x02os\x94."),
     ("nested", lambda m: msgspec.msgpack.encode(["Upload", [1] * 5])),
@@ -244,7 +244,7 @@ def test_a_participant_refuses_other_models_and_old_rounds(make: Callable[[Train
     on_the_wire(run.transport, Train, make, dst="client/1")
     assert run.round(1)["participants"] == 5
     assert run.refusals("participant", "Train") == 1
-    assert (run.models()[1] == run.setting.initial).all()
+    assert (run.models()[1] == run.common.initial).all()
 
 
 # -- garbage inside valid ciphertexts ----------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ def multiple_of_n(party: Any, cipher: bytes) -> bytes:
     """An upload that a secret key would open to a factor of itself."""
     key = own_key(party)
     honest = key.from_bytes(cipher)
-    return paillier.CipherVector(key, honest.tally, (3 * key.n, *honest.units[1:])).to_bytes()
+    return paillier.CipherVector(key, honest.tally, (3 * key.arrays.n, *honest.array[1:])).to_bytes()
 
 
 def overfull(party: Any, cipher: bytes) -> bytes:
@@ -262,10 +262,10 @@ def overfull(party: Any, cipher: bytes) -> bytes:
     key = own_key(party)
     if key.emulated:
         honest = key.from_bytes(cipher)
-        return exact.CipherVector(key, honest.tally, honest.words + np.uint32(0x4000_0000)).to_bytes()
+        return exact.CipherVector(key, honest.tally, honest.array + np.uint32(0x4000_0000)).to_bytes()
     honest = key.from_bytes(cipher)
-    unit = honest.units[0] * (1 + (1 << 2000) * key.n) % key.n_squared
-    return paillier.CipherVector(key, honest.tally, (unit, *honest.units[1:])).to_bytes()
+    unit = honest.array[0] * (1 + (1 << 2000) * key.arrays.n) % key.arrays.n_squared
+    return paillier.CipherVector(key, honest.tally, (unit, *honest.array[1:])).to_bytes()
 
 
 def spoil(field: str) -> Callable[[Any, Train, Upload], Upload]:
@@ -353,9 +353,9 @@ def test_what_hides_in_lanes_that_no_model_uses_is_told_by_the_service() -> None
     def unused(party: Any, request: Train, upload: Upload) -> Upload:
         key = own_key(party)
         honest = key.from_bytes(upload.cipher)
-        unit = honest.units[0] * (1 + (1 << (50 * 32)) * key.n) % key.n_squared  # 40 of 62 lanes are used
+        unit = honest.array[0] * (1 + (1 << (50 * 32)) * key.arrays.n) % key.arrays.n_squared  # 40 of 62 lanes are used
         return signed(
-            party, change(upload, cipher=paillier.CipherVector(key, honest.tally, (unit, *honest.units[1:])).to_bytes())
+            party, change(upload, cipher=paillier.CipherVector(key, honest.tally, (unit, *honest.array[1:])).to_bytes())
         )
 
     run = two_groups(emulated=False)

@@ -199,7 +199,7 @@ def test_too_few_participants_skip_the_round(there: int, least: int) -> None:
     note = run.round(1)
     assert note["skipped"] == f"{there} uploads, at least {least} are needed"
     assert not list(run.view("csp").messages(Blinded))  # nothing of it was shown to the service
-    assert (run.models()[there:] == run.setting.initial).all()
+    assert (run.models()[there:] == run.common.initial).all()
     note = run.round(2)
     assert note["clustered"]  # nobody has a cluster yet
     assert at_own_model(run) == NONE

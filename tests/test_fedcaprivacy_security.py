@@ -1,6 +1,6 @@
 """What the parties of FedCAPrivacy find out, measured on recorded views: as the paper says, and what hardening leaves.
 
-Chance levels come with every number. The documentation's tables are made by ``coterie.reproduce.security``; the long
+Chance levels come with every number. The documentation's tables are made by ``studies.security``; the long
 test here asks for the same at 30 clients.
 """
 
@@ -15,24 +15,24 @@ import pytest
 from federation import Pulled, Steady, planted, rig
 
 from coterie.attacks import Result
-from coterie.audit.fedcaprivacy import (
-    credentials,
+from coterie.audit.received import granted, held_key
+from coterie.protocol.errors import UserError
+from coterie.runs.recorded import recorded_run
+from coterie.systems.fedcaprivacy import SYSTEM
+from coterie.systems.fedcaprivacy.audit import (
     csp_rounds,
     csp_rows,
     hub_membership,
     measure,
     order,
+    passive,
     recorded_rounds,
 )
-from coterie.audit.findings import summary
-from coterie.crypto.schemes import secret_key
-from coterie.protocol.errors import UserError
-from coterie.reproduce.security.__main__ import main
-from coterie.reproduce.security.fedcaprivacy import VARIANTS, audit, configured, measured
-from coterie.reproduce.security.recorded import recorded_run
-from coterie.systems.fedcaprivacy import SYSTEM
-from coterie.systems.fedcaprivacy.messages import CSP, HUB, ClusterModel
+from coterie.systems.fedcaprivacy.messages import CSP, HUB, SERVICE, ClusterModel
 from coterie.transport.transcript import Seen, View
+from studies.security.__main__ import main
+from studies.security.compared import summary
+from studies.security.fedcaprivacy import VARIANTS, configured, measured
 
 TRAINING = {"lr": 0.05, "batch_size": 10}
 STEP = 2.0**-16
@@ -44,7 +44,7 @@ def attacks() -> dict[str, dict[str, list[Result]]]:
     found = {}
     for variant in VARIANTS:
         run, experiment = recorded_run(configured(variant, TRAINING, clients=20, rounds=3, partition="dirichlet:0.3"))
-        found[variant] = {finding.name: list(finding.results) for finding in audit(run)}
+        found[variant] = {finding.name: list(finding.results) for finding in passive(run)}
         experiment.close()
     return found
 
@@ -159,14 +159,14 @@ def test_the_services_rows_are_exact_differences_of_models(emulated: bool) -> No
     """Also with the real cipher; and who is behind a row is found from the two servers' views alone."""
     run = rig(SYSTEM, TARGETS, emulated=emulated, clusters=2, effects=lambda t: Pulled(t, noise=0.02))
     run.round(1)
-    trained = np.stack([run.party(name).state.weights for name in run.setting.clients])
+    trained = np.stack([run.party(name).state.weights for name in run.common.clients])
     grid = np.rint(trained * 65536.0) / 65536
     views = run.transport.transcript.views
-    (one,) = recorded_rounds(views, run.setting.clients, identity)
+    (one,) = recorded_rounds(views, run.common.clients, identity)
     assert (one.rows == grid[one.who] - grid[one.who[0]]).all()
     assert (one.models == grid[one.who]).all()
-    assert [run.setting.clients[i] for i in one.who] == list(run.hub.state.clustered_order)
-    positions, rows = csp_rows(views[CSP], secret_key(credentials(views[CSP]).secret_key), 1)
+    assert [run.common.clients[i] for i in one.who] == list(run.hub.state.clustered_order)
+    positions, rows = csp_rows(views[CSP], held_key(views[CSP], SERVICE), 1)
     assert positions == list(range(6))
     assert (rows == one.rows).all()
 
@@ -175,8 +175,8 @@ def test_the_hubs_membership_is_its_phi() -> None:
     run = rig(SYSTEM, TARGETS, clusters=2, gamma=5.0, links=Steady(away={("client/2", 2): "offline"}))
     for r in (1, 2):
         run.round(r)
-        phi = hub_membership(run.view(HUB), r, run.setting.clients)
-        for i, name in enumerate(run.setting.clients):
+        phi = hub_membership(run.view(HUB), r, run.common.clients)
+        for i, name in enumerate(run.common.clients):
             expected = run.hub.state.phi[name] if (i, r) != (2, 2) else np.zeros(2, bool)
             assert phi[i].tolist() == expected[: phi.shape[1]].tolist()
 
@@ -187,16 +187,16 @@ def test_rounds_with_others_are_linked_by_who_was_in_both() -> None:
     run.rounds(3)
     views = run.transport.transcript.views
     assert csp_rounds(views[CSP]) == [1, 2, 3]
-    rounds = recorded_rounds(views, run.setting.clients, identity)
+    rounds = recorded_rounds(views, run.common.clients, identity)
     assert [sorted(one.who) for one in rounds] == [[0, 1, 2, 3, 4, 5], [0, 1, 3, 4, 5], [1, 2, 3, 4, 5]]
     counts = np.random.default_rng(0).integers(1, 9, (6, 3))
-    linked = measure(rounds, counts, run.setting.spec, run.setting.initial)["csp: re-linked, by vectors"]
+    linked = measure(rounds, counts, run.common.spec, run.common.initial)["csp: re-linked, by vectors"]
     assert [result.n for result in linked] == [5, 4]
 
 
 def test_views_that_do_not_fit_are_refused() -> None:
     with pytest.raises(UserError, match="record from the set-up on"):
-        credentials(View("csp", "csp"))
+        granted(View("csp", "csp"))
     with pytest.raises(UserError, match="not the uploads"):
         order(np.zeros((2, 3)), {"a": np.zeros(3), "b": np.ones(3)})
     assert sorted(order(np.zeros((2, 3)), {"a": np.ones(3), "b": np.ones(3), "c": np.zeros(3)})) == ["a", "b"]
@@ -218,7 +218,7 @@ def test_the_script_writes_a_table(tmp_path: Path) -> None:
     out = tmp_path / "deep" / "security.json"
     main(["fedcaprivacy", str(out), "--clients", "5", "--rounds", "2", "--seeds", "1"])
     content: dict[str, Any] = json.loads(out.read_text())
-    assert content["command"].startswith(f"python -m coterie.reproduce.security fedcaprivacy {out.as_posix()}")
+    assert content["command"].startswith(f"python -m studies.security fedcaprivacy {out.as_posix()}")
     assert set(content["variants"]) == set(VARIANTS)
     for variant in content["variants"].values():
         assert 0 < variant["local_accuracy"] <= 1

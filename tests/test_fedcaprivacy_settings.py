@@ -6,14 +6,16 @@ import pytest
 from federation import planted, rig
 from test_fedcaprivacy_hostile import two_groups
 
-from coterie.crypto import exact, paillier
 from coterie.crypto.packing import Lanes
-from coterie.crypto.schemes import paillier_keygen
+from coterie.crypto.paillier import keygen as paillier_keygen
+from coterie.crypto.roster import signing_key
+from coterie.protocol.bundle import bundle
 from coterie.protocol.errors import PeerError, UserError
-from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Join
+from coterie.protocols.key_centre import KEY_CENTRE, Granted
 from coterie.runs import RunConfig, build
-from coterie.systems.fedcaprivacy import SYSTEM, FedCAPrivacyConfig
-from coterie.systems.fedcaprivacy.messages import CSP, HUB
+from coterie.systems.fedcaprivacy import SYSTEM
+from coterie.systems.fedcaprivacy.config import FedCAPrivacyConfig
+from coterie.systems.fedcaprivacy.messages import CSP, GROUP, HUB, SERVICE, USER
 
 
 @pytest.mark.parametrize(
@@ -66,25 +68,30 @@ def test_numbers_out_of_range_are_refused(wrong):
         FedCAPrivacyConfig(**wrong)
 
 
-def test_nobody_can_make_a_party_enrol_again_or_give_it_other_keys():
+def test_nobody_can_give_a_party_the_same_keys_again_or_others():
     run = two_groups(emulated=True)
-    run.set_up() if hasattr(run, "set_up") else None
-    for name in (run.setting.clients[0], CSP):
+    for name in (run.common.clients[0], CSP):
         party = run.party(name)
-        before = msgspec.structs.asdict(party.secret)
-        with pytest.raises(PeerError, match="already enrolled"):
-            party.join(Join(), HUB)
+        before = msgspec.to_builtins(party.secret)
+        mine = next(m for _, m in run.view(name).messages(Granted))
         with pytest.raises(PeerError, match="already provided"):
-            party.provide(Credentials(b"k", b"s", b"u", b"", b"g" * 32, run.party(HUB).state.verify_keys), KEY_CENTRE)
-        assert msgspec.structs.asdict(party.secret) == before
+            party.keep(mine, KEY_CENTRE)
+        other = bundle([b"k", b"s", b"u"])
+        names = f"secret {USER}\nsecret {SERVICE}\nsecret {GROUP}"
+        for signer in (HUB, name):
+            signature = signing_key(run.party(signer).own).sign(
+                "granted", run.common.roster.session, name, 2, "", names, other
+            )
+            with pytest.raises(PeerError, match="the signature is not one of key"):
+                party.keep(Granted(2, "", names, other, signature), KEY_CENTRE)
+        assert msgspec.to_builtins(party.secret) == before
 
 
 @pytest.mark.parametrize("randomness", ["short", "full"])
 def test_the_plain_randomness_can_be_chosen(randomness):
-    for emulated, module in ((True, exact), (False, paillier)):
+    for emulated in (True, False):
         key = paillier_keygen(2048, Lanes(), randomness, emulated=emulated, random_bytes=bytes)
-        assert isinstance(key, module.SecretKey)
-        assert key.public.randomness == randomness
+        assert (key.emulated, key.public.arrays.randomness) == (emulated, randomness)
 
 
 # -- room for the sum of a round's models ------------------------------------------------------------------------------
@@ -105,7 +112,7 @@ def test_a_round_of_more_than_256_clients_takes_the_bits_that_its_sum_needs():
     run = rig(SYSTEM, np.full((300, 5), 254.0), clusters=1)
     run.round(1)
     assert SYSTEM.observe(run.federation)["guard_bits"] == 9
-    trained = np.stack([run.party(name).state.weights for name in run.setting.clients])
+    trained = np.stack([run.party(name).state.weights for name in run.common.clients])
     assert trained.min() > 120
     mean = np.round(trained.astype(float) * 2**16).mean(axis=0) / 2**16
     assert (run.models() == mean.astype(np.float32)).all()

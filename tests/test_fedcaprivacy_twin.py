@@ -16,7 +16,6 @@ from federation import Pulled, planted, rig
 from torch import nn
 
 from coterie.clustering import soft_spectral
-from coterie.crypto.schemes import secret_key
 from coterie.crypto.sketch import project, rotate
 from coterie.protocol.effects import Fit
 from coterie.protocol.randomness import Secrets, rng
@@ -85,7 +84,7 @@ def twin(
 def plain_loop(experiment: Experiment) -> Train:
     """Eq. (3) for the digits model 64-32-10: torch modules, torch.optim, one batch after the other."""
     lr, size = experiment.settings.lr, experiment.settings.batch_size
-    names = experiment.setting.clients
+    names = experiment.common.clients
 
     def one(i: int, start: np.ndarray, r: int) -> np.ndarray:
         own = experiment.effects.data[names[i]]
@@ -93,7 +92,7 @@ def plain_loop(experiment: Experiment) -> Train:
         nn.utils.vector_to_parameters(torch.from_numpy(start.copy()), model.parameters())
         optimiser = torch.optim.SGD(model.parameters(), lr=lr)
         seed = int(rng(experiment.config.seed, names[i], "batches", r).integers(1 << 62))
-        for epoch in range(experiment.setting.epochs[names[i]]):
+        for epoch in range(experiment.owns[names[i]].epochs):
             order = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch]))).permutation(len(own.x))
             for at in range(0, len(order), size):
                 batch = torch.from_numpy(order[at : at + size])
@@ -107,11 +106,11 @@ def plain_loop(experiment: Experiment) -> Train:
 
 def engine(experiment: Experiment) -> Train:
     """Eq. (3) by the engine that the experiment itself trains with, all clients together as there."""
-    names, solver = experiment.setting.clients, experiment.settings.solver()
+    names, solver = experiment.common.clients, experiment.settings.solver()
 
     def train(starts: Sequence[np.ndarray], r: int) -> list[np.ndarray]:
         seeds = [int(rng(experiment.config.seed, name, "batches", r).integers(1 << 62)) for name in names]
-        epochs = [experiment.setting.epochs[name] for name in names]
+        epochs = [experiment.owns[name].epochs for name in names]
         fits = [Fit(start, solver, e, seed) for start, e, seed in zip(starts, epochs, seeds, strict=True)]
         return [fitted.weights for fitted in experiment.effects.run(list(zip(names, fits, strict=True)))]
 
@@ -160,7 +159,7 @@ def test_three_rounds_on_digits_equal_the_twin(training: Callable[[Experiment], 
     experiment = digits()
     n, settings = 8, experiment.settings
     coins = [float(rng(3, "csp", "clustering coin", r).uniform()) for r in range(1, ROUNDS + 1)]
-    expected = twin(experiment.setting.initial, n, training(experiment), coins, 3, settings.gamma, settings.alpha)
+    expected = twin(experiment.common.initial, n, training(experiment), coins, 3, settings.gamma, settings.alpha)
     events = []
     for r, (models, phi, clustered) in enumerate(expected, 1):
         notes = experiment.round(r)["notes"]
@@ -183,7 +182,7 @@ def test_the_twin_can_fail() -> None:
     experiment = digits()
     experiment.round(1)
     got = np.stack(list(experiment.models().values()))
-    one_cluster = twin(experiment.setting.initial, 8, engine(experiment), [0.0], 1, 1.0, 1.0)
+    one_cluster = twin(experiment.common.initial, 8, engine(experiment), [0.0], 1, 1.0, 1.0)
     models, _, _ = next(one_cluster)
     assert np.abs(got - np.stack(models)).max() > 100 * STEP
 
@@ -281,7 +280,7 @@ def test_literal_mode_depends_on_the_shuffle_and_on_nothing_else_that_is_secret(
 def test_sketch_mode_aggregates_exactly_as_the_paper_given_its_clusters() -> None:
     """The business server's sum of ciphertexts is the CSP's sum of opened models: the same integers."""
     experiment = digits("hardened", hardening="sketch", sketch_dim=32)
-    omega = engine(experiment)([experiment.setting.initial] * 8, 1)
+    omega = engine(experiment)([experiment.common.initial] * 8, 1)
     phi = phi_of(experiment.round(1)["notes"]["membership"], 3)
     expected = next_models(cluster_models(np.stack([fixed_point(w) for w in omega]), phi), phi)
     assert np.stack(list(experiment.models().values())).tobytes() == np.stack(expected).tobytes()
@@ -305,8 +304,8 @@ def test_what_the_service_opens_in_hardened_mode_is_a_fresh_secret_map_of_the_we
     for hardening, secret_map in (("sketch", lambda w, seed: project(w, 16, seed)), ("rotation", rotate)):
         run = small("hardened", emulated=True, hardening=hardening)
         run.rounds(1)
-        group_seed = run.party("client/0").secret.group_seed
-        key = secret_key(run.party("csp").secret.service)
+        group_seed = run.party("client/0").group_seed
+        key = run.party("csp").key("service")
         for seen, upload in run.view("business_server").messages(Upload, 1):
             weights = run.party(seen.src).state.weights
             data = upload.sketch if hardening == "sketch" else upload.cipher

@@ -11,16 +11,20 @@ import pytest
 from fedcaprivacy_parts import where_they_count
 from federation import Pulled, Rig, Steady, planted, rig
 
-from coterie.audit.fedcaprivacy import recorded_rounds
-from coterie.crypto.schemes import secret_key
+from coterie.audit.received import granted
+from coterie.crypto.paillier import secret_key
 from coterie.protocol import codec
 from coterie.protocol.errors import CryptoError, PeerError
-from coterie.protocols.key_centre import KEY_CENTRE, Credentials
+from coterie.protocols.key_centre import KEY_CENTRE
 from coterie.systems.fedcaprivacy import SYSTEM
+from coterie.systems.fedcaprivacy.audit import recorded_rounds
 from coterie.systems.fedcaprivacy.messages import (
     CSP,
+    GROUP,
     HUB,
     PARTICIPANT,
+    SERVICE,
+    USER,
     Blinded,
     ClusterModel,
     ClusterSum,
@@ -84,7 +88,7 @@ def test_each_role_receives_exactly_what_the_system_says(mode: str) -> None:
 def test_the_hub_sees_of_sealed_messages_their_ends_and_sizes_only() -> None:
     run = recorded("paper")
     relayed = [seen for seen in run.view(HUB).seen if seen.message is None]
-    assert {seen.kind for seen in relayed} == {"Enrol", "Credentials"}
+    assert {seen.kind for seen in relayed} == {"Granted"}
     assert len(relayed) == 2 * 7  # of the six participants and the service; its own are no secret from it
     assert all(seen.size > 48 for seen in relayed)
 
@@ -109,21 +113,21 @@ def test_no_server_sees_numbers_of_a_model(mode: str, hardening: str) -> None:
     models: set[bytes] = set()
     for r in (1, 2, 3):
         run.round(r)
-        for name, model in zip(run.setting.clients, run.models(), strict=True):
+        for name, model in zip(run.common.clients, run.models(), strict=True):
             models |= windows(model) | windows(run.party(name).state.weights)
     assert len(models) > 500
     for role in (HUB, CSP):
         assert not any(holds(frame, models) for frame in frames(run, role))
-    assert any(holds(frame, windows(run.setting.initial)) for frame in frames(run, PARTICIPANT))  # it would be found
+    assert any(holds(frame, windows(run.common.initial)) for frame in frames(run, PARTICIPANT))  # it would be found
 
 
 @pytest.mark.parametrize(("mode", "hardening"), VARIANTS)
 def test_the_service_sees_no_names(mode: str, hardening: str) -> None:
     run = recorded(mode, hardening)
-    for name in run.setting.clients:
+    for name in run.common.clients:
         assert not any(name.encode() in frame for frame in frames(run, CSP))
     assert {seen.src for seen in run.view(CSP).seen} == {HUB, KEY_CENTRE}
-    first, second, third = recorded_rounds(run.transport.transcript.views, run.setting.clients, lambda rows, *_: rows)
+    first, second, third = recorded_rounds(run.transport.transcript.views, run.common.clients, lambda rows, *_: rows)
     assert (len(first.who), len(second.who), len(third.who)) == (6, 5, 6)
     assert first.who.tolist() != third.who.tolist()  # a position is no pseudonym either
 
@@ -131,9 +135,8 @@ def test_the_service_sees_no_names(mode: str, hardening: str) -> None:
 def test_the_business_server_can_open_nothing() -> None:
     """It holds no secret key; with one of its own making every ciphertext in its view is refused."""
     run = recorded("paper", emulated=False, rounds=1)
-    (mine,) = (m for _, m in run.view(HUB).messages(Credentials))
-    assert (mine.secret_key, mine.group_seed) == (None, None)
-    stranger = secret_key(rig(SYSTEM, TARGETS[:2], emulated=False, fresh_keys=True).party(CSP).secret.service)
+    assert all(name.startswith("public ") for name in granted(run.view(HUB)))
+    stranger = rig(SYSTEM, TARGETS[:2], emulated=False, fresh_keys=True).party(CSP).key(SERVICE)
     ciphers = [m.cipher for kind in (Upload, ClusterSum) for _, m in run.view(HUB).messages(kind)]
     for data in ciphers:
         with pytest.raises((PeerError, CryptoError)):
@@ -143,18 +146,21 @@ def test_the_business_server_can_open_nothing() -> None:
 def test_who_holds_which_secret() -> None:
     """sk_s: the service.  sk_u and the common seed: the participants.  Nobody holds both, the centre holds neither."""
     run = recorded("paper", rounds=1)
-    given = {name: [m for _, m in run.view(name).messages(Credentials)] for name in (HUB, CSP, *run.setting.clients)}
-    assert all(len(messages) == 1 for messages in given.values())
-    service, users = given[CSP][0].secret_key, given["client/0"][0].secret_key
+    given = {name: granted(run.view(name)) for name in (HUB, CSP, *run.common.clients)}
+    for name in given:
+        assert [seen.kind for seen in run.view(name).seen if seen.dst == name].count("Granted") == 1
+    service, first = given[CSP][f"secret {SERVICE}"], given["client/0"]
+    users, seed = first[f"secret {USER}"], first[f"secret {GROUP}"]
     assert service != users
-    for name, (message,) in given.items():
-        expected = {HUB: (None, False), CSP: (service, False)}.get(name, (users, True))
-        assert (message.secret_key, message.group_seed is not None) == expected
-    assert secret_key(service).public.to_bytes() == given[HUB][0].service_public
-    assert secret_key(users).public.to_bytes() == given[HUB][0].user_public
+    for name, keys in given.items():
+        expected = {HUB: {}, CSP: {SERVICE: service}}.get(name, {USER: users, GROUP: seed})
+        assert {one.split()[1]: key for one, key in keys.items() if one.startswith("secret")} == expected
+        assert run.party(name).secret.keys.secret == expected
+    assert secret_key(service).public.to_bytes() == given[HUB][f"public {SERVICE}"]
+    assert secret_key(users).public.to_bytes() == given[HUB][f"public {USER}"]
     centre = repr(run.party(KEY_CENTRE).state) + repr(run.party(KEY_CENTRE).secret)
-    assert repr(service)[2:40] not in centre
-    assert repr(users)[2:40] not in centre
+    for secret in (service, users, seed):
+        assert repr(secret)[2:40] not in centre
 
 
 def test_secrets_never_pass_the_hub_in_the_open() -> None:
@@ -168,24 +174,22 @@ def test_secrets_never_pass_the_hub_in_the_open() -> None:
     run = rig(SYSTEM, TARGETS, clusters=2, emulated=False, intercept=tap)
     run.round(1)
     secrets: set[bytes] = set()
-    for party in run.federation.parties.values():
-        for name in ("signing", "group_seed"):
-            secrets.add(getattr(party.secret, name, b""))
-        for name in ("user", "service"):  # a header of 20 bytes, then the primes
-            secrets.add(getattr(party.secret, name, b"")[20:52])
-    secrets.discard(b"")
-    assert len(secrets) == 8 + 1 + 2
+    for name, own in run.owns.items():
+        secrets |= {own.identity.signing, own.identity.opening}
+        for grant, secret in run.party(name).secret.keys.secret.items() if name != KEY_CENTRE else ():
+            secrets.add(secret if grant == GROUP else secret[20:52])  # a header of 20 bytes, then the primes
+    assert len(secrets) == 9 * 2 + 1 + 2
     kinds = {True: set(), False: set()}
     for envelope, frame in crossing:
         kinds[envelope.sealed].add(envelope.kind)
         assert not holds(frame, secrets)
-    assert kinds[True] == {"Enrol", "Credentials"}
+    assert kinds[True] == {"Granted"}
     assert {"Upload", "ClusterModel", "Aggregate"} <= kinds[False]
 
 
 def test_a_participant_gets_the_models_of_its_own_clusters_only() -> None:
     run = recorded("paper")
-    for i, name in enumerate(run.setting.clients):
+    for i, name in enumerate(run.common.clients):
         for r in (1, 2, 3):
             got = [m.cluster for _, m in run.view(name).messages(ClusterModel, r)]
             assert got == ([] if (i, r) == (5, 2) else [0] if i < 3 else [1])
@@ -196,14 +200,14 @@ def test_a_participant_gets_the_models_of_its_own_clusters_only() -> None:
 
 def words(run: Rig, cipher: bytes) -> np.ndarray:
     """What the service opens: fixed-point numbers under a mask, (m,) uint32, in an emulated run."""
-    key = secret_key(run.party(CSP).secret.service)
-    return key.open_blinded(key.public.from_bytes(cipher)).words
+    key = run.party(CSP).key("service")
+    return key.open_blinded(key.public.from_bytes(cipher)).array
 
 
 def test_the_mask_is_one_random_vector_and_a_fresh_one_in_every_round() -> None:
     """Not a number (subtracting a mean would take it off), and not the same twice (which would show what changed)."""
     run = recorded("paper")
-    rounds = recorded_rounds(run.transport.transcript.views, run.setting.clients, lambda rows, *_: rows)
+    rounds = recorded_rounds(run.transport.transcript.views, run.common.clients, lambda rows, *_: rows)
     masks = []
     for one in rounds:
         integers = np.rint(one.models * 2**16).astype(np.int64).astype(np.uint32)

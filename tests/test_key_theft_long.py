@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from coterie.attacks.key_in_sum import key_coefficients
-from coterie.audit.pafed import HELPER, held_key
-from coterie.reproduce.security.active import findings, theft
+from coterie.audit.received import held_key
 from coterie.runs.config import RunConfig
+from coterie.runs.recorded import record
+from coterie.systems.pafed.messages import HELPER, SERVICE
+from coterie.systems.pafed.theft import findings, theft
 
 
 @pytest.mark.long
 def test_one_client_of_twelve_has_the_key_within_ten_rounds() -> None:
-    stolen = theft(RunConfig("pafed", clients=12, rounds=10, model="mlp"), "client/4")
+    stolen = theft(partial(record, RunConfig("pafed", clients=12, rounds=10, model="mlp", record=True)), "client/4")
     key, updates = findings(stolen)
     assert key.round is not None
     assert key.results[0].value == 1.0
-    truth = held_key(stolen.run.views[HELPER])
+    truth = held_key(stolen.run.views[HELPER], SERVICE)
     assert truth.size == "ckks-8192-deep"
     np.testing.assert_array_equal(stolen.thief.guess, key_coefficients(truth))
     assert (updates.results[0].value, updates.results[0].n) == (0.0, 11)

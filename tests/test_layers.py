@@ -1,4 +1,4 @@
-"""The house rules that a machine can check: imports point down only, files are short, no pickle, no print.
+"""The house rules that a machine can check: imports point down only and in no circle, files are short, no pickle.
 
 ``make lint`` runs this file. What a package may import is said by ``LAYERS``; there is no other list to keep.
 """
@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "coterie"
+STUDIES = ROOT / "studies"
 
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"protocol"}),
@@ -38,6 +40,15 @@ FORBIDDEN = frozenset((package, "transport") for package in ("protocols", "syste
 
 STRANGERS = frozenset({"systems", "baselines"})
 """Packages whose members (modules or subpackages) do not import each other; what two of them need moves down."""
+
+FOR_TYPES = frozenset(
+    {
+        ("crypto.ckks_vectors", "crypto.ckks"),
+        ("systems.pafed.correction", "systems.pafed.aggregator"),
+        ("systems.pafed.transformation", "systems.pafed.aggregator"),
+    }
+)
+"""Imports that close a circle of modules. New ones are not allowed."""
 
 MAX_LINES = 450
 PICKLES = frozenset({"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"})
@@ -100,6 +111,21 @@ def wrong_imports(root: Path) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def circle(root: Path) -> list[str]:
+    """A circle of modules that import each other, wherever in a file, also for types alone; empty without any."""
+    trees = {parts[:-1] if parts[-1] == "__init__" else parts: (parts, tree) for parts, tree in files(root)}
+    graph: dict[str, set[str]] = {}
+    for own, (parts, tree) in trees.items():
+        targets = (target if target in trees else target[:-1] for _, target in imports(parts, tree))
+        edges = {(".".join(own), ".".join(target)) for target in targets if target in trees and target != own}
+        graph[".".join(own)] = {target for _, target in edges - FOR_TYPES}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
 def wrong_calls(root: Path) -> list[str]:
     """One line for every use of pickle and every print."""
     found = []
@@ -132,12 +158,22 @@ def test_imports_point_down_only() -> None:
     assert wrong_imports(SOURCE) == []
 
 
+def test_imports_go_in_no_circle() -> None:
+    assert circle(SOURCE) == []
+
+
 def test_no_pickle_and_no_print() -> None:
-    assert wrong_calls(SOURCE) == []
+    assert wrong_calls(SOURCE) + wrong_calls(STUDIES) == []
 
 
 def test_files_are_short() -> None:
-    assert long_files(SOURCE, ROOT / "tests") == []
+    assert long_files(SOURCE, STUDIES, ROOT / "tests") == []
+
+
+def test_the_package_does_without_the_studies() -> None:
+    """They are not in the wheel."""
+    lines = [line.split() for path in SOURCE.rglob("*.py") for line in path.read_text().splitlines()]
+    assert not [words for words in lines if words[:1] in (["from"], ["import"]) and words[1].split(".")[0] == "studies"]
 
 
 # -- the checks themselves ---------------------------------------------------------------------------------------------
@@ -227,6 +263,16 @@ def test_the_root_imports_nothing(tmp_path: Path) -> None:
 )
 def test_a_right_import_is_not_found(tmp_path: Path, name: str, text: str) -> None:
     assert wrong_imports(package(tmp_path, {**OTHERS, name: text})) == []
+
+
+@pytest.mark.parametrize("text", ["if TYPE_CHECKING:\n    from coterie.crypto.b import x", "def f(): from . import b"])
+def test_a_circle_is_found(tmp_path: Path, text: str) -> None:
+    sources = {"crypto/__init__.py": "from .a import y", "crypto/a.py": text, "crypto/b.py": "import coterie.crypto.c"}
+    assert circle(package(tmp_path, {**sources, "crypto/c.py": ""})) == []
+    assert set(circle(package(tmp_path, {"crypto/c.py": "from coterie.crypto import z"}))) == {
+        "crypto",
+        *(f"crypto.{name}" for name in "abc"),
+    }
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from coterie.clustering.identities import ClusterKeys
 from coterie.protocol import codec
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import Message
-from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Join
-from coterie.systems.mingledpie.messages import HUB, Mingled, Noted, Parameters, Received, Train
+from coterie.protocols.key_centre import KEY_CENTRE, Deal, Granted
+from coterie.systems.mingledpie.messages import HUB, USER, Mingled, Noted, Parameters, Received, Train
 
 # -- sums and parameters ---------------------------------------------------------------------------------------------
 
@@ -174,32 +174,31 @@ def test_an_answer_for_another_round_is_refused_and_its_sender_asked_again(reque
 # -- enrolment and roles -----------------------------------------------------------------------------------------------
 
 
-def test_nobody_enrols_twice_or_gives_others_credentials() -> None:
+def test_nobody_but_the_hub_asks_for_keys_and_nobody_but_the_key_centre_grants_them() -> None:
     run = six()
-    mine = next(m for _, m in run.view("client/2").messages(Credentials))
-    issued = run.party("client/0").secret.shared
+    mine = next(m for _, m in run.view("client/2").messages(Granted))
+    issued = run.party("client/0").secret_of(USER)
     misbehaving(
         run.party("client/2"),
         Train,
-        lambda p, r, u: to(HUB, u) + to("client/0", mine) + to(KEY_CENTRE, Enrol(bytes(32))),
+        lambda p, r, u: to(HUB, u) + to("client/0", mine) + to(KEY_CENTRE, Deal(2, USER, "client/2")),
     )
     note = run.rounds(2)[-1]
     assert note["participants"] == 6
-    assert run.refusals("client", "Credentials") == 1
-    assert run.refusals("key_centre", "Enrol") == 1
-    assert run.party("client/0").secret.shared == issued
+    assert run.refusals("client", "Granted") == 1
+    assert run.refusals("key_centre", "Deal") == 1
+    assert run.party("client/0").secret_of(USER) == issued
 
 
-def test_a_client_is_provided_with_keys_once_and_makes_one_signing_key() -> None:
+def test_a_client_is_provided_with_keys_once_and_with_its_own() -> None:
     run = six()
-    again = next(m for _, m in run.view("client/2").messages(Credentials))
     party = run.party("client/2")
-    before = msgspec.structs.asdict(party.secret)
-    with pytest.raises(PeerError, match="already provided"):
-        party.provide(again, KEY_CENTRE)
-    with pytest.raises(PeerError, match="already enrolled"):
-        party.join(Join(), HUB)
-    assert msgspec.structs.asdict(party.secret) == before
+    before = msgspec.to_builtins(party.secret)
+    for name, reason in (("client/2", "already provided"), ("client/1", "the signature is not one of key")):
+        again = next(m for _, m in run.view(name).messages(Granted))
+        with pytest.raises(PeerError, match=reason):
+            party.keep(again, KEY_CENTRE)
+    assert msgspec.to_builtins(party.secret) == before
 
 
 def test_messages_from_the_wrong_role_are_refused() -> None:

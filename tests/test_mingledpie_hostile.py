@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from emulated import rounded
 from federation import Pulled, Rig, misbehaving, on_the_wire, repeated, to
 from mingledpie_parts import (
     EVERYBODY,
@@ -26,13 +27,13 @@ from mingledpie_parts import (
     with_part,
 )
 
-from coterie.crypto import ckks, rounded
+from coterie.crypto import ckks
 from coterie.crypto.residues import Residues
 from coterie.protocol import codec
 from coterie.protocol.bundle import bundle
 from coterie.protocol.effects import Fit, Fitted
 from coterie.protocol.messages import Message
-from coterie.protocols.key_centre import Join
+from coterie.protocols.key_centre import Ready
 from coterie.systems.mingledpie.messages import HUB, Train, Update
 
 FEW = slice(0, 12, 2)
@@ -54,7 +55,7 @@ def flipped(data: bytes, at: int = -1) -> bytes:
 
 def kept_models(run: Rig, before: np.ndarray) -> list[bool]:
     """Which clients have the models that they had before."""
-    return [held(run, name).tobytes() == before.tobytes() for name in run.setting.clients]
+    return [held(run, name).tobytes() == before.tobytes() for name in run.common.clients]
 
 
 # -- updates -----------------------------------------------------------------------------------------------------------
@@ -98,7 +99,7 @@ OTHER: dict[Any, Any] = {}
 def other_key(p: Any, name: str = "") -> Any:
     """A key of these parameters (or of others) that nobody in the federation has."""
     module = rounded if key_of(p).emulated else ckks
-    at = module.SCHEME, name or key_of(p).parameters.name
+    at = key_of(p).scheme, name or key_of(p).parameters.name
     if at not in OTHER:
         OTHER[at] = module.keygen(at[1])
     return OTHER[at]
@@ -262,7 +263,7 @@ RAW = [
     ("truncated", lambda m: codec.encode(m)[:-3]),
     ("trailing bytes", lambda m: codec.encode(m) + b"\0"),
     ("nothing", lambda m: b""),
-    ("another type", lambda m: codec.encode(Join())),
+    ("another type", lambda m: codec.encode(Ready(1))),
     ("noise", lambda m: bytes(range(256))),
     ("a pickle", lambda m: b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00\x8c\x02os\x94."),
     ("nested", lambda m: msgspec.msgpack.encode(["Update", [1] * 5])),
@@ -291,9 +292,9 @@ def test_a_damaged_ciphertext_under_a_good_signature_is_told_by_those_who_open_t
         key = key_of(p).public
         vector = key.from_bytes(parts_of(p, u)[0])
         if emulated:
-            garbled = rounded.CipherVector(key, vector.tally, vector.values + (1 << 61))
+            garbled = rounded.CipherVector(key, vector.tally, vector.array + (1 << 61))
         else:
-            random: Residues = np.random.default_rng(0).integers(0, 1 << 40, vector.polynomials.shape, np.uint64)
+            random: Residues = np.random.default_rng(0).integers(0, 1 << 40, vector.array.shape, np.uint64)
             garbled = ckks.CipherVector(key, vector.tally, random)
         return with_part(p, u, 0, garbled.to_bytes())
 

@@ -45,7 +45,7 @@ def six(**options: Any) -> Rig:
 
 def alike(run: Rig, *but: str) -> bool:
     """Whether all clients (but some) hold the same models."""
-    return len({held(run, name).tobytes() for name in run.setting.clients if name not in but}) == 1
+    return len({held(run, name).tobytes() for name in run.common.clients if name not in but}) == 1
 
 
 # -- lost messages -----------------------------------------------------------------------------------------------------
@@ -221,10 +221,10 @@ def test_newcomers_join_every_few_rounds_with_everybodys_models(mode: str, harde
     assert chosen(run) == [GROUPS[i] for i in order]
 
 
-def test_who_has_not_joined_yet_sees_nothing_but_its_credentials() -> None:
+def test_who_has_not_joined_yet_sees_nothing_but_its_keys() -> None:
     run = six(founders=4, newcomers=1, join_every=2)
     run.rounds(2)
-    assert run.view("client/5").kinds() == {"Join", "Credentials"}
+    assert run.view("client/5").kinds() == {"Granted"}
     assert (run.models()[5] == near()[0]).all()  # for whoever evaluates
     run.rounds(3)
 

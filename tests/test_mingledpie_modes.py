@@ -171,7 +171,7 @@ def test_the_servers_products_take_virtual_time() -> None:
     ],
 )
 def test_what_is_encrypted_and_summed_in_each_form(kind: Any, lengths: tuple, widths: tuple) -> None:
-    form = Form(kind, K, pies().setting.spec, ("bias",))
+    form = Form(kind, K, pies().common.spec, ("bias",))
     assert (form.lengths, form.widths, form.slots) == (lengths, widths, len(widths))
     theta = np.arange(1.0, SIZE + 1, dtype=np.float32)
     first, shared = form.vectors(theta, 1)
@@ -244,11 +244,11 @@ def test_shared_layers_of_a_network_on_digits() -> None:
     """The first layer is everybody's, the last one the cluster's."""
     settings = {"clusters": 3, "lr": 0.1, "max_epochs": 1, "start": "pretrained"}
     options = {"clients": 9, "rounds": 1, "partition": "labelsets:3", "mode": "hardened", "crypto": "emulated"}
-    names = [part.name for part in build(RunConfig("mingledpie", settings=settings, **options)).setting.spec.parts]
+    names = [part.name for part in build(RunConfig("mingledpie", settings=settings, **options)).common.spec.parts]
     experiment = build(RunConfig("mingledpie", settings={**settings, "shared_layers": names[0]}, **options))
     experiment.set_up()
     experiment.round(1)
     models = np.stack(list(experiment.models().values()))
-    first = experiment.setting.spec.parts[0]
+    first = experiment.common.spec.parts[0]
     assert (models[:, first.offset : first.offset + first.size] == models[0, : first.size]).all()
     assert len(np.unique(models[:, -10:], axis=0)) == 3

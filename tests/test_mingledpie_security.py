@@ -1,6 +1,6 @@
 """What the parties of MingledPie find out, measured on recorded views, beside closed forms.
 
-The documentation's numbers are made by ``coterie.reproduce.security``; here are fast versions of the same measurements,
+The documentation's numbers are made by ``studies.security``; here are fast versions of the same measurements,
 the attacks' own oracles, and that what scores the attacks is the truth.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from federation import Steady, planted, rig
+from federation import Steady, planted, rig, spec_of
 from mingling import coefficients, drawn_sets
 
 from coterie.attacks import (
@@ -20,22 +20,21 @@ from coterie.attacks import (
     Result,
     expected_accuracy,
 )
-from coterie.audit import mingledpie as audit
-from coterie.audit.findings import Finding, compared
+from coterie.audit.findings import Finding
 from coterie.audit.profiling import plain_findings, plain_steps
 from coterie.clustering.identity_law import IdentityLaw
-from coterie.crypto.schemes import ckks_keygen
+from coterie.crypto.ckks import keygen as ckks_keygen
 from coterie.protocol.errors import CoterieError, UserError
-from coterie.reproduce.security import mingledpie_study as study
-from coterie.reproduce.security.__main__ import main
-from coterie.reproduce.security.mingledpie import Opener, opener, terms
-from coterie.reproduce.security.mingledpie import audit as audited
-from coterie.reproduce.security.recorded import recorded_run
-from coterie.reproduce.security.scripted import SPEC, play
 from coterie.runs.config import RunConfig
-from coterie.systems.mingledpie import SYSTEM, observe
+from coterie.runs.recorded import recorded_run
+from coterie.systems.mingledpie import SYSTEM, audit, observe
+from coterie.systems.mingledpie.audit import Opener, opener, terms
 from coterie.systems.mingledpie.messages import HUB, Mingled, Update
 from coterie.transport.transcript import View
+from studies.security import mingledpie as study
+from studies.security.__main__ import main
+from studies.security.compared import compared
+from studies.security.scripted import play
 
 LAW = IdentityLaw(5, 0.5, 2)
 UNEQUAL = (10, 10, 10, 20, 70)
@@ -93,7 +92,7 @@ def test_the_views_give_the_servers_sets_and_the_true_clusters(mode: str) -> Non
         opens = opener(run.federation, views)
         rebuilt = opens.rebuilt(audit.mingled(views)[r], rebuilt)
         assert (rebuilt == run.party("client/0").models()).all()
-        *_, (one, models) = audit.recorded_rounds(views, run.setting.clients, 3, opens)
+        *_, (one, models) = audit.recorded_rounds(views, run.common.clients, 3, opens)
         there = [i for i in range(12) if (i, r) != (5, 2)]
         assert (one.number, sorted(one.who.tolist())) == (r, there)
         true = np.array([own[0] for own in observe(run.federation)["membership"]])
@@ -122,12 +121,12 @@ def test_views_without_what_an_audit_needs_are_refused() -> None:
     played = play([even(10)])
     opens = opener(played.federation, played.views)
     with pytest.raises(UserError, match="no client's view holds the initial models"):
-        audit.measure(empty, played.clients, terms(played.config, "paper"), opens, np.ones((10, 3)), SPEC)
+        audit.measure(empty, played.clients, terms(played.config, "paper"), opens, np.ones((10, 3)), spec_of(3))
     cut = {**played.views, HUB: View(HUB, HUB)}
     with pytest.raises(UserError, match="no updates"):
-        audit.measure(cut, played.clients, terms(played.config, "paper"), opens, np.ones((10, 3)), SPEC)
+        audit.measure(cut, played.clients, terms(played.config, "paper"), opens, np.ones((10, 3)), spec_of(3))
     with pytest.raises(UserError, match="models in the clear"):
-        plain_findings(played.views, played.clients, np.ones((10, 3)), SPEC)
+        plain_findings(played.views, played.clients, np.ones((10, 3)), spec_of(3))
 
 
 # -- one set -----------------------------------------------------------------------------------------------------------
@@ -338,7 +337,7 @@ def test_local_models_tell_labels_unless_they_are_encrypted() -> None:
     shares = open_hub["server: label shares"].results
     assert shares[0].value > 0.8
     assert shares[0].value > 5 * shares[0].chance_sd
-    closed_hub = found(audited(mingled))
+    closed_hub = found(audit.passive(mingled))
     assert not [name for name in closed_hub if name.startswith("server") and "label" in name and "key" not in name]
     helped = closed_hub["server with any client's key: label shares"].results
     assert helped[0].value == pytest.approx(shares[0].value, abs=1e-3)
@@ -379,7 +378,7 @@ def test_numbers_beside_their_closed_forms() -> None:
 
 def test_the_documentations_numbers_agree_with_their_closed_forms() -> None:
     content = json.loads(DOCS.read_text())
-    assert content["command"] == "python -m coterie.reproduce.security mingledpie docs/security/mingledpie.json"
+    assert content["command"] == "python -m studies.security mingledpie docs/security/mingledpie.json"
     rows = [row for section in content.values() if isinstance(section, list) for row in section]
     held = [row for row in rows if "closed_form" in row]
     assert len(held) == content["closed_forms"]["compared"] > 40

@@ -10,7 +10,8 @@ from mingledpie_parts import TARGETS, near, pies
 from coterie.protocol.errors import UserError
 from coterie.runs import RunConfig, build
 from coterie.runs.config import typed_settings
-from coterie.systems.mingledpie import SYSTEM, MingledPieConfig
+from coterie.systems.mingledpie import SYSTEM
+from coterie.systems.mingledpie.config import MingledPieConfig
 
 CONFIG = [
     ({"clusters": 1}, "at least|2 to"),

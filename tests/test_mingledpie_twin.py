@@ -140,7 +140,7 @@ def test_everybodys_work_on_equal_sums_is_done_once() -> None:
     experiment.set_up()
     for r in (1, 2):
         experiment.round(r)
-        clients = [experiment.federation.parties[name] for name in experiment.setting.clients]
+        clients = [experiment.federation.parties[name] for name in experiment.common.clients]
         assert len({id(client.state.models) for client in clients}) == 1
     assert len(experiment.effects._opened._held) == 6  # k sums of two rounds
 

@@ -11,12 +11,14 @@ import pytest
 from federation import Pulled, Rig, Steady
 from mingledpie_parts import EVERYBODY, FORMS, GROUPS, TARGETS, chosen, key_of, near, parts_of, pies
 
-from coterie.crypto.schemes import ckks_keygen, secret_key
+from coterie.audit.received import granted
+from coterie.crypto.ckks import keygen as ckks_keygen
+from coterie.crypto.ckks import secret_key
 from coterie.protocol import codec
 from coterie.protocol.errors import CryptoError, PeerError
-from coterie.protocols.key_centre import KEY_CENTRE, Credentials
+from coterie.protocols.key_centre import KEY_CENTRE
 from coterie.systems.mingledpie import SYSTEM
-from coterie.systems.mingledpie.messages import CLIENT, HUB, Mingled, Parameters, Received, Train, Update
+from coterie.systems.mingledpie.messages import CLIENT, HUB, USER, Mingled, Parameters, Received, Train, Update
 
 MODES = [*FORMS, ("literal", "products")]
 FEW = slice(0, 12, 2)
@@ -75,9 +77,9 @@ def test_what_the_server_learns_is_told_apart_by_mode() -> None:
 def test_the_hub_sees_of_sealed_messages_their_ends_and_sizes_only() -> None:
     run = recorded("paper", rounds=1)
     relayed = [seen for seen in run.view(HUB).seen if seen.message is None]
-    assert {seen.kind for seen in relayed} == {"Enrol", "Credentials"}
-    assert len(relayed) == 2 * 6
-    sizes = {seen.size for seen in relayed if seen.kind == "Credentials"}
+    assert {seen.kind for seen in relayed} == {"Granted"}
+    assert len(relayed) == 6
+    sizes = {seen.size for seen in relayed}
     assert len(sizes) == 1  # nobody's differs from anybody's
 
 
@@ -101,7 +103,7 @@ def test_the_server_sees_no_numbers_of_a_model_and_no_indicator(mode: str, harde
     numbers: set[bytes] = set()
     for r in (1, 2, 3):
         run.round(r)
-        for name in run.setting.clients:
+        for name in run.common.clients:
             party = run.party(name)
             for row in party.models()[: 3 if name == "client/0" else 0]:
                 numbers |= windows(row[:6])
@@ -118,9 +120,7 @@ def test_the_server_sees_no_numbers_of_a_model_and_no_indicator(mode: str, harde
 
 def test_sums_and_updates_are_all_that_the_server_sees_of_a_round_and_it_can_open_nothing() -> None:
     run = recorded("paper", emulated=False, rounds=1)
-    (mine,) = (m for _, m in run.view(HUB).messages(Credentials))
-    assert mine.secret_key is None
-    assert mine.group_seed is None
+    assert list(granted(run.view(HUB))) == [f"public {USER}"]
     stranger = ckks_keygen("ckks-4096-add", emulated=False, random_bytes=bytes)
     party = run.party("client/0")
     for _, update in run.view(HUB).messages(Update):
@@ -141,20 +141,16 @@ def test_only_clients_hold_the_secret_key(emulated: bool) -> None:
 
     run = pies(TARGETS[FEW], starts=near(), emulated=emulated, intercept=tap)
     run.round(1)
-    shared = {party.secret.shared for party in run.federation.of_role(CLIENT)}
-    assert len(shared) == 1
-    secret = shared.pop()
-    assert secret_key(secret).public.to_bytes() == run.hub.state.public
+    (secret,) = {party.secret_of(USER) for party in run.federation.of_role(CLIENT)}
+    assert secret_key(secret).public.to_bytes() == run.hub.public(USER).to_bytes()
     body = secret if emulated else secret[20:276]  # behind its header, the secret polynomial's first numbers
-    secrets = {body} | {party.secret.signing for party in run.federation.of_role(CLIENT)}
+    secrets = {body} | {run.owns[name].identity.signing for name in run.common.clients}
     for name in (HUB, KEY_CENTRE):
         party = run.party(name)
         held = b"".join(codec_of(value) for part in (party.state, party.secret) for value in fields(part))
         assert not holds(held, secrets)
     for envelope, frame in crossing:
-        assert envelope.sealed == (
-            envelope.kind in ("Enrol", "Credentials") and HUB not in (envelope.src, envelope.dst)
-        )
+        assert envelope.sealed == (envelope.kind == "Granted" and envelope.dst != HUB)
         assert not holds(frame, secrets)
 
 
@@ -219,7 +215,7 @@ def test_the_server_says_the_sets_sizes_and_nobody_elses_set_to_clients() -> Non
     ((_, mingled),) = run.view("client/0").messages(Mingled)
     sets = [set(u.identities.tolist()) for _, u in run.view(HUB).messages(Update)]
     assert mingled.sizes.tolist() == [sum(j in own for own in sets) for j in range(3)]
-    assert run.view("client/0").kinds() == {"Join", "Credentials", "Parameters", "Train", "Mingled"}
+    assert run.view("client/0").kinds() == {"Granted", "Parameters", "Train", "Mingled"}
     assert {seen.src for seen in run.view("client/0").seen} == {HUB, KEY_CENTRE}
 
 
@@ -232,9 +228,10 @@ def test_all_clients_are_told_the_same() -> None:
         assert answer.round == 1
 
 
-def test_the_key_centre_sees_verify_keys_only() -> None:
+def test_the_key_centre_sees_when_keys_are_wanted_and_nothing_else() -> None:
     run = recorded("hardened", rounds=1)
-    assert run.view(KEY_CENTRE).kinds() == {"Enrol"}
+    assert run.view(KEY_CENTRE).kinds() == {"Deal"}
+    assert len(run.view(KEY_CENTRE).seen) == 1
     centre = run.party(KEY_CENTRE)
-    assert fields(centre.state).__next__().keys() == {HUB, *EVERYBODY[:6]}
+    assert list(fields(centre.state)) == [{USER: 1}]
     assert list(fields(centre.secret)) == []

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 from federation import misbehaving, planted, rig
+from typer.testing import CliRunner
 
-from coterie.protocol.errors import RunError
+from coterie.cli.app import app
+from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.party import To
 from coterie.protocols.key_centre import KEY_CENTRE
+from coterie.reproduce import items, reproduce
 from coterie.runs import RunConfig, run
+from coterie.runs.registry import audit_of
 
 PAGE = (Path(__file__).parent.parent / "docs" / "own_system.md").read_text()
 TARGETS = planted([0, 0, 1, 1, 2], 40)
@@ -62,7 +68,7 @@ def test_a_sum_of_too_few_models_is_not_made(secure_mean: ModuleType) -> None:
     made = rig(secure_mean.SYSTEM, TARGETS)
     made.round(1)
     before = made.models()
-    for name in made.setting.clients[2:]:
+    for name in made.common.clients[2:]:
         misbehaving(made.party(name), secure_mean.Train, lambda party, request, answer: None)
     assert made.round(2) == {"participants": 2}
     assert np.array_equal(made.models(), before)
@@ -89,3 +95,51 @@ def test_it_runs_by_its_name(secure_mean: ModuleType) -> None:
         found[crypto] = run(config).summary
     assert found["emulated"]["bytes_up"] == found["real"]["bytes_up"]
     assert found["emulated"]["global_accuracy"] == pytest.approx(found["real"]["global_accuracy"], abs=0.02)
+
+
+def test_it_is_audited_by_its_name(secure_mean: ModuleType, tmp_path: Path) -> None:
+    options = {"clients": 6, "rounds": 3, "partition": "dirichlet:0.3", "crypto": "emulated", "record": True}
+    run(RunConfig("secure_mean:SYSTEM", out="seen", **options))
+    ended = CliRunner().invoke(app, ["audit", "seen", "--json"])
+    content = json.loads(ended.stdout)
+    assert {role["role"]: role["learns"] for role in content["roles"]} == {
+        role: sees.learns for role, sees in secure_mean.SYSTEM.sees.items()
+    }
+    shares, top = content["attacks"]
+    assert [shares["name"], top["name"]] == [
+        f"server with any client's key: {what}" for what in ("label shares", "top label")
+    ]
+    assert shares["first"] > 0.6
+    assert (shares["chance"], shares["rounds"], shares["clients"]) == (0.0, 3, 6)
+    ended = CliRunner().invoke(app, ["audit", "seen", "--active"], env={"COLUMNS": "200"})
+    assert (ended.exit_code, "there are no active attacks on secure_mean, only on pafed" in ended.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("audit", "says"),
+    [
+        ("secure_mean:SYSTEM", "'secure_mean:SYSTEM' is a System, not a coterie.audit.Audit"),
+        ("secure_mean:NONE", "audit 'secure_mean:NONE' cannot be imported"),
+    ],
+)
+def test_an_audit_that_is_none_is_told(secure_mean: ModuleType, audit: str, says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        audit_of(replace(secure_mean.SYSTEM, audit=audit))
+
+
+def test_it_may_have_reproductions(secure_mean: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        """
+from dataclasses import replace
+from coterie.reproduce.study import Calculation, Item
+import secure_mean
+
+ITEM = Item("mine:SYSTEM/sum", "Sums", (Calculation("seeds", int),), lambda found: [{"sum": sum(found["seeds"])}])
+ITEMS = {ITEM.name: ITEM}
+SYSTEM = replace(secure_mean.SYSTEM, reproductions=("mine:ITEMS",))
+"""
+    )
+    assert list(items("mine:SYSTEM")) == ["mine:SYSTEM/sum"]
+    page = reproduce("mine:SYSTEM/sum", seeds=4, out=tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "sum.json").read_text())["rows"] == [{"sum": 6}]
+    assert "coterie reproduce mine:SYSTEM/sum --seeds 4" in page.read_text()

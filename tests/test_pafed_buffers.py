@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,12 +17,11 @@ from coterie.protocol.effects import Fit, Fitted
 from coterie.protocol.errors import PeerError
 from coterie.protocol.interpreters import each
 from coterie.protocol.model_spec import ModelSpec, Part
-from coterie.reproduce.security import AUDITS
-from coterie.reproduce.security.recorded import recorded_run
 from coterie.runs.config import RunConfig
 from coterie.runs.experiment import build
-from coterie.systems import pafed
-from coterie.systems.pafed import SYSTEM
+from coterie.runs.recorded import recorded_run
+from coterie.systems.pafed import SYSTEM, config
+from coterie.systems.pafed.audit import AUDIT
 from coterie.systems.pafed.layout import BUFFER_UNIT, Layout
 
 SIZE, BUFFERS = 20, slice(5, 9)
@@ -102,12 +100,11 @@ class Measured(Pulled):
 
 
 def measuring(targets: np.ndarray = TARGETS, **options: Any) -> Any:
-    built = replace(SYSTEM, build=lambda config, setting: SYSTEM.build(config, replace(setting, spec=SPEC)))
     given = {"participation": 1.0, "delta": 0.5, "delay": "uniform:1", "max_epochs": 1, "lr": 0.1, "seed": 1, **options}
     with small_keys(), pytest.MonkeyPatch.context() as patch:
         if given.get("iterations") == 0:
-            patch.setitem(pafed.PARAMETERS, "literal", EIGHT.name)
-        return rig(built, targets, effects=Measured, fresh_keys=True, **given)
+            patch.setitem(config.PARAMETERS, "literal", EIGHT.name)
+        return rig(SYSTEM, targets, spec=SPEC, effects=Measured, fresh_keys=True, **given)
 
 
 @pytest.fixture(autouse=True)
@@ -135,12 +132,12 @@ def test_buffers_are_the_mean_of_those_used_and_decide_nothing(settings: dict[st
     """Encrypted as with plain numbers; and the parameters' step is that of a model without buffers."""
     few = {"targets": TARGETS[::2]} if settings.get("emulated") is False else {}
     run = measuring(**few, **settings)
-    key, layout, literal = service_key(run), run.hub.layout, run.setting.mode == "literal"
+    key, layout, literal = service_key(run), run.hub.layout, run.common.mode == "literal"
     p, checked = key.public.parameters, 0
 
     def model() -> np.ndarray:
         state = run.hub.state
-        return layout.unpacked(key.decrypt(key.public.from_bytes(state.model))) if state.model else run.setting.initial
+        return layout.unpacked(key.decrypt(key.public.from_bytes(state.model))) if state.model else run.common.initial
 
     for r in range(1, 6):
         before = model()
@@ -159,7 +156,7 @@ def test_buffers_are_the_mean_of_those_used_and_decide_nothing(settings: dict[st
             assert all(abs(np.linalg.norm(row) - 1) < 1e-5 for row in (*early, *stale))
         if clear(early, stale, 0.05, run.config.iterations if literal else None):
             rates = run.config.rates(r).scaled(float(np.mean([u.length for _, u in handed])))
-            expected = step(early, stale, rates, run.config, run.setting.mode)
+            expected = step(early, stale, rates, run.config, run.common.mode)
             assert np.abs((model() - before)[UPDATES] - expected).max() < 2e-3 * run.config.largest_share
             checked += 1
         np.testing.assert_allclose(run.models()[0], model(), rtol=1e-5, atol=1e-5)
@@ -258,7 +255,7 @@ def test_an_audit_reads_updates_without_the_statistics_among_them() -> None:
     config = RunConfig("pafed", record=True, model="test_pafed_buffers:normalised", settings=settings, **given)
     run, experiment = recorded_run(config)
     experiment.close()
-    found = {finding.name: finding for finding in AUDITS["pafed"](run)}
+    found = {finding.name: finding for finding in AUDIT.passive(run)}
     assert found["aggregator with the helper: label shares"].results[0].value > 0.5
     assert found["aggregator with one client: global model"].row()["value"] < 2e-2
 

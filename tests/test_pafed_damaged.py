@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from federation import Rig, on_the_wire
-from pafed_parts import change, four, model, public_key, small_keys
+from pafed_parts import change, four, model, small_keys
 
-from coterie.crypto import rounded
 from coterie.protocol.bundle import bundle
 from coterie.protocol.messages import Message
 from coterie.systems.pafed.messages import (
@@ -32,19 +31,19 @@ def _small() -> Iterator[None]:
 
 
 def service(run: Rig) -> Any:
-    return public_key(run.hub.state.service_public)
+    return run.hub.public("service")
 
 
 def disturbed(key: Any, data: bytes) -> bytes:
     """The same ciphertext with another number in its first place."""
     cipher = key.from_bytes(data)
-    if isinstance(cipher, rounded.CipherVector):
-        values = cipher.values.copy()
+    if cipher.emulated:
+        values = cipher.array.copy()
         values[0] += 1 << 60
-        return replace(cipher, values=values).to_bytes()
-    polynomials = cipher.polynomials.copy()
+        return replace(cipher, array=values).to_bytes()
+    polynomials = cipher.array.copy()
     polynomials[0, 0, 0, 0] ^= 1
-    return replace(cipher, polynomials=polynomials).to_bytes()
+    return replace(cipher, array=polynomials).to_bytes()
 
 
 def forged(key: Any, size: int) -> bytes:
@@ -105,7 +104,7 @@ def test_where_nobody_answers_a_damaged_copy_is_not_taken_up() -> None:
     for r in (1, 2):
         run.round(r)
     before = model(run)
-    for name in run.setting.clients:
+    for name in run.common.clients:
         run.links.away[name, 3] = "offline"
     assert run.round(3)["skipped"] == "no update came"
     assert (model(run) == before).all()
@@ -120,7 +119,7 @@ def test_where_all_answers_are_late_the_model_of_those_that_came_is_kept(delay: 
     for r in range(1, 8):
         sent.append(model(run))
         run.round(r)
-    assert np.abs(sent[-1] - run.hub.initial).max() > 0.1
+    assert np.abs(sent[-1] - run.common.initial).max() > 0.1
     assert "is taken up again" in run.round(8)["skipped"]
     assert any((model(run) == of).all() for of in sent[3:6])  # what was sent out in rounds 4 to 6
     before = model(run)
@@ -134,7 +133,7 @@ def test_where_nothing_opens_the_observer_has_the_initial_model() -> None:
     run.rounds(3)
     bad = disturbed(service(run), run.hub.state.model)
     run.hub.state.model = run.hub.state.good = bad
-    np.testing.assert_array_equal(run.models()[0], run.hub.initial)
+    np.testing.assert_array_equal(run.models()[0], run.common.initial)
 
 
 # -- what a relay forges -----------------------------------------------------------------------------------------------
@@ -146,9 +145,7 @@ def scalars(key: Any, count: int, at_most: int) -> bytes:
 
 FORGED: dict[type[Message], Callable[[Rig, Any], Any]] = {
     Refreshed: lambda run, m: change(m, cipher=forged(service(run), run.hub.layout.size)),
-    Converted: lambda run, m: change(
-        m, cipher=forged(public_key(run.hub.state.user_publics[m.client]), run.hub.layout.size)
-    ),
+    Converted: lambda run, m: change(m, cipher=forged(run.hub.public(f"user {m.client}"), run.hub.layout.size)),
     Compared: lambda run, m: change(m, ciphers=scalars(service(run), 2 + run.config.dummies, 1)),
     Inverted: lambda run, m: change(m, ciphers=scalars(service(run), 3, LARGEST)),
 }

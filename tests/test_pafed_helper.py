@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from federation import misbehaving, on_the_wire
-from pafed_parts import TARGETS, change, four, model, public_key, secret_key, small_keys, stranger
+from pafed_parts import TARGETS, change, four, model, small_keys, stranger
 
 from coterie.protocol.bundle import bundle, unbundle
 from coterie.protocol.messages import Message
@@ -49,7 +49,7 @@ class Wrong:
 
 
 def key(helper: Any) -> Any:
-    return secret_key(helper.secret.service)
+    return helper.key("service")
 
 
 def scalars(helper: Any, count: int, **changed: Any) -> bytes:
@@ -236,7 +236,7 @@ def test_what_the_helper_can_not_accept_it_refuses_with_a_reason(
 ) -> None:
     run = four()
     run.round(1)
-    public = public_key(run.hub.state.service_public)
+    public = run.hub.public("service")
     other = stranger(True, "insecure-1024-deep").public
     source = np.random.default_rng(0).bytes
     PLAIN["model"] = run.hub.state.model
@@ -266,7 +266,7 @@ def test_what_the_helper_inverts_and_when_a_class_is_left_out(sums: tuple, inver
     run = four()
     run.round(1)
     helper = run.party(HELPER)
-    key = secret_key(helper.secret.service)
+    key = helper.key("service")
     request = Invert(1, 1, bundle([key.public.encrypt_scalar(x).to_bytes() for x in sums]))
     answer = unbundle(helper.invert(request, HUB).ciphers, 3)
     got = [float(key.decrypt(key.public.from_bytes(part, 1, terms=1 << 11))[0]) for part in answer]

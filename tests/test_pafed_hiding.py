@@ -15,16 +15,15 @@ from scipy import stats
 
 from coterie.attacks import count_accuracy, count_among_decoys
 from coterie.attacks.conflicts import class_of
-from coterie.audit import pafed as audit
 from coterie.protocol.bundle import unbundle
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import Secrets
-from coterie.reproduce.security import AUDITS
-from coterie.reproduce.security.directed import played
-from coterie.reproduce.security.recorded import recorded_run
 from coterie.runs.config import RunConfig, resolve
+from coterie.runs.recorded import recorded_run
+from coterie.systems.pafed import audit
 from coterie.systems.pafed.hiding import delta, drawn
 from coterie.systems.pafed.messages import HELPER, Compare, Invert
+from studies.security.directed import played
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -224,7 +223,7 @@ def test_an_audit_counts_by_decoys() -> None:
     }
     run, experiment = recorded_run(RunConfig("pafed", settings=settings, **given))
     experiment.close()
-    found = {finding.name: finding for finding in AUDITS["pafed"](run)}
+    found = {finding.name: finding for finding in audit.AUDIT.passive(run)}
     results = found["helper: number of conflicting late updates"].results
     assert len(results) == 4
     assert np.mean([result.value for result in results]) < 0.8

@@ -16,8 +16,6 @@ from pafed_parts import (
     four,
     model,
     opened,
-    public_key,
-    secret_key,
     signed,
     signed_train,
     small_keys,
@@ -27,10 +25,12 @@ from pafed_parts import (
 
 from coterie.protocol import codec
 from coterie.protocol.effects import Fit, Fitted
-from coterie.protocols.key_centre import Credentials, Join
+from coterie.protocol.errors import PeerError
+from coterie.protocols.key_centre import KEY_CENTRE, Granted
 from coterie.systems.pafed.messages import (
     HELPER,
     HUB,
+    SERVICE,
     Compare,
     Compared,
     Convert,
@@ -76,7 +76,7 @@ def holding(cipher: Callable[[Any], Any]) -> Callable[[Any, Update], Update]:
 
 
 def pk(party: Any) -> Any:
-    return public_key(party.state.service_public)
+    return party.public("service")
 
 
 def own(party: Any, update: Update) -> Any:
@@ -112,7 +112,7 @@ BAD = [
     Bad("a length without clip", told(2.0), "client/0: an update that was 2.0 long"),
     Bad("a length beyond the clip", told(5.5), "an update that was 5.5 long", (("clip", 5.0),)),
     Bad("a negative length", told(-1.0), "an update that was -1.0 long"),
-    Bad("its own key", holding(lambda p: secret_key(p.secret.own).public.encrypt(np.zeros(D))), "under key"),
+    Bad("its own key", holding(lambda p: p.key("user").public.encrypt(np.zeros(D))), "under key"),
     Bad("another key", holding(under("insecure-1024-deep")), "under key"),
     Bad("other parameters", holding(under("insecure-1024-add")), "under key"),
     Bad("one number too few", holding(lambda p: pk(p).encrypt(np.zeros(D - 1))), "19 values where 20 were expected"),
@@ -158,7 +158,7 @@ def test_a_bad_update_is_refused_and_the_others_go_on(bad: Bad, emulated: bool) 
 def test_who_comes_first_with_another_form_shuts_nobody_out_and_ends_no_run(delta: float) -> None:
     """Neither the sum of those in time nor the products of the late ones meet a vector that they can't take."""
     run = four(delta=delta)
-    for name in run.setting.clients[:2]:
+    for name in run.common.clients[:2]:
         misbehaving(run.party(name), Train, lambda p, r, u: holding(lambda p: own(p, u).at_level(1))(p, u))
     notes = [run.round(r) for r in range(1, 6)]
     assert {note.get("skipped", "no update came") for note in notes} == {"no update came"}
@@ -270,11 +270,11 @@ FORGED: list[tuple[str, Callable[[Rig, Train], Train], str]] = [
 
 
 def of_another(run: Rig) -> bytes:
-    return public_key(run.hub.state.user_publics["client/1"]).encrypt(np.zeros(D), 0).to_bytes()
+    return run.hub.public(f"user {'client/1'}").encrypt(np.zeros(D), 0).to_bytes()
 
 
 def short_model(run: Rig) -> bytes:
-    return public_key(run.hub.state.user_publics["client/0"]).encrypt(np.zeros(3), 0).to_bytes()
+    return run.hub.public(f"user {'client/0'}").encrypt(np.zeros(3), 0).to_bytes()
 
 
 @pytest.mark.parametrize(("name", "forge", "why"), FORGED, ids=[name for name, *_ in FORGED])
@@ -313,19 +313,20 @@ def new_bytes(message: Train) -> bytes:
 # -- enrolment and roles -----------------------------------------------------------------------------------------------
 
 
-def test_only_the_key_centre_gives_credentials_and_only_once() -> None:
+def test_only_the_key_centre_grants_keys_and_only_once() -> None:
     run = four(delta=0.0)
-    secret = run.party(HELPER).secret.service
-    mine = next(m for _, m in run.view("client/2").messages(Credentials))
+    secret = run.party(HELPER).secret_of(SERVICE)
+    mine = next(m for _, m in run.view("client/2").messages(Granted))
     misbehaving(run.party("client/2"), Train, lambda p, r, update: to(HUB, update) + to(HELPER, mine))
     assert run.rounds(2)[-1]["participants"] == 4
-    assert run.refusals(HELPER, "Credentials") == 1
-    assert run.party(HELPER).secret.service == secret
-    for party in (run.party("client/0"), run.party(HELPER)):
-        with pytest.raises(Exception, match="already enrolled"):
-            party.join(Join(), HUB)
-        with pytest.raises(Exception, match="already provided"):
-            party.provide(mine, "key_centre")
+    assert run.refusals(HELPER, "Granted") == 1
+    assert run.party(HELPER).secret_of(SERVICE) == secret
+    for name in ("client/0", HELPER):
+        with pytest.raises(PeerError, match="the signature is not one of key"):
+            run.party(name).keep(mine, KEY_CENTRE)
+        own = next(m for _, m in run.view(name).messages(Granted))
+        with pytest.raises(PeerError, match="already provided"):
+            run.party(name).keep(own, KEY_CENTRE)
 
 
 def test_a_client_that_plays_the_helper_is_refused() -> None:

@@ -42,7 +42,7 @@ def played(rounds: int, **options: Any) -> tuple[Rig, list[tuple[int, str, int]]
 
 def test_updates_come_when_the_delays_say_each_once_and_a_clients_late_ones_in_order() -> None:
     run, arrivals, notes = played(12, participation=0.75, delta=0.4, delay="uniform:1-4", seed=3)
-    table, names = delays(run), run.setting.clients
+    table, names = delays(run), run.common.clients
     expected = [(q + table.of(q).get(c, 0), c, q) for q in range(1, 13) for c in sample_clients(names, 0.75, 3, q)]
     assert sorted(arrivals) == sorted(entry for entry in expected if entry[0] <= 12)
     assert max(when - of for when, _, of in arrivals) == 4
@@ -135,7 +135,7 @@ def test_late_updates_alone_move_the_model_as_they_come() -> None:
     """Round 2 has two of round 1 and nobody in time: there is nothing that they could conflict with."""
     run = paf(seed=2, delay="uniform:1")
     run.round(1)
-    for name in run.setting.clients:
+    for name in run.common.clients:
         run.links.away[name, 2] = "offline"
     before = model(run)
     note, updates = taken(run, 2)

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from federation import Rig, misbehaving
-from pafed_parts import change, four, model, public_key, signed, small_keys
+from pafed_parts import change, four, mistrusting, model, signed, small_keys
 
-from coterie.crypto import rounded
-from coterie.systems.pafed.messages import Train, Update
+from coterie.systems.pafed.messages import HUB, Train, Update
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -27,7 +26,7 @@ def forging(forge: Callable[[Any], Any], rounds: set[int]) -> Callable[[Any, Tra
     def lie(party: Any, request: Train, update: Update) -> Update:
         if request.round not in rounds:
             return update
-        cipher = forge(public_key(party.state.service_public).from_bytes(update.cipher))
+        cipher = forge(party.public("service").from_bytes(update.cipher))
         return signed(party, change(update, cipher=cipher.to_bytes()))
 
     return lie
@@ -35,34 +34,32 @@ def forging(forge: Callable[[Any], Any], rounds: set[int]) -> Callable[[Any, Tra
 
 def noise(cipher: Any) -> Any:
     """Polynomials that encrypt nothing."""
-    if isinstance(cipher, rounded.CipherVector):
-        return replace(cipher, values=cipher.values + (1 << 58))
-    return replace(
-        cipher, polynomials=np.random.default_rng(0).integers(0, 1 << 30, cipher.polynomials.shape, np.uint64)
-    )
+    if cipher.emulated:
+        return replace(cipher, array=cipher.array + (1 << 58))
+    return replace(cipher, array=np.random.default_rng(0).integers(0, 1 << 30, cipher.array.shape, np.uint64))
 
 
 def top_limb_only(cipher: Any) -> Any:
     """Randomness that is gone one level lower."""
-    polynomials = cipher.polynomials.copy()
+    polynomials = cipher.array.copy()
     polynomials[:, 1, :-1] = 0
-    return replace(cipher, polynomials=polynomials)
+    return replace(cipher, array=polynomials)
 
 
 def factor_inverse(cipher: Any) -> Any:
     """Randomness in every limb that is gone one level lower: 1 after the factor that ``at_level`` multiplies with."""
-    ring, form, lower = cipher.key.ring, cipher.tally.form, cipher.lower_tally(1).form
+    ring, form, lower = cipher.key.arrays.ring, cipher.tally.form, cipher.tally.form._replace(level=1)
     moduli = [int(q) for q in ring.moduli[:, 0]]
     factor = round(ring.scale(lower) * moduli[lower.level + 1] / ring.scale(form))
-    polynomials = cipher.polynomials.copy()
+    polynomials = cipher.array.copy()
     for limb in range(form.level + 1):
         polynomials[:, 1, limb] = pow(factor, -1, moduli[limb])
-    return replace(cipher, polynomials=polynomials)
+    return replace(cipher, array=polynomials)
 
 
 def liar(forge: Callable[[Any], Any], rounds: set[int], count: int = 1, **options: Any) -> Rig:
     run = four(**options)
-    for name in run.setting.clients[:count]:
+    for name in run.common.clients[:count]:
         misbehaving(run.party(name), Train, forging(forge, rounds))
     return run
 
@@ -90,8 +87,8 @@ def test_a_model_that_nobody_can_open_is_taken_back(emulated: bool, first: int) 
 def test_few_who_refuse_a_good_model_take_nothing_back() -> None:
     run = four(delta=0.0)
     run.round(1)
-    for name in run.setting.clients[:2]:
-        run.party(name).state.verify_keys = run.hub.state.verify_keys[1:]  # of clients, not of the aggregator
+    for name in run.common.clients[:2]:
+        mistrusting(run.party(name), HUB)
     before = model(run)
     notes = run.round(2)
     assert (notes["participants"], "skipped" in notes) == (2, False)
@@ -103,7 +100,7 @@ def test_whose_updates_the_aggregator_refuses_takes_no_model_back() -> None:
     run = four(delta=0.0)
     run.round(1)
     before = model(run)
-    for name in run.setting.clients:
+    for name in run.common.clients:
         misbehaving(run.party(name), Train, lambda p, request, u: change(u, signature=bytes(64)))
     assert run.round(2)["skipped"] == "no update came"
     np.testing.assert_allclose(model(run), before, atol=1e-6)

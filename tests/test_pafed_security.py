@@ -1,6 +1,6 @@
 """What the parties of PAFed find out, alone and together, beside closed forms; and that the attacks can succeed.
 
-The documentation's numbers are made by ``coterie.reproduce.security``; here are fast versions of the same measurements,
+The documentation's numbers are made by ``studies.security``; here are fast versions of the same measurements,
 the attacks' own oracles, and that what scores them is the truth.
 """
 
@@ -20,7 +20,6 @@ from pafed_parts import TARGETS, model, opened, paf, service_key, small_keys, ta
 
 from coterie.aggregation.correction import misrouted_share
 from coterie.attacks import (
-    ATTACKS,
     count_accuracy,
     count_posterior,
     expected_correlation,
@@ -32,19 +31,17 @@ from coterie.attacks import (
     told_apart,
 )
 from coterie.attacks.conflicts import class_of
-from coterie.audit import pafed as audit
-from coterie.audit.findings import compared
-from coterie.crypto.schemes import secret_key
 from coterie.crypto.seal_products import transformed
 from coterie.protocol.errors import PeerError, UserError
-from coterie.reproduce.security import AUDITS
-from coterie.reproduce.security import pafed as study
-from coterie.reproduce.security.__main__ import main
-from coterie.reproduce.security.directed import played
-from coterie.reproduce.security.recorded import recorded_run
 from coterie.runs.config import RunConfig
-from coterie.systems.pafed.messages import HELPER, HUB, Refresh, Train, Update
+from coterie.runs.recorded import recorded_run
+from coterie.systems.pafed import audit
+from coterie.systems.pafed.messages import HELPER, HUB, SERVICE, Refresh, Train, Update
 from coterie.transport.transcript import View
+from studies.security import pafed as study
+from studies.security.__main__ import main
+from studies.security.compared import compared
+from studies.security.directed import played
 
 DOCS = Path(__file__).parents[1] / "docs" / "security" / "pafed.json"
 
@@ -117,7 +114,7 @@ def test_mistakes_are_told(call: Any, says: str) -> None:
 
 
 def test_the_attacks_are_listed() -> None:
-    named = {name for name, attack in ATTACKS.items() if "pafed" in attack.systems}
+    named = {attack.name for attack in audit.AUDIT.attacks}
     assert named == {"conflict-count", "real-mask", "key-in-sum"}
 
 
@@ -144,7 +141,7 @@ def narrow(key: Any, mask: Any, source: np.random.Generator) -> Any:
     if key.emulated:
         return replace(mask, numbers=mask.numbers >> np.int64(26))
     numbers = source.integers(-(2**31), 2**31, (1, key.parameters.degree))
-    return replace(mask, numbers=transformed(key.public.ring, numbers, 0))
+    return replace(mask, numbers=transformed(key.public.arrays.ring, numbers, 0))
 
 
 # -- what the helper learns of late updates ----------------------------------------------------------------------------
@@ -254,7 +251,7 @@ def test_both_servers_together_open_every_update_and_the_model() -> None:
     """The paper's assumption, from the other side: the helper's key, from its own view, on the aggregator's."""
     run = paf(TARGETS[::2], emulated=False, delta=0.0, local="sgd")
     start = model(run)
-    key = audit.held_key(run.view(HELPER))
+    key = audit.held_key(run.view(HELPER), SERVICE)
     _, updates = taken(run, 1)
     for name, update in updates:
         unit = run.transport.effects.targets[name] - start
@@ -268,7 +265,7 @@ def test_the_aggregator_with_one_client_has_every_model_that_client_is_sent_and_
     run.round(1)
     before = model(run)
     run.round(2)
-    own = secret_key(run.party("client/0").secret.own)
+    own = run.party("client/0").key("user")
     ((_, train),) = run.view("client/0").messages(Train, 2)
     assert np.abs(own.decrypt(own.public.from_bytes(train.cipher)) - before).max() < 2e-4
     for _, update in run.view(HUB).messages(Update):
@@ -343,7 +340,7 @@ def test_an_audit_of_a_run_on_digits(mode: str, crypto: str) -> None:
     config = RunConfig("pafed", record=True, partition="dirichlet:0.3", settings=settings, **given)
     run, experiment = recorded_run(config)
     experiment.close()
-    found = {finding.name: finding for finding in AUDITS["pafed"](run)}
+    found = {finding.name: finding for finding in audit.AUDIT.passive(run)}
     together = found["aggregator with the helper: label shares"].results
     assert together[0].value > 0.5
     mask = found["helper: the model under its mask"].results
@@ -357,12 +354,12 @@ def test_an_audit_of_a_run_on_digits(mode: str, crypto: str) -> None:
 
 
 def test_views_without_what_an_audit_needs_are_refused() -> None:
-    with pytest.raises(UserError, match="holds no secret key: record from the set-up on"):
-        audit.held_key(View(HELPER, HELPER))
+    with pytest.raises(UserError, match="holds no keys: record from the set-up on"):
+        audit.held_key(View(HELPER, HELPER), SERVICE)
     run = paf(TARGETS[:2])
     views = {name: run.view(name) for name in (HUB, HELPER, "client/0")}
     with pytest.raises(UserError, match="holds no updates"):
-        audit.measure(views, ("client/0",), np.ones((1, 3)), run.setting.spec, np.zeros(20), dummies=4, oldest=9)
+        audit.measure(views, ("client/0",), np.ones((1, 3)), run.common.spec, np.zeros(20), dummies=4, oldest=9)
 
 
 def test_what_is_far_from_uniform_is_told() -> None:
@@ -403,7 +400,7 @@ def test_counts_in_trained_runs_stand_beside_the_commonest_number() -> None:
 
 def test_the_documentations_numbers_agree_with_their_closed_forms() -> None:
     content = json.loads(DOCS.read_text())
-    assert content["command"] == "python -m coterie.reproduce.security pafed docs/security/pafed.json"
+    assert content["command"] == "python -m studies.security pafed docs/security/pafed.json"
     rows = [row for section in content.values() if isinstance(section, list) for row in section]
     held = [row for row in rows if "closed_form" in row]
     assert len(held) == content["closed_forms"]["compared"] > 20

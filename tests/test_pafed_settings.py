@@ -13,8 +13,9 @@ from coterie.aggregation.correction import Rates
 from coterie.protocol.errors import UserError
 from coterie.runs import RunConfig, build
 from coterie.runs.config import typed_settings
-from coterie.systems.pafed import MOST_ASKED, PARAMETERS, SYSTEM, PAFedConfig
+from coterie.systems.pafed import SYSTEM
 from coterie.systems.pafed.client import Client
+from coterie.systems.pafed.config import MOST_ASKED, PARAMETERS, PAFedConfig
 from coterie.training.solvers import Admm, Sgd
 
 

@@ -24,9 +24,10 @@ from pafed_parts import (
 )
 from scipy import stats
 
-from coterie.crypto import ckks_parameters, schemes
-from coterie.crypto.schemes import public_key, secret_key
+from coterie.crypto import ckks_parameters
+from coterie.crypto.ckks import keygen
 from coterie.protocol.effects import Fit, Fitted
+from coterie.systems.pafed import config
 from coterie.systems.pafed.messages import HELPER, HUB, MODEL_TERMS, Converted, Refresh, Refreshed, Train
 
 CASES: list[tuple[str, dict[str, Any]]] = [
@@ -75,7 +76,7 @@ def follow(run: Any, rounds: int) -> list[float]:
     Gives the errors of those steps for which there is a stated bound.
     """
     key, twin, errors = service_key(run), Twin(run, table(run)), []
-    p, iterations = key.public.parameters, run.config.iterations if run.setting.mode == "literal" else None
+    p, iterations = key.public.parameters, run.config.iterations if run.common.mode == "literal" else None
     for r in range(1, rounds + 1):
         before = twin.weights = model(run)
         notes, handed = taken(run, r)
@@ -93,10 +94,10 @@ def follow(run: Any, rounds: int) -> list[float]:
             assert np.abs(model(run) - before).max() < 4 * p.added(0)
         elif clear(early, stale, iterations=iterations):
             rates = run.config.rates(r).scaled(float(np.mean([sent[who].length for who in values])))
-            error = np.abs(model(run) - before - step(early, stale, rates, run.config, run.setting.mode)).max()
+            error = np.abs(model(run) - before - step(early, stale, rates, run.config, run.common.mode)).max()
             assert error <= stated_bound(key, early, stale, rates)
             errors.append(error)
-        for name in run.setting.clients:
+        for name in run.common.clients:
             dual = run.party(name).state.dual
             assert np.abs((0 if dual is None else dual) - twin.duals[name]).max() <= r * 0.01 * p.flooded(0) + FLOAT32
     return errors
@@ -121,9 +122,9 @@ def test_a_round_with_real_ckks_is_the_papers(mode: str, settings: dict[str, Any
 def test_secure_keys_give_the_same_within_their_own_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """The set that runs use, N = 8192: real and emulated, each against its plain steps, and against each other."""
     with monkeypatch.context() as patch:
-        patch.setattr("coterie.systems.pafed.PARAMETERS", {"paper": "ckks-8192-deep"})
-        patch.setattr("coterie.systems.pafed.named", ckks_parameters.named)
-        patch.setattr("coterie.systems.pafed.ckks_keygen", schemes.ckks_keygen)
+        patch.setitem(config.PARAMETERS, "paper", "ckks-8192-deep")
+        patch.setattr(config, "named", ckks_parameters.named)
+        patch.setattr("coterie.systems.pafed.ckks_keygen", keygen)
         runs = [paf(TARGETS[::2], emulated=emulated, seed=1, delay="uniform:1") for emulated in (False, True)]
     for run in runs:
         assert service_key(run).size == "ckks-8192-deep"
@@ -139,10 +140,10 @@ def test_left_alone_for_many_rounds_the_twin_and_the_encrypted_model_stay_togeth
         notes = run.round(r)
         expected = twin.round(r)
         assert {name: notes[name] for name in expected} == expected
-        held = public_key(run.hub.state.service_public).from_bytes(run.hub.state.model)
+        held = run.hub.public("service").from_bytes(run.hub.state.model)
         assert (held.terms, held.tally.form.level) == (MODEL_TERMS, 0)
     assert np.abs(model(run) - twin.weights).max() < 1e-2
-    for name in run.setting.clients:
+    for name in run.common.clients:
         assert np.abs(run.party(name).state.dual - twin.duals[name]).max() < 1e-3
     assert np.abs(twin.weights - TARGETS.mean(axis=0)).max() < 1.5  # it does go somewhere
 
@@ -155,8 +156,8 @@ def test_a_client_asked_again_while_late_goes_on_from_its_last_training() -> Non
         twin.weights = model(run)
         run.round(r)
         twin.round(r)
-        again += len(owed & set(run.setting.clients))
-        for name in run.setting.clients:
+        again += len(owed & set(run.common.clients))
+        for name in run.common.clients:
             assert run.party(name).state.round == r
             assert np.abs(run.party(name).state.dual - twin.duals[name]).max() < 1e-4
     assert again > 10
@@ -186,8 +187,8 @@ def test_where_all_in_time_say_nothing_late_updates_are_left_out_and_not_divided
     run = paf(effects=Resting, seed=1, local="sgd", delay="uniform:1")
     run.round(1)
     late = set(table(run)(1))
-    run.transport.effects.resting = frozenset(run.setting.clients) - late
-    run.transport.effects.resting |= frozenset(run.setting.clients) - set(table(run)(2))
+    run.transport.effects.resting = frozenset(run.common.clients) - late
+    run.transport.effects.resting |= frozenset(run.common.clients) - set(table(run)(2))
     before = model(run)
     notes, handed = taken(run, 2)
     assert notes["staleness"] == [4, 4]
@@ -207,9 +208,9 @@ def test_every_client_opens_the_helpers_model_with_one_and_the_same_flooding(emu
     run.round(2)
     p = service_key(run).public.parameters
     openings = []
-    for name in run.setting.clients:
+    for name in run.common.clients:
         ((_, train),) = run.view(name).messages(Train, 2)
-        own = secret_key(run.party(name).secret.own)
+        own = run.party(name).key("user")
         assert train.weights is None
         openings.append(own.decrypt(own.public.from_bytes(train.cipher)))
     errors = np.stack(openings) - before
@@ -224,13 +225,13 @@ def test_the_aggregators_own_copy_comes_back_unflooded_and_fresh(emulated: bool)
     run = paf(seed=2, emulated=emulated, delta=0.0, effects=Resting, local="sgd")
     run.round(1)
     before, cipher = model(run), run.hub.state.model
-    run.transport.effects.resting = frozenset(run.setting.clients)
+    run.transport.effects.resting = frozenset(run.common.clients)
     assert "skipped" not in run.round(2)
     p = service_key(run).public.parameters
     assert run.hub.state.model != cipher
     assert np.abs(model(run) - before).max() <= 8 * p.added(0)
     ((_, refreshed),) = run.view(HUB).messages(Refreshed, 2)
-    assert public_key(run.hub.state.service_public).from_bytes(refreshed.cipher).blinded == 1
+    assert run.hub.public("service").from_bytes(refreshed.cipher).blinded == 1
 
 
 def test_a_model_that_nobody_has_opened_stays_as_it_is() -> None:
@@ -238,7 +239,7 @@ def test_a_model_that_nobody_has_opened_stays_as_it_is() -> None:
     run = paf(seed=2, delta=0.0)
     run.round(1)
     cipher = run.hub.state.model
-    for client in run.setting.clients:
+    for client in run.common.clients:
         run.links.away[client, 2] = "offline"
     assert run.round(2)["skipped"] == "no update came"
     assert run.hub.state.model == cipher
@@ -255,10 +256,10 @@ def test_a_printed_model_ages_and_its_mask_comes_off() -> None:
         run.round(r)
         assert [m.cipher for _, m in run.view(HUB).messages(Refreshed, r)] == [b""] * (r > 1)
         if r > 1:
-            assert [m.client for _, m in run.view(HUB).messages(Converted, r)] == list(run.setting.clients)
-        for name in run.setting.clients:
+            assert [m.client for _, m in run.view(HUB).messages(Converted, r)] == list(run.common.clients)
+        for name in run.common.clients:
             for _, train in run.view(name).messages(Train, r) if r > 1 else ():
-                own = secret_key(run.party(name).secret.own)
+                own = run.party(name).key("user")
                 assert np.abs(own.decrypt(own.public.from_bytes(train.cipher)) - before).max() < 1e-4
     assert np.abs(model(run)).max() > 0.1
 

@@ -9,19 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 from federation import Rig
-from pafed_parts import TARGETS, model, opened, paf, public_key, service_key, small_keys, taken
+from pafed_parts import TARGETS, model, opened, paf, service_key, small_keys, taken
 from scipy import stats
 
-from coterie.crypto.schemes import secret_key
+from coterie.audit.received import granted
+from coterie.crypto.ckks import secret_key
 from coterie.protocol import codec
 from coterie.protocol.bundle import unbundle
 from coterie.protocol.errors import CoterieError, CryptoError
-from coterie.protocols.key_centre import KEY_CENTRE, Credentials
+from coterie.protocols.key_centre import KEY_CENTRE
 from coterie.systems.pafed import SYSTEM
 from coterie.systems.pafed.messages import (
     CLIENT,
     HELPER,
     HUB,
+    SERVICE,
+    USER,
     Compare,
     Compared,
     Convert,
@@ -76,12 +79,12 @@ def test_each_role_receives_exactly_what_the_system_says(mode: str) -> None:
 )
 def test_where_nothing_is_turned_the_helper_compares_nothing(settings: dict, without: set) -> None:
     kinds = recorded(**settings).view(HELPER).kinds()
-    assert kinds == {"Join", "Credentials", "Refresh", "Convert"}
+    assert kinds == {"Granted", "Refresh", "Convert"}
     assert not kinds & without
 
 
 def test_clients_hear_of_nobody_else(real: Rig) -> None:
-    for name in real.setting.clients:
+    for name in real.common.clients:
         seen = real.view(name).seen
         assert {one.src for one in seen} == {HUB, KEY_CENTRE}
         assert all(one.dst == name for one in seen)
@@ -89,8 +92,8 @@ def test_clients_hear_of_nobody_else(real: Rig) -> None:
 
 def test_the_hub_sees_of_sealed_messages_their_ends_and_sizes_only(real: Rig) -> None:
     relayed = [seen for seen in real.view(HUB).seen if seen.message is None]
-    assert {seen.kind for seen in relayed} == {"Enrol", "Credentials"}
-    assert len({seen.size for seen in relayed if seen.kind == "Credentials" and seen.dst.startswith("client")}) == 1
+    assert {seen.kind for seen in relayed} == {"Granted"}
+    assert len({seen.size for seen in relayed if seen.dst.startswith("client")}) == 1
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------
@@ -106,22 +109,22 @@ def test_nobody_shares_a_key_and_no_secret_half_crosses_the_wire_in_the_open(emu
 
     run = paf(FEW, emulated=emulated, intercept=tap)
     run.rounds(2)
-    held = [run.party(name).secret.own for name in run.setting.clients] + [run.party(HELPER).secret.service]
+    held = [run.party(name).secret_of(USER) for name in run.common.clients] + [run.party(HELPER).secret_of(SERVICE)]
     assert len({secret_key(own).fingerprint for own in held}) == len(held) == 5
     for own in held if not emulated else ():
         assert all(own[40:140] not in frame for frame in crossing)  # of the secret polynomial
-    assert type(run.hub.secret).__struct_fields__ == ("signing",)
+    for name in (HUB, HELPER, *run.common.clients):
+        grants = {HUB: set(), HELPER: {SERVICE}}.get(name, {USER})
+        assert run.party(name).secret.keys.secret.keys() == grants
     centre = run.party(KEY_CENTRE)
     assert type(centre.secret).__struct_fields__ == ()
-    assert type(centre.state).__struct_fields__ == ("verify_keys",)
+    assert type(centre.state).__struct_fields__ == ("dealt",)
 
 
 def test_nothing_that_the_aggregator_receives_opens_under_a_key_that_it_has(real: Rig) -> None:
     """It is handed public keys and the evaluation key; every ciphertext opens under its owner's and no other's."""
-    (mine,) = (m for _, m in real.view(HUB).messages(Credentials))
-    assert mine.secret_key is None
-    assert mine.group_seed is None
-    clients = {name: secret_key(real.party(name).secret.own) for name in real.setting.clients}
+    assert all(name.startswith("public ") for name in granted(real.view(HUB)))
+    clients = {name: real.party(name).key(USER) for name in real.common.clients}
     opens = {"helper": service_key(real), **clients}
     found = 0
     for seen in real.view(HUB).seen:
@@ -161,7 +164,7 @@ def windows(values: np.ndarray) -> set[bytes]:
 def test_no_number_of_an_update_or_a_model_reaches_a_server_in_the_clear() -> None:
     """With the real cipher. What clients are sent first does: w^0 is public, and it would be found."""
     run, numbers = paf(FEW, emulated=False, seed=1, delay="uniform:1"), set()
-    start = windows(run.hub.initial)
+    start = windows(run.common.initial)
     for r in (1, 2, 3):
         run.round(r)
         numbers |= windows(model(run)) | windows(run.models()[0])
@@ -181,10 +184,10 @@ def residues(run: Rig, r: int) -> np.ndarray:
     """What the helper opens in round r, as numbers in [0, 1): every residue over its prime, or an emulated one."""
     ((_, refresh),) = run.view(HELPER).messages(Refresh, r)
     key = service_key(run)
-    found = key.open_blinded(key.public.from_bytes(refresh.cipher)).exact
+    found = key.open_blinded(key.public.from_bytes(refresh.cipher)).array.exact
     if key.emulated:
         return (found.view(np.uint64) / 2.0**64).ravel()
-    (prime,) = public_key(run.hub.state.service_public).ring.moduli_at(0).ravel()
+    (prime,) = run.hub.public("service").arrays.ring.moduli_at(0).ravel()
     return (found / float(prime)).ravel()
 
 
@@ -237,7 +240,7 @@ def test_every_round_converts_for_those_who_are_asked_and_for_nobody_else() -> N
     run = paf(participation=0.5, seed=2)
     run.rounds(4)
     for r in (2, 3, 4):
-        asked = {seen.dst for name in run.setting.clients for seen, _ in run.view(name).messages(Train, r)}
+        asked = {seen.dst for name in run.common.clients for seen, _ in run.view(name).messages(Train, r)}
         assert [m.client for _, m in run.view(HELPER).messages(Convert, r)] == sorted(asked)
         assert len(asked) == 4
 

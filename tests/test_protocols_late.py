@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from federation import Rig, Steady, misbehaving, on_the_wire, rig, spec_of
 
-from coterie.baselines import fedavg_drop, fedavg_late
+from coterie.baselines.late import SYSTEMS
 from coterie.devices.delays import Delays
 from coterie.protocol import codec
 from coterie.protocol.errors import UserError
@@ -47,7 +47,7 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], words
 # -- the server --------------------------------------------------------------------------------------------------------
 
 
-def late_rig(system: System = fedavg_late.SYSTEM, **settings: Any) -> Rig:
+def late_rig(system: System = SYSTEMS["fedavg_late"], **settings: Any) -> Rig:
     return rig(system, TARGETS, **{"participation": 0.8, "delta": 0.4, **settings})
 
 
@@ -131,7 +131,7 @@ def test_without_answers_the_model_stays() -> None:
 # -- late by their devices ---------------------------------------------------------------------------------------------
 
 
-def devices(system: System = fedavg_late.SYSTEM, **options: Any) -> Rig:
+def devices(system: System = SYSTEMS["fedavg_late"], **options: Any) -> Rig:
     """No delays are drawn: a client needs 1 s and 0.01 s each way, the slow ones more than the 1.5 s of a round."""
     return rig(system, TARGETS, **{"participation": 1.0, "delta": 0.0, "deadline_s": 1.5, **options})
 
@@ -175,9 +175,9 @@ def test_a_client_that_is_slower_than_the_bound_is_asked_no_oftener_than_it_says
     assert all(len(note["staleness"]) == 1 for note in notes)
 
 
-@pytest.mark.parametrize("system", [fedavg_drop.SYSTEM, fedavg_late.SYSTEM])
+@pytest.mark.parametrize("system", [SYSTEMS["fedavg_drop"], SYSTEMS["fedavg_late"]])
 def test_a_late_client_is_left_to_finish_where_nothing_late_is_used_too(system: System) -> None:
-    bound = {} if system is fedavg_drop.SYSTEM else {"max_staleness": 0}
+    bound = {} if system is SYSTEMS["fedavg_drop"] else {"max_staleness": 0}
     notes = devices(system, links=Steady(slow={"client/9": 2.5}), **bound).rounds(10)
     assert [note["too_old"] for note in notes] == 5 * [0, 1]
     assert [note["busy"] for note in notes] == 5 * [0, 1]
@@ -313,7 +313,7 @@ def test_a_request_whose_round_was_changed_on_the_way_is_answered_in_vain() -> N
 
 
 def test_each_role_receives_exactly_what_the_system_says() -> None:
-    for system in (fedavg_late.SYSTEM, fedavg_drop.SYSTEM):
+    for system in (SYSTEMS["fedavg_late"], SYSTEMS["fedavg_drop"]):
         run = late_rig(system)
         run.rounds(4)
         for role, sees in system.views("paper").items():

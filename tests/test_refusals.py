@@ -15,7 +15,7 @@ from coterie.cli.running import rows
 from coterie.protocol.errors import PeerError, RunError
 from coterie.protocol.messages import Message
 from coterie.protocols import averaging
-from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Join
+from coterie.protocols.key_centre import KEY_CENTRE, Deal, Granted
 from coterie.runs import RunConfig, registry, run
 from coterie.runs.experiment import Experiment, build
 
@@ -73,12 +73,7 @@ def asked(experiment: Experiment) -> list[tuple[str, type[Message]]]:
     """Which messages of a round the others handle, by role."""
     federation = experiment.federation
     others = {party.role: party for name, party in federation.parties.items() if name != federation.hub}
-    return [
-        (role, kind)
-        for role, party in others.items()
-        for kind in party.handlers
-        if kind not in (Join, Credentials, Enrol)
-    ]
+    return [(role, kind) for role, party in others.items() for kind in party.handlers if kind not in (Deal, Granted)]
 
 
 @pytest.mark.parametrize(("name", "mode"), SYSTEMS, ids=["-".join(system) for system in SYSTEMS])
@@ -115,7 +110,7 @@ def test_no_coordinator_can_read_why_a_party_refused_and_the_observer_can(name: 
 @pytest.mark.parametrize("name", [name for name in OURS if registry.get(name).encrypted])
 def test_a_set_up_that_fails_for_a_refusal_tells_the_observer_why(name: str) -> None:
     experiment, heard = made(name), list[str]()
-    misbehaving(experiment.federation.parties[KEY_CENTRE], Enrol, refuse)
+    misbehaving(experiment.federation.parties[KEY_CENTRE], Deal, refuse)
     hub = experiment.federation.parties[experiment.federation.hub]
     honest = type(hub).setup
     hub.setup = lambda: listened(honest(hub), heard)

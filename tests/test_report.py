@@ -12,6 +12,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from report_folders import write_comparison, write_run
 
@@ -161,8 +162,19 @@ def test_badge_iff_emulated(tmp_path: Path, crypto: str) -> None:
     assert "only in distribution" in text or crypto != "emulated"
 
 
+def test_a_comparison_shows_whose_clusters_are_the_groups(tmp_path: Path) -> None:
+    """The mean over the seeds with half of its interval; a dash for a method without clusters."""
+    folder = write_comparison(tmp_path, seeds=3, **SMALL)
+    found = [json.loads((folder / f"fedcaprivacy-{s}/result.json").read_text())["grouping"]["ari"] for s in range(3)]
+    table = page_of(folder).html.partition("<h2>Results</h2>")[2].partition("</table>")[0]
+    assert '<th class="n">groups found</th>' in table
+    half = 4.302653 * np.std(found, ddof=1) / 3**0.5
+    assert f">{np.mean(found):.2f} ± {half:.2f}</data>" in table
+    assert ">–</td>" in table.partition(">FedAvg<")[2].partition("</tr>")[0]
+
+
 def test_comparison_flags_each_emulated_method_and_no_other(compared: Page) -> None:
-    rows = re.findall(r"<tr><td class=\"words\"><i class=\"swatch\".*?</tr>", compared.html, re.S)
+    rows = re.findall(r"<tr><td class=\"words\"><span class=\"method\">.*?</tr>", compared.html, re.S)
     assert [BADGE in row for row in rows] == ["FedCAPrivacy" in row for row in rows]
     assert len(rows) == 3
     legends = [text for text in re.findall(r"<text[^>]*>([^<]*)</text>", compared.html) if "emulated" in text]

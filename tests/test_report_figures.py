@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from report_folders import write_comparison, write_run
 
 from coterie.report import clusters, comparison, comparison_plots, html, plots, words
-from coterie.report.figure import PALETTE, colour, drawn, new_figure
+from coterie.report.figure import PALETTE, colour, drawn, new_figure, plain_log
 from coterie.report.load import Run, find, load
 
 
@@ -344,6 +344,17 @@ def test_the_role_of_the_clients_is_found_by_who_trains(run: Run, tmp_path: Path
     assert (run.client_role, renamed.client_role) == ("client", "device")
     expected = [line["bytes_up"]["device"] / 4 for line in raw(renamed)]
     assert renamed.client_bytes("bytes_up") == expected
+
+
+@pytest.mark.parametrize(("low", "high"), [(5e-6, 20.0), (0.5, 2000.0), (1.0, 12.0), (1e-9, 1e9)])
+def test_a_logarithmic_axis_has_a_few_plain_numbers(low: float, high: float) -> None:
+    figure = Figure(figsize=(4, 2))
+    axis = figure.subplots()
+    axis.plot([low, high], [0, 1])
+    axis.set_xscale("log")
+    plain_log(axis.xaxis)
+    shown = [tick for tick in axis.get_xticks() if low <= tick <= high]
+    assert 2 <= len(shown) <= 13
 
 
 # --- words ------------------------------------------------------------------------------------------------------------

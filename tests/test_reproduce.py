@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from coterie.protocol.errors import RunError, UserError
-from coterie.reproduce import ITEMS, reproduce
 from coterie.reproduce import fedcaprivacy as paper
+from coterie.reproduce import items, reproduce
 from coterie.reproduce.study import Calculation, Cell, Curve, Item, chosen, digest, one, percent, spread, study
 from coterie.runs import RunConfig, experiment
 from coterie.training.jobs import DivergedError
@@ -89,7 +89,7 @@ def test_mistakes_are_named(tmp_path):
 
 def test_a_mistyped_cell_names_the_nearest_and_not_hundreds():
     with pytest.raises(UserError) as caught:
-        chosen(ITEMS["pafed/table5"], ["mnist/0.3/constant/pafd"])
+        chosen(items()["pafed/table5"], ["mnist/0.3/constant/pafd"])
     assert "did you mean 'mnist/0.3/constant/pafed'?" in str(caught.value)
     assert "See coterie reproduce pafed/table5 --list" in str(caught.value)
     assert len(str(caught.value)) < 200
@@ -150,8 +150,8 @@ def test_every_cell_of_the_paper_is_a_valid_run_at_its_scale():
             resolved = resolve(cell.config)
             assert resolved.clients == 100
             assert resolved.settings["batch_size"] == 50
-    assert len(ITEMS["fedcaprivacy/table1"].cells) == 8 * 5
-    assert len(ITEMS["fedcaprivacy/table2"].cells) == 12 * 2
+    assert len(items()["fedcaprivacy/table1"].cells) == 8 * 5
+    assert len(items()["fedcaprivacy/table2"].cells) == 12 * 2
 
 
 def test_table_1_stands_beside_the_right_numbers_of_the_paper():

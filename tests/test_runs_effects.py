@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from emulated import exact
 
-from coterie.crypto import exact
 from coterie.protocol.effects import Encrypt, Evaluate, Fit, Open
 from coterie.protocol.errors import CryptoError, PeerError, RunError
 from coterie.runs.effects import ClientData, LocalEffects, Opened, Samples

@@ -122,5 +122,5 @@ def test_as_many_epochs_as_in_a_round_of_training() -> None:
     assert not one.held_out
     one.set_up()
     line = one.round(1)
-    assert line["fine_tuned_epochs"] == list(one.setting.epochs.values())
+    assert line["fine_tuned_epochs"] == [one.owns[name].epochs for name in one.common.clients]
     assert line["fine_tuned_local_accuracy"] > line["local_accuracy"] + 0.1

@@ -12,10 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coterie.crypto.roster import simulated
 from coterie.devices.profiles import SERVER, Profile, fleet
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.party import Cost
 from coterie.protocol.randomness import Randomness
+from coterie.protocol.roster import Identity, Roster
 from coterie.protocols.local_training import LocalTraining, local_epochs
 from coterie.runs import RunConfig, build, checkpoint, registry
 from coterie.runs.experiment import epochs_of
@@ -55,8 +57,13 @@ def test_fates_follow_the_profile_s_chances() -> None:
     assert {links.fate("helper", r, 1) for r in range(100)} == {"ok"}
 
 
+def keys_of(*names: str, seed: int = 0, emulated: bool = False) -> tuple[PartyKeys, Roster, dict[str, Identity]]:
+    roster, identities = simulated(dict.fromkeys(names, "client"), Randomness(seed, emulated))
+    return PartyKeys(roster, identities), roster, identities
+
+
 def test_only_the_two_ends_can_open_and_only_with_the_same_header() -> None:
-    keys = PartyKeys(["a", "b", "c"], Randomness(0, emulated=False))
+    keys, *_ = keys_of("a", "b", "c")
     sealed = keys.seal("a", "b", b"hello", b"header")
     assert b"hello" not in sealed
     assert len(sealed) == len(b"hello") + keys.overhead
@@ -72,7 +79,7 @@ def test_only_the_two_ends_can_open_and_only_with_the_same_header() -> None:
 
 
 def test_only_the_sender_can_sign() -> None:
-    keys = PartyKeys(["a", "b"], Randomness(0, emulated=False))
+    keys, *_ = keys_of("a", "b")
     signature = keys.sign("a", b"header", b"digest")
     keys.verify("a", signature, b"header", b"digest")
     for src, data, header, digest in (
@@ -87,10 +94,11 @@ def test_only_the_sender_can_sign() -> None:
 
 
 def test_the_keyring_of_one_party_has_no_other_s_secrets() -> None:
-    everybody = PartyKeys(["a", "b"], Randomness(0, emulated=False))
-    own = everybody.of("a")
-    assert own.secrets() == {"a": everybody.secrets()["a"]}
-    assert own.session == everybody.session
+    everybody, roster, identities = keys_of("a", "b")
+    own = PartyKeys(roster, {"a": identities["a"]})
+    assert own.secrets()["a"] == everybody.secrets()["a"]
+    assert set(own.secrets()) == {"", "a"}
+    assert own.session == everybody.session == roster.session.hex()
     own.verify("b", everybody.sign("b", b"h", b"d"), b"h", b"d")
     assert everybody.open("a", "b", own.seal("a", "b", b"x", b""), b"") == b"x"
     for call in (lambda: own.sign("b", b"", b""), lambda: own.open("a", "b", b"", b"")):
@@ -99,13 +107,12 @@ def test_the_keyring_of_one_party_has_no_other_s_secrets() -> None:
 
 
 def test_keys_follow_the_seed_in_emulated_runs_only() -> None:
-    names = ["a", "b"]
-    emulated = [PartyKeys(names, Randomness(seed, emulated=True)) for seed in (0, 0, 1)]
+    emulated = [keys_of("a", "b", seed=seed, emulated=True)[0] for seed in (0, 0, 1)]
     secrets = [keys.secrets() for keys in emulated]
     assert secrets[0] == secrets[1] != secrets[2]
     assert emulated[0].session == emulated[1].session != emulated[2].session
     assert secrets[0]["a"] != secrets[0]["b"]
-    first, second = (PartyKeys(names, Randomness(0, emulated=False)) for _ in range(2))
+    first, second = (keys_of("a", "b")[0] for _ in range(2))
     assert first.secrets() != second.secrets()
     sealed, signature = first.seal("a", "b", b"x", b""), first.sign("a", b"", b"")
     with pytest.raises(PeerError):
@@ -135,9 +142,9 @@ def test_a_build_is_a_pure_function_of_its_config() -> None:
     assert a.fingerprint == b.fingerprint
     assert build(dataclasses.replace(config, seed=1)).fingerprint != a.fingerprint
     assert a.label_counts.shape == (5, 10)
-    assert a.label_counts.sum(axis=1).tolist() == list(a.setting.samples.values())
-    starts = a.setting.initials(3)
-    np.testing.assert_array_equal(starts[0], a.setting.initial)
+    assert a.label_counts.sum(axis=1).tolist() == [a.owns[name].samples for name in a.common.clients]
+    starts = build(RunConfig("ifca", clients=5, settings={"clusters": 2})).common.starts
+    np.testing.assert_array_equal(starts[0], a.common.initial)
     assert not np.array_equal(starts[0], starts[1])
     assert a.crypto == "none"
 

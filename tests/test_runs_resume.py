@@ -206,7 +206,7 @@ def test_secrets_are_private_and_not_in_the_checkpoint(copy: Path) -> None:
 
     written = (copy / "checkpoint" / "checkpoint.bin").read_bytes()
     keys = msgspec.msgpack.decode((copy / "secrets" / "sealing.1.bin").read_bytes()[32:], type=dict[str, bytes])
-    assert len(keys) == 11
+    assert len(keys) == 12  # of the parties, and the session
     assert all(key not in written for key in keys.values())
     salt_file = (copy / "secrets" / "client-3.1.bin").read_bytes()
     salts = [salt_file[i : i + 16] for i in range(len(salt_file) - 15)]

@@ -17,9 +17,8 @@ from coterie.data import load
 from coterie.protocol.effects import Evaluate, Losses
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import Mixture
-from coterie.reproduce.security.recorded import read_recorded
 from coterie.runs import Experiment, RunConfig, build, run
-from coterie.training.solvers import Sgd
+from coterie.runs.recorded import read_recorded
 
 DIGITS = load("digits")
 
@@ -46,9 +45,9 @@ def test_a_constant_answer_is_right_as_often_as_the_group_calls_something_so(par
         vector = always(experiment, label)
         both = Mixture(np.array([0.25, 0.75]), np.stack([vector, vector]))
         for model in (vector, both):
-            scores = experiment.observer.scores(dict.fromkeys(experiment.setting.clients, model))
+            scores = experiment.observer.scores(dict.fromkeys(experiment.common.clients, model))
             trained = []
-            for i, name in enumerate(experiment.setting.clients):
+            for i, name in enumerate(experiment.common.clients):
                 names = experiment.tasks[groups[i]].names
                 was = label if names is None else int(np.flatnonzero(names == label)[0])
                 own_test, own_train = (
@@ -78,7 +77,7 @@ def test_turned_images_are_what_everything_sees() -> None:
     assert groups is not None
     vector = experiment.model.initial(3)
     w, b = vector[:640].reshape(10, 64).astype(np.float64), vector[640:].astype(np.float64)
-    scores = experiment.observer.scores(dict.fromkeys(experiment.setting.clients, vector))
+    scores = experiment.observer.scores(dict.fromkeys(experiment.common.clients, vector))
     for i, (name, own) in enumerate(experiment.effects.data.items()):
         turned = {
             part: np.stack([np.rot90(image, groups[i]) for image in x[:, 0]]) / 16 for part, x in _parts().items()
@@ -108,19 +107,20 @@ def test_training_data_are_held_once_and_test_sets_once_a_task() -> None:
 
 def test_groups_that_a_server_knows_can_be_trained_beforehand() -> None:
     """Each pre-trained model is best on its own group's task."""
-    experiment = built("permute:3", clients=9)
-    assert experiment.setting.pretrained is not None
-    models = experiment.setting.pretrained(3, Sgd(0.3, 50), 3)
+    settings = {"start": "pretrained", "pretrain_epochs": 3, "lr": 0.3}
+    config = RunConfig("ifca", partition="permute:3", clients=9, rounds=1, model="linear")
+    experiment = build(replace(config, settings={**settings, "clusters": 3}))
     groups = experiment.split.groups
     assert groups is not None
-    for g, vector in enumerate(models):
-        accuracy = experiment.observer.scores(dict.fromkeys(experiment.setting.clients, vector)).global_accuracy
+    assert len(experiment.common.starts) == 3
+    for g, vector in enumerate(experiment.common.starts):
+        accuracy = experiment.observer.scores(dict.fromkeys(experiment.common.clients, vector)).global_accuracy
         assert accuracy[groups == g].min() > 0.8
         assert accuracy[groups != g].max() < 0.2
     with pytest.raises(
         UserError, match=r"4 known groups, and partition permute:3 has 3: choose labelsets:4 or permute:4"
     ):
-        experiment.setting.pretrained(4, Sgd(0.3, 50), 3)
+        build(replace(config, settings={**settings, "clusters": 4}))
 
 
 def test_the_fingerprint_tells_tasks_and_groups_apart() -> None:
@@ -174,7 +174,7 @@ def test_domains_are_each_group_s_own_data_set(folder: Path) -> None:
     experiment = built("domains:left,right", data="left", data_dir=str(folder), clients=8)
     groups = experiment.split.groups
     assert groups is not None
-    sizes = {name: experiment.setting.samples[name] for name in experiment.setting.clients}
+    sizes = {name: experiment.owns[name].samples for name in experiment.common.clients}
     assert set(sizes.values()) == {20}
     for i, own in enumerate(experiment.effects.data.values()):
         decides = own.x.reshape(len(own.x), 4)[:, 3 * groups[i]]
@@ -182,7 +182,7 @@ def test_domains_are_each_group_s_own_data_set(folder: Path) -> None:
     left, right = (torch.tensor([pixel == at for pixel in range(4)]) for at in (0, 3))
     for g, sees in enumerate((left, right)):
         vector = torch.cat([-3.0 * sees, 3.0 * sees, torch.zeros(2)]).numpy().astype(np.float32)
-        accuracy = experiment.observer.scores(dict.fromkeys(experiment.setting.clients, vector)).global_accuracy
+        accuracy = experiment.observer.scores(dict.fromkeys(experiment.common.clients, vector)).global_accuracy
         assert (accuracy[groups == g] == 1).all()
         assert (accuracy[groups != g] < 0.8).all()
 

@@ -11,6 +11,7 @@ from transport_toys import KEYS, RANDOMNESS, Client, Doubling, Go, Table, Up
 
 from coterie.protocol.party import Party
 from coterie.protocol.steps import Steps, for_each, take
+from coterie.protocol.told import Own
 from coterie.transport.local import LocalTransport
 
 DEADLINE_S = 4.0
@@ -25,7 +26,7 @@ class StaleServer(Party, role="server"):
         w: Any
 
     def __init__(self, clients: tuple[str, ...]) -> None:
-        super().__init__("server", RANDOMNESS)
+        super().__init__(Own("server", RANDOMNESS))
         self.clients = clients
         self.state = self.State(np.zeros(1, np.float32))
 

@@ -13,6 +13,7 @@ from coterie.protocol import state
 from coterie.protocol.messages import Message, message
 from coterie.protocol.party import Cost, Party, To, on
 from coterie.protocol.steps import Steps, for_each, take
+from coterie.protocol.told import Own
 from coterie.transport.local import LocalTransport
 from coterie.transport.parcel import Snapshot
 
@@ -41,7 +42,7 @@ class Hub(Party, role="server"):
         log: list[tuple[str, int, int, float]] = msgspec.field(default_factory=list)
 
     def __init__(self, names: tuple[str, ...], deadline_s: float | None = None) -> None:
-        super().__init__("server", RANDOMNESS)
+        super().__init__(Own("server", RANDOMNESS))
         self.names, self.deadline_s = names, deadline_s
         self.state = self.State()
 

@@ -20,6 +20,7 @@ from coterie.protocol.errors import RunError
 from coterie.protocol.messages import ANY, Message, message
 from coterie.protocol.party import Cost, Party, To, Work, on
 from coterie.protocol.steps import Ask, Post, Steps, Take
+from coterie.protocol.told import Own
 from coterie.transport import parcel
 from coterie.transport.local import LocalTransport
 
@@ -83,7 +84,7 @@ class Node(Party, role="node"):
         log: list[tuple[str, int]] = msgspec.field(default_factory=list)
 
     def __init__(self, name: str, world: World) -> None:
-        super().__init__(name, RANDOMNESS)
+        super().__init__(Own(name, RANDOMNESS))
         self.state, self.world = self.State(), world
 
     def cost(self, msg: Token) -> Cost:
@@ -118,7 +119,7 @@ class Run:
 
 
 def under_test(world: World, script: list[Step], chunk: int) -> Run:
-    hub = Hub("server", RANDOMNESS)
+    hub = Hub(Own("server", RANDOMNESS))
     nodes = [Node(name, world) for name in NAMES]
     transport = LocalTransport(
         {p.name: p for p in (hub, *nodes)},
@@ -311,8 +312,8 @@ def test_messages_that_chase_each_other_without_time_are_noticed() -> None:
     def coordinator() -> Steps[None]:
         yield Post({"a": Token(1, 0)})
 
-    hub = Hub("server", RANDOMNESS)
-    transport = LocalTransport({"server": hub, "a": Restless("a", RANDOMNESS)}, "server", Doubling(), keyring=KEYS)
+    hub = Hub(Own("server", RANDOMNESS))
+    transport = LocalTransport({"server": hub, "a": Restless(Own("a", RANDOMNESS))}, "server", Doubling(), keyring=KEYS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parcel, "_MAX_STEPS", 100)
         with pytest.raises(RunError, match="without end"):

@@ -35,18 +35,19 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
-def apart(system: str, mode: str, settings: dict[str, Any], made: Rig) -> Rig:
+def apart(system: str, made: Rig) -> Rig:
     """Run the same federation in processes; gives it with the states that they ended with."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
-    parties = made.federation.parties
+    parties, common = made.federation.parties, made.common
+    roles = {name: (party.role, *sorted(party.roles - {party.role})) for name, party in parties.items()}
     pipes: dict[str, Connection] = {}
     processes = []
     try:
         for name in parties:
-            data = TARGETS[made.setting.clients.index(name)] if name in made.setting.clients else None
+            data = TARGETS[common.clients.index(name)] if name in common.clients else None
             pipes[name], end = context.Pipe()
-            place = Place(name, system, mode, settings, len(TARGETS), SIZE, ROUNDS, data)
+            place = Place(made.owns[name], common, roles, system, made.config, ROUNDS, data)
             process = context.Process(target=live, args=(place, end), daemon=True)
             process.start()
             end.close()
@@ -96,5 +97,5 @@ def test_models_are_those_of_one_process(name: str, mode: str, settings: dict[st
     together.rounds(ROUNDS)
     models = together.models()
     assert (models != fresh.models()).any(axis=1).all()
-    ended = apart(name, mode, settings, fresh)
+    ended = apart(name, fresh)
     assert models_digest(dict(enumerate(ended.models()))) == models_digest(dict(enumerate(models)))

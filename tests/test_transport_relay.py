@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from transport_toys import Client, Go, Server, Up, federation
 
+from coterie.crypto.roster import simulated
 from coterie.protocol.messages import Message, message
 from coterie.protocol.party import To, on
 from coterie.protocol.randomness import Randomness
@@ -60,7 +61,13 @@ class Player(Client, role="client", also=("leader",)):
 
 
 NAMES = ("server", "x", "y", "z")
-KEYS = PartyKeys(NAMES, Randomness(0, emulated=True))
+
+
+def keys_of(seed: int) -> PartyKeys:
+    return PartyKeys(*simulated(dict.fromkeys(NAMES, "client"), Randomness(seed, emulated=True)))
+
+
+KEYS = keys_of(0)
 
 
 def players(intercept: Any = None) -> tuple[Server, LocalTransport]:
@@ -209,14 +216,14 @@ def test_repeated_messages_are_handled_once_and_in_their_order() -> None:
 
 
 def test_a_message_of_another_session_is_refused() -> None:
-    """The same parties with other keys; and the same keys, as they would be named in another session."""
+    """The same parties with other keys; and as it would be, were it named for their session."""
     envelope, frame = captured("Go")
-    for keys in (PartyKeys(NAMES, Randomness(1, emulated=True)),):
-        _, transport = federation([Player(name) for name in NAMES[1:]], keyring=keys)
-        with pytest.raises(Exception, match="in session"):
-            transport.members[envelope.dst].open(envelope, frame)
-        with pytest.raises(Exception, match="was not signed by"):
-            transport.members[envelope.dst].open(msgspec.structs.replace(envelope, session=keys.session), frame)
+    keys = keys_of(1)
+    _, transport = federation([Player(name) for name in NAMES[1:]], keyring=keys)
+    with pytest.raises(Exception, match="in session"):
+        transport.members[envelope.dst].open(envelope, frame)
+    with pytest.raises(Exception, match="was not signed by"):
+        transport.members[envelope.dst].open(msgspec.structs.replace(envelope, session=keys.session), frame)
 
 
 def test_what_is_sealed_is_bound_to_its_envelope() -> None:

@@ -24,7 +24,8 @@ from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import Floats, Message, message
 from coterie.protocol.party import Cost, Party, To, Work, on
 from coterie.protocol.steps import Steps, post, take
-from coterie.protocol.system import Federation, Sees, Setting, System
+from coterie.protocol.system import Sees, System
+from coterie.protocol.told import Common, Own
 from coterie.protocols.local_training import LocalTraining, batch_seed
 
 
@@ -61,10 +62,9 @@ class Client(Party, role="client"):
     class Secret(msgspec.Struct):
         salt: bytes = b""
 
-    def __init__(self, name: str, setting: Setting, config: ToyConfig) -> None:
-        super().__init__(name, setting.randomness)
+    def __init__(self, own: Own, common: Common, config: ToyConfig) -> None:
+        super().__init__(own, common, config)
         self.state, self.secret = self.State(), self.Secret(self.secrets("salt").bytes(16))
-        self.solver, self.samples, self.epochs = config.solver(), setting.samples[name], setting.epochs[name]
 
     def cost(self, msg: Train) -> Cost:
         return Cost(samples=self.samples * self.epochs, flops_per_sample=1e9)
@@ -72,7 +72,9 @@ class Client(Party, role="client"):
     @on(Train, cost)
     def train(self, msg: Train, src: str) -> Work[tuple[To, ...]]:
         start = msg.weights if self.state.last is None else (msg.weights + self.state.last) / 2
-        fitted: Fitted = yield Fit(start.astype(np.float32), self.solver, self.epochs, batch_seed(self, msg.round))
+        fitted: Fitted = yield Fit(
+            start.astype(np.float32), self.config.solver(), self.epochs, batch_seed(self, msg.round)
+        )
         self.state.last = fitted.weights
         self.state.rounds = (*self.state.rounds, msg.round)
         hint = Hint(msg.round, hashlib.sha256(self.secret.salt).digest())
@@ -84,8 +86,8 @@ class Helper(Party, role="helper"):
         digests: dict[str, bytes] = msgspec.field(default_factory=dict)
         heard: int = 0
 
-    def __init__(self, setting: Setting) -> None:
-        super().__init__("helper", setting.randomness)
+    def __init__(self, own: Own, common: Common, config: ToyConfig) -> None:
+        super().__init__(own, common, config)
         self.state = self.State()
 
     @on(Hint, lambda self, msg: Cost(crypto_s=0.2))
@@ -101,10 +103,9 @@ class Hub(Party, role="hub"):
     class State(msgspec.Struct):
         weights: NDArray[Any]
 
-    def __init__(self, setting: Setting, config: ToyConfig) -> None:
-        super().__init__("hub", setting.randomness)
-        self.clients, self.config = setting.clients, config
-        self.state = self.State(setting.initial)
+    def __init__(self, own: Own, common: Common, config: ToyConfig) -> None:
+        super().__init__(own, common, config)
+        self.state = self.State(common.initial)
 
     def setup(self) -> Steps[None]:
         yield from ()
@@ -124,18 +125,12 @@ class Hub(Party, role="hub"):
         return {"stale": stale, "from": answers.got}
 
 
-def build(config: ToyConfig, setting: Setting) -> Federation:
-    parties: list[Party] = [Hub(setting, config), Helper(setting)]
-    parties += [Client(name, setting, config) for name in setting.clients]
-    return Federation({party.name: party for party in parties}, "hub")
-
-
 SYSTEM = System(
     name="toy",
     title="Toy",
     citation="none",
     config=ToyConfig,
-    build=build,
+    parties=lambda config: {"hub": Hub, "helper": Helper, "client": Client},
     models=lambda f: {c.name: f.parties["hub"].state.weights for c in f.of_role("client")},
     sees={"hub": Sees((Update,), "all"), "client": Sees((Train,), "all"), "helper": Sees((Hint,), "all")},
     modes=("paper", "hardened"),

@@ -16,6 +16,7 @@ from coterie.protocol.messages import Floats, Message, message
 from coterie.protocol.party import Cost, Party, on
 from coterie.protocol.randomness import Randomness
 from coterie.protocol.steps import Steps, for_each
+from coterie.protocol.told import Own
 from coterie.transport.envelope import Envelope
 from coterie.transport.local import LocalTransport
 
@@ -124,7 +125,7 @@ class Client(Party, role="client"):
         rounds: list[int] = msgspec.field(default_factory=list)
 
     def __init__(self, name: str, plus: float = 0.0, work_s: float = 0.0) -> None:
-        super().__init__(name, RANDOMNESS)
+        super().__init__(Own(name, RANDOMNESS))
         self.state = self.State()
         self.plus, self.work_s = plus, work_s
 
@@ -148,7 +149,7 @@ class Server(Party, role="server"):
         notes: list[Any] = msgspec.field(default_factory=list)
 
     def __init__(self, clients: Sequence[str], deadline_s: float | None = None) -> None:
-        super().__init__("server", RANDOMNESS)
+        super().__init__(Own("server", RANDOMNESS))
         self.clients, self.deadline_s = clients, deadline_s
         self.state = self.State(np.zeros(2, np.float32))
 

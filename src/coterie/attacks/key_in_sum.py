@@ -15,19 +15,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie.attacks.result import Result
 from coterie.attacks.wrapping import Between
-from coterie.crypto import residues
-from coterie.crypto.ckks import PublicKey, SecretKey
+from coterie.crypto import ckks_arrays, residues
+from coterie.crypto.arrays import CiphertextError
+from coterie.crypto.ckks import CipherVector, PublicKey, SecretKey
 from coterie.crypto.ckks_parameters import Parameters
-from coterie.crypto.ckks_vectors import CipherVector
+from coterie.crypto.seal import ring
 from coterie.crypto.seal_products import transformed
-from coterie.crypto.vector import CiphertextError
 from coterie.protocol.effects import Encrypt, Fit
 from coterie.protocol.errors import UserError
 from coterie.protocol.messages import Message
@@ -49,10 +49,10 @@ noise has .08, Gaussian noise .13."""
 def forged(vector: CipherVector, row: int, share: float = LEAST) -> CipherVector:
     """The vector, with K = scale / share in the second polynomial of ciphertext ``row``: there it opens to K s more."""
     constant = int(vector.key.parameters.scale(vector.tally.form) / share)
-    polynomials, moduli = vector.polynomials.copy(), vector.key.ring.moduli_at(vector.tally.form.level)
+    polynomials, moduli = vector.array.copy(), ring(vector.key.parameters).moduli_at(vector.tally.form.level)
     ours = polynomials[row : row + 1, 1]
     ours[...] = residues.add(ours, np.full_like(ours, constant), moduli)  # a constant is the same at every root
-    return replace(vector, polynomials=polynomials)
+    return replace(vector, array=polynomials)
 
 
 def coefficients(values: NDArray[Any], parameters: Parameters) -> Doubles:
@@ -86,9 +86,10 @@ def read_key(change: NDArray[Any], public: PublicKey) -> tuple[Coefficients, Sec
 
 def rebuilt(guess: Coefficients, public: PublicKey) -> SecretKey | None:
     """The key with these coefficients, if it opens what the public key encrypts."""
-    secret = np.zeros((len(public.ring.moduli), public.parameters.degree), np.uint64)
-    secret[:-1] = transformed(public.ring, guess[None], public.parameters.levels)[0]
-    key = SecretKey(secret, public)
+    made = ring(public.parameters)
+    secret = np.zeros((len(made.moduli), public.parameters.degree), np.uint64)
+    secret[:-1] = transformed(made, guess[None], public.parameters.levels)[0]
+    key = SecretKey(ckks_arrays.Secret(secret, cast(Any, public.arrays)))
     try:
         error = np.abs(key.decrypt(public.encrypt(np.zeros(1)))).max()
     except CiphertextError:
@@ -97,9 +98,12 @@ def rebuilt(guess: Coefficients, public: PublicKey) -> SecretKey | None:
 
 
 def key_coefficients(key: SecretKey) -> Coefficients:
-    """(N,) the truth, of whoever has the key: a forged encryption of nothing opens to K s."""
-    nothing = forged(key.public.encrypt(np.zeros(key.parameters.degree)), 0)
-    return np.rint(LEAST * coefficients(key.decrypt(nothing), key.parameters)).astype(np.int64)
+    """(N,) the truth, of whoever has the key: a forged encryption of nothing opens to K s.
+
+    K is the least here: with the largest a key in a hundred opens to more in some slot than honest values can be.
+    """
+    nothing = forged(key.public.encrypt(np.zeros(key.parameters.degree)), 0, MOST)
+    return np.rint(MOST * coefficients(key.decrypt(nothing), key.parameters)).astype(np.int64)
 
 
 def key_agreement(guess: NDArray[Any], truth: NDArray[Any]) -> Result:
@@ -165,7 +169,7 @@ class KeyThief:
         self._models.append(weights)
 
     def _forged(self, effect: Encrypt, honest: Any, message: Message) -> Any:
-        if not isinstance(effect.key, PublicKey):
+        if not isinstance(effect.key, PublicKey) or effect.key.emulated:
             raise UserError("an emulated key has no secret to be stolen: run it with --crypto real")
         if self._row is None:
             self._public = effect.key

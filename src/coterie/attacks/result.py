@@ -1,4 +1,4 @@
-"""What an attack achieved, as one number that can be read without knowing the attack."""
+"""An attack as it is listed, and what it achieved, as one number that can be read without knowing the attack."""
 
 from __future__ import annotations
 
@@ -33,6 +33,21 @@ class Result:
         """0 at chance (also where chance is perfect already), 1 when everything leaks, negative below chance."""
         room = self.perfect - self.chance
         return (self.value - self.chance) / room if room else 0.0
+
+
+@dataclass(frozen=True)
+class Attack:
+    """An attack as listed to a person.
+
+    adversary: the party that runs it.  summary: what it finds out.  function: view -> guess.
+    scores: (guess, truth) -> `Result`.
+    """
+
+    name: str
+    adversary: str
+    summary: str
+    function: Callable[..., Any]
+    scores: tuple[Callable[..., Result], ...]
 
 
 def shuffled_sd(score: Callable[[NDArray[np.intp]], float], n: int, draws: int = 200) -> float:

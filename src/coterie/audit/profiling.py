@@ -21,6 +21,7 @@ from coterie.attacks import (
     telling,
     top_label_hit_rate,
 )
+from coterie.audit import Audit, Recorded
 from coterie.audit.findings import Finding
 from coterie.clustering import pairwise_distances
 from coterie.protocol.errors import UserError
@@ -105,3 +106,13 @@ def plain_findings(
     if alike:
         found.append(Finding(f"{hub}: which pairs are of one group, by updates", tuple(alike)))
     return found
+
+
+def _plain(run: Recorded) -> list[Finding]:
+    return plain_findings(run.views, run.clients, run.label_counts, run.spec, run.groups)
+
+
+PLAIN = Audit(_plain)
+"""Of systems without encryption: what a server reads off the models that it is sent."""
+NOTHING = Audit(lambda run: [])
+"""Where no server receives anything of models or data, so that there is nothing to attack."""

@@ -1,10 +1,14 @@
-"""What every role received in a recorded run, message type by message type: counts and bytes, for any system."""
+"""What parties received in a recorded run: counts and bytes by message type, for any system; and a party's keys."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
+from coterie.crypto.keys import secret_key
+from coterie.protocol.bundle import unbundle
+from coterie.protocol.errors import UserError
 from coterie.transport.transcript import View
 
 
@@ -46,3 +50,18 @@ def received(views: Iterable[View]) -> list[Received]:
     ]
     order = list(dict.fromkeys(view.role for view in parties))
     return sorted(rows, key=lambda row: order.index(row.role))
+
+
+def granted(view: View) -> dict[str, bytes]:
+    """What a party was granted by the key centre, by name. Raises UserError where recording began too late."""
+    for seen in view.seen:
+        if seen.kind == "Granted" and seen.message is not None:
+            message: Any = seen.message
+            names = message.names.split("\n")
+            return dict(zip(names, unbundle(message.keys, len(names)), strict=True))
+    raise UserError(f"the view of {view.party} holds no keys: record from the set-up on")
+
+
+def held_key(view: View, grant: str) -> Any:
+    """The secret key of a grant, in its holder's own view. Raises UserError where recording began too late."""
+    return secret_key(granted(view)[f"secret {grant}"])

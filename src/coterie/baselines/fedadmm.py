@@ -19,7 +19,7 @@ are and averaged. The protocol and who sees what: ``protocols/late.py``.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 from coterie.aggregation.buffers import with_buffers
 from coterie.protocol.effects import Fit, Fitted
 from coterie.protocol.party import Party, Work, on
-from coterie.protocol.system import Federation, Setting, System
+from coterie.protocol.system import PartyFactory, System
+from coterie.protocol.told import Common, Own
 from coterie.protocols import late
 from coterie.protocols.averaging import Train
 from coterie.protocols.local_training import batch_seed, check_model
@@ -62,23 +63,22 @@ class Client(Party, role="client"):
     class State(msgspec.Struct):
         """dual: y_i, (d,) float32, zeros before the first training.  own: w_i, (d,) float32."""
 
-        own: NDArray[Any]
-        dual: NDArray[Any] | None = None
+        own: NDArray[np.float32]
+        dual: NDArray[np.float32] | None = None
 
     state: State
+    config: FedAdmmConfig
 
-    def __init__(self, name: str, setting: Setting, config: FedAdmmConfig) -> None:
-        super().__init__(name, setting.randomness)
-        self.spec, self.solver, self.config = setting.spec, config.solver(), config
-        self.samples, self.epochs = setting.samples[name], setting.epochs[name]
-        self.state = self.State(setting.initial)
+    def __init__(self, own: Own, common: Common, config: FedAdmmConfig) -> None:
+        super().__init__(own, common, config)
+        self.state = self.State(common.initial)
 
     @on(Train, late.training_cost)
     def train(self, msg: Train, src: str) -> Work[late.Update]:
         """PAFed algorithm 2, then eq. 16."""
         w = check_model(self.spec, msg.spec, msg.weights)
         y = np.zeros(self.spec.size, np.float32) if self.state.dual is None else self.state.dual
-        fitted: Fitted = yield Fit(w, self.solver, self.epochs, batch_seed(self, msg.round), {"dual": y})
+        fitted: Fitted = yield Fit(w, self.config.solver(), self.epochs, batch_seed(self, msg.round), {"dual": y})
         reference = self.state.own if self.config.reference == "own" else w
         change = augmented_change(fitted.weights - reference, fitted.state["dual"] - y, self.config.rho)
         values = with_buffers(self.spec, change, fitted.weights)
@@ -88,13 +88,16 @@ class Client(Party, role="client"):
         return late.Update(msg.round, self.spec.digest, values, fitted.samples)
 
 
-def build(config: FedAdmmConfig, setting: Setting) -> Federation:
-    """The server adds up what clients send, over all N of them or over those received."""
-    over = float(len(setting.clients)) if config.reference == "own" else None
+def _server(own: Own, common: Common, config: FedAdmmConfig) -> late.Server:
+    """It adds up what clients send, over all N of them or over those received."""
+    over = float(len(common.clients)) if config.reference == "own" else None
     mean = partial(late.Mean, of="changes", weight=lambda staleness, samples: 1, over=over)
-    server = late.Server("server", setting, config, late.Method("change", mean, config.max_staleness))
-    clients = {name: Client(name, setting, config) for name in setting.clients}
-    return Federation({"server": server, **clients}, "server")
+    return late.Server(own, common, config, late.Method("change", mean, config.max_staleness))
+
+
+def parties(config: FedAdmmConfig) -> Mapping[str, PartyFactory]:
+    """A server and its clients."""
+    return {"server": _server, "client": Client}
 
 
 SYSTEM = System(
@@ -102,7 +105,7 @@ SYSTEM = System(
     title="FedADMM",
     citation="Gong, Li and Freris, FedADMM: a robust federated deep learning framework, ICDE 2022",
     config=FedAdmmConfig,
-    build=build,
+    parties=parties,
     models=late.models,
     sees=late.sees("change of the model plus that of its dual variable"),
     baseline=True,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.system import Federation, Setting, System
+from coterie.protocol.system import PartyFactory, System
 from coterie.protocols import late
 
 
@@ -77,10 +77,10 @@ class Mixing:
         return self._in_time(self._late(self._weights.astype(np.float64)))
 
 
-def build(config: FedAsyncConfig, setting: Setting) -> Federation:
+def parties(config: FedAsyncConfig) -> Mapping[str, PartyFactory]:
     """All models, mixed in one by one."""
     mixing = partial(Mixing, exponent=config.exponent)
-    return late.build(config, setting, late.Method("model", mixing, config.max_staleness))
+    return late.parties(late.Method("model", mixing, config.max_staleness))
 
 
 SYSTEM = System(
@@ -88,7 +88,7 @@ SYSTEM = System(
     title="FedAsync",
     citation="Xie, Koyejo and Gupta, Asynchronous federated optimization, 2019",
     config=FedAsyncConfig,
-    build=build,
+    parties=parties,
     models=late.models,
     sees=late.sees("plain model"),
     baseline=True,

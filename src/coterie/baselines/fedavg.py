@@ -4,22 +4,17 @@ Clients train the global model for E_i local epochs; the server averages, weight
 The protocol and who sees what: ``protocols/averaging.py``.
 """
 
-from coterie.protocol.system import Federation, Setting, System
+from coterie.protocol.system import System
 from coterie.protocols import averaging
-
-
-def build(config: averaging.Averaging, setting: Setting) -> Federation:
-    """Federated averaging with plain SGD."""
-    return averaging.build(config, setting, config.solver())
-
 
 SYSTEM = System(
     name="fedavg",
     title="FedAvg",
     citation="McMahan et al., Communication-efficient learning of deep networks from decentralized data, AISTATS 2017",
     config=averaging.Averaging,
-    build=build,
+    parties=averaging.parties,
     models=averaging.models,
     sees=averaging.SEES,
     baseline=True,
+    audit="coterie.audit.profiling:PLAIN",
 )

@@ -35,7 +35,8 @@ from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.messages import Floats, Message, message
 from coterie.protocol.party import Cost, Party, Work, on
 from coterie.protocol.steps import Steps, for_each
-from coterie.protocol.system import Federation, Mixture, Sees, Setting, System
+from coterie.protocol.system import Federation, Mixture, PartyFactory, Sees, System
+from coterie.protocol.told import Common, Own
 from coterie.protocols.local_training import LocalTraining, batch_seed, check_model, joined, sample_clients
 from coterie.protocols.updates import Updates
 
@@ -47,6 +48,11 @@ class FedEmConfig(LocalTraining):
     """components: M, the number of distributions that the clients' data are mixed of; 3 in the authors' experiments."""
 
     components: int = 3
+
+    @property
+    def models(self) -> int:
+        """One a component."""
+        return self.components
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,14 +104,13 @@ class Client(Party, role="client"):
     class State(msgspec.Struct):
         """mixture: pi_t, (M,) float64."""
 
-        mixture: NDArray[Any]
+        mixture: NDArray[np.float64]
 
     state: State
 
-    def __init__(self, name: str, setting: Setting, config: FedEmConfig) -> None:
-        super().__init__(name, setting.randomness)
-        self.spec, self.solver, self.components = setting.spec, config.solver(), config.components
-        self.samples, self.epochs = setting.samples[name], setting.epochs[name]
+    def __init__(self, own: Own, common: Common, config: FedEmConfig) -> None:
+        super().__init__(own, common, config)
+        self.components = config.components
         self.state = self.State(np.full(config.components, 1 / config.components))
 
     def cost(self, msg: Train) -> Cost:
@@ -122,7 +127,7 @@ class Client(Party, role="client"):
         self.state.mixture = q.mean(axis=1)
         seed, trained = batch_seed(self, msg.round), []
         for start, of_samples in zip(theta, q.astype(np.float32), strict=True):
-            fitted: Fitted = yield Fit(start, self.solver, self.epochs, seed, sample_weights=of_samples)
+            fitted: Fitted = yield Fit(start, self.config.solver(), self.epochs, seed, sample_weights=of_samples)
             trained.append(fitted.weights)
         return Update(msg.round, self.spec.digest, np.concatenate(trained), fitted.samples)
 
@@ -133,14 +138,13 @@ class Server(Party, role="server"):
     class State(msgspec.Struct):
         """weights: (M, d) float32."""
 
-        weights: NDArray[Any]
+        weights: NDArray[np.float32]
 
     state: State
 
-    def __init__(self, name: str, setting: Setting, config: FedEmConfig) -> None:
-        super().__init__(name, setting.randomness)
-        self.spec, self.clients, self.config = setting.spec, setting.clients, config
-        self.state = self.State(np.stack(setting.initials(config.components)))
+    def __init__(self, own: Own, common: Common, config: FedEmConfig) -> None:
+        super().__init__(own, common, config)
+        self.state = self.State(common.starts)
 
     def setup(self) -> Steps[None]:
         """Nothing to agree on."""
@@ -166,15 +170,14 @@ class Server(Party, role="server"):
         return {"participants": len(answers.got), "asked": len(asked), **updates.notes()}
 
 
-def build(config: FedEmConfig, setting: Setting) -> Federation:
+def parties(config: FedEmConfig) -> Mapping[str, PartyFactory]:
     """A server and its clients."""
-    clients = {name: Client(name, setting, config) for name in setting.clients}
-    return Federation({"server": Server("server", setting, config), **clients}, "server")
+    return {"server": Server, "client": Client}
 
 
 def models(federation: Federation) -> Mapping[str, Mixture]:
     """Everybody mixes the server's components with weights of its own."""
-    theta = federation.parties[federation.hub].state.weights
+    theta = federation.look(federation.hub).state.weights
     return {client.name: Mixture(client.state.mixture, theta) for client in federation.of_role("client")}
 
 
@@ -195,7 +198,7 @@ SYSTEM = System(
     title="FedEM",
     citation="Marfoq et al., Federated multi-task learning under a mixture of distributions, NeurIPS 2021",
     config=FedEmConfig,
-    build=build,
+    parties=parties,
     models=models,
     sees={
         "server": Sees(
@@ -206,7 +209,7 @@ SYSTEM = System(
         "client": Sees((Train,), "all components"),
     },
     observe=observe,
-    pool=lambda federation: [federation.parties[federation.hub].state.weights],
+    pool=lambda federation: [federation.look(federation.hub).state.weights],
     baseline=True,
     fine_tunes=False,
 )

@@ -6,7 +6,7 @@ from the global model. The protocol and who sees what: ``protocols/averaging.py`
 
 from dataclasses import dataclass
 
-from coterie.protocol.system import Federation, Setting, System
+from coterie.protocol.system import System
 from coterie.protocols import averaging
 from coterie.training.solvers import Proximal
 
@@ -22,18 +22,14 @@ class FedProxConfig(averaging.Averaging):
         return Proximal(self.lr, self.batch_size, self.momentum, self.weight_decay, mu=self.mu)
 
 
-def build(config: FedProxConfig, setting: Setting) -> Federation:
-    """Federated averaging with the proximal solver."""
-    return averaging.build(config, setting, config.solver())
-
-
 SYSTEM = System(
     name="fedprox",
     title="FedProx",
     citation="Li et al., Federated optimization in heterogeneous networks, MLSys 2020",
     config=FedProxConfig,
-    build=build,
+    parties=averaging.parties,
     models=averaging.models,
     sees=averaging.SEES,
     baseline=True,
+    audit="coterie.audit.profiling:PLAIN",
 )

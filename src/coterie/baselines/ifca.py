@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie.aggregation.sums import WeightedMean
 from coterie.protocol.effects import Fit, Fitted, Vector
@@ -25,7 +24,8 @@ from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import Floats, Message, message
 from coterie.protocol.party import Cost, Party, Work, on
 from coterie.protocol.steps import Steps, for_each
-from coterie.protocol.system import Federation, Sees, Setting, System
+from coterie.protocol.system import Federation, PartyFactory, Sees, System
+from coterie.protocol.told import Common, Own
 from coterie.protocols.cluster_models import ClusterModels, best_model
 from coterie.protocols.local_training import batch_seed, check_model, joined, sample_clients
 from coterie.protocols.updates import Updates
@@ -68,10 +68,9 @@ class Client(Party, role="client"):
 
     state: State
 
-    def __init__(self, name: str, setting: Setting, config: IfcaConfig) -> None:
-        super().__init__(name, setting.randomness)
-        self.spec, self.solver, self.clusters = setting.spec, config.solver(), config.clusters
-        self.samples, self.epochs = setting.samples[name], setting.epochs[name]
+    def __init__(self, own: Own, common: Common, config: IfcaConfig) -> None:
+        super().__init__(own, common, config)
+        self.clusters = config.clusters
         self.state = self.State()
 
     def cost(self, msg: Train) -> Cost:
@@ -86,7 +85,7 @@ class Client(Party, role="client"):
         candidates = weights.reshape(self.clusters, self.spec.size)
         best = yield from best_model(candidates)
         self.state.cluster = best
-        fitted: Fitted = yield Fit(candidates[best], self.solver, self.epochs, batch_seed(self, msg.round))
+        fitted: Fitted = yield Fit(candidates[best], self.config.solver(), self.epochs, batch_seed(self, msg.round))
         return Update(msg.round, self.spec.digest, best, fitted.weights, fitted.samples)
 
 
@@ -96,14 +95,13 @@ class Server(Party, role="server"):
     class State(msgspec.Struct):
         """weights: (k, d) float32."""
 
-        weights: NDArray[Any]
+        weights: Vector
 
     state: State
 
-    def __init__(self, name: str, setting: Setting, config: IfcaConfig) -> None:
-        super().__init__(name, setting.randomness)
-        self.spec, self.clients, self.config = setting.spec, setting.clients, config
-        self.state = self.State(config.starts(setting))
+    def __init__(self, own: Own, common: Common, config: IfcaConfig) -> None:
+        super().__init__(own, common, config)
+        self.state = self.State(common.starts)
 
     def setup(self) -> Steps[None]:
         """Nothing to agree on."""
@@ -140,15 +138,14 @@ class Server(Party, role="server"):
         }
 
 
-def build(config: IfcaConfig, setting: Setting) -> Federation:
+def parties(config: IfcaConfig) -> Mapping[str, PartyFactory]:
     """A server and its clients."""
-    clients = {name: Client(name, setting, config) for name in setting.clients}
-    return Federation({"server": Server("server", setting, config), **clients}, "server")
+    return {"server": Server, "client": Client}
 
 
 def models(federation: Federation) -> Mapping[str, Vector]:
     """Each client uses the model of the cluster that it last chose (before its first choice, the first)."""
-    weights = list(federation.parties[federation.hub].state.weights)
+    weights = list(federation.look(federation.hub).state.weights)
     return {client.name: weights[max(client.state.cluster, 0)] for client in federation.of_role("client")}
 
 
@@ -163,13 +160,14 @@ SYSTEM = System(
     title="IFCA",
     citation="Ghosh et al., An efficient framework for clustered federated learning, NeurIPS 2020",
     config=IfcaConfig,
-    build=build,
+    parties=parties,
     models=models,
     sees={
         "server": Sees((Update,), "every client's cluster and plain model in every round, by name"),
         "client": Sees((Train,), "all cluster models"),
     },
-    pool=lambda federation: [federation.parties[federation.hub].state.weights],
+    pool=lambda federation: [federation.look(federation.hub).state.weights],
     observe=observe,
     baseline=True,
+    audit="coterie.audit.profiling:PLAIN",
 )

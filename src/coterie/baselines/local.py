@@ -15,14 +15,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from numpy.typing import NDArray
 
 from coterie.protocol.effects import Fit, Fitted, Vector
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import Message, message
 from coterie.protocol.party import Cost, Party, Work, on
 from coterie.protocol.steps import Steps, for_each
-from coterie.protocol.system import Federation, Sees, Setting, System
+from coterie.protocol.system import Federation, PartyFactory, Sees, System
+from coterie.protocol.told import Common, Own
 from coterie.protocols.local_training import LocalTraining, batch_seed, joined, sample_clients
 
 
@@ -46,16 +46,14 @@ class Client(Party, role="client"):
     class State(msgspec.Struct):
         """weights: (d,) float32, its own model.  round: the last that it trained for."""
 
-        weights: NDArray[Any]
+        weights: Vector
         round: int = 0
 
     state: State
 
-    def __init__(self, name: str, setting: Setting, config: LocalTraining) -> None:
-        super().__init__(name, setting.randomness)
-        self.spec, self.solver = setting.spec, config.solver()
-        self.samples, self.epochs = setting.samples[name], setting.epochs[name]
-        self.state = self.State(setting.initial)
+    def __init__(self, own: Own, common: Common, config: LocalTraining) -> None:
+        super().__init__(own, common, config)
+        self.state = self.State(common.initial)
 
     def cost(self, msg: Train) -> Cost:
         """Its samples, once per epoch."""
@@ -66,17 +64,13 @@ class Client(Party, role="client"):
         """E_i epochs from its own model."""
         if msg.round <= self.state.round:
             raise PeerError(f"asked to train for round {msg.round} after round {self.state.round}")
-        fitted: Fitted = yield Fit(self.state.weights, self.solver, self.epochs, batch_seed(self, msg.round))
+        fitted: Fitted = yield Fit(self.state.weights, self.config.solver(), self.epochs, batch_seed(self, msg.round))
         self.state.weights, self.state.round = fitted.weights, msg.round
         return Trained(msg.round)
 
 
 class Server(Party, role="server"):
     """Calls the rounds, so that they are those of the other methods."""
-
-    def __init__(self, name: str, setting: Setting, config: LocalTraining) -> None:
-        super().__init__(name, setting.randomness)
-        self.clients, self.config = setting.clients, config
 
     def setup(self) -> Steps[None]:
         """Nothing to agree on."""
@@ -95,10 +89,9 @@ class Server(Party, role="server"):
         return {"participants": len(answers.got), "asked": len(asked)}
 
 
-def build(config: LocalTraining, setting: Setting) -> Federation:
+def parties(config: LocalTraining) -> Mapping[str, PartyFactory]:
     """A server and its clients."""
-    clients = {name: Client(name, setting, config) for name in setting.clients}
-    return Federation({"server": Server("server", setting, config), **clients}, "server")
+    return {"server": Server, "client": Client}
 
 
 def models(federation: Federation) -> Mapping[str, Vector]:
@@ -111,11 +104,12 @@ SYSTEM = System(
     title="Local alone",
     citation="no federation: each client trains on its own data",
     config=LocalTraining,
-    build=build,
+    parties=parties,
     models=models,
     sees={
         "server": Sees((Trained,), "which clients trained in which round, by name; nothing of models or data"),
         "client": Sees((Train,), "nothing of any other client"),
     },
     baseline=True,
+    audit="coterie.audit.profiling:NOTHING",
 )

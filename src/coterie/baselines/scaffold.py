@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie.aggregation.buffers import stepped, with_buffers
 from coterie.aggregation.sums import WeightedMean
@@ -26,7 +25,8 @@ from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.messages import Floats, Message, message
 from coterie.protocol.party import Cost, Party, Work, on
 from coterie.protocol.steps import Steps, for_each
-from coterie.protocol.system import Federation, Sees, Setting, System
+from coterie.protocol.system import Federation, PartyFactory, Sees, System
+from coterie.protocol.told import Common, Own
 from coterie.protocols.local_training import LocalTraining, batch_seed, check_model, joined, sample_clients
 from coterie.protocols.updates import Updates
 from coterie.training.solvers import Scaffold
@@ -75,15 +75,14 @@ class Client(Party, role="client"):
     class State(msgspec.Struct):
         """control: (d,) float32, c_i."""
 
-        control: NDArray[Any]
+        control: Vector
 
     state: State
 
-    def __init__(self, name: str, setting: Setting, config: ScaffoldConfig) -> None:
-        super().__init__(name, setting.randomness)
-        self.spec, self.samples, self.epochs = setting.spec, setting.samples[name], setting.epochs[name]
+    def __init__(self, own: Own, common: Common, config: ScaffoldConfig) -> None:
+        super().__init__(own, common, config)
         self.solver = Scaffold(config.lr, config.batch_size, config.weight_decay)
-        self.state = self.State(np.zeros(setting.spec.size, np.float32))
+        self.state = self.State(np.zeros(common.spec.size, np.float32))
 
     def cost(self, msg: Train) -> Cost:
         """Its samples, once per epoch."""
@@ -107,15 +106,14 @@ class Server(Party, role="server"):
     class State(msgspec.Struct):
         """weights x and control c, (d,) float32."""
 
-        weights: NDArray[Any]
-        control: NDArray[Any]
+        weights: Vector
+        control: Vector
 
     state: State
 
-    def __init__(self, name: str, setting: Setting, config: ScaffoldConfig) -> None:
-        super().__init__(name, setting.randomness)
-        self.spec, self.clients, self.config = setting.spec, setting.clients, config
-        self.state = self.State(setting.initial, np.zeros(setting.spec.size, np.float32))
+    def __init__(self, own: Own, common: Common, config: ScaffoldConfig) -> None:
+        super().__init__(own, common, config)
+        self.state = self.State(common.initial, np.zeros(common.spec.size, np.float32))
 
     def setup(self) -> Steps[None]:
         """Nothing to agree on."""
@@ -147,16 +145,15 @@ class Server(Party, role="server"):
         return {"participants": len(answers.got), "asked": len(asked), **updates.notes()}
 
 
-def build(config: ScaffoldConfig, setting: Setting) -> Federation:
+def parties(config: ScaffoldConfig) -> Mapping[str, PartyFactory]:
     """A server and its clients."""
-    clients = {name: Client(name, setting, config) for name in setting.clients}
-    return Federation({"server": Server("server", setting, config), **clients}, "server")
+    return {"server": Server, "client": Client}
 
 
 def models(federation: Federation) -> Mapping[str, Vector]:
     """Everybody uses the global model."""
-    weights = federation.parties[federation.hub].state.weights
-    return {client.name: weights for client in federation.of_role("client")}
+    weights = federation.look(federation.hub).state.weights
+    return dict.fromkeys(federation.common.clients, weights)
 
 
 SYSTEM = System(
@@ -164,7 +161,7 @@ SYSTEM = System(
     title="SCAFFOLD",
     citation="Karimireddy et al., SCAFFOLD: stochastic controlled averaging for federated learning, ICML 2020",
     config=ScaffoldConfig,
-    build=build,
+    parties=parties,
     models=models,
     sees={
         "server": Sees((Change,), "every client's change of model and of control variate in every round, by name"),

@@ -76,15 +76,18 @@ def audited(folder: Path, data_dir: str | None = None, *, active: bool = False) 
     active: with what a client gets that deviates, by repeating the run.
     """
     from coterie.audit.received import received
-    from coterie.reproduce.security import ACTIVE, AUDITS
-    from coterie.reproduce.security.recorded import read_recorded
+    from coterie.runs.recorded import read_recorded
+    from coterie.runs.registry import SYSTEMS, audit_of
 
     run = read_recorded(folder, data_dir)
-    if active and run.system.name not in ACTIVE:
-        raise UserError(f"there are no active attacks on {run.system.name}, only on {', '.join(ACTIVE)}")
-    config, system, views = run.config, run.system, list(run.views.values())
+    options, system, views = run.options, run.system, list(run.views.values())
+    attacks = audit_of(system)
+    repeated = None if attacks is None else attacks.active
+    if active and repeated is None:
+        some = [name for name, one in SYSTEMS.items() if (its := audit_of(one)) and its.active]
+        raise UserError(f"there are no active attacks on {system.name}, only on {', '.join(some)}")
     rows = received(views)
-    learns, heard = system.views(config.mode), [row.role for row in rows]
+    learns, heard = system.views(run.mode), [row.role for row in rows]
     roles = [
         {
             "role": role,
@@ -94,18 +97,13 @@ def audited(folder: Path, data_dir: str | None = None, *, active: bool = False) 
         }
         for role in dict.fromkeys([*(role for role in learns if role in heard), *heard])
     ]
-    attacks = AUDITS.get(system.name)
-    found = None if attacks is None else attacks(run)
-    if found is not None and active:
-        found += ACTIVE[system.name](run)
+    found = None if attacks is None else attacks.passive(run) + (repeated(run) if active and repeated else [])
     return {
         "system": system.name,
         "title": system.title,
-        "mode": config.mode,
-        "crypto": config.crypto if system.encrypted else "none",
-        "seed": config.seed,
-        "rounds": config.rounds,
-        "clients": config.clients,
+        "mode": run.mode,
+        "crypto": options["crypto"] if system.encrypted else "none",
+        **{key: options[key] for key in ("seed", "rounds", "clients")},
         "stopped": run.stopped,
         "roles": roles,
         "attacks": None if found is None else [finding.row() for finding in found],

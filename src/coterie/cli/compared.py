@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.box import SIMPLE
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 from coterie.cli.progress import percent, seconds, size
@@ -20,7 +21,11 @@ _HEADS = {
 }
 """How the column of a topic of ``report/race.py`` is called."""
 
+_CIPHER = "cipher"
 _UNCUT = 140
+_UNBOUNDED = 10_000
+Column = tuple[str, Sequence[str]]
+"""Its head, and a cell for every method."""
 
 
 def console() -> Console:
@@ -29,44 +34,80 @@ def console() -> Console:
     return usual if usual.is_terminal else Console(highlight=False, soft_wrap=True, width=max(usual.width, _UNCUT))
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """One row a method."""
-    from coterie.report.race import TOPICS
+def tables(rows: Sequence[Mapping[str, Any]], shell: Console) -> list[Table]:
+    """One row a method: one table, or on a narrow console one each of accuracies, leaks and costs."""
+    parts = [part for part in (_accuracies(rows), _leaks(rows), _costs(rows)) if part]
+    whole = _table(rows, [column for part in parts for column in part])
+    fits = Measurement.get(shell, shell.options.update(width=_UNBOUNDED), whole).maximum <= shell.width
+    made = [whole] if fits else [_table(rows, part) for part in parts]
+    made[-1].caption = _notes(rows)
+    made[-1].caption_justify = "left"
+    return made
 
-    tuned = any(row["fine_tuned_local_accuracy"] for row in rows)
-    grouped = any(row["ari"] for row in rows)
-    topics = [topic for topic in TOPICS if any(topic in (row.get("learned") or {}) for row in rows)]
-    names = ["method", "cipher", "local\n%"]
-    names += ["local %,\ntuned"] * tuned + ["global\n%"] + ["groups\nfound"] * grouped
-    names += [_HEADS[topic] for topic in topics] + ["sent", "time", "virtual\ntime"]
-    made = Table(*names, box=SIMPLE, collapse_padding=True, pad_edge=False)
-    for column in made.columns:
-        column.no_wrap = True
-    for column in made.columns[2:]:
-        column.justify = "right"
-    for row in rows:
-        cells = [_shares(row["local_accuracy"])]
-        cells += [_shares(row["fine_tuned_local_accuracy"])] * tuned
-        cells += [_shares(row["global_accuracy"])] + [_index(row["ari"])] * grouped
-        cells += [_leak(row, topic) for topic in topics]
-        cells += [_mean(row["bytes_up"], size), _mean(row["seconds"], seconds), _mean(row["virtual_seconds"], seconds)]
-        made.add_row(row["method"], row["crypto"], *cells)
+
+def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> Table:
+    made = Table(box=SIMPLE, collapse_padding=True, pad_edge=False)
+    made.add_column("method", no_wrap=True)
+    for head, _ in columns:
+        names = head == _CIPHER
+        made.add_column(head, justify="left" if names else "right", no_wrap=names)
+    for row, *cells in zip(rows, *(cells for _, cells in columns), strict=True):
+        made.add_row(row["method"], *cells)
+    return made
+
+
+def _accuracies(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
+    columns: list[Column] = [(_CIPHER, [row["crypto"] for row in rows])]
+    columns.append(("local\n%", [_shares(row["local_accuracy"]) for row in rows]))
+    if _tuned(rows):
+        columns.append(("local %,\ntuned", [_shares(row["fine_tuned_local_accuracy"]) for row in rows]))
+    columns.append(("global\n%", [_shares(row["global_accuracy"]) for row in rows]))
+    if _grouped(rows):
+        columns.append(("groups\nfound", [_index(row["ari"]) for row in rows]))
+    return columns
+
+
+def _leaks(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
+    return [(_HEADS[topic], [_leak(row, topic) for row in rows]) for topic in _topics(rows)]
+
+
+def _costs(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
+    return [
+        ("sent", [_mean(row["bytes_up"], size) for row in rows]),
+        ("time", [_mean(row["seconds"], seconds) for row in rows]),
+        ("virtual\ntime", [_mean(row["virtual_seconds"], seconds) for row in rows]),
+    ]
+
+
+def _notes(rows: Sequence[Mapping[str, Any]]) -> str:
     notes = ["local, global: accuracy on data of each client's own kind, and on all test data"]
     if any(len(row["runs"]) > 1 for row in rows):
         notes.append("±: half of the 95 % interval of the mean over the seeds")
-    if tuned:
+    if _tuned(rows):
         notes.append("tuned: after each client's own fine-tuning")
-    if grouped:
+    if _grouped(rows):
         notes.append("groups found: adjusted Rand index, 1 for the data's own groups, 0 for chance")
-    if topics:
+    if _topics(rows):
         notes.append(
             "models, links, labels, alike, other: what the servers learn on their own, by the best of our attacks "
             "(clients' models, whose model is whose from round to round, label shares, which clients are alike, other "
             "secrets); 0 is chance for one attack, 100 everything; a dash: no attack of ours applies"
         )
-    made.caption = ". ".join(note[0].upper() + note[1:] for note in notes) + "."
-    made.caption_justify = "left"
-    return made
+    return ". ".join(note[0].upper() + note[1:] for note in notes) + "."
+
+
+def _tuned(rows: Sequence[Mapping[str, Any]]) -> bool:
+    return any(row["fine_tuned_local_accuracy"] for row in rows)
+
+
+def _grouped(rows: Sequence[Mapping[str, Any]]) -> bool:
+    return any(row["ari"] for row in rows)
+
+
+def _topics(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    from coterie.report.race import TOPICS
+
+    return [topic for topic in TOPICS if any(topic in (row.get("learned") or {}) for row in rows)]
 
 
 def lead_table(first: str, leads: Sequence[Mapping[str, Any]]) -> Table:
@@ -74,6 +115,7 @@ def lead_table(first: str, leads: Sequence[Mapping[str, Any]]) -> Table:
     made = Table("", "local accuracy", "local, both tuned", "global accuracy", box=SIMPLE, pad_edge=False)
     made.title = f"Lead of {first}, in points, with its 95 % interval over paired seeds"
     made.title_justify = "left"
+    made.columns[0].no_wrap = True
     for column in made.columns[1:]:
         column.justify = "right"
     for lead in leads:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from coterie.cli import options as opt
-from coterie.cli.compared import console, lead_table, table
+from coterie.cli.compared import console, lead_table, tables
 from coterie.cli.guard import guarded
 from coterie.cli.progress import bars
 from coterie.protocol.errors import UserError
@@ -110,7 +110,7 @@ def compare(
         options["record"] = True
     planned = plan(methods or [], options, assignments(set_ or []), budget_from=budget, each_own=each_own, local=local)
     if audit:
-        from coterie.reproduce.security.learned import attackable
+        from coterie.runs.learned import attackable
 
         for method in planned.methods:
             attackable(method.config.system)
@@ -129,7 +129,8 @@ def compare(
     shell.print(race.budget(content), markup=False)
     for line in race.not_shared(content):
         shell.print(line, markup=False)
-    shell.print(table(content["rows"]))
+    for table in tables(content["rows"], shell):
+        shell.print(table)
     if seeds > 1:
         shell.print(lead_table(content["rows"][0]["method"], content["leads"]))
     for line in race.sentences(content["rows"]):
@@ -138,6 +139,6 @@ def compare(
 
 
 def _learned(data_dir: str | None) -> Any:
-    from coterie.reproduce.security.learned import learned
+    from coterie.runs.learned import learned
 
     return lambda folder: learned(folder, data_dir)

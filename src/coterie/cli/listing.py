@@ -164,14 +164,15 @@ def _devices() -> Iterator[tuple[str, ...]]:
 
 
 def _attacks() -> Iterator[tuple[str, ...]]:
-    from coterie.attacks import ATTACKS
+    from coterie.runs.registry import SYSTEMS, audit_of
 
-    for attack in ATTACKS.values():
-        yield attack.name, f"{attack.adversary}: {attack.summary}"
+    for audit in filter(None, map(audit_of, SYSTEMS.values())):
+        for attack in audit.attacks:
+            yield attack.name, f"{attack.adversary}: {attack.summary}"
 
 
 def _reproductions() -> Iterator[tuple[str, ...]]:
-    for name, item in importlib.import_module("coterie.reproduce").ITEMS.items():
+    for name, item in importlib.import_module("coterie.reproduce").items().items():
         yield name, str(getattr(item, "title", item))
 
 

@@ -45,10 +45,10 @@ def reproduce(
 
     console = Console(highlight=False, soft_wrap=True)
     cells = tuple(only or ())
-    if list_ and (item is None or home.of_paper(item)):
+    if list_ and (item is None or home.items(item)):
         if cells:
             raise UserError("--only picks cells of one item: say of which")
-        for name, listed in (home.ITEMS if item is None else home.of_paper(item)).items():
+        for name, listed in home.items(item).items():
             console.print(f"{name}  {listed.title}", markup=False)
         return
     if item is None:

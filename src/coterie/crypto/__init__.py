@@ -5,37 +5,15 @@
     total = key.public.encrypt(a) + key.public.encrypt(b)
     key.decrypt(total)                                       # a + b, to within fixed-point rounding
 
-``paillier`` is real; ``exact`` is its emulated twin with the same API and bit-for-bit the same results, for studies of
-hundreds of rounds. ``vector`` describes the API that both follow; ``schemes`` picks one of them.
+``paillier`` and ``ckks`` are the schemes. ``keygen(..., emulated=True)`` makes a key of an emulated twin, of the same
+types and with the same results up to the scheme's noise, for studies of hundreds of rounds. ``vector`` says what all
+keys and ciphertext vectors can do.
 """
 
 from __future__ import annotations
 
-from coterie.crypto.packing import Lanes, Layout
-from coterie.crypto.vector import (
-    BlindedLike,
-    CiphertextError,
-    CipherVectorLike,
-    EvaluationKeyLike,
-    MaskLike,
-    PublicKeyLike,
-    SecretKeyLike,
-    sum_blinded,
-    sum_ciphers,
-)
-from coterie.crypto.wire import PARAMETERS
+from coterie.crypto.arrays import CiphertextError
+from coterie.crypto.packing import PARAMETERS, Lanes, Layout
+from coterie.crypto.vector import sum_blinded, sum_ciphers
 
-__all__ = [
-    "PARAMETERS",
-    "BlindedLike",
-    "CipherVectorLike",
-    "CiphertextError",
-    "EvaluationKeyLike",
-    "Lanes",
-    "Layout",
-    "MaskLike",
-    "PublicKeyLike",
-    "SecretKeyLike",
-    "sum_blinded",
-    "sum_ciphers",
-]
+__all__ = ["PARAMETERS", "CiphertextError", "Lanes", "Layout", "sum_blinded", "sum_ciphers"]

@@ -5,15 +5,15 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import gmpy2
 import numpy as np
 import tenseal.sealapi as sealapi  # type: ignore[import-untyped]
 from gmpy2 import mpz
 
-from coterie.crypto import ckks, paillier, rounded
-from coterie.crypto.bigint import cores, random_unit
+from coterie.crypto import ckks, ckks_arrays, paillier, paillier_arrays
+from coterie.crypto.bigint import cores, random_unit, threads
 from coterie.crypto.packing import Floats
 from coterie.crypto.seal import ring
 from coterie.protocol.errors import RunError
@@ -33,7 +33,7 @@ def run(parameters: int = PARAMETERS, key_bits: int = 2048, sample: int = 40) ->
     key = paillier.keygen(key_bits)
     values = np.random.default_rng(0).normal(0.0, 0.1, parameters)
     table_s, _, _ = _timed(lambda: key.public.encrypt(values[:1]))  # builds the table of the short randomness
-    with paillier.threads(1):
+    with threads(1):
         encrypt_wall_s, encrypt_s, cipher = _timed(lambda: key.public.encrypt(values))
         decrypt_wall_s, decrypt_s, opened = _timed(lambda: key.decrypt(cipher))
         _, add_s, _ = _timed(lambda: cipher + cipher)
@@ -112,8 +112,8 @@ def run_deep(length: int = DEEP_LENGTH, repeats: int = 2) -> dict[str, Any]:
     """
     values = np.random.default_rng(0).normal(0.0, 1.0, length)
     values /= np.linalg.norm(values)
-    real, sizes = _deep(ckks, values, repeats)
-    twin, _ = _deep(rounded, values, repeats)
+    real, sizes = _deep(False, values, repeats)
+    twin, _ = _deep(True, values, repeats)
     whole = sum(twin.values()) / sum(real.values())
     return {
         "length": length,
@@ -130,9 +130,9 @@ def run_deep(length: int = DEEP_LENGTH, repeats: int = 2) -> dict[str, Any]:
     }
 
 
-def _deep(module: Any, values: Floats, repeats: int) -> tuple[dict[str, float], dict[str, float]]:
+def _deep(emulated: bool, values: Floats, repeats: int) -> tuple[dict[str, float], dict[str, float]]:
     """Seconds by operation, and megabytes by what travels."""
-    key, own = module.keygen("ckks-8192-deep"), module.keygen("ckks-8192-deep", products=False)
+    key, own = (ckks.keygen("ckks-8192-deep", products=p, emulated=emulated) for p in (True, False))
     keys, public, length = key.evaluation(), key.public, values.size
     update = public.encrypt(values)
     prepared = update.conjugated(keys)
@@ -172,12 +172,13 @@ def _deep(module: Any, values: Floats, repeats: int) -> tuple[dict[str, float], 
 
 
 def _ckks_set(name: str, values: Floats, repeats: int) -> dict[str, Any]:
-    key, twin = ckks.keygen(name), rounded.keygen(name)
+    key, twin = ckks.keygen(name), ckks.keygen(name, emulated=True)
     public, made = key.public, ring(key.parameters)
+    numbers: ckks_arrays.Secret = cast(Any, key.arrays)
     cipher, emulated = public.encrypt(values), twin.public.encrypt(values)
     data, slots = cipher.to_bytes(), key.parameters.to_slots(values)
-    encryptor, decryptor = made.encryptor(public.pair), made.decryptor(key.secret)
-    objects = [next(made.objects(row[None], cipher.tally.form)) for row in cipher.polynomials]
+    encryptor, decryptor = made.encryptor(numbers.public.pair), made.decryptor(numbers.secret)
+    objects = [next(made.objects(row[None], cipher.tally.form)) for row in cipher.array]
     plaintext, scale = sealapi.Plaintext(), made.scale(cipher.tally.form)
 
     def bare_encrypt() -> None:
@@ -216,7 +217,7 @@ def _ckks_set(name: str, values: Floats, repeats: int) -> dict[str, Any]:
         "encrypt_over_bare": best["encrypt"] / best["bare_encrypt"],
         "decrypt_over_bare": best["decrypt"] / best["bare_decrypt"],
         "twin_over_encrypt": best["twin_encrypt"] / best["encrypt"],
-        "ciphertexts": len(cipher.polynomials),
+        "ciphertexts": len(cipher.array),
         "megabytes": len(data) / 1e6,
         "times_float32": len(data) / (4 * values.size),
         "max_error": float(np.abs(key.decrypt(cipher) - values).max()),
@@ -226,8 +227,9 @@ def _ckks_set(name: str, values: Floats, repeats: int) -> dict[str, Any]:
 
 def _unpacked(key: paillier.SecretKey, sample: int) -> tuple[float, float]:
     """Seconds to encrypt and to decrypt ``sample`` values as printed in the paper, one ciphertext each."""
-    n, modulus = key.public.n, key.public.n_squared
-    exponent = gmpy2.lcm(key.p - 1, key.q - 1)
+    numbers: paillier_arrays.Secret = cast(Any, key.arrays)
+    n, modulus = numbers.public.n, numbers.public.n_squared
+    exponent = gmpy2.lcm(numbers.p - 1, numbers.q - 1)
     mu = gmpy2.invert((gmpy2.powmod(n + 1, exponent, modulus) - 1) // n, n)
     messages = [mpz(secrets.randbits(key.layout.lanes.value_bits)) for _ in range(sample)]
 

@@ -11,15 +11,15 @@ eight times at level 1. Sums, integer weights and products with encrypted scalar
 
     key = ckks.keygen("ckks-8192-mul")
     chosen = key.public.encrypt(a).times(key.public.encrypt_scalar(0.25))
-    key.decrypt(chosen)                       # a / 4: neither factor was seen by who multiplied
+    key.decrypt(chosen)                       # a / 4: the party that multiplied saw neither factor
 
     key = ckks.keygen("ckks-8192-deep")       # three levels
-    keys = key.evaluation()                   # public, for who computes
+    keys = key.evaluation()                   # public, for the party that computes
     dot = key.public.encrypt(a).dot(key.public.encrypt(b).conjugated(keys), keys)
     half = dot.times_plain(0.5) + key.public.encrypt_scalar(1.0).at_level(1)
     key.decrypt(half)                         # a @ b / 2 + 1
 
-    mask = key.public.mask(a.size, secrets.token_bytes)                     # kept by who blinds
+    mask = key.public.mask(a.size, secrets.token_bytes)                     # kept by the party that blinds
     opened = key.open_blinded(key.public.encrypt(a, level=0).blind(mask))   # by the key's holder: uniform numbers
     own = ckks.keygen("ckks-8192-deep", products=False)
     own.decrypt(own.public.encrypt_blinded(opened).unblind(mask, 1))        # a, under another key
@@ -28,293 +28,390 @@ eight times at level 1. Sums, integer weights and products with encrypted scalar
 values lie within +-64 and 4096 terms can be summed up, weights and scalars counted; with the deep ones 1024 within +-4.
 
 **Secrecy is not integrity, and a decryption says something of the key.** Ciphertexts can be changed by anyone; sign
-them. The error in a decrypted vector depends on the secret key: who sees both a ciphertext and the exact numbers that
-it opens to can compute the key (B. Li and D. Micciancio, "On the security of homomorphic encryption on approximate
+them. The error in a decrypted vector depends on the secret key: whoever sees both a ciphertext and the exact numbers
+that it opens to can compute the key (B. Li and D. Micciancio, "On the security of homomorphic encryption on approximate
 numbers", EUROCRYPT 2021). Give opened numbers to the key's holders only, or round or flood them first (``ckks_masks``).
 Whoever chooses a ciphertext and sees what comes of it in the clear needs no such care to get the key: (c_0, c_1 + K)
 opens to K s more, and neither sums, masks nor flooding change that (``attacks/key_in_sum.py``).
-And a ciphertext says something of how it was computed to who can open it: ``sanitised`` takes that away.
+And a ciphertext says something of how it was computed to whoever can open it: ``sanitised`` takes that away.
+
+``emulated=True`` makes a key of the same type that encrypts nothing and has noise of the same size (``rounded``).
 """
 
 from __future__ import annotations
 
-import hashlib
+import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import chain
-from typing import Any
+from functools import cached_property, lru_cache
+from hashlib import sha256
+from numbers import Real
+from os import urandom
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from coterie.crypto import ckks_wire, residues, wire
-from coterie.crypto.ckks_evaluation import EvaluationKey
-from coterie.crypto.ckks_habits import PublicHabits, SecretHabits
-from coterie.crypto.ckks_masks import Blinded, Mask, flooded, opened_with
-from coterie.crypto.ckks_parameters import INSECURE, PARAMETERS, Parameters, insecure, named
-from coterie.crypto.ckks_vectors import CipherVector, as_real, sealed
-from coterie.crypto.packing import Floats
-from coterie.crypto.residues import Residues
-from coterie.crypto.seal import Handle, Ring, ring
-from coterie.crypto.seal_products import opened
-from coterie.crypto.tally import Form, openable
-from coterie.crypto.vector import (
-    BlindedLike,
-    CiphertextError,
-    CipherVectorLike,
-    RandomBytes,
-)
-from coterie.protocol.errors import CryptoError, DecodeError
-
-__all__ = [
-    "INSECURE",
-    "PARAMETERS",
-    "CipherVector",
-    "Parameters",
-    "PublicKey",
-    "SecretKey",
-    "insecure_for_tests",
-    "keygen",
-]
-
-SCHEME = "ckks"
+from coterie.crypto import ckks_arrays, ckks_parameters, rounded, vector, wire
+from coterie.crypto.arrays import CiphertextError, RandomBytes
+from coterie.crypto.ckks_masks import SANITISING_BITS
+from coterie.crypto.ckks_parameters import Parameters, insecure, named
+from coterie.crypto.packing import Floats, as_vector
+from coterie.crypto.tally import Form, Tally, integer_weight
+from coterie.crypto.vector import KEPT_KEYS, Blinded, Key, Mask
+from coterie.protocol.errors import CapacityError, CryptoError, KeyMismatchError
 
 
-def keygen(parameters: str = "ckks-4096-add", *, products: bool = True) -> SecretKey:
-    """A fresh key from the system's randomness. Raises UserError for a name that is not in ``PARAMETERS``.
+def keygen(
+    parameters: str = "ckks-4096-add",
+    *,
+    products: bool = True,
+    emulated: bool = False,
+    random_bytes: RandomBytes = urandom,
+) -> SecretKey:
+    """A fresh key. Raises UserError for a name that is not in ``PARAMETERS``.
 
-    products: False leaves out what products of ciphertexts need, most of a public key's bytes.
+    products: False leaves out what products of ciphertexts need, most of a public key's bytes. A real key comes from
+    the system's randomness only. random_bytes: n -> n bytes that name an emulated one, seeded so that runs repeat.
     """
-    return _generate(named(parameters), products)
+    return generate(named(parameters), products, emulated, random_bytes)
 
 
-def insecure_for_tests(parameters: str = "insecure-1024-add", *, products: bool = True) -> SecretKey:
+def insecure_for_tests(
+    name: str = "insecure-1024-add",
+    *,
+    products: bool = True,
+    emulated: bool = False,
+    random_bytes: RandomBytes = urandom,
+) -> SecretKey:
     """A small and fast key of a set in ``INSECURE``, without security."""
-    return _generate(insecure(parameters), products)
+    return generate(insecure(name), products, emulated, random_bytes)
 
 
-def _generate(parameters: Parameters, products: bool = True) -> SecretKey:
-    secret, pair, relinearise = ring(parameters).keygen(products)
-    return SecretKey(secret, PublicKey(parameters, pair, relinearise))
+def generate(
+    parameters: Parameters, products: bool = True, emulated: bool = False, random_bytes: RandomBytes = urandom
+) -> SecretKey:
+    """A fresh key of any set."""
+    if emulated:
+        return SecretKey(rounded.Secret.generate(parameters, products, random_bytes))
+    return SecretKey(ckks_arrays.Secret.generate(parameters, products))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PublicKey(PublicHabits):
-    """What encrypts and multiplies.
+class EvaluationKey(Key):
+    """Public keys for sums over a vector's own values and for conjugation, large; a party that computes needs them.
 
-    pair: (2, primes, N) residues.  relinearise: (k, 2, primes, N), what products need; k is 0 for a key without them.
+    One key-switching key for each rotation of ``Parameters.rotations``, powers of the radix only, and one for
+    conjugation. A party that encrypts or opens doesn't need them.
     """
 
-    parameters: Parameters
-    pair: Residues
-    relinearise: Residues
+    arrays: ckks_arrays.Evaluation | rounded.Evaluation
 
-    scheme = SCHEME
-    emulated = False
-
-    @cached_property
-    def fingerprint(self) -> bytes:  # type: ignore[override]
-        """16 bytes that name the key, the same with and without what products need."""
-        return hashlib.sha256(b"coterie/key/" + self.without_products().to_bytes()).digest()[:16]
+    kind = "evaluation"
+    backends: ClassVar = {"ckks": ckks_arrays.Evaluation, "rounded": rounded.Evaluation}
+    known = staticmethod(ckks_parameters.known)
 
     @property
-    def products(self) -> bool:
-        """Whether ciphertexts can be multiplied by each other."""
-        return len(self.relinearise) > 0
+    def fingerprint(self) -> bytes:
+        """Of the pair that it belongs to."""
+        return self.arrays.fingerprint
 
-    def without_products(self) -> PublicKey:
-        """The same key for who only encrypts and adds: a small part of the bytes."""
-        return replace(self, relinearise=self.relinearise[:0])
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CipherVector(vector.CipherVector):
+    """An encrypted ``(d,)`` vector of real numbers, which has levels and can be multiplied."""
+
+    key: PublicKey
+
+    def times(self, scalar: CipherVector, *, at_most: int | None = None) -> CipherVector:
+        """The vector times an encrypted scalar (``encrypt_scalar``), at the price of one level.
+
+        The product stays larger, 3 polynomials, until it is rescaled: sum up all products first, then rescale once.
+        ``to_bytes`` does it, ``decrypt`` doesn't need it. Raises CapacityError if no level is left.
+        at_most: a public bound on the product in terms, where the caller knows a better one than the product of terms.
+        """
+        theirs: CipherVector = self._checked(scalar)
+        most = self._parameters.room(self.tally.form._replace(product=True))
+        tally = self.tally.product(theirs.tally, most, _bound(at_most))
+        self._multiplies()
+        return self._made(tally, self.key.arrays.times(self.array, theirs.array, self.tally.form))
+
+    def rescaled(self) -> CipherVector:
+        """A product as two polynomials, one level lower; anything else as it is."""
+        form = self.tally.form
+        return self._made(self.tally.rescaled(), self.key.arrays.rescale(self.array, form)) if form.product else self
+
+    def times_plain(self, number: float, *, at_most: int | None = None) -> CipherVector:
+        """The vector times a number, one level lower. at_most: as in ``times``. Raises CapacityError without a level.
+
+        Not re-randomised: whoever sees the vector before and after can compute the number.
+        """
+        form = self.tally.form
+        if not isinstance(number, Real) or not math.isfinite(number):
+            raise CryptoError(f"a vector can be multiplied by a finite number, not by {number!r}")
+        self.tally.multiplied()
+        if abs(number) >= self._parameters.largest_factor(form):
+            raise CapacityError(f"{number} is too large a factor for a {form}")
+        terms = _bound(at_most) or _terms(self.terms * abs(float(number)))
+        tally = self._bounded(terms, form._replace(level=form.level - 1))
+        return self._made(tally, self.key.arrays.times_plain(self.array, float(number), form))
+
+    def at_level(self, level: int) -> CipherVector:
+        """The same values at a lower level, at exactly its scale; a product is rescaled first.
+
+        Raises CapacityError for a level above this one.
+        """
+        ready = self.rescaled()
+        form = ready.tally.form
+        if not 0 <= level <= form.level:
+            raise CapacityError(f"a {form} can't be brought to level {level}: levels only go down, to 0")
+        if level == form.level:
+            return ready
+        ready.tally.multiplied()
+        tally = ready._bounded(self.terms, form._replace(level=level))
+        return ready._made(tally, self.key.arrays.lower(ready.array, form, level))
+
+    def within(self, terms: int) -> CipherVector:
+        """The same vector with another number of terms, which the caller answers for: values within ``terms * reach``.
+
+        For what is known to be bounded otherwise than by what it was summed up from, as the weights of a model are. If
+        it isn't, it opens to nonsense.
+        """
+        return replace(self, tally=self._bounded(integer_weight(terms), self.tally.form))
+
+    def conjugated(self, keys: EvaluationKey) -> CipherVector:
+        """The second factor of dot products with this vector. Compute it once for all of them."""
+        arrays = self._evaluating(keys)
+        tally = self.tally.conjugated()
+        return self._made(tally, self.key.arrays.conjugate(self.array, arrays, self.tally.form))
+
+    def dot(self, prepared: CipherVector, keys: EvaluationKey) -> CipherVector:
+        """The dot product with a vector that is ``conjugated``: a scalar, one level lower.
+
+        Its terms are the product of both vectors' terms: each term of each is taken to be a vector of norm at most 1.
+        Raises CapacityError without a level, CryptoError for a vector that isn't conjugated or at another level.
+        """
+        theirs: CipherVector = self._checked(prepared)
+        arrays, form = self._evaluating(keys), self.tally.form
+        tally = self.tally.dot(theirs.tally, self._parameters.room(Form(max(form.level - 1, 0), scalar=True)))
+        self._multiplies()
+        return self._made(tally, self.key.arrays.dot(self.array, theirs.array, arrays, form))
+
+    def sanitised(self, flood_bits: int = SANITISING_BITS) -> CipherVector:
+        """The same values with fresh randomness and noise, for whoever can open it; a product is rescaled first.
+
+        Error and randomness of a vector tell its key's holder how it came about: that two scalars are multiples of one
+        number, say, and by what masks. This drowns it in noise, uniform in +-2^flood_bits a coefficient.
+        """
+        ready, bits = self.rescaled(), self._parameters.flood(flood_bits)
+        ready.tally.travels()
+        return ready._made(ready.tally, self.key.arrays.sanitise(ready.array, bits, ready.tally.form))
+
+    def split(self, at: int) -> tuple[CipherVector, CipherVector]:
+        """The first ``at`` values and the others, ``at`` a multiple of N. Raises CryptoError for anything else."""
+        tallies = self.tally.split(at, self._parameters.degree)
+        head, tail = self.key.arrays.split(self.array, at)
+        return self._made(tallies[0], head), self._made(tallies[1], tail)
+
+    def joined(self, other: CipherVector) -> CipherVector:
+        """These values, as many as fill their ciphertexts, and another vector's behind them."""
+        theirs: CipherVector = self._checked(other)
+        tally = self.tally.joined(theirs.tally, self._parameters.degree)
+        return self._made(tally, self.key.arrays.join(self.array, theirs.array))
+
+    def to_bytes(self) -> bytes:
+        """The wire form, ``key.wire_bytes(d, form)`` bytes; a product is rescaled first."""
+        self.tally.travels()
+        return vector.CipherVector.to_bytes(self.rescaled())
 
     @property
-    def ring(self) -> Ring:
-        """SEAL's context of the parameters."""
-        return ring(self.parameters)
+    def _parameters(self) -> Parameters:
+        return self.key.arrays.space
+
+    def _plain(self, values: ArrayLike) -> tuple[Floats, int]:
+        form = self.tally.form
+        if form.conjugated:
+            raise CryptoError(f"a {form} takes no known values: add them before it is conjugated")
+        terms = _terms(float(np.abs(as_vector(values, kinds="fiu")).max())) if form.scalar else 1
+        return self._parameters.checked(values, form, terms), terms
+
+    def _bounded(self, terms: int, form: Form) -> Tally:
+        return self.tally.bounded(terms, self._parameters.room(form), form)
+
+    def _multiplies(self) -> None:
+        if not self.key.products:
+            raise CryptoError(f"{self.key!r} is one without products: make the key pair with them")
+
+    def _evaluating(self, keys: EvaluationKey) -> Any:
+        """The keys' numbers. Raises KeyMismatchError if they aren't for vectors under this key."""
+        if not isinstance(keys, EvaluationKey) or keys.scheme != self.scheme:
+            raise KeyMismatchError(f"{keys!r} is no evaluation key of {self.scheme}")
+        if keys.fingerprint != self.fingerprint:
+            raise KeyMismatchError(
+                f"an evaluation key of {keys.fingerprint.hex()[:8]} doesn't fit a vector under "
+                f"{self.fingerprint.hex()[:8]}"
+            )
+        return keys.arrays
+
+
+class Encrypts(ABC):
+    """Either half of a pair: under the secret one in half the time and with less noise."""
+
+    arrays: Any
+
+    @property
+    @abstractmethod
+    def public(self) -> PublicKey:
+        """The public half."""
+
+    @property
+    def parameters(self) -> Parameters:
+        """The parameter set."""
+        parameters: Parameters = self.arrays.space
+        return parameters
+
+    def prepared(self, values: ArrayLike, level: int | None = None) -> tuple[Floats, Tally]:
+        """Checked values, and the tally of their encryption. Raises CapacityError naming a value that doesn't fit."""
+        form = self.parameters.fresh_at(level)
+        array = self.parameters.checked(values, form)
+        return array, Tally(self.public.fingerprint, array.size, form=form)
 
     def encrypt(self, values: ArrayLike, level: int | None = None) -> CipherVector:
         """``(d,)`` floats. Raises CapacityError naming a value that is not finite or beyond ``parameters.reach``.
 
         level: how many products can follow, by default as many as there are; fewer bytes where it is lower.
         """
-        return sealed(self, self.encryptor, *self.prepared(values, level))
+        array, tally = self.prepared(values, level)
+        return CipherVector(self.public, tally, self.arrays.encrypt(array, tally.form))
 
     def encrypt_scalar(self, value: float, at_most: int = 1, level: int | None = None) -> CipherVector:
         """One number in every slot, for products: a vector of length 1.
 
         at_most: a public bound on its magnitude; it counts as that many terms, and so does a product with it.
         """
-        return sealed(self, self.encryptor, *self.prepared_scalar(value, at_most, level))
-
-    def mask(self, length: int, random_bytes: RandomBytes, level: int = 0) -> Mask:
-        """A fresh mask for ``length`` values at a level, from n -> n secret random bytes."""
-        return Mask.draw(self.parameters, length, random_bytes, level)
-
-    def encrypt_blinded(self, blinded: BlindedLike) -> CipherVector:
-        """A vector that was opened under its masks, possibly with another key, under this key; masks still on."""
-        opened = opened_with(self.parameters, blinded)
-        tally = replace(opened.tally, fingerprint=self.fingerprint)
-        fresh = self.ring.zeros(self.encryptor, len(opened.exact), tally.form.level)
-        moduli = self.ring.moduli_at(tally.form.level)
-        fresh[:, 0] = residues.add(fresh[:, 0], opened.under(self.fingerprint), moduli)
-        return CipherVector(self, tally, fresh)
-
-    def from_bytes(
-        self,
-        data: bytes,
-        length: int | None = None,
-        *,
-        terms: int | None = None,
-        blinded: int | None = None,
-        form: Form | None = None,
-    ) -> CipherVector:
-        """A ciphertext vector from another party's bytes, all of it checked. Raises DecodeError.
-
-        length, terms, blinded, form: what must stand in its header, None: all that fits. A fresh upload has terms=1 and
-        ``form=key.fresh``, or ``key.fresh_scalar``: who adds or multiplies uploads must ask for it.
-        """
-        data, wanted = bytes(data), wire.Wanted(length, terms, blinded, form)
-        tally, body = ckks_wire.split_vector(data, SCHEME, self.fingerprint, self.parameters, wanted)
-        limbs = tally.form.level + 1
-        shape = self.parameters.ciphertexts(tally.length), 2, limbs, self.parameters.degree
-        numbers = residues.unpack(body, shape, self.parameters.residue_bytes[:limbs])
-        if not residues.valid(numbers, self.ring.moduli_at(tally.form.level)):
-            raise DecodeError("a residue is not below its prime")
-        if not numbers[:, 1].any(axis=2).all():  # in every limb: lower levels have fewer
-            raise DecodeError("a ciphertext without randomness: it hides nothing")
-        return CipherVector(self, tally, numbers)
-
-    def to_bytes(self) -> bytes:
-        """The key for other parties; ``PublicKey.load`` reads it."""
-        return ckks_wire.key_header(self.parameters, SCHEME, "public", products=self.products) + self._body()
-
-    @classmethod
-    def load(cls, data: bytes, *, allow_insecure: bool = False) -> PublicKey:
-        """A key from ``to_bytes``. Raises DecodeError, also for an insecure set unless ``allow_insecure`` (tests)."""
-        parameters, products, body = ckks_wire.split_key(bytes(data), SCHEME, "public", allow_insecure)
-        return _public(parameters, products, body)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (PublicKey, self.to_bytes())
-
-    def _body(self) -> bytes:
-        parts = residues.pack(self.pair[None], self.parameters.residue_bytes)
-        return b"".join(chain(parts, residues.pack(self.relinearise, self.parameters.residue_bytes)))
-
-    @cached_property
-    def encryptor(self) -> Handle:
-        """SEAL's object that encrypts under this key."""
-        return self.ring.encryptor(self.pair)
-
-    @cached_property
-    def relineariser(self) -> Handle:
-        """SEAL's object that turns products back into two polynomials."""
-        return self.ring.relineariser(self.relinearise)
+        bound, form = integer_weight(at_most), self.parameters.fresh_at(level, scalar=True)
+        tally = Tally(self.public.fingerprint, 1, form=form).times(bound, self.parameters.room(form))
+        array = self.parameters.checked([float(value)], form, bound)
+        return CipherVector(self.public, tally, self.arrays.encrypt(array, form))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SecretKey(SecretHabits):
-    """What decrypts. secret: (primes, N) residues of a ternary polynomial. ``repr`` shows the fingerprint."""
+class PublicKey(vector.PublicKey[CipherVector], Encrypts):
+    """Encrypts and multiplies."""
 
-    secret: Residues
-    public: PublicKey
+    arrays: ckks_arrays.Public | rounded.Public
 
-    scheme = SCHEME
-    emulated = False
+    backends: ClassVar = {"ckks": ckks_arrays.Public, "rounded": rounded.Public}
+    known = staticmethod(ckks_parameters.known)
 
-    def encrypt(self, values: ArrayLike, level: int | None = None) -> CipherVector:
-        """As ``public.encrypt``, under the secret key: in half the time and with less noise."""
-        return sealed(self.public, self.encryptor, *self.public.prepared(values, level), symmetric=True)
+    @cached_property
+    def fingerprint(self) -> bytes:
+        """16 bytes that name the key, the same with and without what products need."""
+        small = self.arrays.without_products()
+        return sha256(b"".join((b"coterie/key/", wire.key_header("public", small), *small.parts()))).digest()[:16]
 
-    def encrypt_scalar(self, value: float, at_most: int = 1, level: int | None = None) -> CipherVector:
-        """As ``public.encrypt_scalar``, under the secret key."""
-        array, tally = self.public.prepared_scalar(value, at_most, level)
-        return sealed(self.public, self.encryptor, array, tally, symmetric=True)
+    @property
+    def public(self) -> PublicKey:
+        """This one."""
+        return self
 
-    def decrypt(self, cipher: CipherVectorLike) -> Floats:
+    @property
+    def fresh_scalar(self) -> Form:
+        """The form of a fresh scalar, to be asked of an upload."""
+        return self.fresh._replace(scalar=True)
+
+    @property
+    def products(self) -> bool:
+        """Whether ciphertexts can be multiplied by each other."""
+        return bool(self.arrays.flag)
+
+    def without_products(self) -> PublicKey:
+        """The same key for a party that only encrypts and adds: a small part of the bytes."""
+        return PublicKey(self.arrays.without_products())
+
+    def mask(self, length: int, random_bytes: RandomBytes, level: int = 0) -> Mask:
+        """A fresh mask for ``length`` values at a level, from n -> n secret random bytes."""
+        self.parameters.maskable()
+        return self._mask(length, self.parameters.fresh_at(level), random_bytes)
+
+    def nominal_seconds_encrypt(self, length: int) -> float:
+        """Nominal seconds of one typical core to encrypt ``length`` values: for virtual time."""
+        return self.parameters.seconds(self.parameters.nominal.encrypt, length)
+
+    def nominal_seconds_times(self, length: int) -> float:
+        """Nominal seconds of one typical core to multiply ``length`` values by a scalar."""
+        return self.parameters.seconds(self.parameters.nominal.times, length)
+
+    def nominal_seconds_rescale(self, length: int) -> float:
+        """Nominal seconds of one typical core to rescale a product of ``length`` values (a sum of products: once)."""
+        return self.parameters.seconds(self.parameters.nominal.rescale, length)
+
+    def _vector(self, tally: Tally, array: Any) -> CipherVector:
+        return CipherVector(self, tally, array)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SecretKey(vector.SecretKey[CipherVector], Encrypts):
+    """Decrypts: a ternary polynomial."""
+
+    arrays: ckks_arrays.Secret | rounded.Secret
+
+    backends: ClassVar = {"ckks": ckks_arrays.Secret, "rounded": rounded.Secret}
+    known = staticmethod(ckks_parameters.known)
+
+    @cached_property
+    def public(self) -> PublicKey:
+        """The other half of the pair."""
+        return PublicKey(self.arrays.public)
+
+    def decrypt(self, cipher: CipherVector) -> Floats:
         """The ``(d,) float64`` values, or sums of ``cipher.terms`` of them (divide for a mean), approximately.
 
         Raises KeyMismatchError for another key's vector, and CiphertextError if what comes out isn't what honest
         parties encrypt: a value beyond what so many terms can reach, or something in an unused slot.
         """
-        real = as_real(cipher)
-        openable(real.tally, self.fingerprint, masked=False)
-        real.travels()
-        slots = self.public.ring.decrypt(self.decryptor, real.polynomials, real.tally.form)
-        numbers = slots.view(np.float64).ravel()
-        values, unused = numbers[: real.length].copy(), numbers[real.length :]
-        form, terms = real.tally.form, real.terms
-        expected = values[0] * (np.arange(1, numbers.size) % 2 == 0) if form.scalar else 0.0
-        if (np.abs(unused - expected) > self.parameters.tolerance(terms, form)).any():
-            raise CiphertextError("an unused slot holds something: damaged or forged")
-        if not self.parameters.plausible(values, real.tally):
-            raise CiphertextError(f"a slot holds what no sum of {terms} values is: damaged or forged")
+        ours = self._openable(cipher, masked=False)
+        ours.tally.travels()
+        values = self.arrays.decrypt(ours.array, ours.tally)
+        if not self.parameters.plausible(values, ours.tally):
+            raise CiphertextError(f"a slot holds what no sum of {ours.terms} values is: damaged or forged")
         return values
 
-    def open_blinded(self, cipher: CipherVectorLike, *, flood_bits: int | None = None) -> Blinded:
+    def open_blinded(self, cipher: CipherVector, *, flood_bits: int | None = None) -> Blinded:
         """The polynomials with masks still on, uniform. Raises as ``decrypt`` does, and CryptoError without a mask.
 
         flood_bits: of the noise that they carry when they leave under another key, by default and at most that of the
         parameters (``ckks_masks``): less for more precision and less protection of this key.
         """
-        real, bits = as_real(cipher), self.parameters.flood(flood_bits)
-        openable(real.tally, self.fingerprint, masked=True)
-        exact = opened(self.public.ring, self.decryptor, real.polynomials, real.tally.form)
-        return Blinded(self.parameters, real.tally, exact, flooded(self.parameters, exact, real.tally.form, bits))
+        bits = self.parameters.flood(flood_bits)
+        ours = self._openable(cipher, masked=True)
+        return Blinded(self.public, ours.tally, self.arrays.open_blinded(ours.array, ours.tally, bits))
 
     def evaluation(self) -> EvaluationKey:
         """A fresh key for dot products, public. Raises CryptoError for a key without products."""
         if not self.public.products:
             raise CryptoError(f"a key of {self.size} without products has no use for an evaluation key")
-        return EvaluationKey.made(self.parameters, self.fingerprint, self.secret)
+        return EvaluationKey(self.arrays.evaluation(self.fingerprint))
 
-    def to_bytes(self) -> bytes:
-        """SECRET: the secret polynomial, and the public key. ``SecretKey.load`` reads it. At rest: mode 0600."""
-        parts = residues.pack(self.secret, self.parameters.residue_bytes)
-        header = ckks_wire.key_header(self.parameters, SCHEME, "secret", products=self.public.products)
-        return b"".join((header, *parts, self.public._body()))
+    def nominal_seconds_encrypt(self, length: int) -> float:
+        """Nominal seconds of one typical core to encrypt ``length`` values under the secret key."""
+        return self.parameters.seconds(self.parameters.nominal.encrypt_symmetric, length)
 
-    @classmethod
-    def load(cls, data: bytes, *, allow_insecure: bool = False) -> SecretKey:
-        """A key from ``to_bytes``. Raises DecodeError, also for an insecure set unless ``allow_insecure`` (tests)."""
-        parameters, products, body = ckks_wire.split_key(bytes(data), SCHEME, "secret", allow_insecure)
-        split, made = parameters.secret_bytes, ring(parameters)
-        secret = residues.unpack(body[:split], (len(made.moduli), parameters.degree), parameters.residue_bytes)
-        if not residues.valid(secret, made.moduli):
-            raise DecodeError("a residue of this secret key is not below its prime")
-        key = cls(secret, _public(parameters, products, body[split:]))
-        if not key._belongs_together():
-            raise DecodeError("the halves of this key don't belong together")
-        return key
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (SecretKey, self.to_bytes())
-
-    def _belongs_together(self) -> bool:
-        try:
-            return bool(np.abs(self.decrypt(self.public.encrypt(np.zeros(1)))).max() <= self.parameters.error())
-        except CiphertextError:
-            return False
-
-    @cached_property
-    def encryptor(self) -> Handle:
-        """SEAL's object that encrypts under the secret key."""
-        return self.public.ring.encryptor(self.public.pair, self.secret)
-
-    @cached_property
-    def decryptor(self) -> Handle:
-        """SEAL's object that opens."""
-        return self.public.ring.decryptor(self.secret)
+    def nominal_seconds_decrypt(self, length: int) -> float:
+        """Nominal seconds of one typical core to open ``length`` values: for virtual time."""
+        return self.parameters.seconds(self.parameters.nominal.decrypt, length)
 
 
-def _public(parameters: Parameters, products: bool, body: memoryview) -> PublicKey:
-    """A public key from its polynomials. Raises DecodeError if no honest party can have made them."""
-    made, count = ring(parameters), 1 + (parameters.relinearisation_keys if products else 0)
-    shape = count, 2, len(made.moduli), parameters.degree
-    pairs = residues.unpack(body, shape, parameters.residue_bytes)
-    if not residues.valid(pairs, made.moduli) or not pairs.any(axis=(2, 3)).all():
-        raise DecodeError("the numbers of this key can't be an honest CKKS key's")
-    return PublicKey(parameters, pairs[0], pairs[1:])
+public_key = lru_cache(KEPT_KEYS)(PublicKey.load)
+secret_key = lru_cache(KEPT_KEYS)(SecretKey.load)
+evaluation_key = lru_cache(2)(EvaluationKey.load)
+"""A key from its bytes; raises DecodeError. The same bytes give the same object, with what SEAL has made of it."""
 
 
-def _restore(kind: type[PublicKey] | type[SecretKey], data: bytes) -> PublicKey | SecretKey:
-    return kind.load(data, allow_insecure=True)
+def _bound(at_most: int | None) -> int | None:
+    return None if at_most is None else integer_weight(at_most)
+
+
+def _terms(magnitude: float) -> int:
+    """Terms of values within +-1 for a magnitude: whole, and at least 1."""
+    return max(1, math.ceil(magnitude)) if math.isfinite(magnitude) else 1

@@ -19,20 +19,18 @@ an opened vector is encrypted as it is, so that errors don't pile up.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
-from typing import Any, NoReturn
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from coterie.crypto import residues
+from coterie.crypto.arrays import RandomBytes, drawn
 from coterie.crypto.ckks_parameters import Parameters
 from coterie.crypto.residues import Residues
 from coterie.crypto.seal import ring
-from coterie.crypto.tally import Form, Tallied, Tally
-from coterie.crypto.vector import BlindedLike, RandomBytes, drawn
-from coterie.protocol.errors import CryptoError, KeyMismatchError
+from coterie.crypto.seal_products import transformed
+from coterie.crypto.tally import Form
 
 SANITISING_BITS = 12
 """Noise for scalars that were masked by numbers: 2^7 times their own, and 2e-6 of a value at 36 bits of scale."""
@@ -40,89 +38,15 @@ SANITISING_BITS = 12
 _KEY_BYTES = 32
 
 
-@dataclass(frozen=True, eq=False)
-class Mask:
-    """SECRET of who drew it: ``(ciphertexts, limbs, N)`` residues. Fits every key of these parameters."""
-
-    parameters: Parameters
-    length: int
-    level: int
-    numbers: Residues
-
-    @classmethod
-    def draw(cls, parameters: Parameters, length: int, random_bytes: RandomBytes, level: int) -> Mask:
-        """A fresh mask: 32 bytes of n -> n secret random bytes, stretched by AES-256 in counter mode."""
-        moduli = ring(parameters).moduli_at(parameters.masked_at(length, level).level)
-        shape = parameters.ciphertexts(length), len(moduli), parameters.degree
-        return cls(parameters, length, level, _uniform(_Stream(drawn(random_bytes, _KEY_BYTES)), shape, moduli))
-
-    def fitting(self, parameters: Parameters, tally: Tally) -> Residues:
-        """The numbers. Raises KeyMismatchError or CryptoError if they aren't made for such vectors."""
-        fits(self, parameters, tally)
-        return self.numbers
-
-    def __repr__(self) -> str:
-        return f"<Mask length {self.length} level {self.level}>"
-
-    def __deepcopy__(self, memo: object) -> Mask:
-        return self
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Blinded(Tallied):
-    """An opened vector that still carries its masks: uniform polynomials ``(ciphertexts, limbs, N)``.
-
-    exact: as they were opened.  flooded: with noise, for other keys.
-    """
-
-    parameters: Parameters
-    tally: Tally
-    exact: Residues
-    flooded: Residues
-
-    def under(self, fingerprint: bytes) -> Residues:
-        """What may be encrypted under a key."""
-        return self.exact if fingerprint == self.tally.fingerprint else self.flooded
-
-    def plus(self, other: BlindedLike) -> Blinded:
-        """The sum: values, masks and noises add up. Raises CapacityError if terms or masks become too many."""
-        theirs = opened_with(self.parameters, other)
-        tally = self.tally.plus(theirs.tally, self.parameters.room(self.tally.form))
-        moduli = ring(self.parameters).moduli_at(self.tally.form.level)
-        exact = residues.add(self.exact, theirs.exact, moduli)
-        return replace(self, tally=tally, exact=exact, flooded=residues.add(self.flooded, theirs.flooded, moduli))
-
-    __add__ = plus
-
-    def minus(self, other: BlindedLike) -> NoReturn:
-        """Raises CryptoError: CKKS has no exact integers to compare."""
-        raise CryptoError("CKKS has no exact differences of masked vectors: use a Paillier key")
-
-
-def fits(mask: Any, parameters: Parameters, tally: Tally) -> None:
-    """Whether a mask is made for such vectors. Raises KeyMismatchError or CryptoError."""
-    if mask.parameters.identity != parameters.identity:
-        raise KeyMismatchError(f"a mask for keys of {mask.parameters.name} doesn't fit one of {parameters.name}")
-    if tally.form.product or tally.form.conjugated:
-        raise CryptoError(f"a {tally.form} can't carry a mask: rescale a product first, and take the vector itself")
-    if mask.length != tally.length or mask.level != tally.form.level:
-        raise CryptoError(
-            f"a mask for {mask.length} values at level {mask.level} doesn't fit {tally.length} at {tally.form.level}"
-        )
-
-
-def opened_with(parameters: Parameters, blinded: Any) -> Blinded:
-    """A blinded vector of these parameters. Raises KeyMismatchError for anything else."""
-    parameters.maskable()
-    if not isinstance(blinded, Blinded) or blinded.parameters.identity != parameters.identity:
-        raise KeyMismatchError(f"{blinded!r} was not opened with a CKKS key of {parameters.name}")
-    return blinded
+def draw(parameters: Parameters, length: int, form: Form, random_bytes: RandomBytes) -> Residues:
+    """A fresh mask, ``(ciphertexts, limbs, N)``: 32 secret random bytes, stretched by AES-256 in counter mode."""
+    moduli = ring(parameters).moduli_at(form.level)
+    shape = parameters.ciphertexts(length), len(moduli), parameters.degree
+    return _uniform(_Stream(drawn(random_bytes, _KEY_BYTES)), shape, moduli)
 
 
 def flooded(parameters: Parameters, exact: Residues, form: Form, bits: int) -> Residues:
     """The polynomials with fresh uniform noise in ``[-2^bits, 2^bits)`` on every coefficient."""
-    from coterie.crypto.seal_products import transformed
-
     made, half = ring(parameters), 1 << bits
     words = _Stream(os.urandom(_KEY_BYTES)).words(len(exact) * parameters.degree)
     noise = (words & np.uint64(2 * half - 1)).astype(np.int64) - half

@@ -38,7 +38,6 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -48,9 +47,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from coterie.crypto.packing import Floats, as_vector
 from coterie.crypto.tally import Form, Tally
-from coterie.protocol.errors import CapacityError, CryptoError, UserError
+from coterie.protocol.errors import CapacityError, CryptoError, DecodeError, UserError
 
 Slots = NDArray[np.complex128]
+FINGERPRINT_BYTES = 16
 
 DEVIATIONS = 32.0
 """The stated error bounds are so many standard deviations of one value's error."""
@@ -119,6 +119,11 @@ class Parameters:
         for dropped in range(self.levels, level, -1):
             bits = 2 * bits - self.prime_bits[dropped]
         return bits
+
+    @property
+    def size(self) -> str:
+        """Its name."""
+        return self.name
 
     @property
     def levels(self) -> int:
@@ -193,6 +198,25 @@ class Parameters:
     def secret_bytes(self) -> int:
         """Bytes of a secret key's polynomial, without its public key."""
         return self.polynomial_bytes(len(self.prime_bits))
+
+    def key_bytes(self, kind: str, flag: int) -> int:
+        """Bytes of a key behind its header; flag: whether it is one for products. Raises DecodeError if it can't be."""
+        if (flag and not self.levels) or (kind == "evaluation" and not flag):
+            raise DecodeError(f"a {kind} key of {self.name} can't be one {'for' if flag else 'without'} products")
+        if kind == "evaluation":
+            return FINGERPRINT_BYTES + self.evaluation_bytes
+        return self.public_bytes(bool(flag)) + (self.secret_bytes if kind == "secret" else 0)
+
+    def admits(self, tally: Tally) -> None:
+        """Raises DecodeError for a form that no vector has, and for masks where there are none."""
+        if (
+            tally.form.level > self.levels
+            or (tally.form.scalar and tally.length != 1)
+            or (tally.blinded and self.flood_bits is None)
+        ):
+            raise DecodeError(
+                f"{tally.length} values with {tally.blinded} masks as a {tally.form} can't be under {self.name}"
+            )
 
     def seconds(self, milliseconds: float, length: int) -> float:
         """Nominal seconds of an operation on a vector from milliseconds a ciphertext."""
@@ -299,13 +323,6 @@ class Parameters:
         if self.flood_bits is None:
             raise CryptoError(f"vectors of {self.name} carry no masks: choose a deep set, or a Paillier key")
 
-    def masked_at(self, length: int, level: int) -> Form:
-        """The form of vectors that a mask is for. Raises CryptoError if there is none."""
-        self.maskable()
-        if length < 1:
-            raise CryptoError(f"a mask for {length} values: give at least 1")
-        return self.fresh_at(level)
-
     def flooded(self, level: int) -> float:
         """The stated bound on what flooding adds to a value: 10 deviations, exceeded once in 10^22 values."""
         return 10 * self.flood_deviation(level)
@@ -393,7 +410,9 @@ def insecure(name: str) -> Parameters:
     return INSECURE[name]
 
 
-def known() -> Iterator[Parameters]:
-    """All sets."""
-    yield from PARAMETERS.values()
-    yield from INSECURE.values()
+def known(identity: bytes) -> Parameters:
+    """The set, secure or not, that these 12 bytes name. Raises DecodeError."""
+    for parameters in (*PARAMETERS.values(), *INSECURE.values()):
+        if parameters.identity == identity:
+            return parameters
+    raise DecodeError(f"a key with unknown parameters {identity.hex()}: known are {sorted(PARAMETERS)}")

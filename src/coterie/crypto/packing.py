@@ -15,18 +15,26 @@ so nothing wraps:
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coterie.protocol.errors import CapacityError, CryptoError, UserError
+from coterie.crypto.tally import PLAIN, Form, Tally
+from coterie.protocol.errors import CapacityError, CryptoError, DecodeError, UserError
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+PARAMETERS = {"paillier-2048": 2048, "paillier-3072": 3072}  # 112 and 128 bits of security
+Randomness = Literal["short", "full"]
+RANDOMNESS: tuple[Randomness, ...] = ("short", "full")
+NOT_OF_MODELS = "these two don't carry the same mask, or one is forged: their difference is not of two models"
+_IDENTITY = struct.Struct("<HHHHI")
 
 
 @dataclass(frozen=True)
@@ -147,6 +155,57 @@ class Layout:
     def plaintexts(self, length: int) -> int:
         """How many plaintexts a vector of ``length`` values takes."""
         return -(-length // self.lanes_per_plaintext)
+
+    # ---- as the parameters of a key (``arrays.Space``)
+
+    fresh = PLAIN
+
+    @property
+    def identity(self) -> bytes:
+        """12 bytes that name the layout."""
+        lanes = self.lanes
+        return _IDENTITY.pack(lanes.fraction_bits, lanes.value_bits, lanes.guard_bits, lanes.kappa, self.key_bits)
+
+    @staticmethod
+    def known(identity: bytes) -> Layout:
+        """The layout of these 12 bytes. Raises DecodeError."""
+        *lanes, key_bits = _IDENTITY.unpack(identity)
+        try:
+            return Layout(Lanes(*lanes), key_bits)
+        except UserError as error:
+            raise DecodeError(f"a key with an impossible layout: {error}") from None
+
+    @property
+    def size(self) -> str:
+        """Bits of the modulus."""
+        return f"{self.key_bits} bits"
+
+    @property
+    def secure(self) -> bool:
+        """Whether the modulus has one of the named sizes."""
+        return self.key_bits in PARAMETERS.values()
+
+    def room(self, form: Form) -> int:
+        """How many terms, and masks, a vector can have."""
+        return self.lanes.max_terms
+
+    def admits(self, tally: Tally) -> None:
+        """Raises DecodeError for a vector in another form than the plain one."""
+        if tally.form != PLAIN:
+            raise DecodeError(f"a {tally.form} is none of Paillier")
+
+    def maskable(self) -> None:
+        """All vectors can carry masks."""
+
+    def body_bytes(self, length: int, form: Form) -> int:
+        """Bytes of the ciphertexts of a vector."""
+        return self.plaintexts(length) * self.ciphertext_bytes
+
+    def key_bytes(self, kind: str, flag: int) -> int:
+        """Bytes of the numbers of a public or secret key."""
+        return self.key_bits // 4
+
+    # ---- lanes in and out
 
     def pack(self, integers: Integers) -> list[int]:
         """``(d,) int64`` values that fit their lanes to packed plaintexts, lane 0 in the lowest bits."""

@@ -31,10 +31,10 @@ from numpy.typing import ArrayLike
 from coterie.crypto import ckks
 from coterie.crypto.bigint import cores
 from coterie.crypto.packing import Floats
-from coterie.crypto.vector import CipherVectorLike
+from coterie.crypto.vector import CipherVector
 from coterie.protocol.errors import CryptoError, PeerError, RunError, UserError
 
-Outcome = CipherVectorLike | CryptoError | PeerError
+Outcome = CipherVector | CryptoError | PeerError
 
 WORTH_S = 0.3
 """Nominal seconds of work from which workers are used: they take about as long to start, once."""
@@ -56,9 +56,8 @@ def encrypt_many(jobs: Sequence[tuple[Any, ArrayLike]], processes: int | None = 
     work_s = 0.0
     for index, (key, values) in enumerate(jobs):
         try:
-            if isinstance(key, ckks.PublicKey | ckks.SecretKey):
-                public = key if isinstance(key, ckks.PublicKey) else key.public
-                array, _ = public.prepared(values)  # refuses here what a worker would
+            if isinstance(key, ckks.PublicKey | ckks.SecretKey) and not key.emulated:
+                array, _ = key.prepared(values)  # refuses here what a worker would
                 away.append((index, key, array))
                 work_s += key.nominal_seconds_encrypt(array.size)
             else:
@@ -90,9 +89,9 @@ class _Worker:
         self._back: IO[bytes] = self.process.stdout
         self._keys: list[Any] = []  # what it has, by number
 
-    def encrypt(self, key: Any, array: Floats) -> CipherVectorLike:
+    def encrypt(self, key: Any, array: Floats) -> CipherVector:
         """One job. Raises RunError if the process is gone."""
-        public = key.public if isinstance(key, ckks.SecretKey) else key
+        public: ckks.PublicKey = key.public
         try:
             if key not in self._keys:
                 if len(self._keys) == _MOST_KEYS:
@@ -110,8 +109,7 @@ class _Worker:
             raise RunError(
                 f"a process that encrypts ended with code {code} (its own words are above){guess}"
             ) from error
-        cipher: CipherVectorLike = public.from_bytes(data, array.size, terms=1, form=public.fresh)
-        return cipher
+        return public.from_bytes(data, array.size, terms=1, form=public.fresh)
 
     def stop(self) -> None:
         """End it and wait."""
@@ -135,7 +133,7 @@ class _Pool:
         self._owner = os.getpid()
         self._lock = Lock()
 
-    def encrypt(self, jobs: Sequence[tuple[int, Any, Floats]], count: int) -> list[tuple[int, CipherVectorLike]]:
+    def encrypt(self, jobs: Sequence[tuple[int, Any, Floats]], count: int) -> list[tuple[int, CipherVector]]:
         """All jobs on ``count`` workers."""
         with self._lock:
             if self._owner != os.getpid():  # a fork: the workers are the parent's
@@ -149,7 +147,7 @@ class _Pool:
             for worker in self._workers[:count]:
                 free.put(worker)
 
-            def run(job: tuple[int, Any, Floats]) -> tuple[int, CipherVectorLike]:
+            def run(job: tuple[int, Any, Floats]) -> tuple[int, CipherVector]:
                 index, key, array = job
                 worker = free.get()
                 try:

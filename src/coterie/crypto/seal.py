@@ -25,10 +25,10 @@ import numpy as np
 import tenseal.sealapi as sealapi  # type: ignore[import-untyped]
 import zstandard
 
+from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.ckks_parameters import Parameters, Slots
 from coterie.crypto.residues import Residues
 from coterie.crypto.tally import Form
-from coterie.crypto.vector import CiphertextError
 from coterie.protocol.errors import RunError, UserError
 
 Handle = Any  # an object of SEAL, which has no types

@@ -14,8 +14,8 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
+from coterie.crypto.arrays import RandomBytes, drawn
 from coterie.crypto.fields import Field, digest
-from coterie.crypto.vector import RandomBytes, drawn
 from coterie.protocol.errors import DecodeError, PeerError
 
 KEY_BYTES = 32

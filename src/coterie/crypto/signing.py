@@ -14,8 +14,8 @@ from functools import cached_property
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from coterie.crypto.arrays import RandomBytes, drawn
 from coterie.crypto.fields import Field, digest
-from coterie.crypto.vector import RandomBytes, drawn
 from coterie.protocol.errors import DecodeError, PeerError, UserError
 
 KEY_BYTES = 32

@@ -1,6 +1,6 @@
 """The public facts about a vector under encryption, and the book-keeping on them that refuses misuse.
 
-The same rules hold for a scheme and its emulated twin because both follow the same tally.
+The same rules hold for a scheme and its emulated twin, since they are kept here and in the front, never in a backend.
 """
 
 from __future__ import annotations
@@ -86,6 +86,18 @@ class Tally:
         form = Form(self.form.level - 1, scalar=True)
         return replace(self, length=1).bounded(self.terms * other.terms, most, form)
 
+    def conjugated(self) -> Tally:
+        """The tally of the second factor of a dot product."""
+        if self.form.scalar or self.form.conjugated:
+            raise CryptoError(f"a {self.form} has no use in a dot product: take a vector, once conjugated")
+        self.multiplied()
+        return replace(self, form=self.form._replace(conjugated=True))
+
+    def travels(self) -> None:
+        """Whether it can leave, or be opened. Raises CryptoError."""
+        if self.form.conjugated:
+            raise CryptoError("a conjugated vector is half of a dot product: send or open the vector itself")
+
     def _factors(self, other: Tally) -> None:
         if self.fingerprint != other.fingerprint:
             raise KeyMismatchError(
@@ -158,7 +170,7 @@ class Tally:
 
 
 class Tallied:
-    """Habits of everything that has a tally: immutable (copies are itself), never compared, shows only the tally."""
+    """Everything that has a tally: immutable (copies are itself), never compared, and shown by its tally only."""
 
     tally: Tally
 

@@ -1,49 +1,86 @@
-"""What all schemes have in common: the vector API.
+"""The front of all schemes: keys, ciphertext vectors, masks and opened vectors, and the refusal of misuse.
 
 A *ciphertext vector* is an encrypted flat vector of d values with a ``Tally``: whose key it is under, how many vectors
 it sums up (its terms), how many masks it carries (blinded) and its form. By it misuse is refused:
 
 - vectors under different keys, of different lengths or forms, or with different masks are never combined silently;
 - a sum with more terms or masks than there is room for is refused, so nothing overflows (a caller answers for bounds
-  that it states, as with ``within`` and ``at_most``, and for the norms of what it takes dot products of);
+  that it states, as with ``within`` and ``at_most``, and for the norms of the vectors in a dot product);
 - a vector that still carries masks is opened by ``open_blinded`` only, and one without masks by ``decrypt`` only.
 
-The protocols below are what systems are written against: ``paillier`` and ``ckks``, and their twins ``exact`` and
-``rounded``. What a scheme lacks, it refuses: Paillier has no products, CKKS no integers.
+Here is what every scheme can do: encrypt, add, weigh by integers, mask and open. ``paillier`` adds exact integers, and
+``ckks`` adds products, as subclasses: what a scheme can't do, its classes don't have, and mypy says so. Which backend
+computes (``arrays``) is decided when a key is made or read: an emulated key has the same type as a real one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol, Self, SupportsIndex, TypeVar
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, Generic, Protocol, Self, SupportsIndex, TypeVar
 
-from numpy.typing import ArrayLike
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from coterie.crypto.packing import Floats, Integers, Layout
-from coterie.crypto.tally import Form, Tally
-from coterie.protocol.errors import CryptoError, PeerError
+from coterie.crypto import wire
+from coterie.crypto.arrays import PublicArrays, RandomBytes, SecretArrays, Space
+from coterie.crypto.tally import Form, Tallied, Tally, integer_weight, openable
+from coterie.protocol.errors import CryptoError, KeyMismatchError
 
-RandomBytes = Callable[[int], bytes]
-NOT_OF_MODELS = "these two don't carry the same mask, or one is forged: their difference is not of two models"
-
-
-class CiphertextError(PeerError):
-    """A ciphertext that opens to something that no honest party encrypts: damaged, forged or wrongly unblinded."""
+KEPT_KEYS = 300
+"""Live keys to keep, with their tables: more than clients that one round serves, each with a key of its own."""
 
 
-class Keyed:
-    """Habits of keys: equal if their kind and fingerprint are, immutable, and shown by fingerprint only."""
+@dataclass(frozen=True, eq=False, repr=False)
+class Key:
+    """Any key: equal if kind and fingerprint are, immutable, and shown by its fingerprint only.
 
-    fingerprint: bytes
-    scheme: str
+    arrays: the backend, which holds the numbers.
+    """
+
+    arrays: Any
+
+    kind: ClassVar[str]
+    backends: ClassVar[Mapping[str, Any]]
+    """By scheme: a class whose ``load(space, flag, body)`` reads a key's numbers."""
+    known: ClassVar[staticmethod[[bytes], Any]]
+    """Reads the parameters."""
+
+    @property
+    def fingerprint(self) -> bytes:
+        """16 bytes that name the key, or that of the pair which this one belongs to."""
+        raise NotImplementedError
+
+    @property
+    def scheme(self) -> str:
+        """Which backend it has: "paillier", "exact", "ckks" or "rounded"."""
+        return str(self.arrays.scheme)
+
+    @property
+    def emulated(self) -> bool:
+        """Whether nothing is encrypted."""
+        return self.scheme in wire.EMULATED
 
     @property
     def size(self) -> str:
         """Which parameters, in words."""
-        raise NotImplementedError
+        return str(self.arrays.space.size)
+
+    def to_bytes(self) -> bytes:
+        """The key's wire form, which ``load`` reads. SECRET of a secret key; at rest: a file of mode 0600."""
+        return wire.join_key(self.kind, self.arrays)
+
+    @classmethod
+    def load(cls, data: bytes, *, allow_insecure: bool = False) -> Self:
+        """A key from ``to_bytes``. Raises DecodeError, also for an insecure one unless ``allow_insecure`` (tests)."""
+        parts = wire.split_key(bytes(data), cls.kind, tuple(cls.backends), cls.known, allow_insecure)
+        scheme, space, flag, body = parts
+        return cls(cls.backends[scheme].load(space, flag, body))
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and isinstance(other, Keyed) and self.fingerprint == other.fingerprint
+        return type(self) is type(other) and isinstance(other, Key) and self.fingerprint == other.fingerprint
 
     def __hash__(self) -> int:
         return hash((type(self), self.fingerprint))
@@ -55,95 +92,190 @@ class Keyed:
         return f"<{type(self).__name__} {self.scheme} {self.size} {self.fingerprint.hex()[:8]}>"
 
 
-class MaskLike(Protocol):
-    """A fresh random vector to add before opening and to take off later; secret to whoever drew it."""
+@dataclass(frozen=True, eq=False)
+class Mask:
+    """SECRET of the party that drew it: numbers that fit every key of one scheme and its parameters."""
+
+    scheme: str
+    space: Space
+    length: int
+    form: Form
+    numbers: Any
+
+    def __repr__(self) -> str:
+        return f"<Mask length {self.length} level {self.form.level}>"
+
+    def __deepcopy__(self, memo: object) -> Mask:
+        return self
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Held(Tallied):
+    """Numbers of the key's backend, and their tally."""
+
+    key: PublicKey[Any]
+    tally: Tally
+    array: Any
 
     @property
-    def length(self) -> int: ...
+    def scheme(self) -> str:
+        """The key's."""
+        return self.key.scheme
+
+    @property
+    def emulated(self) -> bool:
+        """Whether nothing is encrypted."""
+        return self.key.emulated
+
+    @property
+    def _most(self) -> int:
+        return self.key.arrays.space.room(self.tally.form)
+
+    def _checked(self, other: object) -> Any:
+        """Another of this kind and scheme. Raises KeyMismatchError."""
+        if not isinstance(other, type(self)) or other.scheme != self.scheme:
+            raise KeyMismatchError(f"{other!r} is no {self.scheme} ciphertext, or was not opened with such a key")
+        return other
 
 
-class BlindedLike(Protocol):
+@dataclass(frozen=True, eq=False, repr=False)
+class Blinded(Held):
     """An opened vector that still carries its masks: all that the key's holder sees."""
 
-    @property
-    def tally(self) -> Tally: ...
-    @property
-    def length(self) -> int: ...
-    @property
-    def terms(self) -> int: ...
-    @property
-    def blinded(self) -> int: ...
-    def minus(self, other: BlindedLike) -> Integers: ...
-    def plus(self, other: BlindedLike) -> Self: ...
-    def __add__(self, other: BlindedLike) -> Self: ...
+    def plus(self, other: Self) -> Self:
+        """The sum: values and masks add up. Raises CapacityError if terms or masks become too many."""
+        theirs: Self = self._checked(other)
+        tally = self.tally.plus(theirs.tally, self._most)
+        return replace(self, tally=tally, array=self.key.arrays.add_opened(self.array, theirs.array, tally.form))
+
+    __add__ = plus
+
+    def kept(self) -> Kept:
+        """What a party's state keeps of it; ``PublicKey.blinded`` gives it back."""
+        return Kept(self.tally, self.key.arrays.keep(self.array))
 
 
-class EvaluationKeyLike(Protocol):
-    """Public keys for sums over a vector's own values; who computes on ciphertexts holds it."""
+class Kept(msgspec.Struct, frozen=True, array_like=True):
+    """A blinded vector as a party's state keeps it: its tally, and the backend's numbers as arrays."""
 
-    @property
-    def fingerprint(self) -> bytes: ...
-    @property
-    def scheme(self) -> str: ...
-    @property
-    def emulated(self) -> bool: ...
-    def to_bytes(self) -> bytes: ...
+    tally: Tally
+    numbers: tuple[NDArray[np.generic], ...]
 
 
-class CipherVectorLike(Protocol):
+@dataclass(frozen=True, eq=False, repr=False)
+class CipherVector(Held):
     """An encrypted ``(d,)`` vector; the operations return new ones."""
 
-    @property
-    def tally(self) -> Tally: ...
-    @property
-    def fingerprint(self) -> bytes: ...
-    @property
-    def length(self) -> int: ...
-    @property
-    def terms(self) -> int: ...
-    @property
-    def blinded(self) -> int: ...
-    @property
-    def emulated(self) -> bool: ...
-    def add(self, other: CipherVectorLike) -> Self: ...
-    def __add__(self, other: CipherVectorLike) -> Self: ...
-    def add_plain(self, values: ArrayLike) -> Self: ...
-    def scale(self, weight: SupportsIndex) -> Self: ...
-    def times(self, scalar: CipherVectorLike, *, at_most: int | None = None) -> Self: ...
-    def times_plain(self, number: float, *, at_most: int | None = None) -> Self: ...
-    def rescaled(self) -> Self: ...
-    def at_level(self, level: int) -> Self: ...
-    def within(self, terms: int) -> Self: ...
-    def sanitised(self) -> Self: ...
-    def split(self, at: int) -> tuple[Self, Self]: ...
-    def joined(self, other: CipherVectorLike) -> Self: ...
-    def conjugated(self, keys: EvaluationKeyLike) -> Self: ...
-    def dot(self, prepared: CipherVectorLike, keys: EvaluationKeyLike) -> Self: ...
-    def blind(self, mask: MaskLike) -> Self: ...
-    def unblind(self, mask: MaskLike, times: int) -> Self: ...
-    def to_bytes(self) -> bytes: ...
+    def add(self, other: Self) -> Self:
+        """The encrypted sum. Raises KeyMismatchError, CryptoError (length or form) or CapacityError (terms)."""
+        theirs: Self = self._checked(other)
+        tally = self.tally.plus(theirs.tally, self._most)
+        return self._made(tally, self.key.arrays.add(self.array, theirs.array, tally.form))
+
+    __add__ = add
+
+    def add_plain(self, values: ArrayLike) -> Self:
+        """The encrypted sum with known ``(d,)`` floats: one more term, of scalars as many as their magnitude.
+
+        Not re-randomised: whoever sees the vector before and after learns the values.
+        """
+        plain, terms = self._plain(values)
+        form = self.tally.form
+        tally = self.tally.plus(Tally(self.fingerprint, plain.size, terms, form=form), self._most)
+        return self._made(tally, self.key.arrays.add_plain(self.array, plain, form))
+
+    def scale(self, weight: SupportsIndex) -> Self:
+        """The vector times an integer of at least 1, which counts as that many terms (and masks)."""
+        factor = integer_weight(weight)
+        tally = self.tally.times(factor, self._most)
+        return self._made(tally, self.key.arrays.scale(self.array, factor, tally.form))
+
+    def blind(self, mask: Mask) -> Self:
+        """The vector plus the mask, freshly randomised, so that the result can't be linked to this vector.
+
+        FedCAPrivacy, eq. (6); PAFed, algorithm 5, line 4.
+        """
+        numbers = self._matching(mask)
+        tally = self.tally.masked(self._most)
+        return self._made(tally, self.key.arrays.shift(self.array, numbers, 1, tally.form))
+
+    def unblind(self, mask: Mask, times: int) -> Self:
+        """The vector minus ``times`` times the mask, freshly randomised.
+
+        FedCAPrivacy, eq. (10), with sums and counts; PAFed, algorithm 5, line 16. The fresh randomness is needed:
+        without it, whoever sees the vector before and after could read the mask off the two. Raises CryptoError if
+        fewer masks are inside; with Paillier another mask than the one inside is noticed at opening.
+        """
+        numbers, factor = self._matching(mask), integer_weight(times)
+        tally = self.tally.unmasked(factor)
+        return self._made(tally, self.key.arrays.shift(self.array, numbers, -factor, tally.form))
+
+    def to_bytes(self) -> bytes:
+        """The wire form, ``key.wire_bytes(d, form)`` bytes."""
+        arrays = self.key.arrays
+        return wire.join_vector(self.scheme, arrays.space, self.tally, arrays.pack(self.array, self.tally.form))
+
+    def _made(self, tally: Tally, array: Any) -> Self:
+        return replace(self, tally=tally, array=array)
+
+    def _plain(self, values: ArrayLike) -> tuple[Any, int]:
+        """Values to add in the clear, checked, and as how many terms they count."""
+        raise NotImplementedError
+
+    def _matching(self, mask: Mask) -> Any:
+        """The mask's numbers. Raises KeyMismatchError or CryptoError if they aren't made for such vectors."""
+        space, form = self.key.arrays.space, self.tally.form
+        space.maskable()
+        if not isinstance(mask, Mask) or mask.scheme != self.scheme:
+            raise KeyMismatchError(f"{mask!r} is no mask for {self.scheme}")
+        if mask.space.identity != space.identity:
+            raise KeyMismatchError(f"a mask for {mask.space.size} doesn't fit {space.size}, or has other lanes")
+        if form.product or form.conjugated:
+            raise CryptoError(f"a {form} can't carry a mask: rescale a product first, and take the vector itself")
+        if mask.length != self.length or mask.form.level != form.level:
+            raise CryptoError(
+                f"a mask for {mask.length} values at level {mask.form.level} doesn't fit {self.length} at {form.level}"
+            )
+        return mask.numbers
 
 
-class PublicKeyLike(Protocol):
+_Vector = TypeVar("_Vector", bound=CipherVector)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PublicKey(Key, Generic[_Vector]):
     """Encrypts; anyone may hold it."""
 
+    arrays: PublicArrays
+
+    kind = "public"
+
     @property
-    def fingerprint(self) -> bytes: ...
-    @property
-    def layout(self) -> Layout: ...
-    @property
-    def scheme(self) -> str: ...
-    @property
-    def emulated(self) -> bool: ...
-    @property
-    def fresh(self) -> Form: ...
-    @property
-    def fresh_scalar(self) -> Form: ...
-    def encrypt(self, values: ArrayLike) -> CipherVectorLike: ...
-    def encrypt_scalar(self, value: float, at_most: int = 1) -> CipherVectorLike: ...
-    def encrypt_integers(self, integers: ArrayLike) -> CipherVectorLike: ...
-    def encrypt_blinded(self, blinded: BlindedLike) -> CipherVectorLike: ...
-    def mask(self, length: int, random_bytes: RandomBytes) -> MaskLike: ...
+    def fresh(self) -> Form:
+        """The form of a fresh vector, to be asked of an upload."""
+        return self.arrays.space.fresh
+
+    def encrypt_blinded(self, blinded: Blinded) -> _Vector:
+        """A vector that was opened under its masks, possibly with another key, under this key; masks still on.
+
+        They are then taken off by ``unblind``. Raises KeyMismatchError unless both keys have the same parameters, so
+        that nothing wraps here either.
+        """
+        space = self.arrays.space
+        space.maskable()
+        fits = isinstance(blinded, Blinded) and blinded.scheme == self.scheme
+        if not fits or blinded.key.arrays.space.identity != space.identity:
+            raise KeyMismatchError(f"{blinded!r} was not opened with a {self.scheme} key of {self.size} and such lanes")
+        tally = replace(blinded.tally, fingerprint=self.fingerprint)
+        own = blinded.fingerprint == self.fingerprint
+        return self._vector(tally, self.arrays.lift(blinded.array, tally.form, own))
+
+    def blinded(self, kept: Kept) -> Blinded:
+        """What ``Blinded.kept`` gave, of a vector that was opened with this key. Raises KeyMismatchError."""
+        if kept.tally.fingerprint != self.fingerprint:
+            raise KeyMismatchError(f"a blinded vector that was not opened with {self!r}")
+        return Blinded(self, kept.tally, self.arrays.kept(kept.numbers))
+
     def from_bytes(
         self,
         data: bytes,
@@ -152,39 +284,55 @@ class PublicKeyLike(Protocol):
         terms: int | None = None,
         blinded: int | None = None,
         form: Form | None = None,
-    ) -> CipherVectorLike: ...
-    def wire_bytes(self, length: int) -> int: ...
-    def nominal_seconds_encrypt(self, length: int) -> float: ...
-    def nominal_seconds_times(self, length: int) -> float: ...
-    def nominal_seconds_rescale(self, length: int) -> float: ...
-    def without_products(self) -> Self: ...
-    def to_bytes(self) -> bytes: ...
+    ) -> _Vector:
+        """A ciphertext vector from another party's bytes, all of it checked. Raises DecodeError.
+
+        length, terms, blinded, form: what must stand in its header, None: all that fits. A fresh upload has terms=1,
+        blinded=0 and ``form=key.fresh`` (a scalar: ``key.fresh_scalar``): whoever adds or multiplies uploads must ask
+        for it. Of an emulated vector this is a view of the bytes, not a copy.
+        """
+        space, wanted = self.arrays.space, (length, terms, blinded)
+        tally, body = wire.split_vector(bytes(data), self.scheme, self.fingerprint, space, wanted, form)
+        return self._vector(tally, self.arrays.unpack(body, tally))
+
+    def wire_bytes(self, length: int, form: Form | None = None) -> int:
+        """Exact bytes of a vector of ``length`` values, fresh or of the given form (``Tally.form``)."""
+        return wire.vector_bytes(self.arrays.space, length, form or self.fresh)
+
+    def _mask(self, length: int, form: Form, random_bytes: RandomBytes) -> Mask:
+        self.arrays.space.maskable()
+        if length < 1:
+            raise CryptoError(f"a mask for {length} values: give at least 1")
+        return Mask(self.scheme, self.arrays.space, length, form, self.arrays.draw(length, form, random_bytes))
+
+    def _vector(self, tally: Tally, array: Any) -> _Vector:
+        raise NotImplementedError
 
 
-class SecretKeyLike(Protocol):
-    """Opens; one party holds it."""
+@dataclass(frozen=True, eq=False, repr=False)
+class SecretKey(Key, Generic[_Vector]):
+    """Opens; one party holds it. ``repr`` shows the fingerprint."""
+
+    arrays: SecretArrays
+
+    kind = "secret"
+
+    @cached_property
+    def public(self) -> PublicKey[_Vector]:
+        """The other half of the pair."""
+        raise NotImplementedError
 
     @property
-    def public(self) -> PublicKeyLike: ...
-    @property
-    def fingerprint(self) -> bytes: ...
-    @property
-    def scheme(self) -> str: ...
-    @property
-    def emulated(self) -> bool: ...
-    def encrypt(self, values: ArrayLike) -> CipherVectorLike: ...
-    def encrypt_scalar(self, value: float, at_most: int = 1) -> CipherVectorLike: ...
-    def decrypt(self, cipher: Any) -> Floats: ...
-    def decrypt_integers(self, cipher: Any) -> Integers: ...
-    def open_blinded(self, cipher: Any) -> BlindedLike: ...
-    def evaluation(self) -> EvaluationKeyLike: ...
-    def nominal_seconds_encrypt(self, length: int) -> float: ...
-    def nominal_seconds_decrypt(self, length: int) -> float: ...
-    def to_bytes(self) -> bytes: ...
+    def fingerprint(self) -> bytes:
+        """The public key's."""
+        return self.public.fingerprint
 
-
-_Cipher = TypeVar("_Cipher", bound=CipherVectorLike)
-_Blinded = TypeVar("_Blinded", bound=BlindedLike)
+    def _openable(self, cipher: _Vector, *, masked: bool) -> _Vector:
+        """Raises KeyMismatchError, or CryptoError if masks are inside (or missing)."""
+        if not isinstance(cipher, CipherVector) or cipher.scheme != self.scheme:
+            raise KeyMismatchError(f"{cipher!r} is no {self.scheme} ciphertext")
+        openable(cipher.tally, self.fingerprint, masked)
+        return cipher
 
 
 class _Summable(Protocol):
@@ -194,18 +342,9 @@ class _Summable(Protocol):
 _Summand = TypeVar("_Summand", bound=_Summable)
 
 
-def sum_ciphers(ciphers: Iterable[_Cipher]) -> _Cipher:
+def sum_ciphers(ciphers: Iterable[_Summand]) -> _Summand:
     """The sum of ciphertext vectors, folded one at a time (an iterator is consumed as it goes)."""
-    return _folded(ciphers)
-
-
-def sum_blinded(blinded: Iterable[_Blinded]) -> _Blinded:
-    """The sum of blinded vectors (FedCAPrivacy eq. 9 without its division): terms and masks add up."""
-    return _folded(blinded)
-
-
-def _folded(items: Iterable[_Summand]) -> _Summand:
-    iterator = iter(items)
+    iterator = iter(ciphers)
     total = next(iterator, None)
     if total is None:
         raise CryptoError("an empty sum has no key and no length: give at least one vector")
@@ -214,24 +353,6 @@ def _folded(items: Iterable[_Summand]) -> _Summand:
     return total
 
 
-def drawn(random_bytes: RandomBytes, size: int) -> bytes:
-    """``random_bytes(size)``, refused if it gives another number of bytes."""
-    data = random_bytes(size)
-    if len(data) != size:
-        raise CryptoError(f"the source of randomness gave {len(data)} bytes where {size} were asked for")
-    return data
-
-
-_ENCRYPT_MS = {("short", 2048): 1.35, ("short", 3072): 2.4, ("full", 2048): 14.5, ("full", 3072): 43.5}
-_DECRYPT_MS = {2048: 3.5, 3072: 14.8}
-
-
-def nominal_encrypt_s(key_bits: int, randomness: str, plaintexts: int) -> float:
-    """Nominal seconds of a typical core for Paillier encryptions (measured per ciphertext; other sizes by the cube)."""
-    known = _ENCRYPT_MS.get((randomness, key_bits))
-    return plaintexts * 1e-3 * (known or _ENCRYPT_MS[randomness, 2048] * (key_bits / 2048) ** 3)
-
-
-def nominal_decrypt_s(key_bits: int, plaintexts: int) -> float:
-    """Nominal seconds of a typical core for Paillier decryptions with CRT, in the same way."""
-    return plaintexts * 1e-3 * (_DECRYPT_MS.get(key_bits) or _DECRYPT_MS[2048] * (key_bits / 2048) ** 3)
+def sum_blinded(blinded: Iterable[_Summand]) -> _Summand:
+    """The sum of blinded vectors (FedCAPrivacy eq. 9 without its division): terms and masks add up."""
+    return sum_ciphers(blinded)

@@ -1,9 +1,12 @@
 """Parties: each holds only what it may hold and is handed only what it is sent.
 
-A party's ``state`` and ``secret`` are ``msgspec.Struct``s. Everything else about it is fixed when it is made and made
-again on resume. A handler is a transaction: it works on a fork of both, which replaces them when it returns and is
-dropped when it raises. A fork has its own dicts, lists, sets and Structs; its arrays are shared and so are read-only,
-and other objects inside must not be changed in place.
+A party's ``state`` and ``secret`` are ``msgspec.Struct``s, and all that it keeps between two messages. Everything else
+about it follows from what it was told when it was made (``told.py``): so it can be made again, from that and the bytes
+of both, before any message.
+
+A handler is a transaction: it works on a fork of both, which replaces them when it returns and is dropped when it
+raises. A fork has its own dicts, lists, sets and Structs; its arrays are shared and so are read-only, and other objects
+inside must not be changed in place.
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ import msgspec
 import numpy as np
 
 from coterie.protocol.messages import ANY, Message
-from coterie.protocol.randomness import Randomness, Secrets
+from coterie.protocol.randomness import Secrets
+from coterie.protocol.told import Common, Own
 
 T = TypeVar("T")
 Work = Generator[Any, Any, T]
@@ -81,6 +85,8 @@ class Nothing(msgspec.Struct):
 class Party:
     """Base of all parties. ``class Client(Party, role="client")`` names the role; ``name`` is unique.
 
+    A subclass is made by ``Client(own, common, config)`` and sets its ``state`` and ``secret``.
+
     ``also=("leader",)`` names further roles that a party may act in: it has their handlers and sends their messages,
     and refuses what does not fit its state. takes: what a coordinator may take in a later round than it arrived in.
     """
@@ -105,10 +111,16 @@ class Party:
                     raise TypeError(f"{cls.__name__} ({cls.role}) handles {kind.__name__}, which is for {kind.DST}")
                 cls.handlers[kind] = Handler(method, cost)
 
-    def __init__(self, name: str, randomness: Randomness) -> None:
-        self.name = name
+    common: Common  # not for a party that was told nothing
+    config: Any
+
+    def __init__(self, own: Own, common: Common | None = None, config: Any = None) -> None:
+        self.own, self.name, self.randomness = own, own.name, own.randomness
+        self.samples, self.epochs = own.samples, own.epochs
+        if common is not None:
+            self.common, self.spec, self.clients = common, common.spec, common.clients
+        self.config = config
         self.now_s = 0.0  # this party's clock, set by the transport before a handler runs
-        self.randomness = randomness
         self.state = Nothing()
         self.secret = Nothing()
 

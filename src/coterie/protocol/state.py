@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 import msgspec
@@ -90,9 +90,13 @@ def dump(structs: Mapping[str, msgspec.Struct]) -> bytes:
     return _digest(body) + body
 
 
-def load(data: bytes, types: Mapping[str, type]) -> dict[str, Any]:
-    """What ``dump`` was given; ``types`` names each party's type of state. Raises UserError for anything unreadable."""
+def load(data: bytes, types: Mapping[str, type], shared: MutableMapping[bytes, Any] | None = None) -> dict[str, Any]:
+    """What ``dump`` was given; ``types`` names each party's type of state. Raises UserError for anything unreadable.
+
+    shared: arrays by their digests, which are used and added to, so that equal arrays of several loads are one.
+    """
     arrays: dict[bytes, NDArray[Any]] = {}
+    known: MutableMapping[bytes, Any] = {} if shared is None else shared
 
     def find(code: int, reference: memoryview) -> NDArray[Any]:
         if code != _REFERENCE or bytes(reference) not in arrays:
@@ -115,7 +119,9 @@ def load(data: bytes, types: Mapping[str, type]) -> dict[str, Any]:
         if saved.parties.keys() != types.keys():
             differ = sorted(saved.parties.keys() ^ types.keys())
             raise ValueError(f"{differ[0]!r} is only in one of the checkpoint and this federation")
-        arrays.update({digest: array.to_array(digest) for digest, array in saved.arrays.items()})
+        for digest, array in saved.arrays.items():
+            same = known.get(digest)
+            arrays[digest] = known[digest] = array.to_array(digest) if same is None else same
         return {name: decoders[types[name]].decode(struct) for name, struct in saved.parties.items()}
     except (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise UserError(

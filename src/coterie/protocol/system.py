@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -12,38 +12,15 @@ from numpy.typing import NDArray
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.messages import Message
-from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.party import Party
-from coterie.protocol.randomness import Randomness
 from coterie.protocol.steps import Steps
+from coterie.protocol.told import Common, Own
 
 MODES = ("paper", "literal", "hardened")
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What a federation is built for.
-
-    clients: their names, ``"client/0"`` on.  samples: training samples of each.  spec: the model's shape.
-    initial: (d,) float32 start weights, the same for all.  initials(k): k of them, for systems with several models.
-    epochs: local epochs of each client, fixed by its device.  pretrained(k, solver, epochs): k of them, each trained on
-    all the data of one of the data's own k groups, which no real server has; raises UserError where there are no k.
-    """
-
-    clients: tuple[str, ...]
-    samples: Mapping[str, int]
-    epochs: Mapping[str, int]
-    spec: ModelSpec
-    initial: Vector
-    initials: Callable[[int], tuple[Vector, ...]]
-    mode: str
-    randomness: Randomness
-    pretrained: Callable[[int, Any, int], tuple[Vector, ...]] | None = None
-
-    @property
-    def emulated(self) -> bool:
-        """Whether ciphers are emulated."""
-        return self.randomness.emulated
+PartyFactory = Callable[[Own, Common, Any], Party]
+"""Makes one party from what it alone knows, what everybody knows, and the system's config."""
 
 
 class Coordinator(Protocol):
@@ -60,14 +37,20 @@ class Coordinator(Protocol):
 
 @dataclass(frozen=True)
 class Federation:
-    """A built system: all parties by name, and the name of the hub among them."""
+    """A built system: all parties by name, and the name of the hub among them.
+
+    look: gives a party to an observer, who changes nothing.  alter: gives one to an attack that changes it.
+    """
 
     parties: Mapping[str, Party]
     hub: str
+    common: Common
+    look: Callable[[str], Any]
+    alter: Callable[[str], Any]
 
-    def of_role(self, role: str) -> list[Any]:
-        """The parties of one role, in the order of their names' numbers."""
-        return [party for party in self.parties.values() if party.role == role]
+    def of_role(self, role: str) -> Iterator[Any]:
+        """The parties of one role, in the order of the roster, one at a time, for an observer."""
+        return (self.look(name) for name in self.common.roster.of_role(role))
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,20 +87,25 @@ class Sees:
 class System:
     """A published system or a baseline.
 
-    config: frozen dataclass of its settings, one documented field each.  build: makes the parties.
+    config: frozen dataclass of its settings, one documented field each.
+    parties: of a config, by role, what makes a party of that role. The hub's role comes first, the clients' last. A
+    server is the only party of its role and has its name.
+    check: raises UserError for settings that can't work among these clients.
     models: each client's current model (or mixture), read by the observer beside the protocol; clients that share a
     model share the array.  pool: where clients choose (or mix) from several models, all of these: they tell whether a
     round moved any.  observe: arrays and numbers for the report.  sees: by role, who receives and learns what;
     sees_in: in the modes where that differs.  fine_tunes: whether each client has one model of a federation to tune.
-    settings_in: by mode, the defaults that are others there.  delta: the share of its clients that an experiment delays
-    unless told otherwise.
+    settings_in: by mode, the defaults that are others there.  audit: ``module:ATTRIBUTE`` of its ``audit.Audit``, ""
+    where there are no attacks.  reproductions: the same of mappings of its paper's tables and figures, by name
+    (``reproduce.study.Item``). Both are imported when they are asked for.
+    delta: the share of its clients that an experiment delays unless told otherwise.
     """
 
     name: str
     title: str
     citation: str
     config: type
-    build: Callable[[Any, Setting], Federation]
+    parties: Callable[[Any], Mapping[str, PartyFactory]]
     models: Callable[[Federation], Mapping[str, ClientModel]]
     sees: Mapping[str, Sees]
     modes: tuple[str, ...] = ("paper",)
@@ -128,7 +116,19 @@ class System:
     pool: Callable[[Federation], Iterable[NDArray[Any]]] | None = None
     sees_in: Mapping[str, Mapping[str, Sees]] = field(default_factory=dict)
     settings_in: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    check: Callable[[Any, Common], None] = field(default=lambda config, common: None)
+    audit: str = ""
+    reproductions: tuple[str, ...] = ()
     delta: float = 0.0
+
+    def make(self, own: Own, common: Common, config: Any) -> Party:
+        """One party, from its own part and what everybody knows."""
+        return self.parties(config)[common.roster.by_name[own.name].role](own, common, config)
+
+    def roles(self, config: Any, clients: Sequence[str]) -> dict[str, str]:
+        """The role of every party, by name: the servers, then these clients."""
+        *servers, client = self.parties(config)
+        return {**{server: server for server in servers}, **dict.fromkeys(clients, client)}
 
     def views(self, mode: str) -> Mapping[str, Sees]:
         """Who sees what in a mode."""

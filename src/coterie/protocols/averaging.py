@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from numpy.typing import NDArray
 
 from coterie.aggregation.buffers import stepped
 from coterie.aggregation.sums import WeightedMean
@@ -23,7 +22,8 @@ from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import Floats, Message, message
 from coterie.protocol.party import Cost, Party, Work, on
 from coterie.protocol.steps import Steps, for_each
-from coterie.protocol.system import Federation, Sees, Setting
+from coterie.protocol.system import Federation, PartyFactory, Sees
+from coterie.protocol.told import Common, Own
 from coterie.protocols.local_training import SteppedTraining, asked_in, batch_seed, check_model
 from coterie.protocols.updates import Updates
 
@@ -69,10 +69,7 @@ class Update(Message, frozen=True):
 class Client(Party, role="client"):
     """Trains when asked; keeps nothing."""
 
-    def __init__(self, name: str, setting: Setting, solver: Any) -> None:
-        super().__init__(name, setting.randomness)
-        self.spec, self.solver = setting.spec, solver
-        self.samples, self.epochs = setting.samples[name], setting.epochs[name]
+    config: Averaging
 
     def cost(self, msg: Train) -> Cost:
         """Its samples, once per epoch."""
@@ -82,7 +79,7 @@ class Client(Party, role="client"):
     def train(self, msg: Train, src: str) -> Work[Update]:
         """E_i epochs from the global model."""
         start = check_model(self.spec, msg.spec, msg.weights)
-        fitted: Fitted = yield Fit(start, self.solver, self.epochs, batch_seed(self, msg.round))
+        fitted: Fitted = yield Fit(start, self.config.solver(), self.epochs, batch_seed(self, msg.round))
         return Update(msg.round, self.spec.digest, fitted.weights, fitted.samples)
 
 
@@ -92,14 +89,14 @@ class Server(Party, role="server"):
     class State(msgspec.Struct):
         """weights: (d,) float32 of the global model."""
 
-        weights: NDArray[Any]
+        weights: Vector
 
     state: State
+    config: Averaging
 
-    def __init__(self, name: str, setting: Setting, config: Averaging) -> None:
-        super().__init__(name, setting.randomness)
-        self.spec, self.clients, self.config = setting.spec, setting.clients, config
-        self.state = self.State(setting.initial)
+    def __init__(self, own: Own, common: Common, config: Averaging) -> None:
+        super().__init__(own, common, config)
+        self.state = self.State(common.initial)
 
     def setup(self) -> Steps[None]:
         """Nothing to agree on."""
@@ -126,16 +123,15 @@ class Server(Party, role="server"):
         return {"participants": len(answers.got), "asked": len(asked), **updates.notes()}
 
 
-def build(config: Averaging, setting: Setting, solver: Any) -> Federation:
-    """A server and its clients, who all train with this solver."""
-    clients = {name: Client(name, setting, solver) for name in setting.clients}
-    return Federation({"server": Server("server", setting, config), **clients}, "server")
+def parties(config: Averaging) -> Mapping[str, PartyFactory]:
+    """A server and its clients, who all train with the config's solver."""
+    return {"server": Server, "client": Client}
 
 
 def models(federation: Federation) -> Mapping[str, Vector]:
     """Everybody uses the global model."""
-    weights = federation.parties[federation.hub].state.weights
-    return {client.name: weights for client in federation.of_role("client")}
+    weights = federation.look(federation.hub).state.weights
+    return dict.fromkeys(federation.common.clients, weights)
 
 
 SEES = {

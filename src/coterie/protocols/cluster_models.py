@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie.protocol.effects import Evaluate, Evaluated, Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.party import Work
-from coterie.protocol.system import Setting
 from coterie.protocols.idle import refuse_idle
 from coterie.protocols.local_training import LocalTraining
 from coterie.training.solvers import Sgd
@@ -52,14 +50,16 @@ class ClusterModels(LocalTraining):
             return {}
         return {"start": f"its models begin after {self.pretrain_epochs} epochs on all data of the true groups"}
 
-    def starts(self, setting: Setting) -> NDArray[np.float32]:
-        """theta_j^0 of all clusters, (k, d). Raises UserError where the data have no k groups to train them on."""
+    @property
+    def models(self) -> int:
+        """One a cluster."""
+        return self.clusters
+
+    def pretraining(self) -> tuple[Sgd, int] | None:
+        """Solver and epochs of the pre-training, each model on all data of one of the data's own groups."""
         if self.start == "random":
-            return np.stack(setting.initials(self.clusters))
-        if setting.pretrained is None:
-            raise UserError("start=pretrained needs data of known groups: a partition labelsets:K, say, or rotate:K")
-        solver = Sgd(self.lr, self.pretrain_batch or 1 << 40)
-        return np.stack(setting.pretrained(self.clusters, solver, self.pretrain_epochs))
+            return None
+        return Sgd(self.lr, self.pretrain_batch or 1 << 40), self.pretrain_epochs
 
 
 def best_model(models: Iterable[Vector]) -> Work[int]:

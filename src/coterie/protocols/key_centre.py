@@ -1,201 +1,352 @@
-"""Enrolment with a key centre: a signing key for everybody, and one encryption key pair for each side.
+"""Enrolment with a key centre, which draws keys for others and hands each party what it may hold.
 
-    hub --Join--> everybody --Enrol--> key_centre --Credentials--> everybody --Ready--> hub
+    hub --Deal--> key_centre --Granted (signed, sealed)--> everybody --Ready--> hub
 
-Everybody makes a signing key of its own and enrols its public half. When all are there, the key centre draws the
-encryption key pairs (the users', and the service's where there is a second server that opens something), hands each
-role what it may hold, and forgets the secret halves.
-All of it but Join and Ready is sealed end to end: the hub relays and sees sizes only.
+Who belongs to the federation, and whose signature is whose, is on the roster, which its operator has signed
+(``protocol/roster.py``). So the key centre draws encryption keys and other secrets only. Which ones is a list of
+**grants**: key pairs, seeds, or shares of one key among chosen parties. It signs what it hands out, for one recipient
+and one dealing, and the transport seals it. A hub that relays it sees sizes, and can neither read nor replace it. The
+key centre forgets the secret halves.
 
-A hub that relays keys of its own in their place is refused: the envelope of credentials is signed by the key centre's
-registered key (``tests/test_key_centre_forged.py``).
+A grant may be dealt again among others, when membership changes. Then its number is the next, and the old dealing is
+refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
-import numpy as np
 
-from coterie.crypto.signing import SigningKey
-from coterie.crypto.vector import RandomBytes
-from coterie.protocol.bundle import bundle
+from coterie.crypto.arrays import RandomBytes
+from coterie.crypto.fields import Field
+from coterie.crypto.keys import public_key, secret_key
+from coterie.crypto.roster import signing_key, verify_key
+from coterie.protocol.bundle import bundle, unbundle
 from coterie.protocol.errors import PeerError
-from coterie.protocol.messages import ANY, Bundle, Bytes2D, Message, message
+from coterie.protocol.messages import ANY, Bundle, Message, message
 from coterie.protocol.party import Party, To, on
-from coterie.protocol.randomness import Randomness
+from coterie.protocol.roster import Roster
 from coterie.protocol.steps import Steps, post, take
+from coterie.protocol.told import Common, Own
 
 KEY_CENTRE = "key_centre"
-
-
-@message(src=ANY, dst=ANY)
-class Join(Message, frozen=True):
-    """Enrol now."""
+EVALUATION = "evaluation"
 
 
 @message(src=ANY, dst=KEY_CENTRE)
-class Enrol(Message, frozen=True):
-    """verify_key: 32 bytes, the public half of the sender's own Ed25519 key."""
+class Deal(Message, frozen=True):
+    """Deal a grant for the ``number``-th time, or all of them for the first: then ``grant`` is empty.
 
-    verify_key: bytes
+    holders: the names of the new holders, each on a line; empty for those of the grant itself.
+    """
+
+    number: int
+    grant: str
+    holders: str
 
 
 @message(src=KEY_CENTRE, dst=ANY)
-class Credentials(Message, frozen=True):
+class Granted(Message, frozen=True):
     """What one party may hold.
 
-    secret_key: of its own side, or None.  service_public, user_public: the public keys; the service's is empty where
-    there is none. Where every user has a pair of its own, user_public is the recipient's own, and for servers a bundle
-    of all (``protocol/bundle.py``), in the order of the members.
-    evaluation: what the hub of a service needs to work on its ciphertexts; empty for everybody else.
-    group_seed: 32 bytes that the users share and no server has, or None.
-    verify_keys: (parties, 32) uint8 of the parties whose signatures it must check, in the order given to the centre.
+    names: of the keys, each on a line: ``secret NAME``, ``public NAME`` or ``public NAME OWNER``.  keys: a bundle of
+    them, in this order.  signature: the key centre's, over all of it, the recipient and the session.
     """
 
-    secret_key: bytes | None
-    service_public: bytes
-    user_public: Bundle
-    evaluation: bytes
-    group_seed: bytes | None
-    verify_keys: Bytes2D
+    number: int
+    grant: str
+    names: str
+    keys: Bundle
+    signature: bytes
 
 
 @message(src=ANY, dst=ANY)
 class Ready(Message, frozen=True):
-    """Enrolled and provided with keys."""
+    """Provided with the keys of this dealing."""
+
+    number: int
 
 
 class Keygen(Protocol):
-    """Draws an encryption key pair; what it gives has ``public`` and ``to_bytes`` (``crypto/schemes.py``)."""
+    """Draws an encryption key pair; what it gives has ``public`` and ``to_bytes`` (``crypto/vector.py``)."""
 
     def __call__(self, *, emulated: bool, random_bytes: RandomBytes) -> Any: ...
 
 
-@dataclass(frozen=True)
-class Pair:
-    """A key pair. role: who holds its secret half.  keygen: draws it.  each: one for every party of the role.
+Draw = Callable[[str], RandomBytes]
+"""Secret randomness for one purpose."""
 
-    evaluation_for: the role that gets its evaluation key, if any.
+
+@dataclass(frozen=True)
+class Dealt:
+    """What one dealing gives. secret: by holder.  public: for everybody, by owner ("" where all holders share it).
+
+    better: by role, public keys with more in them than the others get.
     """
 
+    secret: Mapping[str, bytes]
+    public: Mapping[str, bytes]
+    better: Mapping[str, Mapping[str, bytes]]
+
+
+class Grant(Protocol):
+    """Something secret that the key centre deals.
+
+    name: of it, without blanks or line breaks.  role: of all that may ever hold it, whatever the hub asks for.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def role(self) -> str: ...
+
+    def holders(self, roster: Roster) -> tuple[str, ...]:
+        """Who holds it, as long as nothing else is asked for."""
+
+    def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> Dealt:
+        """Draw it for these holders. Raises PeerError for too few of them."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A key pair. role: of those who hold its secret half.  keygen: draws it.  each: one for every party of the role.
+
+    works: the role that works on its ciphertexts, if products of them are needed: it gets the evaluation key
+    (``public evaluation``), and the public key with what products need.
+    """
+
+    name: str
     role: str
     keygen: Keygen
     each: bool = False
-    evaluation_for: str = ""
+    works: str = ""
+
+    def holders(self, roster: Roster) -> tuple[str, ...]:
+        """All parties of its role."""
+        return roster.of_role(self.role)
+
+    def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> Dealt:
+        """One pair for all of them, or one for each."""
+        if self.each:
+            owned = {h: self.keygen(emulated=emulated, random_bytes=draw(f"{self.name} {h} key")) for h in holders}
+        else:
+            owned = {"": self.keygen(emulated=emulated, random_bytes=draw(f"{self.name} key"))}
+        secret = {h: owned[h if self.each else ""].to_bytes() for h in holders}
+        if not self.works:
+            return Dealt(secret, {owner: key.public.to_bytes() for owner, key in owned.items()}, {})
+        public = {owner: key.public.without_products().to_bytes() for owner, key in owned.items()}
+        better = {owner: key.public.to_bytes() for owner, key in owned.items()}
+        evaluation = {EVALUATION: owned[""].evaluation().to_bytes()}
+        return Dealt(secret, public, {self.works: {**better, **evaluation}})
+
+
+@dataclass(frozen=True)
+class Seed:
+    """32 secret bytes that all parties of a role share."""
+
+    name: str
+    role: str
+
+    def holders(self, roster: Roster) -> tuple[str, ...]:
+        """All parties of its role."""
+        return roster.of_role(self.role)
+
+    def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> Dealt:
+        """The same bytes for all of them."""
+        seed = draw(f"{self.name} seed")(32)
+        return Dealt(dict.fromkeys(holders, seed), {}, {})
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Shares of one key among chosen parties of a role. chosen: their names, the first time.
+
+    least: never fewer holders than these.  split(n, random_bytes): the public key, and n shares of its secret half.
+    """
+
+    name: str
+    role: str
+    chosen: tuple[str, ...]
+    least: int
+    split: Callable[[int, RandomBytes], tuple[bytes, Sequence[bytes]]]
+
+    def holders(self, roster: Roster) -> tuple[str, ...]:
+        """Those chosen."""
+        return self.chosen
+
+    def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> Dealt:
+        """A new key, and a share of it for each of them."""
+        if len(holders) < self.least:
+            raise PeerError(f"{self.name} is shared by at least {self.least}, not by {len(holders)}")
+        public, shares = self.split(len(holders), draw(f"{self.name} key"))
+        return Dealt(dict(zip(holders, shares, strict=True)), {"": public}, {})
 
 
 class KeyCentre(Party, role=KEY_CENTRE):
-    """Knows who belongs to the federation; keeps public keys only.
-
-    members: role of every party by name.  checks: whose signatures each role must check, names in order.
-    users, service: the key pairs.  shared_seed: whether the users also share a seed.
-    """
+    """Deals the grants when the hub asks for it, each number once; keeps no key."""
 
     class State(msgspec.Struct):
-        """verify_keys: enrolled so far, by name."""
+        """dealt: how often each grant was dealt."""
 
-        verify_keys: dict[str, bytes]
+        dealt: dict[str, int] = msgspec.field(default_factory=dict)
 
     state: State
 
-    def __init__(
-        self,
-        randomness: Randomness,
-        members: Mapping[str, str],
-        checks: Mapping[str, tuple[str, ...]],
-        *,
-        users: Pair,
-        service: Pair | None = None,
-        shared_seed: bool = False,
-    ) -> None:
-        super().__init__(KEY_CENTRE, randomness)
-        self.members, self.checks = members, checks
-        self.pairs = {"user": users, **({"service": service} if service else {})}
-        self.shared_seed = shared_seed
-        self.state = self.State({})
+    def __init__(self, own: Own, common: Common, grants: Sequence[Grant]) -> None:
+        super().__init__(own, common)
+        self.grants = {grant.name: grant for grant in grants}
+        self.state = self.State()
 
-    @on(Enrol)
-    def enrol(self, msg: Enrol, src: str) -> tuple[To, ...]:
-        """Note a public key; when all members have enrolled, hand everybody its credentials."""
-        if src not in self.members:
-            raise PeerError(f"{src} is not a member of this federation")
-        if len(msg.verify_key) != 32:
-            raise PeerError(f"{src}: a verify key has 32 bytes, not {len(msg.verify_key)}")
-        if src in self.state.verify_keys:
-            raise PeerError(f"{src} has enrolled before")
-        self.state.verify_keys[src] = msg.verify_key
-        if len(self.state.verify_keys) < len(self.members):
-            return ()
-        return tuple(To(name, credentials) for name, credentials in self._issue().items())
+    @on(Deal)
+    def deal(self, msg: Deal, src: str) -> tuple[To, ...]:
+        """Draw what is asked for, and hand everybody its part."""
+        roster = self.common.roster
+        if src != roster.hub:
+            raise PeerError(f"{src} asks for keys; only the hub may")
+        if msg.grant and msg.grant not in self.grants:
+            raise PeerError(f"there is no grant {msg.grant!r}")
+        wanted = [self.grants[msg.grant]] if msg.grant else list(self.grants.values())
+        chosen = tuple(msg.holders.split("\n")) if msg.holders else ()
+        if strangers := set(chosen) - roster.by_name.keys():
+            raise PeerError(f"{min(strangers)!r} is not on the roster")
+        if len(set(chosen)) < len(chosen) or (chosen and not msg.grant):
+            raise PeerError("the holders of one grant, each once, are to be named, or none at all")
+        if chosen and (wrong := set(chosen) - set(roster.of_role(wanted[0].role))):
+            raise PeerError(f"{min(wrong)} may not hold {msg.grant}: it is for a {wanted[0].role}")
+        items: dict[str, dict[str, bytes]] = {name: {} for name in roster.by_name if name != self.name}
+        for grant in wanted:
+            if msg.number != self.state.dealt.get(grant.name, 0) + 1:
+                raise PeerError(f"dealing {msg.number} of {grant.name} after {self.state.dealt.get(grant.name, 0)}")
+            self.state.dealt[grant.name] = msg.number
 
-    def _issue(self) -> dict[str, Credentials]:
-        holders = {side: self._holders(pair) for side, pair in self.pairs.items()}
-        secret = {
-            side: {name: self._draw(f"{side} {name}".strip(), pair) for name in holders[side]}
-            for side, pair in self.pairs.items()
-        }
-        service = self.pairs.get("service")
-        service_key = secret["service"][""] if service else None
-        seed = self.secrets("group seed").bytes(32) if self.shared_seed else None
-        issued = {}
-        for name, role in self.members.items():
-            keys = [self.state.verify_keys[other] for other in self.checks[role]]
-            own = [secret[side][name if pair.each else ""] for side, pair in self.pairs.items() if pair.role == role]
-            wants = service_key is not None and service is not None and service.evaluation_for == role
-            issued[name] = Credentials(
-                own[0].to_bytes() if own else None,
-                self._service_public(service_key, role),
-                self._user_public(name, secret["user"]),
-                service_key.evaluation().to_bytes() if wants and service_key is not None else b"",
-                seed if role == self.pairs["user"].role else None,
-                np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), 32),
-            )
-        return issued
+            def draw(purpose: str) -> RandomBytes:
+                return self.secrets(purpose, msg.number - 1).bytes
 
-    def _holders(self, pair: Pair) -> list[str]:
-        """For whom pairs are drawn: the members of the role, or "" for all of them together."""
-        return [name for name, role in self.members.items() if role == pair.role] if pair.each else [""]
+            dealt = grant.deal(chosen or grant.holders(roster), draw, emulated=self.common.emulated)
+            for name, own in items.items():
+                public = {**dealt.public, **dealt.better.get(roster.by_name[name].role, {})}
+                if name in dealt.secret:  # of keys that others own, a holder needs none
+                    public = {owner: key for owner, key in public.items() if owner in ("", name, EVALUATION)}
+                own |= {f"public {grant.name} {owner}".strip(): key for owner, key in public.items()}
+                if name in dealt.secret:
+                    own[f"secret {grant.name}"] = dealt.secret[name]
+        return tuple(To(name, self._granted(msg, name, own)) for name, own in items.items())
 
-    def _service_public(self, key: Any, role: str) -> bytes:
-        """The service's public key; only who works on its ciphertexts gets what products need."""
-        if key is None:
-            return b""
-        public = key.public if self.pairs["service"].evaluation_for in ("", role) else key.public.without_products()
-        data: bytes = public.to_bytes()
-        return data
-
-    def _user_public(self, name: str, users: Mapping[str, Any]) -> bytes:
-        if not self.pairs["user"].each:
-            key: bytes = users[""].public.to_bytes()
-            return key
-        if name in users:
-            own: bytes = users[name].public.to_bytes()
-            return own
-        return bundle([key.public.to_bytes() for key in users.values()])
-
-    def _draw(self, side: str, pair: Pair) -> Any:
-        random_bytes = self.secrets(f"{side} key").bytes
-        return pair.keygen(emulated=self.randomness.emulated, random_bytes=random_bytes)
+    def _granted(self, msg: Deal, name: str, own: Mapping[str, bytes]) -> Granted:
+        names, keys = "\n".join(own), bundle(list(own.values()))
+        fields = _signed(self.common, name, msg.number, msg.grant, names, keys)
+        return Granted(msg.number, msg.grant, names, keys, signing_key(self.own).sign(*fields))
 
 
-def enrol(party: Party) -> tuple[SigningKey, tuple[To, ...]]:
-    """A new signing key for this party, and the message that enrols it."""
-    key = SigningKey.generate(party.secrets("signing key").bytes)
-    return key, (To(KEY_CENTRE, Enrol(key.public.to_bytes())),)
+def _signed(common: Common, recipient: str, number: int, grant: str, names: str, keys: bytes) -> tuple[Field, ...]:
+    return "granted", common.roster.session, recipient, number, grant, names, keys
 
 
-def enrol_all(members: int, parties: tuple[str, ...]) -> Steps[None]:
-    """The hub's part: invite everybody else and wait until all are ready. members: how many will say so."""
+PK = TypeVar("PK")
+SK = TypeVar("SK")
+
+
+class Keys(msgspec.Struct):
+    """SECRET: what a party was granted, by name. dealt: the number of the last dealing, by grant ("" for all)."""
+
+    secret: dict[str, bytes] = msgspec.field(default_factory=dict)
+    public: dict[str, bytes] = msgspec.field(default_factory=dict)
+    dealt: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+class Keyed(Party, Generic[PK, SK]):
+    """A party that is granted keys of one scheme; a hub is one. A subclass's ``Secret`` has this one's field."""
+
+    class Secret(msgspec.Struct):
+        """keys: what the key centre has granted."""
+
+        keys: Keys = msgspec.field(default_factory=Keys)
+
+    secret: Secret
+
+    def granted(self, msg: Granted) -> None:
+        """Take up keys. Raises PeerError for what the key centre did not sign, or dealt before."""
+        fields = _signed(self.common, self.name, msg.number, msg.grant, msg.names, msg.keys)
+        verify_key(self.common, KEY_CENTRE).verify(msg.signature, *fields)
+        keys = self.secret.keys
+        if msg.number <= (last := keys.dealt.get(msg.grant, 0)):
+            raise PeerError(f"dealing {msg.number} after {last}: already provided with keys")
+        names = msg.names.split("\n") if msg.names else []
+        items = dict(zip(names, unbundle(msg.keys, len(names)), strict=True))
+        if any(not name.startswith(("secret ", "public ")) for name in names):
+            raise PeerError("what was granted is neither secret nor public")
+        if msg.grant:  # of an earlier dealing nothing is kept
+            keys.secret.pop(msg.grant, None)
+            for name in [n for n in keys.public if n.split(" ")[0] == msg.grant]:
+                del keys.public[name]
+        for name, data in items.items():
+            kind, _, rest = name.partition(" ")
+            {"secret": keys.secret, "public": keys.public}[kind][rest] = data
+        keys.dealt[msg.grant] = msg.number
+
+    def public(self, name: str) -> PK:
+        """The public key of a grant (``NAME`` or ``NAME OWNER``). Raises PeerError before it was granted."""
+        key: Any = public_key(self._one(self.secret.keys.public, name))
+        found: PK = key
+        return found
+
+    def key(self, name: str) -> SK:
+        """SECRET: the key that this party holds of a grant. Raises PeerError before it was granted."""
+        key: Any = secret_key(self._one(self.secret.keys.secret, name))
+        found: SK = key
+        return found
+
+    def secret_of(self, name: str) -> bytes:
+        """SECRET: what this party holds of a grant, as bytes. Raises PeerError before it was granted."""
+        return self._one(self.secret.keys.secret, name)
+
+    def _one(self, keys: Mapping[str, bytes], name: str) -> bytes:
+        if name not in keys:
+            raise PeerError(f"not provided with keys yet: {self.name} has no {name}")
+        return keys[name]
+
+
+class KeyHolder(Keyed[PK, SK]):
+    """One that the hub asks: ``class Client(KeyHolder[ckks.PublicKey, ckks.SecretKey], role="client")``."""
+
+    @on(Granted)
+    def keep(self, msg: Granted, src: str) -> To:
+        """Keep what the key centre has signed for this party, once a dealing."""
+        self.granted(msg)
+        return To(self.common.roster.hub, Ready(msg.number))
+
+
+def enrol(hub: Keyed[Any, Any]) -> Steps[None]:
+    """The hub's part: have all grants dealt, and wait until it and all others have theirs."""
+    others = {one.name for one in hub.common.roster.entries} - {hub.name, KEY_CENTRE}
+    yield from post({KEY_CENTRE: Deal(1, "", "")})
+    yield from _granted(hub, others, 1)
+
+
+def deal_again(hub: Keyed[Any, Any], grant: str, holders: Sequence[str]) -> Steps[None]:
+    """Have one grant dealt anew among these parties, and wait until everybody has its part of it."""
+    number = max(hub.secret.keys.dealt.get(grant, 0), hub.secret.keys.dealt.get("", 0)) + 1
+    others = {one.name for one in hub.common.roster.entries} - {hub.name, KEY_CENTRE}
+    yield from post({KEY_CENTRE: Deal(number, grant, "\n".join(holders))})
+    yield from _granted(hub, others, number)
+
+
+def _granted(hub: Keyed[Any, Any], others: set[str], number: int) -> Steps[None]:
     ready: set[str] = set()
 
-    def greet(name: str, _: Ready) -> None:
-        if name in ready:
-            raise PeerError(f"{name} has been ready before")
+    def greet(name: str, msg: Ready) -> None:
+        if name in ready or name not in others or msg.number != number:
+            raise PeerError(f"{name} is ready for dealing {msg.number}, or has been before")
         ready.add(name)
 
-    yield from post(dict.fromkeys(parties, Join()))
-    yield from take(Ready, greet, at_least=members)
+    yield from take(Granted, lambda name, msg: hub.granted(msg), at_least=1)
+    if others:
+        yield from take(Ready, greet, at_least=len(others))
+
+
+ENROLMENT = (Granted, Ready)
+"""What a hub that enrols takes (``Party.takes``)."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -31,7 +32,8 @@ from coterie.protocol.messages import Floats, M, Message, message
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.party import Cost, Party, Work, on
 from coterie.protocol.steps import LATE, Answers, Steps, for_each, take
-from coterie.protocol.system import Federation, Sees, Setting
+from coterie.protocol.system import Federation, PartyFactory, Sees
+from coterie.protocol.told import Common, Own
 from coterie.protocols.averaging import Train
 from coterie.protocols.local_training import LocalTraining, SteppedTraining, asked_in, batch_seed, check_model
 from coterie.protocols.updates import Updates
@@ -190,16 +192,17 @@ def training_cost(client: Any, msg: Train) -> Cost:
 class Client(Party, role="client"):
     """Trains when asked; keeps nothing."""
 
-    def __init__(self, name: str, setting: Setting, config: SteppedTraining, method: Method) -> None:
-        super().__init__(name, setting.randomness)
-        self.spec, self.solver, self.sends = setting.spec, config.solver(), method.sends
-        self.samples, self.epochs = setting.samples[name], setting.epochs[name]
+    config: SteppedTraining
+
+    def __init__(self, own: Own, common: Common, config: SteppedTraining, method: Method) -> None:
+        super().__init__(own, common, config)
+        self.sends = method.sends
 
     @on(Train, training_cost)
     def train(self, msg: Train, src: str) -> Work[Update]:
         """E_i epochs from the global model."""
         start = check_model(self.spec, msg.spec, msg.weights)
-        fitted: Fitted = yield Fit(start, self.solver, self.epochs, batch_seed(self, msg.round))
+        fitted: Fitted = yield Fit(start, self.config.solver(), self.epochs, batch_seed(self, msg.round))
         values = fitted.weights
         if self.sends == "change":
             values = with_buffers(self.spec, fitted.weights - start, fitted.weights)
@@ -214,15 +217,15 @@ class Server(Party, role="server"):
     class State(msgspec.Struct):
         """weights: (d,) float32 of the global model.  owed: by client, the rounds that it has not answered yet."""
 
-        weights: NDArray[Any]
+        weights: Vector
         owed: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
 
     state: State
+    config: SteppedTraining
 
-    def __init__(self, name: str, setting: Setting, config: SteppedTraining, method: Method) -> None:
-        super().__init__(name, setting.randomness)
-        self.spec, self.clients, self.config, self.method = setting.spec, setting.clients, config, method
-        self.state = self.State(setting.initial)
+    def __init__(self, own: Own, common: Common, config: SteppedTraining, method: Method) -> None:
+        super().__init__(own, common, config)
+        self.method, self.state = method, self.State(common.initial)
 
     def setup(self) -> Steps[None]:
         """Nothing to agree on."""
@@ -267,16 +270,15 @@ class Server(Party, role="server"):
         }
 
 
-def build(config: SteppedTraining, setting: Setting, method: Method) -> Federation:
+def parties(method: Method) -> Mapping[str, PartyFactory]:
     """A server and its clients."""
-    clients = {name: Client(name, setting, config, method) for name in setting.clients}
-    return Federation({"server": Server("server", setting, config, method), **clients}, "server")
+    return {"server": partial(Server, method=method), "client": partial(Client, method=method)}
 
 
 def models(federation: Federation) -> Mapping[str, Vector]:
     """Everybody uses the global model."""
-    weights = federation.parties[federation.hub].state.weights
-    return {client.name: weights for client in federation.of_role("client")}
+    weights = federation.look(federation.hub).state.weights
+    return dict.fromkeys(federation.common.clients, weights)
 
 
 def sees(what: str) -> Mapping[str, Sees]:

@@ -60,6 +60,15 @@ class LocalTraining:
         """Plain local SGD with these settings."""
         return Sgd(self.lr, self.batch_size, self.momentum, self.weight_decay)
 
+    @property
+    def models(self) -> int:
+        """How many models the system starts with."""
+        return 1
+
+    def pretraining(self) -> tuple[Sgd, int] | None:
+        """Solver and epochs of a pre-training of the first models, which no budget counts; None for none."""
+        return None
+
     def own_budget(self) -> Mapping[str, str]:
         """Settings of a comparison's budget that are part of this method itself, so that it keeps them, and why."""
         return {}

@@ -164,9 +164,14 @@ def _percent(share: float, _: int | None) -> str:
     return f"{100 * share:.4g} %"
 
 
+_MANY_POWERS = 1e5
+
+
 def plain_log(axis: Axis) -> None:
-    """Plain numbers at 1, 2 and 5 times the powers of ten of a logarithmic axis."""
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    """Plain numbers at 1, 2 and 5 times the powers of ten of a logarithmic axis; where there are many, at powers."""
+    low, high = axis.get_view_interval()
+    subs = (1.0, 2.0, 5.0) if high < _MANY_POWERS * low else (1.0,)
+    axis.set_major_locator(LogLocator(subs=subs, numticks=6 if len(subs) == 1 else None))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_locator(NullLocator())
 

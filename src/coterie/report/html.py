@@ -302,6 +302,7 @@ def _table(groups: Sequence[comparison.Group]) -> dict[str, Any]:
         best |= dict.fromkeys(rivals, max(means) if len(means) > 1 else None)
     return {
         "columns": [(f, _COLUMNS[f], "percent" if f in _ACCURACIES else _UNITS[f]) for f in fields],
+        "grouped": "ari" in fields,
         "targets": {f: target for f, target in targets.items() if target is not None},
         "best": best,
         "rows": [
@@ -319,17 +320,20 @@ def _table(groups: Sequence[comparison.Group]) -> dict[str, Any]:
 
 _COLUMNS = {
     **_NAMES,
+    "ari": "groups found",
     "sent": "sent",
     "received": "received",
     "seconds": "real time",
     "virtual_seconds": "virtual time",
 }
-_UNITS = {"sent": "size", "received": "size", "seconds": "duration", "virtual_seconds": "duration"}
+_UNITS = {"ari": "index", "sent": "size", "received": "size", "seconds": "duration", "virtual_seconds": "duration"}
 
 
 def _value(run: Run, field: str) -> float | None:
     if field in ("sent", "received"):
         return per_client_and_round(run)[field == "received"]
+    if field == "ari":
+        return None if run.result.grouping is None else run.result.grouping.ari
     value: float | None = getattr(run.result, field)
     if value is None and field.startswith("fine_tuned"):
         tuned = plots.points(run.rounds, field)[1]

@@ -7,32 +7,27 @@ from pathlib import Path
 from typing import Any
 
 from coterie.protocol.errors import UserError
-from coterie.reproduce import fedcaprivacy, mingledpie, mingledpie_costs, mingledpie_law, mingledpie_ridge, pafed
+from coterie.protocol.own import imported
 from coterie.reproduce.study import Item, OnRound, study
+from coterie.runs.registry import SYSTEMS, get
 from coterie.runs.settings import unknown
 
-ITEMS: Mapping[str, Item[Any]] = {
-    **fedcaprivacy.ITEMS,
-    mingledpie_law.ITEM.name: mingledpie_law.ITEM,
-    **mingledpie.ITEMS,
-    **mingledpie_costs.ITEMS,
-    **mingledpie_ridge.ITEMS,
-    **pafed.ITEMS,
-}
+
+def items(paper: str | None = None) -> Mapping[str, Item[Any]]:
+    """The items of all systems, or of one, by name: ``pafed/table5``. None for what is no system."""
+    systems = SYSTEMS.values() if paper is None else [get(paper)] if paper in SYSTEMS or ":" in paper else []
+    paths = [path for system in systems for path in system.reproductions]
+    return {name: item for path in paths for name, item in imported(path, "reproductions").items()}
 
 
 def found(item: str) -> Item[Any]:
     """The item of this name; UserError that says which there are, for the name of a paper which that one has."""
-    if item in ITEMS:
-        return ITEMS[item]
-    if own := of_paper(item):
+    own = items(item.partition("/")[0])
+    if item in own:
+        return own[item]
+    if own and "/" not in item:
         raise UserError(f"which item of {item}? It has: {', '.join(own)}")
-    raise unknown("item", item, ITEMS)
-
-
-def of_paper(paper: str) -> Mapping[str, Item[Any]]:
-    """The items of a paper, by name; none for what is no paper."""
-    return {name: item for name, item in ITEMS.items() if name.partition("/")[0] == paper}
+    raise unknown("item", item, items())
 
 
 def reproduce(
@@ -52,8 +47,6 @@ def reproduce(
     Raises UserError for an unknown item or cell, no seeds, no rounds and a folder that cannot be written to.
     """
     wanted = found(item)
-    if seeds < 1:
-        raise UserError(f"at least 1 seed is needed, not {seeds}")
     folder = out or Path("reproduction") / item.partition("/")[0]
     options: dict[str, Any] = {"only": only, "rounds": rounds, "data_dir": data_dir, "on_round": on_round}
     return study(wanted, folder, seeds=range(seeds), **options)

@@ -1,4 +1,4 @@
-"""Tables 4 and 9 of "MingledPie", and the forms of its sums: CPU seconds with real CKKS, where this runs.
+"""Tables 4 and 9 of "MingledPie": CPU seconds with real CKKS, where this runs.
 
 The paper's are of a server with a Xeon Gold 6430 and (table 4) of a model for Texas100 whose size it doesn't print;
 here it is the FCNN of 159,010 parameters. So what compares is how the times grow, and the time a model and cluster.
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import fmean
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,11 +18,8 @@ from coterie.aggregation.mingled import rebuild, round_counts
 from coterie.clustering.identities import ClusterKeys, coin_sets, identity_set
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.crypto import ckks
-from coterie.crypto.vector import CipherVectorLike
 from coterie.protocol.randomness import rng
 from coterie.reproduce.study import Calculation, Item, Row
-from coterie.systems.mingledpie.forms import Form, Kind, Rebuilding
-from coterie.training.models import build
 
 FCNN = 159_010
 SIZES = {"FCNN": FCNN, "CNN": 62_006, "ResNet-18": 11_220_132}
@@ -69,7 +66,7 @@ def round_costs(p: float, threshold: int, k: int, clients: int, seed: int, param
     encrypt_s, fresh = timed(lambda: [secret.encrypt(vector) for vector in vectors])
     uploads = [cipher.to_bytes() for cipher in fresh]
     read_s = add_s = 0.0
-    totals: list[CipherVectorLike | None] = [None] * k
+    totals: list[ckks.CipherVector | None] = [None] * k
     for i, own in enumerate(sets):
         seconds, cipher = timed(lambda: secret.public.from_bytes(uploads[i % len(uploads)], parameters + k, terms=1))  # noqa: B023
         read_s += seconds
@@ -92,55 +89,6 @@ def round_costs(p: float, threshold: int, k: int, clients: int, seed: int, param
     }
 
 
-def form_costs(kind: Kind, seed: int, clients: int = 12, model: str = "fcnn") -> Row:
-    """CPU seconds and bytes of a client's round, k = 5, in one of the three forms of what is added up."""
-    spec = build(model, (1, 28, 28), 10).spec
-    form = Form(kind, k := 5, spec)
-    draw = rng(seed, "forms", kind)
-    secret = ckks.keygen(form.parameters.name)
-    public = secret.public
-    models = draw.normal(0, 0.05, (k, spec.size)).astype(np.float32)
-    sets, _ = coin_sets(IdentityLaw(k, 0.5, 2), np.arange(clients) % k, draw.bytes)
-
-    def upload(cluster: int) -> list[bytes]:
-        first, *rest = (secret.encrypt(vector).to_bytes() for vector in form.vectors(models[cluster], cluster))
-        scalars = [secret.encrypt_scalar(float(x)).to_bytes() for x in form.indicator(cluster)[: form.scalars]]
-        return [first, *scalars, *rest]
-
-    upload(0)  # builds what is built once
-    encrypt_s, uploads = timed(lambda: [upload(j) for j in range(k)])
-    totals: list[Any] = [None] * form.slots
-
-    def add_all() -> None:
-        for i, own in enumerate(sets):
-            parts = zip(uploads[i % k], form.lengths, strict=True)
-            ciphers = [public.from_bytes(data, length, terms=1) for data, length in parts]
-            for slot, cipher in form.contributions(ciphers, np.flatnonzero(own).tolist()):
-                totals[slot] = cipher if totals[slot] is None else totals[slot] + cipher
-
-    add_s, _ = timed(add_all)
-    close_s, sums = timed(lambda: [b"" if total is None else total.to_bytes() for total in totals])
-
-    def opened() -> tuple[Any, ...]:
-        parts = zip(sums, form.widths, strict=True)
-        return tuple(secret.decrypt(public.from_bytes(data, length)) if data else None for data, length in parts)
-
-    open_s, values = timed(opened)
-    sizes = sets.sum(axis=0) if kind == "mingled" else np.zeros(0, np.int64)
-    rebuilding = Rebuilding(form, "counts", 0.5, 1e6, 2)
-    solve_s, rebuilt = timed(lambda: rebuilding(values, models, sizes.tolist(), clients))
-    return {
-        "encrypt": encrypt_s / k,
-        "up": sum(map(len, uploads[0])) / 1e6,
-        "add": add_s / clients,
-        "close": close_s,
-        "down": sum(map(len, sums)) / 1e6,
-        "open": open_s,
-        "solve": solve_s,
-        "error": float(np.abs(rebuilt.models - models).max()),
-    }
-
-
 def vector_costs(parameters: int, name: str, seed: int) -> Row:
     """CPU seconds to encrypt and to open a model of this many parameters under a CKKS parameter set."""
     values = rng(seed, "table 9", name).normal(0, 0.05, parameters).astype(np.float32)
@@ -159,14 +107,15 @@ def vector_costs(parameters: int, name: str, seed: int) -> Row:
     }
 
 
-def _mean(found: Sequence[Row]) -> dict[str, float]:
+def mean(found: Sequence[Row]) -> dict[str, float]:
+    """Of each number over the seeds."""
     return {key: fmean(one[key] for one in found) for key in found[0]}
 
 
 def _table_4(found: Mapping[str, Sequence[Row]]) -> list[dict[str, Any]]:
     rows = []
     for name, seeds in found.items():
-        s = _mean(seeds)
+        s = mean(seeds)
         identity, aggregation, rebuilding = TABLE_4[name]
         row: dict[str, Any] = {"setting": name}
         row |= {"paper: identity s": identity, "ours: identity s (a client)": s["identity"]}
@@ -182,22 +131,11 @@ def _table_4(found: Mapping[str, Sequence[Row]]) -> list[dict[str, Any]]:
 def _table_9(found: Mapping[str, Sequence[Row]]) -> list[dict[str, Any]]:
     rows = []
     for name, seeds in found.items():
-        s, (model, _, parameters) = _mean(seeds), name.partition("/")
+        s, (model, _, parameters) = mean(seeds), name.partition("/")
         row: dict[str, Any] = {"model": model, "parameters": SIZES[model], "CKKS set": parameters}
         row |= {"paper: encryption s": TABLE_9[model][0], "ours: public key s": s["public"]}
         row |= {"ours: secret key s": s["secret"], "paper: decryption s": TABLE_9[model][1]}
         row |= {"ours: decryption s": s["decrypt"], "MB": s["MB"], "largest error": s["error"]}
-        rows.append(row)
-    return rows
-
-
-def _forms(found: Mapping[str, Sequence[Row]]) -> list[dict[str, Any]]:
-    rows = []
-    for name, seeds in found.items():
-        s = _mean(seeds)
-        row: dict[str, Any] = {"form": name, "client: encryption s": s["encrypt"], "MB up": s["up"]}
-        row |= {"server: s a client": s["add"], "server: rescaling s a round": s["close"], "MB down": s["down"]}
-        row |= {"client: decryption s": s["open"], "client: solving s": s["solve"], "largest error": s["error"]}
         rows.append(row)
     return rows
 
@@ -220,14 +158,9 @@ _table_9_cells = (
     *(_vector_cell(model, "ckks-8192-mul") for model in ("FCNN", "CNN")),
 )
 
-_form_cells = tuple(Calculation(kind, partial(form_costs, kind)) for kind in get_args(Kind))
-
 ITEMS: Mapping[str, Item[Row]] = {
     item.name: item
     for item in (
-        Item(
-            "mingledpie/forms", "MingledPie: CPU seconds and bytes of exact sums and the rebuild", _form_cells, _forms
-        ),
         Item("mingledpie/table4", "MingledPie, table IV: CPU seconds of a round's parts", _table_4_cells, _table_4),
         Item("mingledpie/table9", "MingledPie, table IX: CPU seconds of encryption", _table_9_cells, _table_9),
     )

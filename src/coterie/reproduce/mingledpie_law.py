@@ -132,10 +132,12 @@ _cells: tuple[Calculation[Sequence[Row]], ...] = tuple(
     Calculation(panel, partial(measured, points)) for panel, points in _PANELS.items()
 )
 
-ITEM: Item[Sequence[Row]] = Item(
+_ITEM: Item[Sequence[Row]] = Item(
     "mingledpie/fig3",
     "MingledPie, figure 3: how often a guess within a client's identities is right",
     _cells,
     _table,
     _draw,
 )
+
+ITEMS: Mapping[str, Item[Sequence[Row]]] = {_ITEM.name: _ITEM}

@@ -110,7 +110,7 @@ class Calculation(Generic[Outcome]):
 class Item(Generic[Outcome]):
     """A table or figure. summarise: from all outcomes by cell, one a seed, to what stands beside the paper's numbers.
 
-    draw: a picture into a file, or None.
+    draw: a picture into a file, or None.  command: that takes the item's name and runs it.
     """
 
     name: str
@@ -118,6 +118,7 @@ class Item(Generic[Outcome]):
     cells: tuple[Cell, ...] | tuple[Calculation[Outcome], ...]
     summarise: Callable[[Mapping[str, Sequence[Outcome]]], Sequence[Row]]
     draw: Callable[[Mapping[str, Sequence[Outcome]], Path], None] | None = None
+    command: str = "coterie reproduce"
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,7 @@ class Curve:
     diverged: why there are no more rounds, if the training diverged.
     notes: what the system itself noted of each round.  groups: which of the data's own groups each client belongs to,
     empty where there are none.  scores: (clients,) of each measure after the last round; empty for a part of a run.
+    grouping: how the clusters agree with these groups, None where not evaluated or without clusters.
     """
 
     seed: int
@@ -140,6 +142,7 @@ class Curve:
     notes: tuple[Row, ...] = ()
     groups: tuple[int, ...] = ()
     scores: Row = field(default_factory=dict)
+    grouping: tuple[Row | None, ...] = ()
 
     @classmethod
     def of(
@@ -168,6 +171,7 @@ class Curve:
             tuple(line["notes"] for line in lines),
             tuple(groups),
             scores if scores and whole else {},
+            tuple(line.get("grouping") for line in lines),
         )
 
     def rounds_to(self, target: float, measure: str) -> int | None:
@@ -246,7 +250,7 @@ def chosen(item: Item[Any], only: Sequence[str]) -> list[Any]:
     known = {"/".join(parts[:end]) for parts in (name.split("/") for name in names) for end in range(1, len(parts) + 1)}
     for part in only:
         if part not in known:
-            few = f"It has: {', '.join(names)}" if len(names) <= _FEW else f"See coterie reproduce {item.name} --list"
+            few = f"It has: {', '.join(names)}" if len(names) <= _FEW else f"See {item.command} {item.name} --list"
             raise UserError(f"{item.name} has no cell {part!r}{suggest(part, sorted(known))} {few}")
     return [cell for cell in item.cells if not only or any(f"{cell.name}/".startswith(f"{part}/") for part in only)]
 
@@ -266,6 +270,8 @@ def study(
     only: names of cells, or of all up to a slash.  Every cell is run with the first seed before any with the second.
     Gives the path of the Markdown file. Raises UserError before anything is run, RunError where it cannot go on.
     """
+    if not seeds:
+        raise UserError("at least 1 seed is needed")
     if rounds is not None and rounds < 1:
         raise UserError(f"at least 1 round is needed, not {rounds}")
     cells = chosen(item, only)
@@ -277,7 +283,7 @@ def study(
     rows = list(item.summarise(outcomes))
     stem = item.name.rpartition("/")[2]
     settings = {cell.name: cell.settings for cell in cells}
-    command = f"coterie reproduce {item.name} --seeds {len(seeds)}" + (f" --rounds {rounds}" if rounds else "")
+    command = f"{item.command} {item.name} --seeds {len(seeds)}" + (f" --rounds {rounds}" if rounds else "")
     command += "".join(f" --only {shlex.quote(part)}" for part in only)
     content = {"item": item.name, "title": item.title, "command": command, "seeds": list(seeds), "rows": rows}
     page, picture = folder / f"{stem}.md", folder / f"{stem}.svg"

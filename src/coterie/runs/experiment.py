@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from coterie.attacks.wrapping import LateParty
 from coterie.clustering.agreement import grouping
 from coterie.data.dataset import Dataset, Part
 from coterie.data.hold_out import hold_out
@@ -21,11 +22,11 @@ from coterie.data.sources import load
 from coterie.data.tasks import Task, deal, of_clients
 from coterie.devices.delays import Delays
 from coterie.devices.profiles import Profile, fleet
-from coterie.protocol.effects import Vector
 from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.randomness import Randomness, rng
 from coterie.protocol.steps import NoAnswerError
-from coterie.protocol.system import ClientModel, Federation, Mixture, Setting, System
+from coterie.protocol.system import ClientModel, Federation, Mixture, System
+from coterie.protocol.told import Common, Own
 from coterie.protocols.local_training import joined, local_epochs, sample_clients
 from coterie.runs import registry
 from coterie.runs.config import RunConfig, resolve, system_config
@@ -34,6 +35,8 @@ from coterie.runs.evaluation import Observer, Scores, models_digest
 from coterie.runs.fine_tuning import Tuned, tune_by_held_out, tune_by_own_epochs
 from coterie.runs.keyring import PartyKeys
 from coterie.runs.links import FleetLinks
+from coterie.runs.parties import Parties
+from coterie.runs.simulation import simulate
 from coterie.runs.skipped import Watch, why_still
 from coterie.training.engine import fit_many
 from coterie.training.jobs import Job
@@ -66,7 +69,7 @@ class Experiment:
     split: Split
     tasks: tuple[Task, ...]
     label_counts: NDArray[np.int64]
-    setting: Setting
+    owns: Mapping[str, Own]
     federation: Federation
     effects: LocalEffects
     keyring: PartyKeys
@@ -75,6 +78,11 @@ class Experiment:
     held_out: Mapping[str, Samples]
     fingerprint: str
     watch: Watch = field(default_factory=Watch)
+
+    @property
+    def common(self) -> Common:
+        """What every party knows."""
+        return self.federation.common
 
     @property
     def fine_tunes(self) -> bool:
@@ -93,7 +101,7 @@ class Experiment:
     def models(self, r: int | None = None) -> dict[str, ClientModel]:
         """The current model of every client that has joined by round r (the last), in their order."""
         models = self.system.models(self.federation)
-        here = joined(self.setting.clients, self.settings, r or int(self.config.rounds or 1))
+        here = joined(self.common.clients, self.settings, r or int(self.config.rounds or 1))
         return {name: models[name] for name in here}
 
     def set_up(self) -> Line:
@@ -133,6 +141,7 @@ class Experiment:
             line["fine_tuned_epochs"] = [one.epochs for one in tuned]
             untuned = [name for name, one in zip(self.models(r), tuned, strict=True) if one.diverged]
             line |= {"untuned": untuned} if untuned else {}
+        self.parties.rest()
         return {**line, "observing_seconds": time.perf_counter() - observed}
 
     def grouping(self) -> Line:
@@ -172,14 +181,27 @@ class Experiment:
             raise TypeError(f"{self.system.name} says that it fine-tunes, but leaves clients mixtures of models")
         if self.config.fine_tune == "held_out":
             return tune_by_held_out(self.effects, vectors, self.held_out, solver, seed)
-        return tune_by_own_epochs(self.effects, vectors, self.setting.epochs, solver, seed)
+        return tune_by_own_epochs(
+            self.effects, vectors, {name: own.epochs for name, own in self.owns.items()}, solver, seed
+        )
 
     def _hub(self) -> Any:
         return self.federation.parties[self.federation.hub]
 
+    def delay(self, client: str, rounds: int) -> None:
+        """From now on, what a round asks this client for comes so many rounds later at least."""
+        self.transport.links = LateParty(self.transport.links, client, rounds)
+
     def close(self) -> None:
-        """Remove what the transport spilled to disk."""
+        """Remove what the transport and sleeping parties have on disk."""
         self.transport.close()
+        self.parties.close()
+
+    @property
+    def parties(self) -> Parties:
+        """All parties, awake and asleep."""
+        assert isinstance(self.federation.parties, Parties)
+        return self.federation.parties
 
 
 def _why_refused(transport: LocalTransport) -> str:
@@ -234,41 +256,11 @@ def build(config: RunConfig) -> Experiment:
     devices = dict(zip(names, fleet(config.devices, config.clients, config.seed), strict=True))
     randomness = Randomness(config.seed, emulated=config.crypto == "emulated" or not system.encrypted)
 
-    def initials(k: int) -> tuple[Vector, ...]:
-        seeds = [int(rng(config.seed, "hub", "initial weights", 0, i).integers(1 << 62)) for i in range(k)]
-        return tuple(model.initial(seed) for seed in seeds)
-
     samples = _client_data(split, tasks, names)
-
-    def pretrained(k: int, solver: Any, epochs: int) -> tuple[Vector, ...]:
-        groups = split.groups
-        if groups is None or int(groups.max()) + 1 != k:
-            known = "none" if groups is None else int(groups.max()) + 1
-            raise UserError(
-                f"start=pretrained wants the data of {k} known groups, and partition {config.partition} has {known}: "
-                f"choose labelsets:{k} or permute:{k}, for example, or start=random"
-            )
-        jobs = []
-        for group, start in enumerate(initials(k)):
-            own = [samples[name] for name, of in zip(names, groups, strict=True) if of == group]
-            x, y = torch.cat([one.x for one in own]), torch.cat([one.y for one in own])
-            seed = int(rng(config.seed, "hub", "pre-training", 0, group).integers(1 << 62))
-            jobs.append(Job(start, solver, epochs, seed, x, y))
-        fits = fit_many(model, jobs, precision=config.precision, device=config.accelerator)
-        return tuple(fitted.weights for fitted in fits)
-
-    setting = Setting(
-        clients=names,
-        samples={name: len(own) for name, own in zip(names, split.train, strict=True)},
-        epochs=epochs_of(devices, settings, config.seed),
-        spec=model.spec,
-        initial=initials(1)[0],
-        initials=initials,
-        mode=config.mode,
-        randomness=randomness,
-        pretrained=pretrained,
-    )
-    federation = system.build(settings, setting)
+    epochs = epochs_of(devices, settings, config.seed)
+    starts = _starts(config, settings, model, split, [samples[name] for name in names])
+    sizes = {name: len(own.y) for name, own in samples.items()}
+    federation, owns = simulate(system, settings, names, model.spec, starts, config.mode, randomness, sizes, epochs)
     effects = LocalEffects(
         model,
         samples,
@@ -277,7 +269,7 @@ def build(config: RunConfig) -> Experiment:
         emulated=randomness.emulated,
         devices=devices,
     )
-    keyring = PartyKeys(federation.parties, randomness)
+    keyring = PartyKeys(federation.common.roster, {name: own.identity for name, own in owns.items() if own.identity})
     transport = LocalTransport(
         federation.parties,
         federation.hub,
@@ -294,15 +286,45 @@ def build(config: RunConfig) -> Experiment:
         split=split,
         tasks=tasks,
         label_counts=np.stack([np.bincount(own.y, minlength=dataset.classes) for own in samples.values()]),
-        setting=setting,
+        owns=owns,
         federation=federation,
         effects=effects,
         keyring=keyring,
         transport=transport,
         observer=Observer(model, samples, precision=config.precision, accelerator=config.accelerator),
         held_out=_held_out(split, tasks, names),
-        fingerprint=_fingerprint(dataset, split, tasks, setting),
+        fingerprint=_fingerprint(dataset, split, tasks, starts, epochs),
     )
+
+
+def _starts(
+    config: RunConfig, settings: Any, model: Model, split: Split, samples: Sequence[ClientData]
+) -> NDArray[np.float32]:
+    """The weights that the system's models start with, (k, d): random, or trained on the data's own k groups.
+
+    No real server has the data for the latter. Raises UserError where there are no k groups.
+    """
+    k, pretraining = settings.models, settings.pretraining()
+    seeds = [int(rng(config.seed, "hub", "initial weights", 0, i).integers(1 << 62)) for i in range(k)]
+    random = np.stack([model.initial(seed) for seed in seeds])
+    if pretraining is None:
+        return random
+    groups = split.groups
+    if groups is None or int(groups.max()) + 1 != k:
+        known = "none" if groups is None else int(groups.max()) + 1
+        raise UserError(
+            f"start=pretrained wants the data of {k} known groups, and partition {config.partition} has {known}: "
+            f"choose labelsets:{k} or permute:{k}, for example, or start=random"
+        )
+    solver, epochs = pretraining
+    jobs = []
+    for group, start in enumerate(random):
+        own = [one for one, of in zip(samples, groups, strict=True) if of == group]
+        x, y = torch.cat([one.x for one in own]), torch.cat([one.y for one in own])
+        seed = int(rng(config.seed, "hub", "pre-training", 0, group).integers(1 << 62))
+        jobs.append(Job(start, solver, epochs, seed, x, y))
+    fits = fit_many(model, jobs, precision=config.precision, device=config.accelerator)
+    return np.stack([fitted.weights for fitted in fits])
 
 
 def delays_of(config: RunConfig, clients: Sequence[str], settings: Any) -> Delays:
@@ -351,12 +373,14 @@ def _samples(task: Task, indices: NDArray[np.int64] | None, split: Part) -> Samp
     return Samples(torch.from_numpy(task.inputs(indices, split)), torch.from_numpy(labels))
 
 
-def _fingerprint(dataset: Dataset, split: Split, tasks: Sequence[Task], setting: Setting) -> str:
+def _fingerprint(
+    dataset: Dataset, split: Split, tasks: Sequence[Task], starts: NDArray[np.float32], epochs: Mapping[str, int]
+) -> str:
     """Says whether two builds do the same work: the labels, who holds which with which task, where training starts."""
     hashed = hashlib.blake2b(digest_size=16)
-    for array in (dataset.y_train, dataset.y_test, *split.train, *split.held_out, *split.test, setting.initial):
+    for array in (dataset.y_train, dataset.y_test, *split.train, *split.held_out, *split.test, starts):
         hashed.update(np.ascontiguousarray(array).tobytes())
-    hashed.update(repr((dataset.x_train.shape, dataset.x_test.shape, sorted(setting.epochs.items()))).encode())
+    hashed.update(repr((dataset.x_train.shape, dataset.x_test.shape, sorted(epochs.items()))).encode())
     hashed.update(dataset.x_train[:: max(1, len(dataset.x_train) // 256)].tobytes())
     if split.groups is not None and split.group_labels is None:  # groups of tasks
         hashed.update(split.groups.tobytes())

@@ -1,21 +1,26 @@
-"""The systems that can be run, by name. A module is imported when its system is asked for, not before."""
+"""The systems that can be run, by name. A module is imported when a system is asked for that may be its own."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import TYPE_CHECKING
 
 from coterie.protocol.errors import UserError
 from coterie.protocol.own import imported
 from coterie.protocol.system import System
 from coterie.runs.settings import unknown
 
+if TYPE_CHECKING:
+    from coterie.audit import Audit
+
 PACKAGES = ("coterie.systems", "coterie.baselines")
 
 
 class _Systems(Mapping[str, System]):
-    """Every ``SYSTEM`` of the modules in ``PACKAGES``, and what was registered."""
+    """All systems of the modules in ``PACKAGES`` (its ``SYSTEM``, or all ``SYSTEMS``), and what was registered."""
 
     def __init__(self) -> None:
         self._registered: dict[str, System] = {}
@@ -26,29 +31,33 @@ class _Systems(Mapping[str, System]):
     def __getitem__(self, name: str) -> System:
         if name in self._registered:
             return self._registered[name]
-        module = _modules().get(name)
-        system = None if module is None else getattr(importlib.import_module(module), "SYSTEM", None)
-        if system is None:
-            raise KeyError(name)
-        found: System = system
-        return found
+        every = [module for package in PACKAGES for module in _modules(package)]
+        own = [module for module in every if module.endswith(f".{name}")]
+        for module in own or every:  # a module that is named after its one system, else one with several
+            if name in (found := _of(module)):
+                return found[name]
+        raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
-        found = [name for name, module in _modules().items() if hasattr(importlib.import_module(module), "SYSTEM")]
+        found = [name for package in PACKAGES for name in sorted(chain(*map(_of, _modules(package))))]
         return iter([*found, *(name for name in self._registered if name not in found)])
 
     def __len__(self) -> int:
         return len(list(iter(self)))
 
 
-def _modules() -> dict[str, str]:
-    """Module paths by their last name; a module whose name begins with ``_`` is nobody's system."""
-    found: dict[str, str] = {}
-    for package in PACKAGES:
-        for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
-            if not module.name.startswith("_"):
-                found[module.name] = f"{package}.{module.name}"
-    return found
+def _modules(package: str) -> list[str]:
+    """The modules of a package; one whose name begins with ``_`` is nobody's system."""
+    found = pkgutil.iter_modules(importlib.import_module(package).__path__)
+    return [f"{package}.{module.name}" for module in found if not module.name.startswith("_")]
+
+
+def _of(module: str) -> Mapping[str, System]:
+    """The systems of a module, by name."""
+    found = importlib.import_module(module)
+    one: System | None = getattr(found, "SYSTEM", None)
+    several: Mapping[str, System] = getattr(found, "SYSTEMS", {})
+    return several if one is None else {one.name: one}
 
 
 _systems = _Systems()
@@ -75,4 +84,16 @@ def _imported(path: str) -> System:
     found = imported(path, "system")
     if not isinstance(found, System):
         raise UserError(f"{path!r} is a {type(found).__name__}, not a coterie.protocol.system.System")
+    return found
+
+
+def audit_of(system: System) -> Audit | None:
+    """The audit that a system names, imported now; None where it names none. Raises UserError for a wrong name."""
+    from coterie.audit import Audit
+
+    if not system.audit:
+        return None
+    found = imported(system.audit, "audit")
+    if not isinstance(found, Audit):
+        raise UserError(f"{system.audit!r} is a {type(found).__name__}, not a coterie.audit.Audit")
     return found

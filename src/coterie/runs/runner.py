@@ -189,9 +189,9 @@ class _Running:
         write_json(
             self.out / "partition.json",
             {
-                "clients": e.setting.clients,
-                "samples": list(e.setting.samples.values()),
-                "epochs": list(e.setting.epochs.values()),
+                "clients": e.federation.common.clients,
+                "samples": [e.owns[name].samples for name in e.federation.common.clients],
+                "epochs": [e.owns[name].epochs for name in e.federation.common.clients],
                 "label_counts": e.label_counts,
                 "groups": e.split.groups,
                 "tasks": [task.words for task in e.tasks],
@@ -290,7 +290,7 @@ def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line]) -> dic
         "lost": sum(len(line["lost"]) for line in everything),
         "late": sum(len(line["late"]) for line in everything),
         "set_up": dict(set_up),
-        "client_role": experiment.federation.parties[experiment.setting.clients[0]].role,
+        "client_role": experiment.federation.common.roster.entries[-1].role,
         "sees": {role: _in_words(sees) for role, sees in experiment.system.views(config.mode).items()},
         "recording": _recording(experiment),
         "peak_memory_bytes": peak_memory_bytes(),

@@ -32,7 +32,7 @@ from coterie.transport.coordination import Coordination
 from coterie.transport.envelope import Envelope, Keyring, Sent
 from coterie.transport.handlers import Call, Coordinates, Effects, compute, run_handlers
 from coterie.transport.links import Ideal, Links
-from coterie.transport.mail import Handled, Opened, Reader, Waiting
+from coterie.transport.mail import Handled, Opened, Reader, RolesOf, Waiting
 from coterie.transport.member import Member
 from coterie.transport.meter import Meter
 from coterie.transport.nominal import Nominal
@@ -80,10 +80,11 @@ class LocalTransport:
         self.clock_s = 0.0
         self.round = 0
         self._reader, self._recorder = Reader(spool_bytes // 8), Recorder(parties, transcript)
-        roles = {name: (party.role, *sorted(party.roles - {party.role})) for name, party in parties.items()}
+        roles = RolesOf(parties)
         self.members = {
             name: Member(
-                party,
+                name,
+                parties,
                 hub,
                 roles,
                 keyring,
@@ -92,7 +93,7 @@ class LocalTransport:
                 observer=self._recorder,
                 repeats=False,
             )
-            for name, party in parties.items()
+            for name in parties
         }
         self.hub = self.members[hub]
         self._wire = Wire(roles, hub, self.links, transcript)

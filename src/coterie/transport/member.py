@@ -6,7 +6,7 @@ the party's time, runs the effects that it asks for, and sends what it gives bac
 
 from __future__ import annotations
 
-from collections.abc import Container, Generator, Iterator
+from collections.abc import Container, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -28,13 +28,15 @@ from coterie.transport.numbers import USED, Kept, Numbers
 class Member:
     """A party and what it needs to talk: the roles of all, its keys, its numbers.
 
+    parties: where it is looked up by its name, each time anew: one that sleeps is made when it is needed.
     hub: whom messages between two others pass, sealed.  numbers: that it goes on with.  spool: where a coordinator's
     unasked messages wait.  repeats: whether answers are kept for requests that come again.
     """
 
     def __init__(
         self,
-        party: Party,
+        name: str,
+        parties: Mapping[str, Party],
         hub: str,
         roles: Roles,
         keyring: Keyring,
@@ -45,7 +47,8 @@ class Member:
         observer: Observer | None = None,
         repeats: bool = True,
     ) -> None:
-        self.party, self.hub, self.roles, self.keyring, self.spool = party, hub, roles, keyring, spool
+        self.name, self.hub, self.roles, self.keyring, self.spool = name, hub, roles, keyring, spool
+        self._parties = parties
         self.numbers = numbers or Numbers()
         self.reader = reader or Reader()
         self.observer: Observer = observer or Unobserved()
@@ -55,9 +58,9 @@ class Member:
         self._start: tuple[int, Any, Any, dict[str, int]] | None = None
 
     @property
-    def name(self) -> str:
-        """Of the party."""
-        return self.party.name
+    def party(self) -> Party:
+        """The party itself."""
+        return self._parties[self.name]
 
     # -- sending -------------------------------------------------------------------------------------------------------
 

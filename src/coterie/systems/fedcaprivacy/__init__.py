@@ -27,27 +27,25 @@ signatures are Ed25519 and those that participants check are over the aggregates
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from coterie.clustering.schedule import parse_schedule
-from coterie.crypto.packing import Lanes
-from coterie.crypto.schemes import paillier_keygen
+from coterie.crypto.paillier import keygen as paillier_keygen
 from coterie.protocol.effects import Vector
-from coterie.protocol.errors import UserError
-from coterie.protocol.system import Federation, Sees, Setting, System
-from coterie.protocols.idle import refuse_idle
-from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Join, KeyCentre, Pair, Ready
-from coterie.protocols.local_training import LocalTraining, sample_size
+from coterie.protocol.system import Federation, PartyFactory, Sees, System
+from coterie.protocol.told import Common, Own
+from coterie.protocols.key_centre import ENROLMENT, KEY_CENTRE, Deal, Granted, KeyCentre, Pair, Seed
+from coterie.systems.fedcaprivacy.config import FedCAPrivacyConfig, check
 from coterie.systems.fedcaprivacy.messages import (
     CSP,
+    GROUP,
     HUB,
     PARTICIPANT,
+    SERVICE,
+    USER,
     Aggregate,
     Blinded,
     Cluster,
@@ -62,118 +60,21 @@ from coterie.systems.fedcaprivacy.messages import (
     Upload,
 )
 
-GUARD_BITS = 8
-"""Of a lane at least, where the setting is "auto": a lane of 32 bits is packed fastest."""
 
-
-@dataclass(frozen=True)
-class FedCAPrivacyConfig(LocalTraining):
-    """Settings of FedCAPrivacy; defaults are the paper's where it gives one (section VI-A).
-
-    clusters: c, their number, or "auto": as many as stand out from noise (``clustering/number.py``), counted in every
-    round; then the schedule is what happens at least, since clusters are also made anew when their number changes and
-    until they move nobody.  gamma: scale of eq. (8), or "median".  kernel: "laplacian" as printed, or "rbf".
-    alpha: decay of the clustering frequency.  schedule: "decay", "always" or "every:DELTA".
-    key_bits: Paillier modulus, 2048 or 3072.  fraction_bits: rho of eq. (4).  value_bits, guard_bits, kappa: of a lane
-    (``crypto/packing.py``); guard_bits "auto" is 8, or as many as the sum over all clients that a round asks needs.
-    max_age_s: oldest acceptable upload, in seconds.  min_participants: fewer uploads skip a round.
-    hardening: "sketch" or "rotation", in mode hardened.  sketch_dim: numbers in a sketch.
-    min_cluster: smallest cluster whose sum is released, in mode hardened; of a cluster of two, each member can tell the
-    other's model.  randomness: of Paillier, "short" exponents (``crypto/paillier.py`` states the assumption) or the
-    plain "full" r^N.  max_ahead_s: how far a participant's clock may be ahead of the hub's.
-    """
-
-    clusters: int | Literal["auto"] = 5
-    gamma: float | Literal["median"] = 0.5
-    kernel: Literal["laplacian", "rbf"] = "laplacian"
-    alpha: float = 0.1
-    schedule: str = "decay"
-    key_bits: int = 2048
-    fraction_bits: int = 16
-    value_bits: int = 24
-    guard_bits: int | Literal["auto"] = "auto"
-    kappa: int = 40
-    max_age_s: float = 86_400.0
-    min_participants: int = 2
-    hardening: Literal["sketch", "rotation"] = "sketch"
-    sketch_dim: int = 64
-    min_cluster: int = 3
-    randomness: Literal["short", "full"] = "short"
-    max_ahead_s: float = 60.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        parse_schedule(self.schedule, self.alpha)
-        self.lanes(1)
-        for name in ("clusters", "min_participants", "sketch_dim", "min_cluster"):
-            if getattr(self, name) != "auto" and getattr(self, name) < 1:
-                raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.hardening not in ("sketch", "rotation"):
-            raise UserError(f"hardening must be 'sketch' or 'rotation', not {self.hardening!r}")
-        if not self.max_age_s > 0 or not self.max_ahead_s >= 0:
-            raise UserError(f"max_age_s must be positive, not {self.max_age_s}, and max_ahead_s not {self.max_ahead_s}")
-        if self.gamma != "median" and not (isinstance(self.gamma, int | float) and 0 < self.gamma < math.inf):
-            raise UserError(f"gamma must be a positive number or 'median', not {self.gamma!r}")
-
-    def lanes(self, clients: int) -> Lanes:
-        """The fixed-point format of eq. (4); guard_bits "auto" hold a sum over all that a round asks of ``clients``."""
-        needed = (sample_size(clients, self.participation) - 1).bit_length()
-        guard_bits = max(GUARD_BITS, needed) if self.guard_bits == "auto" else self.guard_bits
-        return Lanes(self.fraction_bits, self.value_bits, guard_bits, self.kappa)
-
-
-IDLE = {
-    "paper": ("hardening", "sketch_dim", "min_cluster"),
-    "literal": ("hardening", "sketch_dim", "min_cluster"),
-    "hardened": (),
-}
-"""Settings that mean nothing in a mode."""
-
-
-def _check(config: FedCAPrivacyConfig, setting: Setting) -> None:
-    """Raises UserError for what can't work among these clients, or means nothing beside the other settings."""
-    refuse_idle(
-        config,
-        (
-            *((name, f"mode {setting.mode}", True) for name in IDLE[setting.mode]),
-            ("sketch_dim", "hardening=rotation", config.hardening == "rotation"),
-            ("alpha", f"schedule={config.schedule}", config.schedule != "decay"),
-        ),
-    )
-    if config.clusters == "auto" and setting.mode == "literal":
-        raise UserError("clusters=auto is no text of the paper: in mode literal give their number")
-    asked = sample_size(len(setting.clients), config.participation)
-    if asked > (room := config.lanes(len(setting.clients)).max_terms):
-        raise UserError(
-            f"a round asks {asked} clients, but lanes with guard_bits={config.guard_bits} sum up at most {room}: "
-            "choose more guard_bits, or auto"
-        )
-    smallest = config.min_cluster if setting.mode == "hardened" else 1
-    for name, needed in (("min_participants", config.min_participants), ("min_cluster", smallest)):
-        if needed > asked:
-            raise UserError(f"{name} is {needed}, but a round asks only {asked} of {len(setting.clients)} clients")
-
-
-def build(config: FedCAPrivacyConfig, setting: Setting) -> Federation:
-    """Key centre, business server, cloud service provider and one participant for every client."""
+def parties(config: FedCAPrivacyConfig) -> Mapping[str, PartyFactory]:
+    """Business server, key centre, cloud service provider, and a participant for every client."""
     from coterie.systems.fedcaprivacy.business_server import BusinessServer
     from coterie.systems.fedcaprivacy.csp import ServiceProvider
     from coterie.systems.fedcaprivacy.participant import Participant
 
-    _check(config, setting)
-    members = {HUB: HUB, CSP: CSP, **dict.fromkeys(setting.clients, PARTICIPANT)}
-    keygen = partial(paillier_keygen, config.key_bits, config.lanes(len(setting.clients)), config.randomness)
-    key_centre = KeyCentre(
-        setting.randomness,
-        members,
-        {HUB: (CSP, *setting.clients), CSP: (HUB,), PARTICIPANT: (HUB, CSP)},
-        users=Pair(PARTICIPANT, keygen),
-        service=Pair(CSP, keygen),
-        shared_seed=True,
-    )
-    parties: list[Any] = [BusinessServer(setting, config), key_centre, ServiceProvider(setting, config)]
-    parties += [Participant(pid, name, setting, config) for pid, name in enumerate(setting.clients)]
-    return Federation({party.name: party for party in parties}, HUB)
+    return {HUB: BusinessServer, KEY_CENTRE: key_centre, CSP: ServiceProvider, PARTICIPANT: Participant}
+
+
+def key_centre(own: Own, common: Common, config: FedCAPrivacyConfig) -> KeyCentre:
+    """Two key pairs, and a seed that the participants share."""
+    keygen = partial(paillier_keygen, config.key_bits, config.lanes(len(common.clients)), config.randomness)
+    grants = Pair(USER, PARTICIPANT, keygen), Pair(SERVICE, CSP, keygen), Seed(GROUP, PARTICIPANT)
+    return KeyCentre(own, common, grants)
 
 
 def models(federation: Federation) -> Mapping[str, Vector]:
@@ -194,23 +95,20 @@ def observe(federation: Federation) -> Mapping[str, Any]:
     return seen
 
 
-ENROLMENT = (Join, Credentials)
 SEES = {
-    KEY_CENTRE: Sees(
-        (Enrol,), "everybody's public verify key; it draws the encryption keys and forgets the secret ones"
-    ),
+    KEY_CENTRE: Sees((Deal,), "when keys are wanted; it draws the encryption keys and forgets the secret ones"),
     HUB: Sees(
-        (Credentials, Ready, Upload, Clustered, ClusterSum, Forgotten, Received),
+        (*ENROLMENT, Upload, Clustered, ClusterSum, Forgotten, Received),
         "who takes part and when, and every client's clusters by name (phi), which is the similarity that the paper "
         "promises to hide; models only as ciphertexts",
     ),
     CSP: Sees(
-        (*ENROLMENT, Blinded, Cluster, Aggregate, Forget),
+        (Granted, Blinded, Cluster, Aggregate, Forget),
         "all models of a round plus one common mask, in shuffled order: their exact differences, from which it can "
         "re-link clients across rounds and read label shares off the last layer; no names and no absolute weights",
     ),
     PARTICIPANT: Sees(
-        (*ENROLMENT, Train, ClusterModel),
+        (Granted, Train, ClusterModel),
         "the mean models of its own clusters and their sizes; with a server's help, everybody's, since all "
         "participants share one secret key",
     ),
@@ -218,7 +116,7 @@ SEES = {
 SEES_HARDENED = {
     **SEES,
     CSP: Sees(
-        (*ENROLMENT, Blinded, Cluster, Aggregate, Convert, Forget),
+        (Granted, Blinded, Cluster, Aggregate, Convert, Forget),
         "with sketches: differences of short random projections in shuffled order and masked cluster sums, no "
         "coordinate of a model; with rotation: differences under a secret rotation, so all distances",
     ),
@@ -230,11 +128,14 @@ SYSTEM = System(
     citation="Wei, Zhao, Zhao, Liu, Chen, Zhao, FedCAPrivacy: privacy-preserving heterogeneous federated learning with "
     "anonymous adaptive clustering",
     config=FedCAPrivacyConfig,
-    build=build,
+    parties=parties,
+    check=check,
     models=models,
     sees=SEES,
     sees_in={"hardened": SEES_HARDENED},
     modes=("paper", "literal", "hardened"),
     encrypted=True,
     observe=observe,
+    audit="coterie.systems.fedcaprivacy.audit:AUDIT",
+    reproductions=("coterie.reproduce.fedcaprivacy:ITEMS",),
 )

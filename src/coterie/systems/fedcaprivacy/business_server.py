@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.crypto.schemes import public_key
-from coterie.crypto.signing import ReplayGuard, SigningKey, VerifyKey
-from coterie.crypto.vector import CipherVectorLike, MaskLike, PublicKeyLike, sum_ciphers
+from coterie.crypto.paillier import CipherVector, PublicKey, SecretKey
+from coterie.crypto.roster import signing_key, verify_key
+from coterie.crypto.signing import ReplayGuard
+from coterie.crypto.vector import Mask, sum_ciphers
 from coterie.protocol.errors import PeerError
-from coterie.protocol.party import Cost, Party, To
+from coterie.protocol.party import Cost, To
 from coterie.protocol.spool import Spool
-from coterie.protocol.steps import Answers, Steps, for_each, post, spend, take
-from coterie.protocol.system import Setting
-from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Ready, enrol_all
+from coterie.protocol.steps import Answers, Steps, for_each, post, spend
+from coterie.protocol.told import Common, Own
+from coterie.protocols.key_centre import ENROLMENT, Keyed, enrol
 from coterie.protocols.local_training import joined, sample_clients
+from coterie.systems.fedcaprivacy.config import FedCAPrivacyConfig
 from coterie.systems.fedcaprivacy.messages import (
     CSP,
     HUB,
+    SERVICE,
+    USER,
     Aggregate,
     Blinded,
     Cluster,
@@ -36,13 +40,10 @@ from coterie.systems.fedcaprivacy.messages import (
     Upload,
 )
 
-if TYPE_CHECKING:
-    from coterie.systems.fedcaprivacy import FedCAPrivacyConfig
-
 SPOOL_BYTES = 256 << 20
 
 
-class BusinessServer(Party, role=HUB):
+class BusinessServer(Keyed[PublicKey, SecretKey], role=HUB):
     """The BS: blinds, shuffles, keeps phi by name, takes the mask off and distributes. The coordinator."""
 
     class State(msgspec.Struct):
@@ -52,50 +53,32 @@ class BusinessServer(Party, role=HUB):
         somebody other clusters than before, or was never received.
         """
 
-        phi: dict[str, NDArray[Any]] = msgspec.field(default_factory=dict)
-        phi_rows: NDArray[Any] | None = None
+        phi: dict[str, NDArray[np.bool_]] = msgspec.field(default_factory=dict)
+        phi_rows: NDArray[np.bool_] | None = None
         clustered_order: tuple[str, ...] = ()
         clustered: int = 0
         unsettled: bool = False
         accepted: dict[str, tuple[int, float]] = msgspec.field(default_factory=dict)
         started: frozenset[str] = frozenset()
-        service_public: bytes = b""
-        user_public: bytes = b""
-        verify_keys: NDArray[Any] | None = None
 
-    class Secret(msgspec.Struct):
-        """Its signing key. (Masks and permutations live for one round only.)"""
+    state: State  # masks and permutations live for one round only
+    config: FedCAPrivacyConfig
+    takes = ENROLMENT
 
-        signing: bytes = b""
-
-    state: State
-    secret: Secret
-    takes = (Ready, Credentials)
-
-    def __init__(self, setting: Setting, config: FedCAPrivacyConfig) -> None:
-        super().__init__(HUB, setting.randomness)
-        self.spec, self.initial, self.clients, self.config = setting.spec, setting.initial, setting.clients, config
-        self.mode = setting.mode
-        self.sketches = setting.mode == "hardened" and config.hardening == "sketch"
+    def __init__(self, own: Own, common: Common, config: FedCAPrivacyConfig) -> None:
+        super().__init__(own, common, config)
+        self.mode = common.mode
+        self.sketches = common.mode == "hardened" and config.hardening == "sketch"
         self.state, self.secret = self.State(), self.Secret()
 
     def setup(self) -> Steps[None]:
-        """Enrol everybody and itself; get both public keys."""
-        key = SigningKey.generate(self.secrets("signing key").bytes)
-        self.secret.signing = key.to_bytes()
-        yield from post({KEY_CENTRE: Enrol(key.public.to_bytes())})
-        yield from enrol_all(len(self.clients) + 1, (CSP, *self.clients))
-
-        def keep(name: str, msg: Credentials) -> None:
-            self.state.service_public, self.state.user_public = msg.service_public, msg.user_public
-            self.state.verify_keys = msg.verify_keys
-
-        yield from take(Credentials, keep, at_least=1)
+        """Keys for everybody."""
+        yield from enrol(self)
 
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """Algorithm 1, one iteration."""
         config, d, spool = self.config, self.spec.size, Spool(SPOOL_BYTES)
-        service, users = public_key(self.state.service_public), public_key(self.state.user_public)
+        service, users = self.public(SERVICE), self.public(USER)
         mask = service.mask(config.sketch_dim if self.sketches else d, self.secrets("mask", r).bytes)  # l. 14
         try:
             uploads, blinded, answers = yield from self.collect(r, spool, service, mask)
@@ -125,7 +108,7 @@ class BusinessServer(Party, role=HUB):
             spool.close()
 
     def collect(
-        self, r: int, spool: Spool, service: PublicKeyLike, mask: MaskLike
+        self, r: int, spool: Spool, service: PublicKey, mask: Mask
     ) -> Steps[tuple[dict[str, int], dict[str, int], Answers]]:
         """Steps I and II: ask, verify, blind. Gives tickets of the models (for sketches) and of the blinded vectors."""
         uploads: dict[str, int] = {}
@@ -138,7 +121,7 @@ class BusinessServer(Party, role=HUB):
 
         here = joined(self.clients, self.config, r)
         asked = sample_clients(here, self.config.participation, self.randomness.seed, r)
-        first = Train(r, self.spec.digest, self.initial)
+        first = Train(r, self.spec.digest, self.common.initial)
         again = Train(r, self.spec.digest, None)
         requests = {name: again if name in self.state.started else first for name in asked}
         answers = yield from for_each(requests, Upload, fold, deadline_s=self.config.deadline_s)
@@ -146,14 +129,13 @@ class BusinessServer(Party, role=HUB):
         self.state.started |= frozenset(answers.got)
         return uploads, blinded, answers
 
-    def verified(self, name: str, upload: Upload, r: int, service: PublicKeyLike) -> CipherVectorLike:
+    def verified(self, name: str, upload: Upload, r: int, service: PublicKey) -> CipherVector:
         """What CSP is to see of an upload, after its signature, freshness and both ciphertexts were checked."""
         pid = self.clients.index(name)
-        assert self.state.verify_keys is not None
         if upload.pid != pid:
             raise PeerError(f"{name} has PID {pid} and claims {upload.pid}")
         fields = ("upload", upload.round, upload.pid, repr(upload.timestamp_s), upload.cipher, upload.sketch)
-        VerifyKey(bytes(self.state.verify_keys[1 + pid])).verify(upload.signature, *fields)
+        verify_key(self.common, name).verify(upload.signature, *fields)
         last = self.state.accepted.get(name)
         guard = ReplayGuard(self.config.max_age_s, self.config.max_ahead_s, accepted={name: last} if last else {})
         guard.accept(name, upload.round, upload.timestamp_s, current_round=r, now_s=self.now_s)
@@ -228,9 +210,9 @@ class BusinessServer(Party, role=HUB):
         shuffled: list[str],
         uploads: dict[str, int],
         spool: Spool,
-        service: PublicKeyLike,
-        users: PublicKeyLike,
-        mask: MaskLike,
+        service: PublicKey,
+        users: PublicKey,
+        mask: Mask,
     ) -> Steps[tuple[list[int], dict[str, str]]]:
         """Steps V and VI for every cluster: its sum, without the mask, to its members.
 
@@ -242,7 +224,7 @@ class BusinessServer(Party, role=HUB):
         sizes = [len(names) for names in members]
         unreleased = {str(k): f"only {size} members" for k, size in enumerate(sizes) if 0 < size < smallest}
         released = [k for k in range(width) if sizes[k] >= smallest]
-        masks: dict[int, tuple[MaskLike, int]] = {}
+        masks: dict[int, tuple[Mask, int]] = {}
         requests: dict[int, To] = {}
         for k in released:
             if self.sketches:
@@ -267,16 +249,15 @@ class BusinessServer(Party, role=HUB):
         return sizes, unreleased
 
     def unmasked(
-        self, r: int, k: int, count: int, reply: ClusterSum, users: PublicKeyLike, mask: MaskLike, times: int
+        self, r: int, k: int, count: int, reply: ClusterSum, users: PublicKey, mask: Mask, times: int
     ) -> ClusterModel:
         """The CSP's sum, checked and signed, without the masks (eq. 10 with sums and counts). Raises PeerError."""
-        assert self.state.verify_keys is not None
-        csp_key = VerifyKey(bytes(self.state.verify_keys[0]))
+        csp_key = verify_key(self.common, CSP)
         csp_key.verify(reply.signature, "cluster sum", r, k, count, reply.cipher)
         csp_key.verify(reply.count_signature, "cluster count", r, k, count)
         cipher = users.from_bytes(reply.cipher, self.spec.size, terms=count, blinded=times)
         data = cipher.unblind(mask, times).to_bytes()  # eq. (10)
-        signature = SigningKey.load(self.secret.signing).sign("cluster model", r, k, count, data)
+        signature = signing_key(self.own).sign("cluster model", r, k, count, data)
         return ClusterModel(r, k, count, data, signature, reply.count_signature)
 
     def membership(self) -> list[list[int]]:

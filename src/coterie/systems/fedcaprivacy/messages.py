@@ -7,6 +7,7 @@ from coterie.protocol.messages import Flags2D, Floats, Integers, Message, messag
 HUB = "business_server"
 CSP = "csp"
 PARTICIPANT = "participant"
+SERVICE, USER, GROUP = "service", "user", "group"  # what the key centre grants: two key pairs and a seed
 
 
 @message(src=HUB, dst=PARTICIPANT)

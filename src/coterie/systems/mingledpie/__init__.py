@@ -24,164 +24,31 @@ are signed.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
-from coterie.aggregation.mingled import MOST_CONDITION
-from coterie.clustering.identities import MAX_BITS, MAX_EXPECTED_TRIES
-from coterie.clustering.identity_law import IdentityLaw
-from coterie.crypto.schemes import ckks_keygen
+from coterie.crypto.ckks import keygen as ckks_keygen
 from coterie.protocol.effects import Vector
-from coterie.protocol.errors import UserError
-from coterie.protocol.system import Federation, Sees, Setting, System
-from coterie.protocols.cluster_models import ClusterModels
-from coterie.protocols.idle import refuse_idle
-from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Join, KeyCentre, Pair, Ready
-from coterie.protocols.local_training import joined
-from coterie.systems.mingledpie.forms import Form, Rebuilding, Solving
-from coterie.systems.mingledpie.messages import CLIENT, HUB, Mingled, Noted, Parameters, Received, Train, Update
+from coterie.protocol.system import Federation, PartyFactory, Sees, System
+from coterie.protocol.told import Common, Own
+from coterie.protocols.key_centre import ENROLMENT, KEY_CENTRE, Deal, Granted, KeyCentre, Pair
+from coterie.systems.mingledpie.config import MingledPieConfig, check, form_of
+from coterie.systems.mingledpie.messages import CLIENT, HUB, USER, Mingled, Noted, Parameters, Received, Train, Update
 
 
-@dataclass(frozen=True)
-class MingledPieConfig(ClusterModels):
-    """Settings of MingledPie; defaults are the paper's (section VI-A).
-
-    p: false positive rate of the identities, 2^-n for a whole n.  p_changes: later rates, "10:0.25,30:0.5" for .25
-    from round 10 and .5 from round 30; new keys mean new identity sets, which an observer can intersect.
-    keep_sets: keep the sets in spite of new keys; then p stays what it was for whoever stays in its cluster.
-    threshold: T, the least identities of a client.  threshold_counts: whether T counts "identities", as in the text, or
-    "false_positives", which is what table II's numbers fit.
-    rebuild: "counts" of algorithm 2, or for ablation (table V) "ideal", the matrix of eq. (11), or "none".
-    max_condition: of H with columns of length 1. Above it H is solved with a ridge around the models of the round
-    before, the smallest that brings the condition down to it; in mode literal these models are kept instead.
-    hardening: in mode hardened, exact sums by k-fold "uploads" or by "products" of ciphertexts.
-    shared_layers: names of layers that all clients share (or the beginnings of names), separated by commas; the others
-    are personal to the clusters (section III-A).  min_participants: fewer updates skip a round.
-    """
-
-    clusters: int = 5
-    p: float = 0.5
-    p_changes: str = ""
-    keep_sets: bool = False
-    threshold: int = 2
-    threshold_counts: Literal["identities", "false_positives"] = "identities"
-    rebuild: Literal["counts", "ideal", "none"] = "counts"
-    max_condition: float = 30.0
-    hardening: Literal["uploads", "products"] = "products"
-    shared_layers: str = ""
-    min_participants: int = 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for p in self.rates().values():
-            tries = self.law(p).expected_tries
-            if p < 2.0**-MAX_BITS or tries > MAX_EXPECTED_TRIES:
-                raise UserError(
-                    f"p={p:g} with threshold={self.threshold} takes {tries:.3g} tries a set: raise p (to at least "
-                    f"2^-{MAX_BITS} in any case) or lower the threshold"
-                )
-        choices = {"rebuild": ("counts", "ideal", "none"), "hardening": ("uploads", "products")}
-        for name, known in choices.items():
-            if getattr(self, name) not in known:
-                raise UserError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
-        if self.min_participants < 1:
-            raise UserError(f"min_participants must be at least 1, not {self.min_participants}")
-        if not 1 < self.max_condition <= MOST_CONDITION:
-            raise UserError(f"max_condition must be above 1 and at most {MOST_CONDITION:g}, not {self.max_condition}")
-        if self.rebuild == "ideal" and self.p_changes:
-            raise UserError("rebuild=ideal rests on one p: it can't go with p_changes")
-
-    def rates(self) -> dict[int, float]:
-        """p from round 0 on and from later rounds on, by round."""
-        rates = {0: self.p}
-        for part in filter(None, (text.strip() for text in self.p_changes.split(","))):
-            since, _, rate = part.partition(":")
-            try:
-                r, p = int(since), float(rate)
-            except ValueError:
-                raise UserError(f"p_changes: {part!r} is no ROUND:RATE such as 10:0.25") from None
-            if r < 1 or r in rates:
-                raise UserError(f"p_changes: {part!r} comes before round 1, or says its round twice")
-            rates[r] = p
-        for p in rates.values():
-            if not 0 < p < 1 or math.log2(p) % 1:
-                raise UserError(f"p must be 1/2, 1/4, 1/8, ... (2^-n of eq. 1), not {p}")
-        return rates
-
-    def rate(self, r: int) -> float:
-        """p in round r."""
-        rates = self.rates()
-        return rates[max(since for since in rates if since <= r)]
-
-    def bits(self, r: int) -> int:
-        """n in round r."""
-        return round(-math.log2(self.rate(r)))
-
-    def law(self, p: float) -> IdentityLaw:
-        """How identity sets are distributed. Raises UserError where there can be none."""
-        return IdentityLaw(self.clusters, p, self.threshold, self.threshold_counts)
-
-    def kind(self, mode: str) -> Literal["mingled", "uploads", "products"]:
-        """The form of ``forms.py``."""
-        return self.hardening if mode == "hardened" else "mingled"
-
-    def solving(self, mode: str) -> Solving:
-        """How models are rebuilt."""
-        return "literal" if mode == "literal" else self.rebuild
-
-
-IDLE = {
-    "paper": ("hardening",),
-    "literal": ("hardening", "rebuild"),
-    "hardened": ("rebuild", "p", "p_changes", "keep_sets", "threshold", "threshold_counts", "max_condition"),
-}
-"""Settings that mean nothing in a mode."""
-
-
-def _check(config: MingledPieConfig, setting: Setting) -> None:
-    """Raises UserError for what can't work among these clients, or means nothing beside the other settings."""
-    refuse_idle(config, ((name, f"mode {setting.mode}", True) for name in IDLE[setting.mode]))
-    founders = len(joined(setting.clients, config, 1))
-    present = max(1, round(config.participation * founders))
-    if config.min_participants > present:
-        raise UserError(
-            f"min_participants is {config.min_participants}, but round 1 asks only {present} of {founders} clients"
-        )
-    if setting.mode == "paper" and config.rebuild == "counts" and config.law(config.p).least == config.clusters:
-        raise UserError(
-            f"threshold={config.threshold} puts every client into all {config.clusters} clusters, and nothing can be "
-            "rebuilt: lower it, or take more clusters"
-        )
-
-
-def build(config: MingledPieConfig, setting: Setting) -> Federation:
-    """Key centre, server and clients."""
+def parties(config: MingledPieConfig) -> Mapping[str, PartyFactory]:
+    """Server, key centre and clients."""
     from coterie.systems.mingledpie.client import Client
     from coterie.systems.mingledpie.server import Server
 
-    _check(config, setting)
-    shared = tuple(filter(None, (name.strip() for name in config.shared_layers.split(","))))
-    form = Form(config.kind(setting.mode), config.clusters, setting.spec, shared)
-    if len(setting.clients) > form.parameters.max_terms:
-        raise UserError(
-            f"{len(setting.clients)} clients, but {form.parameters.name} sums up at most {form.parameters.max_terms}"
-        )
-    least = config.law(config.p).least if setting.mode != "literal" else 1
-    rebuild = Rebuilding(form, config.solving(setting.mode), config.p, config.max_condition, least)
-    members = {HUB: HUB, **dict.fromkeys(setting.clients, CLIENT)}
-    key_centre = KeyCentre(
-        setting.randomness,
-        members,
-        {HUB: setting.clients, CLIENT: (HUB,)},
-        users=Pair(CLIENT, partial(ckks_keygen, form.parameters.name)),
-    )
-    starts = config.starts(setting)
-    parties: list[Any] = [Server(setting, config, form, starts), key_centre]
-    parties += [Client(name, setting, config, rebuild, starts) for name in setting.clients]
-    return Federation({party.name: party for party in parties}, HUB)
+    return {HUB: Server, KEY_CENTRE: key_centre, CLIENT: Client}
+
+
+def key_centre(own: Own, common: Common, config: MingledPieConfig) -> KeyCentre:
+    """One key pair, whose secret half all clients hold."""
+    parameters = form_of(config, common.spec, common.mode).parameters
+    return KeyCentre(own, common, [Pair(USER, CLIENT, partial(ckks_keygen, parameters.name))])
 
 
 def models(federation: Federation) -> Mapping[str, Vector]:
@@ -202,10 +69,10 @@ def pool(federation: Federation) -> Iterable[Vector]:
 
 def observe(federation: Federation) -> Mapping[str, Any]:
     """True clusters (which no party but the client knows), and how the last rebuild went."""
-    clients = federation.of_role(CLIENT)
+    clients = list(federation.of_role(CLIENT))
     return {
-        "membership": [[] if c.secret.cluster < 0 else [c.secret.cluster] for c in clients],
-        "identity_sets_drawn": [c.secret.drawn for c in clients],
+        "membership": [c.chosen() for c in clients],
+        "identity_sets_drawn": [c.sets_drawn() for c in clients],
         "condition": [c.state.condition for c in clients],
         "ridge": [c.state.ridge for c in clients],
         "kept": [list(c.state.kept) for c in clients],
@@ -213,12 +80,11 @@ def observe(federation: Federation) -> Mapping[str, Any]:
     }
 
 
-ENROLMENT = (Join, Credentials)
-OF_CLIENT = (*ENROLMENT, Parameters, Train, Mingled)
+OF_CLIENT = (Granted, Parameters, Train, Mingled)
 SEES = {
-    KEY_CENTRE: Sees((Enrol,), "everybody's public verify key; it draws the clients' key pair and forgets it"),
+    KEY_CENTRE: Sees((Deal,), "when keys are wanted; it draws the clients' key pair and forgets it"),
     HUB: Sees(
-        (Credentials, Ready, Noted, Update, Received),
+        (*ENROLMENT, Noted, Update, Received),
         "by name, every client's set of cluster identities, one of which is its true cluster: with sizes as prior "
         "knowledge, or several sets of one client, far more than one in |CI|; models and indicators are ciphertexts",
     ),
@@ -230,7 +96,7 @@ SEES = {
 }
 SEES_HARDENED = {
     **SEES,
-    HUB: Sees((Credentials, Ready, Noted, Update, Received), "who takes part; all else is encrypted"),
+    HUB: Sees((*ENROLMENT, Noted, Update, Received), "who takes part; all else is encrypted"),
     CLIENT: Sees(
         OF_CLIENT,
         "all cluster models and the sizes of the true clusters; with the server's help, every client's model, since "
@@ -244,7 +110,8 @@ SYSTEM = System(
     citation="Zhang, Xu, Tan, An, Jin, MingledPie: a cluster mingling approach for mitigating preference profiling in "
     "CFL, NDSS 2025",
     config=MingledPieConfig,
-    build=build,
+    parties=parties,
+    check=check,
     models=models,
     sees=SEES,
     sees_in={"hardened": SEES_HARDENED},
@@ -252,4 +119,6 @@ SYSTEM = System(
     encrypted=True,
     observe=observe,
     pool=pool,
+    audit="coterie.systems.mingledpie.audit:AUDIT",
+    reproductions=tuple(f"coterie.reproduce.mingledpie{part}:ITEMS" for part in ("_law", "", "_costs")),
 )

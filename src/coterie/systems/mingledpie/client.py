@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -10,25 +10,23 @@ from numpy.typing import NDArray
 
 from coterie.aggregation.mingled import Rebuilt, kept_all
 from coterie.clustering.identities import ClusterKeys, identity_set
-from coterie.crypto.schemes import secret_key
-from coterie.crypto.signing import SigningKey, VerifyKey
+from coterie.crypto.ckks import PublicKey, SecretKey
+from coterie.crypto.roster import signing_key, verify_key
+from coterie.crypto.signing import VerifyKey
 from coterie.protocol.bundle import bundle, unbundle
 from coterie.protocol.effects import Compute, Encrypt, Fit, Fitted, Open, Vector
 from coterie.protocol.errors import CryptoError, PeerError
 from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.party import Cost, Party, To, Work, on
-from coterie.protocol.system import Setting
+from coterie.protocol.party import Cost, Work, on
+from coterie.protocol.told import Common, Own
 from coterie.protocols.cluster_models import best_model
-from coterie.protocols.key_centre import Credentials, Join, Ready, enrol
+from coterie.protocols.key_centre import KeyHolder
 from coterie.protocols.local_training import batch_seed, check_model
-from coterie.systems.mingledpie.forms import Rebuilding
-from coterie.systems.mingledpie.messages import CLIENT, HUB, Mingled, Noted, Parameters, Received, Train, Update
-
-if TYPE_CHECKING:
-    from coterie.systems.mingledpie import MingledPieConfig
+from coterie.systems.mingledpie.config import MingledPieConfig, rebuilding_of
+from coterie.systems.mingledpie.messages import CLIENT, HUB, USER, Mingled, Noted, Parameters, Received, Train, Update
 
 
-class Client(Party, role=CLIENT):
+class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
     """C_i: finds its cluster, mingles its identity, trains, encrypts, and rebuilds the cluster models."""
 
     class State(msgspec.Struct):
@@ -39,8 +37,8 @@ class Client(Party, role=CLIENT):
         last rebuild; why is empty where all models are new.
         """
 
-        models: NDArray[Any] | None = None
-        buffers: NDArray[Any] | None = None
+        models: Vector | None = None
+        buffers: Vector | None = None
         round: int = 0
         trained: int = 0
         noted: int = -1
@@ -49,48 +47,24 @@ class Client(Party, role=CLIENT):
         ridge: float = 0.0
         kept: tuple[int, ...] = ()
         why: str = ""
-        verify_keys: NDArray[Any] | None = None
 
-    class Secret(msgspec.Struct):
+    class Secret(KeyHolder.Secret):
         """cluster: its true one, -1 before the first.  sets: CI_i as (k,) bool by true cluster.  drawn: sets so far."""
 
-        signing: bytes = b""
-        shared: bytes = b""
         cluster: int = -1
-        sets: dict[int, NDArray[Any]] = msgspec.field(default_factory=dict)
+        sets: dict[int, NDArray[np.bool_]] = msgspec.field(default_factory=dict)
         drawn: int = 0
 
     state: State
     secret: Secret
 
-    def __init__(
-        self, name: str, setting: Setting, config: MingledPieConfig, rebuild: Rebuilding, starts: Vector
-    ) -> None:
-        super().__init__(name, setting.randomness)
-        self.spec, self.config = setting.spec, config
-        self.starts = starts  # what everybody would be sent: for whoever evaluates a client that hasn't joined yet
-        self.rebuild, self.form, self.printed = rebuild, rebuild.form, setting.mode == "literal"
-        self.samples, self.epochs = setting.samples[name], setting.epochs[name]
+    config: MingledPieConfig
+
+    def __init__(self, own: Own, common: Common, config: MingledPieConfig) -> None:
+        super().__init__(own, common, config)
+        self.rebuild = rebuilding_of(config, common.spec, common.mode)
+        self.form, self.printed = self.rebuild.form, common.mode == "literal"
         self.state, self.secret = self.State(), self.Secret()
-
-    @on(Join)
-    def join(self, msg: Join, src: str) -> tuple[To, ...]:
-        """Make a signing key and enrol it, once."""
-        if self.secret.signing:
-            raise PeerError("already enrolled: a second signing key would make the first worthless")
-        key, messages = enrol(self)
-        self.secret.signing = key.to_bytes()
-        return messages
-
-    @on(Credentials)
-    def provide(self, msg: Credentials, src: str) -> tuple[To, ...]:
-        """Keep what the key centre gives, once."""
-        if self.secret.shared:
-            raise PeerError("already provided with keys")
-        if msg.secret_key is None:
-            raise PeerError("credentials without the clients' secret key")
-        self.secret.shared, self.state.verify_keys = msg.secret_key, msg.verify_keys
-        return (To(HUB, Ready()),)
 
     @on(Parameters)
     def note(self, msg: Parameters, src: str) -> Work[Noted]:
@@ -113,7 +87,7 @@ class Client(Party, role=CLIENT):
 
     def train_cost(self, msg: Train) -> Cost:
         """k forward passes, a third of a training step each, its epochs, and one encryption of all vectors."""
-        key = secret_key(self.secret.shared)
+        key = self.key(USER)
         crypto_s = sum(key.nominal_seconds_encrypt(length) for length in self.form.lengths)
         samples = self.samples * (self.epochs + self.form.clusters / 3)
         return Cost(samples, self.spec.flops_per_sample, crypto_s)
@@ -130,13 +104,13 @@ class Client(Party, role=CLIENT):
         identities = self._identities(cluster) if self.form.kind == "mingled" else np.zeros(0, np.int64)
         start = self.with_own_buffers(models[cluster])
         fitted: Fitted = yield Fit(start, self.config.solver(), self.epochs, batch_seed(self, msg.round))
-        key: Any = secret_key(self.secret.shared)
+        key = self.key(USER)
         parts: list[bytes] = []
         for vector in self.form.vectors(fitted.weights, cluster):
             parts.append((yield Encrypt(key, vector)).to_bytes())
         scalars = [key.encrypt_scalar(float(x)).to_bytes() for x in self.form.indicator(cluster)[: self.form.scalars]]
         ciphers = bundle([parts[0], *scalars, *parts[1:]])
-        signing = SigningKey.load(self.secret.signing)
+        signing = signing_key(self.own)
         signature = signing.sign("update", msg.round, msg.basis, identities.tobytes(), ciphers)
         self.secret.cluster, self.state.trained = cluster, msg.round
         if self.form.local.any():
@@ -158,7 +132,7 @@ class Client(Party, role=CLIENT):
         """Decryption of every slot of sums that it doesn't have yet."""
         if msg.round <= self.state.round:
             return Cost()
-        key = secret_key(self.secret.shared)
+        key = self.key(USER)
         return Cost(crypto_s=sum(key.nominal_seconds_decrypt(width) for width in self.form.widths))
 
     @on(Mingled, open_cost)
@@ -182,7 +156,7 @@ class Client(Party, role=CLIENT):
         """The models of these sums; the old ones, and why, for what one broken update can make of sums."""
         models = self.state.models
         assert models is not None
-        key: Any = secret_key(self.secret.shared)
+        key = self.key(USER)
         opened: list[Any] = []
         try:
             for part in parts:
@@ -194,9 +168,7 @@ class Client(Party, role=CLIENT):
         return rebuilt
 
     def _hub_key(self) -> VerifyKey:
-        if self.state.verify_keys is None:
-            raise PeerError("not enrolled yet: there is no key to verify the server with")
-        return VerifyKey(bytes(self.state.verify_keys[0]))
+        return verify_key(self.common, HUB)
 
     def with_own_buffers(self, model: Vector) -> Vector:
         """A cluster's model (d,) with the buffers that never leave this client, once it has some; else as it is."""
@@ -208,11 +180,19 @@ class Client(Party, role=CLIENT):
 
     def models(self) -> Vector:
         """(k, d) float32, for whoever evaluates; theta_j^0 while it has none yet."""
-        return self.starts if self.state.models is None else self.state.models
+        return self.common.starts if self.state.models is None else self.state.models
 
     def cluster(self) -> int:
-        """Its true cluster, for whoever evaluates; 0 before its first round."""
+        """Its true cluster, for the observer; 0 before its first round."""
         return max(self.secret.cluster, 0)
+
+    def chosen(self) -> list[int]:
+        """Its true cluster, for the observer; none before its first round."""
+        return [] if self.secret.cluster < 0 else [self.secret.cluster]
+
+    def sets_drawn(self) -> int:
+        """How many identity sets it has drawn, for the observer."""
+        return self.secret.drawn
 
 
 def _starts(spec: ModelSpec, clusters: int, digest: bytes, start: Vector) -> Vector:

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from coterie.aggregation import mingled
 from coterie.aggregation.buffers import ckks_units, not_below_zero
 from coterie.aggregation.mingled import Rebuilt
+from coterie.crypto.ckks import PublicKey
 from coterie.crypto.ckks_parameters import Parameters, named
-from coterie.crypto.vector import PublicKeyLike
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.model_spec import ModelSpec
@@ -131,7 +131,7 @@ class Form:
         sigma[cluster] = 1
         return sigma
 
-    def sum_seconds(self, key: PublicKeyLike, updates: int) -> float:
+    def sum_seconds(self, key: PublicKey, updates: int) -> float:
         """Nominal seconds of the server's products; its additions take next to none."""
         if self.kind != "products":
             return 0.0

@@ -6,6 +6,7 @@ from coterie.protocol.messages import Bundle, Floats, Integers, Message, message
 
 HUB = "server"
 CLIENT = "client"
+USER = "user"  # what the key centre grants: a key pair, whose secret half all clients hold
 
 
 @message(src=HUB, dst=CLIENT)

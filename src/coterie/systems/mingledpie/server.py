@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie.clustering.identities import ClusterKeys
-from coterie.crypto.schemes import public_key
-from coterie.crypto.signing import SigningKey, VerifyKey
+from coterie.crypto.ckks import PublicKey, SecretKey
+from coterie.crypto.roster import signing_key, verify_key
 from coterie.protocol import codec
 from coterie.protocol.bundle import bundle, unbundle
-from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError
-from coterie.protocol.party import Cost, Party
-from coterie.protocol.steps import Answers, Steps, for_each, post, spend, take
-from coterie.protocol.system import Setting
-from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Ready, enrol_all
+from coterie.protocol.party import Cost
+from coterie.protocol.steps import Answers, Steps, for_each, spend
+from coterie.protocol.told import Common, Own
+from coterie.protocols.key_centre import ENROLMENT, Keyed, enrol
 from coterie.protocols.local_training import joined, sample_clients
-from coterie.systems.mingledpie.forms import Form
-from coterie.systems.mingledpie.messages import HUB, Mingled, Noted, Parameters, Received, Train, Update
-
-if TYPE_CHECKING:
-    from coterie.systems.mingledpie import MingledPieConfig
+from coterie.systems.mingledpie.config import MingledPieConfig, form_of
+from coterie.systems.mingledpie.messages import HUB, USER, Mingled, Noted, Parameters, Received, Train, Update
 
 
-class Server(Party, role=HUB):
+class Server(Keyed[PublicKey, SecretKey], role=HUB):
     """Publishes parameters, adds ciphertexts up by the identities that come with them, and sends the sums to all."""
 
     class State(msgspec.Struct):
@@ -37,41 +32,25 @@ class Server(Party, role=HUB):
         noted: number of the keys that each client has.  keys, version: ``ClusterKeys`` of eq. (1) and their number.
         """
 
-        start: NDArray[Any]
         keys: bytes = b""
         version: int = 0
         last: bytes = b""
         round: int = 0
         has: dict[str, int] = msgspec.field(default_factory=dict)
         noted: dict[str, int] = msgspec.field(default_factory=dict)
-        public: bytes = b""
-        verify_keys: NDArray[Any] | None = None
-
-    class Secret(msgspec.Struct):
-        """Its signing key."""
-
-        signing: bytes = b""
 
     state: State
-    secret: Secret
-    takes = (Ready, Credentials)
+    config: MingledPieConfig
+    takes = ENROLMENT
 
-    def __init__(self, setting: Setting, config: MingledPieConfig, form: Form, starts: Vector) -> None:
-        super().__init__(HUB, setting.randomness)
-        self.spec, self.clients, self.config, self.form = setting.spec, setting.clients, config, form
-        self.state, self.secret = self.State(starts), self.Secret()
+    def __init__(self, own: Own, common: Common, config: MingledPieConfig) -> None:
+        super().__init__(own, common, config)
+        self.form = form_of(config, common.spec, common.mode)
+        self.state, self.secret = self.State(), self.Secret()
 
     def setup(self) -> Steps[None]:
         """Enrol everybody; then publish cluster keys and initial models (lines 3 and 4) to who is there."""
-        key = SigningKey.generate(self.secrets("signing key").bytes)
-        self.secret.signing = key.to_bytes()
-        yield from post({KEY_CENTRE: Enrol(key.public.to_bytes())})
-        yield from enrol_all(len(self.clients), self.clients)
-
-        def keep(name: str, msg: Credentials) -> None:
-            self.state.public, self.state.verify_keys = msg.user_public, msg.verify_keys
-
-        yield from take(Credentials, keep, at_least=1)
+        yield from enrol(self)
         self._renew_keys(0)
         yield from self._publish(0, joined(self.clients, self.config, 1))
 
@@ -91,14 +70,14 @@ class Server(Party, role=HUB):
         if len(answers.got) < self.config.min_participants:
             why = f"{len(answers.got)} updates, at least {self.config.min_participants} are needed"
             return {**notes, "clustered": False, "skipped": why}
-        yield from spend(Cost(crypto_s=self.form.sum_seconds(public_key(self.state.public), len(answers.got))))
+        yield from spend(Cost(crypto_s=self.form.sum_seconds(self.public(USER), len(answers.got))))
         sizes = np.array([sum(j in own for own in sets.values()) for j in range(self.form.clusters)], np.int64)
         if self.form.kind != "mingled":
             sizes = sizes[:0]  # it knows of no clusters
         parts = [b"" if total is None else total.to_bytes() for total in totals]
         ciphers, spec = bundle(parts), self.spec.digest
         fields = (r, spec, sizes.tobytes(), len(answers.got), ciphers)
-        signature = SigningKey.load(self.secret.signing).sign("mingled", *fields)
+        signature = signing_key(self.own).sign("mingled", *fields)
         mingled = Mingled(r, spec, sizes, len(answers.got), ciphers, signature)
         self.state.last, self.state.round = codec.encode(mingled), r
         rebuilt = yield from self._send(mingled, [name for name in here if name in self.state.noted])
@@ -119,9 +98,9 @@ class Server(Party, role=HUB):
         new = [name for name in here if self.state.noted.get(name) != self.state.version]
         if not new:
             return
-        start, spec, version = self.state.start.reshape(-1), self.spec.digest, self.state.version
+        start, spec, version = self.common.starts.reshape(-1), self.spec.digest, self.state.version
         fields = ("parameters", r, spec, self.state.keys, start.tobytes())
-        parameters = Parameters(*fields[1:4], start, SigningKey.load(self.secret.signing).sign(*fields))
+        parameters = Parameters(*fields[1:4], start, signing_key(self.own).sign(*fields))
 
         def fold(name: str, noted: Noted) -> None:
             if noted.round != r:
@@ -156,7 +135,7 @@ class Server(Party, role=HUB):
 
     def _collect(self, r: int, able: list[str]) -> Steps[tuple[dict[str, list[int]], list[Any], Answers]]:
         """Lines 17 to 22: verify each update and add it up, one at a time; gives CI_i by name and the sums."""
-        public = public_key(self.state.public)
+        public = self.public(USER)
         totals: list[Any] = [None] * self.form.slots
         sets: dict[str, list[int]] = {}
 
@@ -180,10 +159,8 @@ class Server(Party, role=HUB):
 
     def _verify(self, name: str, update: Update, r: int) -> None:
         """That it is the client's own, of this round and of the models that all others trained."""
-        assert self.state.verify_keys is not None
-        key = VerifyKey(bytes(self.state.verify_keys[self.clients.index(name)]))
         fields = (update.round, update.basis, update.identities.tobytes(), update.ciphers)
-        key.verify(update.signature, "update", *fields)
+        verify_key(self.common, name).verify(update.signature, "update", *fields)
         if update.round != r or update.basis != self.state.round:
             raise PeerError(
                 f"{name}: an update of round {update.round} to the models of round {update.basis}; this is round {r} "

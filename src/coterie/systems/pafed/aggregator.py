@@ -4,30 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.crypto.schemes import public_key
-from coterie.crypto.signing import SigningKey, VerifyKey
-from coterie.protocol.bundle import unbundle
+from coterie.crypto.ckks import PublicKey, SecretKey
+from coterie.crypto.roster import signing_key, verify_key
 from coterie.protocol.errors import PeerError
-from coterie.protocol.party import Party
 from coterie.protocol.spool import Spool
-from coterie.protocol.steps import Answers, NoAnswerError, Steps, post, take
-from coterie.protocol.system import Setting
-from coterie.protocols.key_centre import KEY_CENTRE, Credentials, Enrol, Ready, enrol_all
+from coterie.protocol.steps import Answers, NoAnswerError, Steps
+from coterie.protocol.told import Common, Own
+from coterie.protocols.key_centre import ENROLMENT, Keyed, enrol
 from coterie.protocols.late import able, gather, settle
 from coterie.protocols.local_training import sample_clients
+from coterie.systems.pafed.config import PAFedConfig, layout_of
 from coterie.systems.pafed.correction import Late, averaged, correct
-from coterie.systems.pafed.layout import Layout
-from coterie.systems.pafed.messages import HELPER, HUB, MODEL_TERMS, Train, Update
+from coterie.systems.pafed.messages import HUB, MODEL_TERMS, SERVICE, Train, Update
 from coterie.systems.pafed.transformation import transformed
-
-if TYPE_CHECKING:
-    from coterie.systems.pafed import PAFedConfig
 
 SPOOL_BYTES = 256 << 20
 
@@ -39,7 +34,7 @@ class Tried(msgspec.Struct, frozen=True):
     model: bytes
 
 
-class Aggregator(Party, role=HUB):
+class Aggregator(Keyed[PublicKey, SecretKey], role=HUB):
     """S_0: asks, collects, corrects late updates, moves the model, and has it put under the clients' keys."""
 
     class State(msgspec.Struct):
@@ -52,40 +47,19 @@ class Aggregator(Party, role=HUB):
         good: bytes = b""
         tried: Tried | None = None
         owed: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
-        service_public: bytes = b""
-        evaluation: bytes = b""
-        user_publics: dict[str, bytes] = msgspec.field(default_factory=dict)
-        verify_keys: NDArray[Any] | None = None
 
-    class Secret(msgspec.Struct):
-        """Its signing key. (Masks live for one round only.)"""
+    state: State  # masks live for one round only
+    config: PAFedConfig
+    takes = (*ENROLMENT, Update)
 
-        signing: bytes = b""
-
-    state: State
-    secret: Secret
-    takes = (Ready, Credentials, Update)
-
-    def __init__(self, setting: Setting, config: PAFedConfig, layout: Layout) -> None:
-        super().__init__(HUB, setting.randomness)
-        self.layout, self.spec, self.initial, self.clients = layout, setting.spec, setting.initial, setting.clients
-        self.config, self.mode = config, setting.mode
+    def __init__(self, own: Own, common: Common, config: PAFedConfig) -> None:
+        super().__init__(own, common, config)
+        self.mode, self.layout = common.mode, layout_of(common.spec, common.mode)
         self.state, self.secret = self.State(), self.Secret()
 
     def setup(self) -> Steps[None]:
-        """Enrol everybody and itself; get the public keys and the evaluation key."""
-        key = SigningKey.generate(self.secrets("signing key").bytes)
-        self.secret.signing = key.to_bytes()
-        yield from post({KEY_CENTRE: Enrol(key.public.to_bytes())})
-        yield from enrol_all(len(self.clients) + 1, (HELPER, *self.clients))
-
-        def keep(_: str, msg: Credentials) -> None:
-            self.state.service_public, self.state.evaluation = msg.service_public, msg.evaluation
-            publics = unbundle(msg.user_public, len(self.clients))
-            self.state.user_publics = dict(zip(self.clients, publics, strict=True))
-            self.state.verify_keys = msg.verify_keys
-
-        yield from take(Credentials, keep, at_least=1)
+        """Keys for everybody."""
+        yield from enrol(self)
 
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """Algorithm 3, lines 4 to 14.
@@ -106,7 +80,7 @@ class Aggregator(Party, role=HUB):
         return notes
 
     def _round(self, r: int, spool: Spool, notes: dict[str, Any]) -> Steps[None]:
-        config, layout, service = self.config, self.layout, public_key(self.state.service_public)
+        config, layout, service = self.config, self.layout, self.public(SERVICE)
         owed, chosen = self.state.owed, sample_clients(self.clients, config.participation, self.randomness.seed, r)
         asked = able(config, chosen, owed, r, config.max_staleness)
         fresh, requests = yield from self._requests(r, asked, spool)
@@ -153,7 +127,7 @@ class Aggregator(Party, role=HUB):
             w, _ = layout.split(service.from_bytes(fresh, layout.size))
             model = step + w
         else:
-            model = step.add_plain(layout.packed(self.initial)[: layout.parameters])
+            model = step.add_plain(layout.packed(self.common.initial)[: layout.parameters])
         # weights stay small however many steps are summed up
         self.state.model = layout.joined(model.within(MODEL_TERMS), buffers).to_bytes()
 
@@ -176,7 +150,7 @@ class Aggregator(Party, role=HUB):
 
     def _requests(self, r: int, asked: tuple[str, ...], spool: Spool) -> Steps[tuple[bytes, Mapping[str, Train]]]:
         """The model to go on from, and what each client of this round is sent: w^0 as it is, or [w] under its key."""
-        signing, spec = SigningKey.load(self.secret.signing), self.spec.digest
+        signing, spec = signing_key(self.own), self.spec.digest
 
         def train(name: str, weights: NDArray[Any] | None, cipher: bytes) -> Train:
             plain = b"" if weights is None else weights.tobytes()
@@ -184,14 +158,13 @@ class Aggregator(Party, role=HUB):
             return Train(r, spec, weights, cipher, signature)
 
         if not self.state.model:
-            return b"", {name: train(name, self.initial, b"") for name in asked}
+            return b"", {name: train(name, self.common.initial, b"") for name in asked}
         fresh, tickets = yield from transformed(self, r, asked, spool)
         return fresh, Requests(tickets, lambda name, ticket: train(name, None, spool.take(ticket)))
 
     def _verify(self, name: str, update: Update) -> None:
         """That an update is the client's own and has this model's shape."""
-        assert self.state.verify_keys is not None
-        key = VerifyKey(bytes(self.state.verify_keys[1 + self.clients.index(name)]))
+        key = verify_key(self.common, name)
         key.verify(update.signature, "update", update.round, update.spec, update.cipher, repr(update.length))
         if update.spec != self.spec.digest:
             raise PeerError(f"{name}: an update to a model of another shape")

@@ -21,16 +21,17 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from coterie.aggregation.correction import Rates
+from coterie.crypto.ckks import evaluation_key
 from coterie.crypto.ckks_masks import SANITISING_BITS
-from coterie.crypto.schemes import evaluation_key, public_key
 from coterie.crypto.vector import sum_ciphers
 from coterie.protocol.bundle import bundle
 from coterie.protocol.randomness import Secrets
 from coterie.protocol.spool import Spool
 from coterie.protocol.steps import Steps
+from coterie.protocols.key_centre import EVALUATION
 from coterie.systems.pafed.hiding import among_decoys, by_coins
 from coterie.systems.pafed.layout import Layout
-from coterie.systems.pafed.messages import LARGEST, Compare, Compared, Invert, Inverted
+from coterie.systems.pafed.messages import LARGEST, SERVICE, STEP_SHARES, Compare, Compared, Invert, Inverted
 from coterie.systems.pafed.scalars import (
     MASK_BITS,
     SUM_MASK_BITS,
@@ -44,9 +45,6 @@ from coterie.systems.pafed.scalars import (
 
 if TYPE_CHECKING:
     from coterie.systems.pafed.aggregator import Aggregator
-
-STEP_SHARES = 4
-"""The mean, the mean late agreeing and conflicting updates, and what turns these: each at most a share long."""
 
 
 class Late:
@@ -91,7 +89,7 @@ def correct(hub: Aggregator, r: int, total: Any, in_time: int, late: Late, rates
     total: the sum of ``in_time`` updates, or None where there was none: then late updates are averaged as they are, as
     there is nothing that they could conflict with (and so they are where the settings want no correction).
     """
-    service = public_key(hub.state.service_public)
+    service = hub.public(SERVICE)
     if total is not None and len(late) and hub.config.project != "none":
         return (yield from _corrected(hub, r, service, total, in_time, late, rates))
     share = rates.agreeing / max(1, len(late))
@@ -103,7 +101,7 @@ def correct(hub: Aggregator, r: int, total: Any, in_time: int, late: Late, rates
 
 def _corrected(hub: Aggregator, r: int, service: Any, total: Any, n: int, late: Late, rates: Rates) -> Steps[Any]:
     """Algorithm 4. Everything is in units of the sum, n times the mean: c = <total, v_j> lies within +-n."""
-    keys, config = evaluation_key(hub.state.evaluation), hub.config
+    keys, config = evaluation_key(hub.secret.keys.public[f"{SERVICE} {EVALUATION}"]), hub.config
     source = hub.secrets("masks of the correction", r)
     prepared = total.conjugated(keys)
     dots = [v.dot(prepared, keys) for v in late.updates(service)]

@@ -5,18 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-from coterie.crypto.schemes import public_key, secret_key
+from coterie.crypto.ckks import PublicKey, SecretKey
+from coterie.crypto.vector import Kept
 from coterie.protocol.bundle import bundle, unbundle
+from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError
-from coterie.protocol.party import Cost, Party, To, on
-from coterie.protocol.system import Setting
-from coterie.protocols.key_centre import Credentials, Join, Ready, enrol
-from coterie.systems.pafed.layout import Layout
+from coterie.protocol.party import Cost, on
+from coterie.protocol.told import Common, Own
+from coterie.protocols.key_centre import KeyHolder
+from coterie.systems.pafed.config import PAFedConfig, layout_of
 from coterie.systems.pafed.messages import (
     HELPER,
-    HUB,
     LARGEST,
+    SERVICE,
+    USER,
     Compare,
     Compared,
     Convert,
@@ -32,55 +37,30 @@ MOST_SCALARS = 1 << 16
 """That one request may have."""
 
 
-class Helper(Party, role=HELPER):
+class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
     """S_1: signs, inverses and key transformation, all on what the aggregator has masked."""
 
     class State(msgspec.Struct):
-        """user_publics: pk_i by name."""
+        """w + r of ``round``, opened. numbers: (d,), in mode ``literal``, whose masks are numbers; else blinded."""
 
-        service_public: bytes = b""
-        user_publics: dict[str, bytes] = msgspec.field(default_factory=dict)
-
-    class Secret(msgspec.Struct):
-        """Its signing key and sk_s."""
-
-        signing: bytes = b""
-        service: bytes = b""
+        round: int = 0
+        blinded: Kept | None = None
+        numbers: NDArray[np.float64] | None = None
 
     state: State
-    secret: Secret
 
-    def __init__(self, setting: Setting, layout: Layout) -> None:
-        super().__init__(HELPER, setting.randomness)
-        self.clients, self.layout, self.literal = setting.clients, layout, setting.mode == "literal"
+    def __init__(self, own: Own, common: Common, config: PAFedConfig) -> None:
+        super().__init__(own, common, config)
+        self.layout, self.literal = layout_of(common.spec, common.mode), common.mode == "literal"
         self.state, self.secret = self.State(), self.Secret()
-        self._masked: tuple[int, Any] = (0, None)  # w + r of this round, opened; lives for one round only
-
-    @on(Join)
-    def join(self, msg: Join, src: str) -> tuple[To, ...]:
-        """Make a signing key and enrol it, once."""
-        if self.secret.signing:
-            raise PeerError("already enrolled: a second signing key would make the first worthless")
-        key, messages = enrol(self)
-        self.secret.signing = key.to_bytes()
-        return messages
-
-    @on(Credentials)
-    def provide(self, msg: Credentials, src: str) -> tuple[To, ...]:
-        """Keep what the key centre gives, once."""
-        if self.secret.service:
-            raise PeerError("already provided with keys")
-        if msg.secret_key is None:
-            raise PeerError("credentials without the service's secret key")
-        publics = unbundle(msg.user_public, len(self.clients))
-        self.secret.service, self.state.service_public = msg.secret_key, msg.service_public
-        self.state.user_publics = dict(zip(self.clients, publics, strict=True))
-        return (To(HUB, Ready()),)
 
     def _key(self) -> Any:
-        if not self.secret.service:
-            raise PeerError("not provided with keys yet")
-        return secret_key(self.secret.service)
+        return self.key(SERVICE)
+
+    def opened(self, model: bytes) -> Vector:
+        """(d,) float32: what the aggregator holds under pk_s, for the observer. Raises PeerError."""
+        key = self._key()
+        return self.layout.unpacked(key.decrypt(key.public.from_bytes(model)).astype(np.float32))
 
     def _opened(self, data: bytes, count: int) -> tuple[list[float], int]:
         """Scalars of a bundle, and how large one may be."""
@@ -134,13 +114,16 @@ class Helper(Party, role=HELPER):
 
         Mode ``literal`` has real numbers to open, and gives nothing back.
         """
-        if msg.round <= self._masked[0]:
-            raise PeerError(f"asked to open a vector of round {msg.round} after one of round {self._masked[0]}")
+        if msg.round <= self.state.round:
+            raise PeerError(f"asked to open a vector of round {msg.round} after one of round {self.state.round}")
         key = self._key()
         cipher = key.public.from_bytes(msg.cipher, self.layout.size, blinded=0 if self.literal else 1)
-        masked = key.decrypt(cipher) if self.literal else key.open_blinded(cipher)
-        self._masked = msg.round, masked
-        return Refreshed(msg.round, b"" if self.literal else key.public.encrypt_blinded(masked).to_bytes())
+        if self.literal:
+            self.state.round, self.state.numbers = msg.round, key.decrypt(cipher)
+            return Refreshed(msg.round, b"")
+        blinded = key.open_blinded(cipher)
+        self.state.round, self.state.blinded = msg.round, blinded.kept()
+        return Refreshed(msg.round, key.public.encrypt_blinded(blinded).to_bytes())
 
     def convert_cost(self, msg: Convert) -> Cost:
         """One encryption."""
@@ -149,11 +132,14 @@ class Helper(Party, role=HELPER):
     @on(Convert, convert_cost)
     def convert(self, msg: Convert, src: str) -> Converted:
         """Algorithm 5, line 10: w + r under pk_i."""
-        held, masked = self._masked
-        if held != msg.round or msg.client not in self.state.user_publics:
+        state = self.state
+        if state.round != msg.round or msg.client not in self.clients:
             raise PeerError(f"nothing to convert for {msg.client} in round {msg.round}")
-        own = public_key(self.state.user_publics[msg.client])
-        sealed = wide(own, masked) if self.literal else own.encrypt_blinded(masked)
+        own = self.public(f"{USER} {msg.client}")
+        if state.numbers is not None:
+            sealed = wide(own, state.numbers)
+        elif state.blinded is not None:
+            sealed = own.encrypt_blinded(self._key().public.blinded(state.blinded))
         return Converted(msg.round, msg.client, sealed.to_bytes())
 
 

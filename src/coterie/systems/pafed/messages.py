@@ -14,11 +14,14 @@ from coterie.protocol.messages import Bundle, Floats, Message, message
 HUB = "aggregator"
 HELPER = "helper"
 CLIENT = "client"
+SERVICE, USER = "service", "user"  # what the key centre grants: the helper's key pair, and one of each client's own
 
 LARGEST = 1 << 11
 """No reciprocal that the helper gives is larger: a masked sum below 1 / LARGEST is taken for nothing."""
 MODEL_TERMS = 256
 """Weights lie within so many times the reach of a vector; what is lower is room for the updates of a round."""
+STEP_SHARES = 4
+"""The mean, the mean late agreeing and conflicting updates, and what turns these: each at most a share long."""
 
 
 def wide(key: Any, numbers: NDArray[Any]) -> Any:

@@ -18,14 +18,23 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from coterie.crypto.schemes import public_key
 from coterie.crypto.tally import PLAIN
 from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Cost, To
 from coterie.protocol.randomness import Secrets
 from coterie.protocol.spool import Spool
 from coterie.protocol.steps import NoAnswerError, Steps, for_each, spend
-from coterie.systems.pafed.messages import HELPER, MODEL_TERMS, Convert, Converted, Refresh, Refreshed, wide
+from coterie.systems.pafed.messages import (
+    HELPER,
+    MODEL_TERMS,
+    SERVICE,
+    USER,
+    Convert,
+    Converted,
+    Refresh,
+    Refreshed,
+    wide,
+)
 from coterie.systems.pafed.scalars import from_helper
 
 if TYPE_CHECKING:
@@ -73,7 +82,7 @@ class RealMask:
 
 def transformed(hub: Aggregator, r: int, asked: Sequence[str], spool: Spool) -> Steps[tuple[bytes, dict[str, int]]]:
     """[w] under pk_s to go on from, and by client of this round where ``spool`` holds [w] under its key."""
-    service: Any = public_key(hub.state.service_public)
+    service = hub.public(SERVICE)
     size, literal = hub.layout.size, hub.mode == "literal"
     source = hub.secrets("mask", r)
     mask: Mask = RealMask(service, size, source, hub.config.mask_bound) if literal else RingMask(service, size, source)
@@ -92,7 +101,7 @@ def transformed(hub: Aggregator, r: int, asked: Sequence[str], spool: Spool) -> 
     tickets: dict[str, int] = {}
 
     def keep(name: str, reply: Converted) -> None:
-        cipher = unmasked(public_key(hub.state.user_publics[name]), reply, name)
+        cipher = unmasked(hub.public(f"{USER} {name}"), reply, name)
         if name in asked:
             tickets[name] = spool.put(cipher)
 

@@ -1,0 +1,148 @@
+"""What a backend is: arrays under one key, and nothing of rules.
+
+The front (``vector``, ``paillier``, ``ckks``) knows whose key a vector is under, how many terms it has and what may be
+done with it; a backend only computes. There are four: ``paillier_arrays`` and its exact twin ``exact``, ``ckks_arrays``
+and its rounding twin ``rounded``. A backend's array (numbers modulo N^2, machine words, residues, steps) is its own
+affair: the front hands it on and never looks into it. An operation that only CKKS has is a method of the two CKKS
+backends and one of ``ckks.CipherVector``: mypy checks the three against each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from coterie.crypto.tally import Form, Tally
+from coterie.protocol.errors import CryptoError, PeerError
+
+RandomBytes = Callable[[int], bytes]
+Array = Any
+
+
+class CiphertextError(PeerError):
+    """A ciphertext that opens to something that no honest party encrypts: damaged, forged or wrongly unblinded."""
+
+
+class Opened(NamedTuple):
+    """A CKKS vector under its masks: as it was opened, and with noise for other keys."""
+
+    exact: Array
+    flooded: Array
+
+
+class Space(Protocol):
+    """The public parameters that two keys must share for their vectors to fit: lanes and key size, or a CKKS set.
+
+    identity: 12 bytes that stand for them in the header of a key.  size: in words.  secure: whether such keys are
+    accepted outside tests.  fresh: the form of a fresh vector.
+    """
+
+    @property
+    def identity(self) -> bytes: ...
+    @property
+    def size(self) -> str: ...
+    @property
+    def secure(self) -> bool: ...
+    @property
+    def fresh(self) -> Form: ...
+    def room(self, form: Form) -> int:
+        """How many terms, and masks, a vector of this form can have."""
+
+    def admits(self, tally: Tally) -> None:
+        """Raises DecodeError for a tally that no vector has."""
+
+    def maskable(self) -> None:
+        """Raises CryptoError if vectors carry no masks."""
+
+    def body_bytes(self, length: int, form: Form) -> int:
+        """Bytes of a vector behind its header."""
+
+    def key_bytes(self, kind: str, flag: int) -> int:
+        """Bytes of a key behind its header. Raises DecodeError for a key that there isn't."""
+
+
+class KeyArrays(Protocol):
+    """The numbers of one key of any kind. flag: what its header says besides the parameters (``wire``).
+
+    parts: what follows the header, bytes-like. A class method ``load(space, flag, body)`` is the inverse, which raises
+    DecodeError for numbers that no honest party has made.
+    """
+
+    @property
+    def scheme(self) -> str: ...
+    @property
+    def space(self) -> Space: ...
+    @property
+    def flag(self) -> int: ...
+    def parts(self) -> Sequence[Any]: ...
+
+
+class PublicArrays(KeyArrays, Protocol):
+    """What a public key of any scheme computes. form: of the vector that is given; nothing is changed in place."""
+
+    def encrypt(self, values: Any, form: Form) -> Array:
+        """A fresh encryption of checked ``(d,)`` values."""
+
+    def add(self, a: Array, b: Array, form: Form) -> Array: ...
+    def add_plain(self, a: Array, values: Any, form: Form) -> Array:
+        """Plus checked values in the clear."""
+
+    def scale(self, a: Array, factor: int, form: Form) -> Array:
+        """Times an integer of at least 1."""
+
+    def draw(self, length: int, form: Form, random_bytes: RandomBytes) -> Any:
+        """The numbers of a fresh mask, from n -> n secret random bytes."""
+
+    def shift(self, a: Array, numbers: Any, factor: int, form: Form) -> Array:
+        """Plus a fresh encryption of ``factor`` times a mask's numbers; the factor may be negative."""
+
+    def lift(self, opened: Any, form: Form, own: bool) -> Array:
+        """A fresh encryption of a vector that was opened under its masks, by this key (own) or by another."""
+
+    def add_opened(self, x: Any, y: Any, form: Form) -> Any:
+        """The sum of two opened vectors, masks included."""
+
+    def keep(self, opened: Any) -> tuple[Any, ...]:
+        """An opened vector as arrays, for the state of the party that holds it."""
+
+    def kept(self, arrays: Sequence[Any]) -> Any:
+        """The inverse of ``keep``."""
+
+    def pack(self, a: Array, form: Form) -> Sequence[Any]:
+        """The body of a vector's bytes, in parts."""
+
+    def unpack(self, body: memoryview, tally: Tally) -> Array:
+        """The inverse, of another party's bytes. Raises DecodeError."""
+
+
+class SecretArrays(KeyArrays, Protocol):
+    """What a secret key of any scheme computes; ``open_blinded`` gives an opened vector with its masks still on."""
+
+    @property
+    def public(self) -> Any: ...
+    def decrypt(self, a: Array, tally: Tally) -> Any:
+        """``(d,)`` numbers. Raises CiphertextError."""
+
+
+class Halves:
+    """A secret key: its parameters and its flag are those of its public half."""
+
+    public: Any
+
+    @property
+    def space(self) -> Any:
+        """The parameters."""
+        return self.public.space
+
+    @property
+    def flag(self) -> int:
+        """The flag in the header."""
+        return int(self.public.flag)
+
+
+def drawn(random_bytes: RandomBytes, size: int) -> bytes:
+    """``random_bytes(size)``, refused if it gives another number of bytes."""
+    data = random_bytes(size)
+    if len(data) != size:
+        raise CryptoError(f"the source of randomness gave {len(data)} bytes where {size} were asked for")
+    return data

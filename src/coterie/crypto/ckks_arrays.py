@@ -1,0 +1,311 @@
+"""CKKS on arrays: residues ``(ciphertexts, 2 or 3 polynomials, limbs, N)`` modulo a chain of primes, over SEAL.
+
+No rules are kept here: ``ckks`` is the front, and says what for. ``seal`` and ``seal_products`` are what of SEAL this
+uses; sums and masks are plain arithmetic on the arrays (``residues``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from coterie.crypto import ckks_masks, residues, seal_products
+from coterie.crypto.arrays import CiphertextError, Halves, Opened, RandomBytes
+from coterie.crypto.ckks_parameters import FINGERPRINT_BYTES, Parameters
+from coterie.crypto.packing import Floats
+from coterie.crypto.residues import Residues
+from coterie.crypto.seal import Handle, Ring, ring
+from coterie.crypto.tally import Form, Tally
+from coterie.protocol.errors import DecodeError
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Public:
+    """As ``arrays.PublicArrays``, and what ``ckks.CipherVector`` needs for products, levels and parts.
+
+    pair: (2, primes, N) residues.  relinearise: (k, 2, primes, N), for products; k is 0 for a key without them.
+    """
+
+    space: Parameters
+    pair: Residues
+    relinearise: Residues
+
+    scheme = "ckks"
+
+    @property
+    def flag(self) -> int:
+        """1 for a key for products."""
+        return int(len(self.relinearise) > 0)
+
+    def without_products(self) -> Public:
+        return replace(self, relinearise=self.relinearise[:0])
+
+    # ---- what every scheme has
+
+    def encrypt(self, values: Floats, form: Form) -> Residues:
+        return self.sealed(self.encryptor, values, form)
+
+    def add(self, a: Residues, b: Residues, form: Form) -> Residues:
+        return residues.add(a, b, self._moduli(form))
+
+    def add_plain(self, a: Residues, values: Floats, form: Form) -> Residues:
+        total = a.copy()
+        message = self.ring.residues(self._plaintexts(values, form), len(a), form)
+        total[:, 0] = residues.add(total[:, 0], message, self._moduli(form))
+        return total
+
+    def scale(self, a: Residues, factor: int, form: Form) -> Residues:
+        return residues.multiple(a, factor, self._moduli(form))
+
+    def draw(self, length: int, form: Form, random_bytes: RandomBytes) -> Residues:
+        return ckks_masks.draw(self.space, length, form, random_bytes)
+
+    def shift(self, a: Residues, numbers: Residues, factor: int, form: Form) -> Residues:
+        moduli = self._moduli(form)
+        taken = numbers if abs(factor) == 1 else residues.multiple(numbers, abs(factor), moduli)
+        if factor < 0:
+            taken = residues.subtract(np.zeros_like(taken), taken, moduli)
+        return residues.add(a, self._fresh(taken, form), moduli)
+
+    def lift(self, opened: Opened, form: Form, own: bool) -> Residues:
+        """A fresh encryption of opened polynomials: of this key's own as they are, of another's with noise."""
+        return self._fresh(opened.exact if own else opened.flooded, form)
+
+    def add_opened(self, x: Opened, y: Opened, form: Form) -> Opened:
+        return Opened(*(residues.add(a, b, self._moduli(form)) for a, b in zip(x, y, strict=True)))
+
+    def keep(self, opened: Opened) -> Opened:
+        return opened
+
+    def kept(self, arrays: Sequence[Residues]) -> Opened:
+        return Opened(*arrays)
+
+    def pack(self, a: Residues, form: Form) -> list[bytes | memoryview[Any]]:
+        return residues.pack(a, self.space.residue_bytes[: form.level + 1])
+
+    def unpack(self, body: memoryview, tally: Tally) -> Residues:
+        """Residues checked to lie below their primes, with randomness in every limb. Raises DecodeError."""
+        limbs = tally.form.level + 1
+        shape = self.space.ciphertexts(tally.length), 2, limbs, self.space.degree
+        numbers = residues.unpack(body, shape, self.space.residue_bytes[:limbs])
+        if not residues.valid(numbers, self._moduli(tally.form)):
+            raise DecodeError("a residue is not below its prime")
+        if not numbers[:, 1].any(axis=2).all():  # in every limb: lower levels have fewer
+            raise DecodeError("a ciphertext without randomness: it hides nothing")
+        return numbers
+
+    # ---- products, levels, parts
+
+    def times(self, a: Residues, scalar: Residues, form: Form) -> Residues:
+        """The product with a scalar, three polynomials."""
+        return self.ring.times(a, scalar, form)
+
+    def rescale(self, a: Residues, form: Form) -> Residues:
+        """A product back to two polynomials, one level lower."""
+        return self.ring.rescaled(self.relineariser, a, form)
+
+    def times_plain(self, a: Residues, number: float, form: Form) -> Residues:
+        if factor := round(number * self.ring.scale(form)):
+            return seal_products.multiples(self.ring, a, factor, form)
+        return self.ring.zeros(self.encryptor, len(a), form.level - 1)
+
+    def lower(self, a: Residues, form: Form, level: int) -> Residues:
+        made, upper = self.ring, form._replace(level=level + 1)
+        wanted = made.scale(form._replace(level=level)) * float(made.moduli[level + 1, 0])
+        return seal_products.multiples(made, a[:, :, : level + 2], round(wanted / made.scale(form)), upper)
+
+    def conjugate(self, a: Residues, keys: Evaluation, form: Form) -> Residues:
+        return seal_products.conjugates(self.ring, keys.handles[-1], a, form)
+
+    def dot(self, a: Residues, conjugated: Residues, keys: Evaluation, form: Form) -> Residues:
+        """The dot product in every slot, one level lower."""
+        return seal_products.dot(self.ring, self.relineariser, keys.handles, a, conjugated, form)
+
+    def sanitise(self, a: Residues, bits: int, form: Form) -> Residues:
+        """The same values with fresh randomness, and noise uniform in +-2^bits a coefficient."""
+        nothing = np.zeros((len(a), form.level + 1, self.space.degree), dtype=np.uint64)
+        return self.shift(a, ckks_masks.flooded(self.space, nothing, form, bits), 1, form)
+
+    def split(self, a: Residues, at: int) -> tuple[Residues, Residues]:
+        count = self.space.ciphertexts(at)
+        return a[:count], a[count:]
+
+    def join(self, a: Residues, b: Residues) -> Residues:
+        return np.concatenate((a, b))
+
+    # ---- bytes of keys, and SEAL's objects
+
+    def parts(self) -> list[Any]:
+        """The pair, and the pairs to relinearise with."""
+        widths = self.space.residue_bytes
+        return list(chain(residues.pack(self.pair[None], widths), residues.pack(self.relinearise, widths)))
+
+    @classmethod
+    def load(cls, space: Parameters, flag: int, body: memoryview) -> Public:
+        """The inverse of ``parts``. Raises DecodeError for numbers that no honest party can have made."""
+        made, count = ring(space), 1 + (space.relinearisation_keys if flag else 0)
+        pairs = residues.unpack(body, (count, 2, len(made.moduli), space.degree), space.residue_bytes)
+        if not residues.valid(pairs, made.moduli) or not pairs.any(axis=(2, 3)).all():
+            raise DecodeError("the numbers of this key can't be an honest CKKS key's")
+        return cls(space, pairs[0], pairs[1:])
+
+    def __reduce__(self) -> tuple[Any, ...]:  # without SEAL's objects
+        return Public, (self.space, self.pair, self.relinearise)
+
+    @property
+    def ring(self) -> Ring:
+        """SEAL's context of the parameters."""
+        return ring(self.space)
+
+    @cached_property
+    def encryptor(self) -> Handle:
+        """SEAL's object that encrypts under this key."""
+        return self.ring.encryptor(self.pair)
+
+    @cached_property
+    def relineariser(self) -> Handle:
+        """SEAL's object that turns products back into two polynomials."""
+        return self.ring.relineariser(self.relinearise)
+
+    def sealed(self, encryptor: Handle, values: Floats, form: Form, *, symmetric: bool = False) -> Residues:
+        """A fresh encryption by an encryptor of this key or of its secret half."""
+        plaintexts, count = self._plaintexts(values, form), self.space.ciphertexts(values.size)
+        return self.ring.encrypt(encryptor, plaintexts, count, form.level, symmetric)
+
+    def _plaintexts(self, values: Floats, form: Form) -> Iterator[Handle]:
+        if form.scalar:
+            return self.ring.encoded_constant(float(values[0]), form)
+        return self.ring.encoded(self.space.to_slots(values), form)
+
+    def _fresh(self, numbers: Residues, form: Form) -> Residues:
+        """A fresh encryption of plaintext polynomials."""
+        fresh = self.ring.zeros(self.encryptor, len(numbers), form.level)
+        fresh[:, 0] = residues.add(fresh[:, 0], numbers, self._moduli(form))
+        return fresh
+
+    def _moduli(self, form: Form) -> Residues:
+        return self.ring.moduli_at(form.level)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Secret(Halves):
+    """secret: (primes, N) residues of a ternary polynomial."""
+
+    secret: Residues
+    public: Public
+
+    scheme = "ckks"
+
+    @classmethod
+    def generate(cls, space: Parameters, products: bool) -> Secret:
+        """A fresh one from the system's randomness."""
+        secret, pair, relinearise = ring(space).keygen(products)
+        return cls(secret, Public(space, pair, relinearise))
+
+    def encrypt(self, values: Floats, form: Form) -> Residues:
+        """As the public key, in half the time and with less noise."""
+        return self.public.sealed(self.encryptor, values, form, symmetric=True)
+
+    def decrypt(self, a: Residues, tally: Tally) -> Floats:
+        """``(d,)`` values. Raises CiphertextError if an unused slot, or another of a scalar, is not as it should be."""
+        form = tally.form
+        numbers = self.public.ring.decrypt(self.decryptor, a, form).view(np.float64).ravel()
+        values, unused = numbers[: tally.length].copy(), numbers[tally.length :]
+        expected = values[0] * (np.arange(1, numbers.size) % 2 == 0) if form.scalar else 0.0
+        if (np.abs(unused - expected) > self.space.tolerance(tally.terms, form)).any():
+            raise CiphertextError("an unused slot holds something: damaged or forged")
+        return values
+
+    def open_blinded(self, a: Residues, tally: Tally, bits: int) -> Opened:
+        """The polynomials with masks still on, and with noise of so many bits."""
+        exact = seal_products.opened(self.public.ring, self.decryptor, a, tally.form)
+        return Opened(exact, ckks_masks.flooded(self.space, exact, tally.form, bits))
+
+    def evaluation(self, fingerprint: bytes) -> Evaluation:
+        """Fresh evaluation keys, from the system's randomness."""
+        keys = seal_products.automorphism_keys(self.public.ring, self.secret)
+        widths = self.space.residue_bytes
+        return Evaluation(self.space, fingerprint, tuple(b"".join(residues.pack(key, widths)) for key in keys))
+
+    def parts(self) -> list[Any]:
+        """The secret polynomial, and the public key."""
+        return [*residues.pack(self.secret, self.space.residue_bytes), *self.public.parts()]
+
+    @classmethod
+    def load(cls, space: Parameters, flag: int, body: memoryview) -> Secret:
+        split, made = space.secret_bytes, ring(space)
+        secret = residues.unpack(body[:split], (len(made.moduli), space.degree), space.residue_bytes)
+        if not residues.valid(secret, made.moduli):
+            raise DecodeError("a residue of this secret key is not below its prime")
+        key = cls(secret, Public.load(space, flag, body[split:]))
+        if not key._belongs_together():
+            raise DecodeError("the halves of this key don't belong together")
+        return key
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Secret, (self.secret, self.public)
+
+    def _belongs_together(self) -> bool:
+        tally = Tally(bytes(FINGERPRINT_BYTES), 1, form=self.space.fresh)
+        try:
+            opened = self.decrypt(self.public.encrypt(np.zeros(1), tally.form), tally)
+        except CiphertextError:
+            return False
+        return bool(np.abs(opened).max() <= self.space.error())
+
+    @cached_property
+    def encryptor(self) -> Handle:
+        """SEAL's object that encrypts under the secret key."""
+        return self.public.ring.encryptor(self.public.pair, self.secret)
+
+    @cached_property
+    def decryptor(self) -> Handle:
+        """SEAL's object that opens."""
+        return self.public.ring.decryptor(self.secret)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Evaluation:
+    """One key-switching key an automorphism of ``Parameters.elements``, packed, and whose pair they belong to."""
+
+    space: Parameters
+    fingerprint: bytes
+    packed: tuple[bytes | memoryview, ...]
+
+    scheme, flag = "ckks", 1
+
+    def parts(self) -> list[Any]:
+        """The pair's name and the keys."""
+        return [self.fingerprint, *self.packed]
+
+    @classmethod
+    def load(cls, space: Parameters, flag: int, body: memoryview) -> Evaluation:
+        fingerprint, body = bytes(body[:FINGERPRINT_BYTES]), body[FINGERPRINT_BYTES:]
+        size = len(body) // len(space.elements)
+        made = cls(space, fingerprint, tuple(body[at : at + size] for at in range(0, len(body), size)))
+        for part in made.packed:
+            numbers = made._unpacked(part)
+            if not residues.valid(numbers, ring(space).moduli) or not numbers.any(axis=(2, 3)).all():
+                raise DecodeError("the numbers of this evaluation key can't be an honest CKKS key's")
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Evaluation, (self.space, self.fingerprint, tuple(map(bytes, self.packed)))
+
+    @cached_property
+    def handles(self) -> tuple[Handle, ...]:
+        """SEAL's objects, one an automorphism, in the order of ``Parameters.elements``."""
+        made = ring(self.space)
+        return tuple(
+            seal_products.automorphism(made, element, self._unpacked(part))
+            for element, part in zip(self.space.elements, self.packed, strict=True)
+        )
+
+    def _unpacked(self, part: bytes | memoryview) -> Residues:
+        shape = self.space.relinearisation_keys, 2, len(self.space.prime_bits), self.space.degree
+        return residues.unpack(part, shape, self.space.residue_bytes)

@@ -1,0 +1,82 @@
+"""Rosters and identities (``protocol/roster.py``). The operator's key is the root of trust: it signs the roster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from coterie.crypto.sealing import OpeningKey, SealingKey
+from coterie.crypto.signing import SigningKey, VerifyKey
+from coterie.protocol.errors import CryptoError, PeerError
+from coterie.protocol.randomness import Randomness
+from coterie.protocol.roster import Entry, Identity, Roster
+from coterie.protocol.told import Common, Own
+
+OPERATOR = "operator"
+_SESSION_BYTES = 16
+_PURPOSE = "roster"
+
+
+def new_identity(name: str, randomness: Randomness) -> Identity:
+    """Fresh keys for one party."""
+    signing = SigningKey.generate(randomness.secrets(name, "signing key").bytes)
+    opening = OpeningKey.generate(randomness.secrets(name, "sealing").bytes)
+    return Identity(signing.to_bytes(), opening.to_bytes())
+
+
+def entry(name: str, role: str, identity: Identity) -> Entry:
+    """What others may know of a party."""
+    signing, opening = SigningKey.load(identity.signing), OpeningKey.load(identity.opening)
+    return Entry(name, role, signing.public.to_bytes(), opening.public.to_bytes())
+
+
+def sign_roster(entries: tuple[Entry, ...], operator: SigningKey, session: bytes) -> Roster:
+    """The roster of these parties, signed. Raises ValueError for a name that stands twice."""
+    if len({one.name for one in entries}) < len(entries):
+        raise ValueError("a roster names a party twice")
+    roster = Roster(session, entries, operator.public.to_bytes())
+    return msgspec.structs.replace(roster, signature=operator.sign(_PURPOSE, _body(roster)))
+
+
+def check_roster(roster: Roster, operator: bytes) -> None:
+    """Raises PeerError (a SignatureError) unless this operator has signed the roster, and DecodeError for bad keys."""
+    if roster.operator != operator:
+        raise PeerError("the roster names another operator")
+    VerifyKey.load(operator).verify(roster.signature, _PURPOSE, _body(roster))
+    if len(roster.by_name) < len(roster.entries):
+        raise PeerError("the roster names a party twice")
+    for one in roster.entries:
+        VerifyKey.load(one.verify_key)
+        SealingKey.load(one.sealing_key)
+
+
+def _body(roster: Roster) -> bytes:
+    return msgspec.msgpack.encode(msgspec.structs.replace(roster, signature=b""))
+
+
+def simulated(roles: Mapping[str, str], randomness: Randomness) -> tuple[Roster, dict[str, Identity]]:
+    """The roster of a simulation, whose operator key is made for it and forgotten, and every party's identity.
+
+    roles: of all parties, by name.
+    """
+    identities = {name: new_identity(name, randomness) for name in roles}
+    operator = SigningKey.generate(randomness.secrets(OPERATOR, "signing key").bytes)
+    session = randomness.secrets(OPERATOR, "session").bytes(_SESSION_BYTES)
+    entries = tuple(entry(name, role, identities[name]) for name, role in roles.items())
+    return sign_roster(entries, operator, session), identities
+
+
+def signing_key(own: Own) -> SigningKey:
+    """SECRET: what this party signs with. Raises CryptoError where it has no identity."""
+    if own.identity is None:
+        raise CryptoError(f"{own.name} has no identity to sign with")
+    return SigningKey.load(own.identity.signing)
+
+
+def verify_key(common: Common, name: str) -> VerifyKey:
+    """What a party's signatures are verified with. Raises PeerError for a stranger."""
+    found = common.roster.by_name.get(name)
+    if found is None:
+        raise PeerError(f"{name} is not on the roster")
+    return VerifyKey(found.verify_key)

@@ -1,0 +1,95 @@
+"""A recorded run as an audit takes it (``audit.Recorded``), made anew or read from its folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from coterie.audit import Meddle, Recorded
+from coterie.protocol.errors import UserError
+from coterie.runs.config import RunConfig, from_toml
+from coterie.runs.experiment import Experiment, Line, build
+from coterie.runs.folder import CONFIG
+from coterie.runs.runner import load_result
+from coterie.runs.views import VIEWS, message_kinds, read_views
+from coterie.transport.transcript import View
+
+
+def recorded_run(config: RunConfig, meddle: Meddle = lambda experiment: None) -> tuple[Recorded, Experiment]:
+    """Run it to its last round with all views recorded, and write nothing; the caller closes the experiment.
+
+    meddle: what is done to the parties, or their links, before they begin.
+    """
+    experiment = build(config)
+    meddle(experiment)
+    experiment.set_up()
+    lines = [experiment.round(r) for r in range(1, int(experiment.config.rounds or 0) + 1)]
+    transcript = experiment.transport.transcript
+    if transcript is None or transcript.stopped_at is not None:
+        raise UserError("the views of this run aren't recorded, or don't fit record_mib: take fewer clients or rounds")
+    return _recorded(experiment, config, transcript.views, lines), experiment
+
+
+def record(config: RunConfig, meddle: Meddle = lambda federation: None) -> Recorded:
+    """The same where nobody wants the experiment."""
+    run, experiment = recorded_run(config, meddle)
+    experiment.close()
+    return run
+
+
+def read_recorded(folder: str | Path, data_dir: str | None = None) -> Recorded:
+    """The finished run of a folder; its data are loaded again. Raises UserError where it holds none, or no views."""
+    folder = Path(folder)
+    result = load_result(folder)
+    if not (folder / VIEWS).exists():
+        raise UserError(
+            f"{folder} holds a run whose views were not kept: repeat it with\n"
+            f"  coterie run --config {folder / CONFIG} --record --out ANOTHER_FOLDER"
+        )
+    options: dict[str, Any] = {"accelerator": "cpu", "record": False}
+    if data_dir is not None:
+        options["data_dir"] = data_dir
+    config = from_toml(folder / CONFIG, **options)
+    start = {"start": "random"} if "start" in config.settings else {}  # the views have the models that were sent, so
+    experiment = build(replace(config, settings={**config.settings, **start}))  # none is trained again
+    try:
+        views = read_views(folder / VIEWS, message_kinds(experiment.system)).views
+        ended = re.match(r"stopped in round (\d+)", result.summary["recording"])
+        if ended is None:
+            return _recorded(experiment, config, views, result.rounds)
+        stopped = int(ended[1])
+        whole = {
+            name: View(view.party, view.role, [seen for seen in view.seen if seen.round < stopped])
+            for name, view in views.items()
+        }
+        return _recorded(experiment, config, whole, result.rounds, stopped)
+    finally:
+        experiment.close()
+
+
+def _recorded(
+    experiment: Experiment,
+    config: RunConfig,
+    views: Mapping[str, View],
+    lines: Sequence[Line],
+    stopped: int | None = None,
+) -> Recorded:
+    return Recorded(
+        system=experiment.system,
+        options=vars(experiment.config),
+        settings=experiment.settings,
+        clients=experiment.federation.common.clients,
+        label_counts=experiment.label_counts,
+        spec=experiment.federation.common.spec,
+        initial=experiment.federation.common.initial,
+        federation=experiment.federation,
+        views=views,
+        again=partial(record, replace(config, record=True)),
+        stopped=stopped,
+        lines=lines,
+        groups=experiment.split.groups,
+    )

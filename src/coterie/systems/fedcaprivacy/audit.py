@@ -1,0 +1,281 @@
+"""What the parties of FedCAPrivacy find out from their views, as numbers.
+
+The first functions turn a recorded view into the arrays that ``coterie.attacks`` take. ``measure`` runs the attacks on
+all rounds of a run and scores them against the truth, which the auditor has and no party does.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.attacks import (
+    Attack,
+    Result,
+    label_shares,
+    pair_auc,
+    pair_correlation,
+    recover_from_colluder,
+    recover_from_start,
+    recovery_error,
+    relink,
+    relink_accuracy,
+    relink_by_profiles,
+    share_correlation,
+    similar_pairs,
+    telling,
+    top_label_hit_rate,
+)
+from coterie.audit import Audit, Recorded, View
+from coterie.audit.findings import Finding
+from coterie.audit.received import granted, held_key
+from coterie.clustering import pairwise_distances
+from coterie.crypto.paillier import SecretKey
+from coterie.crypto.sketch import project, unrotate
+from coterie.protocol.errors import CoterieError, UserError
+from coterie.protocol.model_spec import ModelSpec
+from coterie.systems.fedcaprivacy.messages import CSP, GROUP, HUB, SERVICE, Blinded, Received, Upload
+from coterie.systems.fedcaprivacy.participant import round_seed
+
+Rows = NDArray[np.float64]
+Unprotect = Callable[[Rows, bytes, int], Rows]
+"""Differences (n, m) as the service sees them, the participants' common seed, the round -> differences (n, d) of
+weights. What a participant can do that helps the service; the identity in paper mode."""
+
+GUESSED_SEED = bytes(32)
+"""What the service uses in place of the participants' seed, which it does not have."""
+
+
+def csp_rounds(view: View) -> list[int]:
+    """The rounds in which the service was sent vectors."""
+    return sorted({seen.round for seen in view.seen if seen.kind == Blinded.__name__})
+
+
+def csp_rows(view: View, key: SecretKey, round: int) -> tuple[list[int], Rows]:
+    """What the service sees of a round: positions, and the vectors there minus the first of them, (n, m) float64.
+
+    The mask is common to all, so these differences are exact. m is d, or the length of a sketch.
+    """
+    opened = {}
+    for _, message in view.messages(Blinded, round):
+        try:
+            opened[message.position] = key.open_blinded(key.public.from_bytes(message.cipher))
+        except CoterieError:
+            continue  # the service could not open it either
+    positions = sorted(opened)
+    steps = [opened[j].minus(opened[positions[0]]) for j in positions]
+    return positions, np.stack(steps) / 2.0**key.public.layout.lanes.fraction_bits
+
+
+def hub_membership(view: View, round: int, clients: Sequence[str]) -> NDArray[np.bool_]:
+    """phi (n, c) by client, as the business server knows it: from whom it hears that a cluster's model was received.
+
+    A client that got none has an empty row.
+    """
+    pairs = [(clients.index(seen.src), int(m.cluster)) for seen, m in view.messages(Received, round)]
+    phi = np.zeros((len(clients), 1 + max((k for _, k in pairs), default=0)), np.bool_)
+    for i, k in pairs:
+        phi[i, k] = True
+    return phi
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """One round: what the service sees, and the truth behind it, which takes both servers' views and a secret key.
+
+    rows: (n, m) of ``csp_rows``.  alone: (n, d) differences of models that the service makes of them on its own: the
+    rows themselves, or of sketches the shortest models that have them under a guessed seed.  weights: (n, d) what a
+    participant makes of them for the service.  who: (n,) the client behind every row.  models: (n, d) what they had
+    trained.  phi: of ``hub_membership``.
+    """
+
+    number: int
+    rows: Rows
+    alone: Rows
+    weights: Rows
+    who: NDArray[np.int64]
+    models: Rows
+    phi: NDArray[np.bool_]
+
+
+def recorded_rounds(views: Mapping[str, View], clients: Sequence[str], unprotect: Unprotect) -> list[Round]:
+    """All rounds of a recorded run in which the service saw anything."""
+    hub, csp = views[HUB], views[CSP]
+    key, seed = held_key(csp, SERVICE), granted(views[clients[0]])[f"secret {GROUP}"]
+    rounds = []
+    for r in csp_rounds(csp):
+        shown, models = _uploads(hub, key, r)
+        _, rows = csp_rows(csp, key, r)
+        names = order(rows, shown)
+        true = np.stack([models[name] for name in names])
+        if rows.shape == true.shape:  # what was shown is all that was uploaded
+            true = unprotect(true, seed, r)
+        who = np.array([clients.index(name) for name in names])
+        alone = rows if rows.shape == true.shape else unprotect(rows, GUESSED_SEED, r)
+        rounds.append(Round(r, rows, alone, unprotect(rows, seed, r), who, true, hub_membership(hub, r, clients)))
+    return rounds
+
+
+def order(rows: Rows, shown: Mapping[str, Rows]) -> list[str]:
+    """The name behind every row of ``csp_rows``, by its exact differences from the others'; shown: (m,) by name.
+
+    Raises UserError where the rows are not differences of these vectors.
+    """
+    for first in shown.values():
+        names: dict[bytes, list[str]] = defaultdict(list)  # equal vectors share an entry
+        for name, values in shown.items():
+            names[(values - first).tobytes()].append(name)
+        found = [names[row.tobytes()].pop() for row in rows if names[row.tobytes()]]
+        if len(found) == len(rows):
+            return found
+    raise UserError("the vectors that the service opened are not the uploads of this round")
+
+
+def _uploads(hub: View, key: SecretKey, round: int) -> tuple[dict[str, Rows], dict[str, Rows]]:
+    """By name: what the service was to see, and the model beside it (the same where there are no sketches)."""
+    shown, models = {}, {}
+    for seen, m in hub.messages(Upload, round):
+        models[seen.src] = key.decrypt(key.public.from_bytes(m.cipher))
+        shown[seen.src] = key.decrypt(key.public.from_bytes(m.sketch)) if m.sketch else models[seen.src]
+    return shown, models
+
+
+def measure(
+    rounds: Sequence[Round],
+    label_counts: NDArray[Any],
+    spec: ModelSpec,
+    start: NDArray[Any],
+    groups: NDArray[Any] | None = None,
+) -> dict[str, list[Result]]:
+    """Every attack on every round (or two consecutive ones), as ``"who: what" -> results``; needs 3 clients a round.
+
+    label_counts: (clients, classes).  start: (d,) the public initial weights.  groups: (clients,) the data's own, where
+    there are some.
+    """
+    found: dict[str, list[Result]] = defaultdict(list)
+    counts = np.asarray(label_counts)
+    for one in rounds:
+        labels = counts[one.who]
+        far = pairwise_distances(one.rows)
+        found["csp: which pairs have similar labels, by distances"].append(pair_correlation(-far, labels))
+        if groups is not None and telling(groups[one.who]):
+            found["csp: which pairs are of one group, by distances"].append(pair_auc(-far, groups[one.who]))
+        estimate = label_shares(one.alone, spec)
+        found["csp: label shares"].append(share_correlation(estimate, labels))
+        found["csp: top label"].append(top_label_hit_rate(estimate, labels))
+        if one.number == 1:
+            guess = recover_from_start(one.alone, start)
+            found["csp, knowing the start: models of round 1"].append(recovery_error(guess, one.models, start))
+        estimate = label_shares(one.weights, spec)
+        found["csp with a participant: label shares"].append(share_correlation(estimate, labels))
+        found["csp with a participant: top label"].append(top_label_hit_rate(estimate, labels))
+        guess = recover_from_colluder(one.weights, 0, one.models[0])
+        found["csp with a participant: models"].append(recovery_error(guess, one.models, start))
+        got = np.flatnonzero(one.phi.any(axis=1))
+        if len(got) >= 3:
+            pairs = similar_pairs(one.phi[got])
+            found["business server: which pairs have similar labels, by phi"].append(
+                pair_correlation(pairs, counts[got])
+            )
+            if groups is not None and telling(groups[got]):
+                found["business server: which pairs are of one group, by phi"].append(pair_auc(pairs, groups[got]))
+            top = counts[got].argmax(axis=1)
+            if telling(top):
+                found["business server: which pairs have one top label, by phi"].append(pair_auc(pairs, top))
+    for a, b in pairwise(rounds):
+        truth = np.array([{i: row for row, i in enumerate(a.who)}.get(i, -1) for i in b.who])
+        if a.rows.shape[1] == b.rows.shape[1]:
+            found["csp: re-linked, by vectors"].append(relink_accuracy(relink(a.rows, b.rows), truth, len(a.who)))
+        profiles = relink_by_profiles(pairwise_distances(a.rows), pairwise_distances(b.rows))
+        found["csp: re-linked, by distances"].append(relink_accuracy(profiles, truth, len(a.who)))
+        linked = relink(a.weights, b.weights)
+        found["csp with a participant: re-linked"].append(relink_accuracy(linked, truth, len(a.who)))
+    return dict(found)
+
+
+def participants_help(protection: str, size: int) -> Unprotect:
+    """What a participant, who has the common seed, makes of the service's rows. size: d of the model.
+
+    A rotation it undoes. Of a sketch it gives the shortest models that have it: m equations for d unknowns. With a
+    guessed seed it is what the service can try on its own.
+    """
+
+    @lru_cache(maxsize=4)
+    def inverse(secret: bytes, dim: int) -> Rows:
+        projection = np.stack([project(unit, dim, secret) for unit in np.eye(size)])  # (d, m)
+        return np.asarray(np.linalg.pinv(projection))
+
+    def unprotect(rows: Rows, seed: bytes, r: int) -> Rows:
+        secret = round_seed(seed, r)
+        if protection == "rotation":
+            return np.stack([unrotate(row, secret) for row in rows])
+        if protection == "sketch":
+            return np.asarray(rows @ inverse(secret, rows.shape[1]))
+        return rows
+
+    return unprotect
+
+
+def passive(run: Recorded) -> list[Finding]:
+    """Every attack on a recorded run."""
+    protection = run.settings.hardening if run.mode == "hardened" else "none"
+    rounds = recorded_rounds(run.views, run.clients, participants_help(protection, run.spec.size))
+    found = measure(rounds, run.label_counts, run.spec, run.initial, run.groups)
+    return [Finding(name, tuple(results)) for name, results in found.items()]
+
+
+_CSP = "cloud service provider"
+AUDIT = Audit(
+    passive,
+    attacks=(
+        Attack(
+            "relink",
+            _CSP,
+            "follows shuffled clients from round to round by their differences from the mean row",
+            relink,
+            (relink_accuracy,),
+        ),
+        Attack(
+            "relink-profiles",
+            _CSP,
+            "follows shuffled clients from round to round where only distances are visible",
+            relink_by_profiles,
+            (relink_accuracy,),
+        ),
+        Attack(
+            "label-shares",
+            _CSP,
+            "tells which classes a client has more of than others from the last layer's bias",
+            label_shares,
+            (share_correlation, top_label_hit_rate),
+        ),
+        Attack(
+            "similar-pairs",
+            "business server",
+            "tells which participants have similar data from the clusters that they share",
+            similar_pairs,
+            (pair_correlation, pair_auc),
+        ),
+        Attack(
+            "models-from-start",
+            f"{_CSP} knowing the initial model",
+            "recovers all models up to the mean update",
+            recover_from_start,
+            (recovery_error,),
+        ),
+        Attack(
+            "models-from-colluder",
+            f"{_CSP} with one colluding client",
+            "recovers all models exactly",
+            recover_from_colluder,
+            (recovery_error,),
+        ),
+    ),
+)

@@ -1,0 +1,105 @@
+"""The settings of FedCAPrivacy, and which of them work together."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from coterie.clustering.schedule import parse_schedule
+from coterie.crypto.packing import Lanes
+from coterie.protocol.errors import UserError
+from coterie.protocol.told import Common
+from coterie.protocols.idle import refuse_idle
+from coterie.protocols.local_training import LocalTraining, sample_size
+
+GUARD_BITS = 8
+"""Of a lane at least, where the setting is "auto": a lane of 32 bits is packed fastest."""
+
+
+@dataclass(frozen=True)
+class FedCAPrivacyConfig(LocalTraining):
+    """Settings of FedCAPrivacy; defaults are the paper's where it gives one (section VI-A).
+
+    clusters: c, their number, or "auto": as many as stand out from noise (``clustering/number.py``), counted in every
+    round; then the schedule is what happens at least, since clusters are also made anew when their number changes and
+    until they move nobody.  gamma: scale of eq. (8), or "median".  kernel: "laplacian" as printed, or "rbf".
+    alpha: decay of the clustering frequency.  schedule: "decay", "always" or "every:DELTA".
+    key_bits: Paillier modulus, 2048 or 3072.  fraction_bits: rho of eq. (4).  value_bits, guard_bits, kappa: of a lane
+    (``crypto/packing.py``); guard_bits "auto" is 8, or as many as the sum over all clients that a round asks needs.
+    max_age_s: oldest acceptable upload, in seconds.  min_participants: fewer uploads skip a round.
+    hardening: "sketch" or "rotation", in mode hardened.  sketch_dim: numbers in a sketch.
+    min_cluster: smallest cluster whose sum is released, in mode hardened; of a cluster of two, each member can tell the
+    other's model.  randomness: of Paillier, "short" exponents (``crypto/paillier.py`` states the assumption) or the
+    plain "full" r^N.  max_ahead_s: how far a participant's clock may be ahead of the hub's.
+    """
+
+    clusters: int | Literal["auto"] = 5
+    gamma: float | Literal["median"] = 0.5
+    kernel: Literal["laplacian", "rbf"] = "laplacian"
+    alpha: float = 0.1
+    schedule: str = "decay"
+    key_bits: int = 2048
+    fraction_bits: int = 16
+    value_bits: int = 24
+    guard_bits: int | Literal["auto"] = "auto"
+    kappa: int = 40
+    max_age_s: float = 86_400.0
+    min_participants: int = 2
+    hardening: Literal["sketch", "rotation"] = "sketch"
+    sketch_dim: int = 64
+    min_cluster: int = 3
+    randomness: Literal["short", "full"] = "short"
+    max_ahead_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parse_schedule(self.schedule, self.alpha)
+        self.lanes(1)
+        for name in ("clusters", "min_participants", "sketch_dim", "min_cluster"):
+            if getattr(self, name) != "auto" and getattr(self, name) < 1:
+                raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.hardening not in ("sketch", "rotation"):
+            raise UserError(f"hardening must be 'sketch' or 'rotation', not {self.hardening!r}")
+        if not self.max_age_s > 0 or not self.max_ahead_s >= 0:
+            raise UserError(f"max_age_s must be positive, not {self.max_age_s}, and max_ahead_s not {self.max_ahead_s}")
+        if self.gamma != "median" and not (isinstance(self.gamma, int | float) and 0 < self.gamma < math.inf):
+            raise UserError(f"gamma must be a positive number or 'median', not {self.gamma!r}")
+
+    def lanes(self, clients: int) -> Lanes:
+        """The fixed-point format of eq. (4); guard_bits "auto" hold a sum over all that a round asks of ``clients``."""
+        needed = (sample_size(clients, self.participation) - 1).bit_length()
+        guard_bits = max(GUARD_BITS, needed) if self.guard_bits == "auto" else self.guard_bits
+        return Lanes(self.fraction_bits, self.value_bits, guard_bits, self.kappa)
+
+
+IDLE = {
+    "paper": ("hardening", "sketch_dim", "min_cluster"),
+    "literal": ("hardening", "sketch_dim", "min_cluster"),
+    "hardened": (),
+}
+"""Settings that mean nothing in a mode."""
+
+
+def check(config: FedCAPrivacyConfig, common: Common) -> None:
+    """Raises UserError for what can't work among these clients, or means nothing beside the other settings."""
+    refuse_idle(
+        config,
+        (
+            *((name, f"mode {common.mode}", True) for name in IDLE[common.mode]),
+            ("sketch_dim", "hardening=rotation", config.hardening == "rotation"),
+            ("alpha", f"schedule={config.schedule}", config.schedule != "decay"),
+        ),
+    )
+    if config.clusters == "auto" and common.mode == "literal":
+        raise UserError("clusters=auto is no text of the paper: in mode literal give their number")
+    asked = sample_size(len(common.clients), config.participation)
+    if asked > (room := config.lanes(len(common.clients)).max_terms):
+        raise UserError(
+            f"a round asks {asked} clients, but lanes with guard_bits={config.guard_bits} sum up at most {room}: "
+            "choose more guard_bits, or auto"
+        )
+    smallest = config.min_cluster if common.mode == "hardened" else 1
+    for name, needed in (("min_participants", config.min_participants), ("min_cluster", smallest)):
+        if needed > asked:
+            raise UserError(f"{name} is {needed}, but a round asks only {asked} of {len(common.clients)} clients")

@@ -1,0 +1,148 @@
+"""The settings of MingledPie, and which of them work together."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from coterie.aggregation.mingled import MOST_CONDITION
+from coterie.clustering.identities import MAX_BITS, MAX_EXPECTED_TRIES
+from coterie.clustering.identity_law import IdentityLaw
+from coterie.protocol.errors import UserError
+from coterie.protocol.model_spec import ModelSpec
+from coterie.protocol.told import Common
+from coterie.protocols.cluster_models import ClusterModels
+from coterie.protocols.idle import refuse_idle
+from coterie.protocols.local_training import joined
+from coterie.systems.mingledpie.forms import Form, Rebuilding, Solving
+
+
+@dataclass(frozen=True)
+class MingledPieConfig(ClusterModels):
+    """Settings of MingledPie; defaults are the paper's (section VI-A).
+
+    p: false positive rate of the identities, 2^-n for a whole n.  p_changes: later rates, "10:0.25,30:0.5" for .25
+    from round 10 and .5 from round 30; new keys mean new identity sets, which an observer can intersect.
+    keep_sets: keep the sets in spite of new keys; then p stays what it was for whoever stays in its cluster.
+    threshold: T, the least identities of a client.  threshold_counts: whether T counts "identities", as in the text, or
+    "false_positives", which is what table II's numbers fit.
+    rebuild: "counts" of algorithm 2, or for ablation (table V) "ideal", the matrix of eq. (11), or "none".
+    max_condition: of H with columns of length 1. Above it H is solved with a ridge around the models of the round
+    before, the smallest that brings the condition down to it; in mode literal these models are kept instead.
+    hardening: in mode hardened, exact sums by k-fold "uploads" or by "products" of ciphertexts.
+    shared_layers: names of layers that all clients share (or the beginnings of names), separated by commas; the others
+    are personal to the clusters (section III-A).  min_participants: fewer updates skip a round.
+    """
+
+    clusters: int = 5
+    p: float = 0.5
+    p_changes: str = ""
+    keep_sets: bool = False
+    threshold: int = 2
+    threshold_counts: Literal["identities", "false_positives"] = "identities"
+    rebuild: Literal["counts", "ideal", "none"] = "counts"
+    max_condition: float = 30.0
+    hardening: Literal["uploads", "products"] = "products"
+    shared_layers: str = ""
+    min_participants: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for p in self.rates().values():
+            tries = self.law(p).expected_tries
+            if p < 2.0**-MAX_BITS or tries > MAX_EXPECTED_TRIES:
+                raise UserError(
+                    f"p={p:g} with threshold={self.threshold} takes {tries:.3g} tries a set: raise p (to at least "
+                    f"2^-{MAX_BITS} in any case) or lower the threshold"
+                )
+        choices = {"rebuild": ("counts", "ideal", "none"), "hardening": ("uploads", "products")}
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                raise UserError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
+        if self.min_participants < 1:
+            raise UserError(f"min_participants must be at least 1, not {self.min_participants}")
+        if not 1 < self.max_condition <= MOST_CONDITION:
+            raise UserError(f"max_condition must be above 1 and at most {MOST_CONDITION:g}, not {self.max_condition}")
+        if self.rebuild == "ideal" and self.p_changes:
+            raise UserError("rebuild=ideal rests on one p: it can't go with p_changes")
+
+    def rates(self) -> dict[int, float]:
+        """p from round 0 on and from later rounds on, by round."""
+        rates = {0: self.p}
+        for part in filter(None, (text.strip() for text in self.p_changes.split(","))):
+            since, _, rate = part.partition(":")
+            try:
+                r, p = int(since), float(rate)
+            except ValueError:
+                raise UserError(f"p_changes: {part!r} is no ROUND:RATE such as 10:0.25") from None
+            if r < 1 or r in rates:
+                raise UserError(f"p_changes: {part!r} comes before round 1, or says its round twice")
+            rates[r] = p
+        for p in rates.values():
+            if not 0 < p < 1 or math.log2(p) % 1:
+                raise UserError(f"p must be 1/2, 1/4, 1/8, ... (2^-n of eq. 1), not {p}")
+        return rates
+
+    def rate(self, r: int) -> float:
+        """p in round r."""
+        rates = self.rates()
+        return rates[max(since for since in rates if since <= r)]
+
+    def bits(self, r: int) -> int:
+        """n in round r."""
+        return round(-math.log2(self.rate(r)))
+
+    def law(self, p: float) -> IdentityLaw:
+        """How identity sets are distributed. Raises UserError where there can be none."""
+        return IdentityLaw(self.clusters, p, self.threshold, self.threshold_counts)
+
+    def kind(self, mode: str) -> Literal["mingled", "uploads", "products"]:
+        """The form of ``forms.py``."""
+        return self.hardening if mode == "hardened" else "mingled"
+
+    def solving(self, mode: str) -> Solving:
+        """How models are rebuilt."""
+        return "literal" if mode == "literal" else self.rebuild
+
+
+IDLE = {
+    "paper": ("hardening",),
+    "literal": ("hardening", "rebuild"),
+    "hardened": ("rebuild", "p", "p_changes", "keep_sets", "threshold", "threshold_counts", "max_condition"),
+}
+"""Settings that mean nothing in a mode."""
+
+
+def check(config: MingledPieConfig, common: Common) -> None:
+    """Raises UserError for what can't work among these clients, or means nothing beside the other settings."""
+    refuse_idle(config, ((name, f"mode {common.mode}", True) for name in IDLE[common.mode]))
+    founders = len(joined(common.clients, config, 1))
+    present = max(1, round(config.participation * founders))
+    if config.min_participants > present:
+        raise UserError(
+            f"min_participants is {config.min_participants}, but round 1 asks only {present} of {founders} clients"
+        )
+    if common.mode == "paper" and config.rebuild == "counts" and config.law(config.p).least == config.clusters:
+        raise UserError(
+            f"threshold={config.threshold} puts every client into all {config.clusters} clusters, and nothing can be "
+            "rebuilt: lower it, or take more clusters"
+        )
+    most = form_of(config, common.spec, common.mode).parameters
+    if len(common.clients) > most.max_terms:
+        raise UserError(f"{len(common.clients)} clients, but {most.name} sums up at most {most.max_terms}")
+
+
+@lru_cache(maxsize=4)
+def form_of(config: MingledPieConfig, spec: ModelSpec, mode: str) -> Form:
+    """What goes under encryption. Raises UserError where no layer is left for the clusters."""
+    shared = tuple(filter(None, (name.strip() for name in config.shared_layers.split(","))))
+    return Form(config.kind(mode), config.clusters, spec, shared)
+
+
+@lru_cache(maxsize=4)
+def rebuilding_of(config: MingledPieConfig, spec: ModelSpec, mode: str) -> Rebuilding:
+    """How clients get models out of the sums."""
+    least = config.law(config.p).least if mode != "literal" else 1
+    return Rebuilding(form_of(config, spec, mode), config.solving(mode), config.p, config.max_condition, least)

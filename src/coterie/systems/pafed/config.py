@@ -1,0 +1,125 @@
+"""The settings of PAFed, and which of them work together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+from coterie.aggregation.correction import Rates
+from coterie.crypto.ckks_parameters import named
+from coterie.protocol.errors import UserError
+from coterie.protocol.model_spec import ModelSpec
+from coterie.protocol.told import Common
+from coterie.protocols.idle import insist, refuse_idle
+from coterie.protocols.late import LateTraining
+from coterie.protocols.local_training import sample_size
+from coterie.systems.pafed.layout import Layout
+from coterie.systems.pafed.messages import MODEL_TERMS, STEP_SHARES
+from coterie.training.solvers import Admm, Sgd
+
+PARAMETERS = {"paper": "ckks-8192-deep", "literal": "ckks-32768-deep"}
+PRINTED: Mapping[str, Any] = {"server_decay": 0.0, "project": "printed", "clip": 0.0, "local": "admm"}
+"""What the text prints, where it prints one thing only: mode ``literal`` has no other values of these settings."""
+MOST_MASK = 512.0
+"""Weights and masks of real numbers together lie within 1024 in the ciphers."""
+MOST_DUMMIES = 4096
+"""The helper opens at most 2^16 scalars a request, four of a set of sums."""
+MOST_ASKED = 256
+"""Clients a round: n of them in time make scalars up to n^2, and n m with m late ones; there is room for 2^24."""
+
+
+@dataclass(frozen=True)
+class PAFedConfig(LateTraining):
+    """Settings of PAFed; local training, delays and the server's step as in ``protocols/late.py``, table III.
+
+    rho: coefficient of the quadratic term of eq. (8).  local: "admm", or "sgd" to see what ADMM gives.
+    agreeing, conflicting: alpha_1 and alpha_2 of eq. (17) as multiples of the server's step, which is alpha_0.
+    project: "exact" by eq. (12), "printed" by eq. (14), or "none": late updates averaged as they come.
+    clip: largest length of an update that travels along, so that steps are as long as the updates were on average; 0
+    for steps of constant length, as printed.
+    signs: of late updates' masked cosines. "shown": the helper sees them, among dummies. "hidden": each under a fair
+    coin's sign, and the sums of both classes among decoys, so that it does not see whether any conflict (hiding.py).
+    dummies: masked cosines of no consequence that the helper also sees; with signs=hidden, decoy sets of sums instead.
+    iterations: of Min(), mode literal.  mask_bound: the mask of algorithm 5 is uniform in +-this, mode literal.
+    """
+
+    rho: float = 0.01
+    local: Literal["admm", "sgd"] = "admm"
+    agreeing: float = 1.0
+    conflicting: float = 1.0
+    project: Literal["exact", "printed", "none"] = "exact"
+    clip: float = 0.0
+    signs: Literal["shown", "hidden"] = "shown"
+    dummies: int = 4
+    iterations: int = 7
+    mask_bound: float = 10.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.rates(1)
+        choices = ("local", ("admm", "sgd")), ("project", ("exact", "printed", "none")), ("signs", ("shown", "hidden"))
+        for name, known in choices:
+            if getattr(self, name) not in known:
+                raise UserError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
+        if not 0 <= self.clip < math.inf:
+            raise UserError(f"clip must be at least 0 and finite, not {self.clip}")
+        if not 0 <= self.dummies <= MOST_DUMMIES or not 0 <= self.iterations <= 7:
+            raise UserError(
+                f"dummies ({self.dummies}) are 0 to {MOST_DUMMIES}, iterations ({self.iterations}) of Min() 0 to 7"
+            )
+        if not 0 < self.mask_bound <= MOST_MASK:
+            raise UserError(f"mask_bound must lie above 0 and at most at {MOST_MASK:g}, not {self.mask_bound}")
+        if self.founders:
+            raise UserError("founders: clients that join later are not supported with delays; leave it at 0")
+
+    def solver(self) -> Sgd:
+        """SGD on the augmented Lagrangian of eq. (8), or plain."""
+        if self.local == "sgd":
+            return Sgd(self.lr, self.batch_size, self.momentum, self.weight_decay)
+        return Admm(self.lr, self.batch_size, self.momentum, self.weight_decay, rho=self.rho)
+
+    def rates(self, r: int) -> Rates:
+        """alpha_0, alpha_1, alpha_2 of round r."""
+        return Rates(1.0, self.agreeing, self.conflicting).scaled(self.server_step(r))
+
+    @property
+    def largest_share(self) -> int:
+        """A whole number that no coefficient of an update exceeds in magnitude."""
+        return max(1, math.ceil(self.server_lr * max(1.0, self.agreeing, self.conflicting) * max(1.0, self.clip)))
+
+
+@lru_cache(maxsize=4)
+def layout_of(spec: ModelSpec, mode: str) -> Layout:
+    """How a model and an update lie in the ciphertext vectors of a mode."""
+    return Layout(spec, named(PARAMETERS[mode]).degree)
+
+
+def check(config: PAFedConfig, common: Common) -> None:
+    """Raises UserError for what can't work among these clients, or means nothing beside the other settings."""
+    paper, literal = common.mode == "paper", common.mode == "literal"
+    refuse_idle(
+        config,
+        (
+            ("iterations", "mode paper", paper),
+            ("mask_bound", "mode paper", paper),
+            ("dummies", "mode literal", literal),
+            ("signs", "mode literal", literal),
+            ("signs", "project=none", config.project == "none"),
+            ("rho", "local=sgd", config.local == "sgd"),
+            ("conflicting", "project=none", config.project == "none"),
+        ),
+    )
+    if literal:
+        insist(config, PRINTED, "mode literal, which is the printed text")
+    asked = sample_size(len(common.clients), config.participation)
+    if asked > MOST_ASKED:
+        raise UserError(f"{asked} clients a round, but CKKS has room for {MOST_ASKED}: lower participation")
+    longest = (named(PARAMETERS[common.mode]).max_terms - MODEL_TERMS) // STEP_SHARES
+    if config.largest_share > longest:
+        raise UserError(
+            f"steps {config.largest_share} times as long as updates don't fit the ciphers, which have room for "
+            f"{longest}: lower server_lr, clip, agreeing or conflicting"
+        )

@@ -1,0 +1,101 @@
+"""The active attack on PAFed: a recorded run once more, with one client that reads the helper's key off its models.
+
+Who it is follows from the record: the client that was asked most often. Everything else is as it was, by the same seed:
+data, sampling, delays; keys and the ciphers' noise are fresh, as they are in every real run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from coterie.attacks import Result, key_agreement
+from coterie.attacks.key_in_sum import KeyThief, key_coefficients
+from coterie.attacks.wrapping import wrap
+from coterie.audit import Meddle, Meddled, Recorded
+from coterie.audit.findings import Finding
+from coterie.audit.received import held_key
+from coterie.protocol.errors import UserError
+from coterie.systems.pafed.messages import HELPER, HUB, SERVICE, Train, Update
+
+LATE = 1
+"""By how many rounds a thief is late. A late update enters by the weight of its class, however long it is. One in time,
+if it is as long as a forged one, makes |m|^2 implausible to PAFed's helper where others are late: the round is skipped.
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class Theft:
+    """What a run was with a thief in it. client: its name.  run: the record."""
+
+    thief: KeyThief
+    client: str
+    run: Recorded
+
+
+def stolen_key(run: Recorded) -> list[Finding]:
+    """The helper's key, read by one client off the models that it is handed, and what it opens of the others' updates.
+
+    The second finding is only there once the key is known. Raises UserError where the attack does not apply: for
+    emulated keys, for models that fill no ciphertext, and where no client was asked twice.
+    """
+    if run.options["crypto"] != "real":
+        raise UserError(
+            "an emulated key has no secret to be stolen: repeat the run with\n"
+            "  coterie run --config DIR/config.toml --crypto real --record --out ANOTHER_FOLDER"
+        )
+    return findings(theft(run.again, asked_most(run)))
+
+
+def asked_most(run: Recorded) -> str:
+    """The client that was asked in the most rounds; of several, the one that was asked first."""
+    views = [run.views[name] for name in run.clients if name in run.views]
+    asked = {view.party: [seen.round for seen, _ in view.messages(Train)] for view in views}
+    name = max(asked, key=lambda name: (len(asked[name]), -min(asked[name], default=0)))
+    if len(asked[name]) < 2:
+        raise UserError("nobody was asked in two rounds, and a client reads the key off the next model: more rounds")
+    return name
+
+
+def theft(play: Callable[[Meddle], Recorded], client: str) -> Theft:
+    """A run with this client as a thief. play: it runs, its parties changed before they begin."""
+    thieves: list[KeyThief] = []
+
+    def meddle(run: Meddled) -> None:
+        party: Any = run.federation.alter(client)
+        thieves.append(KeyThief(party.spec, late=LATE))
+        wrap(party, thieves[0].between)
+        run.delay(client, LATE)
+
+    run = play(meddle)
+    return Theft(thieves[0], client, run)
+
+
+def findings(theft: Theft) -> list[Finding]:
+    """How much of the key is right in the last reading; once all of it is, how far off others' updates open with it."""
+    thief, truth = theft.thief, held_key(theft.run.views[HELPER], SERVICE)
+    if thief.guess is None:
+        raise UserError(f"{theft.client} was handed no model after its forged update: more rounds")
+    agreement = key_agreement(thief.guess, key_coefficients(truth))
+    found = [Finding(f"{theft.client}, deviating: the helper's key", (agreement,), round=thief.round)]
+    if thief.key is not None:
+        opened = _opened(theft, truth)
+        found.append(Finding(f"the hub with the key of {theft.client}: the others' updates", (opened,)))
+    return found
+
+
+def _opened(theft: Theft, truth: Any) -> Result:
+    """All updates of the others by the stolen key, beside what the true one opens. Chance: to guess zero."""
+    key, errors, others = theft.thief.key, [], set()
+    assert key is not None
+    for seen, message in theft.run.views[HUB].messages(Update):
+        if seen.src != theft.client:
+            vector = truth.public.from_bytes(message.cipher)
+            update = truth.decrypt(vector)
+            errors.append(float(np.linalg.norm(key.decrypt(vector) - update) / np.linalg.norm(update)))
+            others.add(seen.src)
+    return Result("relative error of updates", fmean(errors), 1.0, 0.0, len(others))

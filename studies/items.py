@@ -1,0 +1,34 @@
+"""The command of a study whose items are made like those of ``coterie reproduce``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from coterie.protocol.errors import CoterieError
+from coterie.reproduce.study import Item, study
+
+
+def main(items: Mapping[str, Item[Any]], arguments: list[str] | None = None) -> None:
+    """Run an item of these and write its JSON, Markdown and picture."""
+    parser = argparse.ArgumentParser(prog=next(iter(items.values())).command)
+    parser.add_argument("item", choices=items)
+    parser.add_argument("--list", action="store_true", help="list the item's cells, and run nothing")
+    parser.add_argument("--only", action="append", default=[], help="only this cell; repeat it")
+    parser.add_argument("--seeds", type=int, default=3, help="how many, from 0 on")
+    parser.add_argument("--rounds", type=int, help="of every run, instead of the item's own")
+    parser.add_argument("--out", type=Path, help="folder to write to [reproduction/PAPER]")
+    parser.add_argument("--data-dir", help="folder of data sets (else COTERIE_DATA)")
+    given = parser.parse_args(arguments)
+    item, out = items[given.item], given.out or Path("reproduction") / given.item.partition("/")[0]
+    if given.list:
+        sys.stdout.writelines(f"{cell}\n" for cell in item.cells)
+        return
+    options = {"only": given.only, "rounds": given.rounds, "data_dir": given.data_dir}
+    try:
+        sys.stdout.write(f"Written: {study(item, out, seeds=range(given.seeds), **options)}\n")
+    except CoterieError as error:
+        parser.error(str(error))

@@ -1,0 +1,1 @@
+"""What the parties of a system find out, measured on whole runs, over seeds, modes and settings."""

@@ -1,0 +1,423 @@
+"""Grants of a key centre: who gets which keys, once a dealing, signed and sealed; dealt again when members change."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, reduce
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from federation import Rig, misbehaving, rig, to
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coterie.crypto.ckks import evaluation_key
+from coterie.crypto.ckks import keygen as ckks_keygen
+from coterie.crypto.roster import signing_key
+from coterie.protocol import codec
+from coterie.protocol.bundle import bundle
+from coterie.protocol.errors import DecodeError, PeerError, RunError
+from coterie.protocol.party import Party
+from coterie.protocol.steps import Steps, post, take
+from coterie.protocol.system import System
+from coterie.protocol.weight import content
+from coterie.protocols.key_centre import (
+    ENROLMENT,
+    KEY_CENTRE,
+    Deal,
+    Grant,
+    Granted,
+    KeyCentre,
+    Keyed,
+    KeyHolder,
+    Pair,
+    Ready,
+    Seed,
+    Shares,
+    deal_again,
+    enrol,
+)
+from coterie.protocols.local_training import LocalTraining
+
+CLIENTS = tuple(f"client/{i}" for i in range(4))
+EVERYBODY = ("hub", "helper", *CLIENTS)
+change = msgspec.structs.replace
+
+
+class Hub(Keyed, role="hub"):
+    takes = ENROLMENT
+
+    def __init__(self, own: Any, common: Any, config: Any) -> None:
+        super().__init__(own, common, config)
+        self.secret = self.Secret()
+
+    def setup(self) -> Steps[None]:
+        yield from enrol(self)
+
+
+class Helper(KeyHolder, role="helper"):
+    def __init__(self, own: Any, common: Any, config: Any) -> None:
+        super().__init__(own, common, config)
+        self.secret = self.Secret()
+
+
+class Client(Helper, role="client"):
+    pass
+
+
+def xor(parts: Sequence[bytes]) -> bytes:
+    return reduce(lambda a, b: bytes(x ^ y for x, y in zip(a, b, strict=True)), parts)
+
+
+def xor_split(count: int, random_bytes: Callable[[int], bytes]) -> tuple[bytes, list[bytes]]:
+    """32 secret bytes as the exclusive or of all shares; their hash stands for a public key."""
+    *some, key = (random_bytes(32) for _ in range(count))
+    return hashlib.sha256(key).digest(), [*some, xor([key, *some])]
+
+
+ONE = Pair("one", "client", partial(ckks_keygen, "ckks-4096-add"))
+OWN = Pair("own", "client", partial(ckks_keygen, "ckks-4096-add"), each=True)
+WORK = Pair("work", "helper", partial(ckks_keygen, "ckks-8192-deep"), works="hub")
+SEED = Seed("seed", "client")
+SHARES = Shares("shares", "client", CLIENTS[:3], 2, xor_split)
+GRANTS = (ONE, OWN, WORK, SEED, SHARES)
+
+
+def system(grants: Sequence[Grant]) -> System:
+    def centre(own: Any, common: Any, config: Any) -> Party:
+        return KeyCentre(own, common, grants)
+
+    return System(
+        name="granted",
+        title="Granted",
+        citation="none",
+        config=LocalTraining,
+        parties=lambda config: {"hub": Hub, KEY_CENTRE: centre, "helper": Helper, "client": Client},
+        models=lambda federation: {},
+        sees={},
+        encrypted=True,
+    )
+
+
+def granted(*grants: Grant, **options: Any) -> Rig:
+    return rig(system(grants or GRANTS), np.zeros((len(CLIENTS), 6)), fresh_keys=True, **options)
+
+
+def held(run: Rig, name: str) -> dict[str, bytes]:
+    """SECRET: all that a party has been granted, as ``secret NAME`` and ``public NAME``."""
+    keys = run.party(name).secret.keys
+    secret = {f"secret {one}": data for one, data in keys.secret.items()}
+    return {**secret, **{f"public {one}": data for one, data in keys.public.items()}}
+
+
+def shares(run: Rig, *names: str) -> list[bytes]:
+    return [run.party(name).secret_of("shares") for name in names]
+
+
+def again(run: Rig, r: int, grant: str, *holders: str) -> None:
+    run.transport.drive(deal_again(run.hub, grant, holders), r)
+
+
+def given_to(run: Rig, name: str, number: int = 1) -> Granted:
+    """The genuine message of one dealing, from its recipient's view."""
+    return next(m for _, m in run.view(name).messages(Granted) if m.number == number)
+
+
+# -- who gets what -----------------------------------------------------------------------------------------------------
+
+
+def test_everybody_has_what_it_may_hold_and_nothing_else() -> None:
+    run = granted()
+    public = {"public one", "public work", "public shares"}
+    others = {f"public own {name}" for name in CLIENTS}
+    assert held(run, "hub").keys() == public | others | {"public work evaluation"}
+    assert held(run, "helper").keys() == public | others | {"secret work"}
+    for name in CLIENTS:
+        secret = {"secret one", "secret own", "secret seed"} | ({"secret shares"} if name in CLIENTS[:3] else set())
+        assert held(run, name).keys() == public | {f"public own {name}"} | secret
+
+
+@pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
+def test_public_and_secret_halves_fit(emulated: bool) -> None:
+    run = granted(ONE, OWN, emulated=emulated)
+    clients = [run.party(name) for name in CLIENTS]
+    assert len({client.secret_of("one") for client in clients}) == 1
+    assert len({client.secret_of("own") for client in clients}) == len(CLIENTS)
+    for who in (run.hub, run.party("helper"), *clients):
+        assert who.public("one").to_bytes() == clients[0].key("one").public.to_bytes()
+    for client in clients:
+        mine = client.key("own").public.to_bytes()
+        for who in (run.hub, run.party("helper"), client):
+            assert who.public(f"own {client.name}").to_bytes() == mine
+        cipher = run.hub.public(f"own {client.name}").encrypt(np.arange(6.0))
+        assert np.abs(client.key("own").decrypt(cipher) - np.arange(6)).max() < 1e-3
+
+
+def test_only_the_role_that_works_on_ciphertexts_gets_what_products_need() -> None:
+    run = granted(WORK)
+    assert run.hub.public("work").products
+    assert evaluation_key(run.hub.secret.keys.public["work evaluation"])
+    for name in ("helper", *CLIENTS):
+        assert not run.party(name).public("work").products
+    assert run.party("helper").key("work").public.fingerprint == run.hub.public("work").fingerprint
+
+
+def test_a_seed_is_one_for_all_of_its_role() -> None:
+    run = granted(SEED)
+    (seed,) = {run.party(name).secret_of("seed") for name in CLIENTS}
+    assert len(seed) == 32
+    assert not held(run, "hub")
+    assert not held(run, "helper")
+
+
+def test_all_shares_make_the_key_and_fewer_do_not() -> None:
+    run = granted(SHARES)
+    public = run.hub.secret.keys.public["shares"]
+    assert hashlib.sha256(xor(shares(run, *CLIENTS[:3]))).digest() == public
+    assert hashlib.sha256(xor(shares(run, *CLIENTS[:2]))).digest() != public
+    assert len(set(shares(run, *CLIENTS[:3]))) == 3
+
+
+def test_a_party_without_a_key_says_so() -> None:
+    run = granted(ONE)
+    for read in (run.hub.key, run.hub.secret_of):
+        with pytest.raises(PeerError, match="not provided with keys yet: hub has no one"):
+            read("one")
+    with pytest.raises(PeerError, match="hub has no two"):
+        run.hub.public("two")
+
+
+def test_the_key_centre_keeps_no_key() -> None:
+    run = granted()
+    centre = run.party(KEY_CENTRE)
+    assert type(centre.state).__struct_fields__ == ("dealt",)
+    assert centre.state.dealt == {grant.name: 1 for grant in GRANTS}
+    assert type(centre.secret).__struct_fields__ == ()
+    secrets = {data for name in EVERYBODY for one, data in held(run, name).items() if one.startswith("secret")}
+    kept = repr({name: value for name, value in vars(centre).items() if name not in ("own", "common")})
+    assert len(secrets) == 1 + 4 + 1 + 1 + 3
+    assert not any(repr(secret)[2:30] in kept for secret in secrets)
+
+
+def test_whatever_the_hub_relays_is_sealed_and_shows_no_secret() -> None:
+    crossing: list[tuple[Any, bytes]] = []
+
+    def tap(envelope: Any, frame: bytes) -> list[bytes]:
+        crossing.append((envelope, bytes(content(frame))))
+        return [frame]
+
+    run = granted(OWN, SEED, SHARES, emulated=False, intercept=tap)
+    again(run, 1, "shares", *CLIENTS[1:])
+    secrets = {run.party(name).secret_of("own")[40:140] for name in CLIENTS}  # of the secret polynomial
+    secrets |= {run.party("client/0").secret_of("seed"), *shares(run, *CLIENTS[1:])}
+    assert len(secrets) == 4 + 1 + 3
+    relayed = [(envelope, frame) for envelope, frame in crossing if "hub" not in (envelope.src, envelope.dst)]
+    assert {envelope.kind for envelope, _ in relayed} == {"Granted"}
+    assert len(relayed) == 2 * 5
+    assert all(envelope.sealed for envelope, _ in relayed)
+    assert not any(secret in frame for _, frame in crossing for secret in secrets)
+    assert {seen.message for seen in run.view("hub").seen if seen.dst != "hub"} == {None}
+    assert run.view(KEY_CENTRE).kinds() == {"Deal"}
+
+
+# -- dealt again -------------------------------------------------------------------------------------------------------
+
+
+def test_dealt_again_among_others() -> None:
+    """New shares of a new key; who isn't among the holders has none left, and nobody loses anything else."""
+    run = granted()
+    before, old = {name: held(run, name) for name in EVERYBODY}, shares(run, *CLIENTS[:3])
+    again(run, 1, "shares", "client/3", "client/1")
+    assert not run.refused
+    new, public = shares(run, "client/3", "client/1"), run.hub.secret.keys.public["shares"]
+    assert hashlib.sha256(xor(new)).digest() == public != before["hub"]["public shares"]
+    assert not set(new) & set(old)
+    for name in EVERYBODY:
+        now = held(run, name)
+        assert ("secret shares" in now) == (name in ("client/3", "client/1"))
+        assert now.pop("public shares") == public
+        now.pop("secret shares", None)
+        assert now == {one: data for one, data in before[name].items() if not one.endswith(" shares")}
+
+
+def test_every_grant_counts_its_own_dealings() -> None:
+    run = granted()
+    for r in (1, 2):
+        again(run, r, "shares", *CLIENTS[:2])
+    again(run, 3, "seed", *CLIENTS[:1])
+    again(run, 4, "one")
+    dealt = {"": 1, "shares": 3, "seed": 2, "one": 2}
+    assert all(run.party(name).secret.keys.dealt == dealt for name in EVERYBODY)
+    assert run.party(KEY_CENTRE).state.dealt == {**dict.fromkeys(("one", "own", "work", "seed", "shares"), 1)} | {
+        grant: number for grant, number in dealt.items() if grant
+    }
+    assert [name for name in CLIENTS if "secret seed" in held(run, name)] == ["client/0"]
+    assert all("secret one" in held(run, name) for name in CLIENTS)  # nobody was named: those of the grant itself
+
+
+def test_a_pair_of_ones_own_is_dealt_again_to_those_who_stay() -> None:
+    run = granted(OWN)
+    before = {name: held(run, name)["secret own"] for name in CLIENTS}
+    again(run, 1, "own", *CLIENTS[:2])
+    assert held(run, "hub").keys() == {"public own client/0", "public own client/1"}
+    for name in CLIENTS[:2]:
+        assert held(run, name)["secret own"] != before[name]
+        assert run.hub.public(f"own {name}").to_bytes() == run.party(name).key("own").public.to_bytes()
+    assert held(run, "client/3").keys() == held(run, "hub").keys()
+
+
+# -- deals that are refused --------------------------------------------------------------------------------------------
+
+DEALS = [
+    (Deal(1, "", ""), "dealing 1 of one after 1"),
+    (Deal(1, "shares", ""), "dealing 1 of shares after 1"),
+    (Deal(0, "shares", ""), "dealing 0 of shares after 1"),
+    (Deal(3, "shares", ""), "dealing 3 of shares after 1"),
+    (Deal(2, "other", ""), "there is no grant 'other'"),
+    (Deal(2, "shares", "client/0\nclient/9"), "'client/9' is not on the roster"),
+    (Deal(2, "shares", "client/0\n"), "'' is not on the roster"),
+    (Deal(2, "shares", "client/0\nclient/0"), "the holders of one grant, each once"),
+    (Deal(2, "", "client/0"), "the holders of one grant, each once"),
+    (Deal(2, "shares", "client/0"), "shares is shared by at least 2, not by 1"),
+    (Deal(2, "shares", "hub\nclient/0"), "hub may not hold shares: it is for a client"),
+    (Deal(2, "one", "hub"), "hub may not hold one: it is for a client"),
+    (Deal(2, "seed", "client/0\nhelper"), "helper may not hold seed: it is for a client"),
+    (Deal(2, "work", KEY_CENTRE), "key_centre may not hold work: it is for a helper"),
+]
+
+
+def asks_for(*deals: Deal) -> Steps[None]:
+    """The hub's wishes, and time until all that is under way has arrived."""
+    for deal in deals:
+        yield from post({KEY_CENTRE: deal})
+    yield from take(Ready, lambda name, ready: None, until_s=100)
+
+
+@pytest.mark.parametrize(("deal", "reason"), DEALS, ids=[reason for _, reason in DEALS])
+def test_a_deal_that_may_not_be_is_refused_and_changes_nothing(deal: Deal, reason: str) -> None:
+    run = granted()
+    before, dealt = {name: held(run, name) for name in EVERYBODY}, dict(run.party(KEY_CENTRE).state.dealt)
+    run.transport.drive(asks_for(deal), 1)
+    (refused,) = run.refused
+    assert refused.startswith(f"key_centre/Deal: {reason}")
+    assert {name: held(run, name) for name in EVERYBODY} == before
+    assert run.party(KEY_CENTRE).state.dealt == dealt
+
+
+def test_only_the_hub_may_ask_for_keys() -> None:
+    run = granted()
+    shares_of = shares(run, *CLIENTS[:3])
+    ask = to(KEY_CENTRE, Deal(2, "shares", "client/1\nclient/2"))
+    misbehaving(run.party("client/1"), Granted, lambda party, message, ready: (ready, *ask))
+    run.transport.drive(asks_for(Deal(2, "seed", "")), 1)
+    assert dict(run.refused) == {"key_centre/Deal: client/1 asks for keys; only the hub may": 1}
+    assert shares(run, *CLIENTS[:3]) == shares_of
+
+
+@pytest.mark.parametrize("ready", [(Ready(1),), (Ready(3),), ()], ids=["of another dealing", "of a later one", "none"])
+def test_a_dealing_for_which_not_everybody_is_ready_ends_with_a_reason(ready: tuple[Ready, ...]) -> None:
+    run = granted()
+    misbehaving(run.party("client/1"), Granted, lambda party, message, honest: to("hub", *ready))
+    with pytest.raises(RunError, match="hub waits for 5 Ready, has 4"):
+        again(run, 1, "shares", *CLIENTS[:2])
+
+
+# -- grants that are refused -------------------------------------------------------------------------------------------
+
+
+def refuses(run: Rig, name: str, message: Granted, reason: str, error: type[PeerError] = PeerError) -> None:
+    party = run.party(name)
+    before = copy.deepcopy(party.secret)
+    with pytest.raises(error, match=reason):
+        party.granted(message)
+    assert msgspec.to_builtins(party.secret) == msgspec.to_builtins(before)
+
+
+FORGED: list[tuple[str, Callable[[Granted], Granted]]] = [
+    ("number", lambda m: change(m, number=m.number + 1)),
+    ("grant", lambda m: change(m, grant="seed")),
+    ("a name", lambda m: change(m, names=m.names.replace("secret one", "public one x"))),
+    ("no names", lambda m: change(m, names="", keys=bundle([]))),
+    ("a key", lambda m: change(m, keys=bytes([*m.keys[:-1], m.keys[-1] ^ 1]))),
+    ("the signature", lambda m: change(m, signature=bytes([*m.signature[:-1], m.signature[-1] ^ 1]))),
+    ("no signature", lambda m: change(m, signature=b"")),
+]
+
+
+@pytest.mark.parametrize(("what", "forge"), FORGED, ids=[what for what, _ in FORGED])
+def test_a_forged_grant_is_refused(what: str, forge: Callable[[Granted], Granted]) -> None:
+    run = granted(emulated=False)
+    refuses(run, "client/1", forge(given_to(run, "client/1")), "the signature is not one of key")
+
+
+def test_a_grant_is_taken_once_and_none_that_is_older() -> None:
+    run = granted()
+    for r in (1, 2):
+        again(run, r, "shares", *CLIENTS[:2])
+    refuses(run, "client/1", given_to(run, "client/1"), "dealing 1 after 1: already provided with keys")
+    refuses(run, "client/1", given_to(run, "client/1", 3), "dealing 3 after 3: already provided with keys")
+    refuses(run, "client/1", given_to(run, "client/1", 2), "dealing 2 after 3: already provided with keys")
+
+
+def test_a_grant_for_another_party_is_refused() -> None:
+    run = granted()
+    again(run, 1, "shares", *CLIENTS[:2])
+    for number in (1, 2):
+        refuses(run, "client/1", given_to(run, "client/0", number), "the signature is not one of key")
+
+
+def signed(run: Rig, signer: str, recipient: str, session: bytes, items: Mapping[str, bytes]) -> Granted:
+    """What the key centre would sign as the second dealing of the seed."""
+    names, keys = "\n".join(items), bundle(list(items.values()))
+    signature = signing_key(run.party(signer).own).sign("granted", session, recipient, 2, "seed", names, keys)
+    return Granted(2, "seed", names, keys, signature)
+
+
+@pytest.mark.parametrize("signer", ["hub", "helper", "client/1", "client/2"])
+def test_only_the_key_centres_signature_counts_and_only_in_its_session(signer: str) -> None:
+    run = granted(SEED)
+    session, items = run.common.roster.session, {"secret seed": bytes(32)}
+    assert len(session) == 16
+    refuses(run, "client/1", signed(run, signer, "client/1", session, items), "the signature is not one of key")
+    elsewhere = signed(run, KEY_CENTRE, "client/1", bytes(16), items)  # a federation with the same key centre
+    refuses(run, "client/1", elsewhere, "the signature is not one of key")
+    run.party("client/1").granted(signed(run, KEY_CENTRE, "client/1", session, items))
+    assert run.party("client/1").secret_of("seed") == bytes(32)
+
+
+def test_what_is_malformed_under_a_good_signature_is_refused_too() -> None:
+    run = granted(SEED)
+    sign = partial(signed, run, KEY_CENTRE, "client/1", run.common.roster.session)
+    refuses(run, "client/1", sign({"private seed": b"x"}), "neither secret nor public")
+    refuses(run, "client/1", sign({"secret seed": b"x", "": b"y"}), "neither secret nor public")
+    refuses(run, "client/1", sign({"secret seed\nsecret x": b"x"}), "are no bundle of 2", DecodeError)
+
+
+def test_the_hub_refuses_what_others_give_out_as_grants() -> None:
+    run = granted()
+    mine = given_to(run, "client/1")
+    misbehaving(run.party("client/1"), Granted, lambda party, message, ready: (*to("hub", mine), ready))
+    before = held(run, "hub")
+    again(run, 1, "seed")
+    run.transport.drive(take(Granted, lambda name, message: run.hub.granted(message), until_s=100), 2)
+    assert dict(run.refused) == {"hub/Granted: Granted comes from a client, not from a key_centre": 1}
+    assert held(run, "hub") == before
+
+
+FLIPPED = granted(SEED)
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_any_bit_of_a_grant_that_is_flipped_is_refused(data: st.DataObject) -> None:
+    items, party = {"secret seed": bytes(range(32))}, FLIPPED.party("client/1")
+    frame = bytearray(codec.encode(signed(FLIPPED, KEY_CENTRE, "client/1", FLIPPED.common.roster.session, items)))
+    frame[data.draw(st.integers(0, len(frame) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    before = copy.deepcopy(party.secret)
+    with pytest.raises(PeerError):
+        party.granted(codec.decode(bytes(frame), Granted))
+    assert party.secret == before

@@ -1,0 +1,112 @@
+"""A party is its state: each is thrown away and made again, from bytes, before any message, and nothing changes.
+
+A coordinator is made again between two rounds; everybody else, before every message that it handles.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from coterie.protocol.party import Party
+from coterie.protocol.system import System
+from coterie.runs import RunConfig, registry
+from coterie.runs.experiment import Experiment, build
+from coterie.runs.parties import dumped, restore
+from coterie.runs.registry import SYSTEMS
+from coterie.transport.local import LocalTransport
+
+ROUNDS = 3
+VARIANTS: dict[tuple[str, str], list[dict[str, Any]]] = {
+    ("fedcaprivacy", "paper"): [{"clusters": 2}, {"clusters": "auto"}],
+    ("fedcaprivacy", "literal"): [{"clusters": 2}],
+    ("fedcaprivacy", "hardened"): [{"clusters": 2}, {"clusters": 2, "hardening": "rotation"}],
+    ("mingledpie", "paper"): [{"clusters": 4, "threshold": 1}, {"clusters": 4, "threshold": 1, "p_changes": "2:0.25"}],
+    ("mingledpie", "literal"): [{"clusters": 4, "threshold": 1}],
+    ("mingledpie", "hardened"): [{"clusters": 3}, {"clusters": 3, "hardening": "uploads"}],
+    ("pafed", "paper"): [{}, {"signs": "hidden"}],
+    ("ifca", "paper"): [{"clusters": 2}, {"clusters": 2, "start": "pretrained"}],
+}
+CASES = [
+    pytest.param(name, mode, settings, id="-".join([name, mode, *map(str, settings.values())]))
+    for name, system in SYSTEMS.items()
+    for mode in system.modes
+    for settings in VARIANTS.get((name, mode), [{}])
+]
+
+
+def made(system: str, mode: str, settings: dict[str, Any], crypto: str = "emulated") -> Experiment:
+    options = {"clients": 5, "rounds": ROUNDS, "partition": "permute:2", "mode": mode, "crypto": crypto, "seed": 1}
+    return build(RunConfig(system, data="digits", model="linear", settings=settings, **options))
+
+
+def again(experiment: Experiment, party: Party) -> Party:
+    """Another object that is the same party: made from what it was told, and its bytes."""
+    own, common = experiment.owns[party.name], experiment.common
+    twin = experiment.system.make(own, common, experiment.settings)
+    restore(twin, dumped(party))
+    return twin
+
+
+def models_of(experiment: Experiment, restarting: bool) -> list[str]:
+    hub = experiment.federation.hub
+    handle, count = LocalTransport._handle, 0
+
+    def handled(self: LocalTransport, jobs: Any) -> None:
+        nonlocal count
+        for job in jobs:
+            experiment.parties.restart(job.parcel.envelope.dst)
+            count += 1
+        handle(self, jobs)
+
+    with patch.object(LocalTransport, "_handle", handled if restarting else handle):
+        experiment.set_up()
+        digests = []
+        for r in range(1, ROUNDS + 1):
+            if restarting:
+                experiment.parties.replace(again(experiment, experiment.federation.parties[hub]))
+            digests.append(experiment.round(r)["models_sha256"])
+    assert count > ROUNDS or not restarting
+    experiment.close()
+    return digests
+
+
+@pytest.mark.parametrize(("system", "mode", "settings"), CASES)
+def test_every_party_is_made_again_from_its_bytes_before_any_message(
+    system: str, mode: str, settings: dict[str, Any]
+) -> None:
+    plain = models_of(made(system, mode, settings), restarting=False)
+    assert models_of(made(system, mode, settings), restarting=True) == plain
+    assert len(set(plain)) > 1
+
+
+def test_with_real_paillier_too() -> None:
+    settings = {"clusters": 2}
+    plain = models_of(made("fedcaprivacy", "paper", settings), restarting=False)
+    assert models_of(made("fedcaprivacy", "paper", settings, "real"), restarting=True) == plain
+
+
+def test_every_registered_system_is_tested() -> None:
+    tested = {(case.values[0], case.values[1]) for case in CASES}
+    assert tested == {(name, mode) for name in SYSTEMS for mode in registry.get(name).modes}
+
+
+def test_a_state_holds_nothing_but_values() -> None:
+    """No field of a state or secret is of an unnamed type: what a party keeps is said by its class."""
+
+    def untyped(kind: Any) -> list[str]:
+        hints = {
+            name: str(hint).replace("numpy.ndarray[tuple[typing.Any, ...], ", "")
+            for name, hint in kind.__annotations__.items()
+        }
+        return [f"{kind.__qualname__}.{name}" for name, hint in hints.items() if "Any" in hint]
+
+    found: list[str] = []
+    for name in SYSTEMS:
+        system: System = SYSTEMS[name]
+        for make in system.parties(system.config()).values():
+            for part in ("State", "Secret"):
+                found += untyped(getattr(make, part)) if hasattr(make, part) else []
+    assert not found
