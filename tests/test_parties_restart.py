@@ -67,8 +67,7 @@ def models_of(experiment: Experiment, restarting: bool) -> list[str]:
         digests = []
         for r in range(1, ROUNDS + 1):
             if restarting:
-                twin = again(experiment, experiment.federation.parties[hub])
-                experiment.parties.replace(twin)
+                experiment.parties.replace(again(experiment, experiment.federation.parties[hub]))
             digests.append(experiment.round(r)["models_sha256"])
     assert count > ROUNDS or not restarting
     experiment.close()

@@ -125,8 +125,7 @@ class Taker(Party, role="b"):
 def members(hub: str) -> tuple[Member, Member]:
     roles, spool = {"a": ("a",), "b": ("b",), "c": ("c",)}, Spool(0)
     parties = {"a": Ends(Own("a", RANDOMNESS)), "b": Taker(Own("b", RANDOMNESS))}
-    a, b = (Member(name, parties, hub, roles, KEYS, spool=spool) for name in parties)
-    return a, b
+    return Member("a", parties, hub, roles, KEYS, spool=spool), Member("b", parties, hub, roles, KEYS, spool=spool)
 
 
 def sent(member: Member, package: Package) -> Sent:

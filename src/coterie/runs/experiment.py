@@ -37,7 +37,7 @@ from coterie.runs.fine_tuning import Tuned, tune_by_held_out, tune_by_own_epochs
 from coterie.runs.keyring import PartyKeys
 from coterie.runs.links import FleetLinks
 from coterie.runs.parties import Parties
-from coterie.runs.simulation import roles_in, simulate
+from coterie.runs.simulation import simulate
 from coterie.runs.skipped import Watch, why_still
 from coterie.training.engine import fit_many
 from coterie.training.jobs import Job
@@ -284,7 +284,6 @@ def build(config: RunConfig, founded: tuple[Roster, Mapping[str, Identity]] | No
         effects,
         links=FleetLinks(devices, config.seed, delays_of(config, names, settings)),
         keyring=keyring,
-        roles=roles_in(federation),
         transcript=Transcript(config.record_mib << 20) if config.record else None,
     )
     return Experiment(

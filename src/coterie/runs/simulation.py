@@ -16,8 +16,6 @@ from coterie.protocol.roster import Identity, Roster
 from coterie.protocol.system import Federation, System
 from coterie.protocol.told import Common, Own
 from coterie.runs.parties import AWAKE_BYTES, Parties
-from coterie.transport.local import roles_of
-from coterie.transport.mail import Roles
 
 
 def simulate(
@@ -55,10 +53,3 @@ def simulate(
     hub = next(iter(owns))
     parties.pin(hub)
     return Federation(parties, hub, common, parties.look, parties.pin), owns
-
-
-def roles_in(federation: Federation) -> Roles:
-    """The roles that each party may act in, by its role in the roster: one party of each is made for it."""
-    first = {one.role: one.name for one in reversed(federation.common.roster.entries)}
-    known = {role: roles_of(federation.look(name)) for role, name in first.items()}
-    return {one.name: known[one.role] for one in federation.common.roster.entries}

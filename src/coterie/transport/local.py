@@ -7,8 +7,8 @@ nothing of this file.
 
 Time is virtual. When a message arrives follows from sizes, nominal costs and device profiles alone. Handlers are run in
 batches that give exactly the results of running them one by one in order of arrival (see ``Schedule``). A coordinator
-acts after all others have done what they can do by then, the hub last. Where ``links`` delays a party by rounds, its
-answer to a request is sent when that later round begins. The hub's step does not wait for it, as for anything else that
+acts after all others have done what they can do by then, the hub last. Where ``links`` delays a party by rounds, what
+it sends for a request is sent when that later round begins; the hub's step does not wait for it, as for anything that
 comes too late.
 
 In one process only an attacker can repeat a message, so answers are kept for that while ``intercept`` is set.
@@ -32,7 +32,7 @@ from coterie.transport.coordination import Coordination
 from coterie.transport.envelope import Envelope, Keyring, Sent
 from coterie.transport.handlers import Call, Coordinates, Effects, compute, run_handlers
 from coterie.transport.links import Ideal, Links
-from coterie.transport.mail import Handled, Opened, Reader, Roles, Waiting
+from coterie.transport.mail import Handled, Opened, Reader, RolesOf, Waiting
 from coterie.transport.member import Member
 from coterie.transport.meter import Meter
 from coterie.transport.nominal import Nominal
@@ -44,12 +44,6 @@ from coterie.transport.schedule import parts
 from coterie.transport.transcript import Transcript
 from coterie.transport.wire import Wire
 
-
-def roles_of(party: Party) -> tuple[str, ...]:
-    """The roles that a party may act in, its own first."""
-    return party.role, *sorted(party.roles - {party.role})
-
-
 _COPIES = 4  # what a message in work takes, in its own size: its bytes, what they say, an answer as large, its bytes
 
 
@@ -58,8 +52,7 @@ class LocalTransport:
 
     parties: by name.  hub: the coordinator's name.  effects: who computes.  keyring: everybody's keys.  links: devices
     and network.  transcript: records views.  spool_bytes: of waiting messages kept in memory.  batch_bytes: of those
-    handled together, with answers.  retries: whether a round can be tried again.  roles: of all parties, where they are
-    not to be made for it.
+    handled together, with answers.  retries: whether a round can be tried again.
     intercept: an attacker on the wire.
     """
 
@@ -75,7 +68,6 @@ class LocalTransport:
         spool_bytes: int = 512 << 20,
         batch_bytes: int = 1 << 30,
         retries: bool = False,
-        roles: Roles | None = None,
     ) -> None:
         self.parties = parties
         self.effects = effects
@@ -87,10 +79,8 @@ class LocalTransport:
         self.intercept: Intercept | None = None
         self.clock_s = 0.0
         self.round = 0
-        self._reader = Reader()
-        if roles is None:
-            roles = {name: roles_of(party) for name, party in parties.items()}
-        self._recorder = Recorder(roles, transcript)
+        roles = RolesOf(parties)
+        self._reader, self._recorder = Reader(spool_bytes // 8), Recorder(roles, transcript)
         self.members = {
             name: Member(
                 name,

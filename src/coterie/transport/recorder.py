@@ -25,7 +25,7 @@ class Recorder:
 
     def refused(self, envelope: Envelope, role: str, reason: str) -> None:
         """Count a message that was not accepted."""
-        self.meter.refused[f"{role}/{envelope.kind}: {reason}"] += 1
+        self.meter.refused[f"{role}/{envelope.kind:.60}: {reason}"] += 1  # whoever forges it chooses its length
 
     def late(self, party: str) -> None:
         """Count a party that a step did not wait for."""
