@@ -17,7 +17,7 @@ from coterie.crypto.ckks_parameters import PARAMETERS
 from coterie.crypto.roster import signing_key
 from coterie.protocol.bundle import bundle, unbundle
 from coterie.systems.mingledpie import SYSTEM
-from coterie.systems.mingledpie.config import IDLE
+from coterie.systems.mingledpie.config import UNUSED
 from coterie.systems.mingledpie.messages import Train, Update
 
 K, SIZE = 3, 20
@@ -44,8 +44,8 @@ def pies(targets: np.ndarray = TARGETS, *, starts: np.ndarray | None = None, **o
     mean something.
     """
     starts = near() if starts is None else starts
-    idle = {"max_condition", "hardening"} & set(IDLE[options.get("mode", "paper")])
-    options = {name: value for name, value in options.items() if name not in idle}
+    unused = {"max_condition", "hardening"} & set(UNUSED[options.get("mode", "paper")])
+    options = {name: value for name, value in options.items() if name not in unused}
     return rig(SYSTEM, targets, starts=starts, **{"clusters": len(starts), "lr": 1.0, "seed": 1, **options})
 
 

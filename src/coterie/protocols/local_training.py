@@ -11,7 +11,7 @@ from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.party import Party
 from coterie.protocol.randomness import rng
-from coterie.protocols.idle import refuse_idle
+from coterie.protocols.unused import refuse_unused
 from coterie.training.bounds import MOST_WEIGHT, largest
 from coterie.training.solvers import Sgd
 
@@ -54,7 +54,7 @@ class LocalTraining:
         for name, least in (("founders", 0), ("newcomers", 1), ("join_every", 1)):
             if getattr(self, name) < least:
                 raise UserError(f"{name} must be at least {least}, not {getattr(self, name)}")
-        refuse_idle(self, ((name, "founders=0", not self.founders) for name in ("newcomers", "join_every")))
+        refuse_unused(self, ((name, "founders=0", not self.founders) for name in ("newcomers", "join_every")))
         self.solver()
 
     def solver(self) -> Sgd:

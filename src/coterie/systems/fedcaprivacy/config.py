@@ -10,8 +10,8 @@ from coterie.clustering.schedule import parse_schedule
 from coterie.crypto.packing import Lanes
 from coterie.protocol.errors import UserError
 from coterie.protocol.told import Common
-from coterie.protocols.idle import refuse_idle
 from coterie.protocols.local_training import LocalTraining, sample_size
+from coterie.protocols.unused import refuse_unused
 
 GUARD_BITS = 8
 """Of a lane at least, where the setting is "auto": a lane of 32 bits is packed fastest."""
@@ -78,20 +78,20 @@ class FedCAPrivacyConfig(LocalTraining):
         return Lanes(self.fraction_bits, self.value_bits, guard_bits, self.kappa)
 
 
-IDLE = {
+UNUSED = {
     "paper": ("hardening", "sketch_dim", "min_cluster"),
     "literal": ("hardening", "sketch_dim", "min_cluster"),
     "hardened": (),
 }
-"""Settings that mean nothing in a mode."""
+"""By mode, the settings that have no effect in it."""
 
 
 def check(config: FedCAPrivacyConfig, common: Common) -> None:
-    """Raises UserError for what can't work among these clients, or means nothing beside the other settings."""
-    refuse_idle(
+    """Raises UserError for what can't work among these clients, or has no effect with the other settings."""
+    refuse_unused(
         config,
         (
-            *((name, f"mode {common.mode}", True) for name in IDLE[common.mode]),
+            *((name, f"mode {common.mode}", True) for name in UNUSED[common.mode]),
             ("sketch_dim", "hardening=rotation", config.hardening == "rotation"),
             ("alpha", f"schedule={config.schedule}", config.schedule != "decay"),
         ),

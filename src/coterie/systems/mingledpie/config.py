@@ -14,8 +14,8 @@ from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.told import Common
 from coterie.protocols.cluster_models import ClusterModels
-from coterie.protocols.idle import refuse_idle
 from coterie.protocols.local_training import joined
+from coterie.protocols.unused import refuse_unused
 from coterie.systems.mingledpie.forms import Form, Rebuilding, Solving
 
 
@@ -107,17 +107,17 @@ class MingledPieConfig(ClusterModels):
         return "literal" if mode == "literal" else self.rebuild
 
 
-IDLE = {
+UNUSED = {
     "paper": ("hardening",),
     "literal": ("hardening", "rebuild"),
     "hardened": ("rebuild", "p", "p_changes", "keep_sets", "threshold", "threshold_counts", "max_condition"),
 }
-"""Settings that mean nothing in a mode."""
+"""By mode, the settings that have no effect in it."""
 
 
 def check(config: MingledPieConfig, common: Common) -> None:
-    """Raises UserError for what can't work among these clients, or means nothing beside the other settings."""
-    refuse_idle(config, ((name, f"mode {common.mode}", True) for name in IDLE[common.mode]))
+    """Raises UserError for what can't work among these clients, or has no effect with the other settings."""
+    refuse_unused(config, ((name, f"mode {common.mode}", True) for name in UNUSED[common.mode]))
     founders = len(joined(common.clients, config, 1))
     present = max(1, round(config.participation * founders))
     if config.min_participants > present:
