@@ -16,7 +16,7 @@ from coterie.protocol.told import Common
 from coterie.protocols.cluster_models import ClusterModels
 from coterie.protocols.local_training import joined
 from coterie.protocols.unused import refuse_unused
-from coterie.systems.mingledpie.forms import Form, Rebuilding, Solving
+from coterie.systems.mingledpie.layout import Layout, Rebuilding, Solving
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class MingledPieConfig(ClusterModels):
         return IdentityLaw(self.clusters, p, self.threshold, self.threshold_counts)
 
     def kind(self, mode: str) -> Literal["mingled", "uploads", "products"]:
-        """The form of ``forms.py``."""
+        """The kind of layout (``layout.py``)."""
         return self.hardening if mode == "hardened" else "mingled"
 
     def solving(self, mode: str) -> Solving:
@@ -129,20 +129,20 @@ def check(config: MingledPieConfig, common: Common) -> None:
             f"threshold={config.threshold} puts every client into all {config.clusters} clusters, and nothing can be "
             "rebuilt: lower it, or take more clusters"
         )
-    most = form_of(config, common.spec, common.mode).parameters
+    most = layout_of(config, common.spec, common.mode).parameters
     if len(common.clients) > most.max_terms:
         raise UserError(f"{len(common.clients)} clients, but {most.name} sums up at most {most.max_terms}")
 
 
 @lru_cache(maxsize=4)
-def form_of(config: MingledPieConfig, spec: ModelSpec, mode: str) -> Form:
-    """What goes under encryption. Raises UserError where no layer is left for the clusters."""
+def layout_of(config: MingledPieConfig, spec: ModelSpec, mode: str) -> Layout:
+    """The layout of the updates. Raises UserError if no layer is left for the clusters."""
     shared = tuple(filter(None, (name.strip() for name in config.shared_layers.split(","))))
-    return Form(config.kind(mode), config.clusters, spec, shared)
+    return Layout(config.kind(mode), config.clusters, spec, shared)
 
 
 @lru_cache(maxsize=4)
 def rebuilding_of(config: MingledPieConfig, spec: ModelSpec, mode: str) -> Rebuilding:
-    """How clients get models out of the sums."""
+    """How clients compute models from the sums."""
     least = config.law(config.p).least if mode != "literal" else 1
-    return Rebuilding(form_of(config, spec, mode), config.solving(mode), config.p, config.max_condition, least)
+    return Rebuilding(layout_of(config, spec, mode), config.solving(mode), config.p, config.max_condition, least)
