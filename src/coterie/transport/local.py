@@ -133,7 +133,7 @@ class LocalTransport:
         try:
             with self.hub.leading():
                 self._take_up(hub)
-                for parcel, frame in self._queues.held.release(round):
+                for parcel, frame in self._queues.delayed.release(round):
                     self._transmit(Sent(parcel.envelope, frame, parcel.to_role), (self.clock_s, 0))
                 self._timed(hub, "coordinate", lambda: coordination.start(self.clock_s))
                 self._go_on(hub)
@@ -263,11 +263,11 @@ class LocalTransport:
         """Send what came of a job, or keep it until its round; nothing overtakes what its link keeps."""
         envelope = sent.envelope
         due = envelope.round + self.links.rounds(envelope.src, envelope.round)
-        due = max(due, self._queues.held.due(envelope.src, envelope.dst))
+        due = max(due, self._queues.delayed.due(envelope.src, envelope.dst))
         if due <= self.round:
             self._transmit(sent, at)
             return
-        self._queues.held.put(Parcel(envelope, sent.to_role), sent.frame, due)
+        self._queues.delayed.put(Parcel(envelope, sent.to_role), sent.frame, due)
         if envelope.answers:
             self._fail(envelope, LATE, (self._reached_s, 0))
 
@@ -400,7 +400,7 @@ class LocalTransport:
         self._queues.schedule.busy = dict(snapshot.busy)
         for parcel in self._queues.respooled(snapshot.parcels, frames):
             if parcel.due:
-                self._queues.held.push(parcel)
+                self._queues.delayed.push(parcel)
             elif self._queues.is_for_hub(parcel.envelope) and parcel.arrives_s <= snapshot.clock_s:
                 self.hub.inbox.append(Waiting(parcel.envelope, parcel.ticket, parcel.arrives_s))
             else:

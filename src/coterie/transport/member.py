@@ -22,7 +22,7 @@ from coterie.protocol.steps import NoAnswerError, Step
 from coterie.protocol.weight import message_weight
 from coterie.transport.envelope import Envelope, EnvelopeError, Keyring, Sent
 from coterie.transport.mail import Handled, Letter, Observer, Opened, Reader, Roles, Unobserved, Waiting
-from coterie.transport.numbers import USED, Kept, Numbers
+from coterie.transport.numbers import USED, Numbers, StoredAnswer
 
 
 class Member:
@@ -182,7 +182,7 @@ class Member:
             return self._again(envelope)
         self.numbers.take(envelope)
         if self.repeats:
-            self.numbers.keep(envelope, Kept(envelope.digest))
+            self.numbers.keep(envelope, StoredAnswer(envelope.digest))
         if opened is None:
             return self._refuse(envelope, self.roles[self.name][0], problem)
         self.observer.read(opened)
@@ -226,12 +226,12 @@ class Member:
             if answers:
                 answered = True
                 if self.repeats:
-                    self.numbers.keep(request, Kept(request.digest, *sent[-1]))
+                    self.numbers.keep(request, StoredAnswer(request.digest, *sent[-1]))
         return Handled(tuple(sent), answered=answered)
 
     def _refuse(self, envelope: Envelope, role: str, reason: str) -> Handled:
         if self.repeats:
-            self.numbers.keep(envelope, Kept(envelope.digest, refusal=reason))
+            self.numbers.keep(envelope, StoredAnswer(envelope.digest, refusal=reason))
         self.observer.refused(envelope, role, reason)
         return Handled(refused=reason)
 

@@ -12,7 +12,7 @@ from coterie.transport.envelope import Count, Envelope, EnvelopeError
 USED = "its number was used before"
 
 
-class Kept(msgspec.Struct, frozen=True, array_like=True):
+class StoredAnswer(msgspec.Struct, frozen=True, array_like=True):
     """What became of a request: its digest, and the answer as it was sent or the refusal."""
 
     digest: bytes
@@ -33,7 +33,7 @@ class Numbers(msgspec.Struct):
     taken: dict[str, Count] = msgspec.field(default_factory=dict)
     round: Count = 0
     attempts: dict[Count, Count] = msgspec.field(default_factory=dict)
-    kept: dict[str, dict[Count, Kept]] = msgspec.field(default_factory=dict)
+    kept: dict[str, dict[Count, StoredAnswer]] = msgspec.field(default_factory=dict)
 
     def next(self) -> int:
         """A new number."""
@@ -59,11 +59,11 @@ class Numbers(msgspec.Struct):
                 f"it is of attempt {envelope.attempt} of round {envelope.round}, which is at attempt {now}"
             )
 
-    def keep(self, request: Envelope, kept: Kept) -> None:
+    def keep(self, request: Envelope, kept: StoredAnswer) -> None:
         """Remember what became of a request."""
         self.kept.setdefault(request.src, {})[request.number] = kept
 
-    def again(self, request: Envelope) -> Kept | None:
+    def again(self, request: Envelope) -> StoredAnswer | None:
         """What became of this request, if it is the very same that was handled before."""
         kept = self.kept.get(request.src, {}).get(request.number)
         return kept if kept is not None and kept.digest == request.digest else None
