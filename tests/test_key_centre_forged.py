@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from coterie.crypto.roster import signing_key
 from coterie.protocol import codec
 from coterie.protocol.bundle import bundle, unbundle
 from coterie.protocol.errors import RunError
+from coterie.protocol.weight import message_weight
 from coterie.protocols.key_centre import KEY_CENTRE, Granted, Pair
 from coterie.runs import RunConfig, registry
 from coterie.runs.experiment import Experiment, build
@@ -82,21 +84,30 @@ def test_a_client_refuses_keys_that_the_key_centre_did_not_sign(name: str, signe
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_a_hub_that_hands_one_client_what_another_was_granted_is_refused(name: str) -> None:
-    """Genuine, and sealed anew: the key centre's signature names its recipient."""
+    """Genuine, and sealed anew in an envelope that the key centre has signed: a grant names its recipient itself."""
     experiment = made(name)
     first, second = experiment.common.clients[:2]
     kept: list[bytes] = []
 
-    def relay(envelope: Any, frame: bytes) -> Sequence[bytes]:
+    def relay(envelope: Any, frame: bytes) -> Sequence[Any]:
         if envelope.kind != Granted.__name__ or envelope.dst not in (first, second):
             return [frame]
         kept.append(experiment.keyring.open(envelope.src, envelope.dst, frame, envelope.header()))
-        return [experiment.keyring.seal(KEY_CENTRE, envelope.dst, kept[0], envelope.header())]
+        if envelope.dst == first:
+            return [frame]
+        weight = message_weight(codec.decode(kept[0], Granted), len(kept[0])) + experiment.keyring.overhead
+        bare = msgspec.structs.replace(envelope, weight=weight)
+        sealed = experiment.keyring.seal(KEY_CENTRE, second, kept[0], bare.header())
+        digest = hashlib.sha256(sealed).digest()
+        signature = experiment.keyring.sign(KEY_CENTRE, bare.header(), digest)
+        return [(msgspec.structs.replace(bare, digest=digest, signature=signature), sealed)]
 
     experiment.transport.intercept = relay
     with pytest.raises(RunError, match=r"waits for \d Ready, has \d"):
         experiment.set_up()
     experiment.close()
+    (refused,) = experiment.transport.meter.refused
+    assert "/Granted: the signature is not one of key" in refused
     assert len(kept) == 2
     assert experiment.federation.parties[first].secret.keys.secret
     assert not experiment.federation.parties[second].secret.keys.secret

@@ -19,6 +19,7 @@ from coterie.protocol.errors import DecodeError, PeerError
 from coterie.protocol.messages import Bundle, Message, message
 from coterie.protocol.party import Party, To, on
 from coterie.protocol.spool import Spool
+from coterie.protocol.told import Own
 from coterie.protocol.weight import content, field_weight, hollow, message_weight, weighs
 from coterie.systems import pafed
 from coterie.transport.envelope import Sent
@@ -123,7 +124,8 @@ class Taker(Party, role="b"):
 
 def members(hub: str) -> tuple[Member, Member]:
     roles, spool = {"a": ("a",), "b": ("b",), "c": ("c",)}, Spool(0)
-    made = [Member(party, hub, roles, KEYS, spool=spool) for party in (Ends("a", RANDOMNESS), Taker("b", RANDOMNESS))]
+    parties = {"a": Ends(Own("a", RANDOMNESS)), "b": Taker(Own("b", RANDOMNESS))}
+    made = [Member(name, parties, hub, roles, KEYS, spool=spool) for name in parties]
     return made[0], made[1]
 
 
