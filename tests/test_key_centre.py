@@ -352,7 +352,7 @@ def test_a_grant_is_taken_once_and_none_that_is_older() -> None:
     run = granted()
     for r in (1, 2):
         again(run, r, "shares", *CLIENTS[:2])
-    refuses(run, "client/1", given_to(run, "client/1"), "dealing 1 after 1: already provided with keys")
+    refuses(run, "client/1", given_to(run, "client/1"), "dealing 1 after 3: already provided with keys")
     refuses(run, "client/1", given_to(run, "client/1", 3), "dealing 3 after 3: already provided with keys")
     refuses(run, "client/1", given_to(run, "client/1", 2), "dealing 2 after 3: already provided with keys")
 

@@ -99,7 +99,7 @@ def test_a_client_refuses_keys_that_the_key_centre_did_not_sign(name: str, signe
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_a_hub_that_hands_one_client_what_another_was_granted_is_refused(name: str) -> None:
-    """Genuine, and sealed anew: the key centre's signature names its recipient."""
+    """Genuine, and sealed anew in an envelope that the key centre has signed: a grant names its recipient itself."""
     experiment = made(name)
     first, second = experiment.common.clients[:2]
     kept: list[bytes] = []
@@ -114,6 +114,8 @@ def test_a_hub_that_hands_one_client_what_another_was_granted_is_refused(name: s
     with pytest.raises(RunError, match=r"waits for \d Ready, has \d"):
         experiment.set_up()
     experiment.close()
+    (refused,) = experiment.transport.meter.refused
+    assert "/Granted: the signature is not one of key" in refused
     assert len(kept) == 2
     assert experiment.federation.parties[first].secret.keys.secret
     assert not experiment.federation.parties[second].secret.keys.secret

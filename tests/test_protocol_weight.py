@@ -38,7 +38,7 @@ class Package(Message, frozen=True):
 
 
 class Twin:
-    """A byte string beside the real one that it stands for; as all that travels, neither begins as weighted bytes do."""
+    """A byte string beside the real one that it stands for; as all that travels, neither begins as such bytes do."""
 
     def __init__(self, held: bytes, lacks: int) -> None:
         self.real = b"." + held + bytes(lacks)

@@ -192,8 +192,10 @@ def test_a_leader_asks_itself_in_vain_and_is_told_so() -> None:
             raise AssertionError
 
     server, transport = two_levels([Selfish(i) for i in range(5)])
-    with pytest.raises(RunError, match="c1 asks itself for Trained"):
-        run(transport, server, 1)
+    assert run(transport, server, 1)[0][0] == ((), {"c1": REFUSED, "c4": REFUSED})
+    assert dict(transport.meter.refused) == {
+        f"leader/Lead: {name} asks itself for Trained; nobody would ever answer": 1 for name in ("c1", "c4")
+    }
 
 
 def test_leaders_that_wait_for_each_other_do_not_wait_for_ever() -> None:

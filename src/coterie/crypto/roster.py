@@ -40,15 +40,20 @@ def sign_roster(entries: tuple[Entry, ...], operator: SigningKey, session: bytes
 
 
 def check_roster(roster: Roster, operator: bytes) -> None:
-    """Raises PeerError (a SignatureError) unless this operator has signed the roster, and DecodeError for bad keys."""
+    """Raises PeerError (a SignatureError) unless this operator has signed the roster, and DecodeError for bad keys.
+
+    A sealing key that nothing can be sealed to is bad, too: whoever wants to tell that party something would fail.
+    """
     if roster.operator != operator:
         raise PeerError("the roster names another operator")
     VerifyKey.load(operator).verify(roster.signature, _PURPOSE, _body(roster))
     if len(roster.by_name) < len(roster.entries):
         raise PeerError("the roster names a party twice")
+    if not roster.entries or len(roster.session) != _SESSION_BYTES:
+        raise PeerError("the roster names no party, or no session")
     for one in roster.entries:
         VerifyKey.load(one.verify_key)
-        SealingKey.load(one.sealing_key)
+        SealingKey.load(one.sealing_key).seal(b"", one.name, one.name)
 
 
 def _body(roster: Roster) -> bytes:

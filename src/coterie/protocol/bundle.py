@@ -7,7 +7,7 @@ declared ``Bundle`` (``messages.py``), so that the weights of its parts count.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from coterie.protocol.errors import DecodeError
 
@@ -29,17 +29,25 @@ def unbundle(data: bytes, count: int) -> list[bytes]:
     return [bytes(part) for part in parts]
 
 
-def split(data: bytes) -> list[memoryview] | None:
-    """The parts of a bundle of any number, without a copy; None for what is no bundle."""
+def split(data: bytes) -> Iterator[memoryview] | None:
+    """The parts of a bundle of any number, one at a time and without a copy; None for what is no bundle."""
     count = int.from_bytes(data[:4], "little")
     start = 4 + 8 * count
     if len(data) < 4 or len(data) < start:
         return None
-    lengths = struct.unpack_from(f"<{count}Q", data, 4)
-    if start + sum(lengths) != len(data):
+    view = memoryview(data)
+    if start + sum(_lengths(view[4:start])) != len(data):
         return None
-    parts, at, view = [], start, memoryview(data)
-    for length in lengths:
-        parts.append(view[at : at + length])
+    return _parts(view, start)
+
+
+def _parts(view: memoryview, start: int) -> Iterator[memoryview]:
+    at = start
+    for length in _lengths(view[4:start]):
+        yield view[at : at + length]
         at += length
-    return parts
+
+
+def _lengths(table: memoryview) -> Iterator[int]:
+    """One at a time: a table may be as long as a message, and its numbers take more room than its bytes."""
+    return (length for (length,) in struct.iter_unpack("<Q", table))

@@ -20,6 +20,7 @@ from coterie.protocol.errors import UserError
 _VERSION = 1
 _DIGEST = 16  # bytes; one of everything that follows stands first
 _REFERENCE = 2  # the extension that stands for an array: 16 bytes, the digest of what it holds
+_MAX_DIMS = 32
 _DTYPES = frozenset(np.dtype(code).newbyteorder("<").str for code in "?bhilqBHILQefdFD")
 
 
@@ -42,6 +43,8 @@ class _Array(msgspec.Struct, frozen=True, array_like=True):
         """The array that this digest names; raises ValueError, before anything is built, for what is none."""
         if self.dtype not in _DTYPES:
             raise ValueError(f"an array of {self.dtype}")
+        if len(self.shape) > _MAX_DIMS:
+            raise ValueError(f"an array of {len(self.shape)} dimensions")
         if any(n < 0 for n in self.shape) or math.prod(self.shape) * np.dtype(self.dtype).itemsize != len(self.data):
             raise ValueError(f"an array of {self.dtype} and shape {self.shape} in {len(self.data)} bytes")
         if self.digest() != digest:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -62,6 +62,9 @@ class Granted(Message, frozen=True):
     keys: Bundle
     signature: bytes
 
+    def __repr__(self) -> str:
+        return f"<Granted {self.grant or 'all'}, dealing {self.number}>"
+
 
 @message(src=ANY, dst=ANY)
 class Ready(Message, frozen=True):
@@ -90,6 +93,9 @@ class Dealt:
     secret: Mapping[str, bytes]
     public: Mapping[str, bytes]
     better: Mapping[str, Mapping[str, bytes]]
+
+    def __repr__(self) -> str:
+        return f"<Dealt to {', '.join(self.secret)}>"
 
 
 class Grant(Protocol):
@@ -257,16 +263,33 @@ class Keys(msgspec.Struct):
     public: dict[str, bytes] = msgspec.field(default_factory=dict)
     dealt: dict[str, int] = msgspec.field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"<Keys secret {sorted(self.secret)} public {sorted(self.public)}>"
+
 
 class Keyed(Party, Generic[PK, SK]):
-    """A party that is granted keys of one scheme; a hub is one. A subclass's ``Secret`` has this one's field."""
+    """A party that is granted keys of one scheme; a hub is one. A subclass's ``Secret`` has this one's field.
+
+    kinds: the classes of public and secret keys that its declaration names.
+    """
 
     class Secret(msgspec.Struct):
         """keys: what the key centre has granted."""
 
         keys: Keys = msgspec.field(default_factory=Keys)
 
+        def __repr__(self) -> str:
+            return f"<{type(self).__qualname__}>"
+
     secret: Secret
+    kinds: ClassVar[tuple[type[Any], type[Any]]] = (object, object)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for base in vars(cls).get("__orig_bases__", ()):
+            named = [kind for kind in get_args(base) if isinstance(kind, type) and kind is not Any]
+            if len(named) == 2 and issubclass(get_origin(base), Keyed):
+                cls.kinds = named[0], named[1]
 
     def __init__(self, own: Own, common: Common, config: Any) -> None:
         super().__init__(own, common, config)
@@ -277,7 +300,8 @@ class Keyed(Party, Generic[PK, SK]):
         fields = _signed(self.common, self.name, msg.number, msg.grant, msg.names, msg.keys)
         verify_key(self.common, KEY_CENTRE).verify(msg.signature, *fields)
         keys = self.secret.keys
-        if msg.number <= (last := keys.dealt.get(msg.grant, 0)):
+        before = [keys.dealt.get(msg.grant, 0), keys.dealt.get("", 0)] if msg.grant else keys.dealt.values()
+        if msg.number <= (last := max(before, default=0)):
             raise PeerError(f"dealing {msg.number} after {last}: already provided with keys")
         names = msg.names.split("\n") if msg.names else []
         items = dict(zip(names, unbundle(msg.keys, len(names)), strict=True))
@@ -293,20 +317,24 @@ class Keyed(Party, Generic[PK, SK]):
         keys.dealt[msg.grant] = msg.number
 
     def public(self, name: str) -> PK:
-        """The public key of a grant (``NAME`` or ``NAME OWNER``). Raises PeerError before it was granted."""
-        key: Any = public_key(self._one(self.secret.keys.public, name))
-        found: PK = key
+        """The public key of a grant (``NAME`` or ``NAME OWNER``). Raises PeerError for none, or one of no use here."""
+        found: PK = self._usable(public_key(self._one(self.secret.keys.public, name)), self.kinds[0], name)
         return found
 
     def key(self, name: str) -> SK:
-        """SECRET: the key that this party holds of a grant. Raises PeerError before it was granted."""
-        key: Any = secret_key(self._one(self.secret.keys.secret, name))
-        found: SK = key
+        """SECRET: the key that this party holds of a grant. Raises PeerError for none, or one of no use here."""
+        found: SK = self._usable(secret_key(self._one(self.secret.keys.secret, name)), self.kinds[1], name)
         return found
 
     def secret_of(self, name: str) -> bytes:
         """SECRET: what this party holds of a grant, as bytes. Raises PeerError before it was granted."""
         return self._one(self.secret.keys.secret, name)
+
+    def _usable(self, key: Any, kind: type[Any], name: str) -> Any:
+        """The key, if it is of the scheme that this party computes with, and real where the federation's keys are."""
+        if not isinstance(key, kind) or key.emulated != self.common.emulated:
+            raise PeerError(f"{self.name} was granted {key!r} as {name}, which is no key for this federation")
+        return key
 
     def _one(self, keys: Mapping[str, bytes], name: str) -> bytes:
         if name not in keys:

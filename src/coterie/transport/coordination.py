@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from coterie.protocol.errors import CoterieError, CryptoError, DecodeError, PeerError, RunError
+from coterie.protocol.errors import CoterieError, CryptoError, PeerError, RunError
 from coterie.protocol.messages import Message
 from coterie.protocol.party import Cost, To
 from coterie.protocol.steps import (
@@ -192,7 +192,7 @@ class Coordination:
                 if self._begin(step, now_s):
                     return
                 value, step = None, None
-            except (RunError, DecodeError) as error:
+            except (RunError, PeerError) as error:
                 value, step = error, None
 
     def _begin(self, step: Any, now_s: float) -> bool:
@@ -233,7 +233,7 @@ class Coordination:
                 to = message if isinstance(message, To) else To(key, message)
                 kind = type(to.message).__name__
                 if reply is not None and to.dst == member.name:
-                    raise RunError(f"{member.name} asks itself for {reply.__name__}; nobody would ever answer")
+                    raise PeerError(f"{member.name} asks itself for {reply.__name__}; nobody would ever answer")
                 yield to
 
         try:
@@ -243,7 +243,7 @@ class Coordination:
                     open_[sent.envelope.number] = _Asked(key, letter.dst)
                     self.asked.add(sent.envelope.number)
                 self.send(sent)
-        except DecodeError as error:
+        except PeerError as error:
             raise (RunError(f"{member.name} can't send {kind}: {error}") if self._critical else error) from error
         return open_
 

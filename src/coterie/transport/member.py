@@ -22,7 +22,7 @@ from coterie.protocol.steps import NoAnswerError, Step
 from coterie.protocol.weight import message_weight
 from coterie.transport.envelope import Envelope, EnvelopeError, Keyring, Sent
 from coterie.transport.mail import Handled, Letter, Observer, Opened, Reader, Roles, Unobserved, Waiting
-from coterie.transport.numbers import USED, Numbers, StoredAnswer
+from coterie.transport.numbers import USED, Numbers
 
 
 class Member:
@@ -67,16 +67,16 @@ class Member:
     def letters(self, messages: Iterator[To], acting: str) -> Iterator[Letter]:
         """Messages, encoded. A message object that goes to many in a row is encoded once.
 
-        acting: the role that the party acts in. Raises RunError for a stranger or another role's message, TypeError and
-        DecodeError for what cannot travel.
+        acting: the role that the party acts in. Raises PeerError for a stranger, TypeError and DecodeError for what
+        cannot travel.
         """
         last: Message | None = None  # held, not its id: messages may be made as they are asked for
         frame, weight = b"", 0
         for to in messages:
             kind = type(to.message)
             if to.dst not in self.roles:
-                raise RunError(
-                    f"{self.name} sends {kind.__name__} to {to.dst!r}, which is not a party of this federation"
+                raise PeerError(  # its name may have come from another party
+                    f"{self.name} sends {kind.__name__} to {to.dst!r:.40}, which is not a party of this federation"
                 )
             role = kind.SRC if kind.SRC in self.roles[self.name] else acting
             if to.message is not last:
@@ -132,7 +132,7 @@ class Member:
             raise EnvelopeError(f"its envelope was not signed by {src}: {error}") from None
         if envelope.sealed != self._sealed(src, self.name):
             raise EnvelopeError(f"it is {'' if envelope.sealed else 'not '}sealed")
-        self.numbers.check_attempt(envelope)
+        self.numbers.check_attempt(envelope, announces=src == self.hub)
 
     def read(self, envelope: Envelope, frame: bytes, kinds: tuple[type[Message], ...], at_s: float) -> Opened:
         """What a verified message says; raises PeerError for what isn't one of ``kinds`` from one who may send it."""
@@ -177,12 +177,13 @@ class Member:
             return Handled(refused=str(error))
         except PeerError as error:
             problem = str(error)
-        self.heard_of(envelope.round, envelope.attempt)
+        if envelope.src == self.hub:
+            self.heard_of(envelope.round, envelope.attempt)
         if self.numbers.is_old(envelope):
             return self._again(envelope)
         self.numbers.take(envelope)
         if self.repeats:
-            self.numbers.keep(envelope, StoredAnswer(envelope.digest))
+            self.numbers.keep(envelope)
         if opened is None:
             return self._refuse(envelope, self.roles[self.name][0], problem)
         self.observer.read(opened)
@@ -226,12 +227,12 @@ class Member:
             if answers:
                 answered = True
                 if self.repeats:
-                    self.numbers.keep(request, StoredAnswer(request.digest, *sent[-1]))
+                    self.numbers.keep(request, sent[-1])
         return Handled(tuple(sent), answered=answered)
 
     def _refuse(self, envelope: Envelope, role: str, reason: str) -> Handled:
         if self.repeats:
-            self.numbers.keep(envelope, StoredAnswer(envelope.digest, refusal=reason))
+            self.numbers.keep(envelope, refusal=reason)
         self.observer.refused(envelope, role, reason)
         return Handled(refused=reason)
 
@@ -312,7 +313,7 @@ class Member:
     # -- rounds and attempts -------------------------------------------------------------------------------------------
 
     def heard_of(self, round: int, attempt: int) -> None:
-        """A message of this round has come: what became of the requests of earlier ones is forgotten."""
+        """The hub says that it is this round: what became of the requests of earlier ones is forgotten."""
         if round > self.numbers.round:
             self.numbers.round = round
             self.numbers.forget()

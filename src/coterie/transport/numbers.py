@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import msgspec
 
-from coterie.transport.envelope import Count, Envelope, EnvelopeError
+from coterie.transport.envelope import Count, Envelope, EnvelopeError, Sent
 
 USED = "its number was used before"
 
 
 class StoredAnswer(msgspec.Struct, frozen=True, array_like=True):
-    """What became of a request: its digest, and the answer as it was sent or the refusal."""
+    """What became of a request: its digest and round, and the answer as it was sent or the refusal."""
 
     digest: bytes
+    round: Count
     envelope: Envelope | None = None
     frame: bytes = b""
     to_role: str = ""
@@ -25,8 +26,8 @@ class StoredAnswer(msgspec.Struct, frozen=True, array_like=True):
 class Numbers(msgspec.Struct):
     """sent: the last number that it used.  taken: by sender, the last number that it took.
 
-    round: the newest that it has heard of.  attempts: by round, its attempt, where it was tried again.
-    kept: by sender and number, what became of the requests of this round.
+    round: the newest that it has heard of from the hub.  attempts: by round, its attempt, where it was tried again.
+    kept: by sender and number, what became of the requests of the sender's newest round.
     """
 
     sent: Count = 0
@@ -52,16 +53,24 @@ class Numbers(msgspec.Struct):
         """Which attempt of this round counts."""
         return self.attempts.get(round, 0)
 
-    def check_attempt(self, envelope: Envelope) -> None:
-        """Raises EnvelopeError for a message of an attempt that was given up."""
-        if envelope.attempt < (now := self.attempt(envelope.round)):
+    def check_attempt(self, envelope: Envelope, *, announces: bool) -> None:
+        """Raises EnvelopeError for a message of an attempt that was given up, or of one that nobody has announced.
+
+        announces: whether its sender may: only the hub tries a round again.
+        """
+        now = self.attempt(envelope.round)
+        if envelope.attempt < now or (envelope.attempt > now and not announces):
             raise EnvelopeError(
                 f"it is of attempt {envelope.attempt} of round {envelope.round}, which is at attempt {now}"
             )
 
-    def keep(self, request: Envelope, kept: StoredAnswer) -> None:
-        """Remember what became of a request."""
-        self.kept.setdefault(request.src, {})[request.number] = kept
+    def keep(self, request: Envelope, sent: Sent | None = None, refusal: str = "") -> None:
+        """Remember what became of a request. A sender that goes on to another round will not repeat earlier ones."""
+        of_sender = self.kept.setdefault(request.src, {})
+        if of_sender and next(reversed(of_sender.values())).round < request.round:
+            of_sender.clear()
+        envelope, frame, to_role = sent or (None, b"", "")
+        of_sender[request.number] = StoredAnswer(request.digest, request.round, envelope, frame, to_role, refusal)
 
     def again(self, request: Envelope) -> StoredAnswer | None:
         """What became of this request, if it is the very same that was handled before."""

@@ -7,6 +7,14 @@ from coterie.transport.mail import Opened, Roles
 from coterie.transport.meter import Meter
 from coterie.transport.transcript import Seen, Transcript
 
+_MOST = 300
+
+
+def shown(text: str) -> str:
+    """Words of which another party may have chosen some, for logs and consoles: one line, printable, and not long."""
+    short = text if len(text) <= _MOST else f"{text[: _MOST - 3]}..."
+    return short if short.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in short)
+
 
 class Recorder:
     """``coterie.transport.mail.Observer``. meter: of this round."""
@@ -25,7 +33,7 @@ class Recorder:
 
     def refused(self, envelope: Envelope, role: str, reason: str) -> None:
         """Count a message that was not accepted."""
-        self.meter.refused[f"{role}/{envelope.kind:.60}: {reason}"] += 1  # whoever forges it chooses its length
+        self.meter.refused[shown(f"{role}/{envelope.kind:.40}: {reason}")] += 1
 
     def late(self, party: str) -> None:
         """Count a party that a step did not wait for."""
@@ -33,8 +41,8 @@ class Recorder:
 
     def lost(self, envelope: Envelope, reason: str) -> None:
         """Count a message that did not reach anybody."""
-        self.meter.lost[f"{envelope.dst} {envelope.kind} of round {envelope.round}"] = reason
+        self.meter.lost[shown(f"{envelope.dst} {envelope.kind:.40} of round {envelope.round}")] = reason
 
     def too_late(self, envelope: Envelope) -> None:
         """Count a message that nobody takes any more."""
-        self.meter.lost[f"{envelope.src} {envelope.kind} of round {envelope.round}"] = "too late"
+        self.meter.lost[shown(f"{envelope.src} {envelope.kind:.40} of round {envelope.round}")] = "too late"

@@ -76,6 +76,8 @@ class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
     @on(Blinded, open_cost)
     def open(self, msg: Blinded, src: str) -> Work[None]:
         """Step III, eq. (7)."""
+        if not 0 <= msg.position < len(self.clients):
+            raise PeerError(f"position {msg.position} of {len(self.clients)}")
         if msg.round != self.state.round:
             self.state.round, self.state.opened = msg.round, {}
         blinded = yield Open(self.key(SERVICE), msg.cipher, blinded=True)  # eq. (7)
@@ -128,6 +130,8 @@ class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
         missing = [int(j) for j in msg.positions if int(j) not in self.state.opened]
         if msg.round != self.state.round or missing or self.sketches or not len(msg.positions):
             raise PeerError(f"no vectors at positions {missing} in round {msg.round}")
+        if len(np.unique(msg.positions)) < len(msg.positions):  # each counts once in the sum, and so in the count
+            raise PeerError(f"positions {msg.positions.tolist()} name a vector twice")
         opened = self.blinded({int(j): self.state.opened[int(j)] for j in msg.positions})
         total = sum_blinded(opened.values())  # eq. (9)
         return self.release(msg.round, msg.cluster, len(msg.positions), total)
