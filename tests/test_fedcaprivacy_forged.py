@@ -119,7 +119,7 @@ def resigned(csp: Any, m: ClusterSum) -> ClusterSum:
 
 def of_terms(csp: Any, m: ClusterSum, count: int) -> bytes:
     """A sum of another number of vectors than were asked for."""
-    opened = sorted(csp.state.opened.items())
+    opened = sorted(csp.blinded(csp.state.opened).items())
     total = opened[0][1]
     for _, vector in opened[1:count]:
         total = total + vector
