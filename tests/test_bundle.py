@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.protocol.bundle import bundle, unbundle
+from coterie.protocol.bundle import bundle, split, unbundle
 from coterie.protocol.errors import DecodeError
 
 
@@ -63,6 +64,17 @@ def test_lengths_that_lie_are_refused(data: bytes) -> None:
     for count in (1, 2):
         with pytest.raises(DecodeError):
             unbundle(data, count)
+
+
+def test_a_table_of_lengths_takes_no_room_of_its_own() -> None:
+    """A million empty parts are 8 MB of message. Nothing is built of them before somebody expects so many."""
+    data = bundle([b""] * 10**6)
+    tracemalloc.start()
+    with pytest.raises(DecodeError, match="3 parts were expected"):
+        unbundle(data, 3)
+    assert sum(len(part) for part in split(data) or ()) == 0
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
 
 
 def test_lengths_may_not_shift_bytes_between_parts_unnoticed() -> None:

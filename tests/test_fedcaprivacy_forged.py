@@ -201,6 +201,22 @@ def test_a_blinded_vector_of_another_length_is_refused() -> None:
     assert run.refusals("csp", "Blinded") == 1
 
 
+@pytest.mark.parametrize("position", [-1, 6, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
+def test_a_position_beyond_all_participants_is_refused(position: int) -> None:
+    run = two_groups()
+    on_the_wire(run.transport, Blinded, lambda m: change(m, position=position) if m.position == 0 else m)
+    assert len(run.round(1)["left_out"]) == 1
+    assert run.refusals("csp", "Blinded") == 1
+
+
+def test_a_vector_counts_once_in_a_sum_however_often_it_is_named() -> None:
+    """Else the service would sign for three participants a sum that has one model in it."""
+    run = two_groups()
+    lies = on_the_wire(run.transport, Aggregate, lambda m: change(m, positions=np.repeat(m.positions[:1], 3)))
+    assert set(run.round(1)["clusters"]["unreleased"]) == {"0", "1"}
+    assert run.refusals("csp", "Aggregate") == len(lies) == 2
+
+
 @pytest.mark.parametrize("positions", [[], [99], [-1]])
 def test_a_sum_over_positions_that_are_not_there_is_refused(positions: list[int]) -> None:
     run = two_groups()

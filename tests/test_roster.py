@@ -127,6 +127,21 @@ def test_bytes_that_are_no_key_are_refused_even_under_a_good_signature(field: st
         check_roster(bad, OTHER.public.to_bytes())
 
 
+@pytest.mark.parametrize("key", [bytes(32), b"\x01" + bytes(31)], ids=["zero", "one"])
+def test_a_key_that_nothing_can_be_sealed_to_is_refused_even_under_a_good_signature(key: bytes) -> None:
+    """Whoever wanted to tell that party something would fail, at its bidding."""
+    bad = signed_by_hand(with_entry(ROSTER, 1, sealing_key=key).entries, OTHER)
+    with pytest.raises(DecodeError, match="not a usable X25519 key"):
+        check_roster(bad, OTHER.public.to_bytes())
+
+
+@pytest.mark.parametrize("empty", ["entries", "session"])
+def test_a_roster_of_nobody_or_of_no_session_is_refused_even_under_a_good_signature(empty: str) -> None:
+    bad = sign_roster(() if empty == "entries" else ROSTER.entries, OTHER, b"" if empty == "session" else bytes(16))
+    with pytest.raises(PeerError, match="names no party, or no session"):
+        check_roster(bad, OTHER.public.to_bytes())
+
+
 def test_an_operators_key_that_is_none_is_refused() -> None:
     with pytest.raises(DecodeError, match="key has 32 bytes"):
         check_roster(change(ROSTER, operator=b"short"), b"short")

@@ -137,6 +137,20 @@ def test_a_checkpoint_is_not_written_through_a_symbolic_link_either(copy: Path, 
     made.close()
 
 
+@pytest.mark.parametrize("made", ["a pipe", "a link to endless bytes", "a link to the very file"])
+@pytest.mark.parametrize("name", ["checkpoint/checkpoint.bin", "parties/client-2.*.bin", "metrics.jsonl"])
+def test_what_is_no_file_of_the_folder_is_not_read(copy: Path, name: str, made: str) -> None:
+    """It would be waited for, or read, for ever; or be another file of this user's."""
+    (path,) = copy.glob(name)
+    moved = path.rename(copy.parent / "elsewhere")
+    if made == "a pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero" if "endless" in made else moved)
+    with pytest.raises(UserError, match="no regular file" if made == "a pipe" else "symbolic link"):
+        run(replace(TOY, out=str(copy)), resume=True)
+
+
 @pytest.mark.parametrize("name", ["checkpoint", "parties"])
 def test_another_users_folder_is_refused(copy: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real = Path.lstat
@@ -279,6 +293,7 @@ HEADS: list[tuple[str, Callable[[dict[str, Any]], None]]] = [
     ("a negative number", put(-5, "snapshot", "parcels", 0, 0, 7)),
     ("no time", put(float("nan"), "snapshot", "clock_s")),
     ("a number that can't grow", put((1 << 64) - 1, "snapshot", "numbers", ..., "sent")),
+    ("a number that can grow no more", put(1 << 62, "snapshot", "numbers", ..., "sent")),
     ("a stranger at work", put({"nobody": [0.0, 0]}, "snapshot", "busy")),
     ("a link from nowhere", put([["nobody", "hub", [0.0, 0]]], "snapshot", "links")),
     ("a message taken from nobody known", put({"nobody": 1}, "snapshot", "numbers", ..., "taken")),

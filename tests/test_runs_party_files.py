@@ -105,6 +105,7 @@ ARRAYS: list[tuple[str, Callable[[dict[bytes, list[Any]]], None], str]] = [
     ("a negative shape", of_first(shape=[-1]), "shape"),
     ("two negative sides", of_first(shape=[-1, -650]), "shape"),
     ("a shape of nothing", of_first(shape=[0, 1 << 62], data=b""), "not the one|shape"),
+    ("a million sides", of_first(shape=[(1 << 63) - 1] * 10**6), "1000000 dimensions"),
     ("another dtype", of_first(dtype="<f8"), "shape|not the one"),
     ("objects", of_first(dtype="|O"), "an array of"),
     ("other data", of_first(data=np.zeros(650, "<f4").tobytes(), shape=[650], dtype="<f4"), "not the one"),

@@ -346,6 +346,8 @@ def _told_order(path: Path) -> dict[str, int]:
 
 def _text(path: Path) -> str:
     try:
+        if path.exists() and not path.is_file():  # a pipe, say, which might be read for ever
+            raise UserError(f"{path}: no regular file; remove it, and run again")
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         unfinished = "the run has not finished (continue it with --resume) or " if path.name == RESULT else ""

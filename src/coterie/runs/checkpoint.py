@@ -38,7 +38,7 @@ from coterie.protocol.roster import Entry, Identity, Roster
 from coterie.protocol.system import Mixture
 from coterie.runs.config import RunConfig, differences, from_text, to_toml
 from coterie.runs.experiment import Experiment
-from coterie.runs.folder import METRICS, atomic_write, parse_lines
+from coterie.runs.folder import METRICS, atomic_write, opened, parse_lines
 from coterie.runs.party_files import PARTIES, Count, Written, drop_old_files, expected, party_file, save_parties
 from coterie.runs.private import ADVICE, DIGEST_BYTES, FILE_MODE, check_own, decoded, make_folder, reading
 from coterie.transport.parcel import Snapshot
@@ -270,7 +270,7 @@ def _parts(path: Path) -> tuple[bytes, int, int]:
 
     Raises UserError where the digest isn't its own, or a part is longer than what is left.
     """
-    with reading(path), path.open("rb") as file:
+    with reading(path), opened(path, follow=False) as file:
         end = path.stat().st_size - DIGEST_BYTES
         left = end - len(_MAGIC)
         digest, whole = hashlib.blake2b(digest_size=DIGEST_BYTES), file.read(len(_MAGIC)) == _MAGIC
@@ -297,7 +297,7 @@ def _part(file: IO[bytes], end: int) -> bytes | None:
 
 def _frames(path: Path, start: int, sizes: Sequence[int]) -> Iterator[bytes]:
     """The frames under way, one at a time."""
-    with reading(path), path.open("rb") as file:
+    with reading(path), opened(path, follow=False) as file:
         file.seek(start)
         for size in sizes:
             yield file.read(size)
@@ -305,7 +305,7 @@ def _frames(path: Path, start: int, sizes: Sequence[int]) -> Iterator[bytes]:
 
 def _check_lines(path: Path, kept: _Kept) -> None:
     """That the file holds the lines of all rounds up to the checkpoint's where it says so; raises UserError."""
-    with reading(path), path.open("rb") as file:
+    with reading(path), opened(path, follow=False) as file:
         if os.fstat(file.fileno()).st_size < kept.metrics_bytes:
             raise UserError(f"{path} is shorter than its checkpoint says: it was changed; {ADVICE}")
         lines = parse_lines(path, file.read(kept.metrics_bytes))

@@ -9,10 +9,11 @@ import math
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -101,6 +102,21 @@ def open_own(path: Path, flags: int, mode: int) -> int:
             raise
 
 
+def opened(path: Path, *, follow: bool = True) -> IO[bytes]:
+    """A file to be read. Raises OSError also for what is no file, such as a pipe, which might be read for ever.
+
+    follow: whether a symbolic link may lead to it.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)  # a pipe's opening waits, too
+    if not follow and path.is_symlink():
+        raise OSError(errno.ELOOP, "it is a symbolic link")
+    descriptor = os.open(path, flags | (0 if follow else getattr(os, "O_NOFOLLOW", 0)))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no regular file")
+    return os.fdopen(descriptor, "rb")
+
+
 class Log:
     """A file that grows by whole records: its length at a checkpoint is where a resumed run goes on."""
 
@@ -142,7 +158,8 @@ class Log:
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The records of a ``metrics.jsonl``; raises UserError naming the line that is none."""
     try:
-        data = path.read_bytes()
+        with opened(path) as file:
+            data = file.read()
     except OSError as error:
         raise UserError(f"cannot read {path}: {error}") from None
     return parse_lines(path, data)

@@ -17,7 +17,7 @@ from typing import TypeVar
 import msgspec
 
 from coterie.protocol.errors import UserError
-from coterie.runs.folder import writing
+from coterie.runs.folder import opened, writing
 
 FILE_MODE, FOLDER_MODE = 0o600, 0o700
 DIGEST_BYTES = 32
@@ -67,8 +67,8 @@ def reading(path: Path) -> Iterator[None]:
 
 def checked(path: Path) -> bytes:
     """The bytes of a file behind their digest, which stands first; raises UserError for others."""
-    with reading(path):
-        data = path.read_bytes()
+    with reading(path), opened(path, follow=False) as file:
+        data = file.read()
     body = data[DIGEST_BYTES:]
     if digest(body) != data[:DIGEST_BYTES]:
         raise UserError(f"{path} is damaged, or of another version of coterie: {ADVICE}")

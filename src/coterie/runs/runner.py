@@ -88,7 +88,8 @@ def load_result(out: str | Path) -> Result:
     """A finished run from its folder; raises UserError when it holds none."""
     out = Path(out)
     try:
-        summary = json.loads((out / RESULT).read_text())
+        with folder.opened(out / RESULT) as file:
+            summary = json.loads(file.read())
     except (OSError, ValueError) as error:
         raise UserError(f"{out} holds no finished run: {error}") from None
     if not isinstance(summary, dict):

@@ -17,7 +17,7 @@ from coterie.protocol import codec
 from coterie.protocol.errors import DecodeError, UserError
 from coterie.protocol.messages import Message
 from coterie.protocol.system import System
-from coterie.runs.folder import Log
+from coterie.runs.folder import Log, opened
 from coterie.transport.transcript import Seen, Transcript
 
 VIEWS = "views.bin"
@@ -76,7 +76,8 @@ def read_views(path: Path, kinds: Iterable[type[Message]], into: Transcript | No
     transcript = into or Transcript(1 << 62)
     by_name = {kind.__name__: kind for kind in kinds}
     try:
-        data = memoryview(path.read_bytes())
+        with opened(path) as file:
+            data = memoryview(file.read())
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}; record views with --record") from None
     if data and data[: len(_MAGIC)] != _MAGIC:

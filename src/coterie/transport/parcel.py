@@ -109,6 +109,7 @@ class Snapshot(msgspec.Struct):
         instants = [(self.clock_s, 0), *self.busy.values(), *(link[2] for link in self.links)]
         instants += [parcel.arrives for parcel in self.parcels]
         counts = [*(step for _, step in instants), *(parcel.due for parcel in self.parcels)]
+        counts += [2 * numbers.sent for numbers in self.numbers.values()]  # there is room for those to come
         if not (
             names <= known
             and {parcel.ticket for parcel in self.parcels} == set(frames)
