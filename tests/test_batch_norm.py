@@ -257,7 +257,7 @@ def test_where_models_are_taken_off_each_other_buffers_never_leave_their_client(
     experiment = made("mingledpie", "paper", {**GIVEN, **more})
     trained, spec = Trained(experiment), experiment.common.spec
     client: Any = experiment.federation.parties["client/0"]
-    assert client.form.lengths == (spec.size - int(spec.buffers.sum()) + 3,)
+    assert client.layout.lengths == (spec.size - int(spec.buffers.sum()) + 3,)
     parameters = set()
     for r in (1, 2):
         trained.round(r)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.crypto import ckks, paillier, residues, seal, sum_ciphers
-from coterie.crypto.ckks_parameters import INSECURE, PARAMETERS, Milliseconds, Parameters
+from coterie.crypto.ckks_parameters import INSECURE, PARAMETERS, Milliseconds, ParameterSet
 from coterie.protocol.errors import CapacityError, CryptoError, KeyMismatchError, UserError
 
 ADD, MUL = (ckks.insecure_for_tests(name) for name in ("insecure-1024-add", "insecure-1024-mul"))
@@ -295,7 +295,7 @@ def test_sets_that_are_refused():
         (("wide", 8192, (61, 49), 40, 6, 12), "20 to 60"),
     ):
         with pytest.raises(UserError, match=words):
-            Parameters(*arguments, times)
+            ParameterSet(*arguments, times)
     for name in (*INSECURE, "ckks-1024-add", ""):
         with pytest.raises(UserError, match="ckks-4096-add"):
             ckks.keygen(name)
@@ -306,7 +306,7 @@ def test_sets_that_are_refused():
 
 
 def test_a_deeper_set_is_data():
-    deep = Parameters("deep", 1024, (60, 40, 40, 60), 40, 2, 2, Milliseconds(1, 1, 1), secure=False)
+    deep = ParameterSet("deep", 1024, (60, 40, 40, 60), 40, 2, 2, Milliseconds(1, 1, 1), secure=False)
     assert deep.levels == 2
     key = ckks.generate(deep)
     values, half = np.linspace(-4, 4, 1500), key.encrypt_scalar(0.5)

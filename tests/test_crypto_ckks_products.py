@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.crypto import ckks, residues, sum_ciphers
-from coterie.crypto.ckks_parameters import INSECURE, PARAMETERS, Milliseconds, Parameters
+from coterie.crypto.ckks_parameters import INSECURE, PARAMETERS, Milliseconds, ParameterSet
 from coterie.crypto.seal import ring
 from coterie.crypto.tally import Form
 from coterie.protocol.errors import CapacityError, CryptoError, KeyMismatchError, UserError
@@ -266,7 +266,7 @@ def test_sets_are_checked():
     nominal = Milliseconds(1, 1, 1)
     for bits, words in (((50, 36, 36, 36, 36, 60), "insecure"), ((48, 36, 60), "fit")):
         with pytest.raises(UserError, match=words):
-            Parameters("x", 8192, bits, 36, 2, 10, nominal)
+            ParameterSet("x", 8192, bits, 36, 2, 10, nominal)
     assert sum(PARAMETERS["ckks-8192-deep"].prime_bits) == 218
     assert sum(PARAMETERS["ckks-32768-deep"].prime_bits) <= 881
     names = [p.identity for p in (*PARAMETERS.values(), *INSECURE.values())]

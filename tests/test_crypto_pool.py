@@ -16,7 +16,7 @@ from emulated import exact, rounded
 from coterie.crypto import ckks, pool
 from coterie.protocol.effects import Encrypt
 from coterie.protocol.errors import CapacityError, CryptoError, DecodeError, RunError, UserError
-from coterie.runs.effects import LocalEffects
+from coterie.runs.interpreter import LocalEffects
 from coterie.training.models import build
 
 KEY = ckks.insecure_for_tests()

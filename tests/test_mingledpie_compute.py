@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_runs_effects import effects
+from test_runs_interpreter import effects
 
 from coterie.protocol.effects import Compute
 from coterie.protocol.errors import PeerError
-from coterie.runs.effects import Computed
+from coterie.runs.interpreter import Computed
 
 
 def add(a: Any, b: Any) -> Any:

@@ -12,8 +12,8 @@ import torch
 from coterie.data import load
 from coterie.protocol.system import ClientModel, Mixture
 from coterie.runs import RunConfig, build, evaluation
-from coterie.runs.effects import ClientData, Samples
 from coterie.runs.evaluation import Observer
+from coterie.runs.interpreter import ClientData, Samples
 from coterie.training import evaluate
 from coterie.training.engine import judge_many
 from coterie.training.model import Model

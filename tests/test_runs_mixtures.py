@@ -13,9 +13,9 @@ from coterie.protocol.effects import Fit, Losses
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import ClientModel, Mixture
 from coterie.runs.config import RunConfig
-from coterie.runs.effects import ClientData, LocalEffects, Samples
 from coterie.runs.evaluation import Observer, models_digest
 from coterie.runs.experiment import build as build_experiment
+from coterie.runs.interpreter import ClientData, LocalEffects, Samples
 from coterie.training.engine import judge_many
 from coterie.training.model import Model
 from coterie.training.models import build

@@ -20,9 +20,9 @@ from coterie.protocol.randomness import Randomness
 from coterie.protocols.local_training import LocalTraining, local_epochs
 from coterie.runs import RunConfig, build, checkpoint, registry
 from coterie.runs.experiment import epochs_of
+from coterie.runs.fleet_links import FleetLinks
 from coterie.runs.folder import atomic_write
 from coterie.runs.keyring import PartyKeys
-from coterie.runs.links import FleetLinks
 from coterie.runs.views import ViewLog, message_kinds, read_views
 from coterie.transport.transcript import Transcript
 

@@ -101,7 +101,7 @@ def test_interrupted_between_rounds(at: int, every: int, tmp_path: Path, undistu
 def test_interrupted_again_and_again_in_the_middle_of_rounds(
     tmp_path: Path, undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from coterie.runs.effects import LocalEffects
+    from coterie.runs.interpreter import LocalEffects
 
     config, real, calls = replace(TOY, out=str(tmp_path / "run")), LocalEffects.run, [0]
 

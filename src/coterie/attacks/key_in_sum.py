@@ -25,7 +25,7 @@ from coterie.attacks.wrapping import Between
 from coterie.crypto import ckks_arrays, residues
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.ckks import CipherVector, PublicKey, SecretKey
-from coterie.crypto.ckks_parameters import Parameters
+from coterie.crypto.ckks_parameters import ParameterSet
 from coterie.crypto.seal import ring
 from coterie.crypto.seal_products import transformed
 from coterie.protocol.effects import Encrypt, Fit
@@ -55,7 +55,7 @@ def forged(vector: CipherVector, row: int, share: float = LEAST) -> CipherVector
     return replace(vector, array=polynomials)
 
 
-def coefficients(values: NDArray[Any], parameters: Parameters) -> Doubles:
+def coefficients(values: NDArray[Any], parameters: ParameterSet) -> Doubles:
     """(N,) coefficients, over the scale, of the polynomial that opened to these (N,) values."""
     degree = parameters.degree
     at_roots = np.zeros(2 * degree, np.complex128)  # slot j is the polynomial's value at the root exp(i pi 3^j / N)

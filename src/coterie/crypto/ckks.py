@@ -55,7 +55,7 @@ from numpy.typing import ArrayLike
 from coterie.crypto import ckks_arrays, ckks_parameters, rounded, vector, wire
 from coterie.crypto.arrays import CiphertextError, RandomBytes
 from coterie.crypto.ckks_masks import SANITISING_BITS
-from coterie.crypto.ckks_parameters import Parameters, insecure, named
+from coterie.crypto.ckks_parameters import ParameterSet, insecure, named
 from coterie.crypto.packing import Floats, as_vector
 from coterie.crypto.tally import Form, Tally, integer_weight
 from coterie.crypto.vector import KEPT_KEYS, BlindedVector, Key, Mask
@@ -89,7 +89,7 @@ def insecure_for_tests(
 
 
 def generate(
-    parameters: Parameters, products: bool = True, emulated: bool = False, random_bytes: RandomBytes = urandom
+    parameters: ParameterSet, products: bool = True, emulated: bool = False, random_bytes: RandomBytes = urandom
 ) -> SecretKey:
     """A fresh key of any set."""
     if emulated:
@@ -101,7 +101,7 @@ def generate(
 class EvaluationKey(Key):
     """Public keys for sums over a vector's own values and for conjugation, large; a party that computes needs them.
 
-    One key-switching key for each rotation of ``Parameters.rotations``, powers of the radix only, and one for
+    One key-switching key for each rotation of ``ParameterSet.rotations``, powers of the radix only, and one for
     conjugation. A party that encrypts or opens doesn't need them.
     """
 
@@ -225,7 +225,7 @@ class CipherVector(vector.CipherVector):
         return vector.CipherVector.to_bytes(self.rescaled())
 
     @property
-    def _parameters(self) -> Parameters:
+    def _parameters(self) -> ParameterSet:
         return self.key.arrays.space
 
     def _plain(self, values: ArrayLike) -> tuple[Floats, int]:
@@ -265,9 +265,9 @@ class Encrypts(ABC):
         """The public half."""
 
     @property
-    def parameters(self) -> Parameters:
+    def parameters(self) -> ParameterSet:
         """The parameter set."""
-        parameters: Parameters = self.arrays.space
+        parameters: ParameterSet = self.arrays.space
         return parameters
 
     def prepared(self, values: ArrayLike, level: int | None = None) -> tuple[Floats, Tally]:

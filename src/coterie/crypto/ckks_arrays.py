@@ -16,7 +16,7 @@ import numpy as np
 
 from coterie.crypto import ckks_masks, residues, seal_products
 from coterie.crypto.arrays import CiphertextError, Halves, Opened, RandomBytes
-from coterie.crypto.ckks_parameters import FINGERPRINT_BYTES, Parameters
+from coterie.crypto.ckks_parameters import FINGERPRINT_BYTES, ParameterSet
 from coterie.crypto.packing import Floats
 from coterie.crypto.residues import Residues
 from coterie.crypto.seal import Handle, Ring, ring
@@ -31,7 +31,7 @@ class Public:
     pair: (2, primes, N) residues.  relinearise: (k, 2, primes, N), for products; k is 0 for a key without them.
     """
 
-    space: Parameters
+    space: ParameterSet
     pair: Residues
     relinearise: Residues
 
@@ -146,7 +146,7 @@ class Public:
         return list(chain(residues.pack(self.pair[None], widths), residues.pack(self.relinearise, widths)))
 
     @classmethod
-    def load(cls, space: Parameters, flag: int, body: memoryview) -> Public:
+    def load(cls, space: ParameterSet, flag: int, body: memoryview) -> Public:
         """The inverse of ``parts``. Raises DecodeError for numbers that no honest party can have made."""
         made, count = ring(space), 1 + (space.relinearisation_keys if flag else 0)
         pairs = residues.unpack(body, (count, 2, len(made.moduli), space.degree), space.residue_bytes)
@@ -202,7 +202,7 @@ class Secret(Halves):
     scheme = "ckks"
 
     @classmethod
-    def generate(cls, space: Parameters, products: bool) -> Secret:
+    def generate(cls, space: ParameterSet, products: bool) -> Secret:
         """A fresh one from the system's randomness."""
         secret, pair, relinearise = ring(space).keygen(products)
         return cls(secret, Public(space, pair, relinearise))
@@ -237,7 +237,7 @@ class Secret(Halves):
         return [*residues.pack(self.secret, self.space.residue_bytes), *self.public.parts()]
 
     @classmethod
-    def load(cls, space: Parameters, flag: int, body: memoryview) -> Secret:
+    def load(cls, space: ParameterSet, flag: int, body: memoryview) -> Secret:
         split, made = space.secret_bytes, ring(space)
         secret = residues.unpack(body[:split], (len(made.moduli), space.degree), space.residue_bytes)
         if not residues.valid(secret, made.moduli):
@@ -271,9 +271,9 @@ class Secret(Halves):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
-    """One key-switching key an automorphism of ``Parameters.elements``, packed, and whose pair they belong to."""
+    """One key-switching key an automorphism of ``ParameterSet.elements``, packed, and whose pair they belong to."""
 
-    space: Parameters
+    space: ParameterSet
     fingerprint: bytes
     packed: tuple[bytes | memoryview, ...]
 
@@ -284,7 +284,7 @@ class Evaluation:
         return [self.fingerprint, *self.packed]
 
     @classmethod
-    def load(cls, space: Parameters, flag: int, body: memoryview) -> Evaluation:
+    def load(cls, space: ParameterSet, flag: int, body: memoryview) -> Evaluation:
         fingerprint, body = bytes(body[:FINGERPRINT_BYTES]), body[FINGERPRINT_BYTES:]
         size = len(body) // len(space.elements)
         made = cls(space, fingerprint, tuple(body[at : at + size] for at in range(0, len(body), size)))
@@ -299,7 +299,7 @@ class Evaluation:
 
     @cached_property
     def handles(self) -> tuple[Handle, ...]:
-        """SEAL's objects, one an automorphism, in the order of ``Parameters.elements``."""
+        """SEAL's objects, one an automorphism, in the order of ``ParameterSet.elements``."""
         made = ring(self.space)
         return tuple(
             seal_products.automorphism(made, element, self._unpacked(part))

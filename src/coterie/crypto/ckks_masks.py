@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from coterie.crypto import residues
 from coterie.crypto.arrays import RandomBytes, drawn
-from coterie.crypto.ckks_parameters import Parameters
+from coterie.crypto.ckks_parameters import ParameterSet
 from coterie.crypto.residues import Residues
 from coterie.crypto.seal import ring
 from coterie.crypto.seal_products import transformed
@@ -38,14 +38,14 @@ SANITISING_BITS = 12
 _KEY_BYTES = 32
 
 
-def draw(parameters: Parameters, length: int, form: Form, random_bytes: RandomBytes) -> Residues:
+def draw(parameters: ParameterSet, length: int, form: Form, random_bytes: RandomBytes) -> Residues:
     """A fresh mask, ``(ciphertexts, limbs, N)``: 32 secret random bytes, stretched by AES-256 in counter mode."""
     moduli = ring(parameters).moduli_at(form.level)
     shape = parameters.ciphertexts(length), len(moduli), parameters.degree
     return _uniform(_Stream(drawn(random_bytes, _KEY_BYTES)), shape, moduli)
 
 
-def flooded(parameters: Parameters, exact: Residues, form: Form, bits: int) -> Residues:
+def flooded(parameters: ParameterSet, exact: Residues, form: Form, bits: int) -> Residues:
     """The polynomials with fresh uniform noise in ``[-2^bits, 2^bits)`` on every coefficient."""
     made, half = ring(parameters), 1 << bits
     words = _Stream(os.urandom(_KEY_BYTES)).words(len(exact) * parameters.degree)

@@ -15,14 +15,14 @@ nearest to ``S_l * q_(l+1) / S_k`` and rescaled: so whatever way two vectors wen
 ``+-reach`` never wraps modulo q while ``sqrt(2) * S * reach * t < q / 2``; every set keeps that for ``max_terms`` terms
 at every level, before and after rescaling, or it is refused. Scalars are within ``+-1`` a term, so that a product of
 vectors of t and u terms is a vector of ``t * u`` terms. A set may have room for scalars of 2^scalar_bits terms where
-the modulus is large enough, which level 0 need not be: ``Parameters.room``.
+the modulus is large enough, which level 0 need not be: ``ParameterSet.room``.
 
 **Error.** Rounding and the scheme's own noise are added to every value; their standard deviation follows from theory
 (and is tested by measuring it): s a coefficient gives ``s * sqrt(N / 2) / S`` a value, with ``s^2 = (2 + 2N/3) / 12``
 for public-key encryption and for rescaling (what rounding to a multiple of the prime leaves, times a uniform ternary
 key) and ``s^2 = 10.5 + 1/12`` under the secret key (SEAL's centred binomial noise). A public-key error has the tails of
 a Laplace distribution, as the key weighs slots unevenly: 32 standard deviations are exceeded once in 10^19 values.
-Errors add up at worst linearly in the terms. With r_l for 32 deviations at level l (``Parameters.added``), with x, y
+Errors add up at worst linearly in the terms. With r_l for 32 deviations at level l (``ParameterSet.added``), with x, y
 for the largest magnitudes of what is multiplied, e_x, e_y for their errors, the bounds of each operation are
 
     a fresh vector at level l                   r_l
@@ -72,7 +72,7 @@ class Milliseconds:
 
 
 @dataclass(frozen=True)
-class Parameters:
+class ParameterSet:
     """One named set.
 
     degree: N.  prime_bits: of the chain, special prime last.  scale_bits: log2 of the scale D of fresh vectors.
@@ -356,10 +356,10 @@ _DEEP: dict[str, Any] = {"scale_bits": 36, "reach_bits": 2, "terms_bits": 10, "s
 PARAMETERS = {
     p.name: p
     for p in (
-        Parameters("ckks-4096-add", 4096, (60, 49), 40, 6, 12, Milliseconds(1.2, 0.6, 0.2)),
-        Parameters("ckks-8192-mul", 8192, (60, 50, 60), 45, 6, 12, Milliseconds(3.5, 2.0, 0.8, 0.5, 3.0)),
-        Parameters("ckks-8192-deep", 8192, _SHORT_CHAIN, nominal=Milliseconds(8.5, 6, 1.8, 5, 5), radix=4, **_DEEP),
-        Parameters(
+        ParameterSet("ckks-4096-add", 4096, (60, 49), 40, 6, 12, Milliseconds(1.2, 0.6, 0.2)),
+        ParameterSet("ckks-8192-mul", 8192, (60, 50, 60), 45, 6, 12, Milliseconds(3.5, 2.0, 0.8, 0.5, 3.0)),
+        ParameterSet("ckks-8192-deep", 8192, _SHORT_CHAIN, nominal=Milliseconds(8.5, 6, 1.8, 5, 5), radix=4, **_DEEP),
+        ParameterSet(
             "ckks-32768-deep", 32768, _LONG_CHAIN, nominal=Milliseconds(230, 190, 60, 150, 500), radix=16, **_DEEP
         ),
     )
@@ -371,11 +371,11 @@ _TESTS: dict[str, Any] = {"degree": 1024, "secure": False}
 INSECURE = {
     p.name: p
     for p in (
-        Parameters("insecure-1024-add", 1024, (60, 49), 40, 6, 12, Milliseconds(0.3, 0.2, 0.1), secure=False),
-        Parameters(
+        ParameterSet("insecure-1024-add", 1024, (60, 49), 40, 6, 12, Milliseconds(0.3, 0.2, 0.1), secure=False),
+        ParameterSet(
             "insecure-1024-mul", 1024, (60, 50, 60), 45, 6, 12, Milliseconds(0.4, 0.3, 0.1, 0.1, 0.4), secure=False
         ),
-        Parameters(
+        ParameterSet(
             "insecure-1024-deep",
             prime_bits=_SHORT_CHAIN,
             nominal=Milliseconds(0.9, 0.7, 0.2, 0.6, 0.7),
@@ -383,7 +383,7 @@ INSECURE = {
             **_TESTS,
             **_DEEP,
         ),
-        Parameters(
+        ParameterSet(
             "insecure-1024-long",
             prime_bits=_LONG_CHAIN,
             nominal=Milliseconds(5, 4, 3, 6, 10),
@@ -396,21 +396,21 @@ INSECURE = {
 """Small sets for tests: the same primes, a fraction of the degree, no security."""
 
 
-def named(name: str) -> Parameters:
+def named(name: str) -> ParameterSet:
     """A secure set. Raises UserError for another name."""
     if name not in PARAMETERS:
         raise UserError(f"parameters {name!r} are no secure CKKS set: choose one of {sorted(PARAMETERS)}")
     return PARAMETERS[name]
 
 
-def insecure(name: str) -> Parameters:
+def insecure(name: str) -> ParameterSet:
     """A set for tests. Raises UserError for another name."""
     if name not in INSECURE:
         raise UserError(f"parameters {name!r} are no set for tests: choose one of {sorted(INSECURE)}")
     return INSECURE[name]
 
 
-def known(identity: bytes) -> Parameters:
+def known(identity: bytes) -> ParameterSet:
     """The set, secure or not, that these 12 bytes name. Raises DecodeError."""
     for parameters in (*PARAMETERS.values(), *INSECURE.values()):
         if parameters.identity == identity:

@@ -19,7 +19,7 @@ import numpy as np
 
 from coterie.crypto import emulated
 from coterie.crypto.arrays import Halves, Opened, RandomBytes, drawn
-from coterie.crypto.ckks_parameters import FINGERPRINT_BYTES, Parameters
+from coterie.crypto.ckks_parameters import FINGERPRINT_BYTES, ParameterSet
 from coterie.crypto.packing import Floats, Integers
 from coterie.crypto.rounded_noise import add_noise, to_steps
 from coterie.crypto.tally import Form, Tally
@@ -36,7 +36,7 @@ class Public:
     """
 
     key_id: bytes
-    space: Parameters
+    space: ParameterSet
     flag: int
 
     scheme = "rounded"
@@ -127,7 +127,7 @@ class Public:
         return [self.key_id]
 
     @classmethod
-    def load(cls, space: Parameters, flag: int, body: memoryview) -> Public:
+    def load(cls, space: ParameterSet, flag: int, body: memoryview) -> Public:
         return cls(emulated.id_of(body), space, flag)
 
     def flooded(self, a: Integers, bits: int, form: Form) -> Integers:
@@ -149,7 +149,7 @@ class Secret(Halves):
     scheme = "rounded"
 
     @classmethod
-    def generate(cls, space: Parameters, products: bool, random_bytes: RandomBytes) -> Secret:
+    def generate(cls, space: ParameterSet, products: bool, random_bytes: RandomBytes) -> Secret:
         return cls(Public(emulated.fresh_id(random_bytes), space, int(products and space.levels > 0)))
 
     def encrypt(self, values: Floats, form: Form) -> Integers:
@@ -170,7 +170,7 @@ class Secret(Halves):
         return self.public.parts()
 
     @classmethod
-    def load(cls, space: Parameters, flag: int, body: memoryview) -> Secret:
+    def load(cls, space: ParameterSet, flag: int, body: memoryview) -> Secret:
         return cls(Public.load(space, flag, body))
 
 
@@ -178,7 +178,7 @@ class Secret(Halves):
 class Evaluation:
     """The twin of evaluation keys: it only says whose they are."""
 
-    space: Parameters
+    space: ParameterSet
     fingerprint: bytes
 
     scheme, flag = "rounded", 1
@@ -187,7 +187,7 @@ class Evaluation:
         return [self.fingerprint]
 
     @classmethod
-    def load(cls, space: Parameters, flag: int, body: memoryview) -> Evaluation:
+    def load(cls, space: ParameterSet, flag: int, body: memoryview) -> Evaluation:
         if len(body) != FINGERPRINT_BYTES:
             raise DecodeError(f"an emulated key that holds {len(body)} bytes besides its header")
         return cls(space, bytes(body))

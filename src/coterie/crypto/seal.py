@@ -26,7 +26,7 @@ import tenseal.sealapi as sealapi  # type: ignore[import-untyped]
 import zstandard
 
 from coterie.crypto.arrays import CiphertextError
-from coterie.crypto.ckks_parameters import Parameters, Slots
+from coterie.crypto.ckks_parameters import ParameterSet, Slots
 from coterie.crypto.residues import Residues
 from coterie.crypto.tally import Form
 from coterie.protocol.errors import RunError, UserError
@@ -42,7 +42,7 @@ _PREFIX_MOST = 4096  # a template's bytes besides its numbers are far fewer
 class Ring:
     """SEAL's context for one parameter set, and arrays in and out of it. Use ``ring(parameters)``."""
 
-    def __init__(self, parameters: Parameters) -> None:
+    def __init__(self, parameters: ParameterSet) -> None:
         self.parameters = parameters
         asked = sealapi.EncryptionParameters(sealapi.SCHEME_TYPE.CKKS)
         asked.set_poly_modulus_degree(parameters.degree)
@@ -280,7 +280,7 @@ class Ring:
         return target
 
 
-def _chain(parameters: Parameters) -> list[Any]:
+def _chain(parameters: ParameterSet) -> list[Any]:
     """The primes. SEAL's own are the largest below each power of two, so that every scale is a little larger than the
     one before, and further from the mean of the primes by a factor of two: in a long chain the middle ones are chosen
     on both sides, each the nearest to what brings the scale back.
@@ -300,7 +300,7 @@ def _chain(parameters: Parameters) -> list[Any]:
 
 
 @lru_cache(maxsize=16)
-def ring(parameters: Parameters) -> Ring:
+def ring(parameters: ParameterSet) -> Ring:
     """The ring of a parameter set, made once per process. Raises UserError if SEAL refuses the set."""
     return Ring(parameters)
 

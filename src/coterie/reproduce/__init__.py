@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.protocol.errors import UserError
-from coterie.protocol.own import imported
+from coterie.protocol.import_path import import_object
 from coterie.reproduce.study import Item, OnRound, study
 from coterie.runs.registry import SYSTEMS, get
 from coterie.runs.settings import unknown
@@ -17,7 +17,7 @@ def items(paper: str | None = None) -> Mapping[str, Item[Any]]:
     """The items of all systems, or of one, by name: ``pafed/table5``. None for what is no system."""
     systems = SYSTEMS.values() if paper is None else [get(paper)] if paper in SYSTEMS or ":" in paper else []
     paths = [path for system in systems for path in system.reproductions]
-    return {name: item for path in paths for name, item in imported(path, "reproductions").items()}
+    return {name: item for path in paths for name, item in import_object(path, "reproductions").items()}
 
 
 def found(item: str) -> Item[Any]:

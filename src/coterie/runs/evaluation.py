@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import ClientModel, Mixture
-from coterie.runs.effects import ClientData, Samples
+from coterie.runs.interpreter import ClientData, Samples
 from coterie.training.engine import judge_many
 from coterie.training.model import Model
 

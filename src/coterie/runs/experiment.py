@@ -31,11 +31,11 @@ from coterie.protocol.told import Common, Own
 from coterie.protocols.local_training import joined, local_epochs, sample_clients
 from coterie.runs import registry
 from coterie.runs.config import RunConfig, resolve, system_config
-from coterie.runs.effects import ClientData, LocalEffects, Samples
 from coterie.runs.evaluation import Observer, Scores, models_digest
 from coterie.runs.fine_tuning import Tuned, tune_by_held_out, tune_by_own_epochs
+from coterie.runs.fleet_links import FleetLinks
+from coterie.runs.interpreter import ClientData, LocalEffects, Samples
 from coterie.runs.keyring import PartyKeys
-from coterie.runs.links import FleetLinks
 from coterie.runs.parties import Parties
 from coterie.runs.simulation import simulate
 from coterie.runs.skipped import Watch, why_still

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.protocol.effects import Fit, Fitted, Vector
-from coterie.runs.effects import LocalEffects, Samples
+from coterie.runs.interpreter import LocalEffects, Samples
 from coterie.training.engine import evaluate_many
 from coterie.training.solvers import Sgd
 

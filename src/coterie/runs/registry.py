@@ -9,7 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
 from coterie.protocol.errors import UserError
-from coterie.protocol.own import imported
+from coterie.protocol.import_path import import_object
 from coterie.protocol.system import System
 from coterie.runs.settings import unknown
 
@@ -89,7 +89,7 @@ def audit_of(system: System) -> Audit | None:
 
 
 def _named(path: str, what: str, kind: type[Kind]) -> Kind:
-    found = imported(path, what)
+    found = import_object(path, what)
     if not isinstance(found, kind):
         raise UserError(f"{path!r} is a {type(found).__name__}, not a {kind.__module__}.{kind.__name__}")
     return found

@@ -9,7 +9,7 @@ from math import prod
 from torch import Tensor, nn
 
 from coterie.protocol.errors import UserError
-from coterie.protocol.own import imported
+from coterie.protocol.import_path import import_object
 from coterie.training.model import Model
 
 
@@ -193,7 +193,7 @@ def build(name: str, input_shape: Sequence[int], classes: int) -> Model:
     name: one of ``NAMES``, or ``module:FACTORY`` of your own: a function of input_shape and classes that returns a
     ``torch.nn.Module``. Raises UserError for an unknown name and for a factory that gives no module.
     """
-    factory = imported(name, "model") if ":" in name else _MODELS.get(name)
+    factory = import_object(name, "model") if ":" in name else _MODELS.get(name)
     if factory is None:
         raise UserError(f"unknown model {name!r}: choose one of {', '.join(NAMES)}, or module:FACTORY of your own")
     if classes < 2:

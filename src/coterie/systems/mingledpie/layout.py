@@ -29,7 +29,7 @@ from coterie.aggregation import mingled
 from coterie.aggregation.buffers import ckks_units, not_below_zero
 from coterie.aggregation.mingled import Rebuilt
 from coterie.crypto.ckks import PublicKey
-from coterie.crypto.ckks_parameters import Parameters, named
+from coterie.crypto.ckks_parameters import ParameterSet, named
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.model_spec import ModelSpec
@@ -84,7 +84,7 @@ class Layout:
         return int(self.of_clusters.sum())
 
     @property
-    def parameters(self) -> Parameters:
+    def parameters(self) -> ParameterSet:
         """Of CKKS: with a level for a product where there is one."""
         return named(_CKKS[self.kind])
 

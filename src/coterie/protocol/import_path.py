@@ -1,4 +1,4 @@
-"""What users bring themselves is named ``module:ATTRIBUTE`` wherever Coterie takes a name."""
+"""Objects of a user's own modules (systems, models, audits), named ``module:ATTRIBUTE`` wherever a name is expected."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 from coterie.protocol.errors import UserError
 
 
-def imported(path: str, what: str) -> Any:
-    """The object that ``module:ATTRIBUTE`` names; the current folder counts as a place of modules.
+def import_object(path: str, what: str) -> Any:
+    """The object that ``module:ATTRIBUTE`` names. The module may lie in the current folder.
 
-    what: the kind of thing, for the error. Raises UserError when there is no such module or attribute.
+    what: the kind of object, for the error. Raises UserError when there is no such module or attribute.
     """
     module, _, attribute = path.partition(":")
     if os.getcwd() not in sys.path:

@@ -4,7 +4,7 @@ import pytest
 from torch import nn
 
 from coterie.protocol.errors import UserError
-from coterie.protocol.own import imported
+from coterie.protocol.import_path import import_object
 from coterie.runs import registry
 from coterie.training.models import build
 
@@ -31,7 +31,7 @@ def test_a_factory_in_the_current_folder_is_found(tmp_path, monkeypatch):
 @pytest.mark.parametrize("path", ["no_such_module:net", f"{__name__}:missing", ":net", f"{__name__}:"])
 def test_what_cannot_be_imported_is_named(path):
     with pytest.raises(UserError, match="module:ATTRIBUTE"):
-        imported(path, "model")
+        import_object(path, "model")
 
 
 def test_what_is_no_model_or_system_is_refused():

@@ -12,7 +12,7 @@ from emulated import exact
 
 from coterie.protocol.effects import Encrypt, Evaluate, Fit, Open
 from coterie.protocol.errors import CryptoError, PeerError, RunError
-from coterie.runs.effects import ClientData, LocalEffects, Opened, Samples
+from coterie.runs.interpreter import ClientData, LocalEffects, Opened, Samples
 from coterie.training.jobs import DivergedError
 from coterie.training.models import build
 from coterie.training.solvers import Sgd
