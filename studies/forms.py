@@ -14,7 +14,7 @@ from coterie.crypto import ckks
 from coterie.protocol.randomness import rng
 from coterie.reproduce.mingledpie_costs import mean, timed
 from coterie.reproduce.study import Calculation, Item, Row
-from coterie.systems.mingledpie.forms import Form, Kind, Rebuilding
+from coterie.systems.mingledpie.layout import Kind, Layout, Rebuilding
 from coterie.training.models import build
 from studies.items import main
 
@@ -22,39 +22,39 @@ from studies.items import main
 def form_costs(kind: Kind, seed: int, clients: int = 12, model: str = "fcnn") -> Row:
     """CPU seconds and bytes of a client's round, k = 5, in one of the three forms of what is added up."""
     spec = build(model, (1, 28, 28), 10).spec
-    form = Form(kind, k := 5, spec)
+    layout = Layout(kind, k := 5, spec)
     draw = rng(seed, "forms", kind)
-    secret = ckks.keygen(form.parameters.name)
+    secret = ckks.keygen(layout.parameters.name)
     public = secret.public
     models = draw.normal(0, 0.05, (k, spec.size)).astype(np.float32)
     sets, _ = coin_sets(IdentityLaw(k, 0.5, 2), np.arange(clients) % k, draw.bytes)
 
     def upload(cluster: int) -> list[bytes]:
-        first, *rest = (secret.encrypt(vector).to_bytes() for vector in form.vectors(models[cluster], cluster))
-        scalars = [secret.encrypt_scalar(float(x)).to_bytes() for x in form.indicator(cluster)[: form.scalars]]
+        first, *rest = (secret.encrypt(vector).to_bytes() for vector in layout.vectors(models[cluster], cluster))
+        scalars = [secret.encrypt_scalar(float(x)).to_bytes() for x in layout.indicator(cluster)[: layout.scalars]]
         return [first, *scalars, *rest]
 
     upload(0)  # builds what is built once
     encrypt_s, uploads = timed(lambda: [upload(j) for j in range(k)])
-    totals: list[Any] = [None] * form.slots
+    totals: list[Any] = [None] * layout.slots
 
     def add_all() -> None:
         for i, own in enumerate(sets):
-            parts = zip(uploads[i % k], form.lengths, strict=True)
+            parts = zip(uploads[i % k], layout.lengths, strict=True)
             ciphers = [public.from_bytes(data, length, terms=1) for data, length in parts]
-            for slot, cipher in form.contributions(ciphers, np.flatnonzero(own).tolist()):
+            for slot, cipher in layout.contributions(ciphers, np.flatnonzero(own).tolist()):
                 totals[slot] = cipher if totals[slot] is None else totals[slot] + cipher
 
     add_s, _ = timed(add_all)
     close_s, sums = timed(lambda: [b"" if total is None else total.to_bytes() for total in totals])
 
     def opened() -> tuple[Any, ...]:
-        parts = zip(sums, form.widths, strict=True)
+        parts = zip(sums, layout.widths, strict=True)
         return tuple(secret.decrypt(public.from_bytes(data, length)) if data else None for data, length in parts)
 
     open_s, values = timed(opened)
     sizes = sets.sum(axis=0) if kind == "mingled" else np.zeros(0, np.int64)
-    rebuilding = Rebuilding(form, "counts", 0.5, 1e6, 2)
+    rebuilding = Rebuilding(layout, "counts", 0.5, 1e6, 2)
     solve_s, rebuilt = timed(lambda: rebuilding(values, models, sizes.tolist(), clients))
     return {
         "encrypt": encrypt_s / k,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from coterie.systems.fedcaprivacy.config import IDLE
+from coterie.systems.fedcaprivacy.config import UNUSED
 
 
 def where_they_count(**options: Any) -> dict[str, Any]:
@@ -12,9 +12,9 @@ def where_they_count(**options: Any) -> dict[str, Any]:
 
     A schedule takes the place of the decay, and a rotation that of the sketches.
     """
-    idle = set(IDLE[options.get("mode", "paper")])
+    unused = set(UNUSED[options.get("mode", "paper")])
     if options.get("hardening") == "rotation":
-        idle.add("sketch_dim")
+        unused.add("sketch_dim")
     if options.get("schedule", "decay") != "decay":
-        idle.add("alpha")
-    return {name: value for name, value in options.items() if name not in idle}
+        unused.add("alpha")
+    return {name: value for name, value in options.items() if name not in unused}

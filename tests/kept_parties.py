@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
+
 from coterie.protocol import state
 from coterie.protocol.party import Nothing
 from coterie.runs.party_files import KeptParty, read_party
@@ -35,3 +38,14 @@ def key_bytes(out: Path, name: str, kind: Any = None) -> list[bytes]:
     assert kind is None or granted
     pieces = [key[at : at + 64] for key in granted for at in range(len(key) // 4, len(key) - 64, len(key) // 5 + 1)]
     return [identity.signing, identity.opening, *pieces]
+
+
+def plain(value: Any) -> Any:
+    """A state as what ``==`` can compare."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, msgspec.Struct):
+        return type(value), {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value

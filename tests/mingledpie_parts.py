@@ -17,7 +17,7 @@ from coterie.crypto.ckks_parameters import PARAMETERS
 from coterie.crypto.roster import signing_key
 from coterie.protocol.bundle import bundle, unbundle
 from coterie.systems.mingledpie import SYSTEM
-from coterie.systems.mingledpie.config import IDLE
+from coterie.systems.mingledpie.config import UNUSED
 from coterie.systems.mingledpie.messages import Train, Update
 
 K, SIZE = 3, 20
@@ -25,7 +25,7 @@ GROUPS = [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
 TARGETS = planted(GROUPS, SIZE, apart=3.0)
 EVERYBODY = [f"client/{i}" for i in range(len(GROUPS))]
 FORMS = [("paper", "products"), ("hardened", "uploads"), ("hardened", "products")]
-"""Mode and hardening of each form of ``forms.py``."""
+"""Mode and hardening of each kind of ``layout.py``."""
 FLOAT32 = 2.0**-22  # a few roundings of a number near 1
 
 change = msgspec.structs.replace
@@ -44,8 +44,8 @@ def pies(targets: np.ndarray = TARGETS, *, starts: np.ndarray | None = None, **o
     mean something.
     """
     starts = near() if starts is None else starts
-    idle = {"max_condition", "hardening"} & set(IDLE[options.get("mode", "paper")])
-    options = {name: value for name, value in options.items() if name not in idle}
+    unused = {"max_condition", "hardening"} & set(UNUSED[options.get("mode", "paper")])
+    options = {name: value for name, value in options.items() if name not in unused}
     return rig(SYSTEM, targets, starts=starts, **{"clusters": len(starts), "lr": 1.0, "seed": 1, **options})
 
 
@@ -141,7 +141,7 @@ def key_of(party: Any) -> Any:
 
 
 def parts_of(party: Any, update: Update) -> list[bytes]:
-    return unbundle(update.ciphers, len(party.form.lengths))
+    return unbundle(update.ciphers, len(party.layout.lengths))
 
 
 def with_part(party: Any, update: Update, index: int, cipher: bytes) -> Update:
@@ -156,15 +156,15 @@ def with_indicator(party: Any, update: Update, sigma: Sequence[float]) -> Update
 
     ``encrypt_scalar`` takes numbers within +-1 only; a liar scales the ciphertext and doesn't say so.
     """
-    form, key = party.form, key_of(party)
+    layout, key = party.layout, key_of(party)
     opened = [key.decrypt(key.public.from_bytes(part)) for part in parts_of(party, update)]
     sigma = np.asarray(sigma, float)
-    if form.kind == "mingled":
-        vector = np.concatenate([opened[0][: form.own], sigma])
+    if layout.kind == "mingled":
+        vector = np.concatenate([opened[0][: layout.own], sigma])
         return with_part(party, update, 0, key.encrypt(vector).to_bytes())
-    if form.kind == "uploads":
-        blocks = opened[0].reshape(form.clusters, form.own + 1)
-        theta = blocks[:, : form.own].sum(axis=0)
+    if layout.kind == "uploads":
+        blocks = opened[0].reshape(layout.clusters, layout.own + 1)
+        theta = blocks[:, : layout.own].sum(axis=0)
         vector = np.concatenate([np.append(theta * s, s) for s in sigma])
         return with_part(party, update, 0, key.encrypt(vector).to_bytes())
     for b, s in enumerate(sigma):

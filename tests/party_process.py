@@ -34,10 +34,11 @@ STOP = b"stop"
 
 @dataclass(frozen=True)
 class Place:
-    """What a process is told: what everybody knows, what its party alone knows, and its own data, if it has some."""
+    """What a process is told: what everybody knows, what its party alone knows, and its own data, if it has any."""
 
     own: Own
     common: Common
+    roles: dict[str, tuple[str, ...]]
     system: str
     config: Any
     rounds: int
@@ -124,17 +125,13 @@ class Engine:
 def live(place: Place, pipe: Connection) -> None:
     """One party's life: it handles what comes, or coordinates, and gives its state at the end."""
     torch.set_num_threads(1)
-    system, own, common = registry.get(place.system), place.own, place.common
+    own, roster = place.own, place.common.roster
     assert own.identity is not None
-    party, hub = system.make(own, common, place.config), common.roster.hub
-    roles = {one.name: (one.role,) for one in common.roster.entries}
-    keyring = PartyKeys(common.roster, {own.name: own.identity})
-    engine = Engine(
-        Member(own.name, {own.name: party}, hub, roles, keyring, spool=Spool(1 << 30)),
-        Pulled({} if place.data is None else {own.name: place.data}),
-        pipe,
-    )
-    if own.name == hub:
+    party = registry.get(place.system).make(own, place.common, place.config)
+    keyring = PartyKeys(roster, {own.name: own.identity})
+    member = Member(own.name, {own.name: party}, roster.hub, place.roles, keyring, spool=Spool(1 << 30))
+    engine = Engine(member, Pulled({} if place.data is None else {own.name: place.data}), pipe)
+    if own.name == roster.hub:
         coordinator: Any = party
         engine.coordinate(coordinator.setup(), 0)
         for r in range(1, place.rounds + 1):

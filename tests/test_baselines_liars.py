@@ -297,7 +297,7 @@ def test_a_resumed_run_still_knows_whose_update_it_was(tmp_path: Path, monkeypat
     out = tmp_path / "run"
     wanted = replace(config("fedavg", lr=1e-9), out=str(out), checkpoint_every=1)
     real = runner.build
-    monkeypatch.setattr(runner, "build", lambda c: lying(real(c), weights(1e12)))
+    monkeypatch.setattr(runner, "build", lambda c, founded=None: lying(real(c, founded), weights(1e12)))
 
     def stop(line: dict[str, Any]) -> None:
         raise KeyboardInterrupt
@@ -312,7 +312,7 @@ def test_a_resumed_run_still_knows_whose_update_it_was(tmp_path: Path, monkeypat
 
 def test_the_console_and_the_report_name_who_stands_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = runner.build
-    monkeypatch.setattr(runner, "build", lambda c: lying(real(c), weights(1e3)))
+    monkeypatch.setattr(runner, "build", lambda c, founded=None: lying(real(c, founded), weights(1e3)))
     out = tmp_path / "run"
     result = run(replace(config("fedavg", rounds=2, lr=1e-6), out=str(out)))
     assert ("updates that stand out", f"{LIAR} in 1 rounds") in rows(result.summary)

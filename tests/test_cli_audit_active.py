@@ -90,3 +90,9 @@ def test_where_there_is_nothing_to_steal_it_says_why(recorded: Run, words: list[
     ended = call("audit", str(recorded(*words)), "--active")
     assert (ended.code, ended.out) == (2, "")
     assert says in " ".join(ended.err.split())
+
+
+def test_the_advice_for_an_emulated_run_names_its_own_folder(recorded: Run) -> None:
+    folder = recorded(*ROBBED, "--crypto", "emulated")
+    advice = f"coterie run --config {folder}/config.toml --crypto real --record --out"
+    assert advice in call("audit", str(folder), "--active").err.replace("\n", "")

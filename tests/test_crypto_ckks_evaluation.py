@@ -26,7 +26,7 @@ EVALUATION = {name: key.evaluation() for name, key in KEYS.items()}
 P = KEYS["ckks"].parameters
 both = pytest.mark.parametrize("scheme", list(MODULES))
 HEADER = struct.Struct("<4sBBBB16sQII")
-HOLLOW = {"ckks": 0, "rounded": 16}  # bytes that say what the others weigh
+WEIGHT_HEADER = {"ckks": 0, "rounded": 16}  # bytes of the header that states a weight
 
 
 def load(scheme, data):
@@ -104,7 +104,7 @@ def test_live_objects_by_name():
 
 @both
 def test_hostile_evaluation_keys(scheme):
-    data, start = EVALUATION[scheme].to_bytes(), HOLLOW[scheme]
+    data, start = EVALUATION[scheme].to_bytes(), WEIGHT_HEADER[scheme]
     read = partial(load, scheme)
     read(data)
     for index in range(start + 20):
@@ -154,7 +154,7 @@ def header(key, **fields) -> bytes:
 @both
 @pytest.mark.parametrize("level", range(4))
 def test_vectors_at_every_level(scheme, level):
-    key, start = KEYS[scheme], HOLLOW[scheme]
+    key, start = KEYS[scheme], WEIGHT_HEADER[scheme]
     vector = key.public.encrypt(np.ones(20), level)
     for cipher, changes in (
         (vector, {}),

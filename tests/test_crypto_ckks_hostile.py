@@ -15,11 +15,11 @@ from coterie.crypto import ckks
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.tally import Tally
 from coterie.protocol.errors import CryptoError, DecodeError, KeyMismatchError, PeerError
-from coterie.protocol.weight import content, hollow
+from coterie.protocol.weight import content, weighted
 
 N = 1024
 HEADER = struct.Struct("<4sBBBB16sQII")  # magic, version, scheme, level, scalar, key, length, terms, masks
-HOLLOW = {"ckks": 0, "rounded": 16}  # bytes before it that say what the others weigh
+WEIGHT_HEADER = {"ckks": 0, "rounded": 16}  # bytes before it: the header that states a weight
 
 
 def made(module):
@@ -53,7 +53,7 @@ def header(owner, **fields) -> bytes:
 @pytest.mark.parametrize("key", EVERY)
 def test_headers(key):
     data = key.public.encrypt(np.ones(20)).to_bytes()
-    start = HOLLOW[key.scheme]
+    start = WEIGHT_HEADER[key.scheme]
     assert data[start : start + 40] == header(key)
     outer, body = data[:start], data[start + 40 :]
     read = partial(key.public.from_bytes, length=20, terms=1, form=key.public.fresh)
@@ -183,9 +183,9 @@ def test_emulated_vectors(key):
 def test_a_real_key_or_vector_is_never_hollow(real):
     data = real.public.encrypt(np.ones(20)).to_bytes()
     for held in (40, 41, len(data) - 1):
-        refused(lambda h=held: real.public.from_bytes(hollow(len(data), data[:h])))
+        refused(lambda h=held: real.public.from_bytes(weighted(len(data), data[:h])))
     for kind, whole in ((type(real), real.to_bytes()), (type(real.public), real.public.to_bytes())):
-        refused(lambda k=kind, w=whole: k.load(hollow(len(w), w[:52]), allow_insecure=True))
+        refused(lambda k=kind, w=whole: k.load(weighted(len(w), w[:52]), allow_insecure=True))
 
 
 @pytest.mark.parametrize("key", EVERY)
@@ -199,7 +199,7 @@ def test_keys_as_bytes(key):
         for size in (0, 19, 20, 21, len(data) - 1):
             refused(lambda k=kind, d=data, s=size: k.load(d[:s], allow_insecure=True))
         refused(lambda k=kind, d=data: k.load(d + b"\0", allow_insecure=True))
-        for index in range(HOLLOW[key.scheme] + 20):
+        for index in range(WEIGHT_HEADER[key.scheme] + 20):
             refused(lambda k=kind, d=data, i=index: k.load(altered(d, i), allow_insecure=True))
         last = altered(data, len(data) - 1) if key.scheme == "ckks" else data + bytes(32)  # a residue; no name alone
         refused(lambda k=kind, d=last: k.load(d, allow_insecure=True))

@@ -96,7 +96,7 @@ def test_neither_has_them_when_it_runs(emulated: bool) -> None:
     for name in ("layout", "encrypt_integers"):
         assert not hasattr(other.public, name)
     assert not hasattr(other, "decrypt_integers")
-    assert not hasattr(ckks.Blinded, "minus")
+    assert not hasattr(ckks.BlindedVector, "minus")
 
 
 def test_a_twin_has_the_types_of_the_real() -> None:

@@ -205,7 +205,7 @@ def test_what_nobody_says_is_up_to_the_system() -> None:
         ({"delta": float("nan")}, "option 'delta'|from 0 to 1"),
         ({"delta": 0.5, "delay": "sometimes"}, "delay 'sometimes': write uniform:A-B"),
         ({"delta": 0.5, "delay": "uniform:0-2"}, "write uniform:A-B"),
-        ({"delay": "geometric:0.5"}, "delay=geometric:0.5 means nothing with delta=0: give delta"),
+        ({"delay": "geometric:0.5"}, "delay=geometric:0.5 has no effect with delta=0: give delta"),
         (
             {"settings": {"delta": 0.5}},
             "delta is no setting of fedavg but an option of the run: give --delta, or write",

@@ -350,7 +350,7 @@ def test_a_run_whose_clients_describe_their_data(one_torch_thread: None) -> None
     assert made.round(1)["notes"]["participants"] == 6
     assert BATCHES == [6]
     hub: Any = made.federation.parties["server"]
-    for row, name in zip(made.label_counts, made.setting.clients, strict=True):
+    for row, name in zip(made.label_counts, made.common.clients, strict=True):
         own = made.effects.data[name]
         np.testing.assert_array_equal(hub.state.counts[name], row)
         np.testing.assert_allclose(hub.state.means[name], 2 * own.x.numpy().mean(axis=0).ravel(), rtol=1e-6)
@@ -358,7 +358,7 @@ def test_a_run_whose_clients_describe_their_data(one_torch_thread: None) -> None
     assert device == 20e9  # of the fleet "uniform"
     hub.classes = 9
     line = made.round(2)
-    few = {name for name, row in zip(made.setting.clients, made.label_counts, strict=True) if row[9] == 0}
+    few = {name for name, row in zip(made.common.clients, made.label_counts, strict=True) if row[9] == 0}
     assert line["notes"]["participants"] == len(few) < 6
     assert line["refused"] == {"client/Describe: a class beyond 9": 6 - len(few)}
     made.close()
@@ -369,7 +369,7 @@ def test_the_same_federation_with_made_up_data() -> None:
     targets = np.random.default_rng(0).normal(size=(5, 12))
     run = rig(SYSTEM, targets)
     assert run.round(1)["participants"] == 5
-    for name, target in zip(run.setting.clients, targets, strict=True):
+    for name, target in zip(run.common.clients, targets, strict=True):
         np.testing.assert_array_equal(run.hub.state.counts[name], np.eye(10)[0])
         np.testing.assert_array_equal(run.hub.state.means[name], 2 * target.astype(np.float32))
 

@@ -31,19 +31,19 @@ def test_a_round_that_could_never_be_complete_is_refused_before_it_starts(option
         build(RunConfig("fedcaprivacy", clients=4, crypto="emulated", **options))
 
 
-IDLE = [
-    ("paper", {"hardening": "rotation"}, "hardening=rotation means nothing with mode paper: leave it out, or change"),
-    ("literal", {"hardening": "rotation"}, "hardening=rotation means nothing with mode literal"),
-    ("paper", {"sketch_dim": 8}, "sketch_dim=8 means nothing with mode paper"),
-    ("paper", {"min_cluster": 4}, "min_cluster=4 means nothing with mode paper"),
-    ("literal", {"min_cluster": 4}, "min_cluster=4 means nothing with mode literal"),
-    ("hardened", {"hardening": "rotation", "sketch_dim": 8}, "sketch_dim=8 means nothing with hardening=rotation"),
-    ("paper", {"schedule": "always", "alpha": 0.5}, "alpha=0.5 means nothing with schedule=always"),
-    ("hardened", {"schedule": "every:5", "alpha": 0.5}, "alpha=0.5 means nothing with schedule=every:5"),
+UNUSED = [
+    ("paper", {"hardening": "rotation"}, "hardening=rotation has no effect with mode paper: leave it out, or change"),
+    ("literal", {"hardening": "rotation"}, "hardening=rotation has no effect with mode literal"),
+    ("paper", {"sketch_dim": 8}, "sketch_dim=8 has no effect with mode paper"),
+    ("paper", {"min_cluster": 4}, "min_cluster=4 has no effect with mode paper"),
+    ("literal", {"min_cluster": 4}, "min_cluster=4 has no effect with mode literal"),
+    ("hardened", {"hardening": "rotation", "sketch_dim": 8}, "sketch_dim=8 has no effect with hardening=rotation"),
+    ("paper", {"schedule": "always", "alpha": 0.5}, "alpha=0.5 has no effect with schedule=always"),
+    ("hardened", {"schedule": "every:5", "alpha": 0.5}, "alpha=0.5 has no effect with schedule=every:5"),
 ]
 
 
-@pytest.mark.parametrize(("mode", "settings", "named"), IDLE)
+@pytest.mark.parametrize(("mode", "settings", "named"), UNUSED)
 def test_settings_that_mean_nothing_beside_others_are_refused(mode, settings, named):
     """Who asks for a rotation and forgets the mode would otherwise show every distance as it is."""
     with pytest.raises(UserError, match=named):

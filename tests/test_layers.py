@@ -41,15 +41,6 @@ FORBIDDEN = frozenset((package, "transport") for package in ("protocols", "syste
 STRANGERS = frozenset({"systems", "baselines"})
 """Packages whose members (modules or subpackages) do not import each other; what two of them need moves down."""
 
-FOR_TYPES = frozenset(
-    {
-        ("crypto.ckks_vectors", "crypto.ckks"),
-        ("systems.pafed.correction", "systems.pafed.aggregator"),
-        ("systems.pafed.transformation", "systems.pafed.aggregator"),
-    }
-)
-"""Imports that close a circle of modules. New ones are not allowed."""
-
 MAX_LINES = 450
 PICKLES = frozenset({"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"})
 
@@ -118,7 +109,7 @@ def circle(root: Path) -> list[str]:
     for own, (parts, tree) in trees.items():
         targets = (target if target in trees else target[:-1] for _, target in imports(parts, tree))
         edges = {(".".join(own), ".".join(target)) for target in targets if target in trees and target != own}
-        graph[".".join(own)] = {target for _, target in edges - FOR_TYPES}
+        graph[".".join(own)] = {target for _, target in edges}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:

@@ -106,7 +106,7 @@ def other_key(p: Any, name: str = "") -> Any:
 
 
 def under_another_key(name: str = "") -> Callable[[Any, Update], Update]:
-    return first(lambda p: other_key(p, name).encrypt(np.zeros(p.form.lengths[0])).to_bytes())
+    return first(lambda p: other_key(p, name).encrypt(np.zeros(p.layout.lengths[0])).to_bytes())
 
 
 BAD = [

@@ -30,7 +30,7 @@ from coterie.protocol.party import Cost
 from coterie.protocol.weight import field_weight
 from coterie.runs import RunConfig, build
 from coterie.systems.mingledpie import SYSTEM
-from coterie.systems.mingledpie.forms import Form
+from coterie.systems.mingledpie.layout import Layout
 from coterie.systems.mingledpie.messages import Train, Update
 
 N = len(GROUPS)
@@ -151,7 +151,7 @@ def test_the_servers_products_take_virtual_time() -> None:
     """N k products and k rescalings, by their nominal times; clients encrypt under the secret key."""
     run = pies(mode="hardened", links=Nominal())
     run.round(1)
-    nominal = run.party("client/0").form.parameters.nominal
+    nominal = run.party("client/0").layout.parameters.nominal
     spent = run.transport.meter.virtual_seconds
     assert spent["server/coordinate"] == pytest.approx(K * (N * nominal.times + nominal.rescale) * 1e-3)
     cost = run.party("client/0").train_cost(Train(2, 1))
@@ -171,13 +171,13 @@ def test_the_servers_products_take_virtual_time() -> None:
     ],
 )
 def test_what_is_encrypted_and_summed_in_each_form(kind: Any, lengths: tuple, widths: tuple) -> None:
-    form = Form(kind, K, pies().common.spec, ("bias",))
-    assert (form.lengths, form.widths, form.slots) == (lengths, widths, len(widths))
+    layout = Layout(kind, K, pies().common.spec, ("bias",))
+    assert (layout.lengths, layout.widths, layout.slots) == (lengths, widths, len(widths))
     theta = np.arange(1.0, SIZE + 1, dtype=np.float32)
-    first, shared = form.vectors(theta, 1)
+    first, shared = layout.vectors(theta, 1)
     assert (len(first), len(shared)) == (lengths[0], 3)
     assert shared.tolist() == [18, 19, 20]
-    assert form.indicator(1).tolist() == [0, 1, 0]
+    assert layout.indicator(1).tolist() == [0, 1, 0]
     if kind == "mingled":
         assert first.tolist() == [*range(1, 18), 0, 1, 0]
     elif kind == "uploads":

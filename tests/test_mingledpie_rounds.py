@@ -73,7 +73,7 @@ def opened_slots(run, r: int = 1) -> np.ndarray:
     """(slots, width): what a client opens of a round's sums."""
     ((_, mingled),) = run.view("client/0").messages(Mingled, r)
     key = key_of(run.party("client/0"))
-    parts = unbundle(mingled.ciphers, run.party("client/0").form.slots)
+    parts = unbundle(mingled.ciphers, run.party("client/0").layout.slots)
     return np.stack([key.decrypt(key.public.from_bytes(part)) for part in parts])
 
 

@@ -265,7 +265,7 @@ def test_the_server_and_one_client_open_every_update(mode: str, emulated: bool) 
         assert np.abs(model - played.starts[own]).max() < CKKS_ERROR
         assert np.abs(indicator - np.eye(5)[own]).max() < CKKS_ERROR
     other = ckks_keygen(
-        helper.rebuild.form.parameters.name, emulated=emulated, random_bytes=np.random.default_rng(9).bytes
+        helper.rebuild.layout.parameters.name, emulated=emulated, random_bytes=np.random.default_rng(9).bytes
     )
     with pytest.raises(CoterieError, match="encrypted under key"):
         Opener(helper.rebuild, other).update(message)

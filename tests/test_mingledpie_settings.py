@@ -53,8 +53,8 @@ CONFIG = [
     ({"deadline_s": 0.0}, "deadline_s"),
     ({"founders": -1}, "founders"),
     ({"newcomers": 0}, "newcomers"),
-    ({"newcomers": 3}, "newcomers=3 means nothing with founders=0: leave it out, or change that"),
-    ({"join_every": 3}, "join_every=3 means nothing with founders=0"),
+    ({"newcomers": 3}, "newcomers=3 has no effect with founders=0: leave it out, or change that"),
+    ({"join_every": 3}, "join_every=3 has no effect with founders=0"),
 ]
 
 
@@ -70,14 +70,14 @@ AMONG = [
     ({"founders": 2, "min_participants": 3}, "asks only 2 of 2"),
     ({"threshold": 3}, "puts every client into all 3 clusters"),
     ({"threshold": 2, "threshold_counts": "false_positives"}, "puts every client into all 3 clusters"),
-    ({"mode": "hardened", "rebuild": "none"}, "rebuild=none means nothing with mode hardened"),
-    ({"mode": "hardened", "p_changes": "3:0.25"}, "p_changes=3:0.25 means nothing with mode hardened"),
-    ({"mode": "hardened", "keep_sets": True}, "keep_sets=True means nothing with mode hardened"),
-    ({"mode": "literal", "rebuild": "ideal"}, "rebuild=ideal means nothing with mode literal"),
-    ({"mode": "hardened", "threshold": 3}, "threshold=3 means nothing with mode hardened"),
-    ({"mode": "hardened", "p": 0.25}, "p=0.25 means nothing with mode hardened"),
-    ({"pretrain_epochs": 3}, "pretrain_epochs=3 means nothing with start=random"),
-    ({"pretrain_batch": 0}, "pretrain_batch=0 means nothing with start=random"),
+    ({"mode": "hardened", "rebuild": "none"}, "rebuild=none has no effect with mode hardened"),
+    ({"mode": "hardened", "p_changes": "3:0.25"}, "p_changes=3:0.25 has no effect with mode hardened"),
+    ({"mode": "hardened", "keep_sets": True}, "keep_sets=True has no effect with mode hardened"),
+    ({"mode": "literal", "rebuild": "ideal"}, "rebuild=ideal has no effect with mode literal"),
+    ({"mode": "hardened", "threshold": 3}, "threshold=3 has no effect with mode hardened"),
+    ({"mode": "hardened", "p": 0.25}, "p=0.25 has no effect with mode hardened"),
+    ({"pretrain_epochs": 3}, "pretrain_epochs=3 has no effect with start=random"),
+    ({"pretrain_batch": 0}, "pretrain_batch=0 has no effect with start=random"),
 ]
 
 
@@ -129,5 +129,5 @@ def test_an_unknown_mode_is_refused() -> None:
 
 def test_a_hardening_without_the_hardened_mode_is_refused() -> None:
     """Who asks for exact sums and forgets the mode would otherwise send identities."""
-    with pytest.raises(UserError, match="hardening=uploads means nothing with mode paper"):
+    with pytest.raises(UserError, match="hardening=uploads has no effect with mode paper"):
         rig(SYSTEM, TARGETS, clusters=3, hardening="uploads")

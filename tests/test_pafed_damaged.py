@@ -1,4 +1,4 @@
-"""What the helper sends is not signed, so a relay can damage it or forge it: that ends no run and costs no model."""
+"""Damaged answers of the helper end no run and cost no model. A relay's forgeries are refused by their signature."""
 
 from __future__ import annotations
 

@@ -231,8 +231,8 @@ def test_an_audit_counts_by_decoys() -> None:
 
 def test_it_is_refused_where_it_means_nothing() -> None:
     for wrong, why in (
-        ({"signs": "hidden", "project": "none"}, "signs=hidden means nothing with project=none"),
-        ({"signs": "hidden", "mode": "literal"}, "signs=hidden means nothing with mode literal"),
+        ({"signs": "hidden", "project": "none"}, "signs=hidden has no effect with project=none"),
+        ({"signs": "hidden", "mode": "literal"}, "signs=hidden has no effect with mode literal"),
         ({"signs": "veiled"}, "signs must be one of shown, hidden"),
     ):
         with pytest.raises(UserError, match=why):

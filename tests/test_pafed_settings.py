@@ -51,7 +51,7 @@ CONFIG = [
     ({"participation": 0.0}, "participation"),
     ({"deadline_s": 0.0}, "deadline_s"),
     ({"max_epochs": 0}, "max_epochs"),
-    ({"newcomers": 3}, "newcomers=3 means nothing with founders=0"),
+    ({"newcomers": 3}, "newcomers=3 has no effect with founders=0"),
     ({"founders": 3}, "founders: clients that join later are not supported"),
 ]
 
@@ -63,16 +63,16 @@ def test_impossible_settings_are_the_callers_mistakes(wrong: dict, why: str) -> 
 
 
 TOGETHER = [
-    ({"iterations": 3}, "iterations=3 means nothing with mode paper: leave it out, or change that"),
-    ({"mask_bound": 3.0}, "mask_bound=3.0 means nothing with mode paper"),
-    ({"mode": "literal", "dummies": 9}, "dummies=9 means nothing with mode literal"),
+    ({"iterations": 3}, "iterations=3 has no effect with mode paper: leave it out, or change that"),
+    ({"mask_bound": 3.0}, "mask_bound=3.0 has no effect with mode paper"),
+    ({"mode": "literal", "dummies": 9}, "dummies=9 has no effect with mode literal"),
     ({"mode": "literal", "project": "exact"}, "project=exact is not for mode literal, which is the printed text"),
     ({"mode": "literal", "project": "none"}, "there it is printed; leave it out"),
     ({"mode": "literal", "server_decay": 0.05}, "server_decay=0.05 is not for mode literal.*: there it is 0.0"),
     ({"mode": "literal", "clip": 1.0}, "clip=1.0 is not for mode literal"),
     ({"mode": "literal", "local": "sgd"}, "local=sgd is not for mode literal.*: there it is admm"),
-    ({"local": "sgd", "rho": 0.5}, "rho=0.5 means nothing with local=sgd"),
-    ({"project": "none", "conflicting": 0.5}, "conflicting=0.5 means nothing with project=none"),
+    ({"local": "sgd", "rho": 0.5}, "rho=0.5 has no effect with local=sgd"),
+    ({"project": "none", "conflicting": 0.5}, "conflicting=0.5 has no effect with project=none"),
     ({"server_lr": 200.0}, "steps 200 times as long as updates don't fit the ciphers, which have room for 192"),
     ({"clip": 1000.0}, "steps 800 times as long"),
     ({"clip": 100.0, "conflicting": 3.0}, "steps 241 times as long"),

@@ -5,6 +5,7 @@ A coordinator is made again between two rounds; everybody else, before every mes
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from unittest.mock import patch
 
@@ -66,8 +67,7 @@ def models_of(experiment: Experiment, restarting: bool) -> list[str]:
         digests = []
         for r in range(1, ROUNDS + 1):
             if restarting:
-                twin = again(experiment, experiment.federation.parties[hub])
-                experiment.parties.replace(twin)
+                experiment.parties.replace(again(experiment, experiment.federation.parties[hub]))
             digests.append(experiment.round(r)["models_sha256"])
     assert count > ROUNDS or not restarting
     experiment.close()
@@ -98,8 +98,8 @@ def test_a_state_holds_nothing_but_values() -> None:
     """No field of a state or secret is of an unnamed type: what a party keeps is said by its class."""
 
     def untyped(kind: Any) -> list[str]:
-        shapes = "tuple[typing.Any, ...]"  # what numpy says of an array whose shape is not named
-        hints = {name: str(hint).replace(shapes, "") for name, hint in kind.__annotations__.items()}
+        shapeless = re.compile(r"ndarray\[(typing\.Any|tuple\[typing\.Any, \.\.\.\]), ")  # as numpy's version says it
+        hints = {name: shapeless.sub("ndarray[", str(hint)) for name, hint in kind.__annotations__.items()}
         return [f"{kind.__qualname__}.{name}" for name, hint in hints.items() if "Any" in hint]
 
     found: list[str] = []

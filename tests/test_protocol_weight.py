@@ -20,7 +20,7 @@ from coterie.protocol.messages import Bundle, Message, message
 from coterie.protocol.party import Party, To, on
 from coterie.protocol.spool import Spool
 from coterie.protocol.told import Own
-from coterie.protocol.weight import content, field_weight, hollow, message_weight, weighs
+from coterie.protocol.weight import content, field_weight, message_weight, weighs, weighted
 from coterie.systems import pafed
 from coterie.transport.envelope import Sent
 from coterie.transport.member import Member
@@ -38,11 +38,11 @@ class Package(Message, frozen=True):
 
 
 class Twin:
-    """A byte string beside the real one that it stands for; as all that travels, neither begins as hollow bytes do."""
+    """A byte string beside the real one that it stands for; as all that travels, neither begins as such bytes do."""
 
     def __init__(self, held: bytes, lacks: int) -> None:
         self.real = b"." + held + bytes(lacks)
-        self.data = hollow(len(self.real), b"." + held)
+        self.data = weighted(len(self.real), b"." + held)
 
 
 LACKS = [0, 0, 1, 15, 16, 17, 40, 100, 215, 216, 255, 300, 65_490, 65_530, 65_536, 99_999]
@@ -71,7 +71,7 @@ def test_a_message_weighs_as_the_message_of_the_real_ones(first: Twin, second: T
 
 @given(twins, st.binary(max_size=60))
 def test_a_bundle_that_is_none_weighs_its_own_length(twin: Twin, noise: bytes) -> None:
-    """Whatever it holds: whoever opens it refuses it. One hollow string in its place weighs what it stands for."""
+    """Whatever it holds: whoever opens it refuses it. One weighted string in its place weighs what it stands for."""
     for data in (b"\xff" + noise, bundle([twin.data])[:-1]):
         assert field_weight(Package(1, b"", None, data), "many") == len(data)
     assert field_weight(Package(1, b"", None, twin.data), "many") == len(twin.real)
@@ -84,14 +84,14 @@ def claiming(weight: int, data: bytes) -> bytes:
 @pytest.mark.parametrize("weight", [6, 2**32, 2**64 - 1])
 def test_a_weight_beyond_all_measure_or_of_what_is_there_anyway_is_refused(weight: int) -> None:
     """So there is one form of everything."""
-    data = claiming(weight, hollow(100, b"held.."))
+    data = claiming(weight, weighted(100, b"held.."))
     assert weighs(data) <= len(data)
     with pytest.raises(DecodeError, match="claim to weigh"):
         content(data)
 
 
 def test_no_message_is_longer_than_msgpack_can_write() -> None:
-    half = hollow(2**31, b"")
+    half = weighted(2**31, b"")
     assert message_weight(Package(1, half), 100) > 2**31
     with pytest.raises(DecodeError, match="at most 4294967295"):
         message_weight(Package(1, half, half), 100)
@@ -99,7 +99,7 @@ def test_no_message_is_longer_than_msgpack_can_write() -> None:
 
 @given(st.binary(max_size=60))
 def test_any_bytes(noise: bytes) -> None:
-    for data in (noise, hollow(100, b"")[:8] + noise):
+    for data in (noise, weighted(100, b"")[:8] + noise):
         assert weighs(data) >= 0
         assert field_weight(Package(1, b"", None, data), "many") >= 0
         for read in (lambda d: codec.decode(d, Package), lambda d: unbundle(d, 2), content):
@@ -125,8 +125,7 @@ class Taker(Party, role="b"):
 def members(hub: str) -> tuple[Member, Member]:
     roles, spool = {"a": ("a",), "b": ("b",), "c": ("c",)}, Spool(0)
     parties = {"a": Ends(Own("a", RANDOMNESS)), "b": Taker(Own("b", RANDOMNESS))}
-    made = [Member(name, parties, hub, roles, KEYS, spool=spool) for name in parties]
-    return made[0], made[1]
+    return Member("a", parties, hub, roles, KEYS, spool=spool), Member("b", parties, hub, roles, KEYS, spool=spool)
 
 
 def sent(member: Member, package: Package) -> Sent:
@@ -137,7 +136,7 @@ def sent(member: Member, package: Package) -> Sent:
 @pytest.mark.parametrize("hub", ["a", "c"], ids=["open", "sealed"])
 def test_an_envelope_states_the_weight_of_the_real_message_and_may_not_lie(hub: str) -> None:
     a, b = members(hub)
-    part = hollow(1000, b"part")
+    part = weighted(1000, b"part")
     one = sent(a, Package(1, part, None, bundle([part, b"x"])))
     real = codec.encode(Package(1, bytes(1000), None, bundle([bytes(1000), b"x"])))
     assert one.envelope.weight == len(real) + (0 if hub == "a" else KEYS.overhead)

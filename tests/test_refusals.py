@@ -85,8 +85,8 @@ def test_no_coordinator_can_read_why_a_party_refused_and_the_observer_can(name: 
     for role, kind in kinds:
         experiment, heard = made(name, mode), list[str]()
         experiment.set_up()
-        for party in experiment.federation.of_role(role):
-            misbehaving(party, kind, refuse)
+        for party in experiment.common.roster.of_role(role):
+            misbehaving(experiment.federation.alter(party), kind, refuse)
         hub = experiment.federation.parties[experiment.federation.hub]
         honest = type(hub).round
         hub.round = lambda r, hub=hub, honest=honest, heard=heard: listened(honest(hub, r), heard)
@@ -110,7 +110,7 @@ def test_no_coordinator_can_read_why_a_party_refused_and_the_observer_can(name: 
 @pytest.mark.parametrize("name", [name for name in OURS if registry.get(name).encrypted])
 def test_a_set_up_that_fails_for_a_refusal_tells_the_observer_why(name: str) -> None:
     experiment, heard = made(name), list[str]()
-    misbehaving(experiment.federation.parties[KEY_CENTRE], Deal, refuse)
+    misbehaving(experiment.federation.alter(KEY_CENTRE), Deal, refuse)
     hub = experiment.federation.parties[experiment.federation.hub]
     honest = type(hub).setup
     hub.setup = lambda: listened(honest(hub), heard)

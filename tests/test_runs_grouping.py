@@ -75,7 +75,7 @@ def test_clients_of_no_cluster_yet_are_counted_and_left_out(tmp_path: Path) -> N
 
 def test_fedem_s_cluster_is_the_largest_weight_and_equal_weights_have_none() -> None:
     experiment = build(config("fedem"))
-    clients = list(experiment.federation.of_role("client"))
+    clients = [experiment.federation.alter(name) for name in experiment.common.clients]
     assert experiment.system.observe(experiment.federation)["membership"] == [[]] * 8
     clients[1].state.mixture = np.array([0.3, 0.7])
     clients[2].state.mixture = np.array([0.9, 0.1])

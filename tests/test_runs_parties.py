@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import msgspec
 import numpy as np
@@ -20,7 +21,9 @@ from coterie.protocol.party import Nothing, Party
 from coterie.protocol.randomness import Randomness
 from coterie.protocol.system import System
 from coterie.protocol.told import Own
+from coterie.protocols.local_training import asked_in
 from coterie.runs import RunConfig, experiment
+from coterie.runs.checkpoint import Saver
 from coterie.runs.experiment import Experiment, build
 from coterie.runs.parties import Parties, dumped, restore
 from coterie.runs.simulation import simulate
@@ -329,39 +332,55 @@ def test_with_all_asleep_between_rounds_the_models_are_the_same(
     assert len(set(usual)) == 3
 
 
-def test_a_large_federation_builds_those_that_are_asked_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """300 clients of which three are asked a round: no other client is ever more than looked at."""
-    made_of: Counter[str] = Counter()
+@pytest.fixture
+def living(monkeypatch: pytest.MonkeyPatch) -> tuple[Counter[str], WeakSet[Party]]:
+    """How often each party of a federation is made, and those that have not been thrown away."""
+    count: Counter[str] = Counter()
+    objects: WeakSet[Party] = WeakSet()
     real = System.make
 
     def counted(self: System, own: Own, common: Any, config: Any) -> Party:
-        made_of[own.name] += 1
-        return real(self, own, common, config)
+        count[own.name] += 1
+        party = real(self, own, common, config)
+        objects.add(party)
+        return party
 
     monkeypatch.setattr(System, "make", counted)
+    return count, objects
+
+
+def test_a_large_federation_builds_those_that_are_asked_and_no_others(
+    living: tuple[Counter[str], WeakSet[Party]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """300 clients of which three are asked a round; a checkpoint writes each once, without keeping it."""
+    count, objects = living
     made = built(0, monkeypatch, system="fedavg", clients=300, rounds=3, settings={"participation": 0.01})
+    asked = {c for r in (1, 2, 3) for c in asked_in(made.common.clients, made.settings, 2, r)}
     made.set_up()
-    asked: set[str] = set()
     for r in (1, 2, 3):
-        line = made.round(r)
-        trained = set(line["notes"]["clients"]) if "clients" in line["notes"] else set()
-        asked |= trained
-    assert {name for name in made.parties if made.parties.touched(name)} - {"server"} <= asked or not asked
-    assert len([name for name in made_of if name.startswith("client/")]) <= 9
+        made.round(r)
+    assert 5 <= len(asked) <= 9
+    assert set(count) == asked | {"server"}
+    saver = Saver(tmp_path, made)
+    saver.save(3, 0, 0, "{}")
+    assert len(count) == 301
+    before = count.copy()
+    saver.save(4, 0, 0, "{}")
+    assert count == before
+    gc.collect()
+    assert {party.name for party in objects} == {"server"}
     made.close()
 
 
-def test_memory_of_a_federation_does_not_grow_with_its_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What parties hold after a round of 40 clients with a variate each is what they hold with 10."""
-
-    def held(clients: int) -> int:
-        made = built(0, monkeypatch, system="scaffold", clients=clients, rounds=1, settings={"max_epochs": 1})
-        made.set_up()
-        made.round(1)
-        gc.collect()
-        sleeping = [party for party in gc.get_objects() if isinstance(party, Party) and party.own in made.owns.values()]
-        assert {party.name for party in sleeping} == {made.federation.hub}
-        made.close()
-        return len(sleeping)
-
-    assert held(10) == held(40) == 1
+@pytest.mark.parametrize("clients", [10, 40])
+def test_memory_of_a_federation_does_not_grow_with_its_clients(
+    clients: int, living: tuple[Counter[str], WeakSet[Party]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each client has trained and keeps a variate; after the round the hub alone is an object."""
+    made = built(0, monkeypatch, system="scaffold", clients=clients, rounds=1, settings={"max_epochs": 1})
+    made.set_up()
+    made.round(1)
+    gc.collect()
+    assert all(made.parties.touched(name) for name in made.parties)
+    assert {party.name for party in living[1]} == {made.federation.hub}
+    made.close()

@@ -165,7 +165,7 @@ def watched() -> tuple[Party, Callable[..., System], Federation]:
     def system(models: Callable[[Federation], Any], pool: Any = None) -> System:
         return System("toy", "Toy", "none", dict, lambda *_: None, models, {}, pool=pool)  # type: ignore[arg-type,return-value]
 
-    return hub, system, Federation({"hub": hub}, "hub", None)  # type: ignore[arg-type]
+    return hub, system, Federation({"hub": hub}, "hub", None, lambda name: hub, lambda name: hub)  # type: ignore[arg-type]
 
 
 def test_one_bit_of_one_model_is_a_move_and_a_copy_is_none(watched: Any) -> None:

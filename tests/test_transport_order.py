@@ -312,8 +312,8 @@ def test_messages_that_chase_each_other_without_time_are_noticed() -> None:
     def coordinator() -> Steps[None]:
         yield Post({"a": Token(1, 0)})
 
-    hub, restless = Hub(Own("server", RANDOMNESS)), Restless(Own("a", RANDOMNESS))
-    transport = LocalTransport({"server": hub, "a": restless}, "server", Doubling(), keyring=KEYS)
+    hub = Hub(Own("server", RANDOMNESS))
+    transport = LocalTransport({"server": hub, "a": Restless(Own("a", RANDOMNESS))}, "server", Doubling(), keyring=KEYS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parcel, "_MAX_STEPS", 100)
         with pytest.raises(RunError, match="without end"):

@@ -39,15 +39,15 @@ def apart(system: str, made: Rig) -> Rig:
     """Run the same federation in processes; gives it with the states that they ended with."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
-    parties = made.federation.parties
+    parties, common = made.federation.parties, made.common
+    roles = {name: (party.role, *sorted(party.roles - {party.role})) for name, party in parties.items()}
     pipes: dict[str, Connection] = {}
     processes = []
     try:
         for name in parties:
-            clients = made.common.clients
-            data = TARGETS[clients.index(name)] if name in clients else None
+            data = TARGETS[common.clients.index(name)] if name in common.clients else None
             pipes[name], end = context.Pipe()
-            place = Place(made.owns[name], made.common, system, made.config, ROUNDS, data)
+            place = Place(made.owns[name], common, roles, system, made.config, ROUNDS, data)
             process = context.Process(target=live, args=(place, end), daemon=True)
             process.start()
             end.close()

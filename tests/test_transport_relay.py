@@ -61,8 +61,13 @@ class Player(Client, role="client", also=("leader",)):
 
 
 NAMES = ("server", "x", "y", "z")
-ROLES = {name: "server" if name == "server" else "client" for name in NAMES}
-KEYS = PartyKeys(*simulated(ROLES, Randomness(0, emulated=True)))
+
+
+def keys_of(seed: int) -> PartyKeys:
+    return PartyKeys(*simulated(dict.fromkeys(NAMES, "client"), Randomness(seed, emulated=True)))
+
+
+KEYS = keys_of(0)
 
 
 def players(intercept: Any = None) -> tuple[Server, LocalTransport]:
@@ -211,9 +216,9 @@ def test_repeated_messages_are_handled_once_and_in_their_order() -> None:
 
 
 def test_a_message_of_another_session_is_refused() -> None:
-    """The same parties with other keys; and the same keys, as they would be named in another session."""
+    """The same parties with other keys; and as it would be, were it named for their session."""
     envelope, frame = captured("Go")
-    keys = PartyKeys(*simulated(ROLES, Randomness(1, emulated=True)))
+    keys = keys_of(1)
     _, transport = federation([Player(name) for name in NAMES[1:]], keyring=keys)
     with pytest.raises(Exception, match="in session"):
         transport.members[envelope.dst].open(envelope, frame)

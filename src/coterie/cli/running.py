@@ -151,7 +151,8 @@ def rows(summary: Any) -> list[tuple[str, str]]:
 def clusters(grouping: Any) -> list[tuple[str, str]]:
     """Number, sizes and clusters per client, and how far they are the data's own groups."""
     sizes = ", ".join(map(str, grouping["sizes"][:8])) + (", …" if len(grouping["sizes"]) > 8 else "")
-    words = f"{grouping['clusters']} (of {sizes} clients), {grouping['per_client']:.2f} a client" if sizes else "none"
+    each = f"a client is in {grouping['per_client']:.2f} on average"
+    words = f"{grouping['clusters']} (of {sizes} clients); {each}" if sizes else "none"
     found = [("clusters", words + (f", {grouping['without']} clients in none" if grouping["without"] else ""))]
     if grouping["ari"] is not None:
         found.append(("the data's own groups found", f"adjusted Rand index {grouping['ari']:.2f}"))

@@ -102,11 +102,11 @@ class PublicArrays(KeyArrays, Protocol):
     def add_opened(self, x: Any, y: Any, form: Form) -> Any:
         """The sum of two opened vectors, masks included."""
 
-    def keep(self, opened: Any) -> tuple[Any, ...]:
+    def to_arrays(self, opened: Any) -> tuple[Any, ...]:
         """An opened vector as arrays, for the state of the party that holds it."""
 
-    def kept(self, arrays: Sequence[Any]) -> Any:
-        """The inverse of ``keep``."""
+    def from_arrays(self, arrays: Sequence[Any]) -> Any:
+        """The inverse of ``to_arrays``."""
 
     def pack(self, a: Array, form: Form) -> Sequence[Any]:
         """The body of a vector's bytes, in parts."""

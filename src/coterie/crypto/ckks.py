@@ -58,7 +58,7 @@ from coterie.crypto.ckks_masks import SANITISING_BITS
 from coterie.crypto.ckks_parameters import Parameters, insecure, named
 from coterie.crypto.packing import Floats, as_vector
 from coterie.crypto.tally import Form, Tally, integer_weight
-from coterie.crypto.vector import KEPT_KEYS, Blinded, Key, Mask
+from coterie.crypto.vector import KEPT_KEYS, BlindedVector, Key, Mask
 from coterie.protocol.errors import CapacityError, CryptoError, KeyMismatchError
 
 
@@ -377,7 +377,7 @@ class SecretKey(vector.SecretKey[CipherVector], Encrypts):
             raise CiphertextError(f"a slot holds what no sum of {ours.terms} values is: damaged or forged")
         return values
 
-    def open_blinded(self, cipher: CipherVector, *, flood_bits: int | None = None) -> Blinded:
+    def open_blinded(self, cipher: CipherVector, *, flood_bits: int | None = None) -> BlindedVector:
         """The polynomials with masks still on, uniform. Raises as ``decrypt`` does, and CryptoError without a mask.
 
         flood_bits: of the noise that they carry when they leave under another key, by default and at most that of the
@@ -385,7 +385,7 @@ class SecretKey(vector.SecretKey[CipherVector], Encrypts):
         """
         bits = self.parameters.flood(flood_bits)
         ours = self._openable(cipher, masked=True)
-        return Blinded(self.public, ours.tally, self.arrays.open_blinded(ours.array, ours.tally, bits))
+        return BlindedVector(self.public, ours.tally, self.arrays.open_blinded(ours.array, ours.tally, bits))
 
     def evaluation(self) -> EvaluationKey:
         """A fresh key for dot products, public. Raises CryptoError for a key without products."""

@@ -79,10 +79,10 @@ class Public:
     def add_opened(self, x: Opened, y: Opened, form: Form) -> Opened:
         return Opened(*(residues.add(a, b, self._moduli(form)) for a, b in zip(x, y, strict=True)))
 
-    def keep(self, opened: Opened) -> Opened:
+    def to_arrays(self, opened: Opened) -> Opened:
         return opened
 
-    def kept(self, arrays: Sequence[Residues]) -> Opened:
+    def from_arrays(self, arrays: Sequence[Residues]) -> Opened:
         return Opened(*arrays)
 
     def pack(self, a: Residues, form: Form) -> list[bytes | memoryview[Any]]:

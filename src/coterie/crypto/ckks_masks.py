@@ -4,14 +4,14 @@ A mask is a uniform element of the ciphertexts' ring, drawn coefficient by coeff
 plaintext polynomial and a mask is uniform itself, so whoever opens it learns nothing, and taking the mask off is exact.
 (The paper masks with real numbers: whatever their size, they hide less, and cost precision. See docs/systems/pafed.md.)
 
-**Flooding.** The opened polynomial is ``m + e + r``: value, error, mask. The error e depends on the secret key, and who
-takes the mask off later, under another key, could see it with the value (``ckks``, last paragraph). So an opened vector
-that is encrypted under *another* key carries extra noise, uniform in +-2^flood_bits a coefficient, drawn once an
+**Flooding.** The opened polynomial is ``m + e + r``: value, error, mask. The error e depends on the secret key. A party
+that takes the mask off later, under another key, could see it with the value (``ckks``, last paragraph). So an opened
+vector that is encrypted under *another* key carries extra noise, uniform in +-2^flood_bits a coefficient, drawn once an
 opening, so that not even all recipients together can average it away. At level 0 of "ckks-8192-deep" it is some 2^9
 times the error of a round of additions and products and moves a value by 3.5e-5 (one standard deviation). That is not
 the 2^40 of a proof by statistical distance, for which a scale of 36 bits has no room: m + e stays hidden like the
 secret of a learning-with-errors sample whose error is this noise, thousands of times what the scheme itself builds on.
-All of this is for ciphertexts that the protocol made: who may have a forged one opened and knows its mask (PAFed's
+All of this is for ciphertexts that the protocol made: a party that has a forged one opened and knows its mask (PAFed's
 aggregator with a client) reads the key off it, whatever the noise. Under *its own* key, where only ciphertexts leave,
 an opened vector is encrypted as it is, so that errors don't pile up.
 """

@@ -72,10 +72,10 @@ class Public:
     def add_opened(self, x: Words, y: Words, form: Form) -> Words:
         return x + y
 
-    def keep(self, opened: Words) -> tuple[Words]:
+    def to_arrays(self, opened: Words) -> tuple[Words]:
         return (opened,)
 
-    def kept(self, arrays: Sequence[Words]) -> Words:
+    def from_arrays(self, arrays: Sequence[Words]) -> Words:
         return arrays[0]
 
     def minus(self, x: Words, y: Words, length: int, terms: int) -> Integers:

@@ -94,18 +94,18 @@ def insecure_for_tests(
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Blinded(vector.Blinded):
+class BlindedVector(vector.BlindedVector):
     """An opened vector that still carries its masks: integers within 2^-kappa of uniform, unless two share a mask."""
 
     key: PublicKey
 
-    def minus(self, other: Blinded) -> Integers:
+    def minus(self, other: BlindedVector) -> Integers:
         """``(d,) int64``: the exact difference of the values under two masked vectors that carry the same mask.
 
         ``Lanes.dequantise`` makes floats of them. Raises CiphertextError if that can't be, because the masks differ or
         a sender overfilled a lane, and CapacityError if both together have more terms than a lane holds.
         """
-        theirs: Blinded = self._checked(other)
+        theirs: BlindedVector = self._checked(other)
         lanes = self.key.layout.lanes
         differences(self.tally, theirs.tally, lanes.max_terms)
         more = self.terms - theirs.terms
@@ -153,10 +153,10 @@ class PublicKey(vector.PublicKey[CipherVector]):
         """``(d,)`` integers, in steps of ``2^-fraction_bits``. Raises CapacityError if one doesn't fit."""
         return self._sealed(self.layout.lanes.check(integers))
 
-    def blinded(self, kept: vector.Kept) -> Blinded:
+    def blinded(self, stored: vector.StoredVector) -> BlindedVector:
         """As the front's."""
-        held = super().blinded(kept)
-        return Blinded(self, held.tally, held.array)
+        held = super().blinded(stored)
+        return BlindedVector(self, held.tally, held.array)
 
     def mask(self, length: int, random_bytes: RandomBytes) -> Mask:
         """A fresh mask for ``length`` values: per plaintext a uniform integer below ``2^mask_bits`` (eq. 6).
@@ -223,10 +223,10 @@ class SecretKey(vector.SecretKey[CipherVector]):
             )
         return values
 
-    def open_blinded(self, cipher: CipherVector) -> Blinded:
+    def open_blinded(self, cipher: CipherVector) -> BlindedVector:
         """Eq. (7): the plaintexts with masks still on. Raises as ``decrypt`` does, and CryptoError without a mask."""
         ours = self._openable(cipher, masked=True)
-        return Blinded(self.public, ours.tally, self.arrays.open_blinded(ours.array, ours.tally))
+        return BlindedVector(self.public, ours.tally, self.arrays.open_blinded(ours.array, ours.tally))
 
     def nominal_seconds_encrypt(self, length: int) -> float:
         """``public.nominal_seconds_encrypt``."""

@@ -82,13 +82,13 @@ class Public:
     def add_opened(self, x: Sequence[int], y: Sequence[int], form: Form) -> tuple[int, ...]:
         return tuple(a + b for a, b in zip(x, y, strict=True))
 
-    def keep(self, opened: Sequence[int]) -> tuple[NDArray[np.uint8]]:
+    def to_arrays(self, opened: Sequence[int]) -> tuple[NDArray[np.uint8]]:
         """(n, bytes): the integers, little end first."""
         size = (max(opened).bit_length() + 7) // 8
         data = b"".join(number.to_bytes(size, "little") for number in opened)
         return (np.frombuffer(data, np.uint8).reshape(len(opened), size),)
 
-    def kept(self, arrays: Sequence[NDArray[np.uint8]]) -> tuple[int, ...]:
+    def from_arrays(self, arrays: Sequence[NDArray[np.uint8]]) -> tuple[int, ...]:
         return tuple(int.from_bytes(row.tobytes(), "little") for row in arrays[0])
 
     def minus(self, x: Sequence[int], y: Sequence[int], length: int, terms: int) -> Integers:

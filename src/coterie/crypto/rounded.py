@@ -78,10 +78,10 @@ class Public:
     def add_opened(self, x: Opened, y: Opened, form: Form) -> Opened:
         return Opened(x.exact + y.exact, x.flooded + y.flooded)
 
-    def keep(self, opened: Opened) -> Opened:
+    def to_arrays(self, opened: Opened) -> Opened:
         return opened
 
-    def kept(self, arrays: Sequence[Integers]) -> Opened:
+    def from_arrays(self, arrays: Sequence[Integers]) -> Opened:
         return Opened(*arrays)
 
     def pack(self, a: Integers, form: Form) -> list[memoryview]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -40,10 +41,14 @@ class VerifyKey:
         if len(self.key) != KEY_BYTES:
             raise DecodeError(f"a verification key has {KEY_BYTES} bytes, not {len(self.key)}")
 
+    @cached_property
+    def _public(self) -> Ed25519PublicKey:
+        return Ed25519PublicKey.from_public_bytes(self.key)
+
     def verify(self, signature: bytes, *fields: Field) -> None:
         """Returns if the signature is the key's over exactly these fields, in this order. Raises SignatureError."""
         try:
-            Ed25519PublicKey.from_public_bytes(self.key).verify(bytes(signature), digest(_DOMAIN, *fields))
+            self._public.verify(bytes(signature), digest(_DOMAIN, *fields))
         except (InvalidSignature, ValueError):
             raise SignatureError(f"the signature is not one of key {self.key.hex()[:8]} over these fields") from None
 
@@ -72,14 +77,18 @@ class SigningKey:
         """A fresh key. random_bytes: n -> n secret random bytes; another than the system's for emulated runs only."""
         return cls(drawn(random_bytes, KEY_BYTES))
 
+    @cached_property
+    def _private(self) -> Ed25519PrivateKey:
+        return Ed25519PrivateKey.from_private_bytes(self.seed)
+
     @property
     def public(self) -> VerifyKey:
         """What others verify with."""
-        return VerifyKey(Ed25519PrivateKey.from_private_bytes(self.seed).public_key().public_bytes_raw())
+        return VerifyKey(self._private.public_key().public_bytes_raw())
 
     def sign(self, *fields: Field) -> bytes:
         """64 bytes over the fields (bytes, int or str), which are hashed once. Raises CryptoError for other types."""
-        return Ed25519PrivateKey.from_private_bytes(self.seed).sign(digest(_DOMAIN, *fields))
+        return self._private.sign(digest(_DOMAIN, *fields))
 
     def to_bytes(self) -> bytes:
         """SECRET: 32 bytes. At rest: a file of mode 0600."""

@@ -110,7 +110,7 @@ class Mask:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Held(Tallied):
+class BaseVector(Tallied):
     """Numbers of the key's backend, and their tally."""
 
     key: PublicKey[Any]
@@ -139,7 +139,7 @@ class Held(Tallied):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Blinded(Held):
+class BlindedVector(BaseVector):
     """An opened vector that still carries its masks: all that the key's holder sees."""
 
     def plus(self, other: Self) -> Self:
@@ -150,12 +150,12 @@ class Blinded(Held):
 
     __add__ = plus
 
-    def kept(self) -> Kept:
+    def stored(self) -> StoredVector:
         """What a party's state keeps of it; ``PublicKey.blinded`` gives it back."""
-        return Kept(self.tally, self.key.arrays.keep(self.array))
+        return StoredVector(self.tally, self.key.arrays.to_arrays(self.array))
 
 
-class Kept(msgspec.Struct, frozen=True, array_like=True):
+class StoredVector(msgspec.Struct, frozen=True, array_like=True):
     """A blinded vector as a party's state keeps it: its tally, and the backend's numbers as arrays."""
 
     tally: Tally
@@ -163,7 +163,7 @@ class Kept(msgspec.Struct, frozen=True, array_like=True):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CipherVector(Held):
+class CipherVector(BaseVector):
     """An encrypted ``(d,)`` vector; the operations return new ones."""
 
     def add(self, other: Self) -> Self:
@@ -255,7 +255,7 @@ class PublicKey(Key, Generic[_Vector]):
         """The form of a fresh vector, to be asked of an upload."""
         return self.arrays.space.fresh
 
-    def encrypt_blinded(self, blinded: Blinded) -> _Vector:
+    def encrypt_blinded(self, blinded: BlindedVector) -> _Vector:
         """A vector that was opened under its masks, possibly with another key, under this key; masks still on.
 
         They are then taken off by ``unblind``. Raises KeyMismatchError unless both keys have the same parameters, so
@@ -263,18 +263,18 @@ class PublicKey(Key, Generic[_Vector]):
         """
         space = self.arrays.space
         space.maskable()
-        fits = isinstance(blinded, Blinded) and blinded.scheme == self.scheme
+        fits = isinstance(blinded, BlindedVector) and blinded.scheme == self.scheme
         if not fits or blinded.key.arrays.space.identity != space.identity:
             raise KeyMismatchError(f"{blinded!r} was not opened with a {self.scheme} key of {self.size} and such lanes")
         tally = replace(blinded.tally, fingerprint=self.fingerprint)
         own = blinded.fingerprint == self.fingerprint
         return self._vector(tally, self.arrays.lift(blinded.array, tally.form, own))
 
-    def blinded(self, kept: Kept) -> Blinded:
-        """What ``Blinded.kept`` gave, of a vector that was opened with this key. Raises KeyMismatchError."""
-        if kept.tally.fingerprint != self.fingerprint:
+    def blinded(self, stored: StoredVector) -> BlindedVector:
+        """What ``BlindedVector.stored`` gave, of a vector that was opened with this key. Raises KeyMismatchError."""
+        if stored.tally.fingerprint != self.fingerprint:
             raise KeyMismatchError(f"a blinded vector that was not opened with {self!r}")
-        return Blinded(self, kept.tally, self.arrays.kept(kept.numbers))
+        return BlindedVector(self, stored.tally, self.arrays.from_arrays(stored.numbers))
 
     def from_bytes(
         self,

@@ -17,8 +17,8 @@ a hash. The numbers of a Paillier key are N and h, or both primes and h; of a CK
 flag, the pairs to relinearise with; of a CKKS secret key the secret polynomial and then those; of an evaluation key the
 16 bytes of the key that it belongs to, and the pairs of each automorphism.
 
-What the twins write is hollow: of the length of the real thing it holds only values, or a key's name.
-All decoding raises DecodeError, whatever the bytes.
+An emulated twin writes only its values, or the name of its key, and states the length of the real thing as their weight
+(``protocol/weight.py``). All decoding raises DecodeError, whatever the bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 from coterie.crypto.arrays import KeyArrays, Space
 from coterie.crypto.tally import Form, Tally
 from coterie.protocol.errors import DecodeError
-from coterie.protocol.weight import content, hollow, weighs
+from coterie.protocol.weight import content, weighs, weighted
 
 VERSION = 1
 SCHEMES = {"paillier": 1, "exact": 2, "ckks": 3, "rounded": 4}
@@ -134,13 +134,13 @@ def split_key(
 
 
 def _joined(scheme: str, size: int, *parts: Any) -> bytes:
-    """The parts as one; hollow, and so of this size, if they are an emulated scheme's."""
-    return hollow(size, *parts) if scheme in EMULATED else b"".join(parts)
+    """The parts as one byte string. An emulated scheme's parts are weighted: they count as ``size`` bytes."""
+    return weighted(size, *parts) if scheme in EMULATED else b"".join(parts)
 
 
 def _opened(data: bytes, scheme: str) -> tuple[memoryview, int]:
-    """What there is of a key or vector, and its size on the wire. A real scheme's are never hollow: DecodeError."""
+    """The content of a key or vector, and its size on the wire. DecodeError if a real scheme's states a weight."""
     held = content(data)
     if scheme not in EMULATED and len(held) != len(data):
-        raise DecodeError(f"emulated bytes where {scheme} is used: a real key or vector is never hollow")
+        raise DecodeError(f"emulated bytes where {scheme} is used: a real key or vector states no weight")
     return held, weighs(data)

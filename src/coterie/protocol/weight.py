@@ -1,14 +1,15 @@
-"""What bytes weigh: what emulation sends counts as much as the real thing, but isn't moved.
+"""The weight of bytes: an emulated ciphertext counts as many bytes as a real one, but is not padded to that length.
 
-An emulated ciphertext stands for a real one several times as long. What it lacks is counted wherever bytes are counted
-(links, meters, views), and neither written, hashed nor kept. Hollow bytes are a header and then the content, little end
-first:
+An emulated ciphertext is several times shorter than the real one that it stands for. The difference is counted wherever
+bytes are counted (links, meters, views). It is never written, hashed or kept. Weighted bytes are a header and then the
+content, in little-endian order:
 
     magic C1 "hollow" 00, weight u64
 
-Only ciphers make hollow bytes, and no other key or ciphertext vector begins with these eight. A message weighs as much
-as if its ``bytes`` fields were as long as they weigh. Its envelope states that weight, and the recipient checks it. The
-weight of a single field is a claim until its cipher has checked it, and no real one is hollow.
+Only the emulated ciphers make weighted bytes. No other key or ciphertext vector begins with these eight bytes. A
+message weighs as much as if each of its ``bytes`` fields were as long as its weight says. Its envelope states the
+weight of the whole message, and the recipient checks it. The weight of a single field is a claim until its cipher has
+checked it. Real keys and ciphertexts are never weighted.
 """
 
 from __future__ import annotations
@@ -24,22 +25,23 @@ _HEADER = struct.Struct("<8sQ")
 MOST = (1 << 32) - 1  # bytes: no byte string of msgpack is longer
 
 
-def hollow(weight: int, *parts: bytes | memoryview) -> bytes:
-    """The parts as one byte string that weighs ``weight``; just the parts where that is what they have."""
+def weighted(weight: int, *parts: bytes | memoryview) -> bytes:
+    """The parts as one byte string that weighs ``weight``; without a header if the parts have that length."""
     header = () if weight == sum(map(len, parts)) else (_HEADER.pack(_MAGIC, weight),)
     return b"".join((*header, *parts))
 
 
 def weighs(data: bytes | memoryview) -> int:
-    """How many bytes they stand for: their own number, unless they are hollow."""
+    """How many bytes these stand for: the stated weight, or their own length where none is stated."""
     claimed = _claimed(data)
     return len(data) if claimed is None or claimed > MOST else claimed
 
 
 def content(data: bytes) -> memoryview:
-    """What there is of them: all, unless they are hollow.
+    """The bytes without the header of weighted bytes; other bytes as they are.
 
-    Raises DecodeError for a weight beyond all measure, and for a header without need: there is one form of everything.
+    Raises DecodeError for a weight that no message can have, and for a header that states the length of its content:
+    the same content must not have two encodings.
     """
     claimed, held = _claimed(data), memoryview(data)[_HEADER.size :]
     if claimed is None:
@@ -50,7 +52,7 @@ def content(data: bytes) -> memoryview:
 
 
 def message_weight(message: Message, size: int) -> int:
-    """What a message of ``size`` encoded bytes weighs. Raises DecodeError for more than any message has."""
+    """The weight of a message of ``size`` encoded bytes. Raises DecodeError if it is more than a message can have."""
     weight = size
     for name in message.BYTES:
         field = getattr(message, name)
@@ -62,7 +64,7 @@ def message_weight(message: Message, size: int) -> int:
 
 
 def field_weight(message: Message, name: str) -> int:
-    """What a field of bytes weighs: a bundle, as much as the bundle of the real parts would."""
+    """The weight of a field of bytes. A bundle weighs as much as the bundle of the real parts would."""
     data: bytes = getattr(message, name)
     parts = split(data) if name in message.BUNDLES else None
     if parts is None:
@@ -71,12 +73,12 @@ def field_weight(message: Message, name: str) -> int:
 
 
 def _claimed(data: bytes | memoryview) -> int | None:
-    """What stands in the header of hollow bytes."""
+    """The weight that the header states, or None for bytes without such a header."""
     if len(data) < _HEADER.size or data[: len(_MAGIC)] != _MAGIC:
         return None
     return int(_HEADER.unpack_from(data)[1])
 
 
 def _packed(length: int) -> int:
-    """Bytes of a byte string in msgpack: its length takes 2, 3 or 5."""
+    """The size of a byte string in msgpack: its length takes 2, 3 or 5 bytes."""
     return length + (2 if length < 1 << 8 else 3 if length < 1 << 16 else 5)

@@ -14,8 +14,8 @@ import numpy as np
 from coterie.protocol.effects import Evaluate, Evaluated, Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.party import Work
-from coterie.protocols.idle import refuse_idle
 from coterie.protocols.local_training import LocalTraining
+from coterie.protocols.unused import refuse_unused
 from coterie.training.solvers import Sgd
 
 
@@ -42,7 +42,7 @@ class ClusterModels(LocalTraining):
         if self.start not in ("random", "pretrained"):
             raise UserError(f"start must be 'random' or 'pretrained', not {self.start!r}")
         random = self.start == "random"
-        refuse_idle(self, ((name, "start=random", random) for name in ("pretrain_epochs", "pretrain_batch")))
+        refuse_unused(self, ((name, "start=random", random) for name in ("pretrain_epochs", "pretrain_batch")))
 
     def beyond_budget(self) -> Mapping[str, str]:
         """Its pre-training."""

@@ -11,7 +11,7 @@ from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.party import Party
 from coterie.protocol.randomness import rng
-from coterie.protocols.idle import refuse_idle
+from coterie.protocols.unused import refuse_unused
 from coterie.training.bounds import MOST_WEIGHT, largest
 from coterie.training.solvers import Sgd
 
@@ -20,13 +20,14 @@ from coterie.training.solvers import Sgd
 class LocalTraining:
     """Settings of local training; every system's config has these fields.
 
-    lr: learning rate.  batch_size: samples a step.  momentum, weight_decay: of SGD; momentum starts anew each round.
+    lr: learning rate.  batch_size: samples a step.  momentum: of local SGD; it starts anew each round.
+    weight_decay: of local SGD.
     max_epochs: E_m, the local epochs of the fastest device.  slowest: the smallest relative uplink time d; client i
     trains E_i = round(d_i E_m) epochs, d_i uniform in [slowest, 1] and fixed (FedCAPrivacy, section VI-A).
     participation: fraction of the clients that is asked each round.  deadline_s: virtual seconds that a round waits
     for its clients, or None to wait for all.
-    founders: how many clients are there from the start (0: all); of the others, newcomers more join every join_every
-    rounds, in the order of their numbers.
+    founders: how many clients take part from the start; 0 for all.  newcomers: how many of the other clients join each
+    time, in the order of their numbers.  join_every: rounds between two such times.
     """
 
     lr: float = 0.01
@@ -53,7 +54,7 @@ class LocalTraining:
         for name, least in (("founders", 0), ("newcomers", 1), ("join_every", 1)):
             if getattr(self, name) < least:
                 raise UserError(f"{name} must be at least {least}, not {getattr(self, name)}")
-        refuse_idle(self, ((name, "founders=0", not self.founders) for name in ("newcomers", "join_every")))
+        refuse_unused(self, ((name, "founders=0", not self.founders) for name in ("newcomers", "join_every")))
         self.solver()
 
     def solver(self) -> Sgd:

@@ -94,7 +94,7 @@ def _against(row: Mapping[str, Any], alone: Mapping[str, Any]) -> str:
     mean, interval = mean_and_interval([a - b for a, b in pairs])
     points = 100 * mean
     if interval is None:
-        return f"{points:+.1f} points beside training alone, of one seed"
+        return f"{points:+.1f} points against training alone (one seed, so this shows no difference)"
     if abs(mean) <= interval:
         return f"no difference to training alone is shown ({points:+.1f} ± {100 * interval:.1f} points)"
     return f"{abs(points):.1f} ± {100 * interval:.1f} points {'better' if points > 0 else 'worse'} than training alone"

@@ -123,13 +123,13 @@ def resolve(config: RunConfig) -> RunConfig:
         if given[key] is not None and given[key] < least:
             raise UserError(f"option {key!r} must be at least {least}, not {given[key]}")
     if given["fine_tune_every"] and given["fine_tune"] == "no":
-        raise UserError("fine_tune_every means nothing without fine-tuning: give fine_tune (--fine-tune), too")
+        raise UserError("fine_tune_every has no effect without fine-tuning: give fine_tune (--fine-tune), too")
     if given["delta"] is None:
         given["delta"] = system.delta
     check_share(given["delta"])
     delay_law(given["delay"])
     if not given["delta"] and given["delay"] != RunConfig.delay:
-        raise UserError(f"delay={given['delay']} means nothing with delta=0: give delta (--delta), too")
+        raise UserError(f"delay={given['delay']} has no effect with delta=0: give delta (--delta), too")
     known = field_types(system.config)
     layer = {key: value for key, value in defaults.settings.items() if key in known}
     layer |= system.defaults(config.mode)

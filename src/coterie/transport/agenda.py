@@ -76,10 +76,7 @@ class Agenda:
 
 @dataclass
 class Leader:
-    """A coordinator at work. at: its latest instant.  request: of the handler that coordinates; None for the hub.
-
-    work: its generator.
-    """
+    """A coordinator at work. work: its generator.  at: its latest instant.  request: that it handles, or None (hub)."""
 
     coordination: Coordination
     agenda: Agenda

@@ -8,7 +8,7 @@ the same fields bound in. So a message reaches only its recipient, in its sessio
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections import OrderedDict
 from typing import Annotated, NamedTuple, Protocol
 
 import msgspec
@@ -90,19 +90,29 @@ class Sent(NamedTuple):
     to_role: str
 
 
-@dataclass
 class Digests:
-    """SHA-256 of frames; that of a broadcast, the same object again and again, is computed once."""
+    """SHA-256 of frames. That of the same object is computed once: of a broadcast, and of what arrives in the process
+    that it was sent in. room: bytes of frames that are held for that.
+    """
 
-    _frame: bytes = b""
-    _digest: bytes = hashlib.sha256(b"").digest()
+    def __init__(self, room: int) -> None:
+        self._room = room
+        self._held: OrderedDict[int, tuple[bytes, bytes]] = OrderedDict()  # by id, which stays its own while it is held
+        self._bytes = 0
 
     def of(self, frame: bytes) -> bytes:
         """32 bytes."""
-        if frame is not self._frame:
-            self._frame, self._digest = frame, hashlib.sha256(frame).digest()
-        return self._digest
+        known = self._held.get(id(frame))
+        if known is not None:
+            return known[1]
+        digest = hashlib.sha256(frame).digest()
+        self._held[id(frame)] = frame, digest
+        self._bytes += len(frame)
+        while self._bytes > self._room and len(self._held) > 1:
+            self._bytes -= len(self._held.popitem(last=False)[1][0])
+        return digest
 
     def clear(self) -> None:
         """Hold no frame."""
-        self._frame, self._digest = b"", hashlib.sha256(b"").digest()
+        self._held.clear()
+        self._bytes = 0

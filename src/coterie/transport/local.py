@@ -7,8 +7,8 @@ nothing of this file.
 
 Time is virtual. When a message arrives follows from sizes, nominal costs and device profiles alone. Handlers are run in
 batches that give exactly the results of running them one by one in order of arrival (see ``Schedule``). A coordinator
-acts after all others have done what they can do by then, the hub last. Where ``links`` delays a party by rounds, its
-answer to a request is sent when that later round begins. The hub's step does not wait for it, as for anything else that
+acts after all others have done what they can do by then, the hub last. Where ``links`` delays a party by rounds, what
+it sends for a request is sent when that later round begins; the hub's step does not wait for it, as for anything that
 comes too late.
 
 In one process only an attacker can repeat a message, so answers are kept for that while ``intercept`` is set.
@@ -32,7 +32,7 @@ from coterie.transport.coordination import Coordination
 from coterie.transport.envelope import Envelope, Keyring, Sent
 from coterie.transport.handlers import Call, Coordinates, Effects, compute, run_handlers
 from coterie.transport.links import Ideal, Links
-from coterie.transport.mail import Handled, Opened, Reader, Waiting
+from coterie.transport.mail import Handled, Opened, Reader, RolesOf, Waiting
 from coterie.transport.member import Member
 from coterie.transport.meter import Meter
 from coterie.transport.nominal import Nominal
@@ -43,12 +43,6 @@ from coterie.transport.recorder import Recorder
 from coterie.transport.schedule import parts
 from coterie.transport.transcript import Transcript
 from coterie.transport.wire import Wire
-
-
-def roles_of(party: Party) -> tuple[str, ...]:
-    """The roles that a party may act in, its own first."""
-    return party.role, *sorted(party.roles - {party.role})
-
 
 _COPIES = 4  # what a message in work takes, in its own size: its bytes, what they say, an answer as large, its bytes
 
@@ -85,10 +79,8 @@ class LocalTransport:
         self.intercept: Intercept | None = None
         self.clock_s = 0.0
         self.round = 0
-        self._reader = Reader()
-        look = getattr(parties, "look", parties.__getitem__)  # parties that sleep are not kept awake for it
-        roles = {name: roles_of(look(name)) for name in parties}
-        self._recorder = Recorder(roles, transcript)
+        roles = RolesOf(parties)
+        self._reader, self._recorder = Reader(spool_bytes // 8), Recorder(roles, transcript)
         self.members = {
             name: Member(
                 name,
@@ -141,7 +133,7 @@ class LocalTransport:
         try:
             with self.hub.leading():
                 self._take_up(hub)
-                for parcel, frame in self._queues.held.release(round):
+                for parcel, frame in self._queues.delayed.release(round):
                     self._transmit(Sent(parcel.envelope, frame, parcel.to_role), (self.clock_s, 0))
                 self._timed(hub, "coordinate", lambda: coordination.start(self.clock_s))
                 self._go_on(hub)
@@ -271,11 +263,11 @@ class LocalTransport:
         """Send what came of a job, or keep it until its round; nothing overtakes what its link keeps."""
         envelope = sent.envelope
         due = envelope.round + self.links.rounds(envelope.src, envelope.round)
-        due = max(due, self._queues.held.due(envelope.src, envelope.dst))
+        due = max(due, self._queues.delayed.due(envelope.src, envelope.dst))
         if due <= self.round:
             self._transmit(sent, at)
             return
-        self._queues.held.put(Parcel(envelope, sent.to_role), sent.frame, due)
+        self._queues.delayed.put(Parcel(envelope, sent.to_role), sent.frame, due)
         if envelope.answers:
             self._fail(envelope, LATE, (self._reached_s, 0))
 
@@ -408,7 +400,7 @@ class LocalTransport:
         self._queues.schedule.busy = dict(snapshot.busy)
         for parcel in self._queues.respooled(snapshot.parcels, frames):
             if parcel.due:
-                self._queues.held.push(parcel)
+                self._queues.delayed.push(parcel)
             elif self._queues.is_for_hub(parcel.envelope) and parcel.arrives_s <= snapshot.clock_s:
                 self.hub.inbox.append(Waiting(parcel.envelope, parcel.ticket, parcel.arrives_s))
             else:

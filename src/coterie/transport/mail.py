@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from coterie.protocol import codec
 from coterie.protocol.messages import M, Message
+from coterie.protocol.party import Party
 from coterie.transport.envelope import Digests, Envelope, Sent
 
 Roles = Mapping[str, tuple[str, ...]]
 """Who belongs to the federation: the roles of every party by name, its own first. Everybody knows it."""
+
+
+class RolesOf(Roles):
+    """The roles of parties, each looked up when it is first asked for, so that nobody is made for it before."""
+
+    def __init__(self, parties: Mapping[str, Party]) -> None:
+        self._parties = parties
+        self._known: dict[str, tuple[str, ...]] = {}
+
+    def __getitem__(self, name: str) -> tuple[str, ...]:
+        if name not in self._known:
+            party = self._parties[name]
+            self._known[name] = (party.role, *sorted(party.roles - {party.role}))
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parties)
+
+    def __len__(self) -> int:
+        return len(self._parties)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._parties
 
 
 @dataclass(frozen=True)
@@ -79,13 +103,15 @@ class Unobserved:
         """Nothing."""
 
 
-@dataclass
 class Reader:
-    """Decodes and digests. Members of one process share it, so that a broadcast is decoded once for all of them."""
+    """Decodes and digests. Members of one process share it: a broadcast is decoded once for all, a frame digested once.
 
-    sent: Digests = field(default_factory=Digests)
-    received: Digests = field(default_factory=Digests)
-    _last: tuple[bytes, Message] | None = None
+    room: bytes of frames that are held to know their digests.
+    """
+
+    def __init__(self, room: int = 64 << 20) -> None:
+        self.digests = Digests(room)
+        self._last: tuple[bytes, Message] | None = None
 
     def decode(self, frame: bytes, kinds: tuple[type[M], ...]) -> M:
         """As ``codec.decode``."""
@@ -97,8 +123,7 @@ class Reader:
 
     def clear(self) -> None:
         """Hold no frame."""
-        self.sent.clear()
-        self.received.clear()
+        self.digests.clear()
         self._last = None
 
 

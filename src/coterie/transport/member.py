@@ -28,9 +28,9 @@ from coterie.transport.numbers import USED, Numbers
 class Member:
     """A party and what it needs to talk: the roles of all, its keys, its numbers.
 
-    parties: where the party is found by its name, each time anew: it may have been made again since.
-    hub: whom messages between two others pass, sealed.  numbers: that it goes on with.  spool: where a
-    coordinator's unasked messages wait.  repeats: whether answers are kept for requests that come again.
+    parties: where it is looked up by its name, each time anew: one that sleeps is made when it is needed.
+    hub: whom messages between two others pass, sealed.  numbers: that it goes on with.  spool: where a coordinator's
+    unasked messages wait.  repeats: whether answers are kept for requests that come again.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class Member:
         observer: Observer | None = None,
         repeats: bool = True,
     ) -> None:
-        self.name, self._parties = name, parties
-        self.hub, self.roles, self.keyring, self.spool = hub, roles, keyring, spool
+        self.name, self.hub, self.roles, self.keyring, self.spool = name, hub, roles, keyring, spool
+        self._parties = parties
         self.numbers = numbers or Numbers()
         self.reader = reader or Reader()
         self.observer: Observer = observer or Unobserved()
@@ -59,7 +59,7 @@ class Member:
 
     @property
     def party(self) -> Party:
-        """The party as it is now."""
+        """The party itself."""
         return self._parties[self.name]
 
     # -- sending -------------------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class Member:
         header = bare.header()
         if sealed:
             frame = self.keyring.seal(src, dst, frame, header)
-        digest = self.reader.sent.of(frame)
+        digest = self.reader.digests.of(frame)
         signature = self.keyring.sign(src, header, digest)
         return Sent(replace(bare, digest=digest, signature=signature), frame, letter.to_role)
 
@@ -124,7 +124,7 @@ class Member:
             raise EnvelopeError(f"it is for {envelope.dst!r} in session {envelope.session!r:.40}")
         if envelope.role not in self.roles.get(src, ()):
             raise EnvelopeError(f"{src!r} is no {envelope.role!r:.40} of this federation")
-        if envelope.digest != self.reader.received.of(frame):
+        if envelope.digest != self.reader.digests.of(frame):
             raise EnvelopeError("its payload is not the one that was sent")
         try:
             self.keyring.verify(src, envelope.signature, envelope.header(), envelope.digest)

@@ -12,7 +12,7 @@ from coterie.transport.envelope import Count, Envelope, EnvelopeError, Sent
 USED = "its number was used before"
 
 
-class Kept(msgspec.Struct, frozen=True, array_like=True):
+class StoredAnswer(msgspec.Struct, frozen=True, array_like=True):
     """What became of a request: its digest and round, and the answer as it was sent or the refusal."""
 
     digest: bytes
@@ -34,7 +34,7 @@ class Numbers(msgspec.Struct):
     taken: dict[str, Count] = msgspec.field(default_factory=dict)
     round: Count = 0
     attempts: dict[Count, Count] = msgspec.field(default_factory=dict)
-    kept: dict[str, dict[Count, Kept]] = msgspec.field(default_factory=dict)
+    kept: dict[str, dict[Count, StoredAnswer]] = msgspec.field(default_factory=dict)
 
     def next(self) -> int:
         """A new number."""
@@ -70,9 +70,9 @@ class Numbers(msgspec.Struct):
         if of_sender and next(reversed(of_sender.values())).round < request.round:
             of_sender.clear()
         envelope, frame, to_role = sent or (None, b"", "")
-        of_sender[request.number] = Kept(request.digest, request.round, envelope, frame, to_role, refusal)
+        of_sender[request.number] = StoredAnswer(request.digest, request.round, envelope, frame, to_role, refusal)
 
-    def again(self, request: Envelope) -> Kept | None:
+    def again(self, request: Envelope) -> StoredAnswer | None:
         """What became of this request, if it is the very same that was handled before."""
         kept = self.kept.get(request.src, {}).get(request.number)
         return kept if kept is not None and kept.digest == request.digest else None

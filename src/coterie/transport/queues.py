@@ -9,21 +9,21 @@ import msgspec
 from coterie.protocol.party import Party
 from coterie.protocol.spool import Spool
 from coterie.transport.agenda import Agenda, Leader
+from coterie.transport.delayed import Delayed
 from coterie.transport.envelope import Envelope
-from coterie.transport.held import Held
 from coterie.transport.parcel import Parcel
 from coterie.transport.schedule import Schedule
 
 
 class Queues:
     """schedule: of the handlers.  agenda: of the hub.  leaders: whoever coordinates now, by name, with its own agenda.
-    held: what is sent in a later round.
+    delayed: what is sent in a later round.
     """
 
     def __init__(self, parties: Mapping[str, Party], hub: str, spool: Spool, work: Callable[[Parcel], float]) -> None:
         self.parties, self.hub, self.spool = parties, hub, spool
         self.schedule = Schedule(parties, work)
-        self.held = Held(spool)
+        self.delayed = Delayed(spool)
         self.agenda = Agenda()
         self.leaders: dict[str, Leader] = {}
 
@@ -55,14 +55,14 @@ class Queues:
 
     def all(self, come: Iterable[Parcel]) -> tuple[list[Parcel], dict[int, int]]:
         """Everything, with what has come to the hub, and a ticket of every frame among it, by its place."""
-        parcels = [*come, *self.agenda.parcels(), *self.schedule.waiting(), *self.held.waiting()]
+        parcels = [*come, *self.agenda.parcels(), *self.schedule.waiting(), *self.delayed.waiting()]
         return parcels, {self.spool.place(parcel.ticket): parcel.ticket for parcel in parcels}
 
     def clear(self) -> None:
         """Forget everything; the bytes stay in the spool."""
         self.schedule.clear()
         self.agenda.clear()
-        self.held.clear()
+        self.delayed.clear()
 
     def respooled(self, parcels: Sequence[Parcel], frames: Iterable[bytes]) -> list[Parcel]:
         """Parcels whose tickets are places among these frames, with their bytes in the spool."""

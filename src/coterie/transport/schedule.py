@@ -21,7 +21,7 @@ class Schedule:
         self._work = work
         self._queues: dict[str, list[tuple[Any, Parcel]]] = {name: [] for name in parties}  # heaps
         self._held: set[str] = set()  # parties that coordinate: their requests wait
-        self._known: dict[str, tuple[int, float]] = {}  # of each party's next message: ticket, work
+        self._known: dict[str, tuple[int, float]] = {}  # of each party's next message: ticket, seconds of work
 
     def push(self, parcel: Parcel) -> None:
         """A message that is under way."""

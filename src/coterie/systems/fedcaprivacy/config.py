@@ -10,8 +10,8 @@ from coterie.clustering.schedule import parse_schedule
 from coterie.crypto.packing import Lanes
 from coterie.protocol.errors import UserError
 from coterie.protocol.told import Common
-from coterie.protocols.idle import refuse_idle
 from coterie.protocols.local_training import LocalTraining, sample_size
+from coterie.protocols.unused import refuse_unused
 
 GUARD_BITS = 8
 """Of a lane at least, where the setting is "auto": a lane of 32 bits is packed fastest."""
@@ -21,17 +21,22 @@ GUARD_BITS = 8
 class FedCAPrivacyConfig(LocalTraining):
     """Settings of FedCAPrivacy; defaults are the paper's where it gives one (section VI-A).
 
-    clusters: c, their number, or "auto": as many as stand out from noise (``clustering/number.py``), counted in every
-    round; then the schedule is what happens at least, since clusters are also made anew when their number changes and
-    until they move nobody.  gamma: scale of eq. (8), or "median".  kernel: "laplacian" as printed, or "rbf".
-    alpha: decay of the clustering frequency.  schedule: "decay", "always" or "every:DELTA".
-    key_bits: Paillier modulus, 2048 or 3072.  fraction_bits: rho of eq. (4).  value_bits, guard_bits, kappa: of a lane
-    (``crypto/packing.py``); guard_bits "auto" is 8, or as many as the sum over all clients that a round asks needs.
+    clusters: c, the number of clusters; or "auto": every round counts the clusters that stand out from noise
+    (``clustering/number.py``). With "auto" clusters are also made anew when their number changes, and until a
+    clustering moves no participant; the schedule is then a lower bound.
+    gamma: scale of the affinity, eq. (8), or "median".  kernel: of the affinity, "laplacian" as printed, or "rbf".
+    alpha: decay of the clustering frequency.  schedule: of the clusterings, "decay", "always" or "every:DELTA".
+    key_bits: Paillier modulus, 2048 or 3072.  fraction_bits: bits after the point of a weight, rho of eq. (4).
+    value_bits: bits of a weight in fixed point, with its sign; by default weights lie within +-128.
+    guard_bits: bits more for each weight, for the carries of a sum: 2^guard_bits weights can be added. "auto" is 8, or
+    as many as the sum over all clients that a round asks needs.
+    kappa: by how many bits the mask of eq. (6) is larger than what it hides.
     max_age_s: oldest acceptable upload, in seconds.  min_participants: fewer uploads skip a round.
     hardening: "sketch" or "rotation", in mode hardened.  sketch_dim: numbers in a sketch.
-    min_cluster: smallest cluster whose sum is released, in mode hardened; of a cluster of two, each member can tell the
-    other's model.  randomness: of Paillier, "short" exponents (``crypto/paillier.py`` states the assumption) or the
-    plain "full" r^N.  max_ahead_s: how far a participant's clock may be ahead of the hub's.
+    min_cluster: smallest cluster whose sum is released, in mode hardened. In a cluster of two, each member can compute
+    the other's model.
+    randomness: of Paillier, "short" exponents (``crypto/paillier.py`` states the assumption) or the plain "full" r^N.
+    max_ahead_s: how far a participant's clock may be ahead of the hub's.
     """
 
     clusters: int | Literal["auto"] = 5
@@ -73,20 +78,20 @@ class FedCAPrivacyConfig(LocalTraining):
         return Lanes(self.fraction_bits, self.value_bits, guard_bits, self.kappa)
 
 
-IDLE = {
+UNUSED = {
     "paper": ("hardening", "sketch_dim", "min_cluster"),
     "literal": ("hardening", "sketch_dim", "min_cluster"),
     "hardened": (),
 }
-"""Settings that mean nothing in a mode."""
+"""By mode, the settings that have no effect in it."""
 
 
 def check(config: FedCAPrivacyConfig, common: Common) -> None:
-    """Raises UserError for what can't work among these clients, or means nothing beside the other settings."""
-    refuse_idle(
+    """Raises UserError for what can't work among these clients, or has no effect with the other settings."""
+    refuse_unused(
         config,
         (
-            *((name, f"mode {common.mode}", True) for name in IDLE[common.mode]),
+            *((name, f"mode {common.mode}", True) for name in UNUSED[common.mode]),
             ("sketch_dim", "hardening=rotation", config.hardening == "rotation"),
             ("alpha", f"schedule={config.schedule}", config.schedule != "decay"),
         ),

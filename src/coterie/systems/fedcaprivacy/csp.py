@@ -18,7 +18,7 @@ from coterie.crypto import paillier
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.paillier import PublicKey, SecretKey
 from coterie.crypto.roster import signing_key
-from coterie.crypto.vector import Kept, sum_blinded
+from coterie.crypto.vector import StoredVector, sum_blinded
 from coterie.protocol.effects import Open
 from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Cost, Work, on
@@ -50,7 +50,7 @@ class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
         number: of clusters, as last asked for.  found: how many there were in the last round, where auto counts them.
         """
 
-        opened: dict[int, Kept] = msgspec.field(default_factory=dict)
+        opened: dict[int, StoredVector] = msgspec.field(default_factory=dict)
         round: int = 0
         affinity: NDArray[np.float64] | None = None
         clustered: int = 0
@@ -83,7 +83,7 @@ class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
         blinded = yield Open(self.key(SERVICE), msg.cipher, blinded=True)  # eq. (7)
         if blinded.length != self.length:
             raise PeerError(f"{blinded.length} blinded numbers; expected {self.length}")
-        self.state.opened[msg.position] = blinded.kept()
+        self.state.opened[msg.position] = blinded.stored()
 
     @on(Cluster)
     def cluster(self, msg: Cluster, src: str) -> Clustered:
@@ -103,10 +103,10 @@ class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
         phi = without_small_clusters(soft, self.smallest)
         return Clustered(msg.round, where, phi, soft.fewer_because)
 
-    def blinded(self, kept: Mapping[int, Kept]) -> dict[int, paillier.Blinded]:
+    def blinded(self, stored: Mapping[int, StoredVector]) -> dict[int, paillier.BlindedVector]:
         """Vectors that it has opened, by position."""
         key = self.key(SERVICE).public
-        return {j: key.blinded(one) for j, one in kept.items()}
+        return {j: key.blinded(one) for j, one in stored.items()}
 
     def counted(self, r: int, rows: NDArray[Any]) -> int:
         """c of clusters=auto: the median of the number in use and of the counts of this round and the last.
@@ -164,7 +164,7 @@ class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
         )
 
 
-def comparable(opened: Mapping[int, paillier.Blinded]) -> tuple[list[int], NDArray[np.int64]]:
+def comparable(opened: Mapping[int, paillier.BlindedVector]) -> tuple[list[int], NDArray[np.int64]]:
     """Positions of the vectors that are models under one mask, and their exact differences from one of them, (m, d).
 
     Who encrypts what is no model (a lane overflows) would spoil every sum that it is in. Such a vector differs from

@@ -33,7 +33,7 @@ from coterie.protocol.effects import Vector
 from coterie.protocol.system import Federation, PartyFactory, Sees, System
 from coterie.protocol.told import Common, Own
 from coterie.protocols.key_centre import ENROLMENT, KEY_CENTRE, Deal, Granted, KeyCentre, Pair
-from coterie.systems.mingledpie.config import MingledPieConfig, check, form_of
+from coterie.systems.mingledpie.config import MingledPieConfig, check, layout_of
 from coterie.systems.mingledpie.messages import CLIENT, HUB, USER, Mingled, Noted, Parameters, Received, Train, Update
 
 
@@ -47,7 +47,7 @@ def parties(config: MingledPieConfig) -> Mapping[str, PartyFactory]:
 
 def key_centre(own: Own, common: Common, config: MingledPieConfig) -> KeyCentre:
     """One key pair, whose secret half all clients hold."""
-    parameters = form_of(config, common.spec, common.mode).parameters
+    parameters = layout_of(config, common.spec, common.mode).parameters
     return KeyCentre(own, common, [Pair(USER, CLIENT, partial(ckks_keygen, parameters.name))])
 
 

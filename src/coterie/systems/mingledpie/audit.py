@@ -40,7 +40,7 @@ from coterie.protocol.errors import CryptoError, PeerError, UserError
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.system import Federation
 from coterie.systems.mingledpie.config import MingledPieConfig
-from coterie.systems.mingledpie.forms import Rebuilding
+from coterie.systems.mingledpie.layout import Rebuilding
 from coterie.systems.mingledpie.messages import CLIENT, HUB, USER, Mingled, Parameters, Update
 
 Sets = NDArray[np.bool_]
@@ -57,32 +57,32 @@ class Opener:
 
     def update(self, message: Update) -> tuple[Doubles, Doubles]:
         """Of an ``Update``: the model (d,) and the indicator (k,)."""
-        form, k = self.rebuild.form, self.rebuild.form.clusters
-        first, *rest = self._opened(message.ciphers, form.lengths)
-        if form.kind == "uploads":
+        layout, k = self.rebuild.layout, self.rebuild.layout.clusters
+        first, *rest = self._opened(message.ciphers, layout.lengths)
+        if layout.kind == "uploads":
             blocks = first.reshape(k, -1)
             own, indicator = blocks[np.argmax(blocks[:, -1])][:-1], blocks[:, -1]
         else:
-            own = first[: form.own]
-            indicator = first[form.own :] if form.kind == "mingled" else np.concatenate(rest[:k])
-        model = np.zeros(form.spec.size)
-        model[~form.common] = own
-        if form.shared:
-            model[form.common] = rest[-1]
+            own = first[: layout.own]
+            indicator = first[layout.own :] if layout.kind == "mingled" else np.concatenate(rest[:k])
+        model = np.zeros(layout.spec.size)
+        model[~layout.common] = own
+        if layout.shared:
+            model[layout.common] = rest[-1]
         return model, indicator
 
     def counts(self, message: Mingled) -> Doubles:
         """Of a ``Mingled``: H, (k, k); or the sizes of the true clusters, (k,)."""
-        form, k = self.rebuild.form, self.rebuild.form.clusters
-        rows = self._opened(message.ciphers, form.widths)
-        if form.kind == "mingled":
-            return np.stack([row[form.own :] for row in rows[:k]])
-        return rows[0].reshape(k, -1)[:, -1] if form.kind == "uploads" else np.concatenate(rows[k : 2 * k])
+        layout, k = self.rebuild.layout, self.rebuild.layout.clusters
+        rows = self._opened(message.ciphers, layout.widths)
+        if layout.kind == "mingled":
+            return np.stack([row[layout.own :] for row in rows[:k]])
+        return rows[0].reshape(k, -1)[:, -1] if layout.kind == "uploads" else np.concatenate(rows[k : 2 * k])
 
     def rebuilt(self, message: Mingled, models: NDArray[Any]) -> NDArray[Any]:
         """The cluster models (k, d) that a client makes of a ``Mingled`` and of those of the round before."""
         try:
-            opened = tuple(self._opened(message.ciphers, self.rebuild.form.widths))
+            opened = tuple(self._opened(message.ciphers, self.rebuild.layout.widths))
             return self.rebuild(opened, models, tuple(map(int, message.sizes)), message.participants).models
         except (PeerError, CryptoError):  # one broken update can make such sums; clients then keep their models
             return models

@@ -32,7 +32,7 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
     class State(msgspec.Struct):
         """models: (k, d) float32 of ``round``, None before it has the parameters.
 
-        buffers: those (``form.local``) that it last trained, None before the first training.
+        buffers: those (``layout.local``) that it last trained, None before the first training.
         trained, noted: the last round that it trained for, and had parameters of.  condition, ridge, kept, why: of the
         last rebuild; why is empty where all models are new.
         """
@@ -63,7 +63,7 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
     def __init__(self, own: Own, common: Common, config: MingledPieConfig) -> None:
         super().__init__(own, common, config)
         self.rebuild = rebuilding_of(config, common.spec, common.mode)
-        self.form, self.printed = self.rebuild.form, common.mode == "literal"
+        self.layout, self.printed = self.rebuild.layout, common.mode == "literal"
         self.state = self.State()
 
     @on(Parameters)
@@ -72,14 +72,14 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
         self._hub_key().verify(msg.signature, "parameters", msg.round, msg.spec, msg.keys, msg.start.tobytes())
         if msg.round <= self.state.noted:
             raise PeerError(f"parameters of round {msg.round} after those of round {self.state.noted}")
-        if self.form.kind == "mingled":
+        if self.layout.kind == "mingled":
             keys = ClusterKeys.from_bytes(msg.keys)
-            if keys.clusters != self.form.clusters:
-                raise PeerError(f"keys of {keys.clusters} clusters instead of {self.form.clusters}")
+            if keys.clusters != self.layout.clusters:
+                raise PeerError(f"keys of {keys.clusters} clusters instead of {self.layout.clusters}")
             if keys.bits != self.config.bits(msg.round):  # more would leave its true cluster among fewer others
                 raise PeerError(f"keys of {keys.bits} bits instead of {self.config.bits(msg.round)}, which p asks for")
         if self.state.models is None:
-            self.state.models = yield Compute(_starts, (self.spec, self.form.clusters, msg.spec, msg.start))
+            self.state.models = yield Compute(_starts, (self.spec, self.layout.clusters, msg.spec, msg.start))
         if not self.config.keep_sets and msg.keys != self.state.keys:
             self.secret.sets = {}
         self.state.keys, self.state.noted = msg.keys, msg.round
@@ -88,8 +88,8 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
     def train_cost(self, msg: Train) -> Cost:
         """k forward passes, a third of a training step each, its epochs, and one encryption of all vectors."""
         key = self.key(USER)
-        crypto_s = sum(key.nominal_seconds_encrypt(length) for length in self.form.lengths)
-        samples = self.samples * (self.epochs + self.form.clusters / 3)
+        crypto_s = sum(key.nominal_seconds_encrypt(length) for length in self.layout.lengths)
+        samples = self.samples * (self.epochs + self.layout.clusters / 3)
         return Cost(samples, self.spec.flops_per_sample, crypto_s)
 
     @on(Train, train_cost)
@@ -101,20 +101,22 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
         if msg.round <= self.state.trained:
             raise PeerError(f"asked to train for round {msg.round} after round {self.state.trained}")
         cluster = yield from best_model(map(self.with_own_buffers, models))  # eq. (2)
-        identities = self._identities(cluster) if self.form.kind == "mingled" else np.zeros(0, np.int64)
+        identities = self._identities(cluster) if self.layout.kind == "mingled" else np.zeros(0, np.int64)
         start = self.with_own_buffers(models[cluster])
         fitted: Fitted = yield Fit(start, self.config.solver(), self.epochs, batch_seed(self, msg.round))
         key = self.key(USER)
         parts: list[bytes] = []
-        for vector in self.form.vectors(fitted.weights, cluster):
+        for vector in self.layout.vectors(fitted.weights, cluster):
             parts.append((yield Encrypt(key, vector)).to_bytes())
-        scalars = [key.encrypt_scalar(float(x)).to_bytes() for x in self.form.indicator(cluster)[: self.form.scalars]]
+        scalars = [
+            key.encrypt_scalar(float(x)).to_bytes() for x in self.layout.indicator(cluster)[: self.layout.scalars]
+        ]
         ciphers = bundle([parts[0], *scalars, *parts[1:]])
         signing = signing_key(self.own)
         signature = signing.sign("update", msg.round, msg.basis, identities.tobytes(), ciphers)
         self.secret.cluster, self.state.trained = cluster, msg.round
-        if self.form.local.any():
-            self.state.buffers = fitted.weights[self.form.local]
+        if self.layout.local.any():
+            self.state.buffers = fitted.weights[self.layout.local]
         return Update(msg.round, msg.basis, identities, ciphers, signature)
 
     def _identities(self, cluster: int) -> NDArray[np.int64]:
@@ -133,7 +135,7 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
         if msg.round <= self.state.round:
             return Cost()
         key = self.key(USER)
-        return Cost(crypto_s=sum(key.nominal_seconds_decrypt(width) for width in self.form.widths))
+        return Cost(crypto_s=sum(key.nominal_seconds_decrypt(width) for width in self.layout.widths))
 
     @on(Mingled, open_cost)
     def receive(self, msg: Mingled, src: str) -> Work[Received]:
@@ -142,7 +144,7 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
         What is kept by who was away may be older than what the others keep; sums to which that cluster has contributed
         put it right.
         """
-        parts: list[bytes] = yield Compute(_verified, (self._hub_key(), msg, self.form.slots))
+        parts: list[bytes] = yield Compute(_verified, (self._hub_key(), msg, self.layout.slots))
         if self.state.models is None or msg.spec != self.spec.digest or msg.round < self.state.round:
             raise PeerError(f"sums of round {msg.round} for models of round {self.state.round}, or of another shape")
         if msg.round > self.state.round:  # else the server asks again: its answer was late, or lost
@@ -150,7 +152,7 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
             self.state.models, self.state.round = rebuilt.models, msg.round
             self.state.condition, self.state.ridge, self.state.why = rebuilt.condition, rebuilt.ridge, rebuilt.why
             self.state.kept = tuple(int(j) for j in np.flatnonzero(rebuilt.kept))
-        return Received(msg.round, len(self.state.kept) < self.form.clusters)
+        return Received(msg.round, len(self.state.kept) < self.layout.clusters)
 
     def _rebuilt(self, msg: Mingled, parts: list[bytes]) -> Work[Rebuilt]:
         """The models of these sums; the old ones, and why, for what one broken update can make of sums."""
@@ -175,7 +177,7 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
         if self.state.buffers is None:
             return model
         own = model.copy()
-        own[self.form.local] = self.state.buffers
+        own[self.layout.local] = self.state.buffers
         return own
 
     def models(self) -> Vector:

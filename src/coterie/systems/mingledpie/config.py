@@ -14,9 +14,9 @@ from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.told import Common
 from coterie.protocols.cluster_models import ClusterModels
-from coterie.protocols.idle import refuse_idle
 from coterie.protocols.local_training import joined
-from coterie.systems.mingledpie.forms import Form, Rebuilding, Solving
+from coterie.protocols.unused import refuse_unused
+from coterie.systems.mingledpie.layout import Layout, Rebuilding, Solving
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class MingledPieConfig(ClusterModels):
         return IdentityLaw(self.clusters, p, self.threshold, self.threshold_counts)
 
     def kind(self, mode: str) -> Literal["mingled", "uploads", "products"]:
-        """The form of ``forms.py``."""
+        """The kind of layout (``layout.py``)."""
         return self.hardening if mode == "hardened" else "mingled"
 
     def solving(self, mode: str) -> Solving:
@@ -107,17 +107,17 @@ class MingledPieConfig(ClusterModels):
         return "literal" if mode == "literal" else self.rebuild
 
 
-IDLE = {
+UNUSED = {
     "paper": ("hardening",),
     "literal": ("hardening", "rebuild"),
     "hardened": ("rebuild", "p", "p_changes", "keep_sets", "threshold", "threshold_counts", "max_condition"),
 }
-"""Settings that mean nothing in a mode."""
+"""By mode, the settings that have no effect in it."""
 
 
 def check(config: MingledPieConfig, common: Common) -> None:
-    """Raises UserError for what can't work among these clients, or means nothing beside the other settings."""
-    refuse_idle(config, ((name, f"mode {common.mode}", True) for name in IDLE[common.mode]))
+    """Raises UserError for what can't work among these clients, or has no effect with the other settings."""
+    refuse_unused(config, ((name, f"mode {common.mode}", True) for name in UNUSED[common.mode]))
     founders = len(joined(common.clients, config, 1))
     present = max(1, round(config.participation * founders))
     if config.min_participants > present:
@@ -129,20 +129,20 @@ def check(config: MingledPieConfig, common: Common) -> None:
             f"threshold={config.threshold} puts every client into all {config.clusters} clusters, and nothing can be "
             "rebuilt: lower it, or take more clusters"
         )
-    most = form_of(config, common.spec, common.mode).parameters
+    most = layout_of(config, common.spec, common.mode).parameters
     if len(common.clients) > most.max_terms:
         raise UserError(f"{len(common.clients)} clients, but {most.name} sums up at most {most.max_terms}")
 
 
 @lru_cache(maxsize=4)
-def form_of(config: MingledPieConfig, spec: ModelSpec, mode: str) -> Form:
-    """What goes under encryption. Raises UserError where no layer is left for the clusters."""
+def layout_of(config: MingledPieConfig, spec: ModelSpec, mode: str) -> Layout:
+    """The layout of the updates. Raises UserError if no layer is left for the clusters."""
     shared = tuple(filter(None, (name.strip() for name in config.shared_layers.split(","))))
-    return Form(config.kind(mode), config.clusters, spec, shared)
+    return Layout(config.kind(mode), config.clusters, spec, shared)
 
 
 @lru_cache(maxsize=4)
 def rebuilding_of(config: MingledPieConfig, spec: ModelSpec, mode: str) -> Rebuilding:
-    """How clients get models out of the sums."""
+    """How clients compute models from the sums."""
     least = config.law(config.p).least if mode != "literal" else 1
-    return Rebuilding(form_of(config, spec, mode), config.solving(mode), config.p, config.max_condition, least)
+    return Rebuilding(layout_of(config, spec, mode), config.solving(mode), config.p, config.max_condition, least)

@@ -44,7 +44,7 @@ class Update(Message, frozen=True):
     """What algorithm 3, line 15, sends.
 
     identities: CI_i, cluster numbers in ascending order; none in mode hardened.  ciphers: a bundle of ciphertext
-    vectors, HE(theta_i) and HE(sigma_i) in the form that ``forms.py`` describes.  signature: over all of it.
+    vectors, HE(theta_i) and HE(sigma_i) as ``layout.py`` lays them out.  signature: over all of it.
     """
 
     round: int
@@ -58,7 +58,7 @@ class Update(Message, frozen=True):
 class Mingled(Message, frozen=True):
     """What algorithm 3, line 23, sends: the sums of eq. (5) and (6), still encrypted.
 
-    ciphers: a bundle in the form that ``forms.py`` describes; empty parts are sums of nothing.  sizes: (k,) |G_j|, or
+    ciphers: a bundle as ``layout.py`` lays it out; an empty part is a sum of no updates.  sizes: (k,) |G_j|, or
     (0,) where clients send no identities.  participants: how many updates are in it.
     """
 

@@ -19,7 +19,7 @@ from coterie.protocol.steps import Answers, Steps, for_each, spend
 from coterie.protocol.told import Common, Own
 from coterie.protocols.key_centre import ENROLMENT, Keyed, enrol
 from coterie.protocols.local_training import joined, sample_clients
-from coterie.systems.mingledpie.config import MingledPieConfig, form_of
+from coterie.systems.mingledpie.config import MingledPieConfig, layout_of
 from coterie.systems.mingledpie.messages import HUB, USER, Mingled, Noted, Parameters, Received, Train, Update
 
 
@@ -45,7 +45,7 @@ class Server(Keyed[PublicKey, SecretKey], role=HUB):
 
     def __init__(self, own: Own, common: Common, config: MingledPieConfig) -> None:
         super().__init__(own, common, config)
-        self.form = form_of(config, common.spec, common.mode)
+        self.layout = layout_of(config, common.spec, common.mode)
         self.state = self.State()
 
     def setup(self) -> Steps[None]:
@@ -70,9 +70,9 @@ class Server(Keyed[PublicKey, SecretKey], role=HUB):
         if len(answers.got) < self.config.min_participants:
             why = f"{len(answers.got)} updates, at least {self.config.min_participants} are needed"
             return {**notes, "clustered": False, "skipped": why}
-        yield from spend(Cost(crypto_s=self.form.sum_seconds(self.public(USER), len(answers.got))))
-        sizes = np.array([sum(j in own for own in sets.values()) for j in range(self.form.clusters)], np.int64)
-        if self.form.kind != "mingled":
+        yield from spend(Cost(crypto_s=self.layout.sum_seconds(self.public(USER), len(answers.got))))
+        sizes = np.array([sum(j in own for own in sets.values()) for j in range(self.layout.clusters)], np.int64)
+        if self.layout.kind != "mingled":
             sizes = sizes[:0]  # it knows of no clusters
         parts = [b"" if total is None else total.to_bytes() for total in totals]
         ciphers, spec = bundle(parts), self.spec.digest
@@ -87,9 +87,9 @@ class Server(Keyed[PublicKey, SecretKey], role=HUB):
 
     def _renew_keys(self, r: int) -> None:
         """Eq. (1): keys of n bits for every cluster, where clients send identities."""
-        if self.form.kind == "mingled":
+        if self.layout.kind == "mingled":
             bits = self.config.bits(r)
-            keys = ClusterKeys.generate(self.form.clusters, bits, self.secrets("cluster keys", r).bytes)
+            keys = ClusterKeys.generate(self.layout.clusters, bits, self.secrets("cluster keys", r).bytes)
             self.state.keys = keys.to_bytes()
         self.state.version += 1
 
@@ -136,18 +136,18 @@ class Server(Keyed[PublicKey, SecretKey], role=HUB):
     def _collect(self, r: int, able: list[str]) -> Steps[tuple[dict[str, list[int]], list[Any], Answers]]:
         """Lines 17 to 22: verify each update and add it up, one at a time; gives CI_i by name and the sums."""
         public = self.public(USER)
-        totals: list[Any] = [None] * self.form.slots
+        totals: list[Any] = [None] * self.layout.slots
         sets: dict[str, list[int]] = {}
 
         def fold(name: str, update: Update) -> None:
             self._verify(name, update, r)
             own = self._identities(name, update)
-            parts = unbundle(update.ciphers, len(self.form.lengths))
-            ciphers = [public.from_bytes(p, n, terms=1) for p, n in zip(parts, self.form.lengths, strict=True)]
-            self.form.check(ciphers)
+            parts = unbundle(update.ciphers, len(self.layout.lengths))
+            ciphers = [public.from_bytes(p, n, terms=1) for p, n in zip(parts, self.layout.lengths, strict=True)]
+            self.layout.check(ciphers)
             added = {
                 slot: cipher if totals[slot] is None else totals[slot] + cipher
-                for slot, cipher in self.form.contributions(ciphers, own)
+                for slot, cipher in self.layout.contributions(ciphers, own)
             }  # all of it or, where something doesn't fit, nothing
             for slot, total in added.items():
                 totals[slot] = total
@@ -170,13 +170,13 @@ class Server(Keyed[PublicKey, SecretKey], role=HUB):
     def _identities(self, name: str, update: Update) -> list[int]:
         """CI_i, if it is one that an honest client may send."""
         own: list[int] = update.identities.tolist()
-        if self.form.kind != "mingled":
+        if self.layout.kind != "mingled":
             if own:
                 raise PeerError(f"{name} names clusters {own}, where clients name none")
             return []
         least = self.config.law(self.config.p).least
-        if own != sorted(set(own)) or not set(own) <= set(range(self.form.clusters)):
-            raise PeerError(f"{name}: {own} is no ascending list of clusters 0 to {self.form.clusters - 1}")
+        if own != sorted(set(own)) or not set(own) <= set(range(self.layout.clusters)):
+            raise PeerError(f"{name}: {own} is no ascending list of clusters 0 to {self.layout.clusters - 1}")
         if len(own) < least:
             raise PeerError(f"{name} names {len(own)} clusters; the threshold asks for {least}")
         return own

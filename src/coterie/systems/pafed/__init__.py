@@ -18,7 +18,7 @@ models apart. The others as above.
 Assumes that the two servers do not collude: together they open every update. A client learns nothing of another's key,
 but the aggregator with a client learns the global model of every round that asks that client; and if the aggregator
 deviates, it can have updates converted instead of models, or read sk_s off a forged ciphertext in a model's place, as
-nobody sees what is under the mask: it is trusted to follow the protocol. The helper's messages are not signed.
+nobody sees what is under the mask: it is trusted to follow the protocol.
 And every client is trusted so, too, for secrecy and not only for a good model: one that signs a forged ciphertext as
 its update reads sk_s off the next model that it is handed, alone, and sk_s opens every update
 (``attacks/key_in_sum.py``).

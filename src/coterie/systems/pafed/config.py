@@ -13,9 +13,9 @@ from coterie.crypto.ckks_parameters import named
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.told import Common
-from coterie.protocols.idle import insist, refuse_idle
 from coterie.protocols.late import LateTraining
 from coterie.protocols.local_training import sample_size
+from coterie.protocols.unused import insist, refuse_unused
 from coterie.systems.pafed.layout import Layout
 from coterie.systems.pafed.messages import MODEL_TERMS, STEP_SHARES
 from coterie.training.solvers import Admm, Sgd
@@ -98,9 +98,9 @@ def layout_of(spec: ModelSpec, mode: str) -> Layout:
 
 
 def check(config: PAFedConfig, common: Common) -> None:
-    """Raises UserError for what can't work among these clients, or means nothing beside the other settings."""
+    """Raises UserError for what can't work among these clients, or has no effect with the other settings."""
     paper, literal = common.mode == "paper", common.mode == "literal"
-    refuse_idle(
+    refuse_unused(
         config,
         (
             ("iterations", "mode paper", paper),

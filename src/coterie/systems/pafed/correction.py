@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from coterie.aggregation.correction import Rates
 from coterie.crypto.ckks import evaluation_key
@@ -35,6 +35,7 @@ from coterie.systems.pafed.messages import LARGEST, SERVICE, STEP_SHARES, Compar
 from coterie.systems.pafed.scalars import (
     MASK_BITS,
     SUM_MASK_BITS,
+    Hub,
     from_helper,
     plus,
     product,
@@ -42,9 +43,6 @@ from coterie.systems.pafed.scalars import (
     scalars_of,
     within,
 )
-
-if TYPE_CHECKING:
-    from coterie.systems.pafed.aggregator import Aggregator
 
 
 class Late:
@@ -83,7 +81,7 @@ def averaged(service: Any, total: Any, late: Late, count: int) -> Any:
     return within((part.at_level(1).times_plain(1 / count, at_most=1) for part in parts), 1)
 
 
-def correct(hub: Aggregator, r: int, total: Any, in_time: int, late: Late, rates: Rates) -> Steps[Any]:
+def correct(hub: Hub, r: int, total: Any, in_time: int, late: Late, rates: Rates) -> Steps[Any]:
     """The step of eq. (17) under the helper's key, at level 0: of parameters.
 
     total: the sum of ``in_time`` updates, or None where there was none: then late updates are averaged as they are, as
@@ -99,16 +97,16 @@ def correct(hub: Aggregator, r: int, total: Any, in_time: int, late: Late, rates
     return within(parts, STEP_SHARES * hub.config.largest_share)
 
 
-def _corrected(hub: Aggregator, r: int, service: Any, total: Any, n: int, late: Late, rates: Rates) -> Steps[Any]:
+def _corrected(hub: Hub, r: int, service: Any, total: Any, n: int, late: Late, rates: Rates) -> Steps[Any]:
     """Algorithm 4. Everything is in units of the sum, n times the mean: c = <total, v_j> lies within +-n."""
     keys, config = evaluation_key(hub.secret.keys.public[f"{SERVICE} {EVALUATION}"]), hub.config
     source = hub.secrets("masks of the correction", r)
     prepared = total.conjugated(keys)
     dots = [v.dot(prepared, keys) for v in late.updates(service)]
     square = total.dot(prepared, keys)
-    hidden = hub.mode == "paper" and config.signs == "hidden"
+    hidden = hub.common.mode == "paper" and config.signs == "hidden"
     sizes: list[Any] = []
-    if hub.mode == "literal":
+    if hub.common.mode == "literal":
         agreeing, conflicting = by_minimum(dots, n, config.iterations)
     elif hidden:
         agreeing, conflicting, sizes = yield from by_coins(r, service, dots, n, source)

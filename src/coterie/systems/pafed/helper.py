@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.crypto.ckks import PublicKey, SecretKey
-from coterie.crypto.vector import Kept
+from coterie.crypto.vector import StoredVector
 from coterie.protocol.bundle import bundle, unbundle
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError
@@ -44,7 +44,7 @@ class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
         """w + r of ``round``, opened. numbers: (d,), in mode ``literal``, whose masks are numbers; else blinded."""
 
         round: int = 0
-        blinded: Kept | None = None
+        blinded: StoredVector | None = None
         numbers: NDArray[np.float64] | None = None
 
     state: State
@@ -122,7 +122,7 @@ class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
             self.state.round, self.state.numbers = msg.round, key.decrypt(cipher)
             return Refreshed(msg.round, b"")
         blinded = key.open_blinded(cipher)
-        self.state.round, self.state.blinded = msg.round, blinded.kept()
+        self.state.round, self.state.blinded = msg.round, blinded.stored()
         return Refreshed(msg.round, key.public.encrypt_blinded(blinded).to_bytes())
 
     def convert_cost(self, msg: Convert) -> Cost:

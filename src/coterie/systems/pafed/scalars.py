@@ -6,12 +6,17 @@ from collections.abc import Callable, Iterable
 from functools import partial, reduce
 from typing import Any
 
+from coterie.crypto.ckks import PublicKey, SecretKey
 from coterie.protocol.bundle import unbundle
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import M, Message
 from coterie.protocol.randomness import Secrets
 from coterie.protocol.steps import NoAnswerError, Steps, for_each
+from coterie.protocols.key_centre import Keyed
 from coterie.systems.pafed.messages import HELPER, Compared, Inverted
+
+Hub = Keyed[PublicKey, SecretKey]
+"""The aggregator, whose steps these are."""
 
 MASK_BITS = 8
 """A mask of a cosine is 2^-u, u uniform in [0, MASK_BITS]: its magnitude is blurred 256-fold."""

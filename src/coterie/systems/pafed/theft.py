@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -46,7 +47,8 @@ def stolen_key(run: Recorded) -> list[Finding]:
     if run.options["crypto"] != "real":
         raise UserError(
             "an emulated key has no secret to be stolen: repeat the run with\n"
-            "  coterie run --config DIR/config.toml --crypto real --record --out ANOTHER_FOLDER"
+            f"  coterie run --config {Path(run.options['out'] or 'RUN') / 'config.toml'} --crypto real --record "
+            "--out ANOTHER_FOLDER"
         )
     return findings(theft(run.again, asked_most(run)))
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from coterie.protocol.party import Cost, To
 from coterie.protocol.randomness import Secrets
 from coterie.protocol.spool import Spool
 from coterie.protocol.steps import NoAnswerError, Steps, for_each, spend
+from coterie.systems.pafed.config import layout_of
 from coterie.systems.pafed.messages import (
     HELPER,
     MODEL_TERMS,
@@ -35,10 +36,7 @@ from coterie.systems.pafed.messages import (
     Refreshed,
     wide,
 )
-from coterie.systems.pafed.scalars import from_helper
-
-if TYPE_CHECKING:
-    from coterie.systems.pafed.aggregator import Aggregator
+from coterie.systems.pafed.scalars import Hub, from_helper
 
 
 class Mask(Protocol):
@@ -80,10 +78,10 @@ class RealMask:
         return (masked + wide(key, -self._numbers)).within(MODEL_TERMS)
 
 
-def transformed(hub: Aggregator, r: int, asked: Sequence[str], spool: Spool) -> Steps[tuple[bytes, dict[str, int]]]:
+def transformed(hub: Hub, r: int, asked: Sequence[str], spool: Spool) -> Steps[tuple[bytes, dict[str, int]]]:
     """[w] under pk_s to go on from, and by client of this round where ``spool`` holds [w] under its key."""
     service = hub.public(SERVICE)
-    size, literal = hub.layout.size, hub.mode == "literal"
+    size, literal = layout_of(hub.spec, hub.common.mode).size, hub.common.mode == "literal"
     source = hub.secrets("mask", r)
     mask: Mask = RealMask(service, size, source, hub.config.mask_bound) if literal else RingMask(service, size, source)
     blinded = mask.on(service.from_bytes(hub.state.model, size)).to_bytes()
@@ -93,7 +91,8 @@ def transformed(hub: Aggregator, r: int, asked: Sequence[str], spool: Spool) -> 
         if (reply.round, getattr(reply, "client", "")) != (r, name):
             raise PeerError(f"{HELPER} answers {name or 'for itself'} in round {r} with {reply!r:.80}")
         if literal and not name:
-            return hub.state.model  # the text has nothing come back
+            unchanged: bytes = hub.state.model
+            return unchanged  # the text has nothing come back
         made: bytes = mask.off(key, reply.cipher).to_bytes()
         return made
 

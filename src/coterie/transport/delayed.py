@@ -8,7 +8,7 @@ from coterie.protocol.spool import Spool
 from coterie.transport.parcel import Parcel
 
 
-class Held:
+class Delayed:
     """Messages that wait for their round, in order on every link: nothing overtakes what was written before it."""
 
     def __init__(self, spool: Spool) -> None:

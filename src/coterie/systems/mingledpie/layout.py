@@ -1,4 +1,6 @@
-"""What goes under encryption in each form of MingledPie, what the server adds up, and what comes out again.
+"""The layout of MingledPie's ciphertexts: what a client encrypts, what the server adds up, what clients get from it.
+
+There are three kinds:
 
 ``mingled``   one vector theta_i || sigma_i a client (eq. 4); the server sums those whose CI_i names j, for every j: the
               models' sum of eq. (5) and row j of H of eq. (6) in one ciphertext vector; clients solve eq. (8)
@@ -7,10 +9,10 @@
 ``products``  theta_i and k scalars sigma_ib; the server multiplies and sums, sum_i HE(sigma_ib) HE(theta_i): the same
               exact sums, one multiplication deep, hardly more upload
 
-Layers that all clients share (section III-A) are one more vector, summed over everybody. Buffers (running statistics of
-batch normalisation) stay with their clients in the form ``mingled``: to solve is to take models off each other, and
-statistics bear a mean only (``aggregation/buffers.py``). A *slot* is one sum of the server's; the lists below are in
-the order of the slots.
+Layers that all clients share (section III-A) are one more vector, which is summed over all clients. Buffers (running
+statistics of batch normalisation) stay with their clients in the kind ``mingled``: solving eq. (8) subtracts models
+from each other, and a running variance allows only a mean (``aggregation/buffers.py``). A *slot* is one sum of the
+server. The lists below are in the order of the slots.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ _CKKS = {"mingled": "ckks-4096-add", "uploads": "ckks-4096-add", "products": "ck
 
 
 @dataclass(frozen=True)
-class Form:
+class Layout:
     """kind: as above.  clusters: k.  spec: the model.  shared: names (or beginnings of names) of its shared parts."""
 
     kind: Kind
@@ -169,7 +171,7 @@ class Rebuilding:
     threshold: the least identities of a client.
     """
 
-    form: Form
+    layout: Layout
     solving: Solving
     p: float
     max_condition: float
@@ -181,28 +183,28 @@ class Rebuilding:
         previous: (k, d), kept where there is nothing new.  sizes: (k,) |G_j| or (0,).  Raises PeerError where a slot
         has another length than it must have.
         """
-        form, k, own = self.form, self.form.clusters, self.form.own
-        rows = [np.zeros(n) if row is None else row for row, n in zip(opened, form.widths, strict=True)]
-        if [len(row) for row in rows] != list(form.widths):
-            raise PeerError(f"sums of {[len(row) for row in rows]} numbers; expected {form.widths}")
-        before, units = previous[:, form.of_clusters], ckks_units(form.spec)
-        scale = units[form.of_clusters]
-        if form.kind == "mingled":
+        layout, k, own = self.layout, self.layout.clusters, self.layout.own
+        rows = [np.zeros(n) if row is None else row for row, n in zip(opened, layout.widths, strict=True)]
+        if [len(row) for row in rows] != list(layout.widths):
+            raise PeerError(f"sums of {[len(row) for row in rows]} numbers; expected {layout.widths}")
+        before, units = previous[:, layout.of_clusters], ckks_units(layout.spec)
+        scale = units[layout.of_clusters]
+        if layout.kind == "mingled":
             sums = np.stack(rows[:k])
             rebuilt = self._solved(sums[:, :own], sums[:, own:], before, np.asarray(sizes), participants)
-        elif form.kind == "uploads":
+        elif layout.kind == "uploads":
             blocks = rows[0].reshape(k, own + 1)
             rebuilt = mingled.exact_means(blocks[:, :own] * scale, blocks[:, own], before, participants)
         else:
             counts = np.concatenate(rows[k : 2 * k])
             rebuilt = mingled.exact_means(np.stack(rows[:k]) * scale, counts, before, participants)
         models = previous.copy()
-        models[:, form.of_clusters] = rebuilt.models
-        if form.shared and not rebuilt.refused:
-            models[:, form.common] = (rows[-1] * units[form.common] / participants).astype(
+        models[:, layout.of_clusters] = rebuilt.models
+        if layout.shared and not rebuilt.refused:
+            models[:, layout.common] = (rows[-1] * units[layout.common] / participants).astype(
                 np.float32
             )  # FedAvg, section III-A
-        models = not_below_zero(form.spec, models)  # which the cipher may have rounded
+        models = not_below_zero(layout.spec, models)  # which the cipher may have rounded
         models.setflags(write=False)
         return replace(rebuilt, models=models)
 

@@ -1,0 +1,33 @@
+"""Settings that have no effect beside other settings, and settings that a mode fixes to one value.
+
+A user who sets one of these expects something that would not happen, so it is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from coterie.protocol.errors import UserError
+
+
+def refuse_unused(config: Any, unused: Iterable[tuple[str, str, bool]]) -> None:
+    """Raises UserError for the first setting that has no effect and is set to another value than its default.
+
+    config: a dataclass whose defaults are plain values.  unused: of each setting its name, the condition under which it
+    has no effect (``"mode paper"``, ``"local=sgd"``), and whether that condition holds here.
+    """
+    for name, condition, holds in unused:
+        value = getattr(config, name)
+        if holds and value != getattr(type(config), name):
+            raise UserError(f"{name}={value} has no effect with {condition}: leave it out, or change that")
+
+
+def insist(config: Any, fixed: Mapping[str, Any], where: str) -> None:
+    """Raises UserError for the first setting that has another value than the one that it is fixed to.
+
+    where: ``"mode literal, which is the printed text"``.
+    """
+    for name, value in fixed.items():
+        if getattr(config, name) != value:
+            raise UserError(f"{name}={getattr(config, name)} is not for {where}: there it is {value}; leave it out")

@@ -1,0 +1,134 @@
+"""A run that was interrupted, and its checkpoint taken apart and put together again, with digests that are right."""
+
+from __future__ import annotations
+
+import stat
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+import toy_federation
+from hypothesis import strategies as st
+
+from coterie.protocol import state
+from coterie.protocol.party import Nothing
+from coterie.runs import Interrupted, RunConfig, run
+from coterie.runs.checkpoint import CHECKPOINT
+from coterie.runs.party_files import party_file, read_party
+from coterie.runs.private import digest
+
+TESTS = Path(__file__).parent
+TOY = RunConfig(
+    "toy_federation:SYSTEM", clients=6, rounds=4, devices="mobile", model="linear", checkpoint_every=1, record=True
+)
+MAGIC = b"coterie checkpoint 4\n"
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def stopping(at: int) -> Callable[[dict[str, Any]], None]:
+    def on_round(line: dict[str, Any]) -> None:
+        if line["round"] == at:
+            raise KeyboardInterrupt
+
+    return on_round
+
+
+def interrupted(out: Path, at: int = 2) -> Path:
+    """A run that ended after round ``at`` of 4, with messages under way."""
+    torch.set_num_threads(1)
+    with pytest.raises(Interrupted):
+        run(replace(TOY, out=str(out)), stopping(at))
+    return out
+
+
+def parts(out: Path) -> tuple[bytes, bytes]:
+    """Head and frames."""
+    body = (out / CHECKPOINT).read_bytes()[len(MAGIC) : -32]
+    (length,) = struct.unpack_from("<Q", body)
+    return body[8 : 8 + length], body[8 + length :]
+
+
+def head_of(out: Path) -> dict[str, Any]:
+    """The fields of the head, as msgpack has them."""
+    fields: dict[str, Any] = msgspec.msgpack.decode(parts(out)[0])
+    return fields
+
+
+def sealed(body: bytes) -> bytes:
+    """A file of this body whose digest is right."""
+    return MAGIC + body + digest(body)
+
+
+def joined(head: bytes, frames: bytes) -> bytes:
+    return struct.pack("<Q", len(head)) + head + frames
+
+
+def state_of(out: Path, name: str) -> Any:
+    """The state in a party's file."""
+    kind = getattr(toy_federation, name.split("/")[0].capitalize())
+    kept = read_party(out, name, head_of(out)["parties"][name][0]).kept
+    return state.load(kept, {"state": kind.State, "secret": getattr(kind, "Secret", Nothing)})["state"]
+
+
+def with_party(out: Path, name: str, **fields: Any) -> None:
+    """Puts something else into a party's file, with every digest put right."""
+    round = head_of(out)["parties"][name][0]
+    body = msgspec.msgpack.encode(msgspec.structs.replace(read_party(out, name, round), **fields))
+    party_file(out, name, round).write_bytes(digest(body) + body)
+    (out / CHECKPOINT).write_bytes(rewritten(out, put(digest(body), "parties", name, 1)))
+
+
+def rewritten(half: Path, change: Callable[[dict[str, Any]], None]) -> bytes:
+    """The checkpoint with another head, and a right digest."""
+    fields = head_of(half)
+    change(fields)
+    return sealed(joined(msgspec.msgpack.encode(fields), parts(half)[1]))
+
+
+def put(value: Any, *keys: Any) -> Callable[[dict[str, Any]], None]:
+    """Puts a value in a place of the head; ``...`` stands for the first key there is."""
+
+    def change(fields: Any) -> None:
+        for key in keys[:-1]:
+            fields = fields[next(iter(fields))] if key is ... else fields[key]
+        fields[next(iter(fields)) if keys[-1] is ... else keys[-1]] = value
+
+    return change
+
+
+edits = st.lists(
+    st.tuples(
+        st.sampled_from(["flip", "cut", "drop", "insert", "length"]),
+        st.floats(0, 1, exclude_max=True),
+        st.integers(0, 255),
+        st.integers(1, 64),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+def edited(data: bytes, changes: list[tuple[str, float, int, int]]) -> bytes:
+    """Bytes changed, cut off, taken out or put in, somewhere; or eight of them made a length of their own."""
+    made = bytearray(data)
+    for what, where, value, count in changes:
+        at = int(where * len(made))
+        if what == "flip":
+            made[at : at + 1] = bytes([value])
+        elif what == "cut":
+            del made[at:]
+        elif what == "drop":
+            del made[at : at + count]
+        elif what == "insert":
+            made[at:at] = bytes([value]) * count
+        else:
+            made[at : at + 8] = struct.pack("<Q", max(0, (1 << count % 64) - value % 3))
+    return bytes(made)
