@@ -15,7 +15,6 @@ from federation import Rig, misbehaving, rig, to
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.crypto import ckks, paillier
 from coterie.crypto.ckks import evaluation_key
 from coterie.crypto.ckks import keygen as ckks_keygen
 from coterie.crypto.roster import signing_key
@@ -390,50 +389,6 @@ def test_what_is_malformed_under_a_good_signature_is_refused_too() -> None:
     refuses(run, "client/1", sign({"private seed": b"x"}), "neither secret nor public")
     refuses(run, "client/1", sign({"secret seed": b"x", "": b"y"}), "neither secret nor public")
     refuses(run, "client/1", sign({"secret seed\nsecret x": b"x"}), "are no bundle of 2", DecodeError)
-
-
-def test_the_first_dealing_of_all_does_not_undo_a_later_one() -> None:
-    """A hub holds it back, and delivers it when a client has had a grant that was dealt again."""
-    run = granted(SEED)
-    party, session = run.party("client/1"), run.common.roster.session
-    first = given_to(run, "client/1")
-    party.secret.keys.dealt.clear()
-    party.granted(signed(run, KEY_CENTRE, "client/1", session, {"secret seed": bytes(32)}))
-    refuses(run, "client/1", first, "dealing 1 after 2: already provided with keys")
-    assert party.secret_of("seed") == bytes(32)
-
-
-class Scheming(KeyHolder[ckks.PublicKey, ckks.SecretKey], role="client"):
-    """Computes with CKKS."""
-
-
-@pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
-def test_keys_of_no_use_here_are_refused_before_anything_is_done_with_them(emulated: bool) -> None:
-    """Of another scheme, or emulated where all keys are real: what is encrypted under such a one is in the plain."""
-    run = granted(SEED, emulated=emulated)
-    wrong = [paillier.keygen(2048, emulated=emulated), ckks_keygen(emulated=not emulated)]
-    for number, key in enumerate(wrong, 2):
-        items = {"secret seed": key.to_bytes(), "public seed": key.public.to_bytes()}
-        names, keys = "\n".join(items), bundle(list(items.values()))
-        fields = run.common.roster.session, "client/1", number, "seed", names, keys
-        signature = signing_key(run.party(KEY_CENTRE).own).sign("granted", *fields)
-        party = Scheming(run.owns["client/1"], run.common, None)
-        party.granted(Granted(number, "seed", names, keys, signature))
-        for use in (party.key, party.public):
-            with pytest.raises(
-                PeerError, match=r"client/1 was granted .* as seed, which is no key for this federation"
-            ):
-                use("seed")
-
-
-def test_what_was_granted_is_in_no_repr() -> None:
-    run = granted(SEED)
-    party, message = run.party("client/1"), given_to(run, "client/1")
-    seed = party.secret_of("seed")
-    dealt = SEED.deal(("client/1",), lambda purpose: lambda n: seed, emulated=True)
-    for shown in (repr(party.secret), repr(party.secret.keys), repr(message), repr(dealt), repr(run.view("client/1"))):
-        assert repr(seed)[2:-1] not in shown
-        assert seed.hex() not in shown
 
 
 def test_the_hub_refuses_what_others_give_out_as_grants() -> None:
