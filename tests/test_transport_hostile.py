@@ -16,7 +16,7 @@ from transport_toys import Doubling, Go, Server, federation
 from coterie.protocol.errors import RunError
 from coterie.protocol.messages import Message, message
 from coterie.protocol.party import To, on
-from coterie.protocol.steps import REFUSED, Steps, ask, for_each, post
+from coterie.protocol.steps import REFUSED, Steps, ask, for_each, post, take, wake
 from coterie.transport.envelope import Envelope
 from coterie.transport.local import LocalTransport
 from coterie.transport.mail import Handled
@@ -159,6 +159,32 @@ def test_a_hub_that_names_members_that_are_none_is_refused_and_ends_nothing(name
     assert transport.drive(server.round(1), 1) == (("c2",), {"c1": REFUSED})
     (reason,) = (reason for reason in transport.meter.refused if reason.startswith("leader/Lead"))
     assert len(reason) < 1000
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan"), float("-inf")])
+@pytest.mark.parametrize("step", ["wake", "ask", "take"])
+def test_no_step_waits_for_a_time_that_is_none(step: str, seconds: float) -> None:
+    """A leader that is told to is refused; a hub that does ends its run."""
+
+    def waits() -> Steps[Any]:
+        if step == "wake":
+            yield from wake(seconds)
+        elif step == "ask":
+            yield from for_each({"c0": Train(1, 0)}, Trained, lambda name, trained: None, deadline_s=seconds)
+        else:
+            yield from take(Trained, lambda name, trained: None, until_s=seconds)
+
+    class Waiting(Leader, role="client", also=("leader",)):
+        @on(Lead)
+        def lead(self, msg: Lead, src: str) -> Steps[Summed]:
+            yield from waits()
+            raise AssertionError
+
+    server, transport = two_levels([Waiting(i) if i == 1 else Leader(i) for i in range(5)])
+    assert transport.drive(server.round(1), 1) == (("c4",), {"c1": REFUSED})
+    assert [reason.split(" seconds")[1] for reason in transport.meter.refused] == [": no step waits for ever"]
+    with pytest.raises(RunError, match="server would wait for"):
+        transport.drive(waits(), 2)
 
 
 def test_a_handler_that_is_told_to_answer_a_stranger_refuses() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite
 from typing import Any
 
 from coterie.protocol.errors import CoterieError, CryptoError, PeerError, RunError
@@ -208,7 +208,7 @@ class Coordination:
             return True
         self._step, self._got, self._missing = step, [], {}
         if isinstance(step, Wake):
-            self.wake_s = max(now_s, step.at_s)
+            self.wake_s = max(now_s, self._finite(step.at_s))
             return True
         if isinstance(step, Ask):
             self._open = self._send(step.requests, step.reply)
@@ -218,9 +218,16 @@ class Coordination:
             limit_s = 0.0 if step.at_least == 0 and step.until_s is None else step.until_s
             self._take_waiting(step)
         self.patient = limit_s is None
-        self.wake_s = now_s + (PATIENCE_S if limit_s is None else limit_s)
+        self.wake_s = now_s + (PATIENCE_S if limit_s is None else self._finite(limit_s))
         self._may_end(now_s)
         return True
+
+    def _finite(self, seconds: float) -> float:
+        """A time to wait. Another party may have named it: so where it is none, only the work of a leader ends."""
+        if not isfinite(seconds):
+            error = RunError if self._critical else PeerError
+            raise error(f"{self.member.name} would wait for {seconds} seconds: no step waits for ever")
+        return seconds
 
     def _send(self, messages: Mapping[Any, Message | To], reply: type[Message] | None = None) -> dict[int, _Asked]:
         """Address messages, or requests for which ``reply`` is awaited; these by their numbers."""
