@@ -18,6 +18,7 @@ from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import Message, message
 from coterie.protocol.party import Cost, Party, Work, on
 from coterie.protocol.steps import Steps, for_each
+from coterie.protocol.told import Own
 from coterie.transport.local import LocalTransport
 from coterie.transport.transcript import Transcript
 
@@ -66,7 +67,7 @@ class Client(Party, role="client", also=("leader",)):
         led: list[int] = msgspec.field(default_factory=list)
 
     def __init__(self, number: int, work_s: float = 1.0, deadline_s: float | None = None) -> None:
-        super().__init__(f"c{number}", RANDOMNESS)
+        super().__init__(Own(f"c{number}", RANDOMNESS))
         self.worth, self.work_s, self.deadline_s = number + 1, work_s, deadline_s
         self.state = self.State()
 
@@ -110,7 +111,7 @@ class Server(Party, role="server"):
         sums: list[tuple[int, str, int, int, float]] = msgspec.field(default_factory=list)
 
     def __init__(self, clusters: Sequence[Sequence[str]], deadline_s: float | None = None) -> None:
-        super().__init__("server", RANDOMNESS)
+        super().__init__(Own("server", RANDOMNESS))
         self.clusters, self.deadline_s = clusters, deadline_s
         self.state = self.State()
 
@@ -146,8 +147,11 @@ class Net:
     def work_s(self, party: str, cost: Cost) -> float:
         return cost.crypto_s
 
+    def rounds(self, party: str, round: int) -> int:
+        return 0
+
     def fate(self, party: str, round: int, request: int) -> str:
-        """The server is the first of the parties; the number of a request says who sent it."""
+        """The server is the first of the parties; the number of a request tells its sender."""
         if (party, round) in self.away:
             return "offline"
         return "dropped" if (party, round) in self.dies and request % self.parties else "ok"

@@ -14,6 +14,7 @@ from coterie.protocol.errors import PeerError, RunError
 from coterie.protocol.messages import Message, message
 from coterie.protocol.party import Cost, Party, To, on
 from coterie.protocol.steps import LATE, REFUSED, UNACCEPTABLE, Steps, ask, for_each, post, take
+from coterie.protocol.told import Own
 from coterie.transport.envelope import Envelope
 from coterie.transport.local import LocalTransport
 
@@ -42,7 +43,7 @@ class Helper(Party, role="helper"):
         seen: list[int] = msgspec.field(default_factory=list)
 
     def __init__(self, name: str = "helper") -> None:
-        super().__init__(name, RANDOMNESS)
+        super().__init__(Own(name, RANDOMNESS))
         self.state = self.State()
 
     def cost(self, msg: Convert) -> Cost:
