@@ -1,6 +1,6 @@
-"""What one party remembers of its links, so that nothing is handled twice, out of its order or in another attempt.
+"""What one party remembers of its links, so that no message is handled twice, out of order or in another attempt.
 
-It is kept with the party: a party that is made again from its bytes goes on with it.
+It is kept with the party. A party that is made again from its bytes continues with it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ USED = "its number was used before"
 
 
 class StoredAnswer(msgspec.Struct, frozen=True, array_like=True):
-    """What became of a request: its digest, and the answer as it was sent or the refusal."""
+    """The outcome of a request: its digest, and the answer as it was sent, or the refusal."""
 
     digest: bytes
     envelope: Envelope | None = None
@@ -23,10 +23,10 @@ class StoredAnswer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Numbers(msgspec.Struct):
-    """sent: the last number that it used.  taken: by sender, the last number that it took.
+    """sent: the last number that the party used.  taken: by sender, the last number that it took.
 
-    round: the newest that it has heard of.  attempts: by round, its attempt, where it was tried again.
-    kept: by sender and number, what became of the requests of this round.
+    round: the newest round of any message.  attempts: by round, its attempt, for rounds that were tried again.
+    kept: by sender and number, the outcomes of this round's requests.
     """
 
     sent: Count = 0
@@ -41,33 +41,33 @@ class Numbers(msgspec.Struct):
         return self.sent
 
     def is_old(self, envelope: Envelope) -> bool:
-        """Whether its number was used before: numbers grow along each link."""
+        """Whether its number was taken before. Numbers grow along each link."""
         return envelope.number <= self.taken.get(envelope.src, 0)
 
     def take(self, envelope: Envelope) -> None:
-        """Use its number."""
+        """Take its number."""
         self.taken[envelope.src] = envelope.number
 
     def attempt(self, round: int) -> int:
-        """Which attempt of this round counts."""
+        """The current attempt of this round."""
         return self.attempts.get(round, 0)
 
     def check_attempt(self, envelope: Envelope) -> None:
-        """Raises EnvelopeError for a message of an attempt that was given up."""
+        """Raises EnvelopeError for a message of an earlier attempt."""
         if envelope.attempt < (now := self.attempt(envelope.round)):
             raise EnvelopeError(
                 f"it is of attempt {envelope.attempt} of round {envelope.round}, which is at attempt {now}"
             )
 
     def keep(self, request: Envelope, kept: StoredAnswer) -> None:
-        """Remember what became of a request."""
+        """Remember the outcome of a request."""
         self.kept.setdefault(request.src, {})[request.number] = kept
 
     def again(self, request: Envelope) -> StoredAnswer | None:
-        """What became of this request, if it is the very same that was handled before."""
+        """The outcome of this request, if the very same request was handled before."""
         kept = self.kept.get(request.src, {}).get(request.number)
         return kept if kept is not None and kept.digest == request.digest else None
 
     def forget(self) -> None:
-        """Drop what became of requests; their numbers stay used."""
+        """Drop the outcomes of requests. Their numbers stay taken."""
         self.kept.clear()

@@ -1,4 +1,4 @@
-"""What the local transport counts and records beside the protocol: meters and views."""
+"""The local transport's counts and recorded views, beside the protocol."""
 
 from __future__ import annotations
 
@@ -36,5 +36,5 @@ class Recorder:
         self.meter.lost[f"{envelope.dst} {envelope.kind} of round {envelope.round}"] = reason
 
     def too_late(self, envelope: Envelope) -> None:
-        """Count a message that nobody takes any more."""
+        """Count a message that came too late to be taken."""
         self.meter.lost[f"{envelope.src} {envelope.kind} of round {envelope.round}"] = "too late"
