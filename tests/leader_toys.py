@@ -151,7 +151,7 @@ class Net:
         return 0
 
     def fate(self, party: str, round: int, request: int) -> str:
-        """The server is the first of the parties; the number of a request says who sent it."""
+        """The server is the first of the parties; the number of a request tells its sender."""
         if (party, round) in self.away:
             return "offline"
         return "dropped" if (party, round) in self.dies and request % self.parties else "ok"

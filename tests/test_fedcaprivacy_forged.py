@@ -320,7 +320,7 @@ def test_a_set_up_in_which_a_participant_refuses_its_keys_says_how_many_are_miss
 
 def test_saying_ready_twice_stands_for_nobody_else() -> None:
     """client/0 says so twice, and once for a dealing that never was."""
-    run = bad_set_up(Granted, lambda p, m, answer: to("business_server", Ready(2), Ready(1), Ready(1)))
+    run = bad_set_up(Granted, lambda p, m, answer: to("business_server", Ready(2, ""), Ready(1, ""), Ready(1, "")))
     assert run.refusals("business_server", "Ready") == 2
     assert run.round(1)["participants"] == 6
 

@@ -312,12 +312,19 @@ def test_only_the_hub_may_ask_for_keys() -> None:
     assert shares(run, *CLIENTS[:3]) == shares_of
 
 
-@pytest.mark.parametrize("ready", [(Ready(1),), (Ready(3),), ()], ids=["of another dealing", "of a later one", "none"])
+@pytest.mark.parametrize(
+    "ready", [(Ready(1, ""),), (Ready(3, ""),), ()], ids=["of another dealing", "of a later one", "none"]
+)
 def test_a_dealing_for_which_not_everybody_is_ready_ends_with_a_reason(ready: tuple[Ready, ...]) -> None:
     run = granted()
     misbehaving(run.party("client/1"), Granted, lambda party, message, honest: to("hub", *ready))
     with pytest.raises(RunError, match="hub waits for 5 Ready, has 4"):
         again(run, 1, "shares", *CLIENTS[:2])
+
+
+def test_a_pair_for_each_party_has_no_products() -> None:
+    with pytest.raises(TypeError, match="products need one pair for a role"):
+        Pair("one", "client", lambda **_: None, each=True, works="hub")
 
 
 # -- grants that are refused -------------------------------------------------------------------------------------------

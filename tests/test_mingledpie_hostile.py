@@ -263,7 +263,7 @@ RAW = [
     ("truncated", lambda m: codec.encode(m)[:-3]),
     ("trailing bytes", lambda m: codec.encode(m) + b"\0"),
     ("nothing", lambda m: b""),
-    ("another type", lambda m: codec.encode(Ready(1))),
+    ("another type", lambda m: codec.encode(Ready(1, ""))),
     ("noise", lambda m: bytes(range(256))),
     ("a pickle", lambda m: b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00\x8c\x02os\x94."),
     ("nested", lambda m: msgspec.msgpack.encode(["Update", [1] * 5])),

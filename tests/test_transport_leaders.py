@@ -237,7 +237,7 @@ def test_a_leader_that_is_still_at_it_when_the_round_ends_is_stopped() -> None:
 def test_what_became_of_a_stopped_leader_is_counted_with_its_reason() -> None:
     server, transport = two_levels([Client(i, 50.0 if i == 2 else 1.0) for i in range(5)], deadline_s=20.0)
     run(transport, server, 1)
-    assert transport.meter.lost == {"c1 Lead of round 1": "its leader was still at it when round 1 ended"}
+    assert transport.meter.lost == {"c1 Lead of round 1": "its leader was not done when round 1 ended"}
 
 
 def test_timers_spent_time_and_taking_are_for_leaders_too() -> None:
@@ -263,7 +263,7 @@ def test_timers_spent_time_and_taking_are_for_leaders_too() -> None:
             assert self.now_s == 15.0
             yield from take(Told, lambda name, told: heard.append((told.x, self.now_s)), at_least=2)
             assert (self.now_s, heard) == (20.0, [(1, 6.0), (3, 20.0)])
-            with pytest.raises(NoAnswerError, match="c1 waits for 1 Told, has 0, and nobody will send more"):
+            with pytest.raises(NoAnswerError, match="c1 waits for 1 Told, has 0, and no more will come"):
                 yield from take(Told, lambda *_: None, at_least=1)
             return Summed(msg.round, 0, 2)
 
@@ -306,7 +306,7 @@ class Answering(Server, role="server"):
 
 
 class Curious(Client, role="client", also=("leader",)):
-    """A leader that asks the server, in the midst of the server's own step."""
+    """A leader that asks the server, during the server's own step."""
 
     add = 0
 
@@ -342,7 +342,7 @@ def test_the_hub_changes_nothing_in_answer_to_requests_in_the_midst_of_its_round
     clients = [Curious(i) for i in range(5)]
     clients[1].add = 3
     server, transport = two_levels(clients, server=Answering(CLUSTERS))
-    with pytest.raises(RunError, match="server changes its state in answer to Question in the midst of its own round"):
+    with pytest.raises(RunError, match="server changes its state in answer to Question during its own round"):
         run(transport, server, 1)
     assert server.state.x == 0
 
@@ -354,7 +354,7 @@ def test_the_hub_does_not_coordinate_in_answer_to_a_request() -> None:
             yield from ask("c0", Lead(1, "c0", 0), Summed)
 
     server, transport = two_levels([Curious(i) for i in range(5)], server=Forward(CLUSTERS))
-    with pytest.raises(RunError, match="server coordinates in answer to Question: only its rounds may"):
+    with pytest.raises(RunError, match="server yields steps in answer to Question: only its rounds may"):
         run(transport, server, 1)
 
 

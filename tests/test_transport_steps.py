@@ -303,7 +303,7 @@ def test_take_waits_for_enough_or_for_the_time_and_says_when_nobody_will_send_mo
         assert server.now_s == 6.0
         yield from take(Up, none, until_s=3.0)
         assert server.now_s == 9.0
-        with pytest.raises(NoAnswerError, match="server waits for 1 Up, has 0, and nobody will send more"):
+        with pytest.raises(NoAnswerError, match="server waits for 1 Up, has 0, and no more will come"):
             yield from take(Up, none, at_least=1)
         return times
 

@@ -1,7 +1,7 @@
-"""Several byte strings as one, for a message field: u32 how many, then a u64 length of each, then the strings.
+"""Several byte strings as one, for a message field: a u32 count, then a u64 length of each, then the strings.
 
-Little end first. A party says how many it expects, so nothing is built that nobody asked for. A field that holds one is
-declared ``Bundle`` (``messages.py``), so that the weights of its parts count.
+Numbers are little-endian. The recipient states how many parts it expects, so a sender cannot make it build more. A
+field with a bundle is declared ``Bundle`` (``messages.py``), so that the weights of its parts count.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The wire form: msgpack through msgspec, never pickle, decoded against the type that is expected.
+"""The byte form of messages: msgpack through msgspec, never pickle, decoded against the expected type.
 
-``decode`` is safe against any bytes: it either returns a valid message or raises ``DecodeError``. Nested containers
-are refused before anything is built from them, so memory and time are bounded by the length of the input.
-Decoded arrays are read-only.
+``decode`` is safe for any bytes. It either returns a valid message or raises ``DecodeError``. Nested containers are
+refused before anything is built from them, so memory and time are bounded by the length of the input. Decoded arrays
+are read-only.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def ext_to_array(code: int, data: memoryview) -> NDArray[Any]:
 
 
 def _as_is(expected: Any, value: Any) -> Any:
-    """msgspec compares what this returns with the expected type itself."""
+    """The value itself. msgspec compares it with the expected type."""
     return value
 
 
@@ -73,9 +73,9 @@ _elements = msgspec.msgpack.Decoder(Annotated[list[msgspec.Raw], msgspec.Meta(ma
 
 
 def encode(message: Message) -> bytes:
-    """The bytes of a message. Checks it first, so that what cannot be accepted is never sent.
+    """The bytes of a message. It is checked first, so that a message that cannot be accepted is never sent.
 
-    Raises TypeError for a field of the wrong type, DecodeError for values that are not finite, or too much of them.
+    Raises TypeError for a field of the wrong type, and DecodeError for values that are not finite.
     """
     kind = type(message)
     for name, types in kind.SCALARS.items():
@@ -90,7 +90,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes, *kinds: type[M]) -> M:
-    """The message in these bytes, which must be of one of ``kinds``; raises DecodeError and nothing else."""
+    """The message in these bytes, which must be of one of ``kinds``. Raises no other error than DecodeError."""
     decoder = _decoder(kinds)
     try:
         for element in _elements.decode(data):
@@ -108,7 +108,7 @@ def decode(data: bytes, *kinds: type[M]) -> M:
 
 
 def _mistyped(message: Message) -> str | None:
-    """Which array has the wrong dtype or number of dimensions, if any."""
+    """The error for an array of the wrong dtype or number of dimensions, or None."""
     kind = type(message)
     for name, expected in kind.ARRAYS.items():
         array = getattr(message, name)
@@ -123,7 +123,7 @@ def _mistyped(message: Message) -> str | None:
 
 
 def _not_finite(message: Message) -> str | None:
-    """Which field holds a NaN or an infinity, if any."""
+    """The error for a field with a NaN or an infinity, or None."""
     kind = type(message)
     for name, expected in kind.ARRAYS.items():
         array = getattr(message, name)

@@ -1,9 +1,9 @@
 """Effects: the heavy work that a handler asks for instead of doing it.
 
-An effect is pure: its result follows from its fields and, for ``Fit``, ``Evaluate``, ``Losses`` and ``Local``, from the
-party's own data, which the runner supplies. In a simulation the runner batches the trainings of many clients and opens
-identical bytes once; on a device each effect runs alone. Party code cannot tell the difference. A table says how each
-type of effect is computed (``interpreters.py``).
+An effect is pure. Its result follows from its fields and, for ``Fit``, ``Evaluate``, ``Losses`` and ``Local``, from the
+party's own data, which the runner supplies. In a simulation the runner trains many clients together and opens identical
+bytes once. On a device each effect runs alone. Party code cannot tell the difference. A table says how each type of
+effect is computed (``interpreters.py``).
 
 Vectors are flat ``(d,) float32``, laid out by a ``ModelSpec``.
 """
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """What local training gives.
+    """The result of local training.
 
     weights: (d,) float32 after training.  state: the solver's named (d,) vectors to keep (e.g. SCAFFOLD's control).
     samples: training samples of this client.  steps: optimiser steps taken.
@@ -53,7 +53,7 @@ class Fit:
     weights: (d,) float32 start.  solver: one of ``coterie.training.solvers``.  epochs: whole passes.
     seed: decides the order of the batches (any non-negative integer).  state: the solver's named (d,) vectors.
     sample_weights: (n,) float32 >= 0, q_i of each training sample in its stored order. A batch's loss is sum_i q_i l_i
-    / |batch|: weights of 1 (and None) give the plain mean, smaller ones smaller steps. Needs cross entropy.
+    / |batch|. Weights of 1 (and None) give the plain mean, and smaller weights give smaller steps. Needs cross entropy.
     """
 
     weights: Vector
@@ -84,11 +84,11 @@ class Losses:
 
 @dataclass(frozen=True, eq=False)
 class OwnData:
-    """What a function of ``Local`` may read of its party. Arrays are read-only.
+    """The party's own data and device, which a function of ``Local`` may read. Arrays are read-only.
 
     x: (n, ...) float32 and y: (n,) int64, its training samples in their stored order.
-    model: the network that the federation trains, for what needs one (``coterie.training.model.Model``).
-    device: its own profile (``coterie.devices.Profile``), or None where nobody states one.
+    model: the network that the federation trains, for functions that need one (``coterie.training.model.Model``).
+    device: its own profile (``coterie.devices.Profile``), or None if no profile is known.
     """
 
     x: NDArray[np.float32]
@@ -99,9 +99,9 @@ class OwnData:
 
 @dataclass(eq=False)
 class LocalFunction(Generic[T]):
-    """A function that is registered by ``local``. run(own, *arguments): of one party.  many: of several, or None.
+    """A function that is registered by ``local``. It is called like the function itself.
 
-    It is called like the function itself.
+    run(own, *arguments): computes it for one party.  many: computes it for several parties together, or None.
     """
 
     name: str
@@ -114,9 +114,9 @@ class LocalFunction(Generic[T]):
     def batched(
         self, many: Callable[[Sequence[OwnData], Sequence[tuple[Any, ...]]], Sequence[T]]
     ) -> Callable[[Sequence[OwnData], Sequence[tuple[Any, ...]]], Sequence[T]]:
-        """Register the batched form: ``many(data, arguments)``, one of each for every party -> results in their order.
+        """Register the batched form ``many(data, arguments)``, with one of each for every party -> results in order.
 
-        It gives what ``run`` gives for one party after the other. Raises TypeError for a second one.
+        Its results must be those of ``run`` for one party after the other. Raises TypeError for a second batched form.
         """
         if self.many is not None:
             raise TypeError(f"{self.name!r} has a batched form already")
@@ -128,15 +128,15 @@ _REGISTERED: dict[str, LocalFunction[Any]] = {}
 
 
 def local(name: str) -> Callable[[Callable[..., T]], LocalFunction[T]]:
-    """``@local("class counts")`` registers ``function(own, *arguments)`` for ``Local``, under a name of its own.
+    """``@local("class counts")`` registers ``function(own, *arguments)`` for ``Local``, under a unique name.
 
-    It must be pure: the same data and arguments give the same result, and nothing else happens. It may refuse with a
-    PeerError. Raises TypeError for a name that another function has.
+    The function must be pure: the same data and arguments give the same result, without side effects. It may refuse
+    with a PeerError. Raises TypeError for the name of another function.
     """
 
     def register(run: Callable[..., T]) -> LocalFunction[T]:
         if (known := _REGISTERED.get(name)) is not None and _place(known.run) != _place(run):
-            raise TypeError(f"{name!r} is the name of {_place(known.run)} already: give {_place(run)} another")
+            raise TypeError(f"{name!r} is the name of {_place(known.run)} already: give {_place(run)} another name")
         made = LocalFunction(name, run)
         _REGISTERED[name] = made
         return made
@@ -145,7 +145,7 @@ def local(name: str) -> Callable[[Callable[..., T]], LocalFunction[T]]:
 
 
 def _place(function: Any) -> str:
-    """Where a function is defined, whatever name its module was imported under; of all else, how it prints."""
+    """Where a function is defined, whatever name its module was imported under. For other objects, their repr."""
     code = getattr(function, "__code__", None)
     return repr(function) if code is None else f"{function.__qualname__} of {code.co_filename}"
 
@@ -154,9 +154,9 @@ def _place(function: Any) -> str:
 class Local:
     """``function(own, *arguments)`` of the party's own data: ``-> its result``, whose arrays are read-only.
 
-    For what a party computes of its data beside training: features, statistics, gradients, what its device can do.
-    function: one that is registered by ``@local(name)``, or its name. Others are refused with a TypeError, so the
-    registered functions are all that can ever be computed of a party's data.
+    It computes what a party needs from its data beside training: features, statistics, gradients, what its device can
+    do. function: one that is registered by ``@local(name)``, or its name. Other functions are refused with a TypeError.
+    So nothing but the registered functions is ever computed from a party's data.
     """
 
     function: LocalFunction[Any] | str
@@ -174,7 +174,7 @@ class Local:
 
     @property
     def name(self) -> str:
-        """Of the function; how it prints where it has none."""
+        """The function's name, or its repr if it has none."""
         return self.function if isinstance(self.function, str) else getattr(self.function, "name", repr(self.function))
 
     @property
@@ -195,7 +195,7 @@ class Encrypt:
 class Open:
     """``key.decrypt(key.public.from_bytes(data))``: ``-> (d,) float64``. Identical bytes are opened once.
 
-    blinded: open a vector that carries masks with ``key.open_blinded`` instead; gives the scheme's blinded integers.
+    blinded: the vector carries masks, and is opened with ``key.open_blinded`` instead: ``-> BlindedVector``.
     """
 
     key: Any
@@ -205,10 +205,10 @@ class Open:
 
 @dataclass(frozen=True, eq=False)
 class Compute:
-    """``function(*arguments)``, a pure function that parties compute from the same inputs: ``-> its result``.
+    """``function(*arguments)``, a pure function that several parties compute from the same inputs: ``-> its result``.
 
-    In a simulation it runs once for equal arguments (arrays by their contents, which takes no time for the very same
-    ones), so nobody may change its result in place.
+    In a simulation it runs once for equal arguments. Arrays are compared by their contents, and the same object needs
+    no comparison. The result is shared, so it must not be changed in place.
     """
 
     function: Callable[..., Any]

@@ -1,11 +1,11 @@
-"""The one family of exceptions. A message says what was wrong, where, and what to do about it.
+"""All exceptions of Coterie. A message says what was wrong, where, and what to do about it.
 
-Our own faults, a caller's mistakes and a peer's misdeeds are kept apart, because they end differently:
+There are four kinds, because they are handled differently:
 
-- ``UserError``   the caller's mistake (option, data, configuration): exit code 2
+- ``UserError``   a mistake of the caller (option, data, configuration): exit code 2
 - ``RunError``    the run cannot go on (too few parties, full disk, ...): exit code 1
-- ``PeerError``   what another party sent cannot be accepted: refused, counted, and the round goes on without it
-- ``CryptoError`` misuse of keys or ciphertexts by our own code: a bug or a wrong configuration, never ignored
+- ``PeerError``   a message of another party cannot be accepted: it is refused and counted, and the round goes on
+- ``CryptoError`` our own code misuses keys or ciphertexts: a bug or a wrong configuration, never ignored
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ class CoterieError(Exception):
 
 
 class UserError(CoterieError):
-    """A mistake of the caller: says which option or file, what is wrong with it and what would be right."""
+    """A mistake of the caller. It names the option or file, and says what is wrong with it and what would be right."""
 
 
 class RunError(CoterieError):
-    """The run cannot continue; says at which step, and what to change."""
+    """The run cannot continue. The error says at which step, and what to change."""
 
 
 class PeerError(CoterieError):
     """A message of another party that cannot be accepted.
 
-    The text is for the observer, and may hold the party's own numbers: no other party is told it.
+    The text is for the observer alone. It may contain the party's own numbers, so it is never sent to another party.
     """
 
 
 class DecodeError(PeerError):
-    """Bytes that are not a valid message: the only error that decoding raises, whatever the bytes."""
+    """The bytes are no valid message. Decoding raises no other error, whatever the bytes."""
 
 
 class CryptoError(CoterieError):
@@ -50,6 +50,6 @@ class CapacityError(CryptoError):
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence: ``"; did you mean 'lr'?"``, or ``"."`` when no known word is close."""
+    """The end of an error's sentence: ``"; did you mean 'lr'?"``, or ``"."`` if no known word is close."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else "."

@@ -1,7 +1,7 @@
-"""Tables of interpreters: how effects are computed, by their type.
+"""Tables of interpreters, which say how each type of effect is computed.
 
-Whatever runs effects (a simulation, a device, a test) is one such table. It begins with ``PLAIN`` and adds what its
-data and its machine make of the others.
+A simulation, a device and a test each run effects by one such table. The table begins with ``PLAIN`` and adds
+interpreters for the effects that need data or a machine.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from coterie.protocol.errors import CryptoError, PeerError
 from coterie.protocol.party import freeze
 
 Interpreter = Callable[[Sequence[tuple[str, Any]]], Sequence[Any]]
-"""Pairs of a party's name and an effect, all of one type -> results in their order.
+"""Pairs of a party's name and an effect, all of one type -> results in order.
 
-A PeerError or CryptoError in the place of a result is raised in the handler that yielded the effect.
+If a result is a PeerError or CryptoError, it is raised in the handler that yielded the effect.
 """
 Interpreters = Mapping[type, Interpreter]
 
@@ -40,7 +40,7 @@ def interpret(table: Interpreters, wanted: Sequence[tuple[str, Any]]) -> list[An
 
 
 def each(compute: Callable[[str, Any], Any]) -> Interpreter:
-    """The interpreter that computes one effect after the other; an error that refuses one stands in its place."""
+    """The interpreter that computes one effect after the other. The error of a refused effect becomes its result."""
 
     def interpreter(wanted: Sequence[tuple[str, Any]]) -> list[Any]:
         return [_or_error(compute, party, effect) for party, effect in wanted]
@@ -56,9 +56,10 @@ def _or_error(compute: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def locally(own: Callable[[str], OwnData]) -> Interpreter:
-    """The interpreter of ``Local``, given each party's own data: all calls of a function with a batched form at once.
+    """The interpreter of ``Local``, given each party's own data.
 
-    Where the batched form refuses with an error, its calls are made one by one, so that the error finds its party.
+    If a function has a batched form, all its calls are computed together. If that refuses with an error, the calls are
+    repeated one by one, so that the error reaches the right party.
     """
 
     def interpreter(wanted: Sequence[tuple[str, Any]]) -> list[Any]:
@@ -100,4 +101,4 @@ PLAIN: Interpreters = {
     Open: each(_opened),
     Compute: each(lambda party, effect: effect.function(*effect.arguments)),
 }
-"""Effects that need no data of the party, computed one by one without any memory."""
+"""Interpreters of the effects that need no data of the party. They compute one by one and keep no results."""

@@ -1,4 +1,4 @@
-"""Packages that import a name when it is first asked for: a list of systems must not wait for torch or scikit-learn."""
+"""Names that a package imports at their first use, so that a list of systems does not wait for torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def lazily(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a package. homes: by module of the package, the names that it has from there."""
+    """The ``__getattr__`` of a package. homes: by module of the package, the names that are imported from it."""
     home_of = {name: home for home, names in homes.items() for name in names}
 
     def imported(name: str) -> Any:

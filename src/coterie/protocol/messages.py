@@ -1,9 +1,9 @@
-"""Messages: frozen, typed and flat; each names the roles at its two ends.
+"""Messages are frozen, typed and flat. Each names the roles at its two ends.
 
 A field is one of ``int, float, bool, str, bytes``, a ``Bundle`` of byte strings, an array type marked with ``ArrayOf``,
-or one of these or ``None``.
-There are no lists and no dicts: what is many travels as an array or as one ``bytes`` with a stated layout, so that no
-byte string can make a decoder build more than it was sent. Ciphertexts stay ``bytes`` until their sender is verified.
+or one of these or ``None``. There are no lists and no dicts. Several values travel as an array, or as one ``bytes``
+with a stated layout. So no byte string can make a decoder build more than was sent. Ciphertexts stay ``bytes`` until
+their sender is verified.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 ANY = "any"
-"""A message of a shared sub-protocol may come from, or go to, any role."""
+"""The role of a message that may come from, or go to, any role."""
 
 DTYPES = ("<f4", "<f8", "<i4", "<i8", "|u1", "|b1")
 
 
 @dataclass(frozen=True)
 class ArrayOf:
-    """What an array field must be: its little-endian dtype and number of dimensions. Floats must be finite."""
+    """The type of an array field: its little-endian dtype and number of dimensions. Floats must be finite."""
 
     dtype: str
     ndim: int
@@ -41,7 +41,7 @@ Flags2D = Annotated[NDArray[np.bool_], ArrayOf("|b1", 2)]
 
 @dataclass(frozen=True)
 class Bundled:
-    """Marks a ``bytes`` field that holds a bundle (``bundle.py``): the weights of its parts count."""
+    """Marks a ``bytes`` field that holds a bundle (``bundle.py``), so that the weights of its parts count."""
 
 
 Bundle = Annotated[bytes, Bundled()]

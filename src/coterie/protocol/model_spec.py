@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Part:
-    """One tensor of a model: where it lies in the flat vector and what it is.
+    """One tensor of a model, and its place in the flat vector.
 
     kind: ``"parameter"`` or ``"buffer"``.  scope: ``"shared"`` or ``"personal"``.  offset: first index, in elements.
     """
@@ -49,12 +49,12 @@ class ModelSpec:
 
     @cached_property
     def buffers(self) -> NDArray[np.bool_]:
-        """(d,) which coordinates are buffers (running statistics) and no parameters; read-only."""
+        """(d,) bool, the coordinates that are buffers (running statistics) and not parameters; read-only."""
         return self._mask(lambda part: part.kind == "buffer")
 
     @cached_property
     def variances(self) -> NDArray[np.bool_]:
-        """(d,) which coordinates are running variances, by the name that torch gives them; read-only."""
+        """(d,) bool, the coordinates that are running variances, by the name that torch gives them; read-only."""
         return self._mask(lambda part: part.kind == "buffer" and part.name.split(".")[-1] == "running_var")
 
     def _mask(self, wanted: Callable[[Part], bool]) -> NDArray[np.bool_]:
@@ -66,6 +66,6 @@ class ModelSpec:
 
     @cached_property
     def digest(self) -> bytes:
-        """16 bytes that every message with weights carries: two parties with different shapes refuse each other."""
+        """16 bytes in every message with weights, so that parties with models of different shapes refuse each other."""
         text = repr([(p.name, p.shape, p.dtype, p.kind, p.scope, p.offset) for p in self.parts])
         return hashlib.blake2b(text.encode(), digest_size=16).digest()

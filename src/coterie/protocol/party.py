@@ -1,12 +1,12 @@
-"""Parties: each holds only what it may hold and is handed only what it is sent.
+"""Parties: each holds only what it may hold, and receives only what it is sent.
 
-A party's ``state`` and ``secret`` are ``msgspec.Struct``s, and all that it keeps between two messages. Everything else
-about it follows from what it was told when it was made (``told.py``): so it can be made again, from that and the bytes
-of both, before any message.
+A party keeps only its ``state`` and ``secret`` between two messages, which are ``msgspec.Struct``s. Everything else
+about it follows from what it was told when it was made (``told.py``). So a party can be made again before any message,
+from what it was told and the bytes of both.
 
-A handler is a transaction: it works on a fork of both, which replaces them when it returns and is dropped when it
-raises. A fork has its own dicts, lists, sets and Structs; its arrays are shared and so are read-only, and other objects
-inside must not be changed in place.
+A handler is a transaction. It works on a fork of both, which replaces them if the handler returns and is dropped if it
+raises. A fork has its own dicts, lists, sets and Structs. Its arrays are shared, and therefore read-only. Other objects
+in it must not be changed in place.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from coterie.protocol.told import Common, Own
 
 T = TypeVar("T")
 Work = Generator[Any, Any, T]
-"""The body of a handler or coordinator: yields effects (a coordinator also steps) and returns a T."""
+"""The body of a handler or coordinator. It yields effects (a coordinator also yields steps) and returns a T."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Nominal work of handling one message; with the device's profile it gives the virtual seconds.
+    """Nominal work of handling one message. The device's profile converts it to virtual seconds.
 
     samples: training samples times epochs.  flops_per_sample: of the model.  crypto_s: on the reference core.
     """
@@ -42,7 +42,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class To:
-    """A message to a named party; a handler that does not merely answer returns a tuple of these."""
+    """A message to a named party. A handler that does more than answer returns a tuple of these."""
 
     dst: str
     message: Message
@@ -67,8 +67,8 @@ def _free(party: Any, message: Any) -> Cost:
 def on(kind: type[Message], cost: Callable[[Any, Any], Cost] = _free) -> Callable[[T], T]:
     """Mark ``method(self, message, src)`` as the handler of one message type.
 
-    It may be a plain function or a generator of effects. ``cost(self, message)`` states its nominal work, from
-    committed state and the message alone, before anything is computed.
+    The handler may be a plain function or a generator of effects. ``cost(self, message)`` states its nominal work
+    before anything is computed, from committed state and the message alone.
     """
 
     def mark(method: T) -> T:
@@ -83,12 +83,12 @@ class Nothing(msgspec.Struct):
 
 
 class Party:
-    """Base of all parties. ``class Client(Party, role="client")`` names the role; ``name`` is unique.
+    """Base of all parties. ``class Client(Party, role="client")`` names the role. The party's ``name`` is unique.
 
     A subclass is made by ``Client(own, common, config)`` and sets its ``state`` and ``secret``.
 
-    ``also=("leader",)`` names further roles that a party may act in: it has their handlers and sends their messages,
-    and refuses what does not fit its state. takes: what a coordinator may take in a later round than it arrived in.
+    ``also=("leader",)`` names further roles that a party may act in. It has handlers for these roles, too, and sends
+    their messages. takes: the messages that a coordinator may take in a later round than they arrived in.
     """
 
     role: ClassVar[str]
@@ -125,11 +125,11 @@ class Party:
         self.secret = Nothing()
 
     def rng(self, purpose: str, round: int = 0) -> np.random.Generator:
-        """Experimental randomness of this party: follows the seed."""
+        """Experimental randomness of this party, which follows the seed."""
         return self.randomness.rng(self.name, purpose, round)
 
     def secrets(self, purpose: str, round: int = 0) -> Secrets:
-        """Secret randomness of this party: the operating system's in real runs."""
+        """Secret randomness of this party, from the operating system in real runs."""
         return self.randomness.secrets(self.name, purpose, round)
 
     def __repr__(self) -> str:
@@ -137,7 +137,7 @@ class Party:
 
 
 def fork(value: T) -> T:
-    """A copy whose dicts, lists, sets and Structs, at any depth, may be changed without touching the original."""
+    """A copy with its own dicts, lists, sets and Structs at any depth, so that changes do not touch the original."""
     if isinstance(value, msgspec.Struct):
         if value.__struct_config__.frozen:
             return value
@@ -155,7 +155,7 @@ def fork(value: T) -> T:
 
 
 def unchanged(old: Any, new: Any) -> bool:
-    """Whether a fork is still what it was made from; arrays and other objects count by identity."""
+    """Whether a fork still equals its original. Arrays are compared by identity."""
     if type(old) is not type(new):
         return False
     if isinstance(old, msgspec.Struct):
@@ -180,7 +180,7 @@ def freeze(value: Any) -> None:
 
 
 class Transaction:
-    """``with Transaction(party):`` commits the party's changes at the end and takes them back if it raises."""
+    """``with Transaction(party):`` commits the party's changes at the end, or undoes them if the block raises."""
 
     def __init__(self, party: Party) -> None:
         self.party = party

@@ -1,8 +1,9 @@
-"""Where random numbers come from.
+"""The source of random numbers.
 
 Experiments (partition, initial weights, sampling, delays) follow the seed. Secrets (keys, masks, shuffles, noise) come
-from the operating system in real runs and from the seed in emulated ones, so that those repeat and resume exactly.
-No stream runs on: each draw names its party, purpose, round and attempt, so a handler that is run again draws the same.
+from the operating system in real runs. In emulated runs they come from the seed, so that those repeat and resume
+exactly. There is no continuing stream. Each draw names its party, purpose, round and attempt, so a handler that runs
+again draws the same numbers.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Secrets:
 
 @dataclass(frozen=True)
 class Randomness:
-    """What parties draw from: ``seed`` for experiments; ``emulated`` decides where secrets come from."""
+    """The parties' source: ``seed`` is for experiments, and ``emulated`` decides whether secrets follow it, too."""
 
     seed: int
     emulated: bool

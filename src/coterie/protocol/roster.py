@@ -1,7 +1,7 @@
-"""Who belongs to a federation: the names, roles and public keys of all parties, and a party's own secret halves.
+"""The members of a federation: the names, roles and public keys of all parties, and a party's own secret halves.
 
-The operator of a federation signs its roster (``crypto/roster.py``): a party that knows the operator's public key knows
-whose messages to believe.
+The operator of a federation signs its roster (``crypto/roster.py``). So a party that knows the operator's public key
+knows which keys to trust.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Roster(msgspec.Struct, frozen=True, dict=True):
-    """All parties of a federation, in a fixed order: the hub first. session: 16 bytes, other ones in every federation.
+    """All parties of a federation in a fixed order, the hub first. session: 16 bytes, different in every federation.
 
-    operator: the Ed25519 key of whoever runs the federation, 32 bytes.  signature: the operator's, over all the rest.
+    operator: the Ed25519 key of the federation's operator, 32 bytes.  signature: the operator's, over all the rest.
     """
 
     session: bytes
@@ -47,7 +47,7 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """SECRET: what one party signs with (an Ed25519 seed) and opens with (an X25519 key), 32 bytes each."""
+    """SECRET: a party's Ed25519 seed for signing and X25519 key for opening what is sealed for it, 32 bytes each."""
 
     signing: bytes
     opening: bytes

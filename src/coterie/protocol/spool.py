@@ -1,4 +1,4 @@
-"""Bytes that wait: in memory up to a limit, on disk beyond it, so that early and late answers cost no memory."""
+"""Waiting messages as bytes, in memory up to a limit and on disk beyond it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from coterie.protocol.errors import RunError
 
 
 class Spool:
-    """``put`` returns a ticket, ``take`` gives the bytes back once. Files lie in a private temporary folder.
+    """``put`` returns a ticket, and ``take`` gives its bytes back once. Files lie in a private temporary folder.
 
     One bytes object that is put many times (a broadcast) is held, counted and written once. Raises RunError when the
-    disk is full. The folder goes with ``close``, or with the spool.
+    disk is full. The folder is removed by ``close``, or with the spool.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -41,12 +41,12 @@ class Spool:
         return self._next
 
     def size(self, ticket: int) -> int:
-        """How many bytes a ticket stands for."""
+        """The number of bytes of a ticket."""
         held = self._held.get(ticket)
         return len(held) if held is not None else self._path(self._files[ticket]).stat().st_size
 
     def place(self, ticket: int) -> int:
-        """Where its bytes are: the same for tickets of one broadcast, another for everything else."""
+        """A number for where the bytes are, which tickets of one broadcast share and no others."""
         held = self._held.get(ticket)
         return id(held) if held is not None else -self._files[ticket]
 
@@ -85,7 +85,7 @@ class Spool:
             self._folder = None
 
     def _released(self, key: int) -> bool:
-        """Count one use less; whether it was the last."""
+        """Count one use less. Returns whether it was the last."""
         self._uses[key] -= 1
         if self._uses[key]:
             return False

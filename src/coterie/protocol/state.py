@@ -1,7 +1,7 @@
 """The states of parties as bytes: msgpack through msgspec, never pickle.
 
-Arrays that are equal are kept once, however many parties hold them, and are one (read-only) object again when they are
-loaded: a hundred clients that share a model cost one.
+Equal arrays are kept once, however many parties hold them. When they are loaded they are one (read-only) object again.
+So a hundred clients that share a model need the memory of one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Array(msgspec.Struct, frozen=True, array_like=True):
         return _digest(f"{self.dtype}{self.shape}".encode(), self.data)
 
     def to_array(self, digest: bytes) -> NDArray[Any]:
-        """The array that this digest names; raises ValueError, before anything is built, for what is none."""
+        """The array with this digest. Raises ValueError, before anything is built, for anything else."""
         if self.dtype not in _DTYPES:
             raise ValueError(f"an array of {self.dtype}")
         if len(self.shape) > _MAX_DIMS:
@@ -65,7 +65,7 @@ def dump(structs: Mapping[str, msgspec.Struct]) -> bytes:
     """The states (or secrets) of these parties as bytes.
 
     A field is anything that msgspec can encode, with arrays of numbers or truth values at any depth. Raises TypeError
-    for anything else: a numpy scalar, for instance, would come back as another type.
+    for anything else, for instance a numpy scalar, which would come back as another type.
     """
     arrays: dict[bytes, _Array] = {}
     known: dict[int, bytes] = {}  # the structs hold the arrays, so their ids stay theirs
@@ -94,9 +94,10 @@ def dump(structs: Mapping[str, msgspec.Struct]) -> bytes:
 
 
 def load(data: bytes, types: Mapping[str, type], shared: MutableMapping[bytes, Any] | None = None) -> dict[str, Any]:
-    """What ``dump`` was given; ``types`` names each party's type of state. Raises UserError for anything unreadable.
+    """The inverse of ``dump``. types: each party's type of state. Raises UserError for unreadable bytes.
 
-    shared: arrays by their digests, which are used and added to, so that equal arrays of several loads are one.
+    shared: known arrays by their digests. They are reused and new ones are added, so that equal arrays of several loads
+    are one object.
     """
     arrays: dict[bytes, NDArray[Any]] = {}
     known: MutableMapping[bytes, Any] = {} if shared is None else shared

@@ -1,13 +1,18 @@
-"""Steps: what a coordinator yields to talk to the others. A round reads as one linear text.
+"""Steps: a coordinator yields them to talk to other parties, so that a round reads as one linear text.
 
-``ask`` one party and get its answer; ask ``for_each`` of many and fold the answers one at a time; ``post`` without
-waiting; ``take`` what has come unasked or late; ``spend`` virtual time on own work; ``wake`` at an instant. Nothing
-here keeps the answers: the fold decides what remains of them. A fold that raises ``PeerError`` refuses that one
-message; it is counted and the step goes on. So a fold checks before it changes anything.
+- ``ask`` one party and get its answer.
+- Ask ``for_each`` of many, and fold the answers one at a time.
+- ``post`` without waiting.
+- ``take`` messages that have come unasked or late.
+- ``spend`` virtual time on the coordinator's own work.
+- ``wake`` at an instant.
 
-The hub coordinates everybody in its ``setup`` and its ``round``. Any other party coordinates where one of its handlers
-yields steps: a client that leads its cluster, for instance. Requests to it wait meanwhile. No step waits for ever: one
-without a deadline ends after ``PATIENCE_S``, and earlier where it is known that nothing more will come.
+No step keeps the answers: the fold decides what to keep of each. A fold that raises ``PeerError`` refuses that one
+message. The refusal is counted and the step goes on. So a fold must check a message before it changes anything.
+
+The hub coordinates all parties in its ``setup`` and its ``round``. Any other party coordinates if one of its handlers
+yields steps, for instance a client that leads its cluster. Requests to it wait meanwhile. No step waits for ever: a
+step without a deadline ends after ``PATIENCE_S``, or as soon as it is known that nothing more will come.
 """
 
 from __future__ import annotations
@@ -26,17 +31,17 @@ Steps = Generator[Any, Any, R]
 Fold = Callable[[Any, Any], None]
 
 LATE = "late"
-REFUSED = "refused"  # a party's reason may hold its own numbers: the observer is told, the coordinator never
+REFUSED = "refused"  # a party's reason may hold its own numbers, so the coordinator is never told, only the observer
 UNACCEPTABLE = "its answer was refused"
 PATIENCE_S = 7 * 86_400.0
-"""Of a step without a deadline of its own, in virtual or real seconds."""
+"""The deadline of a step that states none, in virtual or real seconds."""
 
 
 @dataclass(frozen=True)
 class Ask:
     """Send requests and wait for their answers, or until ``deadline_s`` seconds have passed.
 
-    requests: by a key, which is the party's name, or any other where the request says ``To`` whom.
+    requests: by a key. The key is the recipient's name, or any other key if the request is a ``To`` with the name.
     """
 
     requests: Mapping[Any, Message | To]
@@ -54,10 +59,11 @@ class Post:
 
 @dataclass(frozen=True)
 class Take:
-    """Consume messages of one type that answer no open request: unasked for, or late.
+    """Consume messages of one type that answer no open request, because they were not asked for or are late.
 
-    Waits until ``at_least`` were taken or ``until_s`` seconds have passed; then takes whatever else is there.
-    What nobody has taken is dropped when the round ends, unless the coordinator's ``takes`` names its type.
+    Waits until ``at_least`` messages were taken or ``until_s`` seconds have passed. Then takes all others that are
+    there. Messages that no step has taken are dropped when the round ends, unless the coordinator's ``takes`` names
+    their type.
     """
 
     kind: type[Message]
@@ -68,14 +74,14 @@ class Take:
 
 @dataclass(frozen=True)
 class Spend:
-    """The coordinator's own nominal work: it takes virtual time. (What others do has its cost at their handlers.)"""
+    """The coordinator's own nominal work, which takes virtual time. (Handlers of other parties state their own.)"""
 
     cost: Cost
 
 
 @dataclass(frozen=True)
 class Wake:
-    """Wait until this instant, in seconds of the party's clock (``now_s``); one that has passed is no wait."""
+    """Wait until this instant, in seconds of the party's clock (``now_s``). Does not wait if it has passed."""
 
     at_s: float
 
@@ -85,11 +91,11 @@ Step = Ask | Post | Take | Spend | Wake
 
 @dataclass(frozen=True)
 class Answers:
-    """Keys of the requests that were answered, in order of arrival, and what became of the others (``missing``).
+    """The outcomes of a step's requests, by their keys (usually the parties' names).
 
-    A key is a party's name, unless the requests were asked under other keys.
-    declined: of those in ``missing``, the ones that the party itself refused. An outcome says that a party refused and
-    never why: its reason may hold numbers of its own. Reasons are the observer's.
+    got: keys of the answered requests, in order of arrival.  missing: by key, why there is no answer.
+    declined: of those in ``missing``, the keys of requests that the party itself refused. The reason of a refusal is
+    not told, since it may contain the party's own numbers. Only the observer knows it.
     """
 
     got: tuple[Any, ...] = ()
@@ -106,9 +112,9 @@ def for_each(
 ) -> Steps[Answers]:
     """Ask many at once; ``fold(key, message)`` consumes each answer as it arrives.
 
-    requests: by the name of the party that is asked. Where one party is asked several things in one step, by any other
-    key: ``{k: To("helper", Convert(k)) for k in ...}``. Every request has its own answer and outcome. A mapping may
-    make its messages as they are asked for, so that not all of them are held at once.
+    requests: by the name of the party that is asked. To ask one party several things in one step, use other keys:
+    ``{k: To("helper", Convert(k)) for k in ...}``. Every request has its own answer and outcome. A mapping may make
+    each message when it is looked up, so that not all of them are held at once.
     """
     answers: Answers = yield Ask(requests, reply, fold, deadline_s)
     return answers
@@ -132,7 +138,7 @@ def post(messages: Mapping[Any, Message | To]) -> Steps[None]:
 def take(
     kind: type[M], fold: Callable[[str, M], None], *, at_least: int = 0, until_s: float | None = None
 ) -> Steps[Answers]:
-    """Consume what came unasked for or late, in order of arrival; ``fold(sender, message)``."""
+    """Consume messages that came unasked for or late, in order of arrival, by ``fold(sender, message)``."""
     answers: Answers = yield Take(kind, fold, at_least, until_s)
     return answers
 

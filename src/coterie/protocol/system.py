@@ -1,4 +1,4 @@
-"""How a system describes itself, so that everything above can run any of them without knowing which."""
+"""The description of a system, with which the layers above can run any system without special cases."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Coordinator(Protocol):
         """Before round 1: keys and greetings."""
 
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
-        """Round r = 1, 2, ...; returns what is worth noting of it (numbers, short lists; JSON)."""
+        """Round r = 1, 2, ...; returns its notes for the metrics (numbers, short lists; JSON)."""
 
 
 @dataclass(frozen=True)
 class Federation:
     """A built system: all parties by name, and the name of the hub among them.
 
-    look: gives a party to an observer, who changes nothing.  alter: gives one to an attack that changes it.
+    look: gives a party to an observer, which changes nothing.  alter: gives a party to an attack that changes it.
     """
 
     parties: Mapping[str, Party]
@@ -77,7 +77,7 @@ ClientModel = Vector | Mixture
 
 @dataclass(frozen=True)
 class Sees:
-    """What a party of one role receives (checked against its recorded view) and what that tells it, in words."""
+    """The messages that a party of one role receives (tests compare recorded views), and in words what it learns."""
 
     receives: tuple[type[Message], ...]
     learns: str
@@ -87,18 +87,20 @@ class Sees:
 class System:
     """A published system or a baseline.
 
-    config: frozen dataclass of its settings, one documented field each.
-    parties: of a config, by role, what makes a party of that role. The hub's role comes first, the clients' last. A
-    server is the only party of its role and has its name.
+    config: frozen dataclass of its settings, with one documented field each.
+    parties: of a config, by role, the factory of the parties of that role. The hub's role comes first, the clients'
+    last. A server is the only party of its role, and the role is its name.
     check: raises UserError for settings that can't work among these clients.
-    models: each client's current model (or mixture), read by the observer beside the protocol; clients that share a
-    model share the array.  pool: where clients choose (or mix) from several models, all of these: they tell whether a
-    round moved any.  observe: arrays and numbers for the report.  sees: by role, who receives and learns what;
-    sees_in: in the modes where that differs.  fine_tunes: whether each client has one model of a federation to tune.
-    settings_in: by mode, the defaults that are others there.  audit: ``module:ATTRIBUTE`` of its ``audit.Audit``, ""
-    where there are no attacks.  reproductions: the same of mappings of its paper's tables and figures, by name
-    (``reproduce.study.Item``). Both are imported when they are asked for.
-    delta: the share of its clients that an experiment delays unless told otherwise.
+    models: each client's current model (or mixture), which the observer reads beside the protocol. Clients that share a
+    model share the array.
+    pool: all models, if clients choose (or mix) among several. A round moved something if it moved one of them.
+    observe: arrays and numbers for the report.
+    sees: by role, the messages that it receives and what it learns.  sees_in: the same in modes in which it differs.
+    fine_tunes: whether each client has one model of a federation, which can be tuned.
+    settings_in: by mode, the defaults that differ in it.
+    audit: ``module:ATTRIBUTE`` of its ``audit.Audit``, or "" if there are no attacks.  reproductions: the same for
+    mappings of its paper's tables and figures, by name (``reproduce.study.Item``). Both are imported when needed.
+    delta: the share of its clients that an experiment delays by default.
     """
 
     name: str
@@ -122,7 +124,7 @@ class System:
     delta: float = 0.0
 
     def make(self, own: Own, common: Common, config: Any) -> Party:
-        """One party, from its own part and what everybody knows."""
+        """One party, made from what it alone knows and what everybody knows."""
         return self.parties(config)[common.roster.by_name[own.name].role](own, common, config)
 
     def roles(self, config: Any, clients: Sequence[str]) -> dict[str, str]:
@@ -131,9 +133,9 @@ class System:
         return {**{server: server for server in servers}, **dict.fromkeys(clients, client)}
 
     def views(self, mode: str) -> Mapping[str, Sees]:
-        """Who sees what in a mode."""
+        """What each role sees in a mode."""
         return self.sees_in.get(mode, self.sees)
 
     def defaults(self, mode: str) -> Mapping[str, Any]:
-        """The settings whose defaults are others in this mode than the config's."""
+        """The defaults that differ in this mode from the config's, by setting."""
         return self.settings_in.get(mode, {})

@@ -1,6 +1,6 @@
 """What a party is told before it starts: what everybody knows, and what it alone knows.
 
-What belongs to an experiment (which data, the observers, who is late) is in neither.
+Neither contains anything that belongs to the experiment: which data there are, the observers, which clients are late.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ class Common:
 class Own:
     """What one party alone knows.
 
-    randomness: where its random numbers come from.  identity: SECRET, its keys in the roster; None where nothing is
-    signed or sealed.  samples: of its training data.  epochs: over them in a round, as many as its device has time for.
+    randomness: the source of its random numbers.  identity: SECRET, the secret halves of its keys in the roster; None
+    if nothing is signed or sealed.  samples: the number of its training samples.  epochs: local epochs in a round, as
+    many as its device has time for.
     """
 
     name: str

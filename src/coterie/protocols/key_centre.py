@@ -68,9 +68,10 @@ class Granted(Message, frozen=True):
 
 @message(src=ANY, dst=ANY)
 class Ready(Message, frozen=True):
-    """Provided with the keys of this dealing."""
+    """Provided with the keys of this dealing of this grant (empty: of all)."""
 
     number: int
+    grant: str
 
 
 class Keygen(Protocol):
@@ -130,6 +131,10 @@ class Pair:
     keygen: Keygen
     each: bool = False
     works: str = ""
+
+    def __post_init__(self) -> None:
+        if self.each and self.works:
+            raise TypeError(f"{self.name}: products need one pair for a role, not one for each of its parties")
 
     def holders(self, roster: Roster) -> tuple[str, ...]:
         """All parties of its role."""
@@ -349,14 +354,14 @@ class KeyHolder(Keyed[PK, SK]):
     def keep(self, msg: Granted, src: str) -> To:
         """Keep what the key centre has signed for this party, once a dealing."""
         self.granted(msg)
-        return To(self.common.roster.hub, Ready(msg.number))
+        return To(self.common.roster.hub, Ready(msg.number, msg.grant))
 
 
 def enrol(hub: Keyed[Any, Any]) -> Steps[None]:
     """The hub's part: have all grants dealt, and wait until it and all others have theirs."""
     others = {one.name for one in hub.common.roster.entries} - {hub.name, KEY_CENTRE}
     yield from post({KEY_CENTRE: Deal(1, "", "")})
-    yield from _granted(hub, others, 1)
+    yield from _granted(hub, others, 1, "")
 
 
 def deal_again(hub: Keyed[Any, Any], grant: str, holders: Sequence[str]) -> Steps[None]:
@@ -364,14 +369,14 @@ def deal_again(hub: Keyed[Any, Any], grant: str, holders: Sequence[str]) -> Step
     number = max(hub.secret.keys.dealt.get(grant, 0), hub.secret.keys.dealt.get("", 0)) + 1
     others = {one.name for one in hub.common.roster.entries} - {hub.name, KEY_CENTRE}
     yield from post({KEY_CENTRE: Deal(number, grant, "\n".join(holders))})
-    yield from _granted(hub, others, number)
+    yield from _granted(hub, others, number, grant)
 
 
-def _granted(hub: Keyed[Any, Any], others: set[str], number: int) -> Steps[None]:
+def _granted(hub: Keyed[Any, Any], others: set[str], number: int, grant: str) -> Steps[None]:
     ready: set[str] = set()
 
     def greet(name: str, msg: Ready) -> None:
-        if name in ready or name not in others or msg.number != number:
+        if name in ready or name not in others or (msg.number, msg.grant) != (number, grant):
             raise PeerError(f"{name} is ready for dealing {msg.number}, or has been before")
         ready.add(name)
 

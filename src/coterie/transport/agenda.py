@@ -1,4 +1,4 @@
-"""Coordinators at work on the virtual clock: what comes to each of them, and when it acts next."""
+"""Coordinators on the virtual clock: the events of each, and when it acts next."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coterie.transport.parcel import START, Instant, Parcel
 
 @dataclass(frozen=True)
 class Lost:
-    """An answer that a coordinator waits for and that will never come. number: of its request."""
+    """An answer that a coordinator waits for will never come. number: of its request."""
 
     number: int
     reason: str
@@ -32,24 +32,24 @@ Event = Parcel | Lost | Gone
 
 @dataclass
 class Agenda:
-    """What comes to one coordinator, in order. ``parcels`` of what has not come yet outlive a round of the hub's."""
+    """The events of one coordinator, in order. Messages that have not arrived outlive a round of the hub."""
 
     _heap: list[tuple[Any, int, Event]] = field(default_factory=list)
     _pushed: int = 0
 
     def push(self, at: Instant, event: Event) -> None:
-        """Something that comes at this instant; messages of one instant in their own order, what is lost after them."""
+        """Add an event at this instant. Messages of one instant come in their own order, and ``Lost`` after them."""
         order = event.order if isinstance(event, Parcel) else (*at, chr(0x10FFFF))
         self._pushed += 1
         heapq.heappush(self._heap, (order, self._pushed, event))
 
     @property
     def next_s(self) -> float:
-        """When the next event is."""
+        """The second of the next event."""
         return float(self._heap[0][0][0]) if self._heap else inf
 
     def pop(self) -> tuple[Instant, Event]:
-        """The next event and when it is."""
+        """The next event and its instant."""
         order, _, event = heapq.heappop(self._heap)
         return (order[0], order[1]), event
 
@@ -58,7 +58,7 @@ class Agenda:
         return [event for _, _, event in sorted(self._heap) if isinstance(event, Parcel)]
 
     def coming(self) -> list[tuple[int, str, float]]:
-        """What is known to come: number of the request, kind of message, second."""
+        """Known future events: number of the request, kind of message, second."""
         found = []
         for order, _, event in self._heap:
             if isinstance(event, Parcel):
@@ -68,7 +68,7 @@ class Agenda:
         return found
 
     def clear(self, *, keep_parcels: bool = False) -> None:
-        """Forget what is in it."""
+        """Forget all events, or all but messages."""
         kept = [entry for entry in self._heap if keep_parcels and isinstance(entry[2], Parcel)]
         heapq.heapify(kept)
         self._heap = kept
@@ -91,11 +91,11 @@ class Leader:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is known to come, and nothing but the default deadline would wake it."""
+        """Whether no event is known to come, and only the default deadline would wake it."""
         return self.agenda.next_s == inf and self.coordination.patient
 
     @property
     def turn(self) -> tuple[float, bool, str]:
-        """When it acts next. At the same second leaders come before the hub, which acts when all others have."""
+        """When it acts next. In the same second leaders act before the hub."""
         wake_s = inf if self.coordination.done else self.coordination.wake_s
         return min(self.agenda.next_s, wake_s), self.request is None, self.name

@@ -1,10 +1,15 @@
-"""One coordinator at work: drives a generator of steps, whether it is the hub's round or the handler of a leader.
+"""The coordination of one generator of steps: the hub's round, or the handler of a leader.
 
-A coordination knows no clock, no queue and no network. Whoever drives it calls ``start`` once and then, as things
-happen and with the time when they do, ``deliver`` (a message has come), ``refuse`` (an answer will never come),
-``computed`` (the effect that it asked for), ``spent`` (how long its own work takes) and ``expire`` (it is ``wake_s``).
-What is to be sent goes to ``send`` as it is made: ``letters``, if nothing else is put there. Messages that have come
-by an instant are delivered before it expires.
+A coordination knows no clock, no queue and no network. Its driver calls ``start`` once. Then it calls the other methods
+as events happen, with the time of the event:
+
+- ``deliver``: a message has come.
+- ``refuse``: an answer will never come.
+- ``computed``: the effect that was asked for has a result.
+- ``spent``: the coordinator's own work takes this long.
+- ``expire``: the time ``wake_s`` has come. Messages that arrive at that time are delivered first.
+
+Each message to send is passed to ``send`` as soon as it is made. By default ``send`` appends it to ``letters``.
 """
 
 from __future__ import annotations
@@ -40,9 +45,9 @@ from coterie.transport.numbers import USED
 
 @dataclass
 class _Asked:
-    """One request of the open step. outcome: None while there is none, "" once its answer was accepted.
+    """One request of the open step. outcome: None while it is open, "" once its answer was accepted.
 
-    failed: why no answer will come, unless one does after all.
+    failed: why no answer is expected any more. An answer that comes nevertheless still counts.
     """
 
     key: Any
@@ -54,7 +59,8 @@ class _Asked:
 class Coordination:
     """One generator of steps and effects, for one round and attempt.
 
-    role: that the party acts in.  critical: whether what cannot be sent ends the run (the hub's), or only this work.
+    role: the role that the party acts in.  critical: whether a message that cannot be sent ends the run (for the hub),
+    or only this work.
     """
 
     def __init__(
@@ -76,20 +82,20 @@ class Coordination:
         self._got: list[Any] = []
         self._missing: dict[Any, str] = {}
 
-    # -- what whoever drives it calls ----------------------------------------------------------------------------------
+    # -- for the driver ------------------------------------------------------------------------------------------------
 
     def start(self, now_s: float) -> None:
         """Run to the first wait."""
         self._resume(None, now_s)
 
     def adopt(self, step: Any, now_s: float) -> None:
-        """Go on with a generator that has been started and has yielded this step."""
+        """Continue a generator that has already yielded this step."""
         self._resume(None, now_s, step)
 
     def deliver(self, envelope: Envelope, frame: bytes, now_s: float) -> bool:
-        """A message for the coordinator has come: an answer is folded, anything else waits to be taken.
+        """A message for the coordinator has come. An answer is folded, and any other message waits to be taken.
 
-        Whether its sender has sent it, here and now: what is forged or comes again changes nothing.
+        Returns whether the message is genuine and new. A forged or repeated message changes nothing.
         """
         member = self.member
         try:
@@ -113,23 +119,26 @@ class Coordination:
         return True
 
     def refuse(self, number: int, reason: str, now_s: float) -> None:
-        """The answer to this request will never come. Where a deadline was stated, it is waited out: nobody tells."""
+        """The answer to this request will never come. A step with a stated deadline waits for the deadline anyway.
+
+        A real coordinator could not know, either.
+        """
         request = self._open.get(number)
         if request is not None and request.outcome is None:
             request.failed = request.failed or reason
             self._may_end(now_s)
 
     def computed(self, value: Any, now_s: float) -> None:
-        """The result of ``effect``; a CoterieError is raised where it was asked for."""
+        """The result of ``effect``. If it is a CoterieError, it is raised where the effect was yielded."""
         self.effect = None
         self._resume(value, now_s)
 
     def spent(self, seconds: float, now_s: float) -> None:
-        """How long the work of ``cost`` takes."""
+        """The work of ``cost`` takes so many seconds."""
         self.cost, self.wake_s = None, now_s + seconds
 
     def expire(self, now_s: float) -> None:
-        """It is ``wake_s``: the step ends as it is. All patience spent, a ``take`` ends as in ``starve``."""
+        """The time ``wake_s`` has come, so the step ends with what it has. A ``take`` that lacks messages starves."""
         step = self._step
         if isinstance(step, Take) and step.until_s is None and len(self._got) < step.at_least:
             self.starve(now_s)
@@ -144,25 +153,26 @@ class Coordination:
         self._resume(value, now_s)
 
     def starve(self, now_s: float) -> None:
-        """Nobody will send anything any more. Raises NoAnswerError in a step that waits for so many messages."""
+        """No party will send anything more. Raises NoAnswerError in a ``take`` that waits for more messages."""
         step = self._step
         if not isinstance(step, Take):
             self.expire(now_s)
             return
         self.wake_s, self.patient, self._step = inf, False, None
         wanted, name = f"{step.at_least} {step.kind.__name__}", self.member.name
-        why = f"{name} waits for {wanted}, has {len(self._got)}, and nobody will send more"
+        why = f"{name} waits for {wanted}, has {len(self._got)}, and no more will come"
         self._resume(NoAnswerError(why), now_s)
 
     def stop(self) -> None:
-        """Give the work up: what it has changed is taken back."""
+        """Stop the work and undo its changes."""
         self.done = True
         self._work.close()
 
     def ends_s(self, coming: Iterable[tuple[int, str, float]]) -> float:
-        """When the open step ends at the latest.
+        """The latest second at which the open step ends.
 
-        coming: what is known to come: the number of the request, the kind of message ("" for no answer), the second.
+        coming: known future events, each with the number of the request, the kind of message ("" for no answer), and
+        the second.
         """
         step = self._step
         if isinstance(step, Ask):
@@ -179,7 +189,7 @@ class Coordination:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _resume(self, value: Any, now_s: float, step: Any = None) -> None:
-        """Run the generator to its next wait. step: what it has yielded already."""
+        """Run the generator to its next wait. step: a step that it has yielded already."""
         while True:
             self.member.party.now_s = now_s
             try:
@@ -196,7 +206,7 @@ class Coordination:
                 value, step = error, None
 
     def _begin(self, step: Any, now_s: float) -> bool:
-        """Begin a step or an effect; whether there is something to wait for."""
+        """Begin a step or an effect. Returns whether there is something to wait for."""
         if isinstance(step, Post):
             self._send(step.messages)
             return False
@@ -230,7 +240,7 @@ class Coordination:
         return seconds
 
     def _send(self, messages: Mapping[Any, Message | To], reply: type[Message] | None = None) -> dict[int, _Asked]:
-        """Address messages, or requests for which ``reply`` is awaited; these by their numbers."""
+        """Address and send messages. Returns those that await a ``reply``, by their numbers."""
         member, key, kind = self.member, None, ""
         open_: dict[int, _Asked] = {}
 
@@ -255,7 +265,7 @@ class Coordination:
         return open_
 
     def _may_end(self, now_s: float) -> None:
-        """Set when the step ends, if by now it has what it waits for."""
+        """Let the step end now if it has everything that it waits for."""
         step = self._step
         if isinstance(step, Ask):
             missing = any(one.outcome is None and not one.failed for one in self._open.values())
@@ -281,7 +291,7 @@ class Coordination:
         return Answers(tuple(self._got), self._missing, tuple(declined))
 
     def _take_waiting(self, step: Take) -> None:
-        """What has come before the step that takes it."""
+        """Take the messages that came before this step."""
         waiting, self.member.inbox = self.member.inbox, []
         for one in waiting:
             if one.envelope.kind == step.kind.__name__:
@@ -295,7 +305,7 @@ class Coordination:
             self._missing[envelope.src] = UNACCEPTABLE
 
     def _fold(self, envelope: Envelope, frame: bytes, kind: type[Message], key: Any, at_s: float) -> bool:
-        """Give a verified message to the coordinator; whether it accepts it."""
+        """Give a verified message to the coordinator's fold. Returns whether the fold accepts it."""
         member, party = self.member, self.member.party
         assert isinstance(self._step, Ask | Take)
         before, party.now_s = party.now_s, at_s

@@ -1,4 +1,4 @@
-"""What is sent in a later round than it was written in: delays of an experiment, in rounds (``Links.rounds``)."""
+"""Messages that are sent in a later round than they were written in, by an experiment's delays (``Links.rounds``)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from coterie.transport.parcel import Parcel
 
 
 class Delayed:
-    """Messages that wait for their round, in order on every link: nothing overtakes what was written before it."""
+    """Messages that wait for their round. On every link they keep the order in which they were written."""
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
         self._waiting: list[Parcel] = []
 
     def due(self, src: str, dst: str) -> int:
-        """The round of the last message that waits on this link; 0 if none does."""
+        """The round of the last message that waits on this link, or 0 if none waits."""
         return max((p.due for p in self._waiting if (p.envelope.src, p.envelope.dst) == (src, dst)), default=0)
 
     def put(self, parcel: Parcel, frame: bytes, due: int) -> None:
@@ -24,7 +24,7 @@ class Delayed:
         self.push(msgspec.structs.replace(parcel, due=due, ticket=self._spool.put(frame)))
 
     def push(self, parcel: Parcel) -> None:
-        """Go on keeping a message whose bytes are in the spool."""
+        """Add a message whose bytes are in the spool already."""
         self._waiting.append(parcel)
 
     def release(self, round: int) -> list[tuple[Parcel, bytes]]:
@@ -34,9 +34,9 @@ class Delayed:
         return [(msgspec.structs.replace(p, due=0), self._spool.take(p.ticket)) for p in ready]
 
     def waiting(self) -> list[Parcel]:
-        """All that waits, as it was written."""
+        """All waiting messages, in the order in which they were written."""
         return list(self._waiting)
 
     def clear(self) -> None:
-        """Forget what waits."""
+        """Forget all messages."""
         self._waiting.clear()

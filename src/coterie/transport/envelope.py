@@ -1,8 +1,8 @@
-"""Envelopes: what a message says of itself on any wire, signed by its sender together with the payload's digest.
+"""Envelopes: the metadata of a message on any wire, which its sender signs together with the payload's digest.
 
-A relay sees an envelope and the payload's bytes, and may drop either. Whatever else it does to them is refused: the
-signature covers every field and the digest, and what two parties other than the hub say to each other is sealed with
-the same fields bound in. So a message reaches only its recipient, in its session, round and attempt, under its number.
+A relay sees an envelope and the payload's bytes, and may drop either. Any change to them is refused: the signature
+covers every field and the digest, and a message between two parties other than the hub is sealed with the same fields
+bound in. So a message is accepted only by its recipient, in its session, round and attempt, and under its number.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
 
 class EnvelopeError(PeerError):
-    """An envelope that its sender didn't make, or that isn't for here or not for now: it changes nothing."""
+    """An envelope that is forged, or meant for another recipient, session or attempt. It changes nothing."""
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One message, without its payload.
 
-    role: that the sender acts in.  session: of one federation's one run.  round, attempt: of the coordinator's message
-    that led to it.  number: grows with every message of its sender.  answers: the number of the request that it
-    answers, or 0.  sealed: whether only the recipient can read the payload.  weight: bytes that the payload would have
-    with real ciphertexts (``protocol/weight.py``).  digest: SHA-256 of the payload as it travels.  signature: the
-    sender's, over all of it.
+    role: the role that the sender acts in.  session: names one run of one federation.  round, attempt: those of the
+    coordinator's message that led to it.  number: grows with every message of its sender.  answers: the number of the
+    request that it answers, or 0.  sealed: whether only the recipient can read the payload.  weight: bytes that the
+    payload would have with real ciphertexts (``protocol/weight.py``).  digest: SHA-256 of the payload as it is sent.
+    signature: the sender's, over all of it.
     """
 
     src: str
@@ -52,7 +52,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """No two messages of a session have the same."""
+        """Sender, recipient and number, which no two messages of a session share."""
         return self.src, self.dst, self.number
 
 
@@ -61,7 +61,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Keyring(Protocol):
-    """The keys of one party or, in a simulation, of all; and everybody's public ones. Given to a transport from above.
+    """The keys of one party (in a simulation, of all parties), and all public keys. A higher layer provides it.
 
     session: names the run that these keys are for.  overhead: bytes that sealing adds to a payload.
     """
@@ -73,13 +73,13 @@ class Keyring(Protocol):
         """The signature of ``src``."""
 
     def verify(self, src: str, signature: bytes, header: bytes, digest: bytes) -> None:
-        """Raises PeerError unless it is the registered key of ``src`` that has signed exactly this."""
+        """Raises PeerError unless the registered key of ``src`` has signed exactly this."""
 
     def seal(self, src: str, dst: str, frame: bytes, header: bytes) -> bytes:
         """Bytes that only ``dst`` can open, and only with this header."""
 
     def open(self, src: str, dst: str, sealed: bytes, header: bytes) -> bytes:
-        """The frame; raises PeerError when it was not sealed for ``dst`` with this header."""
+        """The frame. Raises PeerError if it was not sealed for ``dst`` with this header."""
 
 
 class Sent(NamedTuple):

@@ -1,4 +1,4 @@
-"""Running handlers and their effects, many at a time. Knows nothing of time, queues or links."""
+"""Runs handlers and their effects, many at a time. It knows no time, no queues and no links."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from coterie.transport.meter import Meter
 
 
 class Effects(Protocol):
-    """Runs effects for parties. An element of the result may be a CoterieError, which is raised in its handler."""
+    """Runs effects for parties. If a result is a CoterieError, it is raised in the handler."""
 
     chunk: int
 
@@ -35,16 +35,16 @@ class Call:
 
 @dataclass(frozen=True)
 class Coordinates:
-    """A handler that coordinates: it has yielded its first step."""
+    """A handler that coordinates and has yielded its first step."""
 
     step: Any
 
 
 def run_handlers(calls: Sequence[Call], effects: Effects, meter: Meter) -> list[Handled | Coordinates]:
-    """Run handlers of different parties side by side, their effects together; results in order.
+    """Run handlers of different parties side by side and their effects together. Returns results in order.
 
-    A handler that coordinates is left at its first step. Raises what a handler raises, other than what refuses its
-    message; then all that were not done are taken back.
+    A handler that coordinates is left at its first step. If a handler raises an error that does not refuse its message,
+    the error is raised, and the changes of all unfinished handlers are undone.
     """
     results: list[Any] = [None] * len(calls)
     values: dict[int, Any] = dict.fromkeys(range(len(calls)))
@@ -73,7 +73,7 @@ def run_handlers(calls: Sequence[Call], effects: Effects, meter: Meter) -> list[
 
 
 def compute(wanted: Sequence[tuple[Party, str, Any]], effects: Effects, meter: Meter) -> list[Any]:
-    """Run effects of parties in roles, those of a role and kind together, and count their time; results in order."""
+    """Run effects, those of one role and kind together, and count their time. Returns results in order."""
     results: list[Any] = [None] * len(wanted)
     groups: dict[tuple[str, str], list[int]] = {}
     for index, (_, role, effect) in enumerate(wanted):

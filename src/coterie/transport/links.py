@@ -1,4 +1,4 @@
-"""What a transport must know about devices: how long things take and who is there. Given to it from above."""
+"""What a transport must know about devices: how long things take, and which are there. A higher layer provides it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from coterie.protocol.party import Cost
 
 
 class Links(Protocol):
-    """Virtual seconds of moving bytes to and from a party and of its work, and whether it is there at all."""
+    """Virtual seconds of a party's transfers and work, and whether the party is there at all."""
 
     def down_s(self, party: str, size: int) -> float:
         """Seconds until ``size`` bytes sent to this party have arrived."""
@@ -22,7 +22,7 @@ class Links(Protocol):
     def rounds(self, party: str, round: int) -> int:
         """By how many rounds the experiment holds back what this party sends for a request of this round.
 
-        Stated in rounds because nobody knows beforehand how many seconds a round takes. The party is free meanwhile.
+        It is stated in rounds, since the seconds of a round are not known beforehand. The party is free meanwhile.
         """
 
     def fate(self, party: str, round: int, request: int) -> str:
@@ -30,7 +30,7 @@ class Links(Protocol):
 
 
 class Ideal:
-    """Everything is immediate and everybody is there."""
+    """Links without delays, and parties that are always there."""
 
     def down_s(self, party: str, size: int) -> float:
         """No time."""

@@ -1,17 +1,16 @@
 """The local transport: all parties in one process, on a virtual clock.
 
-Every message passes through the codec, an envelope and its signature, so byte counts are exact, nothing leaks by
-aliasing, and what runs here runs on the wire. The network is a star: what two parties other than the hub say to each
-other is relayed by the hub, sealed. What parties make of messages is ``Member``'s and ``Coordination``'s, which know
-nothing of this file.
+Every message passes through the codec, an envelope and its signature. So byte counts are exact, no party can read
+another's objects, and code that runs here also runs on a wire. The network is a star: the hub relays messages between
+two other parties, which are sealed. ``Member`` and ``Coordination`` process the messages and know nothing of this file.
 
-Time is virtual. When a message arrives follows from sizes, nominal costs and device profiles alone. Handlers are run in
+Time is virtual. The arrival of a message follows from sizes, nominal costs and device profiles alone. Handlers run in
 batches that give exactly the results of running them one by one in order of arrival (see ``Schedule``). A coordinator
-acts after all others have done what they can do by then, the hub last. Where ``links`` delays a party by rounds, what
-it sends for a request is sent when that later round begins; the hub's step does not wait for it, as for anything that
-comes too late.
+acts after all other parties have done what they can do by that time, and the hub acts last. If ``links`` delays a party
+by rounds, its answer to a request is sent when that later round begins. The hub's step does not wait for it, as for any
+other late answer.
 
-In one process only an attacker can repeat a message, so answers are kept for that while ``intercept`` is set.
+In one process only an attacker can repeat a message, so answers are stored only while ``intercept`` is set.
 """
 
 from __future__ import annotations
@@ -50,10 +49,10 @@ _COPIES = 4  # what a message in work takes, in its own size: its bytes, what th
 class LocalTransport:
     """Runs a coordinator's steps against the other parties, all in this process.
 
-    parties: by name.  hub: the coordinator's name.  effects: who computes.  keyring: everybody's keys.  links: devices
-    and network.  transcript: records views.  spool_bytes: of waiting messages kept in memory.  batch_bytes: of those
-    handled together, with answers.  retries: whether a round can be tried again.
-    intercept: an attacker on the wire.
+    parties: by name.  hub: the coordinator's name.  effects: computes effects.  keyring: the keys of all parties.
+    links: devices and network.  transcript: records views.  spool_bytes: how many bytes of waiting messages stay in
+    memory.  batch_bytes: how many bytes of messages and answers are handled together.  retries: whether a round can be
+    tried again.  intercept: an attacker on the wire.
     """
 
     def __init__(
@@ -111,11 +110,12 @@ class LocalTransport:
     # -- a round -----------------------------------------------------------------------------------------------------
 
     def drive(self, steps: Steps[R], round: int, attempt: int = 0) -> R:
-        """Run one round (or the set-up) of the coordinator to its end and return what it returns.
+        """Run one round (or the set-up) of the coordinator to its end and return its result.
 
-        Its changes commit at the end; what the others have received by then has been handled. Raises what the
-        coordinator or a handler raises; then the changes of both are taken back, and a run goes on from a snapshot.
-        attempt: 1 and on try the round again, from what everybody had committed at its beginning (``retries``).
+        Its changes commit at the end. Messages that other parties have received by then have been handled. Raises the
+        error of the coordinator or a handler. Then the changes of both are undone, and a run continues from a snapshot.
+        attempt: 1 or more tries the round again, from the state that all parties had committed at its beginning (needs
+        ``retries``).
         """
         if attempt:
             self._go_back(round, attempt)
@@ -141,14 +141,14 @@ class LocalTransport:
         finally:
             steps.close()
             for leader in [leader for leader in self._queues.leaders.values() if leader is not hub]:
-                self._dismiss(leader, f"its leader was still at it when round {round} ended")
+                self._dismiss(leader, f"its leader was not done when round {round} ended")
             self._queues.leaders.clear()
             self._forget()
         result: R = coordination.result
         return result
 
     def _advance(self, hub: Leader) -> None:
-        """Run handlers, in batches, and coordinators, until the hub is done and nothing more can happen by then."""
+        """Run handlers, in batches, and coordinators, until the hub is done and nothing else happens at that time."""
         while True:
             safe_s, jobs = self._queues.schedule.next()
             leader = min(self._queues.leaders.values(), key=lambda leader: leader.turn)
@@ -162,7 +162,7 @@ class LocalTransport:
                 for part in parts(batch, sizes, self.effects.chunk, self.batch_bytes):
                     self._handle(part)
             elif not jobs and all(leader.is_idle for leader in self._queues.leaders.values()):
-                # nothing more will come: whoever began last is told first, for the others wait for it
+                # nothing more will come: the coordinator that began last is told first, since the others wait for it
                 *_, last = self._queues.leaders.values()
                 self._timed(last, "coordinate", lambda last=last: last.coordination.starve(last.at[0]))
                 self._go_on(last)
@@ -172,7 +172,7 @@ class LocalTransport:
     # -- coordinators --------------------------------------------------------------------------------------------------
 
     def _take_up(self, leader: Leader) -> None:
-        """A party coordinates from now on: its requests wait, unless it is the hub."""
+        """A party coordinates from now on. Requests to it wait, unless it is the hub."""
         coordination = leader.coordination
         self._queues.leaders[leader.name] = leader
         coordination.send = lambda sent: self._transmit(sent, leader.at)
@@ -183,7 +183,7 @@ class LocalTransport:
                 leader.agenda.push(parcel.arrives, parcel)
 
     def _act(self, leader: Leader, turn_s: float) -> None:
-        """The next thing that happens to a coordinator."""
+        """The next event of a coordinator."""
         coordination = leader.coordination
         if leader.agenda.next_s > turn_s or leader.agenda.next_s > coordination.wake_s:
             self._reach(leader, (turn_s, 0))
@@ -206,7 +206,7 @@ class LocalTransport:
             self._dismiss(leader, event.reason)
 
     def _reach(self, leader: Leader, at: Instant) -> None:
-        """It is this instant for a coordinator; what the hub sends counts from the beginning of its second."""
+        """Set a coordinator's instant. Messages of the hub count from the beginning of the second."""
         if leader.request is None:
             self.clock_s = max(self.clock_s, at[0])
             leader.at = self.clock_s, 0
@@ -242,7 +242,7 @@ class LocalTransport:
             self._finish(leader.request, handled, leader.at)
 
     def _dismiss(self, leader: Leader, reason: str) -> None:
-        """A party coordinates no more: it is done or, for a reason, given up. The rest goes the usual way."""
+        """A party stops coordinating: it is done or, with a reason, given up. Waiting messages go to its handlers."""
         assert leader.request is not None
         del self._queues.leaders[leader.name]
         self._queues.schedule.free(leader.name, leader.at)
@@ -260,7 +260,7 @@ class LocalTransport:
     # -- sending -----------------------------------------------------------------------------------------------------
 
     def _send(self, sent: Sent, at: Instant) -> None:
-        """Send what came of a job, or keep it until its round; nothing overtakes what its link keeps."""
+        """Send the result of a job, or keep it until its round. It never overtakes messages that its link keeps."""
         envelope = sent.envelope
         due = envelope.round + self.links.rounds(envelope.src, envelope.round)
         due = max(due, self._queues.delayed.due(envelope.src, envelope.dst))
@@ -286,13 +286,13 @@ class LocalTransport:
             self._queues.push(copy, data)
 
     def _fail(self, envelope: Envelope, reason: str, at: Instant) -> None:
-        """Tell whoever waits for it that a request comes to nothing, or that an answer doesn't come."""
+        """Tell the waiting coordinator that a request failed, or that its answer will not come."""
         for name, number in ((envelope.src, envelope.number), (envelope.dst, envelope.answers)):
             if (leader := self._queues.leaders.get(name)) is not None and number in leader.coordination.asked:
                 leader.agenda.push(at, Lost(number, reason))
 
     def _was_last(self, parcel: Parcel) -> bool:
-        """Whether a message that was refused was the last of the copies that could have been accepted."""
+        """Whether a refused message was the last copy that could have been accepted."""
         key = parcel.envelope.key
         self._copies[key] -= 1
         return parcel.genuine and self._copies[key] <= 0
@@ -327,7 +327,7 @@ class LocalTransport:
                 self._finish(job.parcel, result, job.done)
 
     def _pass_over(self, member: Member, parcel: Parcel, frame: bytes) -> None:
-        """An answer to what a party doesn't coordinate any more: it is too late, or it isn't one."""
+        """An answer that a party no longer waits for. It is too late, or forged."""
         try:
             member.verify(parcel.envelope, frame)
             self._recorder.too_late(parcel.envelope)
@@ -346,7 +346,7 @@ class LocalTransport:
         self._go_on(leader)
 
     def _finish(self, parcel: Parcel, handled: Handled, at: Instant) -> None:
-        """Send what a handler gives, or let the sender's step go on without an answer. It learns of no reason."""
+        """Send a handler's messages, or let the sender's step go on without an answer and without a reason."""
         for sent in handled.sent:
             self._send(sent, at)
         if handled.refused:
@@ -358,7 +358,7 @@ class LocalTransport:
     # -- between rounds ----------------------------------------------------------------------------------------------
 
     def _forget(self) -> None:
-        """Drop what only mattered in this round, and what has arrived and nobody will take any more."""
+        """Drop what only mattered in this round, and arrived messages that no step will take any more."""
         for envelope in self.hub.drop({kind.__name__ for kind in self.hub.party.takes}):
             self._recorder.too_late(envelope)
         for member in self.members.values():
@@ -369,7 +369,7 @@ class LocalTransport:
         self._reader.clear()
 
     def snapshot(self) -> Snapshot:
-        """What must be kept of the transport between two rounds: the clock and the messages under way."""
+        """The state of the transport between two rounds: the clock and the messages under way."""
         parcels, frames = self._under_way()
         at = {place: index for index, place in enumerate(frames)}
         parcels = [msgspec.structs.replace(p, ticket=at[self.spool.place(p.ticket)]) for p in parcels]
@@ -379,7 +379,7 @@ class LocalTransport:
         return Snapshot(self.clock_s, numbers, parcels, sizes, dict(self._queues.schedule.busy), links)
 
     def frames(self) -> Iterator[bytes]:
-        """The bytes under way that belong to a snapshot, one frame at a time."""
+        """The frames under way that belong to a snapshot, one at a time."""
         return map(self.spool.peek, self._under_way()[1].values())
 
     def _under_way(self) -> tuple[list[Parcel], dict[int, int]]:
@@ -387,7 +387,7 @@ class LocalTransport:
         return self._queues.all(Parcel(one.envelope, "", one.at_s, 0, one.ticket) for one in self.hub.inbox)
 
     def restore(self, snapshot: Snapshot, frames: Iterable[bytes]) -> None:
-        """Continue from a snapshot and its frames, in a new transport. Raises UserError for another federation's."""
+        """Continue from a snapshot and its frames, in a new transport. Raises UserError for one of other parties."""
         snapshot.check(self.parties)
         self.clock_s = snapshot.clock_s
         self._wire.last = {(src, dst): last for src, dst, last in snapshot.links}
@@ -396,7 +396,7 @@ class LocalTransport:
         self._put_back(snapshot, frames)
 
     def _put_back(self, snapshot: Snapshot, frames: Iterable[bytes]) -> None:
-        """The messages of a snapshot are under way; what has come to the hub and was not taken waits there."""
+        """Put the messages of a snapshot under way. Those that the hub had received but not taken wait there."""
         self._queues.schedule.busy = dict(snapshot.busy)
         for parcel in self._queues.respooled(snapshot.parcels, frames):
             if parcel.due:
@@ -404,17 +404,17 @@ class LocalTransport:
             elif self._queues.is_for_hub(parcel.envelope) and parcel.arrives_s <= snapshot.clock_s:
                 self.hub.inbox.append(Waiting(parcel.envelope, parcel.ticket, parcel.arrives_s))
             else:
-                passed = self.clock_s > snapshot.clock_s  # what was to come meanwhile comes now
+                passed = self.clock_s > snapshot.clock_s  # then messages that were due in between come now
                 self._queues.route(_not_before(self.clock_s, parcel) if passed else parcel)
 
     def _remember(self, round: int) -> None:
-        """Keep what is needed to try this round again."""
+        """Keep the state that is needed to try this round again."""
         self._start = self.snapshot(), list(self.frames())
         for member in self.members.values():
             member.begin(round)
 
     def _go_back(self, round: int, attempt: int) -> None:
-        """To the beginning of a round. Time, numbers and what is under way of its earlier attempts go on."""
+        """Go back to the beginning of a round. Time, numbers and messages of its earlier attempts go on."""
         if self._start is None:
             raise RunError(f"round {round} can't be tried again: this transport was made without retries")
         under_way = [(parcel, self.spool.take(parcel.ticket)) for parcel in self._under_way()[0]]
@@ -428,7 +428,7 @@ class LocalTransport:
                 self._queues.push(_not_before(self.clock_s, parcel), frame)
 
     def close(self) -> None:
-        """Remove what was spilled to disk."""
+        """Remove messages from the disk."""
         self.spool.close()
 
 

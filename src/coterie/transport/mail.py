@@ -1,4 +1,4 @@
-"""What members make of messages, and what is told of it."""
+"""The forms that a message has between members, and the observer of members."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coterie.protocol.party import Party
 from coterie.transport.envelope import Digests, Envelope, Sent
 
 Roles = Mapping[str, tuple[str, ...]]
-"""Who belongs to the federation: the roles of every party by name, its own first. Everybody knows it."""
+"""The roles of every party by name, its main role first. All parties know them."""
 
 
 class RolesOf(Roles):
@@ -40,9 +40,9 @@ class RolesOf(Roles):
 
 @dataclass(frozen=True)
 class Opened:
-    """A message that was verified, unsealed and decoded. role: that its recipient acts in.  at_s: when it came.
+    """A message that was verified, unsealed and decoded.
 
-    size: bytes of its frame.
+    role: the role that its recipient acts in.  at_s: when it came.  size: bytes of its frame.
     """
 
     envelope: Envelope
@@ -54,7 +54,7 @@ class Opened:
 
 @dataclass(frozen=True)
 class Letter:
-    """One encoded message to be sent. role, to_role: that its two ends act in."""
+    """One encoded message to be sent. role, to_role: the roles that sender and recipient act in."""
 
     dst: str
     kind: str
@@ -66,8 +66,9 @@ class Letter:
 
 @dataclass(frozen=True)
 class Handled:
-    """What came of a message: what is to be sent, or why it was refused. again: it was handled before.
+    """The result of handling a message.
 
+    sent: the messages to send.  refused: why it was refused, or "".  again: whether it was handled before.
     answered: whether its sender gets a direct answer.
     """
 
@@ -78,20 +79,20 @@ class Handled:
 
 
 class Observer(Protocol):
-    """Is told what a member reads and refuses; for counts and views, beside the protocol."""
+    """An observer beside the protocol, which is told what a member reads and refuses, for counts and views."""
 
     def read(self, opened: Opened) -> None:
-        """A message that a handler or a fold is given."""
+        """A handler or a fold receives this message."""
 
     def refused(self, envelope: Envelope, role: str, reason: str) -> None:
-        """A message that was not accepted, and the role that it was for."""
+        """This message was not accepted. role: the role that it was for."""
 
     def late(self, party: str) -> None:
-        """A party whose answer a step did not wait for."""
+        """A step did not wait for this party's answer."""
 
 
 class Unobserved:
-    """Nobody looks."""
+    """An observer that does nothing."""
 
     def read(self, opened: Opened) -> None:
         """Nothing."""
@@ -129,7 +130,7 @@ class Reader:
 
 @dataclass
 class Waiting:
-    """A message that has come to a coordinator and that no step has asked for yet. ticket: of its bytes."""
+    """A message that has come to a coordinator before a step asked for it. ticket: of its bytes."""
 
     envelope: Envelope
     ticket: int

@@ -1,7 +1,7 @@
-"""One party on any wire: what it makes of a message, and how it addresses what it sends.
+"""One party on any wire: it handles the messages that come, and addresses those that it sends.
 
-A member knows no clock, no queue, no network and no other party's object. Whoever drives it hands it what has come and
-the party's time, runs the effects that it asks for, and sends what it gives back.
+A member knows no clock, no queue, no network and no other party's object. Its driver passes in each message with the
+party's time, runs the effects that the member yields, and sends the messages that it returns.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from coterie.transport.numbers import USED, Numbers
 
 
 class Member:
-    """A party and what it needs to talk: the roles of all, its keys, its numbers.
+    """A party with what it needs to talk: the roles of all parties, its keys, its numbers.
 
-    parties: where it is looked up by its name, each time anew: one that sleeps is made when it is needed.
-    hub: whom messages between two others pass, sealed.  numbers: that it goes on with.  spool: where a coordinator's
-    unasked messages wait.  repeats: whether answers are kept for requests that come again.
+    parties: finds the party by its name. It is looked up each time, since it may have been made again.
+    hub: the party that relays messages between two others, which are sealed.  numbers: those to continue with.
+    spool: holds messages that no step of a coordinator has asked for.  repeats: whether answers are kept for requests
+    that come again.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class Member:
         return self.hub not in (src, dst) and src != dst
 
     def _role(self, kind: type[Message], name: str) -> str:
-        """The role that a party acts in when it gets such a message."""
+        """The role that a party acts in when it receives such a message."""
         return self.roles[name][0] if kind.DST == ANY else kind.DST
 
     # -- receiving -----------------------------------------------------------------------------------------------------
@@ -135,7 +136,7 @@ class Member:
         self.numbers.check_attempt(envelope, announces=src == self.hub)
 
     def read(self, envelope: Envelope, frame: bytes, kinds: tuple[type[Message], ...], at_s: float) -> Opened:
-        """What a verified message says; raises PeerError for what isn't one of ``kinds`` from one who may send it."""
+        """The content of a verified message. Raises PeerError unless it is of ``kinds`` and its sender may send it."""
         if not kinds:
             raise PeerError(f"{self.name} takes no messages")
         if envelope.sealed:
@@ -164,10 +165,10 @@ class Member:
     def receive(
         self, envelope: Envelope, frame: bytes, at_s: float = 0.0, *, opened: Opened | None = None
     ) -> Work[Handled]:
-        """Handle one message, once: yields effects (and steps, where the handler coordinates), gives what to send.
+        """Handle one message, once. Yields effects, and steps if the handler coordinates. Returns what to send.
 
-        opened: the message, where ``open`` has been called before. What is forged changes nothing. Raises what the
-        handler raises, other than PeerError, CryptoError and NoAnswerError: those refuse the message.
+        opened: the message, if ``open`` has been called before. A forged message changes nothing. PeerError,
+        CryptoError and NoAnswerError of the handler refuse the message. Its other errors are raised.
         """
         problem = ""
         try:
@@ -194,7 +195,10 @@ class Member:
         return self._send(envelope, letters)
 
     def _run(self, opened: Opened) -> Work[tuple[Letter, ...]]:
-        """The handler as one transaction. Its letters are encoded before it commits: what can't go changes nothing."""
+        """Run the handler as one transaction.
+
+        Its letters are encoded before it commits, so a handler whose message cannot be encoded changes nothing.
+        """
         party = self.party
         run = party.handlers[type(opened.message)].run
         if self._leading is not None:
@@ -217,7 +221,7 @@ class Member:
         return tuple(self.letters(iter(messages), opened.role))
 
     def _send(self, request: Envelope, letters: tuple[Letter, ...]) -> Handled:
-        """Address a handler's letters; the first to whoever asked is the answer."""
+        """Address a handler's letters. The first one to the sender of the request is the answer."""
         sent: list[Sent] = []
         answered = False
         for letter in letters:
@@ -237,7 +241,7 @@ class Member:
         return Handled(refused=reason)
 
     def _again(self, envelope: Envelope) -> Handled:
-        """For a message with an old number: the stored answer, or why there is none."""
+        """For a message with an old number: the stored answer, or a refusal."""
         kept = self.numbers.again(envelope)
         if kept is not None and kept.envelope is not None:
             return Handled((Sent(kept.envelope, kept.frame, kept.to_role),), again=True, answered=True)
@@ -249,7 +253,7 @@ class Member:
 
     @contextmanager
     def leading(self) -> Iterator[None]:
-        """A round of the hub as one transaction. Its handlers answer meanwhile, by what was committed before."""
+        """A round of the hub as one transaction. Meanwhile its handlers answer by what was committed before."""
         with Transaction(self.party) as transaction:
             self._leading = transaction
             try:
@@ -259,7 +263,7 @@ class Member:
 
     @contextmanager
     def _committed(self) -> Iterator[None]:
-        """The party as it was committed, also in the midst of its own round."""
+        """The party as it was last committed, also during its own round."""
         if self._leading is None:
             yield
             return
@@ -272,7 +276,7 @@ class Member:
             party.state, party.secret = own
 
     def _beside(self, run: Any, opened: Opened) -> Work[tuple[Letter, ...]]:
-        """A handler of the hub in the midst of its own round: it reads what is committed, and may change nothing."""
+        """Run a handler of the hub during its own round. It reads what is committed, and may change nothing."""
         party = self.party
         assert self._leading is not None
         saved = self._leading.saved
@@ -294,7 +298,7 @@ class Member:
                     effect = swapped(send)
                     if isinstance(effect, Step):
                         kind = opened.envelope.kind
-                        raise RunError(f"{self.name} coordinates in answer to {kind}: only its rounds may")
+                        raise RunError(f"{self.name} yields steps in answer to {kind}: only its rounds may coordinate")
                     try:
                         send = partial(work.send, (yield effect))
                     except CoterieError as error:
@@ -305,8 +309,8 @@ class Member:
                 work.close()
         if not unchanged(saved, twin):
             raise RunError(
-                f"{self.name} changes its state in answer to {opened.envelope.kind} in the midst of its own round: "
-                "there it may only read"
+                f"{self.name} changes its state in answer to {opened.envelope.kind} during its own round: "
+                "then a handler may only read"
             )
         return self._outcome(opened, outcome)
 
@@ -321,14 +325,14 @@ class Member:
             self.restart(round, attempt)
 
     def begin(self, round: int) -> None:
-        """Remember what is committed at the beginning of a round, so that it can be tried again."""
+        """Remember the committed state at the beginning of a round, so that the round can be tried again."""
         party = self.party
         self._start = round, party.state, party.secret, dict(self.numbers.taken)
 
     def restart(self, round: int, attempt: int) -> None:
-        """Go back to the beginning of a round; from now on, messages of its earlier attempts are refused.
+        """Go back to the beginning of a round. From now on, messages of its earlier attempts are refused.
 
-        What was taken from other rounds' messages since then may come again. Numbers that were used stay used.
+        Messages of other rounds that were taken since then may come again. Numbers that this party used stay used.
         """
         self.numbers.attempts[round] = attempt
         self.numbers.forget()
@@ -341,7 +345,7 @@ class Member:
             self.numbers.taken = dict(taken)
 
     def drop(self, keep: Container[str]) -> list[Envelope]:
-        """Drop the unasked messages that no later round may take; gives their envelopes."""
+        """Drop the unasked messages that no later round may take. Returns their envelopes."""
         waiting, self.inbox = self.inbox, []
         dropped: list[Envelope] = []
         for one in waiting:

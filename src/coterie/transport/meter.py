@@ -1,4 +1,4 @@
-"""Counting: bytes per role and message, real seconds per role and kind of work, what was refused, lost or late."""
+"""Counters: bytes by role and message, seconds by role and kind of work, and refused, lost and late messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 class Meter:
     """The counters of one round. Keys: roles; ``"role/work"``; ``"role/Message: reason"``.
 
-    Bytes are what messages weigh; ``envelope_bytes``, by role of the sender, come on top and take no virtual time.
+    Bytes are the weights of messages. ``envelope_bytes``, by role of the sender, are added to these and take no virtual
+    time.
     """
 
     bytes_up: Counter[str] = field(default_factory=Counter)
@@ -24,7 +25,7 @@ class Meter:
     late: list[str] = field(default_factory=list)
 
     def moved(self, src: str, dst: str, kind: str, size: int, envelope: int) -> None:
-        """Count one message on one leg of its way; up is what a role sends, down what it receives."""
+        """Count one message on one leg of its way. Up is what a role sends, and down is what it receives."""
         self.bytes_up[src] += size
         self.bytes_down[dst] += size
         self.envelope_bytes[src] += envelope

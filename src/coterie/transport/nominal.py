@@ -1,4 +1,4 @@
-"""How long the next message of a party will take it. It must be opened for that, and isn't opened again."""
+"""The nominal time of a party's next message. The message is opened for that, and not opened again later."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Nominal:
         self._held = 0
 
     def work(self, parcel: Parcel) -> float:
-        """Nominal seconds of a party's next message; what will be refused costs nothing."""
+        """Nominal seconds of a party's next message. A message that will be refused takes no time."""
         member = self._members[parcel.envelope.dst]
         if member.numbers.is_old(parcel.envelope):
             return 0.0
@@ -36,7 +36,7 @@ class Nominal:
         return self._links.work_s(member.name, cost)
 
     def take(self, parcel: Parcel, frame: bytes) -> Opened | None:
-        """The message that is handled now; None where its recipient will refuse it."""
+        """The message that is handled now, or None if its recipient will refuse it."""
         member, opened = self._members[parcel.envelope.dst], self._opened.pop(parcel.ticket, None)
         if opened is not None:
             self._held -= opened.size

@@ -1,6 +1,6 @@
-"""What one party remembers of its links, so that nothing is handled twice, out of its order or in another attempt.
+"""What one party remembers of its links, so that no message is handled twice, out of order or in another attempt.
 
-It is kept with the party: a party that is made again from its bytes goes on with it.
+It is kept with the party. A party that is made again from its bytes continues with it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class StoredAnswer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Numbers(msgspec.Struct):
-    """sent: the last number that it used.  taken: by sender, the last number that it took.
+    """sent: the last number that the party used.  taken: by sender, the last number that it took.
 
     round: the newest that it has heard of from the hub.  attempts: by round, its attempt, where it was tried again.
     kept: by sender and number, what became of the requests of the sender's newest round.
@@ -42,15 +42,15 @@ class Numbers(msgspec.Struct):
         return self.sent
 
     def is_old(self, envelope: Envelope) -> bool:
-        """Whether its number was used before: numbers grow along each link."""
+        """Whether its number was taken before. Numbers grow along each link."""
         return envelope.number <= self.taken.get(envelope.src, 0)
 
     def take(self, envelope: Envelope) -> None:
-        """Use its number."""
+        """Take its number."""
         self.taken[envelope.src] = envelope.number
 
     def attempt(self, round: int) -> int:
-        """Which attempt of this round counts."""
+        """The current attempt of this round."""
         return self.attempts.get(round, 0)
 
     def check_attempt(self, envelope: Envelope, *, announces: bool) -> None:
@@ -73,10 +73,10 @@ class Numbers(msgspec.Struct):
         of_sender[request.number] = StoredAnswer(request.digest, request.round, envelope, frame, to_role, refusal)
 
     def again(self, request: Envelope) -> StoredAnswer | None:
-        """What became of this request, if it is the very same that was handled before."""
+        """The outcome of this request, if the very same request was handled before."""
         kept = self.kept.get(request.src, {}).get(request.number)
         return kept if kept is not None and kept.digest == request.digest else None
 
     def forget(self) -> None:
-        """Drop what became of requests; their numbers stay used."""
+        """Drop the outcomes of requests. Their numbers stay taken."""
         self.kept.clear()

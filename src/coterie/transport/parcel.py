@@ -1,4 +1,4 @@
-"""What the local transport adds to messages: when they arrive and where their bytes are. No party sees any of it."""
+"""What the local transport adds to messages: arrival times and places of bytes. No party sees any of it."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from coterie.transport.envelope import Envelope
 from coterie.transport.numbers import Numbers
 
 Instant = tuple[float, int]
-"""Virtual seconds and a count of what has followed from what within them (superdense time).
+"""Virtual seconds, and a count of steps within the same second (superdense time).
 
-A message always arrives later than it was sent: in a later second or, where nothing takes any time, in a later step of
-the same one. So "in order of arrival" respects cause and effect, and does not depend on how work was batched.
+A message always arrives later than it was sent: in a later second or, if nothing takes any time, in a later step of the
+same second. So "in order of arrival" respects cause and effect, and does not depend on how work was batched.
 """
 
 START: Instant = 0.0, 0
 _MAX_STEPS = 1_000_000
-_MOST = 1 << 62  # of what is counted: numbers and rounds
+_MOST = 1 << 62  # bound of numbers and rounds
 
 
 def after(instant: Instant, seconds: float) -> Instant:
-    """The instant this many seconds later; the same one if no time passes."""
+    """The instant this many seconds later, or the same instant if no time passes."""
     later_s = instant[0] + seconds
     return (later_s, 0) if later_s > instant[0] else instant
 
 
 def arrival(sent: Instant, delay_s: float) -> Instant:
-    """When something arrives, always after it was sent; raises RunError where messages chase each other forever."""
+    """The arrival of a message, always after it was sent. Raises RunError if parties answer each other for ever."""
     if sent[1] >= _MAX_STEPS:
         raise RunError(f"parties answer each other without end at second {sent[0]:g}: give their work a cost")
     return max(after(sent, delay_s), (sent[0], sent[1] + 1))
@@ -40,9 +40,9 @@ def arrival(sent: Instant, delay_s: float) -> Instant:
 class Parcel(msgspec.Struct, frozen=True, array_like=True):
     """One message under way.
 
-    ticket: finds its bytes.  due: the round in which it is sent, if that is a later one than it was written in.
-    to_role: that its recipient acts in.  genuine: whether it stands for the message that its envelope names, though its
-    payload may have been changed on the way.
+    ticket: of its bytes in the spool.  due: the round in which it is sent, if later than the round it was written in.
+    to_role: the role that its recipient acts in.  genuine: whether it stands for the message that its envelope names,
+    although its payload may have been changed on the way.
     """
 
     envelope: Envelope
@@ -60,20 +60,21 @@ class Parcel(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def order(self) -> tuple[float, int, str, int, int]:
-        """Sorts messages by arrival; at the same instant by sender, then as they were sent."""
+        """The sorting key: by arrival, then by sender, then in the order of sending."""
         return self.arrives_s, self.step, self.envelope.src, self.envelope.number, self.ticket
 
 
 Intercept = Callable[[Envelope, bytes], Sequence[bytes | tuple[Envelope, bytes]]]
-"""What an active attacker on the wire makes of one message: what is delivered instead (nothing: it is lost).
+"""An active attacker on the wire: given one message, what is delivered instead (nothing if it is lost).
 
-Either bytes, which travel in this message's envelope, or an envelope and bytes: changed ones, or captured before.
+Each delivered item is either bytes, which travel in this message's envelope, or an envelope and bytes. These may be
+changed, or captured before.
 """
 
 
 @dataclass(frozen=True)
 class Job:
-    """A message whose turn it is at its recipient, and when its handler starts and is done."""
+    """The next message of its recipient, and when its handler starts and ends."""
 
     parcel: Parcel
     start: Instant
@@ -83,8 +84,8 @@ class Job:
 class Snapshot(msgspec.Struct):
     """The transport's part of a checkpoint, without the bytes under way (``LocalTransport.frames``).
 
-    The ticket of a parcel is the place of its frame among those. sizes: of the frames, in bytes. numbers: by party.
-    busy: until when, by party. links: when the last message of each link arrives.
+    The ticket of a parcel is the index of its frame. sizes: of the frames, in bytes. numbers: by party.
+    busy: by party, the instant until which it is busy. links: when the last message of each link arrives.
     """
 
     clock_s: float
@@ -95,7 +96,7 @@ class Snapshot(msgspec.Struct):
     links: list[tuple[str, str, Instant]]
 
     def check(self, parties: Iterable[str]) -> None:
-        """Raises UserError unless a transport of these parties can have made it."""
+        """Raises UserError unless a transport of these parties can have made this snapshot."""
         known, frames = set(parties), range(len(self.sizes))
         if set(self.numbers) != known:
             raise UserError(
@@ -117,6 +118,6 @@ class Snapshot(msgspec.Struct):
             and all(0 <= n <= _MOST for n in counts)
         ):
             raise UserError(
-                "the checkpoint's messages under way are none that this federation can have sent: it was changed; "
+                "this federation cannot have sent the messages under way in the checkpoint, so it was changed: "
                 "start the run anew"
             )

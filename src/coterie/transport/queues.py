@@ -16,8 +16,8 @@ from coterie.transport.schedule import Schedule
 
 
 class Queues:
-    """schedule: of the handlers.  agenda: of the hub.  leaders: whoever coordinates now, by name, with its own agenda.
-    delayed: what is sent in a later round.
+    """schedule: of the handlers.  agenda: of the hub.  leaders: by name, the parties that coordinate now.
+    delayed: messages that are sent in a later round.
     """
 
     def __init__(self, parties: Mapping[str, Party], hub: str, spool: Spool, work: Callable[[Parcel], float]) -> None:
@@ -28,11 +28,11 @@ class Queues:
         self.leaders: dict[str, Leader] = {}
 
     def push(self, parcel: Parcel, frame: bytes) -> None:
-        """A message is under way."""
+        """Put a message under way."""
         self.route(msgspec.structs.replace(parcel, ticket=self.spool.put(frame)))
 
     def route(self, parcel: Parcel) -> None:
-        """A message whose bytes are in the spool is under way: to what its recipient coordinates, or to a handler."""
+        """Put a message under way whose bytes are in the spool: to its recipient's coordination, or to a handler."""
         envelope, leader = parcel.envelope, self.leaders.get(parcel.envelope.dst)
         if leader is not None and self.is_for(leader, envelope):
             leader.agenda.push(parcel.arrives, parcel)
@@ -42,7 +42,7 @@ class Queues:
             self.schedule.push(parcel)
 
     def is_for(self, leader: Leader, envelope: Envelope) -> bool:
-        """Whether a message is for what a party coordinates, and not for one of its handlers."""
+        """Whether a message is for a party's coordination, and not for one of its handlers."""
         return envelope.answers in leader.coordination.asked or not self.handles(leader.name, envelope)
 
     def is_for_hub(self, envelope: Envelope) -> bool:
@@ -54,18 +54,21 @@ class Queues:
         return any(kind.__name__ == envelope.kind for kind in self.parties[name].handlers)
 
     def all(self, come: Iterable[Parcel]) -> tuple[list[Parcel], dict[int, int]]:
-        """Everything, with what has come to the hub, and a ticket of every frame among it, by its place."""
+        """All messages under way, after those in ``come``, and by place a ticket of each frame.
+
+        come: messages that the hub has received and not taken.
+        """
         parcels = [*come, *self.agenda.parcels(), *self.schedule.waiting(), *self.delayed.waiting()]
         return parcels, {self.spool.place(parcel.ticket): parcel.ticket for parcel in parcels}
 
     def clear(self) -> None:
-        """Forget everything; the bytes stay in the spool."""
+        """Forget all messages. Their bytes stay in the spool."""
         self.schedule.clear()
         self.agenda.clear()
         self.delayed.clear()
 
     def respooled(self, parcels: Sequence[Parcel], frames: Iterable[bytes]) -> list[Parcel]:
-        """Parcels whose tickets are places among these frames, with their bytes in the spool."""
+        """These parcels with their bytes in the spool. Before, their tickets are indices of ``frames``."""
         tickets: dict[int, int] = {}
         for place, frame in enumerate(frames):
             tickets |= {i: self.spool.put(frame) for i, parcel in enumerate(parcels) if parcel.ticket == place}

@@ -1,4 +1,4 @@
-"""What the local transport counts and records beside the protocol: meters and views."""
+"""The local transport's counts and recorded views, beside the protocol."""
 
 from __future__ import annotations
 

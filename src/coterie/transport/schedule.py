@@ -1,4 +1,4 @@
-"""Whose turn it is: the next messages that can be handled side by side as if they were handled one by one."""
+"""The schedule: the next messages that can be handled side by side as if they were handled one by one."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from coterie.transport.parcel import START, Instant, Job, Parcel, after
 
 
 class Schedule:
-    """Waiting messages of all parties, each of which handles its own in order of arrival, one at a time.
+    """Waiting messages of all parties. Each party handles its own messages in order of arrival, one at a time.
 
-    work: nominal seconds of a party's next message, by the state that it has committed by then.
+    work: nominal seconds of a party's next message, by the state that the party has committed by then.
     """
 
     def __init__(self, parties: Iterable[str], work: Callable[[Parcel], float]) -> None:
@@ -24,7 +24,7 @@ class Schedule:
         self._known: dict[str, tuple[int, float]] = {}  # of each party's next message: ticket, seconds of work
 
     def push(self, parcel: Parcel) -> None:
-        """A message that is under way."""
+        """Add a message that is under way."""
         heapq.heappush(self._queues[parcel.envelope.dst], (parcel.order, parcel))
 
     def waiting(self) -> list[Parcel]:
@@ -32,12 +32,12 @@ class Schedule:
         return [parcel for queue in self._queues.values() for _, parcel in sorted(queue)]
 
     def clear(self) -> None:
-        """Forget all messages; parties that coordinate go on."""
+        """Forget all messages. Parties that coordinate go on."""
         for queue in self._queues.values():
             queue.clear()
 
     def hold(self, party: str, wanted: Callable[[Parcel], bool]) -> list[Parcel]:
-        """Let a party's messages wait until ``free``; gives, and forgets, those that are ``wanted`` meanwhile."""
+        """Let a party's messages wait until ``free``. Removes those that are ``wanted``, and returns them."""
         self._held.add(party)
         given = [parcel for _, parcel in sorted(self._queues[party]) if wanted(parcel)]
         self._queues[party] = [entry for entry in self._queues[party] if not wanted(entry[1])]
@@ -50,10 +50,11 @@ class Schedule:
         self.busy[party] = max(at, self.busy.get(party, START))
 
     def next(self) -> tuple[float, list[Job]]:
-        """Second in which the first of the next jobs is done, and those that no message yet to be sent can precede.
+        """The second in which the first of the next jobs is done, and the jobs that no future message can precede.
 
-        Conservative look-ahead: nothing new can be sent before the earliest completion among the next messages of all
-        parties, and it arrives after it was sent; so whatever has arrived by that instant comes first at its recipient.
+        This is conservative look-ahead. Nothing new can be sent before the earliest completion among the next messages
+        of all parties, and it arrives after it was sent. So any message that has arrived by that instant comes first at
+        its recipient.
         """
         queues = self._queues.items()
         heads = [self._job(queue[0][1]) for name, queue in queues if queue and name not in self._held]
@@ -62,7 +63,7 @@ class Schedule:
         return safe[0], sorted(jobs, key=lambda job: job.parcel.order)
 
     def start(self, job: Job) -> None:
-        """This job is being done."""
+        """Start this job: remove its message, and make its party busy."""
         heapq.heappop(self._queues[job.parcel.envelope.dst])
         self.busy[job.parcel.envelope.dst] = job.done
 
@@ -77,7 +78,7 @@ class Schedule:
 
 
 def parts(jobs: Sequence[Job], sizes: Sequence[int], most: int, room: int) -> Iterator[Sequence[Job]]:
-    """Jobs in order, in parts of at most ``most`` whose sizes add up to at most ``room``, but of one job at least."""
+    """Jobs in order, in parts of at most ``most`` jobs whose sizes sum to at most ``room``. A part has at least one."""
     part: list[Job] = []
     left = room
     for job, size in zip(jobs, sizes, strict=True):

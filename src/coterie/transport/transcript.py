@@ -1,4 +1,4 @@
-"""Transcripts: what every party received, in order. Attacks and the audit work on these and on nothing else."""
+"""Transcripts: all that every party received, in order. Attacks and audits work on these alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from coterie.protocol.messages import M, Message
 
 @dataclass(frozen=True)
 class Seen:
-    """One thing that a party received. For the hub's view of what it merely relays, ``message`` is None."""
+    """One message that a party received. ``message`` is None if the party is the hub and merely relays it."""
 
     time_s: float
     round: int
@@ -41,10 +41,10 @@ class View:
 
 
 class Transcript:
-    """Records the views of all parties until ``limit_bytes`` are held; then it stops and ``stopped_at`` says when.
+    """Records the views of all parties until ``limit_bytes`` are held. Then it stops, in round ``stopped_at``.
 
-    views: by party. A party that acts in several roles has a view of each: what a client has learnt as a leader, for
-    instance, stands under ``"client/0 as leader"``.
+    views: by party. A party that acts in several roles has a view for each. For instance, what a client has learnt as a
+    leader stands under ``"client/0 as leader"``.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -54,7 +54,7 @@ class Transcript:
         self.views: dict[str, View] = {}
 
     def record(self, party: str, role: str, seen: Seen, held_bytes: int) -> None:
-        """Add to one party's view. held_bytes: what of its size is kept (nothing of what is merely relayed)."""
+        """Add to one party's view. held_bytes: how many bytes of it are kept (0 if it is merely relayed)."""
         if self.stopped_at is not None:
             return
         if self.held_bytes + held_bytes > self.limit_bytes:

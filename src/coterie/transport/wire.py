@@ -1,4 +1,4 @@
-"""The simulated wire between parties: times, counts, loses and, under attack, replaces what they say."""
+"""The simulated wire between parties: it times, counts, loses and, under attack, replaces messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from coterie.transport.transcript import Seen, Transcript
 
 
 class Wire:
-    """A star around the hub. What a party says to itself is on no wire: it takes no time and no bytes."""
+    """A star around the hub. A message of a party to itself is on no wire, and takes no time and no bytes."""
 
     def __init__(self, roles: Roles, hub: str, links: Links, transcript: Transcript | None) -> None:
         self.roles, self.hub, self.links, self.transcript = roles, hub, links, transcript
@@ -25,7 +25,7 @@ class Wire:
     def transmit(
         self, sent: Sent, at: Instant, meter: Meter, intercept: Intercept | None
     ) -> tuple[list[tuple[Parcel, bytes]], str | None]:
-        """What arrives of a message, and when; and if it does not arrive itself, why."""
+        """The parcels that arrive for a message, with their frames, and why the message itself is lost, if it is."""
         envelope, frame, to_role = sent
         src, dst, size, hub = envelope.src, envelope.dst, envelope.weight, self.hub
         up_s = 0.0 if src in (hub, dst) else self.links.up_s(src, size)
@@ -51,7 +51,7 @@ class Wire:
     def _replaced(
         self, parcel: Parcel, instead: Sequence[bytes | tuple[Envelope, bytes]]
     ) -> list[tuple[Parcel, bytes]]:
-        """What an attacker delivers in the place of a message; what is for nobody here goes nowhere."""
+        """What an attacker delivers instead of a message. An unknown recipient gets nothing."""
         copies = []
         for one in instead:
             envelope, frame = (parcel.envelope, one) if isinstance(one, bytes) else one
@@ -61,5 +61,5 @@ class Wire:
         return copies
 
     def _request(self, envelope: Envelope) -> int:
-        """A number that no other message has, and that doesn't depend on the order in which handlers are run."""
+        """A number that no other message has, and that does not depend on the order in which handlers run."""
         return envelope.number * len(self._place) + self._place[envelope.src]
