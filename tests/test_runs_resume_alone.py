@@ -93,7 +93,7 @@ def test_every_party_is_resumed_from_its_own_file_alone(after_two: tuple[Experim
 def test_the_run_goes_on_with_parties_that_were_resumed_alone(after_two: tuple[Experiment, Path]) -> None:
     """All but the hub are replaced; what is under way to them and from them is taken."""
     made, out = after_two
-    under_way = {envelope.kind for envelope in made.transport.snapshot().envelopes}
+    under_way = {parcel.envelope.kind for parcel in made.transport.snapshot().parcels}
     assert under_way or made.system.name != "pafed"
     for name in made.parties:
         if name != made.federation.hub:
@@ -173,7 +173,7 @@ def test_a_run_with_real_keys_that_was_killed_goes_on(tmp_path: Path) -> None:
         process.wait()
     found = checkpoint.read(out, config)
     assert found is not None
-    assert {envelope.kind for envelope in found.snapshot.envelopes} == {"Update"}
+    assert {parcel.envelope.kind for parcel in found.snapshot.parcels} == {"Update"}
     result = run(replace(config, rounds=found.round + 2), resume=True)
     assert result.summary["rounds"] == found.round + 2
     assert result.summary["refused"] == 0
