@@ -276,7 +276,7 @@ DEALS = [
     (Deal(2, "shares", "client/0\n"), "'' is not on the roster"),
     (Deal(2, "shares", "client/0\nclient/0"), "the holders of one grant, each once"),
     (Deal(2, "", "client/0"), "the holders of one grant, each once"),
-    (Deal(2, "shares", "client/0"), "shares is shared by at least 2, not by 1"),
+    (Deal(2, "shares", "client/0"), "shares is shared by at least 2 parties, not by 1"),
     (Deal(2, "shares", "hub\nclient/0"), "hub may not hold shares: it is for a client"),
     (Deal(2, "one", "hub"), "hub may not hold one: it is for a client"),
     (Deal(2, "seed", "client/0\nhelper"), "helper may not hold seed: it is for a client"),
@@ -352,9 +352,9 @@ def test_a_grant_is_taken_once_and_none_that_is_older() -> None:
     run = granted()
     for r in (1, 2):
         again(run, r, "shares", *CLIENTS[:2])
-    refuses(run, "client/1", given_to(run, "client/1"), "dealing 1 after 1: already provided with keys")
-    refuses(run, "client/1", given_to(run, "client/1", 3), "dealing 3 after 3: already provided with keys")
-    refuses(run, "client/1", given_to(run, "client/1", 2), "dealing 2 after 3: already provided with keys")
+    refuses(run, "client/1", given_to(run, "client/1"), "dealing 1 after 1: client/1 has these keys already")
+    refuses(run, "client/1", given_to(run, "client/1", 3), "dealing 3 after 3: client/1 has these keys already")
+    refuses(run, "client/1", given_to(run, "client/1", 2), "dealing 2 after 3: client/1 has these keys already")
 
 
 def test_a_grant_for_another_party_is_refused() -> None:
