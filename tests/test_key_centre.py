@@ -276,7 +276,7 @@ DEALS = [
     (Deal(2, "shares", "client/0\n"), "'' is not on the roster"),
     (Deal(2, "shares", "client/0\nclient/0"), "the holders of one grant, each once"),
     (Deal(2, "", "client/0"), "the holders of one grant, each once"),
-    (Deal(2, "shares", "client/0"), "shares is shared by at least 2, not by 1"),
+    (Deal(2, "shares", "client/0"), "shares is shared by at least 2 parties, not by 1"),
     (Deal(2, "shares", "hub\nclient/0"), "hub may not hold shares: it is for a client"),
     (Deal(2, "one", "hub"), "hub may not hold one: it is for a client"),
     (Deal(2, "seed", "client/0\nhelper"), "helper may not hold seed: it is for a client"),

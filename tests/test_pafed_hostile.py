@@ -172,7 +172,7 @@ def test_two_answers_to_one_request_count_once() -> None:
     assert notes["participants"] == 4
     assert len(updates) == 5
     assert list(run.refused) == [
-        "aggregator/Update: client/0: an update for round 1, which did not ask for it or has had it"
+        "aggregator/Update: client/0: an update for round 1, which did not ask for it or has had it already"
     ]
 
 

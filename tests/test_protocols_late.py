@@ -259,7 +259,7 @@ def test_an_old_update_in_place_of_a_new_one_is_refused(bound: int) -> None:
     notes = run.round(2)
     assert (notes["participants"], notes["too_old"]) == (9, 0)
     assert list(run.refused) == [
-        "server/Update: client/0: an update for round 1, which did not ask for it or has had it"
+        "server/Update: client/0: an update for round 1, which did not ask for it or has had it already"
     ]
 
 

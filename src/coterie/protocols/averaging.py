@@ -1,8 +1,9 @@
-"""Federated averaging: one server sends its model to clients, they train, it averages what comes back.
+"""Federated averaging: one server sends its model to clients, the clients train it, and the server averages the
+results.
 
     server --Train--> client --Update--> server            (every round)
 
-Stands under FedAvg and FedProx, which differ in the local solver only.
+FedAvg and FedProx use it. They differ in the local solver only.
 
 Sees. server: every client's plain model and sample count, by name. client: the global model.
 """
@@ -30,9 +31,9 @@ from coterie.protocols.updates import Updates
 
 @dataclass(frozen=True)
 class Averaging(SteppedTraining):
-    """Local training with the usual defaults of FedAvg: the mean itself is the next model.
+    """Local training with the usual defaults of FedAvg, where the mean itself is the next model.
 
-    Updates that are late are dropped. (Methods that use them: ``protocols/late.py``.)
+    Late updates are dropped. (``protocols/late.py`` has methods that use them.)
     """
 
     lr: float = 0.01
@@ -57,7 +58,7 @@ class Train(Message, frozen=True):
 class Update(Message, frozen=True):
     """A locally trained model. weights: (d,).  samples: this client's training samples, its weight in the mean.
 
-    The server takes what ``protocols/updates.py`` says, there and in all other baselines.
+    ``protocols/updates.py`` says which updates a server takes, here and in all other baselines.
     """
 
     round: int
@@ -67,7 +68,7 @@ class Update(Message, frozen=True):
 
 
 class Client(Party, role="client"):
-    """Trains when asked; keeps nothing."""
+    """Trains when asked, and keeps nothing."""
 
     config: Averaging
 
@@ -99,11 +100,11 @@ class Server(Party, role="server"):
         self.state = self.State(common.initial)
 
     def setup(self) -> Steps[None]:
-        """Nothing to agree on."""
+        """Nothing to set up."""
         yield from ()
 
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
-        """One round: the mean of the answers, weighted by samples, is the new global model."""
+        """One round. The mean of the answers, weighted by samples, is the new global model."""
         mean, updates = WeightedMean(self.spec.size), Updates(self.spec, self.state.weights)
 
         def fold(name: str, update: Update) -> None:
@@ -124,12 +125,12 @@ class Server(Party, role="server"):
 
 
 def parties(config: Averaging) -> Mapping[str, PartyFactory]:
-    """A server and its clients, who all train with the config's solver."""
+    """A server and its clients, which all train with the config's solver."""
     return {"server": Server, "client": Client}
 
 
 def models(federation: Federation) -> Mapping[str, Vector]:
-    """Everybody uses the global model."""
+    """All clients use the global model."""
     weights = federation.look(federation.hub).state.weights
     return dict.fromkeys(federation.common.clients, weights)
 

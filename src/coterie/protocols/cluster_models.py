@@ -1,6 +1,6 @@
-"""Clustered training with one model a cluster: where the models start, and how a client finds its own.
+"""Clustered training with one model for each cluster: the start of the models, and how a client finds its own.
 
-Stands under IFCA and MingledPie, which differ in what the server may see.
+IFCA and MingledPie use it. They differ in what the server may see.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class ClusterModels(LocalTraining):
     """clusters: k, the number of models.
 
     start: "random", each model with weights of its own; or "pretrained", each also trained beforehand on all data of
-    one of the data's own groups, as MingledPie's authors do ("prior knowledge"): it tells the models apart from the
-    start, and presumes a server that holds the clients' data.  pretrain_epochs: passes over those data.
-    pretrain_batch: samples a step of it; 0 for all at once, so that an epoch is one gradient step.
+    one of the data's own groups, as MingledPie's authors do ("prior knowledge"). Then the models differ from the start,
+    but the server must hold the clients' data.  pretrain_epochs: passes over those data.
+    pretrain_batch: samples a step in the pre-training; 0 for all at once, so that an epoch is one gradient step.
     """
 
     clusters: int = 5
@@ -45,7 +45,7 @@ class ClusterModels(LocalTraining):
         refuse_unused(self, ((name, "start=random", random) for name in ("pretrain_epochs", "pretrain_batch")))
 
     def beyond_budget(self) -> Mapping[str, str]:
-        """Its pre-training."""
+        """The pre-training, which no budget counts."""
         if self.start == "random":
             return {}
         return {"start": f"its models begin after {self.pretrain_epochs} epochs on all data of the true groups"}
@@ -65,7 +65,7 @@ class ClusterModels(LocalTraining):
 def best_model(models: Iterable[Vector]) -> Work[int]:
     """The number of the model with the lowest loss on the party's training data (MingledPie eq. 2); ties: the first.
 
-    A model that has blown up, with a loss of NaN, is the worst.
+    A diverged model, with a loss of NaN, is the worst.
     """
     losses = []
     for weights in models:

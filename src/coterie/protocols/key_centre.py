@@ -1,15 +1,14 @@
-"""Enrolment with a key centre, which draws keys for others and hands each party what it may hold.
+"""Enrolment with a key centre, which draws keys for the other parties and gives each party what it may hold.
 
-    hub --Deal--> key_centre --Granted (signed, sealed)--> everybody --Ready--> hub
+    hub --Deal--> key_centre --Granted (signed, sealed)--> all others --Ready--> hub
 
-Who belongs to the federation, and whose signature is whose, is on the roster, which its operator has signed
-(``protocol/roster.py``). So the key centre draws encryption keys and other secrets only. Which ones is a list of
-**grants**: key pairs, seeds, or shares of one key among chosen parties. It signs what it hands out, for one recipient
-and one dealing, and the transport seals it. A hub that relays it sees sizes, and can neither read nor replace it. The
-key centre forgets the secret halves.
+The roster lists the parties and their signing keys, and the operator has signed it (``protocol/roster.py``). So the key
+centre draws only encryption keys and other secrets. A list of **grants** says which: key pairs, seeds, or shares of one
+key among chosen parties. The key centre signs each grant for one recipient and one dealing, and the transport seals it.
+The hub that relays it sees its size, and can neither read nor replace it. The key centre forgets the secret halves.
 
-A grant may be dealt again among others, when membership changes. Then its number is the next, and the old dealing is
-refused.
+A grant may be dealt again among other parties when membership changes. The new dealing has the next number, and the old
+one is refused from then on.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ EVALUATION = "evaluation"
 
 @message(src=ANY, dst=KEY_CENTRE)
 class Deal(Message, frozen=True):
-    """Deal a grant for the ``number``-th time, or all of them for the first: then ``grant`` is empty.
+    """A request to deal a grant for the ``number``-th time. An empty ``grant`` means all grants, for the first time.
 
-    holders: the names of the new holders, each on a line; empty for those of the grant itself.
+    holders: the names of the new holders, one on each line; empty for the grant's usual holders.
     """
 
     number: int
@@ -50,10 +49,10 @@ class Deal(Message, frozen=True):
 
 @message(src=KEY_CENTRE, dst=ANY)
 class Granted(Message, frozen=True):
-    """What one party may hold.
+    """The keys that one party may hold.
 
-    names: of the keys, each on a line: ``secret NAME``, ``public NAME`` or ``public NAME OWNER``.  keys: a bundle of
-    them, in this order.  signature: the key centre's, over all of it, the recipient and the session.
+    names: of the keys, one on each line: ``secret NAME``, ``public NAME`` or ``public NAME OWNER``.  keys: a bundle of
+    the keys in this order.  signature: the key centre's, over all fields, the recipient and the session.
     """
 
     number: int
@@ -75,7 +74,7 @@ class Ready(Message, frozen=True):
 
 
 class Keygen(Protocol):
-    """Draws an encryption key pair; what it gives has ``public`` and ``to_bytes`` (``crypto/vector.py``)."""
+    """Draws an encryption key pair. The result has ``public`` and ``to_bytes`` (``crypto/vector.py``)."""
 
     def __call__(self, *, emulated: bool, random_bytes: RandomBytes) -> Any: ...
 
@@ -86,9 +85,9 @@ Draw = Callable[[str], RandomBytes]
 
 @dataclass(frozen=True)
 class Dealt:
-    """What one dealing gives. secret: by holder.  public: for everybody, by owner ("" where all holders share it).
+    """The result of one dealing. secret: by holder.  public: for all parties, by owner ("" if all holders share it).
 
-    better: by role, public keys with more in them than the others get.
+    better: by role, public keys that contain more than those of other roles.
     """
 
     secret: Mapping[str, bytes]
@@ -100,9 +99,9 @@ class Dealt:
 
 
 class Grant(Protocol):
-    """Something secret that the key centre deals.
+    """A secret that the key centre deals.
 
-    name: of it, without blanks or line breaks.  role: of all that may ever hold it, whatever the hub asks for.
+    name: without blanks or line breaks.  role: only parties of this role may ever hold it, whatever the hub asks for.
     """
 
     @property
@@ -112,18 +111,18 @@ class Grant(Protocol):
     def role(self) -> str: ...
 
     def holders(self, roster: Roster) -> tuple[str, ...]:
-        """Who holds it, as long as nothing else is asked for."""
+        """Its usual holders."""
 
     def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> Dealt:
-        """Draw it for these holders. Raises PeerError for too few of them."""
+        """Draw it for these holders. Raises PeerError if they are too few."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A key pair. role: of those who hold its secret half.  keygen: draws it.  each: one for every party of the role.
+    """A key pair. role: of the holders of its secret half.  keygen: draws it.  each: one pair for each holder.
 
-    works: the role that works on its ciphertexts, if products of them are needed: it gets the evaluation key
-    (``public evaluation``), and the public key with what products need.
+    works: the role that multiplies its ciphertexts, if products are needed. This role gets the evaluation key
+    (``public evaluation``), and a public key that allows products.
     """
 
     name: str
@@ -174,9 +173,9 @@ class Seed:
 
 @dataclass(frozen=True)
 class Shares:
-    """Shares of one key among chosen parties of a role. chosen: their names, the first time.
+    """Shares of one key among chosen parties of a role. chosen: the names of the first holders.
 
-    least: never fewer holders than these.  split(n, random_bytes): the public key, and n shares of its secret half.
+    least: the least number of holders.  split(n, random_bytes): the public key, and n shares of its secret half.
     """
 
     name: str
@@ -186,19 +185,19 @@ class Shares:
     split: Callable[[int, RandomBytes], tuple[bytes, Sequence[bytes]]]
 
     def holders(self, roster: Roster) -> tuple[str, ...]:
-        """Those chosen."""
+        """The chosen parties."""
         return self.chosen
 
     def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> Dealt:
         """A new key, and a share of it for each of them."""
         if len(holders) < self.least:
-            raise PeerError(f"{self.name} is shared by at least {self.least}, not by {len(holders)}")
+            raise PeerError(f"{self.name} is shared by at least {self.least} parties, not by {len(holders)}")
         public, shares = self.split(len(holders), draw(f"{self.name} key"))
         return Dealt(dict(zip(holders, shares, strict=True)), {"": public}, {})
 
 
 class KeyCentre(Party, role=KEY_CENTRE):
-    """Deals the grants when the hub asks for it, each number once; keeps no key."""
+    """Deals the grants when the hub asks for it, each number once, and keeps no key."""
 
     class State(msgspec.Struct):
         """dealt: how often each grant was dealt."""
@@ -214,7 +213,7 @@ class KeyCentre(Party, role=KEY_CENTRE):
 
     @on(Deal)
     def deal(self, msg: Deal, src: str) -> tuple[To, ...]:
-        """Draw what is asked for, and hand everybody its part."""
+        """Draw the requested keys, and send each party its part."""
         roster = self.common.roster
         if src != roster.hub:
             raise PeerError(f"{src} asks for keys; only the hub may")
@@ -262,7 +261,7 @@ SK = TypeVar("SK")
 
 
 class Keys(msgspec.Struct):
-    """SECRET: what a party was granted, by name. dealt: the number of the last dealing, by grant ("" for all)."""
+    """SECRET: a party's granted keys, by name. dealt: the number of the last dealing, by grant ("" for all)."""
 
     secret: dict[str, bytes] = msgspec.field(default_factory=dict)
     public: dict[str, bytes] = msgspec.field(default_factory=dict)
@@ -279,7 +278,7 @@ class Keyed(Party, Generic[PK, SK]):
     """
 
     class Secret(msgspec.Struct):
-        """keys: what the key centre has granted."""
+        """keys: those that the key centre has granted."""
 
         keys: Keys = msgspec.field(default_factory=Keys)
 
@@ -301,7 +300,7 @@ class Keyed(Party, Generic[PK, SK]):
         self.secret = self.Secret()
 
     def granted(self, msg: Granted) -> None:
-        """Take up keys. Raises PeerError for what the key centre did not sign, or dealt before."""
+        """Store keys. Raises PeerError if the key centre did not sign them, or if the dealing is old."""
         fields = _signed(self.common, self.name, msg.number, msg.grant, msg.names, msg.keys)
         verify_key(self.common, KEY_CENTRE).verify(msg.signature, *fields)
         keys = self.secret.keys
@@ -311,7 +310,7 @@ class Keyed(Party, Generic[PK, SK]):
         names = msg.names.split("\n") if msg.names else []
         items = dict(zip(names, unbundle(msg.keys, len(names)), strict=True))
         if any(not name.startswith(("secret ", "public ")) for name in names):
-            raise PeerError("what was granted is neither secret nor public")
+            raise PeerError("a granted key is neither secret nor public")
         if msg.grant:  # of an earlier dealing nothing is kept
             keys.secret.pop(msg.grant, None)
             for name in [n for n in keys.public if n.split(" ")[0] == msg.grant]:
@@ -332,7 +331,7 @@ class Keyed(Party, Generic[PK, SK]):
         return found
 
     def secret_of(self, name: str) -> bytes:
-        """SECRET: what this party holds of a grant, as bytes. Raises PeerError before it was granted."""
+        """SECRET: the bytes that this party holds of a grant. Raises PeerError before it was granted."""
         return self._one(self.secret.keys.secret, name)
 
     def _usable(self, key: Any, kind: type[Any], name: str) -> Any:
@@ -348,24 +347,24 @@ class Keyed(Party, Generic[PK, SK]):
 
 
 class KeyHolder(Keyed[PK, SK]):
-    """One that the hub asks: ``class Client(KeyHolder[ckks.PublicKey, ckks.SecretKey], role="client")``."""
+    """A party that gets keys and is not the hub: ``class Client(KeyHolder[PublicKey, SecretKey], role="client")``."""
 
     @on(Granted)
     def keep(self, msg: Granted, src: str) -> To:
-        """Keep what the key centre has signed for this party, once a dealing."""
+        """Store the keys that the key centre has signed for this party, once for each dealing."""
         self.granted(msg)
         return To(self.common.roster.hub, Ready(msg.number, msg.grant))
 
 
 def enrol(hub: Keyed[Any, Any]) -> Steps[None]:
-    """The hub's part: have all grants dealt, and wait until it and all others have theirs."""
+    """The hub's part: request all grants, and wait until all parties have theirs."""
     others = {one.name for one in hub.common.roster.entries} - {hub.name, KEY_CENTRE}
     yield from post({KEY_CENTRE: Deal(1, "", "")})
     yield from _granted(hub, others, 1, "")
 
 
 def deal_again(hub: Keyed[Any, Any], grant: str, holders: Sequence[str]) -> Steps[None]:
-    """Have one grant dealt anew among these parties, and wait until everybody has its part of it."""
+    """Request one grant anew for these parties, and wait until all parties have their part of it."""
     number = max(hub.secret.keys.dealt.get(grant, 0), hub.secret.keys.dealt.get("", 0)) + 1
     others = {one.name for one in hub.common.roster.entries} - {hub.name, KEY_CENTRE}
     yield from post({KEY_CENTRE: Deal(number, grant, "\n".join(holders))})
@@ -386,4 +385,4 @@ def _granted(hub: Keyed[Any, Any], others: set[str], number: int, grant: str) ->
 
 
 ENROLMENT = (Granted, Ready)
-"""What a hub that enrols takes (``Party.takes``)."""
+"""The messages that a hub takes for enrolment (``Party.takes``)."""

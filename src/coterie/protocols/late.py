@@ -1,12 +1,12 @@
-"""Averaging that never waits: updates that come rounds late are used, or dropped, as a method says.
+"""Averaging with late updates: updates that come rounds late are used or dropped, depending on the method.
 
     server --Train (w, r)--> client --Update (r)--> server      at once, or rounds later
 
-Each round the server asks a share of the clients, waits for those that are in time, takes what has come of earlier
-rounds, and moves its model. Stands under all baselines with late updates, which differ in what clients send and how
-the server puts it together; the step that the server takes is one schedule for all of them. Every update carries the
-round that asked for it; each is used once, and none that is older than the bound. Where a round has a deadline, a
-client that is late is left to finish before it is asked again (``able``); why it is late, the server does not know.
+Each round the server asks a share of the clients, waits for those that are in time, takes the updates of earlier rounds
+that have come, and moves its model. All baselines with late updates use it. They differ in what clients send and in how
+the server combines it. The server's step follows one schedule for all of them. Every update carries the round that
+asked for it. Each is used once, and none that is older than the bound. If a round has a deadline, a late client may
+finish before it is asked again (``able``). The server does not know why a client is late.
 
 Sees. server: every client's plain model (or change) and sample count, by name, and how late it is. client: the
 global model of every round that asks it.
@@ -39,12 +39,12 @@ from coterie.protocols.local_training import LocalTraining, SteppedTraining, ask
 from coterie.protocols.updates import Updates
 
 DELTA = 0.3
-"""The share of clients that an experiment delays unless told otherwise (PAFed, table III: 0; table V: up to 0.7)."""
+"""The share of clients that an experiment delays by default (PAFed, table III: 0; table V: up to 0.7)."""
 
 
 @dataclass(frozen=True)
 class LateTraining(SteppedTraining):
-    """max_staleness: an update that is more rounds late than this is not used; 0 uses none that is late."""
+    """max_staleness: an update that is more rounds late than this is not used; 0 uses no late update."""
 
     max_staleness: int = 10
 
@@ -56,10 +56,8 @@ class LateTraining(SteppedTraining):
 
 @message(src="client", dst="server")
 class Update(Message, frozen=True):
-    """What one training gave. round: that asked for it.  values: (d,), the model, its change, or what the method says.
-
-    Buffers (running statistics) are what was trained in either case.
-    samples: this client's training samples.
+    """The result of one training. round: the round that asked for it.  values: (d,), the model, its change, or what the
+    method says; buffers (running statistics) are the trained values in each case.  samples: its training samples.
     """
 
     round: int
@@ -72,19 +70,19 @@ class Update(Message, frozen=True):
 
 
 class Aggregate(Protocol):
-    """The updates of one round, folded one at a time in the order that they are taken: in time first, then late."""
+    """The updates of one round, folded one at a time in the order in which they are taken: in time first, then late."""
 
     def take(self, values: Vector, staleness: int, samples: int) -> None:
         """One update (d,) that comes ``staleness`` rounds late."""
 
     def result(self) -> NDArray[np.float64]:
-        """The server's next model, (d,) float64; called where at least one was taken."""
+        """The server's next model, (d,) float64. It is called only if at least one update was taken."""
 
 
 class Mean:
-    """w + step (m - w) for models, w + step m for changes; m: the mean of what was taken, by weights.
+    """w + step (m - w) for models, w + step m for changes, with m the weighted mean of the updates.
 
-    weight(staleness, samples): > 0, of one update.  over: the mean's divisor, where it is not the sum of the weights.
+    weight(staleness, samples): > 0, of one update.  over: the mean's divisor, if it is not the sum of the weights.
     Buffers (running statistics) are in a change as they are, and get a mean of their own (``aggregation/buffers.py``).
     """
 
@@ -116,9 +114,9 @@ class Mean:
 
 @dataclass(frozen=True)
 class Method:
-    """What makes a baseline. sends: what its clients do.  aggregate(spec, weights, step): an empty ``Aggregate``.
+    """The definition of a baseline. sends: what clients send.  aggregate(spec, weights, step): an empty ``Aggregate``.
 
-    max_staleness: rounds; 0 uses no late update.
+    max_staleness: in rounds; 0 uses no late update.
     """
 
     sends: Literal["model", "change"]
@@ -130,27 +128,27 @@ class Method:
 
 
 def settle(owed: dict[str, tuple[int, ...]], name: str, round: int) -> None:
-    """Each round's answer is taken once, in whatever order answers come, and from whom it was asked; else PeerError.
+    """Take a client's answer to a round. Raises PeerError if the round did not ask this client, or has had its answer.
 
-    owed: by client, the rounds that it has not answered yet; changed.
+    Answers may come in any order. owed: by client, the rounds that it has not answered yet; changed.
     """
     rounds = owed.get(name, ())
     if round not in rounds:
-        raise PeerError(f"{name}: an update for round {round}, which did not ask for it or has had it")
+        raise PeerError(f"{name}: an update for round {round}, which did not ask for it or has had it already")
     owed[name] = tuple(other for other in rounds if other != round)
 
 
 def able(
     config: LocalTraining, asked: Sequence[str], owed: Mapping[str, tuple[int, ...]], r: int, oldest: int
 ) -> tuple[str, ...]:
-    """Those of ``asked`` whom round r can ask: where rounds have a deadline, not those still at an earlier round.
+    """The clients among ``asked`` that round r can ask. If rounds have a deadline, it leaves out clients that are late.
 
     owed: as for ``settle``.  oldest: by how many rounds an update may be late.
 
-    Asked again and again, a client that needs longer than a round would be later every time, until nothing of it is
-    used. It is asked again when it has answered, or when its answer would be too old: then it may be lost. A round
-    without a deadline waits for everybody's answer but those that an experiment holds back for whole rounds, which take
-    no longer for being asked again: so everybody can be asked.
+    If a client that needs longer than a round were asked in every round, it would be later each time, until none of its
+    updates is used. It is asked again when it has answered, or when its answer would be too old, because then the
+    answer may be lost. A round without a deadline waits for all answers except those that an experiment delays by whole
+    rounds. Asking these clients again makes them no later. So all clients can be asked.
     """
     if config.deadline_s is None:
         return tuple(asked)
@@ -165,11 +163,12 @@ def gather(
     owed: dict[str, tuple[int, ...]],
     r: int,
 ) -> Steps[Answers]:
-    """Round r: ask, wait for those in time, then take what has come of earlier rounds.
+    """Round r: ask, wait for the answers in time, then take answers to earlier rounds that have come.
 
-    owed: as for ``settle``; changed. With nobody to ask, it waits for the first answer of an earlier round or until
-    the deadline, for rounds that take no time would make every answer too old. Where rounds have a deadline, a client
-    that is known not to answer (offline, or it refused, or it answered nonsense) is not waited for in later rounds.
+    owed: as for ``settle``; changed. If there is no client to ask, the round waits for the first answer to an earlier
+    round, or until the deadline. Otherwise rounds would take no time, and every answer would become too old. If rounds
+    have a deadline, later rounds do not wait for a client that is known not to answer (it is offline, refused the
+    request, or sent an unacceptable answer).
     """
     for name in requests:
         owed[name] = (*owed.get(name, ()), r)
@@ -185,12 +184,12 @@ def gather(
 
 
 def training_cost(client: Any, msg: Train) -> Cost:
-    """What a training costs a client (that has samples, epochs and spec)."""
+    """The cost of a training for a client (which has samples, epochs and spec)."""
     return Cost(samples=client.samples * client.epochs, flops_per_sample=client.spec.flops_per_sample)
 
 
 class Client(Party, role="client"):
-    """Trains when asked; keeps nothing."""
+    """Trains when asked, and keeps nothing."""
 
     config: SteppedTraining
 
@@ -210,7 +209,7 @@ class Client(Party, role="client"):
 
 
 class Server(Party, role="server"):
-    """Holds the global model, and whose answers it still waits for."""
+    """Holds the global model, and knows which answers have not come yet."""
 
     takes = (Update,)
 
@@ -228,11 +227,11 @@ class Server(Party, role="server"):
         self.method, self.state = method, self.State(common.initial)
 
     def setup(self) -> Steps[None]:
-        """Nothing to agree on."""
+        """Nothing to set up."""
         yield from ()
 
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
-        """Ask, wait for those in time, take the late, move the model."""
+        """Ask clients, wait for updates in time, take late updates, move the model."""
         step = self.config.server_step(r)
         aggregate, updates = (
             self.method.aggregate(self.spec, self.state.weights, step),
@@ -276,13 +275,13 @@ def parties(method: Method) -> Mapping[str, PartyFactory]:
 
 
 def models(federation: Federation) -> Mapping[str, Vector]:
-    """Everybody uses the global model."""
+    """All clients use the global model."""
     weights = federation.look(federation.hub).state.weights
     return dict.fromkeys(federation.common.clients, weights)
 
 
 def sees(what: str) -> Mapping[str, Sees]:
-    """Who sees what, where clients send ``what`` in the plain."""
+    """What each role sees, if clients send ``what`` unencrypted."""
     learns = f"every client's {what} and number of samples, by name, and by how many rounds it is late"
     return {
         "server": Sees((Update,), learns),

@@ -1,4 +1,4 @@
-"""What all systems with ordinary local training have in common: the solver's settings and who trains how long."""
+"""Local training in all systems: the solver's settings, the clients that a round asks, and their numbers of epochs."""
 
 from __future__ import annotations
 
@@ -67,26 +67,26 @@ class LocalTraining:
         return 1
 
     def pretraining(self) -> tuple[Sgd, int] | None:
-        """Solver and epochs of a pre-training of the first models, which no budget counts; None for none."""
+        """Solver and epochs of a pre-training of the first models, which no budget counts; None if there is none."""
         return None
 
     def own_budget(self) -> Mapping[str, str]:
-        """Settings of a comparison's budget that are part of this method itself, so that it keeps them, and why."""
+        """Settings of a comparison's budget that are part of this method, so that it keeps its own, and why."""
         return {}
 
     def beyond_budget(self) -> Mapping[str, str]:
-        """Settings by which this method does work, or knows something, that no budget counts, and what that is."""
+        """Settings that give this method work or knowledge beyond any budget, each with a description of it."""
         return {}
 
 
 @dataclass(frozen=True)
 class SteppedTraining(LocalTraining):
-    """Local training and the server's step; defaults of PAFed, table III, where nothing else is said.
+    """Local training and the server's step. Defaults are those of PAFed, table III, unless stated otherwise.
 
     In a run a data set's own settings (``lr``, ``batch_size``: ``runs/defaults.py``) win over these defaults.
-    Its participation (sigma) is 0.1 of 100 clients; here 0.5, so that the 20 clients of a small run are enough.
-    server_lr: the server's step in round 1 (alpha, 0.8).  server_decay: k >= 0; its step in round r is
-    server_lr / (1 + k (r - 1)), 0 for the constant step of the paper.
+    PAFed's participation (sigma) is 0.1 of 100 clients. Here it is 0.5, so that the 20 clients of a small run suffice.
+    server_lr: the server's step in round 1 (alpha, 0.8).  server_decay: k >= 0; the server's step in round r is
+    server_lr / (1 + k (r - 1)). With 0 it is constant, as in the paper.
     """
 
     lr: float = 0.1
@@ -110,7 +110,7 @@ class SteppedTraining(LocalTraining):
 
 
 def local_epochs(clients: Sequence[str], config: LocalTraining, seed: int) -> dict[str, int]:
-    """E_i = round(d_i E_m), at least 1, for every client; a pure function of the seed and the client's name."""
+    """E_i = round(d_i E_m), at least 1, for every client. It is a pure function of the seed and the client's name."""
     drawn: dict[str, int] = {}
     for name in clients:
         d = rng(seed, name, "uplink time").uniform(config.slowest, 1.0)
@@ -119,19 +119,19 @@ def local_epochs(clients: Sequence[str], config: LocalTraining, seed: int) -> di
 
 
 def joined(clients: Sequence[str], config: LocalTraining, r: int) -> tuple[str, ...]:
-    """Who has joined by round r (MingledPie, appendix C.3: ten more every ten rounds)."""
+    """The clients that have joined by round r (MingledPie, appendix C.3: ten more every ten rounds)."""
     if not config.founders:
         return tuple(clients)
     return tuple(clients[: config.founders + config.newcomers * ((r - 1) // config.join_every)])
 
 
 def sample_size(clients: int, participation: float) -> int:
-    """How many of ``clients`` a round asks: at least one."""
+    """The number of clients that a round asks, at least one."""
     return max(1, round(participation * clients))
 
 
 def sample_clients(clients: Sequence[str], participation: float, seed: int, r: int) -> tuple[str, ...]:
-    """Which clients round r asks: a uniform sample of at least one, in their usual order."""
+    """The clients that round r asks: a uniform sample of at least one, in their usual order."""
     if participation >= 1.0:
         return tuple(clients)
     count = sample_size(len(clients), participation)
@@ -140,24 +140,24 @@ def sample_clients(clients: Sequence[str], participation: float, seed: int, r: i
 
 
 def asked_in(clients: Sequence[str], config: LocalTraining, seed: int, r: int) -> tuple[str, ...]:
-    """Which clients round r asks: a sample of those who have joined by then."""
+    """The clients that round r asks: a sample of those that have joined by then."""
     return sample_clients(joined(clients, config, r), config.participation, seed, r)
 
 
 def batch_seed(party: Party, r: int) -> int:
-    """What decides the order of a client's batches in round r: the same for every system, so comparisons are paired."""
+    """The seed of a client's batch order in round r. It is the same for every system, so comparisons are paired."""
     return int(party.rng("batches", r).integers(1 << 62))
 
 
 def check_model(spec: ModelSpec, digest: bytes, weights: Vector, models: int = 1) -> Vector:
-    """Weights (models d,) that another party sent; raises PeerError unless they can be ours.
+    """These weights (models d,) of another party. Raises PeerError unless they can be those of a model of this shape.
 
-    They have this model's shape, none is beyond ``MOST_WEIGHT``, and no running variance is below 0. That holds for a
-    change of the parameters too, whose sender leaves its buffers as they are (``aggregation/buffers.py``), and for a
-    control variate, which is 0 at buffers.
+    They must have this model's shape, none may be beyond ``MOST_WEIGHT``, and no running variance may be below 0. The
+    same holds for a change of the parameters, whose sender leaves its buffers as they are (``aggregation/buffers.py``),
+    and for a control variate, which is 0 at buffers.
     """
     if digest != spec.digest or len(weights) != models * spec.size:
-        raise PeerError(f"a model of {len(weights)} numbers or another shape; expected {models * spec.size} of ours")
+        raise PeerError(f"a model of {len(weights)} numbers or of another shape; expected {models * spec.size} of ours")
     if not (beyond := largest(weights)) <= MOST_WEIGHT:
         raise PeerError(f"a model with a weight of {beyond:.2g}; the largest that is taken is {MOST_WEIGHT:.2g}")
     variances = weights.reshape(models, spec.size)[:, spec.variances]

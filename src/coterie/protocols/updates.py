@@ -1,8 +1,8 @@
-"""The updates of one round as a server that averages them takes them: what it refuses, and whose stand out.
+"""The updates of one round at a server that averages them: which it refuses, and which stand out.
 
-The bounds keep one message from ending a run: the mean of what is taken is finite. They don't keep one client from it.
-A client that lies within them spoils the mean, and the trainings that start there may diverge in the next round. Its
-update is noted where it stands out, so that an error names it.
+The bounds keep one message from ending a run, since the mean of the accepted updates is finite. They do not keep one
+client from ending it. A client that lies within the bounds spoils the mean, and the trainings that start there may
+diverge in the next round. An update that stands out is noted, so that an error can name its client.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from coterie.protocols.local_training import check_model
 from coterie.training.bounds import MOST_WEIGHT, largest
 
 MOST_SAMPLES = 1 << 24
-"""Training samples that a client may have, and so its largest weight in a mean: 16.8 million; ImageNet-21k has 14.2."""
+"""The most training samples that a client may claim, and so its largest weight in a mean: 16.8 million.
+
+(ImageNet-21k has 14.2 million.)"""
 
 OUTLYING = 100.0
 """An update stands out if its largest weight is so many times that of the model (or 1, if that is more).
@@ -31,7 +33,7 @@ Also by its part in a mean: if its samples, or samples times largest weight, are
 
 
 class Updates:
-    """Those of one round. weights: the server's model, or models one after the other, before the round."""
+    """The updates of one round. weights: the server's model before the round, or its models one after the other."""
 
     def __init__(self, spec: ModelSpec, weights: NDArray[Any], models: int = 1) -> None:
         self.spec, self.models = spec, models
@@ -39,7 +41,7 @@ class Updates:
         self._taken: list[tuple[str, float, int]] = []
 
     def checked(self, name: str, digest: bytes, values: Vector, samples: int = 1) -> Vector:
-        """A client's values (models d,), if they and its samples are within bounds. Raises PeerError that names it."""
+        """A client's values (models d,). Raises PeerError, with its name, if they or its samples are out of bounds."""
         if not 1 <= samples <= MOST_SAMPLES:
             raise PeerError(f"{name}: an update of {samples} samples; from 1 to {MOST_SAMPLES} are taken")
         try:
@@ -48,11 +50,11 @@ class Updates:
             raise PeerError(f"{name}: {error}") from None
 
     def took(self, name: str, *values: Vector, samples: int = 1) -> None:
-        """Note what is now in the sums."""
+        """Note an update that was added to the sums."""
         self._taken.append((name, max(map(largest, values)), samples))
 
     def outliers(self) -> dict[str, float]:
-        """The largest weight of each update that stands out, by name; the largest part in a mean comes first."""
+        """The largest weight of each update that stands out, by name. The largest part in a mean comes first."""
         if not self._taken:
             return {}
         parts = [samples * max(most, self._size) for _, most, samples in self._taken]  # small changes are all alike
@@ -66,7 +68,7 @@ class Updates:
         return found
 
     def model(self, new: NDArray[np.float64]) -> NDArray[np.float32]:
-        """The server's next model, as float32. Raises RunError where it is not one that a client would take."""
+        """The server's next model, as float32. Raises RunError if a client would not take it."""
         if not (most := largest(new)) <= MOST_WEIGHT:
             named = ", ".join(f"{name} (a weight of {value:.2g})" for name, value in self.outliers().items())
             cause = f"updates that stand out: {named}" if named else "no update stands out: lower server_lr"
@@ -74,6 +76,6 @@ class Updates:
         return new.astype(np.float32)
 
     def notes(self) -> Mapping[str, Any]:
-        """``{"outliers": outliers()}``; nothing where none stands out."""
+        """``{"outliers": outliers()}``, or nothing if no update stands out."""
         found = self.outliers()
         return {"outliers": found} if found else {}
