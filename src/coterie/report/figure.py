@@ -164,7 +164,7 @@ def _percent(share: float, _: int | None) -> str:
     return f"{100 * share:.4g} %"
 
 
-_MANY_POWERS = 1e5
+_MANY_POWERS = 1e3
 
 
 def plain_log(axis: Axis) -> None:
