@@ -198,7 +198,7 @@ def test_the_error_names_the_poisoned_model_and_not_the_learning_rate(name: str)
     assert lines[0]["notes"]["outliers"] == {LIAR: pytest.approx(1e12)}
     assert len(lines) >= (3 if name == "ifca" else 1)
     assert f"{LIAR}'s update of round 1 (a weight of 1e+12)" in said
-    assert "the model that they were sent is poisoned, with a weight of" in said
+    assert "the model that these clients were sent is poisoned, with a weight of" in said
     assert "learning rate" not in said
 
 
@@ -210,7 +210,7 @@ def test_a_lie_within_the_bounds_is_named_by_its_share_of_the_mean(name: str) ->
     said, lines = error_of(made, 8)
     assert list(lines[0]["notes"]["outliers"]) == [LIAR]
     assert f"by {LIAR}'s update of round 1 (a weight of 99)" in said
-    assert "the model that they were sent is poisoned, with a weight of" in said
+    assert "the model that these clients were sent is poisoned, with a weight of" in said
     assert "learning rate" not in said
 
 

@@ -82,7 +82,7 @@ def test_the_study_says_of_each_size_how_many_clients_get_the_key() -> None:
         (["fedavg", *TINY], "there are no active attacks on fedavg, only on pafed"),
         ([*ROBBED, "--crypto", "emulated"], "an emulated key has no secret to be stolen"),
         (["pafed", *ROBBED[3:], "--model", "linear"], "a model of 650 weights fills no ciphertext of 1024"),
-        ([*ROBBED, "--rounds", "1"], "nobody was asked in two rounds"),
+        ([*ROBBED, "--rounds", "1"], "no client was asked in two rounds"),
     ],
     ids=["fedavg", "emulated", "small", "short"],
 )

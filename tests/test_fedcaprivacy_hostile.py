@@ -123,7 +123,9 @@ BAD = [
     BadUpload("truncated", lambda p, u: signed(p, change(u, cipher=u.cipher[:-1])), "bytes for 40 values"),
     BadUpload("empty", lambda p, u: signed(p, change(u, cipher=b"")), "no ciphertext vector"),
     BadUpload("zeros", lambda p, u: signed(p, change(u, cipher=bytes(len(u.cipher)))), "no ciphertext vector"),
-    BadUpload("a sketch of its own", lambda p, u: signed(p, change(u, sketch=b"much")), "a sketch where none are used"),
+    BadUpload(
+        "a sketch of its own", lambda p, u: signed(p, change(u, sketch=b"much")), "a sketch in a mode without sketches"
+    ),
     BadUpload("no sketch", lambda p, u: signed(p, change(u, sketch=b"")), "no ciphertext vector", "hardened"),
     BadUpload(
         "a long sketch",

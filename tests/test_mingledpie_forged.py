@@ -109,9 +109,9 @@ def test_old_parameters_do_not_come_back() -> None:
     ("clusters", "bits", "why"),
     [
         (4, 2, "keys of 4 clusters instead of 3"),
-        (3, 1, "keys of 1 bits instead of 2, which p asks for"),
-        (3, 10, "keys of 10 bits instead of 2, which p asks for"),  # each true cluster among next to no others
-        (3, 32, "keys of 32 bits instead of 2, which p asks for"),
+        (3, 1, "keys of 1 bits instead of 2, which p requires"),
+        (3, 10, "keys of 10 bits instead of 2, which p requires"),  # each true cluster among next to no others
+        (3, 32, "keys of 32 bits instead of 2, which p requires"),
     ],
 )
 def test_keys_at_odds_with_the_settings_are_refused(
@@ -194,7 +194,7 @@ def test_a_client_is_provided_with_keys_once_and_with_its_own() -> None:
     run = six()
     party = run.party("client/2")
     before = msgspec.to_builtins(party.secret)
-    for name, reason in (("client/2", "already provided"), ("client/1", "the signature is not one of key")):
+    for name, reason in (("client/2", "has these keys already"), ("client/1", "the signature is not one of key")):
         again = next(m for _, m in run.view(name).messages(Granted))
         with pytest.raises(PeerError, match=reason):
             party.keep(again, KEY_CENTRE)

@@ -1,7 +1,7 @@
 """One budget for every method of a comparison: the settings that decide how much work a method may do, and when.
 
-A comparison is fair where the methods differ in nothing but themselves. So all take these settings from one of them;
-what a method cannot share is listed.
+A comparison is fair if the methods differ in nothing else. So all methods take these settings from one of them. What a
+method cannot share is listed.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _ONLY_WITH = {"delay": "delta", "newcomers": "founders", "join_every": "founders
 
 @dataclass(frozen=True)
 class Difference:
-    """What one method does not share. value: its own, or None where it has no such setting.  why: in words.
+    """A setting that one method does not share. value: its own, or None if it has no such setting.  why: in words.
 
-    shared: everybody else's, or None for work that a method does beyond the budget.
+    shared: the value of all others, or None for work that a method does beyond the budget.
     """
 
     method: str
@@ -72,7 +72,7 @@ def _told(config: RunConfig, what: str) -> Mapping[str, str]:
 def budget_of(config: RunConfig) -> dict[str, Any]:
     """The budget of a run: its own settings over those that it lacks, and its delays.
 
-    Nothing that means nothing in it; and, unless it was given, nothing that is part of this method alone.
+    It leaves out settings without effect and, unless they were given, settings that are part of this method alone.
     """
     resolved = resolve(config)
     own = resolved.settings
@@ -90,9 +90,9 @@ def budget_of(config: RunConfig) -> dict[str, Any]:
 def with_budget(
     label: str, config: RunConfig, budget: Mapping[str, Any], alone: Collection[str]
 ) -> tuple[RunConfig, list[Difference]]:
-    """The same run under this budget, and what it does not share.
+    """The same run under this budget, and the settings that it does not share.
 
-    alone: settings that were given for this method only, which stay. Raises UserError for a run that is wrong anyway.
+    alone: settings that were given for this method only, which stay. Raises UserError for an invalid run.
     """
     config = replace(config, **{key: budget[key] for key in DELAYS if key in budget})
     system = registry.get(config.system)

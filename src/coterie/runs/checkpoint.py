@@ -1,21 +1,21 @@
-"""Checkpoints: what a run needs to go on after any end, with the numbers of an undisturbed run.
+"""Checkpoints: the files with which a run goes on after any end, with the numbers of an undisturbed run.
 
 ``checkpoint/checkpoint.bin`` holds the round, the roster, the messages under way and the lengths of the growing files.
-It is replaced whole. After the magic: a length u64 (little end first) and so many bytes of head, then the frames under
-way, of which the head knows the sizes, and last a digest of all that. Frames are written and read one at a time, so
-they are never all in memory.
+It is always replaced as a whole. After the magic come a length (u64, little-endian) and a head of that length, then the
+frames under way, whose sizes the head states, and last a digest of all these. Frames are written and read one at a
+time, so they are never all in memory.
 
 Every party has a file of its own (``party_files.py``), with its identity, its state and its secret. The head names the
-round and the digest of each, so the files of two rounds or of two runs don't mix.
+round and the digest of each, so files of different rounds or runs cannot be mixed.
 
-All of it is private: files of mode 0600 in folders of mode 0700. Leave ``checkpoint/``, ``parties/`` and ``views.bin``
-out of what you hand on. The rest is no secret by its mode, but not all of it is public: ``metrics.jsonl``,
-``result.json`` and a report of them hold the observer's reasons for refusals and skipped rounds, which may carry a
+All of it is private: files of mode 0600 in folders of mode 0700. Do not share ``checkpoint/``, ``parties/`` and
+``views.bin``. The other files are not secret by their mode, but may hold private numbers. ``metrics.jsonl``,
+``result.json`` and a report of them hold the observer's reasons for refusals and skipped rounds, which may contain a
 client's own numbers.
 
-The digest finds damage, and every length, place and shape is checked against what is there before anything is built
-from it. That is no signature: whoever may write in a run folder can write another checkpoint. So neither folder may be
-a symbolic link or another user's: what is read, made private and deleted lies in the run folder itself.
+The digest detects damage, and every length, place and shape is checked before anything is built from it. The digest is
+no signature: any user who may write in a run folder can write another checkpoint. Neither folder may be a symbolic link
+or belong to another user. So a run reads, changes and deletes only files in the run folder itself.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _CHUNK = 1 << 20
 
 
 class _Kept(msgspec.Struct):
-    """What stands before the frames in the file. parties: every party's file, by the party's name."""
+    """The head of the file, before the frames. parties: every party's file, by the party's name."""
 
     version: str
     config: str
@@ -66,7 +66,7 @@ class _Kept(msgspec.Struct):
 
 
 class _SetUp(msgspec.Struct):
-    """What a run reads of the costs of its set-up, as JSON."""
+    """The costs of the set-up that a run reads, as JSON."""
 
     bytes_up: dict[str, Count]
     bytes_down: dict[str, Count]
@@ -77,7 +77,7 @@ class _SetUp(msgspec.Struct):
 
 
 class _Line(msgspec.Struct):
-    """What a run reads of a line of ``metrics.jsonl`` that it goes on from."""
+    """The fields that a resumed run reads of a line of ``metrics.jsonl``."""
 
     bytes_up: dict[str, Count]
     bytes_down: dict[str, Count]
@@ -93,8 +93,8 @@ class _Line(msgspec.Struct):
 class Checkpoint:
     """A checkpoint that was read, of the same work.
 
-    fingerprint: of data, partition and initial weights.  roster: signed by the operator whom it names.
-    frames: once.  parties: every party's file, by name, none of which has been read.
+    fingerprint: of data, partition and initial weights.  roster: signed by the operator that it names.
+    frames: can be read once.  parties: every party's file, by name; none has been read.
     """
 
     round: int
@@ -127,7 +127,7 @@ class Saver:
         self._written: dict[str, Written] = {}
 
     def save(self, round: int, metrics_bytes: int, views_bytes: int, set_up: str) -> None:
-        """Replace the checkpoint; raises RunError, and leaves the last one as it was, when that can't be done."""
+        """Replace the checkpoint. If that is impossible, raises RunError and leaves the last checkpoint as it was."""
         experiment, transcript = self.experiment, self.experiment.transport.transcript
         written = save_parties(self.out, experiment.parties, experiment.owns, round, self._written)
         kept = _Kept(
@@ -154,14 +154,14 @@ class Saver:
             left.unlink(missing_ok=True)
 
     def restore(self, kept: Checkpoint) -> None:
-        """Put parties and transport where the checkpoint left them.
+        """Put parties and transport into the state of the checkpoint.
 
-        Raises UserError for what does not fit: states of another system, other data, or an experiment that was not
-        built with the checkpoint's own roster (``founded``).
+        Raises UserError for states of another system, for other data, and for an experiment that was not built with the
+        checkpoint's own roster (``founded``).
         """
         path = self.out / CHECKPOINT
         if kept.fingerprint != self.experiment.fingerprint:
-            raise UserError(f"{path}: its data, partition or initial weights are not those that are here now; {ADVICE}")
+            raise UserError(f"{path}: its data, partition or initial weights differ from the present ones; {ADVICE}")
         if kept.roster != self.experiment.common.roster:
             raise UserError(f"{path} has another roster than the federation that is to go on: {ADVICE}")
         parties = self.experiment.parties
@@ -172,7 +172,7 @@ class Saver:
         self._written = dict(kept.parties)
 
     def _check_models(self, round: int) -> None:
-        """That the states hold a model of this shape for every client, which nothing but they can tell."""
+        """Raises UserError unless the states hold a model of this shape for every client."""
         d, path = self.experiment.model.spec.size, self.out / PARTIES
         try:
             shapes = {
@@ -180,18 +180,18 @@ class Saver:
                 for name, model in self.experiment.models(round).items()
             }
         except (AttributeError, LookupError, TypeError, ValueError) as error:
-            raise UserError(f"{path} holds states that are none of this system's ({error}): {ADVICE}") from error
+            raise UserError(f"{path} holds states that are not of this system ({error}): {ADVICE}") from error
         for name, shape in shapes.items():
             if shape != (d,):
-                raise UserError(f"{path} holds a model of shape {shape} of {name}, where {(d,)} is due: {ADVICE}")
+                raise UserError(f"{path} holds a model of shape {shape} of {name} instead of {(d,)}: {ADVICE}")
 
 
 def read(out: Path, config: RunConfig) -> Checkpoint | None:
     """The checkpoint in a run folder, or None if there is none yet. No party's file is read.
 
     config: of the run that is to go on, resolved. Raises UserError for a checkpoint that is damaged, of another version
-    or of another run (naming what differs), for a roster that its operator has not signed, and where its folders are
-    symbolic links or another user's.
+    or of another run (naming what differs), for a roster that its operator has not signed, and for folders that are
+    symbolic links or belong to another user.
     """
     path = out / CHECKPOINT
     for own in (path.parent, out / PARTIES):
@@ -217,7 +217,7 @@ def read(out: Path, config: RunConfig) -> Checkpoint | None:
     try:
         msgspec.json.decode(kept.set_up, type=_SetUp)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise UserError(f"{path} tells nothing of the set-up ({error}): {ADVICE}") from None
+        raise UserError(f"{path} has no readable costs of the set-up ({error}): {ADVICE}") from None
     _check_roster(path, kept)
     return Checkpoint(
         kept.round,
@@ -234,17 +234,17 @@ def read(out: Path, config: RunConfig) -> Checkpoint | None:
 
 
 def _check_roster(path: Path, kept: _Kept) -> None:
-    """That the roster is its operator's, and that there is a file for each of its parties and for nobody else."""
+    """Raises UserError unless the operator signed the roster, and exactly its parties have files."""
     try:
         check_roster(kept.roster, kept.roster.operator)
     except PeerError as error:
         raise UserError(f"the roster in {path} is not as its operator signed it ({error}): {ADVICE}") from None
     if strangers := sorted(kept.parties.keys() ^ kept.roster.by_name.keys()):
-        raise UserError(f"{path}: {strangers[0]} stands only in one of the roster and the list of files; {ADVICE}")
+        raise UserError(f"{path}: {strangers[0]} is only in one of the roster and the list of files; {ADVICE}")
 
 
 def founded(out: Path, kept: Checkpoint) -> tuple[Roster, dict[str, Identity]]:
-    """SECRET: the roster of the run in this folder, and every party's keys, with which the run is built again.
+    """SECRET: the roster of the run in this folder, and every party's keys. The run is built again with them.
 
     Raises UserError for a party's file that is damaged, swapped, of another checkpoint, or whose keys are not those of
     the roster.
@@ -253,12 +253,12 @@ def founded(out: Path, kept: Checkpoint) -> tuple[Roster, dict[str, Identity]]:
     for one in kept.roster.entries:
         if _entry(one, identities[one.name]) != one:
             path = party_file(out, one.name, kept.parties[one.name].round)
-            raise UserError(f"{path} holds other keys of {one.name} than the roster names: {ADVICE}")
+            raise UserError(f"{path} holds keys of {one.name} that differ from the roster's: {ADVICE}")
     return kept.roster, identities
 
 
 def _entry(one: Entry, identity: Identity) -> Entry | None:
-    """What a roster would say of a party with these keys; None where they are none."""
+    """The roster entry of a party with these keys, or None if they are no valid keys."""
     try:
         return entry(one.name, one.role, identity)
     except PeerError:
@@ -268,7 +268,7 @@ def _entry(one: Entry, identity: Identity) -> Entry | None:
 def _parts(path: Path) -> tuple[bytes, int, int]:
     """Head of a checkpoint, where its frames begin and how many bytes they have.
 
-    Raises UserError where the digest isn't its own, or a part is longer than what is left.
+    Raises UserError if the digest is wrong, or if a part is longer than the rest of the file.
     """
     with reading(path), opened(path, follow=False) as file:
         end = path.stat().st_size - DIGEST_BYTES
@@ -282,12 +282,12 @@ def _parts(path: Path) -> tuple[bytes, int, int]:
         file.seek(len(_MAGIC))
         head = _part(file, end)
         if head is None:
-            raise UserError(f"{path} is cut: a part of it is longer than what is left; {ADVICE}")
+            raise UserError(f"{path} is cut: a part of it is longer than the rest of the file; {ADVICE}")
         return head, file.tell(), end - file.tell()
 
 
 def _part(file: IO[bytes], end: int) -> bytes | None:
-    """The next bytes behind their length, or None if there are fewer before ``end``."""
+    """The next bytes after their length, or None if there are fewer before ``end``."""
     room = end - file.tell() - _LENGTH.size
     if room < 0:
         return None

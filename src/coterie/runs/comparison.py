@@ -1,4 +1,4 @@
-"""The same work through several methods: same data, partition, seeds and budget; one folder, one table."""
+"""Comparisons: several methods on the same data, partition, seeds and budget, in one folder, with one table."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class Method:
 
 @dataclass(frozen=True)
 class Plan:
-    """methods: in the order named.  budget: the settings that all share, or None where each has its own.
+    """methods: in the order named.  budget: the settings that all share, or None if each has its own.
 
-    budget_from: the label of the method whose budget it is.  differences: what a method does not share.
+    budget_from: the label of the method whose budget it is.  differences: the settings that a method does not share.
     """
 
     methods: Sequence[Method]
@@ -82,10 +82,10 @@ def plan(
     """A run for every method, under one budget.
 
     methods: systems, each as ``name`` or ``name@mode``.  settings: texts; ``key`` goes to every method that has it,
-    ``method.key`` to that one.  budget_from: whose budget all share, the first's without it.  each_own: every method
-    keeps its own.  local: add the baseline ``local`` where it is not named.
-    ``options["mode"]`` counts for a method that names no mode and has it; others run as ``paper``.
-    Raises UserError where no method has what is given.
+    ``method.key`` to that one.  budget_from: the method whose budget all share, by default the first.  each_own: every
+    method keeps its own.  local: add the baseline ``local`` if it is not named.
+    ``options["mode"]`` applies to methods that have this mode and name none. Other methods run as ``paper``.
+    Raises UserError if no method has a given setting.
     """
     labels = _labels(methods, str(options.get("mode", "paper")))
     if local and LOCAL not in labels:
@@ -112,7 +112,7 @@ def plan(
 
 
 def _labels(methods: Sequence[str], usual: str) -> dict[str, tuple[str, str]]:
-    """By label, the system's name and its mode."""
+    """The system's name and mode, by label."""
     labels: dict[str, tuple[str, str]] = {}
     modes: set[str] = set()
     for written in methods:
@@ -136,7 +136,7 @@ def _labels(methods: Sequence[str], usual: str) -> dict[str, tuple[str, str]]:
 def _share_out(
     labels: Mapping[str, tuple[str, str]], settings: Mapping[str, str]
 ) -> tuple[dict[str, dict[str, str]], dict[str, set[str]]]:
-    """Texts of settings by label; and which of them were given for that method alone."""
+    """Settings as texts, by label, and the keys of those that were given for that method alone."""
     known = {label: field_types(registry.get(name).config) for label, (name, _) in labels.items()}
     texts: dict[str, dict[str, str]] = {label: {} for label in labels}
     alone: dict[str, set[str]] = {label: set() for label in labels}
@@ -171,8 +171,8 @@ def compare(
 
     on_round: called with label, seed and line.  resume: finished runs are read, unfinished ones continued.
     learned: attacks the recorded views of each run folder.
-    Everything is built once before the folder is created, so that mistakes show at once. The folder is locked, as every
-    run folder in it is while it is written. Raises as ``run`` does.
+    Everything is built once before the folder is created, so that mistakes show at once. The folder is locked, and so
+    is every run folder in it while it is written. Raises the errors of ``run``.
     """
     resolved = [(m.label, resolve(replace(m.config, seed=seed))) for seed in seeds for m in planned.methods]
     places = [_place(method.label) for method in planned.methods]
@@ -263,7 +263,7 @@ def _folder(out: str | Path | None, data: str, resume: bool) -> Path:
 
 
 def _row(label: str, results: Sequence[Result], learned: Learned | None) -> dict[str, Any]:
-    """What ``compare.json`` says of one method."""
+    """The row of one method in ``compare.json``."""
     summaries = [result.summary for result in results]
     row = {"method": label, **{key: summaries[0][key] for key in ("system", "title", "mode", "crypto")}}
     row["runs"] = [result.folder.name for result in results]
@@ -286,7 +286,7 @@ def _measured(summary: Mapping[str, Any], measure: str) -> float | None:
 
 
 def _leads(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """By how much the first method is ahead of each other one: differences of accuracies, paired by seed."""
+    """The lead of the first method over each other one: differences of accuracies, paired by seed."""
     first, *others = rows
     leads = []
     for row in others:

@@ -1,4 +1,4 @@
-"""What a run is: its options, resolved against defaults, read from and written to TOML."""
+"""The options of a run: resolved against defaults, read from and written to TOML."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ MAY_DIFFER = frozenset({"rounds", "checkpoint_every", "data_dir", "out"})
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One training run. What is None or missing is filled in by ``resolve``.
+    """One training run. ``resolve`` fills in options that are None or missing.
 
     system: a name that ``coterie list systems`` shows, or ``module:ATTRIBUTE`` of your own.
     data: name of a data set.  clients, rounds: how many.  partition: ``dirichlet:BETA``, ``shards:N``,
     ``rotate:K+dirichlet:BETA``, ... (all forms: ``coterie list partitions``).  model: a name that ``coterie list
     models`` shows.
-    mode: ``paper`` (its intent, errors mended), ``literal`` (as printed) or ``hardened`` (better protected).
-    crypto: ``real``, or ``emulated`` ciphers: no secrecy, the same rounding and noise, faster.
+    mode: ``paper`` (its intent, with errors corrected), ``literal`` (as printed) or ``hardened`` (better protected).
+    crypto: ``real``, or ``emulated`` ciphers, which are faster and have the same rounding and noise, but no secrecy.
     seed: of everything experimental.
     devices: the fleet that the clients run on.
     delta: share in [0, 1] of the clients asked in a round whose answers come rounds late, whatever their devices; None
@@ -104,9 +104,9 @@ def check_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resolve(config: RunConfig) -> RunConfig:
-    """The same run with nothing left open: defaults filled in, everything checked that needs no data.
+    """The same run with all defaults filled in, and with all checks that need no data.
 
-    Settings are the system's own defaults, then those for the data set, then those of the mode, then what was given.
+    Settings are the system's own defaults, then those for the data set, then those of the mode, then those given.
     Raises UserError.
     """
     given = check_options(values_of(config))
@@ -138,7 +138,7 @@ def resolve(config: RunConfig) -> RunConfig:
 
 
 def _machine(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What depends on where this runs, made explicit: the model, where and how precisely it trains, where files are."""
+    """Make the options explicit that depend on this machine: the model, accelerator, precision and folders."""
     import torch
 
     from coterie.training.engine import has_fast_bf16
@@ -166,7 +166,7 @@ def _machine(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_settings(keys: Iterable[str], known: Collection[str], what: str) -> None:
-    """Raises UserError for a setting that is not known, and says so where it is an option of the run."""
+    """Raises UserError for an unknown setting. The error says if the name is an option of the run."""
     for key in keys:
         option = key.rpartition(".")[2]
         if key not in known and option in OPTIONS:
@@ -209,7 +209,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def from_toml(path: str | Path, **overrides: Any) -> RunConfig:
-    """A run from a TOML file; overrides win, and their ``settings`` go over the file's. Raises UserError."""
+    """A run from a TOML file. Overrides win, also over the file's ``settings``. Raises UserError."""
     given = read_toml(path)
     settings = {**given.pop("settings", {}), **overrides.pop("settings", {})}
     given |= check_options(overrides)
@@ -227,7 +227,7 @@ def from_text(text: str) -> RunConfig:
 
 
 def to_toml(config: RunConfig) -> str:
-    """Everything of a resolved run but where it was written, so that the file repeats it anywhere."""
+    """All options of a resolved run but its folder, so that the file repeats the run anywhere."""
     left_out = ("out", "settings")
     table = {key: value for key, value in values_of(config).items() if value is not None and key not in left_out}
     table["settings"] = {key: NONE if value is None else value for key, value in config.settings.items()}
@@ -236,7 +236,7 @@ def to_toml(config: RunConfig) -> str:
 
 
 def differences(old: RunConfig, new: RunConfig) -> list[str]:
-    """``"seed: 0, now 1"`` for everything that keeps one resolved run from continuing as the other."""
+    """``"seed: 0, now 1"`` for each difference that keeps one resolved run from continuing as the other."""
     found = []
     for f in dataclasses.fields(RunConfig):
         a, b = getattr(old, f.name), getattr(new, f.name)

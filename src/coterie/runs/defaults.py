@@ -1,4 +1,4 @@
-"""What a run uses for each data set when nothing is said, so that every system trains sensibly without options."""
+"""The defaults of a run for each data set, so that every system trains sensibly without options."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Defaults:
-    """Options and settings for one data set. A setting counts where the system's config has such a field.
+    """Options and settings for one data set. A setting applies if the system's config has such a field.
 
-    model: None for what ``training.models.default_model`` says.
+    model: None for ``training.models.default_model``.
     """
 
     clients: int
@@ -53,5 +53,5 @@ DEFAULTS: Mapping[str, Defaults] = {
 
 
 def defaults_for(data: str) -> Defaults:
-    """The defaults of a data set; those of tabular data for one's own."""
+    """The defaults of a data set. A user's own data set gets those of tabular data."""
     return DEFAULTS.get(data, _TABULAR)

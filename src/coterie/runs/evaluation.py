@@ -1,4 +1,4 @@
-"""The observer beside the protocol: how good the clients' models are. No messages, no bytes, nobody's view."""
+"""The observer beside the protocol, which scores the clients' models. It adds no messages, no bytes and no views."""
 
 from __future__ import annotations
 
@@ -54,12 +54,14 @@ class Observer:
         self, model: Model, data: Mapping[str, ClientData], *, precision: str = "fp32", accelerator: str = "cpu"
     ) -> None:
         if not model.is_classifier:
-            raise UserError(f"{model.name} is no classifier (its loss is one's own): accuracies cannot be observed")
+            raise UserError(
+                f"{model.name} is no classifier (it has a loss of its own), so accuracies cannot be observed"
+            )
         self.model, self.data = model, data
         self.precision, self.accelerator = precision, accelerator
 
     def scores(self, models: Mapping[str, ClientModel]) -> Scores:
-        """Scores of these clients' models, in their order; what clients of one task share is judged once."""
+        """Scores of these clients' models, in their order. A model that clients of one task share is scored once."""
         owns, every = [self.data[name] for name in models], list(models.values())
         rows = np.empty((4, len(owns)))
         by_test_set: dict[Samples, list[int]] = {}
@@ -105,7 +107,7 @@ class Observer:
                 yield from zip(some, judged.losses, judged.right, strict=True)
 
     def _batches(self, found: list[list[int]], samples: Samples) -> Iterator[list[list[int]]]:
-        """As many at a time as keep weights and judgements within ``_BATCH_BYTES``."""
+        """Batches whose weights and results stay within ``_BATCH_BYTES``."""
         most = max(1, _BATCH_BYTES // (4 * self.model.spec.size + 5 * len(samples.y)))
         for start in range(0, len(found), most):
             yield found[start : start + most]
@@ -137,7 +139,7 @@ def _digest(array: NDArray[Any]) -> bytes:
 
 
 def _sharing(arrays: Mapping[int, NDArray[Any]]) -> list[list[int]]:
-    """Keys of equal arrays together: the same array is seen at once, equal arrays by their bytes."""
+    """Groups of keys with equal arrays. The same object is recognised at once, and equal arrays by their bytes."""
     by_id: dict[int, list[int]] = {}
     for i, array in arrays.items():
         by_id.setdefault(id(array), []).append(i)

@@ -1,4 +1,4 @@
-"""A built run: data, model, parties and transport, and one round of it at a time. Writes nothing."""
+"""A built run: data, model, parties and transport. It runs one round at a time, and writes nothing."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _REASONS = 3  # shown where something failed for them
 class Experiment:
     """Everything of one run, ready for its set-up. config: resolved.  settings: the system's own config object.
 
-    tasks: of the split's groups, or the one of all.  label_counts: (clients, classes) training samples, with the
+    tasks: of the split's groups, or the one task of all.  label_counts: (clients, classes) training samples, with the
     labels of the client's task.  held_out: by client, kept out of training; empty without ``fine_tune=held_out``.
     fingerprint: of data, partition and initial weights.
     """
@@ -82,14 +82,14 @@ class Experiment:
 
     @property
     def common(self) -> Common:
-        """What every party knows."""
+        """The facts that every party knows."""
         return self.federation.common
 
     @property
     def fine_tunes(self) -> bool:
         """Whether this run's models are fine-tuned.
 
-        It was asked for, clients have one model each to tune, and the system has settings of local training for it.
+        They are if it was asked for, clients have one model each, and the system has settings of local training.
         """
         known = all(hasattr(self.settings, name) for name in ("lr", "batch_size", "momentum", "weight_decay"))
         return self.config.fine_tune != "no" and self.system.fine_tunes and known
@@ -106,7 +106,7 @@ class Experiment:
         return {name: models[name] for name in here}
 
     def set_up(self) -> Line:
-        """Keys and greetings, before round 1; returns what they cost."""
+        """The set-up before round 1. Returns its costs."""
         started = time.perf_counter()
         with _reasons(self.transport):
             self.transport.drive(self._hub().setup(), 0)
@@ -115,7 +115,7 @@ class Experiment:
         return costs
 
     def round(self, r: int) -> Line:
-        """Run round r and observe it; returns its line. Raises RunError where it cannot go on."""
+        """Run round r and observe it. Returns its line. Raises RunError if the run cannot go on."""
         self.watch.start(self.system, self.federation)
         started = time.perf_counter()
         try:
@@ -148,13 +148,13 @@ class Experiment:
         return {**line, "observing_seconds": time.perf_counter() - observed}
 
     def grouping(self) -> Line:
-        """Where the system has clusters, ``{"grouping": ...}``: how they agree with the data's own groups."""
+        """``{"grouping": ...}`` for a system with clusters: their agreement with the data's own groups."""
         membership = self.system.observe(self.federation).get("membership")
         groups = None if self.split.groups is None else self.split.groups.tolist()
         return {} if membership is None else {"grouping": asdict(grouping(membership, groups))}
 
     def took(self, r: int, notes: Mapping[str, Any]) -> None:
-        """Remember whose updates stood out in round r, of this process or of one that it goes on from."""
+        """Remember the clients whose updates stood out in round r, in this process or before a resumption."""
         self.effects.took(r, notes.get("outliers", {}), notes.get("participants", 0))
 
     def train_accuracy(self) -> float:
@@ -192,23 +192,23 @@ class Experiment:
         return self.federation.parties[self.federation.hub]
 
     def delay(self, client: str, rounds: int) -> None:
-        """From now on, what a round asks this client for comes so many rounds later at least."""
+        """From now on this client's answers come at least so many rounds later."""
         self.transport.links = LateParty(self.transport.links, client, rounds)
 
     def close(self) -> None:
-        """Remove what the transport and sleeping parties have on disk."""
+        """Remove the files of the transport and of parties on disk."""
         self.transport.close()
         self.parties.close()
 
     @property
     def parties(self) -> Parties:
-        """All parties, awake and asleep."""
+        """All parties, in memory and on disk."""
         assert isinstance(self.federation.parties, Parties)
         return self.federation.parties
 
 
 def _why_refused(transport: LocalTransport) -> str:
-    """What was refused in this round and why, for the observer: coordinators are told of no reason."""
+    """The refusals of this round with their reasons, for the observer. Coordinators are told no reasons."""
     refused = transport.meter.refused.most_common()
     more = f"; and {len(refused) - _REASONS} other reasons" if len(refused) > _REASONS else ""
     return f" ({'; '.join(reason for reason, _ in refused[:_REASONS])}{more})" if refused else ""
@@ -216,7 +216,7 @@ def _why_refused(transport: LocalTransport) -> str:
 
 @contextlib.contextmanager
 def _reasons(transport: LocalTransport) -> Iterator[None]:
-    """Adds the reasons where a step failed because others refused."""
+    """Adds the reasons of refusals to the error of a step that failed."""
     try:
         yield
     except NoAnswerError as error:
@@ -241,7 +241,7 @@ def _costs(transport: LocalTransport, seconds: float) -> Line:
 
 
 def build(config: RunConfig, founded: tuple[Roster, Mapping[str, Identity]] | None = None) -> Experiment:
-    """Load, partition and build everything; touches no run folder. Raises UserError for whatever is wrong.
+    """Load, partition and build everything. Touches no run folder. Raises UserError for any mistake in the config.
 
     founded: the roster and identities of a run that goes on.
     """
@@ -310,7 +310,7 @@ def _starts(
 ) -> NDArray[np.float32]:
     """The weights that the system's models start with, (k, d): random, or trained on the data's own k groups.
 
-    No real server has the data for the latter. Raises UserError where there are no k groups.
+    No real server has the data for the latter. Raises UserError if there are not k groups.
     """
     k, pretraining = settings.models, settings.pretraining()
     seeds = [int(rng(config.seed, "hub", "initial weights", 0, i).integers(1 << 62)) for i in range(k)]
@@ -336,9 +336,9 @@ def _starts(
 
 
 def delays_of(config: RunConfig, clients: Sequence[str], settings: Any) -> Delays:
-    """Which clients a resolved run delays, and by how many rounds: a share of those that each round asks.
+    """The delays of a resolved run, for a share of the clients that each round asks.
 
-    A system of one's own whose settings say nothing of who joins or is asked asks all of them.
+    A user's own system without settings of participation asks all clients.
     """
 
     def asked(r: int) -> Sequence[str]:
@@ -350,14 +350,14 @@ def delays_of(config: RunConfig, clients: Sequence[str], settings: Any) -> Delay
 
 
 def epochs_of(devices: Mapping[str, Profile], settings: Any, seed: int) -> dict[str, int]:
-    """Local epochs E_i of every client: d_i E_m, with the fleet's d_i where its devices differ in them, else drawn."""
+    """Local epochs E_i of every client: d_i E_m. d_i is the fleet's if its devices differ in it, and else is drawn."""
     if len({profile.budget for profile in devices.values()}) > 1:
         return {name: max(1, round(profile.budget * settings.max_epochs)) for name, profile in devices.items()}
     return local_epochs(list(devices), settings, seed)
 
 
 def _client_data(split: Split, tasks: Sequence[Task], names: Sequence[str]) -> dict[str, ClientData]:
-    """What every client has, as its task makes it; the test set of a task is made once."""
+    """The data of every client, as its task changes them. The test set of a task is made once."""
     tests = {task: _samples(task, None, "test") for task in tasks}
     of = of_clients(split, tasks)
     return {
@@ -367,7 +367,7 @@ def _client_data(split: Split, tasks: Sequence[Task], names: Sequence[str]) -> d
 
 
 def _held_out(split: Split, tasks: Sequence[Task], names: Sequence[str]) -> dict[str, Samples]:
-    """What every client keeps out of its training, as its task makes it."""
+    """The samples that every client keeps out of its training, as its task changes them."""
     of = of_clients(split, tasks)
     return (
         {name: _samples(task, part, "train") for name, task, part in zip(names, of, split.held_out, strict=True)}
@@ -384,7 +384,7 @@ def _samples(task: Task, indices: NDArray[np.int64] | None, split: Part) -> Samp
 def _fingerprint(
     dataset: Dataset, split: Split, tasks: Sequence[Task], starts: NDArray[np.float32], epochs: Mapping[str, int]
 ) -> str:
-    """Says whether two builds do the same work: the labels, who holds which with which task, where training starts."""
+    """A digest that two builds of the same work share: of labels, partition, tasks and initial weights."""
     hashed = hashlib.blake2b(digest_size=16)
     for array in (dataset.y_train, dataset.y_test, *split.train, *split.held_out, *split.test, starts):
         hashed.update(np.ascontiguousarray(array).tobytes())

@@ -1,8 +1,8 @@
-"""Fine-tuning: every client trains the model that it was left with on its own data, and keeps what is better.
+"""Fine-tuning: every client trains its final model on its own data, and keeps it if it is better.
 
-The personalisation that every method can have, and that costs no message. A win of one method over another is the
-method's only where both are tuned. With ``held_out`` the number of epochs is each client's own choice, by the loss on
-samples that no training saw; 0 epochs are among the choices, so by that loss it never hurts.
+Every method can have this personalisation, and it needs no message. So a method is better than another only if it is
+better with both tuned. With ``held_out`` each client chooses its number of epochs by the loss on samples that no
+training saw. 0 epochs are among the choices, so by that loss fine-tuning never hurts.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def tune_by_own_epochs(
     solver: Sgd,
     seed: Callable[[str, int], int],
 ) -> dict[str, Tuned]:
-    """Each client's model after ``epochs`` of its own; one whose training diverges keeps its model."""
+    """Each client's model after its own number of ``epochs``. A client whose training diverges keeps its model."""
     fits = [(name, Fit(weights, solver, epochs[name], seed(name, 0))) for name, weights in models.items()]
     tuned = zip(fits, effects.run(fits), strict=True)
     return {

@@ -1,4 +1,4 @@
-"""Device profiles as a transport wants them: seconds for bytes and work, and who is there in a round."""
+"""The transport's links by device profiles: seconds for bytes and work, and which clients are there in a round."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ from coterie.protocol.randomness import rng
 
 
 class FleetLinks:
-    """``coterie.transport.links.Links`` over a fleet. profiles: by client's name; everybody else is a SERVER.
+    """``coterie.transport.links.Links`` over a fleet. profiles: by client's name; all other parties are a SERVER.
 
-    Whether a client is there is drawn once a round, from the seed, its name and the round; whether it drops out, for
-    every request of the round anew, so it may have uploaded and be gone when its model comes. In the set-up, round 0,
-    everybody is there.
-    delays: by how many rounds the experiment holds back what clients send; None for nothing.
+    Whether a client is there is drawn once a round, from the seed, its name and the round. Whether it drops out is
+    drawn for every request of the round, so a client may upload and then miss its model. In the set-up, round 0, all
+    are there.  delays: by how many rounds the experiment holds back what clients send; None for nothing.
     """
 
     def __init__(self, profiles: Mapping[str, Profile], seed: int, delays: Delays | None = None) -> None:
@@ -50,7 +49,7 @@ class FleetLinks:
         return seconds_train(profile, cost.flops_per_sample, cost.samples) + seconds_crypto(profile, cost.crypto_s)
 
     def rounds(self, party: str, round: int) -> int:
-        """By how many rounds what this party sends for a request of this round is held back."""
+        """By how many rounds this party's answer to a request of this round is held back."""
         return 0 if self.delays is None else self.delays.rounds(party, round)
 
     def fate(self, party: str, round: int, request: int) -> str:

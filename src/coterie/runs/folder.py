@@ -1,4 +1,4 @@
-"""The run folder: claimed only when nothing can be wrong any more, and every file in it whole or not there."""
+"""The run folder. It is created after all checks, and every file in it is whole or absent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONFIG, METRICS, RESULT = "config.toml", "metrics.jsonl", "result.json"
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn what the operating system says against writing (a full disk, say) into a RunError that says what to do."""
+    """Turn an error of the operating system while writing (a full disk, say) into a RunError that says what to do."""
     try:
         yield
     except OSError as error:
@@ -69,7 +69,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def jsonable(value: Any) -> Any:
-    """Numbers, arrays and containers as JSON has them; NaN and infinities become null."""
+    """Numbers, arrays and containers as JSON values. NaN and infinities become null."""
     if isinstance(value, np.ndarray):
         return jsonable(value.tolist())
     if isinstance(value, np.generic):
@@ -92,13 +92,13 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def open_own(path: Path, flags: int, mode: int) -> int:
-    """A descriptor of a file, made if need be. Raises UserError for a symbolic link: what is behind it is not ours."""
+    """A descriptor of a file, made if need be. Raises UserError for a symbolic link, whose target is not the run's."""
     with writing(path):
         try:
             return os.open(path, flags | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), mode)
         except OSError:
             if path.is_symlink():
-                raise UserError(f"{path} is a symbolic link, which no run writes: choose another --out") from None
+                raise UserError(f"{path} is a symbolic link, which a run never writes: choose another --out") from None
             raise
 
 
@@ -125,7 +125,7 @@ class Log:
         self._descriptor = open_own(path, os.O_RDWR | os.O_APPEND, mode)
 
     def append(self, data: bytes) -> None:
-        """Add a record; a record that was written in part is taken off again. Raises RunError."""
+        """Add a record. A record that was written in part is removed again. Raises RunError."""
         before = os.fstat(self._descriptor).st_size
         with writing(self.path):
             try:
@@ -144,7 +144,7 @@ class Log:
         return os.fstat(self._descriptor).st_size
 
     def truncate(self, length: int) -> None:
-        """Forget what was written after a checkpoint; raises UserError when there is less."""
+        """Remove everything that was written after a checkpoint. Raises UserError if the file is shorter than that."""
         if os.fstat(self._descriptor).st_size < length:
             raise UserError(f"{self.path} is shorter than its checkpoint says: it was changed; start the run anew")
         with writing(self.path):
@@ -156,7 +156,7 @@ class Log:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The records of a ``metrics.jsonl``; raises UserError naming the line that is none."""
+    """The records of a ``metrics.jsonl``. Raises UserError that names a malformed line."""
     try:
         with opened(path) as file:
             data = file.read()
@@ -184,7 +184,7 @@ def parse_lines(path: Path, data: bytes) -> list[dict[str, Any]]:
 
 
 def check_free(out: Path) -> None:
-    """Refuse a folder that holds something; raises UserError that says what and what to do."""
+    """Raises UserError for a folder that is not empty. The error says what it holds and what to do."""
     if not out.exists():
         parent = next(p for p in out.absolute().parents if p.exists())
         if not parent.is_dir() or not os.access(parent, os.W_OK):
@@ -212,7 +212,7 @@ def claim(config: RunConfig) -> Path:
         try:
             _create(out, config)
         except FileExistsError:
-            raise UserError(f"{out} came to be just now: another run writes there, choose another --out") from None
+            raise UserError(f"{out} has just been created: another run writes there, choose another --out") from None
         return out
     words = (re.sub(r"[^\w.-]+", "_", word) for word in (config.system, config.data, str(config.seed)))
     stem, number = "-".join(words), 1

@@ -1,4 +1,4 @@
-"""The table of a simulation's effects: trainings together, identical ciphertexts opened once."""
+"""The table of a simulation's effects. It trains clients together and opens identical ciphertexts once."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ OPENED_BYTES = 256 << 20
 _VECTORS_A_JOB = 8  # (d,) float32 each: weights, state, result, answer and what training needs (ciphers: the transport)
 _MOST_JOBS = 1024
 _APART = 10.0
-"""An update with so much larger weights than any that its sender's training ended with is made up, and a model with so
-much larger weights than the smallest that was trained from is another than that."""
+"""An update whose weights are larger by this factor than any result of its sender's training is made up. A model whose
+weights are larger by this factor than those of the smallest start model is another model."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class Samples:
 
 @dataclass(frozen=True, eq=False)
 class ClientData:
-    """One client's own training samples, x (n, ...) float32 and y (n,) int64, and what it is tested on.
+    """One client's own training samples, x (n, ...) float32 and y (n,) int64, and its test samples.
 
     test_set: the whole test set of its task; clients of one task share the object.  test: its own indices into that.
     """
@@ -68,7 +68,7 @@ class ClientData:
 
 
 class Opened:
-    """What ciphertexts opened to, least recently used first to go. Values are read-only and shared."""
+    """The values of opened ciphertexts. The least recently used are dropped first. Values are read-only and shared."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -114,7 +114,7 @@ class Computed:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether two arguments are the same: arrays by their contents, tuples part by part, the rest by ``==``."""
+    """Whether two arguments are equal: arrays by their contents, tuples part by part, all else by ``==``."""
     if a is b:
         return True
     if isinstance(a, tuple) and isinstance(b, tuple):
@@ -131,7 +131,7 @@ def _most(part: Fit | Fitted) -> float:
 
 @dataclass(frozen=True)
 class Diverged:
-    """A training that diverged. start: what is largest of what it began with.  lr: of its solver, where it had one."""
+    """A training that diverged. start: the largest number that it began with.  lr: of its solver, if it has one."""
 
     party: str
     start: float
@@ -148,8 +148,8 @@ class LocalEffects:
 
     data: of every party that trains, by name.
     chunk: how many messages are handled together, so that their vectors stay within memory_bytes.
-    emulated: whether this run's keys are; nothing is encrypted or opened with others. None: anything goes.
-    devices: the profiles of those that have one, by name.
+    emulated: whether this run's keys are emulated. Other keys are refused. None accepts all keys.
+    devices: the profiles of parties that have one, by name.
     """
 
     def __init__(
@@ -185,11 +185,11 @@ class LocalEffects:
         self._least_start = math.inf
 
     def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
-        """Results in order; a PeerError (of a training that diverged, too) or CryptoError stands in its place."""
+        """Results in order. The result of a failed effect (a diverged training, too) is a PeerError or CryptoError."""
         return interpret(self.table, wanted)
 
     def _own_keys_only(self, interpreter: Interpreter) -> Interpreter:
-        """Nothing is encrypted or opened with an emulated key in a real run, or the other way round."""
+        """Raises an error for an emulated key in a real run, or the other way round."""
 
         def guarded(wanted: Sequence[tuple[str, Any]]) -> list[Any]:
             errors = [self._wrong_key(party, effect.key) for party, effect in wanted]
@@ -227,10 +227,11 @@ class LocalEffects:
         return [why if result is None else result for result in results]
 
     def took(self, r: int, outliers: Mapping[str, float], participants: int) -> None:
-        """Whose updates stood out in round r (``protocols/updates.py``): models that diverge later may do so for them.
+        """Note the clients whose updates stood out in round r (``protocols/updates.py``). Models may diverge later for
+        them.
 
-        They do if no training here gave such weights. Where that isn't known, as in rounds before a resumption, they do
-        if most updates were of another size.
+        An update is the cause if no training here gave such weights. If that is unknown, as in rounds before a
+        resumption, it is the cause if most updates were of another size.
         """
         few = 2 * len(outliers) <= participants
         for name, most in outliers.items():
@@ -239,7 +240,7 @@ class LocalEffects:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Around a round. Raises RunError if more than half of its trainings diverged; a few are those clients' own."""
+        """Watches a round. Raises RunError if more than half of its trainings diverged. A few end no run."""
         self._trained, self._diverged = 0, []
         try:
             yield
@@ -256,7 +257,7 @@ class LocalEffects:
         what = f"the training of {first.party}{others} diverged (loss or weights are no longer finite)"
         if self._poisoned and first.start > min(OUTLYING, _APART * self._least_start):
             raise RunError(
-                f"{what}: the model that they were sent is poisoned, with a weight of {first.start:.2g}, by "
+                f"{what}: the model that these clients were sent is poisoned, with a weight of {first.start:.2g}, by "
                 f"{', '.join(self._poisoned.values())}; leave such a client out"
             ) from first.error
         now = "" if first.lr is None else f" (now lr={first.lr:g}, for example --set lr={first.lr / 10:g})"
@@ -287,7 +288,7 @@ class LocalEffects:
         return opened
 
     def _own(self, party: str) -> OwnData:
-        """What a party may compute of; the arrays are read-only views."""
+        """The data that a party may compute from. The arrays are read-only views."""
         own = self._of(party)
         x, y = own.x.numpy(), own.y.numpy()
         for view in (x, y):

@@ -1,4 +1,4 @@
-"""What envelopes are signed, sealed and opened with: the keys of the roster, and identities."""
+"""The keys for signing, sealing and opening envelopes: those of the roster, and identities."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ K = TypeVar("K")
 
 
 class PartyKeys:
-    """``coterie.transport.envelope.Keyring``: everybody's public keys, by the roster, and the secret ones of some.
+    """``coterie.transport.envelope.Keyring``: all public keys, by the roster, and the secret keys of some parties.
 
-    roster: whose signature was checked.  identities: SECRET, of the parties that sign, seal and open with it.
+    roster: its signature was checked.  identities: SECRET, of the parties that sign, seal and open with this keyring.
     """
 
     overhead = OVERHEAD_BYTES
@@ -41,7 +41,7 @@ class PartyKeys:
         return _of(self._sealing, dst, "sealing").seal(frame, src, dst, header)
 
     def open(self, src: str, dst: str, sealed: bytes, header: bytes) -> bytes:
-        """The frame; raises PeerError when it was not sealed for these ends with this header."""
+        """The frame. Raises PeerError if it was not sealed between these parties with this header."""
         return _of(self._opening, dst, "opening").open(sealed, src, dst, header)
 
 

@@ -1,4 +1,4 @@
-"""What the servers of a recorded run learned on their own, in a few numbers that compare methods."""
+"""A few numbers for what the servers of a recorded run learned on their own, with which methods are compared."""
 
 from __future__ import annotations
 
@@ -32,19 +32,18 @@ def attackable(system: str) -> Audit:
 
 
 def learned(folder: Path, data_dir: str | None = None) -> dict[str, float]:
-    """By topic, how much a server alone learned: 0 for chance, 1 for everything, negative below chance.
+    """How much a server alone learned, by topic: 0 for chance, 1 for everything, negative below chance.
 
-    The best attack of each topic counts, as its mean over the rounds; a round in which it finds nothing counts 0. It is
-    the best of several, so by chance alone it is a little above 0. Clients that are curious are left out: this is about
-    servers. Empty where no server receives anything to attack.
-    Raises UserError for a folder without views, or a system without an audit.
+    The best attack of each topic counts, by its mean over the rounds. A round without a result counts 0. As the best of
+    several, it is a little above 0 by chance alone. Curious clients are left out, since this is about servers. Empty if
+    no server receives anything to attack. Raises UserError for a folder without views, or a system without an audit.
     """
     run = read_recorded(folder, data_dir)
     audit = attackable(run.options["system"])
     if run.stopped is not None:
         raise UserError(
             f"{folder}: recording stopped in round {run.stopped}, and fewer rounds than the other methods' would be "
-            "attacked: give --record-mib more than what stands in the config"
+            "attacked: give a larger --record-mib than the config has"
         )
     role_of = {one.name: one.role for one in run.federation.common.roster.entries}
     roles = set(role_of.values())

@@ -3,8 +3,8 @@
 The lock is on a file of its own, ``.lock``. The file stays when the lock is gone: removing it would let two processes
 lock two files of that name. Reading needs no lock, since every file in a run folder is whole or only grows.
 
-The file is for its owner alone (mode 0600). A lock can be held by whoever can open the file, even for reading only, so
-that any reader of the folder could keep its owner out.
+The file is for its owner alone (mode 0600). Any user who can open the file, even only for reading, can hold the lock,
+and so could keep the owner out.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ else:
 
 
 def _own(descriptor: int) -> None:
-    """Take from others what an older version of the file allows them; nothing where it is another user's file."""
+    """Remove other users' access, which older versions of the file allowed. Does nothing to another user's file."""
     if sys.platform != "win32":
         found = os.fstat(descriptor)
         if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != _MODE:
@@ -48,10 +48,10 @@ def _own(descriptor: int) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder for this process, against its other threads too.
+    """Hold the folder for this process, also against its other threads.
 
-    Raises UserError where another process holds it, or its lock is a symbolic link, and RunError where no file can be
-    made in it. Where the file system has no locks a warning says that nothing stops a second run.
+    Raises UserError if another process holds it, or if its lock is a symbolic link, and RunError if no file can be made
+    in it. If the file system has no locks, a warning says that nothing stops a second run.
     """
     path = folder / LOCK
     descriptor = open_own(path, os.O_RDWR, _MODE)

@@ -1,7 +1,7 @@
-"""The parties of a simulation: those that were asked lately are objects, all others are bytes on disk.
+"""The parties of a simulation. Those that were asked lately are objects, and all others are bytes on disk.
 
-So memory does not grow with the number of clients, only with the number that is asked between two rests. A party that
-was put to sleep is made again from what it was told and the bytes of its state and secret.
+So memory does not grow with the number of clients, but only with the number that is asked between two calls of
+``rest``. A party on disk sleeps. It is made again from what it was told and the bytes of its state and secret.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ AWAKE_BYTES = 1 << 30
 class Parties(Mapping[str, Party]):
     """All parties by name, each made when it is first asked for.
 
-    names: of all.  make: makes one, as it is in the beginning.  awake_bytes: how much those may hold that ``rest``
-    leaves awake.  A party that is looked up stays the same object until the next ``rest``.
+    names: of all.  make: makes one in its first state.  awake_bytes: how much the parties that ``rest`` leaves awake
+    may hold.  A party that is looked up stays the same object until the next ``rest``.
     """
 
     def __init__(self, names: Sequence[str], make: Callable[[str], Party], *, awake_bytes: int = AWAKE_BYTES) -> None:
@@ -58,24 +58,24 @@ class Parties(Mapping[str, Party]):
 
     @property
     def awake(self) -> tuple[str, ...]:
-        """Those that are objects now, the least recently asked one first."""
+        """The parties that are objects now, the least recently asked first."""
         return tuple(self._awake)
 
     def look(self, name: str) -> Party:
-        """The party as it is, for an observer: one that sleeps is not kept awake."""
+        """The party as it is, for an observer. A sleeping party is not kept awake."""
         party = self._awake.get(name)
         return self._woken(name) if party is None else party
 
     def pin(self, name: str) -> Party:
-        """A party that never sleeps: its object was changed in a way that its bytes don't hold."""
+        """Keep this party awake for ever, because its object has changes that its bytes would not hold."""
         self._pinned.add(name)
         return self[name]
 
     def rest(self) -> None:
-        """Put parties to sleep, the least recently asked first, until the others hold no more than they may.
+        """Put parties to sleep, the least recently asked first, until the others hold at most ``awake_bytes``.
 
-        What several parties hold is counted once. Raises TypeError for a state that can't be bytes, and RunError where
-        the disk is full; that party stays awake.
+        Objects that several parties hold are counted once. Raises TypeError for a state that cannot be encoded, and
+        RunError if the disk is full. Then that party stays awake.
         """
         held = {name: _held(party) for name, party in self._awake.items()}
         uses = Counter(key for one in held.values() for key in one)
@@ -89,25 +89,25 @@ class Parties(Mapping[str, Party]):
                 total -= sum(size for key, size in one.items() if not uses[key])
 
     def restart(self, name: str) -> None:
-        """Throw a party away; when it is asked for again, it is made from its bytes."""
+        """Throw a party away. The next time it is needed, it is made from its bytes."""
         if name in self._awake and name not in self._pinned:
             self._asleep[name] = self._spool.put(dumped(self._awake[name]))
             del self._awake[name]
 
     def touched(self, name: str) -> bool:
-        """Whether a party was ever asked for, or put here: all others are as they were made."""
+        """Whether a party was ever asked for or replaced. All others are in their first state."""
         return name in self._awake or name in self._asleep
 
     def dumped(self, name: str) -> bytes:
-        """SECRET: a party as bytes, wherever it is."""
+        """SECRET: a party as bytes, whether it sleeps or not."""
         if name in self._asleep:
             return self._spool.peek(self._asleep[name])
         return dumped(self.look(name))
 
     def put(self, name: str, data: bytes) -> None:
-        """Let a party go on from these bytes; unless it is pinned, it sleeps until it is asked.
+        """Let a party go on from these bytes. Unless it is pinned, it sleeps until it is needed.
 
-        Raises UserError for what is none of its states.
+        Raises UserError for bytes that are no state of it.
         """
         if name in self._pinned:
             restore(self[name], data, self._arrays)
@@ -124,7 +124,7 @@ class Parties(Mapping[str, Party]):
         self._awake[party.name] = party
 
     def close(self) -> None:
-        """Remove what lies on disk."""
+        """Remove all files."""
         self._spool.close()
 
     def _woken(self, name: str) -> Party:
@@ -142,21 +142,21 @@ class Parties(Mapping[str, Party]):
 
 
 def dumped(party: Party) -> bytes:
-    """SECRET: all that a party keeps, as bytes. Raises TypeError for a state that has other things than bytes in it."""
+    """SECRET: state and secret of a party as bytes. Raises TypeError for a state that cannot be encoded."""
     return state.dump({"state": party.state, "secret": party.secret})
 
 
 def restore(party: Party, data: bytes, arrays: WeakValueDictionary[bytes, Any] | None = None) -> None:
-    """Put a party that was just made where ``dumped`` left it. Raises UserError for what is none of its states.
+    """Put a new party into the state that ``dumped`` gave. Raises UserError for bytes that are no state of it.
 
-    arrays: those that other parties hold, by digest: equal ones are one object.
+    arrays: those that other parties hold, by digest, so that equal arrays are one object.
     """
     found = state.load(data, {"state": type(party.state), "secret": type(party.secret)}, arrays)
     party.state, party.secret = found["state"], found["secret"]
 
 
 def _held(party: Party) -> dict[int, int]:
-    """The bytes of everything in a party's state and secret, by the identity of the object."""
+    """The sizes of all objects in a party's state and secret, by their identity."""
     found: dict[int, int] = {}
     _weigh((party.state, party.secret), found)
     return found

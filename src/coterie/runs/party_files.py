@@ -1,7 +1,7 @@
 """A party's file in a run folder: ``parties/<name>.<round>.bin``, with its identity, its state and its secret.
 
-That is the whole party: it can be resumed from its own file alone. The file is written again only when the party has
-changed, and stays until there is a checkpoint that needs a newer one.
+The file is the whole party, which can be resumed from it alone. The file is written again only when the party has
+changed. It stays until a checkpoint needs a newer one.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
 
 class Written(msgspec.Struct, frozen=True, array_like=True):
-    """One party's file. round: in which it was written.  digest: of what it holds, 32 bytes."""
+    """One party's file. round: in which it was written.  digest: of its content, 32 bytes."""
 
     round: Count
     digest: bytes
 
 
 class KeptParty(msgspec.Struct, frozen=True):
-    """SECRET: what a party's file holds. kept: its state and secret, as ``runs.parties.dumped`` gives them."""
+    """SECRET: the content of a party's file. kept: its state and secret, as ``runs.parties.dumped`` gives them."""
 
     name: str
     identity: Identity
@@ -44,26 +44,26 @@ class KeptParty(msgspec.Struct, frozen=True):
 
 
 def party_file(out: Path, party: str, round: int) -> Path:
-    """Where a party's file lies that was written in this round."""
+    """The path of a party's file that was written in this round."""
     return out / PARTIES / f"{_stem(party)}.{round}.bin"
 
 
 def _stem(party: str) -> str:
-    """The beginning of a party's file name, another for every party."""
+    """The beginning of a party's file name, which is different for every party."""
     return re.sub(r"[^\w./]", lambda odd: f"%{ord(odd[0]):x}.", party).replace("/", "-")
 
 
 def read_party(out: Path, party: str, round: int) -> KeptParty:
     """SECRET: one party as it was after a round, from its own file alone.
 
-    ``runs.parties.restore`` puts a party that was just made there. Raises UserError for a file that is damaged, or of
+    ``runs.parties.restore`` puts a new party into this state. Raises UserError for a file that is damaged, or of
     another party.
     """
     return _read(out, party, round)[0]
 
 
 def expected(out: Path, party: str, file: Written) -> KeptParty:
-    """SECRET: the party in the very file that a checkpoint names; raises UserError where another lies there."""
+    """SECRET: the party in the file that a checkpoint names. Raises UserError if another file lies there."""
     found, its_digest = _read(out, party, file.round)
     if its_digest != file.digest:
         path = party_file(out, party, file.round)
@@ -83,9 +83,9 @@ def _read(out: Path, party: str, round: int) -> tuple[KeptParty, bytes]:
 def save_parties(
     out: Path, parties: Parties, owns: Mapping[str, Own], round: int, before: Mapping[str, Written]
 ) -> dict[str, Written]:
-    """Write the files of all parties that have changed, and say of every party which file it has now.
+    """Write the files of all parties that have changed. Returns every party's present file.
 
-    before: which it had. Raises RunError where the disk is full; no file of ``before`` is changed.
+    before: their files before. No file of ``before`` is changed. Raises RunError if the disk is full.
     """
     make_folder(out / PARTIES)
     written = dict(before)
@@ -102,7 +102,7 @@ def save_parties(
 
 
 def drop_old_files(out: Path, written: Mapping[str, Written]) -> None:
-    """Remove what other checkpoints needed, and what a killed process left half written."""
+    """Remove the files of other checkpoints, and those that a killed process left half written."""
     needed = {party_file(out, name, file.round) for name, file in written.items()}
     one = rf"({'|'.join(re.escape(_stem(name)) for name in written)})\.[0-9]+\.bin"
     ours = re.compile(rf"{one}|\.{one}\.[a-z0-9_]+")

@@ -1,6 +1,6 @@
-"""Private files of a run folder: for this user alone, and refused where they were damaged or are not one's own.
+"""Private files of a run folder. They are for this user alone, and refused if they are damaged or another user's.
 
-Every file holds a digest of what is in it. That finds damage; it is no signature.
+Every file holds a digest of its content. It detects damage, but is no signature.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def digest(data: bytes) -> bytes:
 
 
 def check_own(folder: Path) -> None:
-    """Raises UserError where there is something at this place that is no folder of this user's own."""
+    """Raises UserError if there is anything at this path other than a folder of this user."""
     try:
         found = folder.lstat()
     except FileNotFoundError:
@@ -58,7 +58,7 @@ def make_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Makes a UserError of what goes wrong when a file is read."""
+    """Turns errors while reading a file into a UserError."""
     try:
         yield
     except OSError as error:
@@ -76,7 +76,7 @@ def checked(path: Path) -> bytes:
 
 
 def decoded(path: Path, body: bytes, kind: type[T]) -> T:
-    """What msgpack bytes of this file hold; raises UserError where it is none of this kind."""
+    """The object in the msgpack bytes of this file. Raises UserError if it is not of this type."""
     try:
         return msgspec.msgpack.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -22,7 +22,7 @@ from coterie.transport.transcript import View
 def recorded_run(config: RunConfig, meddle: Meddle = lambda experiment: None) -> tuple[Recorded, Experiment]:
     """Run it to its last round with all views recorded, and write nothing; the caller closes the experiment.
 
-    meddle: what is done to the parties, or their links, before they begin.
+    meddle: changes parties, or their links, before the run begins.
     """
     experiment = build(config)
     meddle(experiment)
@@ -42,7 +42,7 @@ def record(config: RunConfig, meddle: Meddle = lambda federation: None) -> Recor
 
 
 def read_recorded(folder: str | Path, data_dir: str | None = None) -> Recorded:
-    """The finished run of a folder; its data are loaded again. Raises UserError where it holds none, or no views."""
+    """The finished run of a folder, with its data loaded again. Raises UserError if it or its views are missing."""
     folder = Path(folder)
     result = load_result(folder)
     if not (folder / VIEWS).exists():

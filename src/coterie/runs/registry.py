@@ -1,4 +1,4 @@
-"""The systems that can be run, by name. A module is imported when one of its systems may be what is asked for."""
+"""The systems that can be run, by name. A module is imported only when one of its systems may be needed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PACKAGES = ("coterie.systems", "coterie.baselines")
 
 
 class _Systems(Mapping[str, System]):
-    """Every ``SYSTEM`` of the modules in ``PACKAGES``, or all of their ``SYSTEMS``, and what was registered."""
+    """Every ``SYSTEM`` (or all ``SYSTEMS``) of the modules in ``PACKAGES``, and the registered systems."""
 
     def __init__(self) -> None:
         self._registered: dict[str, System] = {}
@@ -48,7 +48,7 @@ class _Systems(Mapping[str, System]):
 
 
 def _modules(package: str) -> list[str]:
-    """The modules of a package; one whose name begins with ``_`` is nobody's system."""
+    """The modules of a package. One whose name begins with ``_`` has no system."""
     found = pkgutil.iter_modules(importlib.import_module(package).__path__)
     return [f"{package}.{module.name}" for module in found if not module.name.startswith("_")]
 
@@ -72,7 +72,7 @@ def register(system: System) -> None:
 
 
 def get(name: str) -> System:
-    """The system of this name, or of ``your.module:ATTRIBUTE``; raises UserError that lists what there is."""
+    """The system of this name, or of ``your.module:ATTRIBUTE``. Raises UserError that lists the known names."""
     if ":" in name:
         return _named(name, "system", System)
     try:
@@ -82,7 +82,7 @@ def get(name: str) -> System:
 
 
 def audit_of(system: System) -> Audit | None:
-    """The audit that a system names, imported now; None where it names none. Raises UserError for a wrong name."""
+    """The audit that a system names, imported now, or None if it names none. Raises UserError for a wrong name."""
     from coterie.audit import Audit
 
     return _named(system.audit, "audit", Audit) if system.audit else None

@@ -1,4 +1,4 @@
-"""One whole run: build, set up, rounds, and everything that its folder keeps of it."""
+"""One whole run: building, set-up, rounds, and the files in its folder."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CHECKPOINT_SHARE = 0.1  # of the time, where nothing is said
 
 
 class Interrupted(KeyboardInterrupt):
-    """The run was interrupted; ``folder`` holds what is needed to continue it.
+    """The run was interrupted. It can be continued from ``folder``.
 
     done: rounds that are kept.  advice: the command that continues it.
     """
@@ -55,11 +55,10 @@ class Result:
 def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = False) -> Result:
     """Run to the end and write the run folder. on_round: called with the line of every round that was run.
 
-    resume: continue the run in ``config.out``, which must be of the same work; the numbers are those of an undisturbed
-    run. Without a checkpoint yet, it starts anew there.
-    The folder is locked meanwhile: another run in it is refused (UserError).
-    Raises UserError before anything is written, RunError where the run cannot go on or all rounds were skipped,
-    Interrupted on Ctrl-C.
+    resume: continue the run in ``config.out``, which must be of the same work. The numbers are those of an undisturbed
+    run. If there is no checkpoint yet, the run starts anew there. The folder is locked meanwhile, and another run in it
+    is refused (UserError). Raises UserError before anything is written, RunError if the run cannot go on or all rounds
+    were skipped, and Interrupted on Ctrl-C.
     """
     config = resolve(config)
     with contextlib.ExitStack() as held:
@@ -85,7 +84,7 @@ def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = Fa
 
 
 def load_result(out: str | Path) -> Result:
-    """A finished run from its folder; raises UserError when it holds none."""
+    """A finished run from its folder. Raises UserError if there is none."""
     out = Path(out)
     try:
         with folder.opened(out / RESULT) as file:
@@ -93,12 +92,14 @@ def load_result(out: str | Path) -> Result:
     except (OSError, ValueError) as error:
         raise UserError(f"{out} holds no finished run: {error}") from None
     if not isinstance(summary, dict):
-        raise UserError(f"{out / RESULT} holds no object, so it is no run's result: restore the file or run again")
+        raise UserError(
+            f"{out / RESULT} holds no JSON object, so it is not a run's result: restore the file or run again"
+        )
     return Result(out, summary, read_lines(out / METRICS))
 
 
 def check_writable(out: Path) -> None:
-    """Raises UserError unless files can be made in this folder, or in what it would be made in."""
+    """Raises UserError unless files can be made in this folder or, if it does not exist, in its parent."""
     nearest = next(place for place in (out.absolute(), *out.absolute().parents) if os.path.exists(place))
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         raise UserError(
@@ -108,14 +109,14 @@ def check_writable(out: Path) -> None:
 
 
 def is_divergence(error: BaseException | None) -> bool:
-    """Whether an error, or what caused it, is a training that diverged: the same options would do it again."""
+    """Whether an error, or its cause, is a diverged training. The same options would diverge again."""
     while error is not None and not isinstance(error, DivergedError):
         error = error.__cause__
     return error is not None
 
 
 def _resumable(config: RunConfig) -> Path:
-    """The folder to continue in, once it is sure that it holds the same work; raises UserError."""
+    """The folder to continue in. Raises UserError unless it holds the same work."""
     if config.out is None:
         raise UserError("--resume continues the run in a folder: say which with --out")
     out = Path(config.out)
@@ -244,7 +245,7 @@ class _Running:
 
 
 def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line]) -> dict[str, Any]:
-    """What ``result.json`` holds. Bytes, seconds and refusals are sums over the set-up and all rounds."""
+    """The content of ``result.json``. Bytes, seconds and refusals are sums over the set-up and all rounds."""
     config, last, everything = experiment.config, rounds[-1], [set_up, *rounds]
 
     def total(key: str) -> Counter[str]:
@@ -301,7 +302,7 @@ def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line]) -> dic
 
 
 def _in_words(sees: Sees) -> str:
-    """What a role receives and learns, as one sentence."""
+    """One sentence on what a role receives and learns."""
     return f"Receives {', '.join(kind.__name__ for kind in sees.receives)}. Learns {sees.learns}."
 
 

@@ -20,13 +20,13 @@ _TRUTHS = {"true": True, "false": False}
 
 
 def unknown(what: str, word: str, known: Iterable[str]) -> UserError:
-    """The error for a name that does not exist: says which do."""
+    """The error for an unknown name. It lists the known names."""
     names = sorted(known)
     return UserError(f"unknown {what} {word!r}{suggest(word, names)} Known: {', '.join(names) or 'none'}")
 
 
 def assignments(texts: Iterable[str]) -> dict[str, str]:
-    """``["lr=0.1", ...]`` as a dict; raises UserError for what is no ``key=value`` or says one key twice."""
+    """``["lr=0.1", ...]`` as a dict. Raises UserError for a text without ``=``, or a key that is given twice."""
     given: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -64,7 +64,7 @@ def _describe(options: Sequence[Any]) -> str:
 
 
 def _from_text(text: str, option: Any) -> Any:
-    """The value that the text stands for as this alternative; raises ValueError."""
+    """The text as a value of this alternative. Raises ValueError."""
     if typing.get_origin(option) is Literal:
         for choice in typing.get_args(option):
             if text == str(choice):
@@ -85,7 +85,7 @@ def _from_text(text: str, option: Any) -> Any:
 
 
 def _from_value(value: Any, option: Any) -> Any:
-    """The Python or TOML value as this alternative; raises ValueError."""
+    """The Python or TOML value as one of this alternative. Raises ValueError."""
     if typing.get_origin(option) is Literal:
         for choice in typing.get_args(option):
             if value == choice and type(value) is type(choice):
@@ -103,7 +103,7 @@ def _from_value(value: Any, option: Any) -> Any:
 
 
 def convert(value: Any, options: Sequence[Any], where: str, *, text: bool) -> Any:
-    """A value as the first alternative that it fits, None before text; raises UserError that says what would fit."""
+    """A value as the first alternative that it fits, None before text. Raises UserError that says what would fit."""
     read = _from_text if text else _from_value
     rank = {type(None): 0, bool: 1, int: 2, float: 3, str: 5}
     for option in sorted(options, key=lambda o: rank.get(o, 4)):
@@ -115,7 +115,7 @@ def convert(value: Any, options: Sequence[Any], where: str, *, text: bool) -> An
 
 
 def typed(kind: type, given: Mapping[str, Any], what: str, *, text: bool = False) -> dict[str, Any]:
-    """Check names and types of what was given for a dataclass; raises UserError. what: "setting of fedavg"."""
+    """Check names and types of values given for a dataclass. Raises UserError. what: e.g. "setting of fedavg"."""
     options = field_types(kind)
     for key in given:
         if key not in options:

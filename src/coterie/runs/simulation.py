@@ -34,9 +34,9 @@ def simulate(
 ) -> tuple[Federation, dict[str, Own]]:
     """The federation of these clients, and what each party alone knows. Raises UserError for impossible settings.
 
-    starts: (k, d) float32, the weights that models start with.  samples, epochs: by client.  awake_bytes: what parties
-    that stay awake between rounds may hold (``runs/parties.py``).  founded: the roster and identities of a federation
-    that goes on, instead of new ones.
+    starts: (k, d) float32, the weights that models start with.  samples, epochs: by client.  awake_bytes: how much
+    parties that stay awake between rounds may hold (``runs/parties.py``).  founded: the roster and identities of a
+    resumed federation, instead of new ones.
     """
     roles = system.roles(config, clients)
     roster, identities = founded or simulated(roles, randomness)

@@ -1,8 +1,8 @@
-"""Rounds that moved no model. The observer looks at all models before and after a round; no party tells it.
+"""Rounds that moved no model. The observer compares all models before and after a round, without any party's help.
 
-Such a round is *skipped*, whatever its hub says of it: nobody took part, every update was late or refused, or everybody
-kept the models that there were. A run of nothing but skipped rounds has the models that it started with, and that is
-no result.
+Such a round is *skipped*, whatever its hub says of it. It may be that no client took part, that every update was late
+or refused, or that all clients kept their models. If all rounds of a run are skipped, it ends with the models of its
+start, and has no result.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ _SHOWN = 3
 
 
 class AllSkippedError(RunError):
-    """Every round of a run was skipped: the same options would do it again."""
+    """Every round of a run was skipped. The same options would skip them again."""
 
 
 class Watch:
     """Whether a round moved any model. Keeps a digest, so that no model is held for it.
 
-    Where clients choose among models, these models count and not the choice (``System.pool``).
+    If clients choose among models, these models count and not the choice (``System.pool``).
     """
 
     def __init__(self) -> None:
         self._before = ""
 
     def start(self, system: System, federation: Federation) -> None:
-        """Before a round. (What the last one left is known already.)"""
+        """Before a round. (The digest after the last round is known already.)"""
         self._before = self._before or _digest(system, federation)
 
     def moved(self, system: System, federation: Federation) -> bool:
-        """After the round: whether any model is another one, bit for bit."""
+        """After the round: whether any model has changed, bit for bit."""
         before, self._before = self._before, _digest(system, federation)
         return before != self._before
 
@@ -55,9 +55,9 @@ def _arrays(models: Iterable[Any]) -> list[NDArray[Any]]:
 
 
 def why_still(line: Mapping[str, Any], kept: Sequence[str]) -> str:
-    """In words, why a round moved no model. line: of ``metrics.jsonl``.  kept: clients' reasons to keep their models.
+    """Why a round moved no model, in words. line: of ``metrics.jsonl``.  kept: clients' reasons to keep their models.
 
-    The reasons are those that the observer knows; parties tell each other no more than that they refuse.
+    Only the observer knows these reasons. Parties tell each other only that they refuse.
     """
     notes = line["notes"]
     reasons = list(kept)
@@ -75,7 +75,7 @@ def why_still(line: Mapping[str, Any], kept: Sequence[str]) -> str:
 
 
 def check_not_all_skipped(lines: Sequence[Mapping[str, Any]]) -> None:
-    """Raises AllSkippedError where all rounds of a run (lines of ``metrics.jsonl``) were skipped, with the reason."""
+    """Raises AllSkippedError, with the reason, if all rounds of a run (lines of ``metrics.jsonl``) were skipped."""
     skipped = Counter(line["notes"].get("skipped") for line in lines)
     if None in skipped or not lines:
         return

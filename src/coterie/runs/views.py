@@ -1,8 +1,8 @@
 """Recorded views on disk: what every party received, in order, as a file that grows round by round.
 
-``views.bin`` is a line that says so, and records: the length of each (u32, little end) and a msgpack array of party,
-role and the fields of ``Seen``, with the message as its frame (None where the hub only relayed). It can hold keys: its
-mode is 0600.
+``views.bin`` begins with a line that names the format. Then come records, each with its length (u32, little-endian) and
+a msgpack array of party, role and the fields of ``Seen``, with the message as its frame (None if the hub only relayed
+it). The file can hold keys, so its mode is 0600.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Record(msgspec.Struct, array_like=True):
 
 
 class ViewLog:
-    """Appends to the file what a transcript has taken up since the last time."""
+    """Appends to the file the records that a transcript has gained since the last time."""
 
     def __init__(self, path: Path, transcript: Transcript) -> None:
         self.log = Log(path, 0o600)
@@ -46,7 +46,7 @@ class ViewLog:
         self._written: dict[str, int] = {}
 
     def append(self) -> None:
-        """Write what is new; raises RunError when the disk is full."""
+        """Write the new records. Raises RunError if the disk is full."""
         parts: list[bytes] = []
         for party, view in self.transcript.views.items():
             for seen in view.seen[self._written.get(party, 0) :]:
@@ -59,20 +59,20 @@ class ViewLog:
             self.log.append(b"".join(parts if self.log.length() else (_MAGIC, *parts)))
 
     def restore(self, length: int, kinds: Iterable[type[Message]]) -> None:
-        """Forget what came after a checkpoint and take up what came before."""
+        """Remove the records after a checkpoint, and load those before it."""
         self.log.truncate(length)
         read_views(self.log.path, kinds, self.transcript)
         self._written = {party: len(view.seen) for party, view in self.transcript.views.items()}
 
 
 def message_kinds(system: System) -> tuple[type[Message], ...]:
-    """Every message type that some party of a system reads, in whatever mode."""
+    """Every message type that a party of a system reads in any mode."""
     views = (system.views(mode) for mode in system.modes)
     return tuple({kind: None for view in views for sees in view.values() for kind in sees.receives})
 
 
 def read_views(path: Path, kinds: Iterable[type[Message]], into: Transcript | None = None) -> Transcript:
-    """The transcript in a ``views.bin``; raises UserError when it is damaged or of another system."""
+    """The transcript in a ``views.bin``. Raises UserError if it is damaged or of another system."""
     transcript = into or Transcript(1 << 62)
     by_name = {kind.__name__: kind for kind in kinds}
     try:

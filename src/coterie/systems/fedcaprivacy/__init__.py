@@ -11,18 +11,24 @@ clustering". Equation and line numbers are that paper's.
                              business_server  --Forget/Forgotten-->  csp                at the end of every round
     participant <-ClusterModel- business_server                                         steps VI, VII
 
-Sees (``paper``). key_centre: when keys are wanted. business_server: who takes part and when, every client's clusters
-by name (phi), cluster sizes; no model. csp: all models plus one common mask in shuffled order, so their exact
-differences, and the clusters; no names. participant: its own clusters' mean models and sizes.
-In ``hardened`` mode with sketches, csp sees differences of random projections instead and of masked sums nothing; with
-rotation, differences of models under a secret rotation, so distances and nothing of single coordinates.
-Assumes that the two servers do not collude, and no participant with either (all participants share one secret key).
+Sees (``paper``).
+key_centre: when keys are wanted.
+business_server: who takes part and when, every client's clusters by name (phi), and cluster sizes. It sees no model.
+csp: all models plus one common mask in shuffled order, so their exact differences, and the clusters. It sees no names.
+participant: the mean models and sizes of its own clusters.
+In ``hardened`` mode with sketches, csp sees differences of random projections instead, and learns nothing from masked
+sums. With rotation, it sees differences of models under a secret rotation: distances, but no single coordinates.
 
-Departures from the text, each with its reason in docs/systems/fedcaprivacy.md: sums and counts travel instead of means
-(eq. 9, 10: no division in Z_N); the mask is one fresh random vector a round, drawn over the whole packed integer, never
-wrapping; phi is kept by name and permuted anew each round, and new clusters keep the old ones' numbers as far as their
-members are the same; algorithm 2 as mended in ``clustering/spectral.py``; a vector that is no model is left out;
-signatures are Ed25519 and those that participants check are over the aggregates.
+Assumes that the two servers do not collude, and that no participant colludes with one of them (all participants share
+one secret key).
+
+Departures from the text, each with its reason in docs/systems/fedcaprivacy.md:
+- Sums and counts travel instead of means (eq. 9, 10), since there is no division in Z_N.
+- The mask is one fresh random vector a round. It is drawn over the whole packed integer and never wraps.
+- phi is kept by name and permuted anew each round. New clusters keep the numbers of old ones with the same members.
+- Algorithm 2 is corrected in ``clustering/spectral.py``.
+- A vector that is no model is left out.
+- Signatures are Ed25519, and participants check signatures over the aggregates.
 """
 
 from __future__ import annotations
@@ -83,7 +89,7 @@ def models(federation: Federation) -> Mapping[str, Vector]:
 
 
 def observe(federation: Federation) -> Mapping[str, Any]:
-    """The last affinity matrix and phi, put back into the order of the clients (the observer may; no party can)."""
+    """The last affinity matrix and phi in the order of the clients, which only the observer can restore."""
     (hub,), (csp,) = federation.of_role(HUB), federation.of_role(CSP)
     participants = [p.name for p in federation.of_role(PARTICIPANT)]
     seen: dict[str, Any] = {"membership": hub.membership(), "guard_bits": hub.config.lanes(len(hub.clients)).guard_bits}
@@ -109,7 +115,7 @@ SEES = {
     ),
     PARTICIPANT: Sees(
         (Granted, Train, ClusterModel),
-        "the mean models of its own clusters and their sizes; with a server's help, everybody's, since all "
+        "the mean models of its own clusters and their sizes; with a server's help, those of all clusters, since all "
         "participants share one secret key",
     ),
 }

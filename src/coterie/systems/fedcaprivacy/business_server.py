@@ -44,13 +44,13 @@ SPOOL_BYTES = 256 << 20
 
 
 class BusinessServer(Keyed[PublicKey, SecretKey], role=HUB):
-    """The BS: blinds, shuffles, keeps phi by name, takes the mask off and distributes. The coordinator."""
+    """The BS, which coordinates: it blinds, shuffles, keeps phi by name, takes the mask off and distributes."""
 
     class State(msgspec.Struct):
         """phi: (c,) bool by name.  phi_rows: (n, c) by position, literal mode.  accepted: last upload by name.
 
-        clustered_order: names by row of phi when it was last made, in round ``clustered``.  unsettled: whether it gave
-        somebody other clusters than before, or was never received.
+        clustered_order: names by row of the last phi, which was made in round ``clustered``.  unsettled: whether the
+        last phi changed a participant's clusters, or was never received.
         """
 
         phi: dict[str, NDArray[np.bool_]] = msgspec.field(default_factory=dict)
@@ -72,7 +72,7 @@ class BusinessServer(Keyed[PublicKey, SecretKey], role=HUB):
         self.state = self.State()
 
     def setup(self) -> Steps[None]:
-        """Keys for everybody."""
+        """Deal the keys."""
         yield from enrol(self)
 
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
@@ -110,7 +110,7 @@ class BusinessServer(Keyed[PublicKey, SecretKey], role=HUB):
     def collect(
         self, r: int, spool: Spool, service: PublicKey, mask: Mask
     ) -> Steps[tuple[dict[str, int], dict[str, int], Answers]]:
-        """Steps I and II: ask, verify, blind. Gives tickets of the models (for sketches) and of the blinded vectors."""
+        """Steps I and II: ask, verify, blind. Returns tickets of models (for sketches) and blinded vectors."""
         uploads: dict[str, int] = {}
         blinded: dict[str, int] = {}
 
@@ -130,7 +130,7 @@ class BusinessServer(Keyed[PublicKey, SecretKey], role=HUB):
         return uploads, blinded, answers
 
     def verified(self, name: str, upload: Upload, r: int, service: PublicKey) -> CipherVector:
-        """What CSP is to see of an upload, after its signature, freshness and both ciphertexts were checked."""
+        """The ciphertext of an upload that the CSP may see. Checks signature, freshness and both ciphertexts first."""
         pid = self.clients.index(name)
         if upload.pid != pid:
             raise PeerError(f"{name} has PID {pid} and claims {upload.pid}")
@@ -141,7 +141,7 @@ class BusinessServer(Keyed[PublicKey, SecretKey], role=HUB):
         guard.accept(name, upload.round, upload.timestamp_s, current_round=r, now_s=self.now_s)
         cipher = service.from_bytes(upload.cipher, self.spec.size, terms=1, blinded=0)
         if upload.sketch and not self.sketches:
-            raise PeerError(f"{name} sends a sketch where none are used")
+            raise PeerError(f"{name} sends a sketch in a mode without sketches")
         if self.sketches:
             cipher = service.from_bytes(upload.sketch, self.config.sketch_dim, terms=1, blinded=0)
         self.state.accepted[name] = (upload.round, upload.timestamp_s)
@@ -150,11 +150,11 @@ class BusinessServer(Keyed[PublicKey, SecretKey], role=HUB):
     def group(
         self, r: int, names: list[str], shuffled: list[str]
     ) -> Steps[tuple[dict[str, NDArray[Any]], Clustered | str]]:
-        """Step IV: phi of who is here, and the CSP's answer, or why there is none."""
+        """Step IV: phi of this round's participants, and the CSP's answer, or why there is none."""
         rows = self.state.phi_rows
         force = any(name not in self.state.phi for name in names)
         if self.config.clusters == "auto":
-            force |= self.state.unsettled  # until two clusterings agree: a bad first one isn't kept
+            force |= self.state.unsettled  # until two clusterings agree, so that a bad first one is not kept
         if self.mode == "literal":
             force = rows is None or len(rows) != len(names)
         got: list[tuple[dict[str, NDArray[Any]], Clustered]] = []
@@ -167,7 +167,7 @@ class BusinessServer(Keyed[PublicKey, SecretKey], role=HUB):
         return got[0] if got else ({}, f"{CSP}: {answers.missing[CSP]}")
 
     def assigned(self, r: int, clustered: Clustered, shuffled: list[str]) -> dict[str, NDArray[Any]]:
-        """phi of who is here: the new one, or the kept one, which follows the names through every permutation."""
+        """phi of this round's participants: the new one, or else the old one, which is kept by name."""
         where = [int(j) for j in clustered.positions]
         c = len(where) if self.config.clusters == "auto" else self.config.clusters
         distinct = 0 < len(set(where)) == len(where)
@@ -192,13 +192,13 @@ class BusinessServer(Keyed[PublicKey, SecretKey], role=HUB):
         return {shuffled[j]: self.state.phi[shuffled[j]] for j in where}
 
     def renumbered(self, names: list[str], new: NDArray[Any]) -> NDArray[Any]:
-        """phi of these participants, (n, c), in numbers that they know; with auto a new cluster gets a free one."""
+        """phi of these participants, (n, c), in numbers that they know. With auto a new cluster gets a free number."""
         if self.config.clusters == "auto":
             used = frozenset[int]().union(*(self.clusters_of(name) for name in self.clients))
             away = frozenset[int]().union(*(self.clusters_of(name) for name in self.clients if name not in names))
             free = np.array([k not in away for k in range(1 + max(used, default=-1) + new.shape[1])])
         else:
-            free = np.zeros(self.config.clusters, bool)  # numbers up to c, each of which may be somebody's
+            free = np.zeros(self.config.clusters, bool)  # numbers up to c, each of which may be in use
         old = np.array([[k in self.clusters_of(name) for k in range(len(free))] for name in names])
         phi = numbered_like(old, new, free)
         return phi[:, : 1 + max(np.flatnonzero(phi.any(axis=0)))] if self.config.clusters == "auto" else phi
@@ -214,9 +214,9 @@ class BusinessServer(Keyed[PublicKey, SecretKey], role=HUB):
         users: PublicKey,
         mask: Mask,
     ) -> Steps[tuple[list[int], dict[str, str]]]:
-        """Steps V and VI for every cluster: its sum, without the mask, to its members.
+        """Steps V and VI for every cluster: send its members the sum without the mask.
 
-        Gives the sizes, and why a cluster's model could not be released: its members keep their own models.
+        Returns the sizes, and by cluster why its model was not released. Then its members keep their own models.
         """
         width = max(len(row) for row in here.values())
         members = [[name for name in here if k < len(here[name]) and here[name][k]] for k in range(width)]
@@ -261,7 +261,7 @@ class BusinessServer(Keyed[PublicKey, SecretKey], role=HUB):
         return ClusterModel(r, k, count, data, signature, reply.count_signature)
 
     def membership(self) -> list[list[int]]:
-        """Clusters of every client, by name's order; empty before its first."""
+        """Clusters of every client, in the order of the clients; empty before its first."""
         return [sorted(self.clusters_of(name)) for name in self.clients]
 
     def clusters_of(self, name: str) -> frozenset[int]:
@@ -277,16 +277,17 @@ def numbers(row: NDArray[Any]) -> frozenset[int]:
 def numbered_like(old: NDArray[Any], new: NDArray[Any], free: NDArray[Any]) -> NDArray[Any]:
     """phi (n, <= c), its clusters numbered so that as many rows as possible keep the numbers that they had in ``old``.
 
-    old: (n, c). Who was away keeps its clusters (by name) and must find the same ones when it is back. A cluster
-    without any such row gets one of the numbers that are ``free``, (c,) bool, the lowest first, if there are.
+    old: (n, c). A participant that was away keeps its clusters by number, and must find the same clusters when it is
+    back. A cluster that continues no old one gets a number that is ``free``, (c,) bool, the lowest first, if there is
+    one.
     """
     from scipy.optimize import linear_sum_assignment
 
     c = old.shape[1]
     padded = np.zeros(old.shape, bool)
     padded[:, : new.shape[1]] = new
-    gladly = np.outer(free * np.arange(c, 0, -1), padded.any(axis=0))  # all of it together is less than one row kept
-    score = old.T.astype(int) @ padded * (1 + int(gladly.max(axis=1, initial=0).sum())) + gladly
+    bonus = np.outer(free * np.arange(c, 0, -1), padded.any(axis=0))  # its sum counts less than one row that is kept
+    score = old.T.astype(int) @ padded * (1 + int(bonus.max(axis=1, initial=0).sum())) + bonus
     kept, number = linear_sum_assignment(score, maximize=True)
     padded[:, kept] = padded[:, number]
     return padded

@@ -14,7 +14,7 @@ from coterie.protocols.local_training import LocalTraining, sample_size
 from coterie.protocols.unused import refuse_unused
 
 GUARD_BITS = 8
-"""Of a lane at least, where the setting is "auto": a lane of 32 bits is packed fastest."""
+"""The least guard bits of a lane with the setting "auto", since a lane of 32 bits is packed fastest."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class FedCAPrivacyConfig(LocalTraining):
             raise UserError(f"gamma must be a positive number or 'median', not {self.gamma!r}")
 
     def lanes(self, clients: int) -> Lanes:
-        """The fixed-point format of eq. (4); guard_bits "auto" hold a sum over all that a round asks of ``clients``."""
+        """The fixed-point format of eq. (4). guard_bits "auto" hold a sum over all of ``clients`` that a round asks."""
         needed = (sample_size(clients, self.participation) - 1).bit_length()
         guard_bits = max(GUARD_BITS, needed) if self.guard_bits == "auto" else self.guard_bits
         return Lanes(self.fraction_bits, self.value_bits, guard_bits, self.kappa)
@@ -87,7 +87,7 @@ UNUSED = {
 
 
 def check(config: FedCAPrivacyConfig, common: Common) -> None:
-    """Raises UserError for what can't work among these clients, or has no effect with the other settings."""
+    """Raises UserError for settings that can't work among these clients, or have no effect with the others."""
     refuse_unused(
         config,
         (
@@ -97,7 +97,7 @@ def check(config: FedCAPrivacyConfig, common: Common) -> None:
         ),
     )
     if config.clusters == "auto" and common.mode == "literal":
-        raise UserError("clusters=auto is no text of the paper: in mode literal give their number")
+        raise UserError("clusters=auto is not in the paper: in mode literal give the number of clusters")
     asked = sample_size(len(common.clients), config.participation)
     if asked > (room := config.lanes(len(common.clients)).max_terms):
         raise UserError(

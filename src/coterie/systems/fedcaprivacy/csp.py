@@ -41,13 +41,13 @@ from coterie.systems.fedcaprivacy.messages import (
 
 
 class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
-    """The CSP: opens blinded vectors, clusters them, and puts their sums under the users' key."""
+    """The CSP: opens blinded vectors, clusters them, and encrypts their sums under the users' key."""
 
     class State(msgspec.Struct):
-        """opened: blinded vectors of ``round`` by position, gone at its end.
+        """opened: blinded vectors of ``round`` by position; deleted when it ends.
 
         affinity: (m, m) of the clustering in round ``clustered``, for the observer.
-        number: of clusters, as last asked for.  found: how many there were in the last round, where auto counts them.
+        number: of clusters, as last asked for.  found: the count of the last round, with clusters=auto.
         """
 
         opened: dict[int, StoredVector] = msgspec.field(default_factory=dict)
@@ -87,7 +87,7 @@ class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
 
     @on(Cluster)
     def cluster(self, msg: Cluster, src: str) -> Clustered:
-        """Step IV: the decaying coin, and algorithm 2 if it says so."""
+        """Step IV: the decaying coin, and algorithm 2 if the coin says so."""
         opened = self.state.opened if msg.round == self.state.round else {}
         positions, differences = comparable(self.blinded(opened))
         self.state.opened = {j: opened[j] for j in positions}
@@ -104,15 +104,15 @@ class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
         return Clustered(msg.round, where, phi, soft.fewer_because)
 
     def blinded(self, stored: Mapping[int, StoredVector]) -> dict[int, paillier.BlindedVector]:
-        """Vectors that it has opened, by position."""
+        """The vectors that it has opened, by position."""
         key = self.key(SERVICE).public
         return {j: key.blinded(one) for j, one in stored.items()}
 
     def counted(self, r: int, rows: NDArray[Any]) -> int:
         """c of clusters=auto: the median of the number in use and of the counts of this round and the last.
 
-        So it rises or falls only as far as two rounds in succession say. Counts are all that is compared across rounds,
-        so no name is needed.
+        So it rises or falls only as far as two successive counts agree. Only counts are compared across rounds, so no
+        names are needed.
         """
         before, smallest = self.state.found, max(SMALLEST, self.smallest)
         self.state.found = count_clusters(
@@ -143,7 +143,7 @@ class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
 
     @on(Convert, convert_cost)
     def convert(self, msg: Convert, src: str) -> Work[ClusterSum]:
-        """Hardened step V: a masked sum from the service's key to the users'."""
+        """Hardened step V: convert a masked sum from the service's key to the users' key."""
         total = yield Open(self.key(SERVICE), msg.cipher, blinded=True)
         if total.terms != msg.count or total.length != self.spec.size:
             raise PeerError(f"a sum of {total.terms} vectors of {total.length}, announced as {msg.count}")
@@ -151,7 +151,7 @@ class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
 
     @on(Forget)
     def forget(self, msg: Forget, src: str) -> Forgotten:
-        """Keep no vector beyond its round."""
+        """Keep no vector after its round."""
         self.state.opened = {}
         return Forgotten(msg.round)
 
@@ -167,8 +167,8 @@ class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
 def comparable(opened: Mapping[int, paillier.BlindedVector]) -> tuple[list[int], NDArray[np.int64]]:
     """Positions of the vectors that are models under one mask, and their exact differences from one of them, (m, d).
 
-    Who encrypts what is no model (a lane overflows) would spoil every sum that it is in. Such a vector differs from
-    models by too much, so it is told by the majority. Raises PeerError where there is none.
+    A client that encrypts garbage (so that a lane overflows) would spoil every sum with its vector. Such a vector
+    differs too much from the models, so the majority shows which it is. Raises PeerError if there is no majority.
     """
     for one in opened.values():
         differences = {}
@@ -179,4 +179,4 @@ def comparable(opened: Mapping[int, paillier.BlindedVector]) -> tuple[list[int],
                 continue
         if 2 * len(differences) > len(opened):
             return list(differences), np.stack(list(differences.values()))
-    raise PeerError(f"of {len(opened)} vectors that could be opened, no majority are models under one mask")
+    raise PeerError(f"{len(opened)} vectors could be opened, but no majority of them are models under one mask")

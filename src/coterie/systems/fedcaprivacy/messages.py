@@ -7,12 +7,12 @@ from coterie.protocol.messages import Flags2D, Floats, Integers, Message, messag
 HUB = "business_server"
 CSP = "csp"
 PARTICIPANT = "participant"
-SERVICE, USER, GROUP = "service", "user", "group"  # what the key centre grants: two key pairs and a seed
+SERVICE, USER, GROUP = "service", "user", "group"  # grants of the key centre: two key pairs and a seed
 
 
 @message(src=HUB, dst=PARTICIPANT)
 class Train(Message, frozen=True):
-    """Train for this round. weights: (d,) omega_g^0 for who has no model yet, else None: go on from your own."""
+    """Train for this round. weights: (d,) omega_g^0 for a participant without a model; None: go on from your own."""
 
     round: int
     spec: bytes
@@ -46,7 +46,7 @@ class Blinded(Message, frozen=True):
 
 @message(src=HUB, dst=CSP)
 class Cluster(Message, frozen=True):
-    """All blinded vectors of the round have been sent. force: someone here has no cluster yet."""
+    """All blinded vectors of the round have been sent. force: cluster in any case, e.g. for a new participant."""
 
     round: int
     force: bool
@@ -54,7 +54,7 @@ class Cluster(Message, frozen=True):
 
 @message(src=CSP, dst=HUB)
 class Clustered(Message, frozen=True):
-    """Which positions hold a model, (m,), and phi, (m, c), if the coin said to cluster, else None.
+    """positions: (m,), those that hold a model.  membership: phi, (m, c), or None if the coin said not to cluster.
 
     why_fewer: why there are fewer clusters than asked for, or empty.
     """
@@ -76,7 +76,7 @@ class Aggregate(Message, frozen=True):
 
 @message(src=HUB, dst=CSP)
 class Convert(Message, frozen=True):
-    """Hardened mode: the hub's own sum over cluster k of ``count`` models, masked; to be put under the users' key."""
+    """Hardened mode: convert the hub's own masked sum of ``count`` models of cluster k to the users' key."""
 
     round: int
     cluster: int
@@ -89,7 +89,7 @@ class ClusterSum(Message, frozen=True):
     """The masked sum over cluster k under the users' key.
 
     signature: over round, cluster, count and cipher, for the hub.  count_signature: over round, cluster and count, for
-    the participants, who never see this cipher.
+    the participants, which never see this cipher.
     """
 
     round: int
@@ -102,7 +102,7 @@ class ClusterSum(Message, frozen=True):
 
 @message(src=HUB, dst=CSP)
 class Forget(Message, frozen=True):
-    """The round is over, however it went: nothing of it is to be kept."""
+    """The round is over, with or without success. Keep nothing of it."""
 
     round: int
 
@@ -116,7 +116,7 @@ class Forgotten(Message, frozen=True):
 
 @message(src=HUB, dst=PARTICIPANT)
 class ClusterModel(Message, frozen=True):
-    """The sum over cluster k without its mask (eq. 10), under the users' key, and how many models are in it.
+    """The sum over cluster k without its mask (eq. 10), under the users' key, and the number of models in it.
 
     signature: the hub's, over round, cluster, count and cipher.  count_signature: the service's, as above.
     """

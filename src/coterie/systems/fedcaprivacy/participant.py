@@ -34,7 +34,7 @@ from coterie.systems.fedcaprivacy.messages import (
 
 
 def round_seed(group_seed: bytes, r: int) -> bytes:
-    """What the participants share in round r and no server knows."""
+    """A seed for round r that the participants share and no server knows."""
     return hashlib.sha256(b"fedcaprivacy round" + group_seed + r.to_bytes(8, "big")).digest()
 
 
@@ -44,7 +44,7 @@ class Participant(KeyHolder[PublicKey, SecretKey], role=PARTICIPANT):
     class State(msgspec.Struct):
         """weights: (d,) to go on from, None before round 1.  clusters: opened models of ``round`` by cluster.
 
-        round: the last that it trained for.
+        round: the last round that it trained for.
         """
 
         weights: Vector | None = None
@@ -62,7 +62,7 @@ class Participant(KeyHolder[PublicKey, SecretKey], role=PARTICIPANT):
         self.state = self.State()
 
     def train_cost(self, msg: Train) -> Cost:
-        """Its samples, once per epoch, and one encryption."""
+        """Its samples, once per epoch, and one encryption; with sketches two."""
         key = self.public(SERVICE)
         crypto_s = key.nominal_seconds_encrypt(self.spec.size)
         if self.sketches:
@@ -106,17 +106,17 @@ class Participant(KeyHolder[PublicKey, SecretKey], role=PARTICIPANT):
         mean = total / msg.count
         if self.rotates:
             mean = unrotate(mean, round_seed(self.group_seed, msg.round))
-            mean = not_below_zero(self.spec, mean)  # what fixed point has rounded lies anywhere once it is turned back
+            mean = not_below_zero(self.spec, mean)  # the rotation back spreads rounding errors over all coordinates
         self.state.clusters[msg.cluster] = mean.astype(np.float32)
         return Received(msg.round, msg.cluster)
 
     @property
     def group_seed(self) -> bytes:
-        """SECRET: what all participants share and no server has. Raises PeerError before it was granted."""
+        """SECRET: the seed that all participants share and no server has. Raises PeerError before it was granted."""
         return self.secret_of(GROUP)
 
     def model(self) -> Vector:
-        """omega_{i,g}, eq. (11): the mean over its clusters, or what it has while there are none."""
+        """omega_{i,g}, eq. (11): the mean over its clusters' models, or its own weights while there are none."""
         if self.state.clusters:
             opened = [self.state.clusters[k] for k in sorted(self.state.clusters)]
             return opened[0] if len(opened) == 1 else mean_of_clusters(opened).astype(np.float32)  # eq. (11)

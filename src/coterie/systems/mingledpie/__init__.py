@@ -8,18 +8,25 @@ CFL", NDSS 2025. Equation, algorithm and section numbers are that paper's.
     server  --Train------->  client  --Update---->  server             algorithm 3, lines 12 to 22
     server  --Mingled----->  client  --Received-->  server             line 23, and lines 7 to 11 of the next round
 
-Sees (``paper``). key_centre: when keys are wanted; it draws the clients' pair and forgets it. server: every client's
-set of cluster identities CI_i, by name, in every round, and ciphertexts; the true cluster is one of the set. client:
-all cluster models, and H: how many clients of each cluster were mingled into each. In ``hardened`` mode there are no
-identities: server sees who takes part, client the sizes of the true clusters.
-Assumes an honest-but-curious server, and that no client shares the clients' one secret key with it: together they open
-everything. A client whose encrypted indicator is not one-hot spoils everybody's models; the others notice most such
-indicators and keep their models, but cannot tell whose it was.
+Sees (``paper``).
+key_centre: when keys are wanted. It draws the clients' pair and forgets it.
+server: every client's set of cluster identities CI_i, by name, in every round, and ciphertexts. The true cluster is one
+of the set.
+client: all cluster models, and H, that is, how many clients of each cluster were mingled into each.
+In ``hardened`` mode there are no identities. The server sees who takes part, and a client the sizes of the true
+clusters.
 
-Departures from the text, each with its reason in docs/systems/mingledpie.md: eq. (3) compares the true cluster's key
-with cluster j's address; eq. (7) and (8) take sums, not means; theta_i and sigma_i travel in one ciphertext vector;
-line 14 trains the client's cluster model; H is checked, and solved with a ridge where it is ill-conditioned; messages
-are signed.
+Assumes an honest-but-curious server with which no client colludes. All clients share one secret key, so the server and
+one client together open everything. A client whose encrypted indicator is not one-hot spoils all models. The others
+notice most such indicators and keep their models, but cannot tell which client it was.
+
+Departures from the text, each with its reason in docs/systems/mingledpie.md:
+- Eq. (3) compares the true cluster's key with cluster j's address.
+- Eq. (7) and (8) take sums, not means.
+- theta_i and sigma_i travel in one ciphertext vector.
+- Line 14 trains the client's cluster model.
+- H is checked, and solved with a ridge if it is ill-conditioned.
+- Messages are signed.
 """
 
 from __future__ import annotations
@@ -63,12 +70,12 @@ def models(federation: Federation) -> Mapping[str, Vector]:
 
 
 def pool(federation: Federation) -> Iterable[Vector]:
-    """All models that clients choose from: each client has its own copy, and most clients the same."""
+    """All models that clients choose from. Each client has its own copy, and most copies are equal."""
     return (client.models() for client in federation.of_role(CLIENT))
 
 
 def observe(federation: Federation) -> Mapping[str, Any]:
-    """True clusters (which no party but the client knows), and how the last rebuild went."""
+    """True clusters (which only the client knows), and the results of the last rebuild."""
     clients = list(federation.of_role(CLIENT))
     return {
         "membership": [c.chosen() for c in clients],

@@ -33,8 +33,8 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
         """models: (k, d) float32 of ``round``, None before it has the parameters.
 
         buffers: those (``layout.local``) that it last trained, None before the first training.
-        trained, noted: the last round that it trained for, and had parameters of.  condition, ridge, kept, why: of the
-        last rebuild; why is empty where all models are new.
+        trained, noted: the last rounds that it trained for, and had parameters of.  condition, ridge, kept, why: of the
+        last rebuild; why is empty if all models are new.
         """
 
         models: Vector | None = None
@@ -49,7 +49,7 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
         why: str = ""
 
     class Secret(KeyHolder.Secret):
-        """cluster: its true one, -1 before the first.  sets: CI_i as (k,) bool by true cluster.  drawn: sets so far."""
+        """cluster: its true one, -1 before the first.  sets: CI_i, (k,) bool, by true cluster.  drawn: so many sets."""
 
         cluster: int = -1
         sets: dict[int, NDArray[np.bool_]] = msgspec.field(default_factory=dict)
@@ -68,7 +68,7 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
 
     @on(Parameters)
     def note(self, msg: Parameters, src: str) -> Work[Noted]:
-        """The initial models, and keys for the identities; with new keys, identities are drawn anew unless kept."""
+        """Keep the initial models and the identities' keys. With new keys, identities are drawn anew unless kept."""
         self._hub_key().verify(msg.signature, "parameters", msg.round, msg.spec, msg.keys, msg.start.tobytes())
         if msg.round <= self.state.noted:
             raise PeerError(f"parameters of round {msg.round} after those of round {self.state.noted}")
@@ -76,8 +76,8 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
             keys = ClusterKeys.from_bytes(msg.keys)
             if keys.clusters != self.layout.clusters:
                 raise PeerError(f"keys of {keys.clusters} clusters instead of {self.layout.clusters}")
-            if keys.bits != self.config.bits(msg.round):  # more would leave its true cluster among fewer others
-                raise PeerError(f"keys of {keys.bits} bits instead of {self.config.bits(msg.round)}, which p asks for")
+            if keys.bits != self.config.bits(msg.round):  # more bits would hide its true cluster among fewer others
+                raise PeerError(f"keys of {keys.bits} bits instead of {self.config.bits(msg.round)}, which p requires")
         if self.state.models is None:
             self.state.models = yield Compute(_starts, (self.spec, self.layout.clusters, msg.spec, msg.start))
         if not self.config.keep_sets and msg.keys != self.state.keys:
@@ -131,7 +131,7 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
         return np.flatnonzero(self.secret.sets[cluster]).astype(np.int64)
 
     def open_cost(self, msg: Mingled) -> Cost:
-        """Decryption of every slot of sums that it doesn't have yet."""
+        """Decryption of every slot, if it does not have these sums yet."""
         if msg.round <= self.state.round:
             return Cost()
         key = self.key(USER)
@@ -139,15 +139,15 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
 
     @on(Mingled, open_cost)
     def receive(self, msg: Mingled, src: str) -> Work[Received]:
-        """Algorithm 2: verify, open and rebuild; where that isn't possible, keep the models and say so.
+        """Algorithm 2: verify, open and rebuild. If that is impossible, keep the models and say so.
 
-        What is kept by who was away may be older than what the others keep; sums to which that cluster has contributed
-        put it right.
+        A client that was away may keep older models than the others. The next sums with a contribution of that cluster
+        correct this.
         """
         parts: list[bytes] = yield Compute(_verified, (self._hub_key(), msg, self.layout.slots))
         if self.state.models is None or msg.spec != self.spec.digest or msg.round < self.state.round:
             raise PeerError(f"sums of round {msg.round} for models of round {self.state.round}, or of another shape")
-        if msg.round > self.state.round:  # else the server asks again: its answer was late, or lost
+        if msg.round > self.state.round:  # else the server asks again, because the answer was late or lost
             rebuilt = yield from self._rebuilt(msg, parts)
             self.state.models, self.state.round = rebuilt.models, msg.round
             self.state.condition, self.state.ridge, self.state.why = rebuilt.condition, rebuilt.ridge, rebuilt.why
@@ -155,7 +155,7 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
         return Received(msg.round, len(self.state.kept) < self.layout.clusters)
 
     def _rebuilt(self, msg: Mingled, parts: list[bytes]) -> Work[Rebuilt]:
-        """The models of these sums; the old ones, and why, for what one broken update can make of sums."""
+        """The models of these sums; or the old ones, and why, if a broken update has made the sums unusable."""
         models = self.state.models
         assert models is not None
         key = self.key(USER)
@@ -173,7 +173,7 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
         return verify_key(self.common, HUB)
 
     def with_own_buffers(self, model: Vector) -> Vector:
-        """A cluster's model (d,) with the buffers that never leave this client, once it has some; else as it is."""
+        """A cluster's model (d,), with this client's own buffers if it has some."""
         if self.state.buffers is None:
             return model
         own = model.copy()
@@ -181,7 +181,7 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
         return own
 
     def models(self) -> Vector:
-        """(k, d) float32, for whoever evaluates; theta_j^0 while it has none yet."""
+        """(k, d) float32, for the observer; theta_j^0 before it has models."""
         return self.common.starts if self.state.models is None else self.state.models
 
     def cluster(self) -> int:
@@ -205,7 +205,7 @@ def _starts(spec: ModelSpec, clusters: int, digest: bytes, start: Vector) -> Vec
 
 
 def _verified(hub_key: VerifyKey, msg: Mingled, slots: int) -> list[bytes]:
-    """The ciphertexts of a message that the server signed. Raises PeerError (and DecodeError) for anything else."""
+    """The ciphertexts of a message that the server signed. Raises PeerError for any other."""
     fields = (msg.round, msg.spec, msg.sizes.tobytes(), msg.participants, msg.ciphers)
     hub_key.verify(msg.signature, "mingled", *fields)
     return unbundle(msg.ciphers, slots)

@@ -24,16 +24,18 @@ class MingledPieConfig(ClusterModels):
     """Settings of MingledPie; defaults are the paper's (section VI-A).
 
     p: false positive rate of the identities, 2^-n for a whole n.  p_changes: later rates, "10:0.25,30:0.5" for .25
-    from round 10 and .5 from round 30; new keys mean new identity sets, which an observer can intersect.
-    keep_sets: keep the sets in spite of new keys; then p stays what it was for whoever stays in its cluster.
+    from round 10 and .5 from round 30. A change brings new keys and new identity sets, and an observer can intersect
+    old and new sets.
+    keep_sets: keep the sets in spite of new keys. Then a client that stays in its cluster keeps the old p.
     threshold: T, the least identities of a client.  threshold_counts: whether T counts "identities", as in the text, or
-    "false_positives", which is what table II's numbers fit.
+    "false_positives", which fits table II's numbers.
     rebuild: "counts" of algorithm 2, or for ablation (table V) "ideal", the matrix of eq. (11), or "none".
-    max_condition: of H with columns of length 1. Above it H is solved with a ridge around the models of the round
-    before, the smallest that brings the condition down to it; in mode literal these models are kept instead.
+    max_condition: the largest condition of H (with columns of length 1). Above it H is solved with a ridge around the
+    models of the round before, the smallest that brings the condition down to this bound. In mode literal these models
+    are kept instead.
     hardening: in mode hardened, exact sums by k-fold "uploads" or by "products" of ciphertexts.
-    shared_layers: names of layers that all clients share (or the beginnings of names), separated by commas; the others
-    are personal to the clusters (section III-A).  min_participants: fewer updates skip a round.
+    shared_layers: names of layers that all clients share (or the beginnings of names), separated by commas. The other
+    layers belong to the clusters (section III-A).  min_participants: fewer updates skip a round.
     """
 
     clusters: int = 5
@@ -69,16 +71,16 @@ class MingledPieConfig(ClusterModels):
             raise UserError("rebuild=ideal rests on one p: it can't go with p_changes")
 
     def rates(self) -> dict[int, float]:
-        """p from round 0 on and from later rounds on, by round."""
+        """p by the round from which it holds, beginning with round 0."""
         rates = {0: self.p}
         for part in filter(None, (text.strip() for text in self.p_changes.split(","))):
             since, _, rate = part.partition(":")
             try:
                 r, p = int(since), float(rate)
             except ValueError:
-                raise UserError(f"p_changes: {part!r} is no ROUND:RATE such as 10:0.25") from None
+                raise UserError(f"p_changes: {part!r} is not of the form ROUND:RATE, such as 10:0.25") from None
             if r < 1 or r in rates:
-                raise UserError(f"p_changes: {part!r} comes before round 1, or says its round twice")
+                raise UserError(f"p_changes: {part!r} is before round 1, or its round stands there twice")
             rates[r] = p
         for p in rates.values():
             if not 0 < p < 1 or math.log2(p) % 1:
@@ -95,7 +97,7 @@ class MingledPieConfig(ClusterModels):
         return round(-math.log2(self.rate(r)))
 
     def law(self, p: float) -> IdentityLaw:
-        """How identity sets are distributed. Raises UserError where there can be none."""
+        """The distribution of identity sets. Raises UserError if there can be none."""
         return IdentityLaw(self.clusters, p, self.threshold, self.threshold_counts)
 
     def kind(self, mode: str) -> Literal["mingled", "uploads", "products"]:
@@ -116,7 +118,7 @@ UNUSED = {
 
 
 def check(config: MingledPieConfig, common: Common) -> None:
-    """Raises UserError for what can't work among these clients, or has no effect with the other settings."""
+    """Raises UserError for settings that can't work among these clients, or have no effect with the others."""
     refuse_unused(config, ((name, f"mode {common.mode}", True) for name in UNUSED[common.mode]))
     founders = len(joined(common.clients, config, 1))
     present = max(1, round(config.participation * founders))

@@ -60,7 +60,7 @@ class Layout:
 
     @cached_property
     def common(self) -> NDArray[np.bool_]:
-        """(d,) which coordinates all clients share."""
+        """(d,) bool, the coordinates that all clients share."""
         mask = np.zeros(self.spec.size, np.bool_)
         for part in self.spec.parts:
             if any(part.name.startswith(prefix) for prefix in self.shared):
@@ -69,33 +69,33 @@ class Layout:
 
     @cached_property
     def local(self) -> NDArray[np.bool_]:
-        """(d,) which coordinates never leave their client."""
+        """(d,) bool, the coordinates that never leave their client."""
         kept = self.spec.buffers & ~self.common
         return kept if self.kind == "mingled" else np.zeros_like(kept)
 
     @cached_property
     def of_clusters(self) -> NDArray[np.bool_]:
-        """(d,) which coordinates are the clusters' own."""
+        """(d,) bool, the coordinates that belong to the clusters."""
         return ~(self.common | self.local)
 
     @cached_property
     def own(self) -> int:
-        """How many coordinates are the clusters' own."""
+        """How many coordinates belong to the clusters."""
         return int(self.of_clusters.sum())
 
     @property
     def parameters(self) -> ParameterSet:
-        """Of CKKS: with a level for a product where there is one."""
+        """The CKKS parameter set, with a level for a product if the kind needs one."""
         return named(_CKKS[self.kind])
 
     @property
     def scalars(self) -> int:
-        """How many scalar ciphertexts follow the first vector of an update."""
+        """The number of scalar ciphertexts after the first vector of an update."""
         return self.clusters if self.kind == "products" else 0
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Of the vectors and scalars of an update, in order."""
+        """Lengths of the vectors and scalars of an update, in order."""
         k, own = self.clusters, self.own
         first = {"mingled": own + k, "uploads": k * (own + 1), "products": own}[self.kind]
         return (first, *(1,) * self.scalars, *((int(self.common.sum()),) if self.shared else ()))
@@ -109,11 +109,11 @@ class Layout:
 
     @property
     def slots(self) -> int:
-        """How many sums the server makes."""
+        """The number of sums that the server makes."""
         return len(self.widths)
 
     def vectors(self, theta: Vector, cluster: int) -> list[NDArray[Any]]:
-        """What a client of this true cluster encrypts as vectors (scalars apart): (length,) float each, in units."""
+        """The vectors that a client of this true cluster encrypts, (length,) float each, in units of ``ckks_units``."""
         theta = theta / ckks_units(self.spec)  # buffers may be much larger than weights
         own = theta[self.of_clusters]
         sigma = self.indicator(cluster)
@@ -134,20 +134,20 @@ class Layout:
         return sigma
 
     def sum_seconds(self, key: PublicKey, updates: int) -> float:
-        """Nominal seconds of the server's products; its additions take next to none."""
+        """Nominal seconds of the server's products. Its additions take next to no time."""
         if self.kind != "products":
             return 0.0
         return self.clusters * (updates * key.nominal_seconds_times(self.own) + key.nominal_seconds_rescale(self.own))
 
     def check(self, ciphers: Sequence[Any]) -> None:
-        """Whether these are vectors and scalars as clients encrypt them; raises PeerError. A sum takes no others."""
+        """Raises PeerError unless these are vectors and scalars as clients encrypt them."""
         for i, cipher in enumerate(ciphers):
             expected = self.parameters.fresh._replace(scalar=1 <= i <= self.scalars)
             if cipher.tally.form != expected:
                 raise PeerError(f"ciphertext {i} is a {cipher.tally.form}, not a {expected}")
 
     def contributions(self, ciphers: Sequence[Any], identities: Sequence[int]) -> Iterator[tuple[int, Any]]:
-        """What an update adds to which slot: (slot, ciphertext vector)."""
+        """The summands of an update: (slot, ciphertext vector)."""
         first, scalars, shared = ciphers[0], ciphers[1 : 1 + self.scalars], ciphers[1 + self.scalars :]
         if self.kind == "mingled":
             for j in identities:
@@ -164,7 +164,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Rebuilding:
-    """How clients make models of what they open.
+    """How clients compute models from the opened sums.
 
     solving: "counts", eq. (7) and (8) with sums; "literal", algorithm 2 as printed; "ideal", with the matrix of eq.
     (11) at this p; "none", the mingled means themselves.  max_condition: of H, as for ``mingled.rebuild``.
@@ -178,10 +178,10 @@ class Rebuilding:
     threshold: int
 
     def __call__(self, opened: tuple[Doubles | None, ...], previous: Vector, sizes: Any, participants: int) -> Rebuilt:
-        """Cluster models (k, d) of the opened slots (None: a sum of nothing).
+        """Cluster models (k, d) of the opened slots (None for a sum of no updates).
 
-        previous: (k, d), kept where there is nothing new.  sizes: (k,) |G_j| or (0,).  Raises PeerError where a slot
-        has another length than it must have.
+        previous: (k, d), the models that are kept if there are no new ones.  sizes: (k,) |G_j| or (0,).  Raises
+        PeerError if a slot has a wrong length.
         """
         layout, k, own = self.layout, self.layout.clusters, self.layout.own
         rows = [np.zeros(n) if row is None else row for row, n in zip(opened, layout.widths, strict=True)]
@@ -204,12 +204,12 @@ class Rebuilding:
             models[:, layout.common] = (rows[-1] * units[layout.common] / participants).astype(
                 np.float32
             )  # FedAvg, section III-A
-        models = not_below_zero(layout.spec, models)  # which the cipher may have rounded
+        models = not_below_zero(layout.spec, models)  # the cipher may have rounded variances
         models.setflags(write=False)
         return replace(rebuilt, models=models)
 
     def _solved(self, sums: Doubles, x: Doubles, before: Vector, sizes: NDArray[Any], participants: int) -> Rebuilt:
-        """Algorithm 2, or what stands in its place in an ablation."""
+        """Algorithm 2, or its replacement in an ablation."""
         if self.solving == "none":
             return mingled.mingled_means(sums, sizes, before)
         if why := mingled.implausible(x, sizes, participants, self.threshold):

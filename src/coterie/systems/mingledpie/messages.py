@@ -6,15 +6,15 @@ from coterie.protocol.messages import Bundle, Floats, Integers, Message, message
 
 HUB = "server"
 CLIENT = "client"
-USER = "user"  # what the key centre grants: a key pair, whose secret half all clients hold
+USER = "user"  # the key centre's grant: a key pair, whose secret half all clients hold
 
 
 @message(src=HUB, dst=CLIENT)
 class Parameters(Message, frozen=True):
-    """What the server publishes: at the start to everybody, later to newcomers and when p changes.
+    """The server's parameters, for all clients at the start and when p changes, and later for newcomers.
 
-    keys: ``ClusterKeys`` of eq. (1), empty where clients send no identities.  start: (k d,) theta_j^0, the same for
-    all.  signature: the server's, over all of it.
+    keys: ``ClusterKeys`` of eq. (1), empty if clients send no identities.  start: (k d,) theta_j^0, the same for all.
+    signature: the server's, over all fields.
     """
 
     round: int
@@ -33,7 +33,7 @@ class Noted(Message, frozen=True):
 
 @message(src=HUB, dst=CLIENT)
 class Train(Message, frozen=True):
-    """Find your cluster, train its model. basis: the round whose models to start from; 0 for theta_j^0."""
+    """Find your cluster and train its model. basis: the round whose models to start from; 0 for theta_j^0."""
 
     round: int
     basis: int
@@ -41,7 +41,7 @@ class Train(Message, frozen=True):
 
 @message(src=CLIENT, dst=HUB)
 class Update(Message, frozen=True):
-    """What algorithm 3, line 15, sends.
+    """The update of algorithm 3, line 15.
 
     identities: CI_i, cluster numbers in ascending order; none in mode hardened.  ciphers: a bundle of ciphertext
     vectors, HE(theta_i) and HE(sigma_i) as ``layout.py`` lays them out.  signature: over all of it.
@@ -56,10 +56,10 @@ class Update(Message, frozen=True):
 
 @message(src=HUB, dst=CLIENT)
 class Mingled(Message, frozen=True):
-    """What algorithm 3, line 23, sends: the sums of eq. (5) and (6), still encrypted.
+    """The sums of eq. (5) and (6), still encrypted (algorithm 3, line 23).
 
     ciphers: a bundle as ``layout.py`` lays it out; an empty part is a sum of no updates.  sizes: (k,) |G_j|, or
-    (0,) where clients send no identities.  participants: how many updates are in it.
+    (0,) if clients send no identities.  participants: how many updates are in it.
     """
 
     round: int
@@ -72,7 +72,7 @@ class Mingled(Message, frozen=True):
 
 @message(src=CLIENT, dst=HUB)
 class Received(Message, frozen=True):
-    """The sums were verified and opened. rebuilt: whether new models came of them, or the old ones were kept."""
+    """The sums were verified and opened. rebuilt: whether they gave new models, or the old ones were kept."""
 
     round: int
     rebuilt: bool

@@ -24,7 +24,7 @@ from coterie.systems.mingledpie.messages import HUB, USER, Mingled, Noted, Param
 
 
 class Server(Keyed[PublicKey, SecretKey], role=HUB):
-    """Publishes parameters, adds ciphertexts up by the identities that come with them, and sends the sums to all."""
+    """Publishes parameters, adds up ciphertexts by the identities that come with them, and sends the sums to all."""
 
     class State(msgspec.Struct):
         """last: the last ``Mingled``, encoded, of ``round``.  has: the round of each client's models, by name.
@@ -49,7 +49,7 @@ class Server(Keyed[PublicKey, SecretKey], role=HUB):
         self.state = self.State()
 
     def setup(self) -> Steps[None]:
-        """Enrol everybody; then publish cluster keys and initial models (lines 3 and 4) to who is there."""
+        """Deal the keys; then publish cluster keys and initial models (lines 3 and 4) to the first clients."""
         yield from enrol(self)
         self._renew_keys(0)
         yield from self._publish(0, joined(self.clients, self.config, 1))
@@ -73,7 +73,7 @@ class Server(Keyed[PublicKey, SecretKey], role=HUB):
         yield from spend(Cost(crypto_s=self.layout.sum_seconds(self.public(USER), len(answers.got))))
         sizes = np.array([sum(j in own for own in sets.values()) for j in range(self.layout.clusters)], np.int64)
         if self.layout.kind != "mingled":
-            sizes = sizes[:0]  # it knows of no clusters
+            sizes = sizes[:0]  # in this kind the server knows no clusters
         parts = [b"" if total is None else total.to_bytes() for total in totals]
         ciphers, spec = bundle(parts), self.spec.digest
         fields = (r, spec, sizes.tobytes(), len(answers.got), ciphers)
@@ -86,7 +86,7 @@ class Server(Keyed[PublicKey, SecretKey], role=HUB):
         return {**notes, "p": self.config.rate(r)}
 
     def _renew_keys(self, r: int) -> None:
-        """Eq. (1): keys of n bits for every cluster, where clients send identities."""
+        """Eq. (1): keys of n bits for every cluster, if clients send identities."""
         if self.layout.kind == "mingled":
             bits = self.config.bits(r)
             keys = ClusterKeys.generate(self.layout.clusters, bits, self.secrets("cluster keys", r).bytes)
@@ -94,7 +94,7 @@ class Server(Keyed[PublicKey, SecretKey], role=HUB):
         self.state.version += 1
 
     def _publish(self, r: int, here: tuple[str, ...]) -> Steps[None]:
-        """The parameters, to whom has others or none."""
+        """Send the parameters to clients that have older ones or none."""
         new = [name for name in here if self.state.noted.get(name) != self.state.version]
         if not new:
             return
@@ -115,13 +115,13 @@ class Server(Keyed[PublicKey, SecretKey], role=HUB):
         return self.state.noted.get(name) == self.state.version and self.state.has.get(name) == self.state.round
 
     def _catch_up(self, asked: tuple[str, ...]) -> Steps[None]:
-        """The last sums again, for who was away or is new."""
+        """Send the last sums again to clients that were away or are new."""
         behind = [n for n in asked if n in self.state.noted and self.state.has[n] != self.state.round]
         if behind and self.state.last:
             yield from self._send(codec.decode(self.state.last, Mingled), behind)
 
     def _send(self, mingled: Mingled, names: list[str]) -> Steps[dict[str, bool]]:
-        """Line 23: the sums, to these; gives who rebuilt models of them and who kept the old ones."""
+        """Line 23: send the sums to these clients. Returns by name whether the client rebuilt its models."""
         rebuilt: dict[str, bool] = {}
 
         def fold(name: str, received: Received) -> None:
@@ -134,7 +134,7 @@ class Server(Keyed[PublicKey, SecretKey], role=HUB):
         return rebuilt
 
     def _collect(self, r: int, able: list[str]) -> Steps[tuple[dict[str, list[int]], list[Any], Answers]]:
-        """Lines 17 to 22: verify each update and add it up, one at a time; gives CI_i by name and the sums."""
+        """Lines 17 to 22: verify and add the updates, one at a time. Returns CI_i by name, the sums, the answers."""
         public = self.public(USER)
         totals: list[Any] = [None] * self.layout.slots
         sets: dict[str, list[int]] = {}
@@ -148,7 +148,7 @@ class Server(Keyed[PublicKey, SecretKey], role=HUB):
             added = {
                 slot: cipher if totals[slot] is None else totals[slot] + cipher
                 for slot, cipher in self.layout.contributions(ciphers, own)
-            }  # all of it or, where something doesn't fit, nothing
+            }  # made before any is stored, so that an update that does not fit changes nothing
             for slot, total in added.items():
                 totals[slot] = total
             sets[name] = own
@@ -158,7 +158,7 @@ class Server(Keyed[PublicKey, SecretKey], role=HUB):
         return sets, totals, answers
 
     def _verify(self, name: str, update: Update, r: int) -> None:
-        """That it is the client's own, of this round and of the models that all others trained."""
+        """Raises PeerError unless it is the client's own, of this round, and of the models that all others trained."""
         fields = (update.round, update.basis, update.identities.tobytes(), update.ciphers)
         verify_key(self.common, name).verify(update.signature, "update", *fields)
         if update.round != r or update.basis != self.state.round:
@@ -168,15 +168,15 @@ class Server(Keyed[PublicKey, SecretKey], role=HUB):
             )
 
     def _identities(self, name: str, update: Update) -> list[int]:
-        """CI_i, if it is one that an honest client may send."""
+        """CI_i. Raises PeerError if an honest client could not send it."""
         own: list[int] = update.identities.tolist()
         if self.layout.kind != "mingled":
             if own:
-                raise PeerError(f"{name} names clusters {own}, where clients name none")
+                raise PeerError(f"{name} names clusters {own} in a mode without identities")
             return []
         least = self.config.law(self.config.p).least
         if own != sorted(set(own)) or not set(own) <= set(range(self.layout.clusters)):
             raise PeerError(f"{name}: {own} is no ascending list of clusters 0 to {self.layout.clusters - 1}")
         if len(own) < least:
-            raise PeerError(f"{name} names {len(own)} clusters; the threshold asks for {least}")
+            raise PeerError(f"{name} names {len(own)} clusters; the threshold requires {least}")
         return own

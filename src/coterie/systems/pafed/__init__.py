@@ -8,27 +8,35 @@ settings". Equation, algorithm and section numbers are that paper's.
     aggregator  --Compare, Invert-->  helper  --Compared, Inverted-->  aggregator  algorithm 4
     aggregator  --Refresh, Convert-->  helper  --Refreshed, Converted-->  aggregator   algorithm 5
 
-Sees (``paper``). key_centre: when keys are wanted; it draws all pairs and forgets the secret halves. aggregator
-(S_0): who takes part, when, how late, and how long an update was if the settings let lengths travel; ciphertexts under
-others' keys. helper (S_1): masked cosines of late updates, shuffled among dummies, and four masked sums, so about how
-many of them conflict (``signs=hidden``: cosines under random signs, and masked sums among decoys); the model under a
-uniform mask. client: the global model of every round that asks it.
-Sees (``literal``). helper: three masked sums, no cosines; the model under a mask of real numbers, which tells any two
-models apart. The others as above.
-Assumes that the two servers do not collude: together they open every update. A client learns nothing of another's key,
-but the aggregator with a client learns the global model of every round that asks that client; and if the aggregator
-deviates, it can have updates converted instead of models, or read sk_s off a forged ciphertext in a model's place, as
-nobody sees what is under the mask: it is trusted to follow the protocol.
-And every client is trusted so, too, for secrecy and not only for a good model: one that signs a forged ciphertext as
-its update reads sk_s off the next model that it is handed, alone, and sk_s opens every update
-(``attacks/key_in_sum.py``).
+Sees (``paper``).
+key_centre: when keys are wanted. It draws all pairs and forgets the secret halves.
+aggregator (S_0): who takes part, when, and how late; an update's length, if the settings let lengths travel; and
+ciphertexts under others' keys.
+helper (S_1): masked cosines of late updates, shuffled among dummies, and four masked sums, so about how many of them
+conflict (``signs=hidden``: cosines under random signs, and masked sums among decoys). It sees the model only under a
+uniform mask.
+client: the global model of every round that asks it.
+Sees (``literal``). helper: three masked sums, no cosines, and the model under a mask of real numbers, with which it can
+distinguish any two models. The others see the same as above.
 
-Departures from the text, each with its reason in docs/systems/pafed.md. In both modes: the conflicting class is the one
-of c_j < 0 (definition 1, eq. 13); n_1 and n_2 are inverted by the helper on masked numbers, as CKKS does not divide;
-the helper does not decrypt with clients' keys (algorithm 5, line 9), which it does not have; clients get w^tau and not
-w^0 (algorithm 3, line 4). In ``paper`` also: signs come from the helper instead of Min(); eq. (12) instead of (14); the
-mask of algorithm 5 is uniform over the ciphertext ring; the model comes back freshly encrypted; w_i^{tau_r} of eq. (16)
-is the model that the client has received; the server's step decays.
+Assumes that the two servers do not collude, since together they open every update. A client learns nothing of another's
+key. The aggregator with a client learns the global model of every round that asks that client. The aggregator is
+trusted to follow the protocol. If it deviates, it can have updates converted instead of models, or read sk_s off a
+forged ciphertext in a model's place, since no other party sees what is under the mask. Every client is trusted to
+follow the protocol, too, also for secrecy. One that signs a forged ciphertext as its update reads sk_s off the next
+model that it receives, without help, and sk_s opens every update (``attacks/key_in_sum.py``).
+
+Departures from the text, each with its reason in docs/systems/pafed.md. In both modes:
+- The conflicting class is the one of c_j < 0 (definition 1, eq. 13).
+- The helper inverts n_1 and n_2 on masked numbers, since CKKS does not divide.
+- The helper does not decrypt with clients' keys (algorithm 5, line 9), which it does not have.
+- Clients get w^tau and not w^0 (algorithm 3, line 4).
+In ``paper`` also:
+- Signs come from the helper instead of Min().
+- Eq. (12) replaces eq. (14).
+- The mask of algorithm 5 is uniform over the ciphertext ring, and the model comes back freshly encrypted.
+- w_i^{tau_r} of eq. (16) is the model that the client has received.
+- The server's step decays.
 """
 
 from __future__ import annotations
@@ -75,17 +83,17 @@ def parties(config: PAFedConfig) -> Mapping[str, PartyFactory]:
 
 
 def key_centre(own: Own, common: Common, config: PAFedConfig) -> KeyCentre:
-    """A key pair of the helper, whose ciphertexts the aggregator works on, and one of each client's own."""
+    """A key pair of the helper, whose ciphertexts the aggregator multiplies, and one for each client."""
     parameters = PARAMETERS[common.mode]
     users = Pair(USER, CLIENT, partial(ckks_keygen, parameters, products=False), each=True)
     return KeyCentre(own, common, [users, Pair(SERVICE, HELPER, partial(ckks_keygen, parameters), works=HUB)])
 
 
 def models(federation: Federation) -> Mapping[str, Vector]:
-    """The global model for everybody, as the helper shows it to the observer (no party holds it in the plain but
-    clients who train).
+    """The global model for all clients, as the helper shows it to the observer. (No other party has it unencrypted but
+    the clients that train.)
 
-    What doesn't open is refused by the clients, too, who then go on from the last model that they did open, or w^0.
+    If a model does not open, the clients refuse it, too. Then they go on from the last one that they opened, or w^0.
     """
     hub: Any = federation.look(HUB)
     helper: Any = federation.look(HELPER)

@@ -28,19 +28,19 @@ SPOOL_BYTES = 256 << 20
 
 
 class Tried(msgspec.Struct, frozen=True):
-    """A model that was sent out in a round, and that nobody is known to have opened yet."""
+    """A model that was sent out in a round, and that no client is known to have opened yet."""
 
     round: int
     model: bytes
 
 
 class Aggregator(Keyed[PublicKey, SecretKey], role=HUB):
-    """S_0: asks, collects, corrects late updates, moves the model, and has it put under the clients' keys."""
+    """S_0: asks clients, collects and corrects updates, moves the model, and has it converted to the clients' keys."""
 
     class State(msgspec.Struct):
-        """model: [w] under pk_s, empty while it is w^0.  good: the last one that a client has opened, as it was sent.
+        """model: [w] under pk_s, empty while it is w^0.  good: the last model that a client has opened, as it was sent.
 
-        tried: the first one after ``good`` that was sent.  owed: by client, the rounds that it has not answered yet.
+        tried: the first model sent after ``good``.  owed: by client, the rounds that it has not answered yet.
         """
 
         model: bytes = b""
@@ -58,16 +58,15 @@ class Aggregator(Keyed[PublicKey, SecretKey], role=HUB):
         self.state = self.State()
 
     def setup(self) -> Steps[None]:
-        """Keys for everybody."""
+        """Deal the keys."""
         yield from enrol(self)
 
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """Algorithm 3, lines 4 to 14.
 
-        A round without the helper's answers, or with an update that can't be computed with, is skipped: the model stays
-        as it was, and the round's updates are lost. Where most of those asked refuse the model, since it doesn't open
-        (an update was no encryption of small numbers, or the helper's copy was damaged on the way), the last one that
-        clients did open is taken up again.
+        A round without the helper's answers, or with an unusable update, is skipped: the model stays as it was, and the
+        round's updates are lost. If most of the clients asked refuse the model because it does not open (an update
+        encrypted large numbers, or the helper's copy was damaged), the last model that clients opened is taken again.
         """
         spool, server_step = Spool(SPOOL_BYTES), self.config.server_step(r)
         notes = {"asked": 0, "busy": 0, "participants": 0, "staleness": [], "too_old": 0, "server_step": server_step}
@@ -132,10 +131,10 @@ class Aggregator(Keyed[PublicKey, SecretKey], role=HUB):
         self.state.model = layout.joined(model.within(MODEL_TERMS), buffers).to_bytes()
 
     def _judge(self, r: int, asked: int, answers: Answers, newest: int | None) -> None:
-        """Whether the model that was sent out can be opened, by who answered.
+        """Conclude from the answers whether clients could open the model that was sent out.
 
-        newest: the last round of which a client's update came, whose model it has opened, so that no model before it
-        was damaged either. Raises NoAnswerError where most of those asked have refused it.
+        newest: the last round from which an update came. Its client has opened that round's model, so no earlier model
+        was damaged either. Raises NoAnswerError if most of the clients asked have refused the model.
         """
         state = self.state
         if 2 * len(answers.declined) > asked:
@@ -149,7 +148,7 @@ class Aggregator(Keyed[PublicKey, SecretKey], role=HUB):
             state.tried = Tried(r, state.model)
 
     def _requests(self, r: int, asked: tuple[str, ...], spool: Spool) -> Steps[tuple[bytes, Mapping[str, Train]]]:
-        """The model to go on from, and what each client of this round is sent: w^0 as it is, or [w] under its key."""
+        """The model to go on from, and each client's request, which has w^0 itself or [w] under the client's key."""
         signing, spec = signing_key(self.own), self.spec.digest
 
         def train(name: str, weights: NDArray[Any] | None, cipher: bytes) -> Train:
@@ -163,7 +162,7 @@ class Aggregator(Keyed[PublicKey, SecretKey], role=HUB):
         return fresh, Requests(tickets, lambda name, ticket: train(name, None, spool.take(ticket)))
 
     def _verify(self, name: str, update: Update) -> None:
-        """That an update is the client's own and has this model's shape."""
+        """Raises PeerError unless an update is the client's own and has this model's shape."""
         key = verify_key(self.common, name)
         key.verify(update.signature, "update", update.round, update.spec, update.cipher, repr(update.length))
         if update.spec != self.spec.digest:

@@ -19,10 +19,10 @@ from coterie.training.solvers import augmented_change, unit_change
 
 
 class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
-    """C_i: trains on the model that it was sent, keeps its dual variable, sends its update encrypted."""
+    """C_i: trains on the model that it was sent, keeps its dual variable, and sends its update encrypted."""
 
     class State(msgspec.Struct):
-        """dual: y_i, (d,) float32, None for zeros.  round: the last that it trained for.
+        """dual: y_i, (d,) float32, None for zeros.  round: the last round that it trained for.
 
         own: w_i, its last own model, in mode ``literal``; None for w^0.
         """
@@ -70,11 +70,11 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
         return Update(msg.round, digest, cipher, length, signature)
 
     def _trained(self, w: Vector, r: int) -> Work[tuple[Vector, Vector]]:
-        """Its model after training, and nabla w_i before that is normalised; (d,) each.
+        """Its model after training, and nabla w_i before normalisation; (d,) each.
 
-        ADMM is algorithm 2 and eq. (16); plain SGD has the change alone. In ``literal`` w_i^{tau_r} is what the text
-        says, the client's own last model, from which it trains on (algorithm 2's input) and from which eq. (16)
-        counts; else the model that it has received.
+        ADMM is algorithm 2 and eq. (16), and plain SGD has only the change. In ``literal`` w_i^{tau_r} is the client's
+        own last model, as the text says. Training starts from it (algorithm 2's input), and eq. (16) subtracts it. In
+        ``paper`` it is the model that the client has received.
         """
         config, literal = self.config, self.mode == "literal"
         if config.local == "sgd":

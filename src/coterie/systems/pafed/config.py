@@ -22,27 +22,29 @@ from coterie.training.solvers import Admm, Sgd
 
 PARAMETERS = {"paper": "ckks-8192-deep", "literal": "ckks-32768-deep"}
 PRINTED: Mapping[str, Any] = {"server_decay": 0.0, "project": "printed", "clip": 0.0, "local": "admm"}
-"""What the text prints, where it prints one thing only: mode ``literal`` has no other values of these settings."""
+"""The values that the paper prints. Mode ``literal`` has no other values of these settings."""
 MOST_MASK = 512.0
-"""Weights and masks of real numbers together lie within 1024 in the ciphers."""
+"""The largest bound of a real mask: weights and masks together must lie within 1024 in the ciphers."""
 MOST_DUMMIES = 4096
-"""The helper opens at most 2^16 scalars a request, four of a set of sums."""
+"""The helper opens at most 2^16 scalars a request, and a set of sums has four."""
 MOST_ASKED = 256
-"""Clients a round: n of them in time make scalars up to n^2, and n m with m late ones; there is room for 2^24."""
+"""Clients in a round. With n in time and m late, scalars reach n^2 and n m, and there is room for 2^24."""
 
 
 @dataclass(frozen=True)
 class PAFedConfig(LateTraining):
     """Settings of PAFed; local training, delays and the server's step as in ``protocols/late.py``, table III.
 
-    rho: coefficient of the quadratic term of eq. (8).  local: "admm", or "sgd" to see what ADMM gives.
-    agreeing, conflicting: alpha_1 and alpha_2 of eq. (17) as multiples of the server's step, which is alpha_0.
-    project: "exact" by eq. (12), "printed" by eq. (14), or "none": late updates averaged as they come.
-    clip: largest length of an update that travels along, so that steps are as long as the updates were on average; 0
-    for steps of constant length, as printed.
-    signs: of late updates' masked cosines. "shown": the helper sees them, among dummies. "hidden": each under a fair
-    coin's sign, and the sums of both classes among decoys, so that it does not see whether any conflict (hiding.py).
-    dummies: masked cosines of no consequence that the helper also sees; with signs=hidden, decoy sets of sums instead.
+    rho: coefficient of the quadratic term of eq. (8).  local: "admm", or "sgd" to leave ADMM out.
+    agreeing: alpha_1 of eq. (17) as a multiple of the server's step, which is alpha_0.
+    conflicting: alpha_2 of eq. (17) as a multiple of the server's step.
+    project: "exact" by eq. (12), "printed" by eq. (14), or "none": late updates are averaged as they come.
+    clip: largest length of an update that the server is told. Then steps are as long as the updates were on
+    average. 0 for steps of constant length, as printed.
+    signs: "shown": the helper sees the signs of late updates' masked cosines, among dummies. "hidden": each cosine has
+    the sign of a fair coin, and the sums of both classes are among decoys, so that the helper does not see whether any
+    update conflicts (hiding.py).
+    dummies: number of random masked cosines that the helper also sees; with signs=hidden, of decoy sets of sums.
     iterations: of Min(), mode literal.  mask_bound: the mask of algorithm 5 is uniform in +-this, mode literal.
     """
 
@@ -93,12 +95,12 @@ class PAFedConfig(LateTraining):
 
 @lru_cache(maxsize=4)
 def layout_of(spec: ModelSpec, mode: str) -> Layout:
-    """How a model and an update lie in the ciphertext vectors of a mode."""
+    """The layout of models and updates in the ciphertext vectors of a mode."""
     return Layout(spec, named(PARAMETERS[mode]).degree)
 
 
 def check(config: PAFedConfig, common: Common) -> None:
-    """Raises UserError for what can't work among these clients, or has no effect with the other settings."""
+    """Raises UserError for settings that can't work among these clients, or have no effect with the others."""
     paper, literal = common.mode == "paper", common.mode == "literal"
     refuse_unused(
         config,

@@ -1,17 +1,17 @@
 """PAFed's delayed-update classification and correction (algorithm 4) as the aggregator does it, on ciphertexts.
 
-What has to be known of a late update v_j is one number, c_j = <m, v_j>, and of the mean m of those in time |m|^2; with
-them the step is ``alpha_0 m + sum_j beta_j v_j + gamma m`` (``aggregation/correction.py``). All of it stays encrypted
-under the helper's key:
+The correction needs one number for each late update v_j, c_j = <m, v_j>, and |m|^2 for the mean m of the updates in
+time. The step is then ``alpha_0 m + sum_j beta_j v_j + gamma m`` (``aggregation/correction.py``). All of it stays
+encrypted under the helper's key:
 
-1. c_j and |m|^2, dot products of encrypted vectors;
-2. who conflicts: the helper opens rho_j c_j, each with a random positive rho_j of its own, shuffled among dummies, and
-   returns max(rho_j c_j, 0) freshly encrypted: it learns about how many are negative, and sizes up to a factor of 256.
-   With ``signs=hidden`` it learns no sign, and sees the sums of step 4 among decoys (``hiding.py``). Mode ``literal``
-   uses algorithm 1's Min() on the ciphertexts instead, and nobody learns a sign;
-3. the weights of eq. (13) and their sums n_1, n_2;
-4. what is divided by: the helper inverts rho_1 n_1 and rho_2 n_2 and gives back the ratio of eq. (12), masked as well;
-5. beta_j and gamma, one product with every v_j and with m.
+1. c_j and |m|^2 are dot products of encrypted vectors.
+2. The helper finds the conflicting updates. It opens rho_j c_j, each with a random positive rho_j, shuffled among
+   dummies, and returns max(rho_j c_j, 0) freshly encrypted. It learns about how many are negative, and sizes up to a
+   factor of 256. With ``signs=hidden`` it learns no sign, and sees the sums of step 4 among decoys (``hiding.py``).
+   Mode ``literal`` uses algorithm 1's Min() on the ciphertexts instead, and no party learns a sign.
+3. These give the weights of eq. (13) and their sums n_1, n_2.
+4. The helper inverts the divisors rho_1 n_1 and rho_2 n_2, and returns the ratio of eq. (12), also masked.
+5. beta_j and gamma each take one product, with v_j and with m.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Late:
         return len(self._tickets)
 
     def updates(self, key: Any) -> Iterator[Any]:
-        """Their parameters, one at a time; as often as wanted."""
+        """Their parameters, one at a time. Can be called again."""
         return (parameters for parameters, _ in self._each(key))
 
     def buffers(self, key: Any) -> Iterator[Any]:
@@ -75,7 +75,7 @@ class Late:
 def averaged(service: Any, total: Any, late: Late, count: int) -> Any:
     """The mean of the buffers of all ``count`` updates, under the helper's key at level 0.
 
-    total: the sum of those in time, or None. Every weight is 1 / count, so the mean lies among what clients measured.
+    total: the sum of those in time, or None. Every weight is 1 / count, so the mean lies among the clients' values.
     """
     parts = chain([] if total is None else [total], late.buffers(service))
     return within((part.at_level(1).times_plain(1 / count, at_most=1) for part in parts), 1)
@@ -84,8 +84,8 @@ def averaged(service: Any, total: Any, late: Late, count: int) -> Any:
 def correct(hub: Hub, r: int, total: Any, in_time: int, late: Late, rates: Rates) -> Steps[Any]:
     """The step of eq. (17) under the helper's key, at level 0: of parameters.
 
-    total: the sum of ``in_time`` updates, or None where there was none: then late updates are averaged as they are, as
-    there is nothing that they could conflict with (and so they are where the settings want no correction).
+    total: the sum of ``in_time`` updates, or None if there was none. Then late updates are averaged as they are, since
+    there is no mean with which they could conflict. They are also averaged if the settings want no correction.
     """
     service = hub.public(SERVICE)
     if total is not None and len(late) and hub.config.project != "none":
@@ -118,7 +118,7 @@ def _corrected(hub: Hub, r: int, service: Any, total: Any, n: int, late: Late, r
         sum_ciphers(agreeing).times_plain(masks[0] / n, at_most=len(dots)),
         sum_ciphers(conflicting).times_plain(masks[1] / n, at_most=len(dots)),
         square.times_plain(masks[2] / squared, at_most=1),
-        sum_ciphers(  # each brought to +-1 before they are summed: however many are late, there is room
+        sum_ciphers(  # each is brought to +-1 before the sum, so that there is room for any number of late updates
             product(w, c, at_most=squared).times_plain(masks[3] / squared, at_most=1)
             for w, c in zip(conflicting, dots, strict=True)
         ),
@@ -153,7 +153,7 @@ def by_helper(
 ) -> Steps[tuple[list[Any], list[Any]]]:
     """[max(c_j, 0)] and [min(c_j, 0)], by the helper's comparison of masked and shuffled cosines.
 
-    A dummy is another late update's cosine under a random sign and mask, so that nothing tells it from a real one.
+    A dummy is another late update's cosine under a random sign and mask, so it looks like a real one.
     """
     masks = [random_mask(source, MASK_BITS) for _ in dots]
     masked = [dot.times_plain(mask / n, at_most=1) for dot, mask in zip(dots, masks, strict=True)]
@@ -168,7 +168,7 @@ def by_helper(
     agreeing = [found[j].times_plain(n / mask, at_most=n) for j, mask in enumerate(masks)]
     conflicting = [
         plus(dots[j], found[j].times_plain(-n / mask, at_most=n)) for j, mask in enumerate(masks)
-    ]  # eq. (13): what is not in the one class is in the other
+    ]  # eq. (13): the part of c_j that is not in the one class is in the other
     return agreeing, conflicting
 
 

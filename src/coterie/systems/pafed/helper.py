@@ -1,4 +1,4 @@
-"""PAFed's second server S_1, the helper: it holds sk_s and sees masked numbers only."""
+"""PAFed's second server S_1, the helper, which holds sk_s and sees masked numbers only."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from coterie.systems.pafed.messages import (
 )
 
 MOST_SCALARS = 1 << 16
-"""That one request may have."""
+"""The most scalars of one request."""
 
 
 class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
-    """S_1: signs, inverses and key transformation, all on what the aggregator has masked."""
+    """S_1: comparison of signs, inverses and key transformation, all on numbers that the aggregator has masked."""
 
     class State(msgspec.Struct):
         """w + r of ``round``, opened. numbers: (d,), in mode ``literal``, whose masks are numbers; else blinded."""
@@ -58,18 +58,18 @@ class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
         return self.key(SERVICE)
 
     def opened(self, model: bytes) -> Vector:
-        """(d,) float32: what the aggregator holds under pk_s, for the observer. Raises PeerError."""
+        """(d,) float32: the aggregator's model under pk_s, opened for the observer. Raises PeerError."""
         key = self._key()
         return self.layout.unpacked(key.decrypt(key.public.from_bytes(model)).astype(np.float32))
 
     def _opened(self, data: bytes, count: int) -> tuple[list[float], int]:
-        """Scalars of a bundle, and how large one may be."""
+        """The scalars of a bundle, and the largest size that one may have."""
         if not 1 <= count <= MOST_SCALARS:
             raise PeerError(f"{count} scalars to open")
         key = self._key()
         ciphers = [key.public.from_bytes(part, 1, blinded=0) for part in unbundle(data, count)]
         if not all(cipher.tally.form.scalar for cipher in ciphers):
-            raise PeerError("something other than scalars to open: a vector would show a weight")
+            raise PeerError("asked to open something other than scalars: a vector would show weights")
         return [float(key.decrypt(cipher)[0]) for cipher in ciphers], max(cipher.terms for cipher in ciphers)
 
     def _sealed(self, values: list[float], at_most: int) -> bytes:
@@ -87,7 +87,7 @@ class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
 
     @on(Compare, compare_cost)
     def compare(self, msg: Compare, src: str) -> Compared:
-        """The sign of every masked cosine, told as the positive part, freshly encrypted (eq. 13 without Min)."""
+        """The positive part of every masked cosine, freshly encrypted (eq. 13 without Min)."""
         values, at_most = self._opened(msg.ciphers, msg.count)
         return Compared(msg.round, self._sealed([max(x, 0.0) for x in values], at_most))
 
@@ -97,7 +97,7 @@ class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
 
     @on(Invert, invert_cost)
     def invert(self, msg: Invert, src: str) -> Inverted:
-        """What alg. 4 divides by, on masked sums, of every set."""
+        """The inverses for algorithm 4, of the masked sums of every set."""
         sums, _ = self._opened(msg.ciphers, 4 * msg.count)
         inverted = [x for at in range(0, len(sums), 4) for x in inverses(*sums[at : at + 4])]
         return Inverted(msg.round, self._sealed(inverted, LARGEST))
@@ -112,7 +112,7 @@ class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
     def refresh(self, msg: Refresh, src: str) -> Refreshed:
         """Open w + r, keep it for the round, and encrypt it anew under pk_s. Once a round.
 
-        Mode ``literal`` has real numbers to open, and gives nothing back.
+        Mode ``literal`` opens real numbers, and returns an empty answer.
         """
         if msg.round <= self.state.round:
             raise PeerError(f"asked to open a vector of round {msg.round} after one of round {self.state.round}")
@@ -144,10 +144,10 @@ class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
 
 
 def inverses(n1: float, n2: float, square: float, inner: float) -> tuple[float, float, float]:
-    """1/n_1, 1/n_2 and inner / (n_2 square), all masked; 0 for a class of next to no weight, which is so left out."""
+    """1/n_1, 1/n_2 and inner / (n_2 square), all masked. 0 leaves out a class of next to no weight."""
     one = 1 / n1 if abs(n1) >= 1 / LARGEST else 0.0
     two = 1 / n2 if abs(n2) >= 1 / LARGEST else 0.0
     turn = inner * two / square if square >= 1 / LARGEST else LARGEST + 1
     if abs(turn) > LARGEST:
-        two = turn = 0.0  # a class that can't be turned so far is left out as a whole: unturned it would conflict
+        two = turn = 0.0  # a class that can't be corrected so far is left out as a whole, since it would conflict
     return one, two, turn

@@ -1,17 +1,17 @@
-"""What keeps the helper from telling whether, and how many, late updates conflict: ``signs=hidden``.
+"""Hides from the helper whether late updates conflict, and how many: ``signs=hidden``.
 
-The helper opens masked cosines, to tell signs, and masked sums of both classes, to invert them (algorithm 4). Hidden:
+The helper opens masked cosines to find their signs, and masked sums of both classes to invert them (algorithm 4).
 
-- a cosine c_j travels as s_j rho_j c_j, with a fair coin s_j = +-1 that the aggregator alone knows: the sign that the
-  helper sees is a fair coin, whatever the sign of c_j;
-- the real set of sums travels among decoys: sets made of the same |c_j|, as if other updates conflicted. The pattern of
-  a decoy (nobody conflicts, everybody, or some) is uniform over those that there are, and so is the number of those who
-  conflict if it is some; which they are is a uniform choice. All sets are in random order, under masks of their own.
+- A cosine c_j travels as s_j rho_j c_j, with a fair coin s_j = +-1 that the aggregator alone knows. So the sign that
+  the helper sees is a fair coin, whatever the sign of c_j.
+- The real set of sums travels among decoys, which are sets made of the same |c_j| as if other updates conflicted. The
+  pattern of a decoy (no update conflicts, all do, or some) is uniform over the possible ones. If it is some, their
+  number is uniform, and they are a uniform choice. All sets are in random order, under masks of their own.
 
-What the helper sees of a set is whether a class is empty and, up to the mask, its weight. With N_a sets of pattern a in
-its view, the odds that the real one is of pattern a and not b are what they were before, times N_a / N_b; ``delta``
-says how far from 1 that is. Not hidden: how many are late, about how large the sum of all |c_j| is, and, among sets
-of pattern "some", in what the updates that do conflict differ from a random choice of as many.
+The helper sees of a set whether a class is empty and, up to the mask, its weight. With N_a sets of pattern a in its
+view, the odds that the real set is of pattern a and not b change by the factor N_a / N_b. ``delta`` says how far from 1
+that is. Three things are not hidden: how many updates are late, about how large the sum of all |c_j| is, and, among
+sets of pattern "some", how the conflicting updates differ from a random choice of as many.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def by_coins(
 ) -> Steps[tuple[list[Any], list[Any], list[Any]]]:
     """[max(c_j, 0)], [min(c_j, 0)] and [|c_j|], by the helper's comparison of cosines under random signs.
 
-    dots: [c_j], within +-n. Masks enlarge, 2^u: taking one off shrinks the noise of the ciphers, so that the weight of
-    an empty class stays below the noise of the scalars of ``Invert``, as a decoy's does.
+    dots: [c_j], within +-n. Masks are at least 1, 2^u. Removing one shrinks the noise of the ciphers, so that the
+    weight of an empty class stays below the noise of the scalars of ``Invert``, as in a decoy.
     """
     largest = 1 << MASK_BITS
     signs = [1 if source.bytes(1)[0] & 1 else -1 for _ in dots]
@@ -60,7 +60,7 @@ def by_coins(
     agreeing, conflicting, sizes = [], [], []
     for j, (dot, sign, mask) in enumerate(zip(dots, signs, masks, strict=True)):
         part = found[j].times_plain(sign * n / mask, at_most=n)  # max(c, 0) for heads, min(c, 0) for tails
-        rest = plus(dot, found[j].times_plain(-sign * n / mask, at_most=n))  # eq. (13): what is not in the one class
+        rest = plus(dot, found[j].times_plain(-sign * n / mask, at_most=n))  # eq. (13): the other class
         agreeing.append(part if sign > 0 else rest)
         conflicting.append(rest if sign > 0 else part)
         twice = found[j].times_plain(2 * n / mask, at_most=2 * n)
@@ -69,7 +69,7 @@ def by_coins(
 
 
 def drawn(late: int, decoys: int, source: Secrets) -> list[frozenset[int]]:
-    """For each decoy, which of the late updates, 0 to late - 1, it takes to conflict."""
+    """For each decoy, the late updates, 0 to late - 1, that conflict in it."""
     return [_conflicting(late, source) for _ in range(decoys)]
 
 
@@ -88,14 +88,14 @@ def among_decoys(
 ) -> tuple[list[list[Any]], int]:
     """The real set of masked sums (rho_1 n_1, rho_2 n_2, rho_3 |m|^2, rho_4 sum_j w_j c_j) among decoys, at level 0.
 
-    dots: [c_j].  sizes: [|c_j|].  Gives all sets in random order, and the place of the real one. |m|^2 is the same in
-    all of them, under one mask: more of it would show its size.
+    dots: [c_j].  sizes: [|c_j|].  Returns all sets in random order, and the place of the real one. |m|^2 is the same in
+    all of them, under one mask, since several masks would show its size.
     """
     late, lowered = len(dots), [x.at_level(0) for x in real]
     squares = [product(dot, dot, at_most=n * n) for dot in dots]
 
     def total(values: Sequence[Any], members: Iterable[int], unit: float) -> Any:
-        """rho times the sum of those of the members, in units; zero if there are none."""
+        """rho times the sum of the members' values, in units; zero if there are no members."""
         factor = random_mask(source, SUM_MASK_BITS) / unit
         parts = [values[j].at_level(1).times_plain(factor, at_most=1) for j in members]
         return sum_ciphers(parts).within(late) if parts else service.encrypt_scalar(0.0, late, 0)
@@ -110,11 +110,11 @@ def among_decoys(
 
 
 def delta(decoys: int, epsilon: float, patterns: int = 3) -> float:
-    """How far the pattern of the real set is from hidden: the delta of differential privacy at this epsilon.
+    """How well the pattern of the real set is hidden: the delta of differential privacy at this epsilon.
 
-    The sum over views of max(0, P(view | a) - e^epsilon P(view | b)) for any two patterns a and b. P(view | a) /
-    P(view | b) is N_a / N_b, so it is E[max(0, 1 - e^epsilon N_b / N_a)] with N_a one more than its share of the
-    decoys. patterns: that there are, 2 with one late update, else 3. Raises UserError for a number that is none.
+    It is the sum over views of max(0, P(view | a) - e^epsilon P(view | b)) for any two patterns a and b. P(view | a) /
+    P(view | b) is N_a / N_b, so the sum is E[max(0, 1 - e^epsilon N_b / N_a)] with N_a one more than its share of the
+    decoys. patterns: how many there are, 2 with one late update, else 3. Raises UserError for numbers out of range.
     """
     if decoys < 0 or epsilon < 0 or patterns not in (2, 3):
         raise UserError(f"decoys ({decoys}) and epsilon ({epsilon}) are at least 0, patterns ({patterns}) 2 or 3")

@@ -1,10 +1,10 @@
-"""Where the numbers of a model, or of an update, lie in a ciphertext vector: parameters first, then buffers.
+"""The layout of a model, or of an update, in a ciphertext vector: parameters first, then buffers.
 
-A buffer, such as a running variance, is a measurement and no step: it must not be scaled to length 1, turned, or take
-any coefficient of algorithm 4, which may be negative. So an update carries the *values* of its client's buffers, and
-the aggregator gives each the same share of the next model's. Both lie in one vector, which is masked, converted and
-opened as a whole, but in different ciphertexts, so that what is done to updates is done to the parameters' alone.
-A model without buffers is one vector of its parameters.
+A buffer, such as a running variance, is a measurement and not a step. It must not be scaled to length 1, corrected, or
+multiplied by a coefficient of algorithm 4, which may be negative. So an update carries the *values* of its client's
+buffers, and the aggregator averages these values with equal weights. Both lie in one vector, which is masked, converted
+and opened as a whole. They lie in different ciphertexts, so that updates are processed without the buffers. A model
+without buffers is one vector of its parameters.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from coterie.protocol.errors import PeerError
 from coterie.protocol.model_spec import ModelSpec
 
 BUFFER_UNIT = 256.0
-"""So much is a 1 under encryption at the place of a buffer. A client that has one beyond 4 times this can't take part.
-What clients are handed is off by 0.009 (one standard deviation of the flooding under ``ckks-8192-deep``); what the
-aggregator keeps, by less than a thousandth of that."""
+"""The value of a buffer that is encrypted as 1. A client with a buffer beyond 4 times this can't take part. The values
+that clients receive have an error of 0.009 (one standard deviation of the flooding under ``ckks-8192-deep``). The error
+of the aggregator's copy is less than a thousandth of that."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Layout:
 
     @cached_property
     def parameters(self) -> int:
-        """How many numbers parameters take: with buffers behind them they fill their last ciphertext with zeros."""
+        """The places of the parameters. If buffers follow, zeros fill the last ciphertext of the parameters."""
         count = int(self.spec.size - self.spec.buffers.sum())
         return count if count == self.spec.size else -(-count // self.degree) * self.degree
 
@@ -47,7 +47,7 @@ class Layout:
 
     @property
     def has_buffers(self) -> bool:
-        """Whether there is anything besides parameters."""
+        """Whether there are buffers."""
         return self.size > self.parameters
 
     def packed(self, vector: Vector) -> Vector:
@@ -73,10 +73,10 @@ class Layout:
         made = np.empty(self.spec.size, opened.dtype)
         made[~buffers] = opened[: self.spec.size - int(buffers.sum())]
         made[buffers] = opened[self.parameters :] * opened.dtype.type(BUFFER_UNIT)
-        return not_below_zero(self.spec, made)  # which the cipher may have rounded
+        return not_below_zero(self.spec, made)  # the cipher may have rounded variances
 
     def split(self, vector: Any) -> tuple[Any, Any]:
-        """The ciphertexts of the parameters, and those of the buffers, or None where there are none."""
+        """The ciphertexts of the parameters, and those of the buffers, or None if there are none."""
         return vector.split(self.parameters) if self.has_buffers else (vector, None)
 
     def joined(self, parameters: Any, buffers: Any) -> Any:

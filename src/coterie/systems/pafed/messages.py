@@ -1,7 +1,4 @@
-"""The messages of PAFed's rounds; enrolment has its own in ``protocols/key_centre.py``.
-
-A bundle is what ``protocol/bundle.py`` makes of several byte strings.
-"""
+"""The messages of PAFed's rounds; enrolment has its own in ``protocols/key_centre.py``."""
 
 from __future__ import annotations
 
@@ -14,14 +11,15 @@ from coterie.protocol.messages import Bundle, Floats, Message, message
 HUB = "aggregator"
 HELPER = "helper"
 CLIENT = "client"
-SERVICE, USER = "service", "user"  # what the key centre grants: the helper's key pair, and one of each client's own
+SERVICE, USER = "service", "user"  # grants of the key centre: the helper's key pair, and one for each client
 
 LARGEST = 1 << 11
-"""No reciprocal that the helper gives is larger: a masked sum below 1 / LARGEST is taken for nothing."""
+"""The largest reciprocal that the helper returns. A masked sum below 1 / LARGEST counts as zero."""
 MODEL_TERMS = 256
-"""Weights lie within so many times the reach of a vector; what is lower is room for the updates of a round."""
+"""Weights lie within so many times the reach of a vector. The rest is room for the updates of a round."""
 STEP_SHARES = 4
-"""The mean, the mean late agreeing and conflicting updates, and what turns these: each at most a share long."""
+"""Summands of a step, each at most a share long: the mean, the means of agreeing and of conflicting late updates, and
+the correction of the latter."""
 
 
 def wide(key: Any, numbers: NDArray[Any]) -> Any:
@@ -33,9 +31,8 @@ def wide(key: Any, numbers: NDArray[Any]) -> Any:
 class Train(Message, frozen=True):
     """Train on the global model w^tau. weights: (d,) w^0 in round 1, else None.  cipher: [w^tau] under pk_i, or empty.
 
-    How a model or an update lies in a ciphertext vector: ``layout.py``.
-
-    signature: the aggregator's, over all of it and the recipient.
+    ``layout.py`` has the layout of a model in a ciphertext vector. signature: the aggregator's, over all fields and the
+    recipient.
     """
 
     round: int
@@ -47,12 +44,10 @@ class Train(Message, frozen=True):
 
 @message(src=CLIENT, dst=HUB)
 class Update(Message, frozen=True):
-    """[nabla w_i] under pk_s (algorithm 3, lines 5 to 10), and the values of the client's buffers with it.
+    """[nabla w_i] under pk_s (algorithm 3, lines 5 to 10), together with the values of the client's buffers.
 
-    round: that asked for it, its timestamp.
-
-    length: what the update was divided by, at most the clip, where the settings let it travel; else 1.
-    signature: over all of it.
+    round: the round that asked for it, its timestamp.  length: the number by which the update was divided, at most the
+    clip, if the settings let it travel; else 1.  signature: over all fields.
     """
 
     round: int
@@ -73,7 +68,7 @@ class Compare(Message, frozen=True):
 
 @message(src=HELPER, dst=HUB)
 class Compared(Message, frozen=True):
-    """max(x, 0) of every scalar, under the same key and fresh: a bundle."""
+    """max(x, 0) of every scalar, freshly encrypted under the same key: a bundle."""
 
     round: int
     ciphers: Bundle
@@ -93,7 +88,7 @@ class Invert(Message, frozen=True):
 
 @message(src=HELPER, dst=HUB)
 class Inverted(Message, frozen=True):
-    """[1/x_1], [1/x_2] and [x_4 / (x_2 x_3)] of every set, a bundle; zero where a class is to be left out."""
+    """[1/x_1], [1/x_2] and [x_4 / (x_2 x_3)] of every set, a bundle; zero for a class that is left out."""
 
     round: int
     ciphers: Bundle
@@ -101,7 +96,7 @@ class Inverted(Message, frozen=True):
 
 @message(src=HUB, dst=HELPER)
 class Refresh(Message, frozen=True):
-    """[w + r] under pk_s: open it and keep it for this round. The mask r: ``transformation.py``."""
+    """[w + r] under pk_s: open it and keep it for this round. ``transformation.py`` has the mask r."""
 
     round: int
     cipher: bytes

@@ -1,4 +1,4 @@
-"""Arithmetic on encrypted scalars and vectors, and asking the helper: what ``correction`` and ``hiding`` stand on."""
+"""Arithmetic on encrypted scalars and vectors, and requests to the helper, for ``correction`` and ``hiding``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SUM_MASK_BITS = 3
 
 
 def within(parts: Iterable[Any], terms: int) -> Any:
-    """Their sum, which lies within so many terms however many they are, and so do all sums on the way."""
+    """The sum of the parts. It and all partial sums lie within so many terms, however many parts there are."""
     return reduce(lambda x, y: (x + y).within(terms), parts)
 
 
@@ -48,7 +48,7 @@ def random_mask(source: Secrets, bits: int) -> float:
 
 
 def from_helper(request: Message, reply: type[M], read: Callable[[M], Any]) -> Steps[Any]:
-    """What ``read`` makes of the helper's answer; what it refuses is no answer. Raises NoAnswerError."""
+    """The helper's answer, read by ``read``. Raises NoAnswerError if there is none, or if ``read`` refuses it."""
     got: list[Any] = []
     answers = yield from for_each({HELPER: request}, reply, lambda _, message: got.append(read(message)))
     if not got:
@@ -57,7 +57,7 @@ def from_helper(request: Message, reply: type[M], read: Callable[[M], Any]) -> S
 
 
 def scalars_of(service: Any, r: int, reply: Compared | Inverted, count: int, at_most: int) -> list[Any]:
-    """The scalars of an answer to this round. Raises PeerError for anything else."""
+    """The scalars of an answer to this round. Raises PeerError for any other answer."""
     if reply.round != r:
         raise PeerError(f"{HELPER} answers round {reply.round} in round {r}")
     read = partial(service.from_bytes, length=1, terms=at_most, blinded=0, form=service.fresh_scalar)

@@ -1,7 +1,7 @@
-"""The active attack on PAFed: a recorded run once more, with one client that reads the helper's key off its models.
+"""The active attack on PAFed: it repeats a recorded run with one client that reads the helper's key off its models.
 
-The client that deviates is the one that was asked most often in the record. Data, sampling and delays are as they were,
-by the same seed. Keys and the ciphers' noise are fresh, as they are in every real run.
+The client that deviates is the one that was asked most often in the record. Data, sampling and delays are the same, by
+the same seed. Keys and the ciphers' noise are fresh, as in every real run.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from coterie.protocol.errors import UserError
 from coterie.systems.pafed.messages import HELPER, HUB, SERVICE, Train, Update
 
 LATE = 1
-"""By how many rounds a thief is late. A late update enters by the weight of its class, however long it is. One in time,
-if it is as long as a forged one, makes |m|^2 implausible to PAFed's helper where others are late: the round is skipped.
+"""By how many rounds a thief is late. A late update enters by the weight of its class, however long it is. A forged
+update in time is so long that |m|^2 is implausible to PAFed's helper if others are late, and the round is skipped.
 """
 
 
 @dataclass(frozen=True, eq=False)
 class Theft:
-    """What a run was with a thief in it. client: its name.  run: the record."""
+    """A run with a thief. client: the thief's name.  run: the record."""
 
     thief: KeyThief
     client: str
@@ -39,10 +39,11 @@ class Theft:
 
 
 def stolen_key(run: Recorded) -> list[Finding]:
-    """The helper's key, read by one client off the models that it is handed, and what it opens of the others' updates.
+    """The helper's key, which one client reads off the models that it receives, and the updates of others that it
+    opens.
 
-    The second finding is only there once the key is known. Raises UserError where the attack does not apply: for
-    emulated keys, for models that fill no ciphertext, and where no client was asked twice.
+    There is a second finding only if the key is known. Raises UserError if the attack does not apply: for emulated
+    keys, for models that fill no ciphertext, and if no client was asked twice.
     """
     if run.options["crypto"] != "real":
         raise UserError(
@@ -59,12 +60,12 @@ def asked_most(run: Recorded) -> str:
     asked = {view.party: [seen.round for seen, _ in view.messages(Train)] for view in views}
     name = max(asked, key=lambda name: (len(asked[name]), -min(asked[name], default=0)))
     if len(asked[name]) < 2:
-        raise UserError("nobody was asked in two rounds, and a client reads the key off the next model: more rounds")
+        raise UserError("no client was asked in two rounds, and it reads the key off the next model: take more rounds")
     return name
 
 
 def theft(play: Callable[[Meddle], Recorded], client: str) -> Theft:
-    """A run with this client as a thief. play: it runs, its parties changed before they begin."""
+    """A run with this client as a thief. play: runs it with parties that are changed before they begin."""
     thieves: list[KeyThief] = []
 
     def meddle(run: Meddled) -> None:
@@ -78,10 +79,10 @@ def theft(play: Callable[[Meddle], Recorded], client: str) -> Theft:
 
 
 def findings(theft: Theft) -> list[Finding]:
-    """How much of the key is right in the last reading; once all of it is, how far off others' updates open with it."""
+    """How much of the key is right in the last reading. If all is, also the error of others' updates opened with it."""
     thief, truth = theft.thief, held_key(theft.run.views[HELPER], SERVICE)
     if thief.guess is None:
-        raise UserError(f"{theft.client} was handed no model after its forged update: more rounds")
+        raise UserError(f"{theft.client} received no model after its forged update: take more rounds")
     agreement = key_agreement(thief.guess, key_coefficients(truth))
     found = [Finding(f"{theft.client}, deviating: the helper's key", (agreement,), round=thief.round)]
     if thief.key is not None:
@@ -91,7 +92,7 @@ def findings(theft: Theft) -> list[Finding]:
 
 
 def _opened(theft: Theft, truth: Any) -> Result:
-    """All updates of the others by the stolen key, beside what the true one opens. Chance: to guess zero."""
+    """All updates of the others opened with the stolen key, compared with the true key. Chance is a guess of zero."""
     key, errors, others = theft.thief.key, [], set()
     assert key is not None
     for seen, message in theft.run.views[HUB].messages(Update):

@@ -1,13 +1,13 @@
 """PAFed's key transformation, algorithm 5, as the aggregator drives it: [w] under pk_s becomes [w] under pk_i.
 
-The helper opens w + r and puts it under each client's key; the aggregator knows r and takes it off the ciphertexts.
-What the helper learns of w depends on r alone:
+The helper opens w + r and encrypts it under each client's key. The aggregator knows r and subtracts it from the
+ciphertexts. What the helper learns of w depends on r alone:
 
-- mode ``paper``: r is uniform over the ciphertexts' ring, hides w perfectly and comes off exactly. The helper also
-  returns w + r freshly under pk_s, so that the model does not age;
-- mode ``literal``: r is a vector of numbers, as printed; the text does not say which, so they are uniform in
-  +-``mask_bound``. Such a mask tells models apart (``attacks/real_mask.py``). A copy is made for every client (lines 8
-  and 14), and the model ages.
+- Mode ``paper``: r is uniform over the ciphertexts' ring. It hides w perfectly and is removed exactly. The helper also
+  returns w + r freshly encrypted under pk_s, so that noise does not accumulate in the model.
+- Mode ``literal``: r is a vector of numbers, as printed. The text does not say which, so they are uniform in
+  +-``mask_bound``. Such a mask lets the helper distinguish models (``attacks/real_mask.py``). A copy is made for every
+  client (lines 8 and 14), and noise accumulates.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Mask(Protocol):
         """Lines 3 and 4: [w + r]."""
 
     def off(self, key: Any, cipher: bytes) -> Any:
-        """Lines 15 and 16: [w] from the helper's [w + r] under any key. Raises PeerError for what is none."""
+        """Lines 15 and 16: [w] from the helper's [w + r] under any key. Raises PeerError for other bytes."""
 
 
 class RingMask:
-    """r uniform over the ring, in which ciphertexts lie."""
+    """r uniform over the ring of the ciphertexts."""
 
     def __init__(self, service: Any, size: int, source: Secrets) -> None:
         self._size, self._mask = size, service.mask(size, source.bytes)
