@@ -140,10 +140,11 @@ def _datasets() -> Iterator[tuple[str, ...]]:
 
 
 def _partitions() -> Iterator[tuple[str, ...]]:
-    from coterie.data.partition import FORMS, TASK_FORMS
+    from coterie.data.partition import FORMS, OWN_FORMS, TASK_FORMS
 
     yield from FORMS.items()
     yield from TASK_FORMS.items()
+    yield from OWN_FORMS.items()
     yield "", "[+SKEW]: a label skew (a form above, but not labelsets), for example rotate:4+dirichlet:0.3."
 
 

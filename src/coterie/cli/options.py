@@ -11,7 +11,33 @@ import typer
 _WORK, _HOW, _KEEP = "The work", "How it runs", "What is kept"
 
 Data = Annotated[
-    str | None, typer.Option("--data", help="Data set; see `coterie list datasets`. [digits]", rich_help_panel=_WORK)
+    str | None,
+    typer.Option(
+        "--data",
+        help="Data set; see `coterie list datasets`. Or the path of your own: a folder of one csv, npz or parquet file "
+        "a client, or such a file. [digits]",
+        rich_help_panel=_WORK,
+    ),
+]
+Target = Annotated[
+    str | None,
+    typer.Option(
+        "--target", help="Column of labels in your own tables. [label, y, target or class]", rich_help_panel=_WORK
+    ),
+]
+TestShare = Annotated[
+    float | None,
+    typer.Option(
+        "--test-share",
+        help="Share of each client's samples that is kept for testing, for your own data without a split. [0.2]",
+        rich_help_panel=_WORK,
+    ),
+]
+Kind = Annotated[
+    str | None,
+    typer.Option(
+        "--kind", help="What your own arrays hold: image, tabular, series, volume. [by shape]", rich_help_panel=_WORK
+    ),
 ]
 Clients = Annotated[
     int | None, typer.Option("--clients", help="Number of clients. [by data set]", rich_help_panel=_WORK)
@@ -148,6 +174,9 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result onl
 NAMES = (
     "system",
     "data",
+    "target",
+    "test_share",
+    "kind",
     "clients",
     "rounds",
     "partition",

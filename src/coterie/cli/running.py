@@ -23,6 +23,9 @@ System = Annotated[
 def run(
     system: System = None,
     data: opt.Data = None,
+    target: opt.Target = None,
+    test_share: opt.TestShare = None,
+    kind: opt.Kind = None,
     clients: opt.Clients = None,
     rounds: opt.Rounds = None,
     partition: opt.Partition = None,

@@ -208,7 +208,10 @@ def build(name: str, input_shape: Sequence[int], classes: int) -> Model:
             raise UserError(f"{name!r} gave a {type(module).__name__}, not a torch.nn.Module")
         return module
 
-    return Model(make, input_shape, name=name)
+    model = Model(make, input_shape, name=name)
+    if model.classes != classes:
+        raise UserError(f"model {name!r} gives {model.classes} outputs, but the data have {classes} classes")
+    return model
 
 
 def default_model(dataset: str) -> str:
