@@ -211,23 +211,27 @@ def _samples(x: ArrayLike, where: str, kind: Kind | None) -> NDArray[Any]:
             f"{where} has shape {x.shape}; it must be (N, features), (N, height, width), (N, height, width, channels), "
             "(N, steps, features) or (N, channels, depth, height, width), with at least one sample"
         )
+    if kind is not None and kind != _KINDS[x.ndim] and (kind, x.ndim) != ("image", 3):
+        raise UserError(f"{where} has shape {x.shape}, which is a shape of kind {_KINDS[x.ndim]}, not of {kind}")
+    if x.ndim == 4 and not {x.shape[1], x.shape[3]} & set(_CHANNELS):
+        raise UserError(f"{where} has shape {x.shape}; images need 1, 3 or 4 channels on their last or second axis")
+    x = _stored(x, where)
     if x.ndim == 3 and kind is None and not _is_grey(x):
         raise UserError(
             f"{where} has shape {x.shape}: are these images or series? Say kind=image or kind=series (--kind, or an "
             "array kind in the npz file)"
         )
-    if kind is not None and kind != _KINDS[x.ndim] and (kind, x.ndim) != ("image", 3):
-        raise UserError(f"{where} has shape {x.shape}, which is a shape of kind {_KINDS[x.ndim]}, not of {kind}")
     if x.ndim == 3 and kind != "series":
-        x = x[:, None]
-    elif x.ndim == 4 and x.shape[3] in _CHANNELS:
-        x = np.ascontiguousarray(np.moveaxis(x, 3, 1))  # once here, not at every call of ``inputs``
-    elif x.ndim == 4 and x.shape[1] not in _CHANNELS:
-        raise UserError(f"{where} has shape {x.shape}; images need 1, 3 or 4 channels on their last or second axis")
-    if x.dtype == np.uint8:
-        return x
+        return x[:, None]
+    if x.ndim == 4 and x.shape[3] in _CHANNELS:
+        return np.ascontiguousarray(np.moveaxis(x, 3, 1))  # once here, not at every call of ``inputs``
+    return x
+
+
+def _stored(x: NDArray[Any], where: str) -> NDArray[Any]:
+    """Numbers as uint8 where they are bytes, else as float32; raises UserError for what is not finite."""
     if x.dtype.kind in "bui" and x.min() >= 0 and x.max() <= 255:
-        return x.astype(np.uint8)
+        return x.astype(np.uint8, copy=False)
     with np.errstate(over="ignore"):
         x = x.astype(np.float32, copy=False)
     bad = ~np.isfinite(x).reshape(len(x), -1).all(axis=1)

@@ -36,7 +36,7 @@ SUFFIXES = (".csv", ".npz", ".parquet")
 
 def is_path(data: str) -> bool:
     """Whether the name of a data set is a path to one's own data."""
-    return "/" in data or "\\" in data or data.endswith(SUFFIXES) or Path(data).is_dir()
+    return "/" in data or "\\" in data or data.endswith(SUFFIXES) or (data != "" and Path(data).is_dir())
 
 
 def name_of(data: str) -> str:
@@ -117,7 +117,7 @@ def dataset(
         raise UserError(f"{one.where}: there is no {'training' if one.test.all() else 'test'} sample")
     y, class_names = _coded(parts, one)
     train, test = ~one.test, one.test
-    known = _kind(kind or one.kind)
+    known = checked_kind(kind or one.kind)
     made = from_arrays(
         name, one.x[train], y[train], one.x[test], y[test], classes=len(class_names), kind=known, source="own data"
     )
@@ -290,7 +290,8 @@ def _table(data: Any) -> dict[str, NDArray[Any]] | None:
     return None
 
 
-def _kind(kind: str | None) -> Kind | None:
+def checked_kind(kind: str | None) -> Kind | None:
+    """What samples are, or UserError."""
     if kind is not None and kind not in get_args(Kind):
         raise UserError(f"kind is {kind!r}{suggest(kind, get_args(Kind))} Known: {', '.join(get_args(Kind))}")
     return kind  # type: ignore[return-value]

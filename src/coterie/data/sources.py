@@ -29,7 +29,8 @@ from coterie.data.dataset import Dataset, Graph, fixed_split, from_arrays, from_
 from coterie.data.download import Progress, fetch
 from coterie.data.formats import Arrays, read_npz
 from coterie.data.graphs import GRAPH_KEYS, graph_from_arrays
-from coterie.data.own import is_path, load_own
+from coterie.data.own import checked_kind, is_path, load_own
+from coterie.data.samples import KIND
 from coterie.protocol.errors import UserError
 
 NAMES: tuple[str, ...] = ("digits", *KNOWN)
@@ -131,7 +132,9 @@ def _dataset(name: str, known: Known | None, found: Found) -> Dataset:
             raise UserError(f"data set {name!r} ({source}): y has class {top}, but {name} has {known.classes} classes")
         return from_graph(name, content, classes=known.classes if known else top + 1, source=source)
     arrays, split = _four(name, content, source)
-    data = from_arrays(name, *arrays, classes=known.classes if known else None, source=source)
+    said = "image" if known and np.ndim(arrays[0]) == 3 else str(content[KIND]) if KIND in content else None
+    classes = known.classes if known else None
+    data = from_arrays(name, *arrays, classes=classes, kind=checked_kind(said), source=source)
     if split:
         return replace(data, source=f"{data.source} (fixed 80/20 split)")
     have = (len(data.y_train), len(data.y_test))

@@ -120,6 +120,8 @@ def deal(
 
 def column_of(spec: str) -> str | None:
     """The column of ``by:COLUMN``, or None for another partition. Raises UserError if it names none."""
+    if not isinstance(spec, str):
+        raise UserError(f"partition is {spec!r}; it must be a text such as {next(iter(FORMS))}")
     word, _, column = spec.partition(":")
     if word == "by" and not column:
         raise UserError(f"partition {spec!r} names no column: write by:COLUMN, or by:client for a folder of files")
@@ -153,8 +155,6 @@ def of_clients(split: Split, tasks: Sequence[Task]) -> tuple[Task, ...]:
 
 def _parts(spec: str) -> tuple[str, str]:
     """The task (``""`` for none) and the label skew of a spec; raises UserError for a part unknown or misplaced."""
-    if not isinstance(spec, str):
-        raise UserError(f"partition is {spec!r}; it must be a text such as {next(iter(FORMS))}")
     tasks, skews = kinds(TASK_FORMS), kinds(FORMS)
     task, plus, skew = spec.partition("+")
     first, second = task.partition(":")[0], skew.partition(":")[0]
