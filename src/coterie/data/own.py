@@ -15,6 +15,10 @@ say what ``x`` holds.
 
 from __future__ import annotations
 
+import hashlib
+import io
+import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -101,6 +105,19 @@ def to_arrays(parts: Sequence[Samples], column: str | None, test_share: float | 
         arrays |= {f"{name}_train": value[~one.test], f"{name}_test": value[one.test]}
     kind = kind or one.kind
     return arrays | ({} if kind is None else {KIND: np.array(kind)})
+
+
+def keep(arrays: Arrays, folder: Path) -> Path:
+    """Write arrays to a file in this folder, which is named by their contents, unless it is there. Returns its path."""
+    content = io.BytesIO()
+    np.savez_compressed(content, **arrays)  # type: ignore[arg-type]  # a bool is expected by its stub
+    path = folder / f"own-{hashlib.blake2b(content.getvalue(), digest_size=6).hexdigest()}.npz"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, suffix=".part", delete=False) as file:
+            file.write(content.getvalue())
+        os.replace(file.name, path)
+    return path
 
 
 def dataset(

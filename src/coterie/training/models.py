@@ -190,8 +190,9 @@ _DEFAULTS = {
 def build(name: str, input_shape: Sequence[int], classes: int) -> Model:
     """The named model for samples of ``input_shape`` and ``classes`` labels.
 
-    name: one of ``NAMES``, or ``module:FACTORY`` of your own: a function of input_shape and classes that returns a
-    ``torch.nn.Module``. Raises UserError for an unknown name and for a factory that gives no module.
+    name: one of ``NAMES``, or ``module:NAME`` of your own: a function of input_shape and classes that returns a
+    ``torch.nn.Module``, or such a module, whose layers draw their weights again. Raises UserError for an unknown name,
+    for a factory that gives no module, and for outputs that are not one for each class.
     """
     factory = import_object(name, "model") if ":" in name else _MODELS.get(name)
     if factory is None:
@@ -208,7 +209,7 @@ def build(name: str, input_shape: Sequence[int], classes: int) -> Model:
             raise UserError(f"{name!r} gave a {type(module).__name__}, not a torch.nn.Module")
         return module
 
-    model = Model(make, input_shape, name=name)
+    model = Model(factory if isinstance(factory, nn.Module) else make, input_shape, name=name)
     if model.classes != classes:
         raise UserError(f"model {name!r} gives {model.classes} outputs, but the data have {classes} classes")
     return model
