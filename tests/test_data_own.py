@@ -58,7 +58,9 @@ def by_client(data: Any) -> dict[str, tuple[Any, Any]]:
     """Sorted samples of every client, with their labels' names: (training, test)."""
 
     def samples(x: Any, y: Any, mine: Any) -> list[Any]:
-        return sorted([*map(float, row), data.class_names[label]] for row, label in zip(x[mine], y[mine], strict=True))
+        return sorted(
+            [*map(float, row), data.targets.names[label]] for row, label in zip(x[mine], y[mine], strict=True)
+        )
 
     return {
         name: (
@@ -106,7 +108,7 @@ def test_clients_stay_in_their_order_and_the_test_share_is_kept_for_every_label(
     data = own(clients, test_share=0.25)
     assert data.owners.names == tuple(SIZES)
     for i, name in enumerate(SIZES):
-        for label, words in enumerate(data.class_names):
+        for label, words in enumerate(data.targets.names):
             n = int((clients[name][1] == words).sum())
             share = int(((data.owners.test == i) & (data.y_test == label)).sum())
             assert abs(share - n / 4) < 1
@@ -149,7 +151,7 @@ def test_columns_in_another_order_are_put_in_the_first_clients(clients: Clients,
 def test_labels_are_numbered_in_their_order(labels: list[Any], names: tuple[str, ...]) -> None:
     x = np.arange(10.0).reshape(5, 2)
     data = own((x, np.array(labels)), None)
-    assert data.class_names == names
+    assert data.targets.names == names
     assert data.classes == 2
 
 
@@ -289,3 +291,37 @@ def test_a_model_with_other_outputs_than_classes_is_refused(folder: Path) -> Non
 
 def thirteen(input_shape: tuple[int, ...], classes: int) -> torch.nn.Module:
     return torch.nn.Linear(input_shape[0], 13)
+
+
+def test_several_labels_and_numbers(clients: Clients, tmp_path: Path) -> None:
+    rows = "\n".join(f"{i},{i % 2},{i // 2 % 2},{10 + 3 * i}" for i in range(40))
+    path = tmp_path / "many.csv"
+    path.write_text("a,cough,fever,cost\n" + rows + "\n")
+
+    def read(target: str, task: Any) -> Any:
+        columns = {"cough", "fever", "cost"} - set(target.split(","))
+        kept = [name for name in ("a", "cough", "fever", "cost") if name not in columns]
+        table = np.genfromtxt(path, delimiter=",", names=True)
+        return own({name: table[name] for name in kept}, None, target=target, task=task)
+
+    data = read("cough,fever", "multilabel")
+    assert (data.classes, data.targets.names) == (2, ("cough", "fever"))
+    assert data.y_train.dtype == np.float32
+    assert sorted(map(tuple, np.concatenate([data.y_train, data.y_test]))) == sorted(
+        (i % 2, i // 2 % 2) for i in range(40)
+    )
+    data = read("cost", "regression")
+    assert (data.classes, data.targets.names) == (1, ("cost",))
+    np.testing.assert_allclose([data.y_train.mean(), data.y_train.std()], [0, 1], atol=1e-6)
+    stored = data.targets.stored(np.concatenate([data.y_train, data.y_test]))[:, 0]
+    np.testing.assert_allclose(sorted(stored), [10 + 3 * i for i in range(40)], rtol=1e-6)
+    with pytest.raises(UserError, match="must be 0 or 1, there is"):
+        read("cost", "multilabel")
+    with pytest.raises(UserError, match="by their class, but the task is regression: use iid, or by:COLUMN"):
+        deal("dirichlet:0.5", data, 4, 0)
+    split, _ = deal("iid", data, 4, 0)
+    assert sorted(np.concatenate(split.train)) == list(range(len(data.y_train)))
+    with pytest.raises(UserError, match=r"labels of this task are numbers; '(ill|well)' is none"):
+        own((np.eye(3), np.array(["ill", "well", "ill"])), None, task="regression")
+    with pytest.raises(UserError, match="all training samples have the value 1"):
+        own((np.eye(10), np.ones(10)), None, task="regression")

@@ -14,8 +14,8 @@ from coterie.protocol.errors import UserError
 from coterie.runs.metrics import METRICS, metrics_of
 
 
-def value(name: str, labels: Any, scores: Any, goal: Any = "classes") -> float:
-    (metric,) = metrics_of([name], goal)
+def value(name: str, labels: Any, scores: Any, task: Any = "classes") -> float:
+    (metric,) = metrics_of([name], task)
     return metric(np.asarray(labels), np.asarray(scores, np.float64))
 
 
@@ -84,9 +84,9 @@ def test_scores_are_probabilities() -> None:
 def test_every_metric_is_best_for_perfect_scores() -> None:
     labels = {"classes": np.arange(6) % 3, "multilabel": np.eye(3, dtype=np.float32), "regression": np.eye(3) * 5}
     scores = {"classes": np.eye(3)[labels["classes"]], "multilabel": np.eye(3), "regression": np.eye(3) * 5}
-    for goal, known in METRICS.items():
+    for task, known in METRICS.items():
         for metric in known.values():
-            best = metric(labels[goal], scores[goal])
+            best = metric(labels[task], scores[task])
             assert best == pytest.approx(1.0 if metric.higher else 0.0, abs=1e-9), metric.name
 
 
@@ -101,7 +101,7 @@ def test_a_function_of_ones_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "goal", "words"),
+    ("names", "task", "words"),
     [
         (["auc"], "classes", "there is no metric 'auc' for classes"),
         (["acuracy"], "classes", "did you mean 'accuracy'"),
@@ -110,6 +110,6 @@ def test_a_function_of_ones_own() -> None:
         (["math:pi"], "classes", "is a float, not a function"),
     ],
 )
-def test_metrics_that_are_refused(names: list[str], goal: Any, words: str) -> None:
+def test_metrics_that_are_refused(names: list[str], task: Any, words: str) -> None:
     with pytest.raises(UserError, match=words):
-        metrics_of(names, goal)
+        metrics_of(names, task)

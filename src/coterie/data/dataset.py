@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, Literal
@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from coterie.data.targets import Targets
 from coterie.protocol.errors import UserError
 
 Kind = Literal["image", "tabular", "series", "volume", "graph"]
@@ -60,8 +61,9 @@ class Dataset:
 
     x_train, x_test: as stored (``uint8`` or ``float32``), read-only: (N, C, H, W) for images, (N, f) for tabular data
         and for graphs, whose rows are nodes, (N, t, f) for series of t steps, and (N, C, D, H, W) for volumes.
-    y_train, y_test: (N,) int64 in 0..classes-1.  input_shape: of one sample.
-    class_names: what the labels 0, 1, ... are called, or None.  owners: whose samples they are, where the data say it.
+    y_train, y_test: (N,) int64 in 0..classes-1, or what ``targets`` says.  input_shape: of one sample.
+    classes: the number of classes, or of a model's outputs for other tasks.  targets: what labels are, and their names.
+    owners: whose samples they are, where the data say it.
     source: where the samples came from and how many there are, for people to read.
     graph: the whole graph, for graph data only; rows of ``x_train`` are ``graph.x[graph.train]``.
 
@@ -74,16 +76,16 @@ class Dataset:
 
     name: str
     x_train: NDArray[Any]
-    y_train: Ints
+    y_train: NDArray[Any]
     x_test: NDArray[Any]
-    y_test: Ints
+    y_test: NDArray[Any]
     classes: int
     kind: Kind
     input_shape: tuple[int, ...]
     source: str
     graph: Graph | None = None
     scaling: Scaling = "standard"
-    class_names: tuple[str, ...] | None = None
+    targets: Targets = field(default_factory=Targets)
     owners: Owners | None = None
 
     @cached_property

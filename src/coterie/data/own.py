@@ -31,6 +31,7 @@ from coterie.data.catalogue import FOUR
 from coterie.data.dataset import Dataset, Kind, Owners, fixed_split, from_arrays
 from coterie.data.formats import Arrays
 from coterie.data.samples import KIND, Samples, from_npz, from_table, joined, read
+from coterie.data.targets import Targets, TaskKind, several, standardised
 from coterie.protocol.errors import UserError, suggest
 
 CLIENT = "client"
@@ -48,7 +49,15 @@ def name_of(data: str) -> str:
     return Path(data).stem if is_path(data) else data
 
 
-def load_own(path: Path, *, by: str | None, target: str | None, test_share: float | None, kind: str | None) -> Dataset:
+def load_own(
+    path: Path,
+    *,
+    by: str | None,
+    target: str | None,
+    test_share: float | None,
+    kind: str | None,
+    task: TaskKind = "classes",
+) -> Dataset:
     """The data set in a folder of one file a client, or in one file. by: the column that names clients.
 
     Raises UserError that names the client, the file and the column.
@@ -62,9 +71,9 @@ def load_own(path: Path, *, by: str | None, target: str | None, test_share: floa
         if by not in (None, CLIENT):
             raise UserError(f"{path} is a folder of one file a client, so it is dealt by:client, not by:{by}")
         clients = [(file.stem, read(file, None, target)) for file in files]
-        found = dataset(path.name, named(clients), column=CLIENT, test_share=test_share, kind=kind)
+        found = dataset(path.name, named(clients), column=CLIENT, test_share=test_share, kind=kind, task=task)
     elif path.is_file():
-        found = dataset(path.stem, [read(path, by, target)], column=by, test_share=test_share, kind=kind)
+        found = dataset(path.stem, [read(path, by, target)], column=by, test_share=test_share, kind=kind, task=task)
     else:
         raise UserError(f"there is no data at {path}: --data takes a known name, a folder of files, or a file")
     return replace(found, source=f"{path}: {found.source}")
@@ -121,9 +130,15 @@ def keep(arrays: Arrays, folder: Path) -> Path:
 
 
 def dataset(
-    name: str, parts: Sequence[Samples], *, column: str | None, test_share: float | None, kind: str | None
+    name: str,
+    parts: Sequence[Samples],
+    *,
+    column: str | None,
+    test_share: float | None,
+    kind: str | None,
+    task: TaskKind = "classes",
 ) -> Dataset:
-    """The data set of all samples. column: what names their clients.  Raises UserError.
+    """The data set of all samples. column: what names their clients.  task: what labels are.  Raises UserError.
 
     test_share: of every client's samples, for sources without a split of their own (by default .2). It is split off
     evenly over the labels, and the same each time.
@@ -132,20 +147,34 @@ def dataset(
     assert one.test is not None
     if one.test.all() or not one.test.any():
         raise UserError(f"{one.where}: there is no {'training' if one.test.all() else 'test'} sample")
-    y, class_names = _coded(parts, one)
     train, test = ~one.test, one.test
-    known = checked_kind(kind or one.kind)
+    names = one.targets or None
+    y_train: NDArray[Any]
+    y_test: NDArray[Any]
+    if task == "multilabel":
+        y_train, y_test, targets = several(one.y[train], one.y[test], names, one.where)
+    elif task == "regression":
+        y_train, y_test, targets = standardised(one.y[train], one.y[test], names, one.where)
+    else:
+        codes, names = _coded(parts, one)
+        y_train, y_test, targets = codes[train], codes[test], Targets("classes", names)
+    classes = len(names or ()) if task == "classes" else y_train.shape[1]
+    kind = checked_kind(kind or one.kind)
+    # x is checked beside class 0: labels of other tasks are no classes
+    labels = (y_train, y_test) if task == "classes" else (np.zeros(len(y), np.int64) for y in (y_train, y_test))
+    of_train, of_test = labels
     made = from_arrays(
-        name, one.x[train], y[train], one.x[test], y[test], classes=len(class_names), kind=known, source="own data"
+        name, one.x[train], of_train, one.x[test], of_test, classes=max(2, classes), kind=kind, source="own data"
     )
+    made = replace(made, y_train=y_train, y_test=y_test, classes=classes, targets=targets)
     owners = None
     if column is not None and one.owner is not None:
-        names = tuple(dict.fromkeys(map(str, one.owner)))  # in their order
-        number = {name: i for i, name in enumerate(names)}
-        codes = np.array([number[str(name)] for name in one.owner], np.int64)
-        owners = Owners(column, names, codes[train], codes[test])
+        called = tuple(dict.fromkeys(map(str, one.owner)))  # in their order
+        number = {name: i for i, name in enumerate(called)}
+        of = np.array([number[str(name)] for name in one.owner], np.int64)
+        owners = Owners(column, called, of[train], of[test])
         _check_owners(parts, owners, made)
-    return replace(made, class_names=class_names, owners=owners)
+    return replace(made, owners=owners)
 
 
 def _join(parts: Sequence[Samples], test_share: float | None) -> Samples:
@@ -176,6 +205,7 @@ def _join(parts: Sequence[Samples], test_share: float | None) -> Samples:
         np.concatenate(tests),
         first.features,
         first.kind,
+        first.targets,
     )
 
 
@@ -183,7 +213,8 @@ def _split(part: Samples, share: float) -> NDArray[np.bool_]:
     """Which samples are for testing: a share of each client's, evenly over the labels."""
     test = np.zeros(len(part.x), np.bool_)
     owner = np.zeros(len(part.x), np.int64) if part.owner is None else np.unique(part.owner, return_inverse=True)[1]
-    labels = np.unique(part.y.astype(np.str_), return_inverse=True)[1]
+    y = part.y.astype(np.str_) if part.y.dtype.kind == "O" else part.y
+    labels = np.unique(y, axis=0, return_inverse=True)[1].reshape(-1)
     for client in range(int(owner.max()) + 1 if len(owner) else 0):
         own = np.flatnonzero(owner == client)
         test[own[fixed_split(labels[own], share)[1]]] = True
@@ -238,7 +269,7 @@ def _check_owners(parts: Sequence[Samples], owners: Owners, made: Dataset) -> No
         for what, count in (("training", len(labels)), ("test", int((owners.test == code).sum()))):
             if not count:
                 raise UserError(f"{where} has no {what} sample: give it more samples, or leave it out")
-        if len(np.unique(labels)) < 2:
+        if made.targets.task == "classes" and len(np.unique(labels)) < 2:
             raise UserError(f"{where} has training samples of one class only: it needs two, or leave it out")
 
 

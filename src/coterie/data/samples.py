@@ -24,9 +24,11 @@ TARGETS = ("label", "y", "target", "class")
 class Samples:
     """Samples of one client, or of many. where: the client and file, for errors.
 
-    x: (N, ...) numbers.  y: (N,) labels: whole numbers or text.  owner: (N,) names of clients, or None.
+    x: (N, ...) numbers.  y: (N,) labels: whole numbers or text; (N, k) if there are several.
+    owner: (N,) names of clients, or None.
     test: (N,) bool, which are test samples, or None if a share is to be split off.
-    features: the names of x's columns, for a table.  kind: of the samples, where the source says it.
+    features, targets: the names of the columns of x and y, for a table.
+    kind: of the samples, where the source says it.
     """
 
     where: str
@@ -36,6 +38,7 @@ class Samples:
     test: NDArray[np.bool_] | None = None
     features: tuple[str, ...] = ()
     kind: str | None = None
+    targets: tuple[str, ...] = ()
 
 
 def read(path: Path, by: str | None, target: str | None) -> Samples:
@@ -78,18 +81,20 @@ def from_npz(arrays: Arrays, by: str | None, where: str) -> Samples:
 
 def from_table(table: Mapping[str, NDArray[Any]], by: str | None, target: str | None, where: str) -> Samples:
     """Samples of a table's columns (N,). Raises UserError that names the column and the row."""
-    label = _label_column(table, target, where)
+    labels = _label_columns(table, target, where)
     if by is not None and by not in table:
-        raise _no_column(where, by, [name for name in table if name != label])
-    features = tuple(name for name in table if name not in (label, by, SPLIT))
+        raise _no_column(where, by, [name for name in table if name not in labels])
+    features = tuple(name for name in table if name not in (*labels, by, SPLIT))
     if not features:
         raise UserError(f"{where} has no column of features beside {', '.join(table)}")
     x = np.stack([_numbers(table[name], name, where) for name in features], axis=1)
-    empty = [i for i, value in enumerate(table[label]) if value is None or str(value).strip() in ("", "nan")]
-    if empty:
-        raise UserError(f"{where}, column {label!r}: row {empty[0] + 1} has no label; fill it in or remove the row")
+    for label in labels:
+        empty = [i for i, value in enumerate(table[label]) if value is None or str(value).strip() in ("", "nan")]
+        if empty:
+            raise UserError(f"{where}, column {label!r}: row {empty[0] + 1} has no label; fill it in or remove the row")
+    y = table[labels[0]] if len(labels) == 1 else np.stack([_numbers(table[name], name, where) for name in labels], 1)
     owner = None if by is None else table[by].astype(np.str_)
-    return Samples(where, x, table[label], owner, _test_rows(table, where), features)
+    return Samples(where, x, y, owner, _test_rows(table, where), features, targets=labels)
 
 
 def _read_csv(path: Path) -> dict[str, NDArray[Any]]:
@@ -125,13 +130,15 @@ def _read_parquet(path: Path) -> dict[str, NDArray[Any]]:
     return {str(name): frame[name].to_numpy() for name in frame.columns}
 
 
-def _label_column(table: Mapping[str, Any], target: str | None, where: str) -> str:
+def _label_columns(table: Mapping[str, Any], target: str | None, where: str) -> tuple[str, ...]:
+    """The column of labels, or several: ``target`` may name them with commas between."""
     if target is not None:
-        if target not in table:
-            raise _no_column(where, target, list(table))
-        return target
+        names = (target,) if target in table else tuple(name.strip() for name in target.split(","))
+        if missing := [name for name in names if name not in table]:
+            raise _no_column(where, missing[0], list(table))
+        return names
     if found := [name for name in TARGETS if name in table]:
-        return found[0]
+        return (found[0],)
     raise UserError(
         f"{where} has no column {', '.join(TARGETS)}: say with target (--target) which is the label: {', '.join(table)}"
     )

@@ -47,13 +47,13 @@ def load(
 ) -> Dataset:
     """The data set ``name``, one of ``NAMES``, that of a file ``NAME.npz``, or one's own at a path, checked.
 
-    own: how to read one's own data: ``by``, ``target``, ``test_share``, ``kind`` (``data/own.py``), or None for each.
+    own: how to read one's own data: ``by``, ``target``, ``test_share``, ``kind``, ``task`` (``data/own.py``), or None.
     data_dir: looked in first.  download: whether a missing set may be fetched.  progress: told of downloads.
     Raises UserError when the data are not to be had (saying what to put where), or are not what they should be.
     """
     said = {key: value for key, value in own.items() if value is not None}
     if is_path(name):
-        return load_own(Path(name), **{"by": None, "target": None, "test_share": None, "kind": None, **own})
+        return load_own(Path(name), **{"by": None, "target": None, "test_share": None, "kind": None, **said})
     if said:
         key, value = next(iter(said.items()))
         raise UserError(f"{key}={value} is for your own data at a path, and has no effect on {name}: leave it out")

@@ -97,6 +97,14 @@ def deal(
     if clients is None:
         raise UserError(f"partition {spec} deals the samples to any number of clients: say how many")
     task, skew = _parts(spec)
+    if dataset.targets.task != "classes":
+        if spec != "iid":
+            raise UserError(
+                f"partition {spec} deals samples by their class, but the task is {dataset.targets.task}: use iid, or "
+                "by:COLUMN"
+            )
+        y_train, y_test = (np.zeros(len(y), np.int64) for y in (dataset.y_train, dataset.y_test))
+        return partition(spec, y_train, y_test, clients, seed, min_samples, test_samples), (Task(dataset),)
     if not task:
         split = partition(spec, dataset.y_train, dataset.y_test, clients, seed, min_samples, test_samples)
         return split, (Task(dataset),)

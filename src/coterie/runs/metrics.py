@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn import metrics as of
 
-from coterie.data.targets import Doubles, Goal
+from coterie.data.targets import Doubles, TaskKind
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.import_path import import_object
 
@@ -113,24 +113,24 @@ _NUMBERS = (
     Metric("mae", of.mean_absolute_error, share=False, higher=False),
     Metric("rmse", _rmse, share=False, higher=False),
 )
-_OF_GOAL: dict[Goal, tuple[Metric, ...]] = {"classes": _CLASSES, "multilabel": _COMMON, "regression": _NUMBERS}
-METRICS: Mapping[Goal, Mapping[str, Metric]] = {
-    goal: {metric.name: metric for metric in known} for goal, known in _OF_GOAL.items()
+_OF_TASK: dict[TaskKind, tuple[Metric, ...]] = {"classes": _CLASSES, "multilabel": _COMMON, "regression": _NUMBERS}
+METRICS: Mapping[TaskKind, Mapping[str, Metric]] = {
+    task: {metric.name: metric for metric in known} for task, known in _OF_TASK.items()
 }
-"""By goal and name. f1, precision, recall: unweighted means over the classes. auroc, average_precision: of the second
+"""By task and name. f1, precision, recall: unweighted means over the classes. auroc, average_precision: of the second
 of two classes, else means over each class against the rest."""
 
-DEFAULTS: Mapping[Goal, str] = {"classes": "accuracy", "multilabel": "auroc", "regression": "r2"}
+DEFAULTS: Mapping[TaskKind, str] = {"classes": "accuracy", "multilabel": "auroc", "regression": "r2"}
 
 
-def metrics_of(names: Sequence[str], goal: Goal) -> tuple[Metric, ...]:
-    """The metrics of these names; by default the goal's own. A name is one of ``METRICS``, or ``module:FUNCTION``.
+def metrics_of(names: Sequence[str], task: TaskKind) -> tuple[Metric, ...]:
+    """The metrics of these names; by default the task's own. A name is one of ``METRICS``, or ``module:FUNCTION``.
 
     A function takes true labels and scores (:data:`Measure`). Raises UserError for an unknown name and one given twice.
     """
-    known = METRICS[goal]
+    known = METRICS[task]
     found = []
-    for name in names or (DEFAULTS[goal],):
+    for name in names or (DEFAULTS[task],):
         if ":" in name:
             function = import_object(name, "metric")
             if not callable(function):
@@ -142,7 +142,7 @@ def metrics_of(names: Sequence[str], goal: Goal) -> tuple[Metric, ...]:
             others = [other for other, its in METRICS.items() if name in its]
             why = f" It is for {' and '.join(others)}." if others else suggest(name, known)
             raise UserError(
-                f"there is no metric {name!r} for {goal}.{why} Known: {', '.join(known)}, or module:FUNCTION"
+                f"there is no metric {name!r} for {task}.{why} Known: {', '.join(known)}, or module:FUNCTION"
             )
     twice = [metric.name for i, metric in enumerate(found) if metric.name in [other.name for other in found[:i]]]
     if twice:
