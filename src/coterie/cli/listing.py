@@ -146,10 +146,9 @@ def _partitions() -> Iterator[tuple[str, ...]]:
 
 
 def _models() -> Iterator[tuple[str, ...]]:
-    from coterie.training import models
+    from coterie.training.models import MODELS
 
-    for name in models.NAMES:
-        text = (getattr(models, name, None).__doc__ or "").strip().split("\n")[0]
+    for name, (text, _) in MODELS.items():
         yield name, text
 
 
