@@ -138,7 +138,7 @@ def _datasets() -> Iterator[tuple[str, ...]]:
 
 
 def _partitions() -> Iterator[tuple[str, ...]]:
-    from coterie.data.partition import FORMS, TASK_FORMS
+    from coterie.data.schemes import FORMS, TASK_FORMS
 
     yield from FORMS.items()
     yield from TASK_FORMS.items()

@@ -49,11 +49,10 @@ class Dataset:
     source: where the samples came from and how many there are, for people to read.
     graph: the whole graph, for graph data only; rows of ``x_train`` are ``graph.x[graph.train]``.
 
-    ``inputs`` normalises by the training samples. ``standard``: (x - mean) / std for each channel of images (on a 0..1
-    scale MNIST has mean .1307, std .3081; CIFAR-10 has .4914/.4822/.4465 and .2470/.2435/.2616) and each feature of
-    tabular data. ``unit``: the lowest value becomes 0, the highest 1, over all channels of images at once (as a rule
-    division by 255) and for each feature of tabular data. Either way a table of zeros and ones stays as it is and a
-    constant only becomes 0. Graphs: rows sum to 1, done on loading.
+    ``inputs`` normalises by the training samples. ``standard``: (x - mean) / std for each channel of images and each
+    feature of tabular data. ``unit``: the lowest value becomes 0, the highest 1, over all channels of images at once
+    (as a rule division by 255) and for each feature of tabular data. Either way a table of zeros and ones stays as it
+    is and a constant only becomes 0. Graphs: rows sum to 1, done on loading.
     """
 
     name: str
@@ -74,13 +73,15 @@ class Dataset:
 
         Mean and standard deviation of the training samples, or their lowest value and their range.
         """
-        if self.kind == "graph" or (self.kind == "tabular" and _is_binary(self.x_train)):
+        x, image = self.x_train, self.kind == "image"
+        if self.kind == "graph" or (self.kind == "tabular" and all(np.isin(part, (0, 1)).all() for part in _chunks(x))):
             return np.zeros(1, np.float32), np.ones(1, np.float32)
-        image = self.kind == "image"
         if self.scaling == "standard":
-            zero, unit = _moments(self.x_train, (0, 2, 3) if image else (0,))
+            zero, unit = _moments(x, (0, 2, 3) if image else (0,))
         else:
-            zero, unit = _range(self.x_train, (0, 1, 2, 3) if image else (0,))
+            axes = (0, 1, 2, 3) if image else (0,)
+            zero, top = (find(x, axis=axes, keepdims=True)[0].astype(np.float64) for find in (np.min, np.max))
+            unit = top - zero
         return zero.astype(np.float32), np.where(unit > 0, unit, 1).astype(np.float32)
 
     def inputs(self, indices: ArrayLike | None = None, split: Part = "train") -> Floats:
@@ -127,8 +128,8 @@ def from_arrays(
     if classes is None:
         classes = _count_classes(labels_train, labels_test, where)
     for part, labels in (("y_train", labels_train), ("y_test", labels_test)):
-        if labels.max() >= classes:
-            raise UserError(f"{where}: {part} has label {labels.max()}, but labels must be 0..{classes - 1}")
+        if (top := labels.max()) >= classes:
+            raise UserError(f"{where}: {part} has label {top}, but labels must be 0..{classes - 1}")
     return Dataset(
         name=name,
         x_train=_frozen(train),
@@ -144,8 +145,7 @@ def from_arrays(
 
 def from_graph(name: str, graph: Graph, *, classes: int, source: str) -> Dataset:
     """A :class:`Dataset` whose samples are the training and test nodes of a graph (already checked)."""
-    parts = [_frozen(a) for a in (graph.x, graph.edges, graph.y, graph.train, graph.val, graph.test)]
-    graph = Graph(*parts)
+    graph = Graph(**{name: _frozen(array) for name, array in vars(graph).items()})
     return Dataset(
         name=name,
         x_train=_frozen(graph.x[graph.train]),
@@ -250,19 +250,9 @@ def _frozen(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
-def _is_binary(x: NDArray[Any]) -> bool:
-    return all(bool(np.isin(rows, (0, 1)).all()) for rows in _chunks(x))
-
-
 def _chunks(x: NDArray[Any]) -> list[NDArray[Any]]:
     rows = max(1, _CHUNK // (x.size // len(x)))
     return [x[i : i + rows] for i in range(0, len(x), rows)]
-
-
-def _range(x: NDArray[Any], axes: tuple[int, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The lowest value over ``axes`` and how far above it the highest lies."""
-    low, high = x.min(axis=axes, keepdims=True)[0], x.max(axis=axes, keepdims=True)[0]
-    return low.astype(np.float64), high.astype(np.float64) - low
 
 
 def _moments(x: NDArray[Any], axes: tuple[int, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

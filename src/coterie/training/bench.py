@@ -27,10 +27,9 @@ from torch import nn
 
 from coterie.training.engine import fit_many
 from coterie.training.evaluate import judge_many
-from coterie.training.jobs import Job, batch_order
+from coterie.training.jobs import Job, batch_order, has_fast_bf16
 from coterie.training.model import Model, load
 from coterie.training.models import build
-from coterie.training.precision import has_fast_bf16
 from coterie.training.solvers import Sgd
 
 _SAMPLES, _EPOCHS = 600, 2

@@ -18,24 +18,10 @@ import torch
 from coterie.protocol.effects import Fitted
 from coterie.protocol.errors import UserError
 from coterie.training import dense, loop, slots, stacked
-from coterie.training.evaluate import evaluate_many, judge_many, sample_losses
-from coterie.training.jobs import DivergedError, Job, batch_order, check
+from coterie.training.jobs import DivergedError, Job, check, products
 from coterie.training.model import Model
-from coterie.training.precision import has_fast_bf16, products
 from coterie.training.solvers import Solver
 from coterie.training.workers import run_all, shares
-
-__all__ = [
-    "DivergedError",
-    "Job",
-    "batch_order",
-    "choose_path",
-    "evaluate_many",
-    "fit_many",
-    "has_fast_bf16",
-    "judge_many",
-    "sample_losses",
-]
 
 PATHS = ("auto", "dense", "vmap", "loop")
 

@@ -129,13 +129,19 @@ class Model:
 
     def checked(self, vector: NDArray[Any], what: str = "weights") -> Vector:
         """``vector`` as a contiguous (d,) float32 array, itself if it is one, or UserError."""
-        array = np.asarray(vector)
-        if array.shape != (self.spec.size,) or not np.issubdtype(array.dtype, np.floating):
-            raise UserError(
-                f"{what}: {self.name} needs ({self.spec.size},) float32, got {array.shape} {array.dtype}; "
-                "was it made for another model?"
-            )
-        return np.ascontiguousarray(array, np.float32)
+        return floats(vector, (self.spec.size,), what, f" (was it made for another model than {self.name}?)")
+
+
+def floats(values: NDArray[Any], shape: tuple[int | str, ...], what: str, advice: str = "") -> Vector:
+    """The values as a contiguous float32 array, or UserError. shape: a name stands for any length."""
+    array = np.asarray(values)
+    fits = array.ndim == len(shape) and all(
+        isinstance(n, str) or n == m for m, n in zip(array.shape, shape, strict=True)
+    )
+    if not fits or not np.issubdtype(array.dtype, np.floating):
+        wanted = str(shape).replace("'", "")
+        raise UserError(f"{what} must be {wanted} float32, got {array.shape} {array.dtype}{advice}")
+    return np.ascontiguousarray(array, np.float32)
 
 
 def torch_seed(seed: int) -> int:
