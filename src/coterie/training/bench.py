@@ -13,9 +13,8 @@ import platform
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -95,17 +94,6 @@ def plain_loop(model: Model, jobs: Sequence[Job], *, channels_last: bool = False
     return results
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Torch computes on one thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 def interleaved(contenders: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, dict[str, float]]:
     """Best wall and CPU seconds of each, taken in turns after one warm-up."""
     best = {name: {"seconds": float("inf"), "cpu_seconds": float("inf")} for name in contenders}
@@ -120,18 +108,21 @@ def interleaved(contenders: Mapping[str, Callable[[], object]], repeats: int) ->
     return best
 
 
-def compared(loops: Loops, ours: Callable[[str], object], jobs: int, samples: int, repeats: int) -> dict[str, Any]:
+def compared(loops: Loops, ours: Callable[..., object], jobs: int, samples: int, repeats: int) -> dict[str, Any]:
     """Ours over the best loop, and over an ideal process per core, each with the last loop on one thread.
 
-    By the clock, and by CPU seconds.  ours: over all jobs, in a precision.  samples: of all jobs.
+    By the clock, and by CPU seconds.  ours: over all jobs; takes ``precision``.  samples: of all jobs.
     """
     cores = torch.get_num_threads()
 
     def share_of_one_core() -> None:
-        with one_thread():
+        torch.set_num_threads(1)
+        try:
             [*loops.values()][-1](slice(max(1, jobs // cores)))
+        finally:
+            torch.set_num_threads(cores)
 
-    mine = {precision: partial(ours, precision) for precision in ("fp32", "bf16")}
+    mine = {precision: partial(ours, precision=precision) for precision in ("fp32", "bf16")}
     whole = {name: partial(loop, slice(None)) for name, loop in loops.items()}
     times = interleaved({**whole, "loop_share": share_of_one_core, **mine}, repeats)
     best = min(loops, key=lambda name: times[name]["seconds"])
@@ -145,22 +136,19 @@ def compared(loops: Loops, ours: Callable[[str], object], jobs: int, samples: in
     return {"times": times, "best_loop": best, "samples_per_s": speed, **ratios}
 
 
-def make_jobs(model: Model, sizes: Sequence[int], epochs: Sequence[int]) -> list[Job]:
+def make_samples(model: Model, count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """Random samples in [0, 1) and labels: speed does not depend on them."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.rand(count, *model.input_shape, generator=generator)
+    return x, torch.randint(model.classes or 2, (count,), generator=generator)
+
+
+def make_jobs(model: Model, sizes: Sequence[int], epochs: Sequence[int]) -> list[Job]:
+    """A job for each number of samples, and of epochs."""
     start = model.initial(0)
-    classes = model.classes or 2
-    return [
-        Job(
-            start,
-            Sgd(lr=0.01, batch_size=50),
-            passes,
-            seed,
-            torch.rand(n, *model.input_shape, generator=generator),
-            torch.randint(classes, (n,), generator=generator),
-        )
-        for seed, (n, passes) in enumerate(zip(sizes, epochs, strict=True))
-    ]
+    samples = [make_samples(model, n, seed) for seed, n in enumerate(sizes)]
+    solver = Sgd(lr=0.01, batch_size=50)
+    return [Job(start, solver, epochs[i], i, x, y) for i, (x, y) in enumerate(samples)]
 
 
 def useful(jobs: Sequence[Job]) -> int:
@@ -173,9 +161,7 @@ def mlp(clients: int, repeats: int) -> dict[str, Any]:
     model = build("mlp", (784,), 10)
     jobs = make_jobs(model, [_SAMPLES] * clients, [_EPOCHS] * clients)
     loops: Loops = {"loop": lambda part: plain_loop(model, jobs[part])}
-    found = compared(
-        loops, lambda precision: fit_many(model, jobs, precision=precision), clients, useful(jobs), repeats
-    )
+    found = compared(loops, partial(fit_many, model, jobs), clients, useful(jobs), repeats)
     ours, theirs = fit_many(model, jobs[:4]), plain_loop(model, jobs[:4])
     difference = max(float(np.abs(a.weights - b).max()) for a, b in zip(ours, theirs, strict=True))
     return {"clients": clients, **found, "max_difference_to_loop": difference}
@@ -213,8 +199,7 @@ def _cnn(shape: tuple[int, int, int], clients: int, repeats: int) -> dict[str, A
         "loop": lambda part: plain_loop(model, jobs[part]),
         "loop_channels_last": lambda part: plain_loop(model, jobs[part], channels_last=True),
     }
-    fit = partial(fit_many, model, jobs)
-    found = compared(loops, lambda precision: fit(precision=precision), clients, useful(jobs), max(1, repeats - 2))
+    found = compared(loops, partial(fit_many, model, jobs), clients, useful(jobs), max(1, repeats - 2))
     return {"clients": clients, **found}
 
 
@@ -233,28 +218,23 @@ def scoring(models: int, repeats: int) -> dict[str, Any]:
     """Different MLPs 784-200-100-10, all on the same 10,000 samples: what evaluating personal models costs."""
     model = build("mlp", (784,), 10)
     weights = np.stack([model.initial(seed) for seed in range(models)])
-    generator = torch.Generator().manual_seed(0)
-    x, y = torch.rand(_SCORED, 784, generator=generator), torch.randint(10, (_SCORED,), generator=generator)
+    x, y = make_samples(model, _SCORED)
     loops: Loops = {"loop": lambda part: plain_scores(model, weights[part], x, y)}
-    judge = partial(judge_many, model, weights, x, y)
-    found = compared(loops, lambda precision: judge(precision=precision), models, models * _SCORED, repeats)
+    found = compared(loops, partial(judge_many, model, weights, x, y), models, models * _SCORED, repeats)
     difference = np.abs(judge_many(model, weights[:4], x, y).losses - plain_scores(model, weights[:4], x, y)).max()
     return {"models": models, "samples": _SCORED, **found, "max_difference_to_loop": float(difference)}
 
 
 def memory(clients: Sequence[int]) -> dict[str, Any]:
     """Peak memory that training adds to its data, a fresh process for each number of clients."""
-    results = []
-    for count in clients:
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
-            results.append(fresh.submit(added_memory, count).result())
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as fresh:
+        results = [*fresh.map(added_memory, clients)]
     return {"runs": results, "extra_growth_mb": results[-1]["extra_mb"] - results[0]["extra_mb"]}
 
 
 def memory_mb(kind: str) -> float:
     """``VmRSS``, what this process has in memory, or ``VmHWM``, its peak, which any system tells."""
-    status = Path("/proc/self/status")
-    if status.exists():
+    if (status := Path("/proc/self/status")).exists():
         return next(int(line.split()[1]) / 1024 for line in status.read_text().splitlines() if line.startswith(kind))
     unit = 1024.0**2 if sys.platform == "darwin" else 1024.0
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit

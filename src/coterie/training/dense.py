@@ -43,10 +43,6 @@ class Layer(NamedTuple):
     bias: Part | None
     activation: Activation | None = None
 
-    @property
-    def fan_out(self) -> int:
-        return self.weight.shape[0]
-
 
 def chain(model: Model) -> tuple[Layer, ...] | None:
     """The model as linear layers with activations between, or None if it is anything else.
@@ -58,32 +54,22 @@ def chain(model: Model) -> tuple[Layer, ...] | None:
     parts = {part.name: part for part in model.spec.parts}
     layers: list[Layer] = []
     flat = len(model.input_shape) == 1
-    for name, module in _leaves(model.module, ""):
+    for name, module in model.module.named_modules(remove_duplicate=False):
         kind = type(module)
         if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
             return None
-        if kind is nn.Identity or (kind is nn.Dropout and module.p == 0):
+        if kind in (nn.Sequential, nn.Identity) or (kind is nn.Dropout and module.p == 0):
             continue
         if kind is nn.Flatten and module.start_dim == 1 and module.end_dim == -1 and not layers:
             flat = True
         elif kind is nn.Linear and flat:
-            layers.append(Layer(parts[f"{name}.weight"], parts.get(f"{name}.bias")))
+            prefix = f"{name}." if name else ""
+            layers.append(Layer(parts[f"{prefix}weight"], parts.get(f"{prefix}bias")))
         elif kind in _ACTIVATIONS and layers and not layers[-1].activation:
             layers[-1] = layers[-1]._replace(activation=_ACTIVATIONS[kind])
         else:
             return None
     return tuple(layers) if layers and not layers[-1].activation else None
-
-
-def _leaves(module: nn.Module, name: str) -> list[tuple[str, nn.Module]]:
-    if type(module) is not nn.Sequential:
-        return [(name, module)]
-    return [
-        leaf
-        for key, child in module._modules.items()
-        if child
-        for leaf in _leaves(child, f"{name}.{key}" if name else key)
-    ]
 
 
 class Weights:
@@ -190,14 +176,14 @@ class DenseKernel:
         weights = partial(Weights, slots, dtype=dtype, device=device, momentum=solver.momentum > 0)
 
         def stage(layer: Layer) -> Stage:
-            output = torch.empty(slots, batch, layer.fan_out, dtype=dtype, device=device)
+            output = torch.empty(slots, batch, layer.weight.shape[0], dtype=dtype, device=device)
             bias = weights(layer.bias) if layer.bias else None
             return Stage(layer.activation, weights(layer.weight), bias, output, torch.empty_like(output))
 
         self._stages = [stage(layer) for layer in layers]
         self._weights = [held for own in self._stages for held in (own.weight, own.bias) if held]
         self._ones = torch.ones(slots, 1, batch, dtype=dtype, device=device)
-        self._log_p = torch.empty(slots, batch, layers[-1].fan_out, device=device)
+        self._log_p = torch.empty(slots, batch, layers[-1].weight.shape[0], device=device)
         self._gradient = torch.empty_like(self._log_p)
         self._narrowed: list[Stage] = []  # to the width of the last step
 

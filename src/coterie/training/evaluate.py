@@ -37,10 +37,10 @@ class Judged(NamedTuple):
 
 
 Score = Callable[[Tensor, Tensor], Tensor]
-"""Outputs (models, n, ...) float32 and labels (n,) to a value (models, ...)."""
+"""Of outputs (models, n, ...) float32 and labels (n,): (models, ...)."""
 
-Pieces = Iterator[tuple[slice, slice, NDArray[Any]]]
-"""Some of the models, some of the samples, and the value of the ones on the others."""
+Outputs = Iterator[tuple[slice, int, Tensor]]
+"""Some of the models, the first of some samples, and what the ones give for the others: (models, n, ...) float32."""
 
 
 def evaluate_many(
@@ -54,8 +54,7 @@ def evaluate_many(
     """
     matrix = floats(weights, ("models", model.spec.size), "evaluation: weights")
     total = np.zeros((len(matrix), 2))
-    score = partial(_loss_and_hits, model)
-    for models, _, value in _pieces(model, matrix, x, y, precision=precision, device=device, score=score):
+    for models, _, value in _pieces(model, matrix, x, y, precision, device, partial(_summed, model)):
         total[models] += value
     return [Evaluated(float(loss), float(hits), len(x)) for loss, hits in total / len(x)]
 
@@ -79,18 +78,17 @@ def judge_many(
     if not model.is_classifier:
         raise UserError(f"{model.name} is no classifier: a loss of one's own gives one number for a whole batch")
     matrix = floats(weights, ("models", model.spec.size), "evaluation: weights")
-    score = partial(_pieces, model, matrix, precision=precision, device=device)
     many = len(matrix) if shares is None else len(shares)
     judged = Judged(np.empty((many, len(x)), np.float32), np.empty((many, len(x)), np.bool_))
     if shares is None:
-        for models, samples, value in score(x, y, score=_nll_and_hits):
+        for models, samples, value in _pieces(model, matrix, x, y, precision, device, _each):
             judged.losses[models, samples], judged.right[models, samples] = value[:, 0], value[:, 1]
         return judged
     rows = max(1, _MIXED_BYTES // (12 * len(matrix) * (model.classes or 1)))
     for start in range(0, len(x), rows):
         block = slice(start, start + rows)
         log_p = np.empty((len(matrix), len(x[block]), model.classes or 0), np.float32)
-        for models, samples, value in score(x[block], y[block], score=lambda outputs, _: torch.log_softmax(outputs, 2)):
+        for models, samples, value in _pieces(model, matrix, x[block], y[block], precision, device, _log_p):
             log_p[models, samples] = value
         for one, (losses, right) in enumerate(_mixed(log_p, shares, y[block].numpy())):
             judged.losses[one, block], judged.right[one, block] = losses, right
@@ -112,32 +110,32 @@ def _mixed(
             yield losses, np.tensordot(own, p, 1).argmax(axis=1) == labels
 
 
-def _nll(outputs: Tensor, labels: Tensor) -> Tensor:
-    """(models, n): cross entropy of each sample."""
-    each = labels.expand(len(outputs), -1)
-    return nn.functional.cross_entropy(outputs.transpose(1, 2), each, reduction="none")
-
-
-def _nll_and_hits(outputs: Tensor, labels: Tensor) -> Tensor:
+def _each(outputs: Tensor, labels: Tensor) -> Tensor:
     """(models, 2, n) float32: cross entropy of each sample, and 1 where the answer is right."""
-    return torch.stack([_nll(outputs, labels), (outputs.argmax(2) == labels).float()], 1)
+    same = labels.expand(len(outputs), -1)
+    nll = nn.functional.cross_entropy(outputs.transpose(1, 2), same, reduction="none")
+    return torch.stack([nll, (outputs.argmax(2) == labels).float()], 1)
 
 
-def _loss_and_hits(model: Model, outputs: Tensor, labels: Tensor) -> Tensor:
+def _log_p(outputs: Tensor, labels: Tensor) -> Tensor:
+    return torch.log_softmax(outputs, 2)
+
+
+def _summed(model: Model, outputs: Tensor, labels: Tensor) -> Tensor:
     """(models, 2) float64: summed loss and number of right answers."""
     if model.is_classifier:
-        loss = _nll(outputs, labels).sum(1, dtype=torch.float64)
-    else:
-        loss = torch.stack([model.loss(output, labels).double() * len(labels) for output in outputs])
+        return _each(outputs, labels).sum(2, dtype=torch.float64)
+    loss = torch.stack([model.loss(output, labels).double() * len(labels) for output in outputs])
+    hits = torch.full_like(loss, torch.nan)
     if outputs.dim() == 3 and labels.dim() == 1 and not labels.is_floating_point():
         hits = (outputs.argmax(2) == labels).sum(1).double()
-    else:
-        hits = torch.full_like(loss, torch.nan)
     return torch.stack([loss, hits], 1)
 
 
-def _pieces(model: Model, matrix: Vector, x: Tensor, y: Tensor, *, precision: str, device: str, score: Score) -> Pieces:
-    """The score of every model on every sample, in pieces that are computed side by side."""
+def _pieces(
+    model: Model, matrix: Vector, x: Tensor, y: Tensor, precision: str, device: str, score: Score
+) -> Iterator[tuple[slice, slice, NDArray[Any]]]:
+    """Some of the models, some of the samples, and the score of the ones on the others, computed side by side."""
     dtype, where = products(precision, device), torch.device(device)
     x, y = check_data(model, x, y, "evaluation")
     layers = dense.chain(model)
@@ -157,15 +155,11 @@ def _pieces(model: Model, matrix: Vector, x: Tensor, y: Tensor, *, precision: st
         yield from done
 
 
-Outputs = Iterator[tuple[slice, int, Tensor]]
-"""Some of the models, the first of some samples, and what the ones give for the others: (models, n, ...) float32."""
-
-
 def _dense_outputs(
     layers: tuple[dense.Layer, ...], model: Model, matrix: Vector, x: Tensor, dtype: torch.dtype, device: torch.device
 ) -> Outputs:
     """All models of a chunk in one batched product."""
-    widest = max(layer.fan_out for layer in layers)
+    widest = max(layer.weight.shape[0] for layer in layers)
     models = max(1, min(len(matrix), 16, _CHUNK_BYTES // (4 * model.spec.size)))
     rows = max(1, min(len(x), _CHUNK_BYTES // (4 * widest * models)))
     for first in range(0, len(matrix), models):
