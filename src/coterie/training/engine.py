@@ -73,12 +73,11 @@ def fit_many(
     for group in groups.values():
         results |= _fit_group(model, group, path, dtype, torch.device(device))
     found = [results[index] for index in range(len(jobs))]
-    done = [result for result in found if isinstance(result, Fitted)]
-    if len(done) < len(found):
-        error = next(result for result in found if isinstance(result, DivergedError))
-        error.results = [result if isinstance(result, Fitted) else None for result in found]
-        raise error
-    return done
+    for error in found:
+        if isinstance(error, DivergedError):
+            error.results = [result if isinstance(result, Fitted) else None for result in found]
+            raise error
+    return [result for result in found if isinstance(result, Fitted)]
 
 
 def _fit_group(

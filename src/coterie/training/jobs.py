@@ -18,12 +18,7 @@ from coterie.training.solvers import MOST_WEIGHT, Pull, Solver, largest
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One ``Fit`` with the data that the runner supplies.
-
-    weights: (d,) float32 start.  epochs: whole passes, >= 1.  seed: any non-negative integer, decides the batches.
-    x: (n, ...) float32 samples.  y: (n,) labels, int64 for cross entropy.  state: the solver's named (d,) vectors.
-    sample_weights: as in ``Fit``.
-    """
+    """One ``Fit`` and its data, x (n, ...) float32 and labels y (n,), which are int64 for cross entropy."""
 
     weights: Vector
     solver: Solver
@@ -53,9 +48,7 @@ class Job:
 class DivergedError(RunError):
     """Local training gave a loss or weights that are not finite, or weights beyond ``MOST_WEIGHT``.
 
-    job: index into the jobs that were given.
-
-    results: of all jobs, in their order; None where one diverged.
+    job: index into the jobs that were given.  results: of all jobs, in their order; None where one diverged.
     """
 
     results: Sequence[Fitted | None] = ()
@@ -116,8 +109,7 @@ def check(model: Model, job: Job, index: int) -> Job:
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
             raise UserError(f"{where}: {name} must be a whole number of at least {least}, not {value!r}")
     x, y = check_data(model, job.x, job.y, where)
-    known = {*job.solver.needs, *job.solver.takes}
-    name = type(job.solver).__name__
+    known, name = {*job.solver.needs, *job.solver.takes}, type(job.solver).__name__
     if unknown := set(job.state) - known:
         raise UserError(f"{where}: {name} knows no state {sorted(unknown)}; it takes {sorted(known) or 'none'}")
     if missing := set(job.solver.needs) - set(job.state):

@@ -15,24 +15,26 @@ from coterie.training.model import Model
 Factory = Callable[[Sequence[int], int], nn.Sequential]
 
 
-def dense(input_shape: Sequence[int], hidden: Sequence[int], classes: int) -> nn.Sequential:
+def _dense(*hidden: int) -> Factory:
     """Flatten, then fully connected layers of the given widths with ReLU between them."""
-    widths = [prod(input_shape), *hidden, classes]
-    layers: list[nn.Module] = [nn.Flatten()]
-    for fan_in, fan_out in pairwise(widths):
-        layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
+
+    def make(input_shape: Sequence[int], classes: int) -> nn.Sequential:
+        layers: list[nn.Module] = [nn.Flatten()]
+        for fan_in, fan_out in pairwise([prod(input_shape), *hidden, classes]):
+            layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
+        return nn.Sequential(*layers[:-1])
+
+    return make
 
 
-def _image(name: str, input_shape: Sequence[int], least: int) -> tuple[int, int, int]:
+def _image(input_shape: Sequence[int], least: int) -> tuple[int, int, int]:
     """Channels, height and width of the samples; UserError for what is no image of ``least`` pixels each way."""
     if len(input_shape) != 3:
-        raise UserError(f"model {name!r} needs images (C, H, W); the samples have shape {tuple(input_shape)}")
+        raise UserError("it needs images (C, H, W)")
     channels, height, width = input_shape
     if height < least or width < least:
         raise UserError(
-            f"model {name!r} halves images again and again and needs {least}x{least} pixels or more, not "
-            f"{height}x{width}"
+            f"it halves images again and again and needs {least}x{least} pixels or more, not {height}x{width}"
         )
     return channels, height, width
 
@@ -63,8 +65,7 @@ def cnn_bn(input_shape: Sequence[int], classes: int) -> nn.Sequential:
     Dropout follows the seed of each training alone (``Job.seed``), whatever else is trained beside it: models with
     dropout or buffers take the path "loop" on every device, one after the other. (A GPU draws other masks than a CPU.)
     """
-    channels, height, width = _image("cnn_bn", input_shape, 22)
-
+    channels, height, width = _image(input_shape, 22)
     size = [(((n - 2) // 2 - 2) // 2 - 2) // 2 for n in (height, width)]
     return nn.Sequential(
         nn.Conv2d(channels, 32, 3, padding=1),
@@ -91,20 +92,16 @@ def cnn_bn(input_shape: Sequence[int], classes: int) -> nn.Sequential:
     )
 
 
-def _dense(*hidden: int) -> Factory:
-    return lambda input_shape, classes: dense(input_shape, hidden, classes)
-
-
-def _convolutional(name: str, channels: Sequence[int], hidden: Sequence[int], padding: int, least: int) -> Factory:
-    """5x5 convolutions, each with ReLU and 2x2 max pooling, then ``dense``; for images of ``least`` pixels each way."""
+def _convolutional(channels: Sequence[int], hidden: Sequence[int], padding: int, least: int) -> Factory:
+    """5x5 convolutions with ReLU and 2x2 max pooling each, then ``_dense``; for images of ``least`` pixels each way."""
 
     def make(input_shape: Sequence[int], classes: int) -> nn.Sequential:
-        before, *size = _image(name, input_shape, least)
+        before, *size = _image(input_shape, least)
         layers: list[nn.Module] = []
         for after in channels:
             layers += [nn.Conv2d(before, after, 5, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
             before, size = after, [(n + 2 * padding - 4) // 2 for n in size]
-        return nn.Sequential(*layers, *dense((before, *size), hidden, classes))
+        return nn.Sequential(*layers, *_dense(*hidden)((before, *size), classes))
 
     return make
 
@@ -116,11 +113,11 @@ MODELS: dict[str, tuple[str, Factory]] = {
     "cnn": (
         "FedCAPrivacy's for CIFAR and PAFed's for MNIST: two 5x5 convolutions with 2x2 max pooling, 512 units, the "
         "output.",
-        _convolutional("cnn", (32, 64), (512,), padding=2, least=4),
+        _convolutional((32, 64), (512,), padding=2, least=4),
     ),
     "cnn_256": (
         "PAFed's for CIFAR-10 (table II): ``cnn`` with 256 units before the output (32x32 in colour: d = 1,105,098).",
-        _convolutional("cnn_256", (32, 64), (256,), padding=2, least=4),
+        _convolutional((32, 64), (256,), padding=2, least=4),
     ),
     "cnn_bn": (
         "PAFed's for CIFAR-100 (table IV): four 3x3 convolutions, batch normalisation after three, dropout, 512 units.",
@@ -139,7 +136,7 @@ MODELS: dict[str, tuple[str, Factory]] = {
     # Two 5x5 convolutions of 6 and 16 channels, each with 2x2 max pooling, then 120, 84 and the output; ReLU.
     "lenet": (
         "MingledPie's for CIFAR-10, after LeNet-5 (LeCun et al. 1998, which it cites): d = 62,006 for 3x32x32.",
-        _convolutional("lenet", (6, 16), (120, 84), padding=0, least=16),
+        _convolutional((6, 16), (120, 84), padding=0, least=16),
     ),
 }
 """What each model is, and what makes it from the shape of the samples and the number of classes."""
