@@ -22,10 +22,9 @@ from coterie.protocols.updates import MOST_SAMPLES, OUTLYING, Updates
 from coterie.report import render
 from coterie.runs import Interrupted, RunConfig, registry, run, runner
 from coterie.runs.experiment import Experiment, build
-from coterie.training.bounds import MOST_WEIGHT, largest
 from coterie.training.engine import fit_many
 from coterie.training.jobs import DivergedError, Job
-from coterie.training.solvers import Sgd
+from coterie.training.solvers import MOST_WEIGHT, Sgd, largest
 
 LIAR = "client/1"
 BASELINES = [

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.data import label_counts
-from coterie.data.draws import allot, even_sizes, log_gamma, proportional_sizes, rounded
 from coterie.data.partition import partition
+from coterie.data.schemes import allot, even_sizes, log_gamma, proportional_sizes, rounded
 from coterie.protocol.errors import UserError
 
 DEALT_WHOLE = ("dirichlet:0.3", "dirichlet:0.001", "hsu:0.5", "shards:1", "shards:2", "iid")

@@ -15,7 +15,7 @@ from coterie.runs import RunConfig, build, evaluation
 from coterie.runs.evaluation import Observer
 from coterie.runs.interpreter import ClientData, Samples
 from coterie.training import evaluate
-from coterie.training.engine import judge_many
+from coterie.training.evaluate import judge_many
 from coterie.training.model import Model
 from coterie.training.models import build as build_model
 

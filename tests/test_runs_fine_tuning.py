@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.data.hold_out import hold_out
-from coterie.data.partition import partition
+from coterie.data.partition import hold_out, partition
 from coterie.protocol.errors import UserError
 from coterie.runs.config import RunConfig
 from coterie.runs.experiment import Experiment, build
 from coterie.runs.fine_tuning import MOST_EPOCHS, PATIENCE
-from coterie.training.engine import evaluate_many
+from coterie.training.evaluate import evaluate_many
 
 
 @given(st.integers(1, 6), st.integers(0, 50), st.floats(0.05, 0.95))

@@ -16,7 +16,7 @@ from coterie.runs.config import RunConfig
 from coterie.runs.evaluation import Observer, models_digest
 from coterie.runs.experiment import build as build_experiment
 from coterie.runs.interpreter import ClientData, LocalEffects, Samples
-from coterie.training.engine import judge_many
+from coterie.training.evaluate import judge_many
 from coterie.training.model import Model
 from coterie.training.models import build
 from coterie.training.solvers import Sgd

@@ -13,7 +13,8 @@ from torch import nn
 
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec, Part
-from coterie.training.engine import Job, batch_order, fit_many
+from coterie.training.engine import fit_many
+from coterie.training.jobs import Job, batch_order
 from coterie.training.model import Model
 from coterie.training.models import BatchNorm, build
 from coterie.training.solvers import Admm, Proximal, augmented_change, descend, unit_change

@@ -16,18 +16,11 @@ from torch import nn
 
 from coterie.protocol.errors import RunError, UserError
 from coterie.training import dense, engine, evaluate, slots, workers
-from coterie.training.engine import (
-    DivergedError,
-    Job,
-    batch_order,
-    choose_path,
-    evaluate_many,
-    fit_many,
-    sample_losses,
-)
+from coterie.training.engine import choose_path, fit_many
+from coterie.training.evaluate import evaluate_many, judge_many
+from coterie.training.jobs import DivergedError, Job, batch_order, products
 from coterie.training.model import Model
 from coterie.training.models import build
-from coterie.training.precision import products
 from coterie.training.solvers import Proximal, Scaffold, Sgd, Solver
 
 F, CLASSES = 6, 3
@@ -302,7 +295,7 @@ def test_evaluate_many_is_one_module_at_a_time(
     one = job(model, samples)
     weights = np.stack([model.initial(seed) for seed in range(5)])
     results = evaluate_many(model, weights, one.x, one.y)
-    losses = sample_losses(model, weights, one.x, one.y)
+    losses = judge_many(model, weights, one.x, one.y).losses
     assert losses.shape == (5, samples)
     assert losses.dtype == np.float32
     assert len(results) == 5
@@ -328,7 +321,7 @@ def test_evaluating_regression_has_no_accuracy() -> None:
     model = Model(nn.Linear(F, 1), (F,), loss=lambda out, y: ((out[:, 0] - y) ** 2).mean())
     (result,) = evaluate_many(model, model.initial(0)[None], torch.zeros(4, F), torch.zeros(4))
     with pytest.raises(UserError, match="loss of one's own"):
-        sample_losses(model, model.initial(0)[None], torch.zeros(4, F), torch.zeros(4))
+        judge_many(model, model.initial(0)[None], torch.zeros(4, F), torch.zeros(4))
     one = Job(model.initial(0), Sgd(0.1), 1, 0, torch.zeros(4, F), torch.zeros(4), {}, np.ones(4, np.float32))
     with pytest.raises(UserError, match="job 0: sample_weights need cross entropy"):
         fit_many(model, [one])
@@ -424,7 +417,7 @@ def test_hostile_options() -> None:
         fit_many(model, [job(model)], device="abacus")
     with pytest.raises(UserError, match="device"):
         fit_many(model, [job(model)], device="meta")
-    for evaluation in (evaluate_many, sample_losses):
+    for evaluation in (evaluate_many, judge_many):
         with pytest.raises(UserError, match="models, 83"):
             evaluation(model, np.zeros(83, np.float32), job(model).x, job(model).y)
     with pytest.raises(UserError, match="no samples"):

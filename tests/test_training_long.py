@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.training.engine import Job, evaluate_many, fit_many
+from coterie.training.engine import fit_many
+from coterie.training.evaluate import evaluate_many
+from coterie.training.jobs import Job
 from coterie.training.models import build
 from coterie.training.solvers import Sgd
 

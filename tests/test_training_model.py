@@ -59,7 +59,7 @@ class TestVectors:
 
     def test_wrong_vectors(self) -> None:
         model = Model(nn.Linear(4, 3), (4,))
-        with pytest.raises(UserError, match=r"needs \(15,\) float32, got \(16,\)"):
+        with pytest.raises(UserError, match=r"must be \(15,\) float32, got \(16,\)"):
             model.unflatten(np.zeros(16, np.float32))
         with pytest.raises(UserError, match="int64"):
             model.module_with(np.zeros(15, np.int64))

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from coterie.training.engine import Job, batch_order, fit_many
+from coterie.training.engine import fit_many
+from coterie.training.jobs import Job, batch_order
 from coterie.training.model import Model
 from coterie.training.models import build
 from coterie.training.solvers import Proximal, Scaffold, Sgd, Solver

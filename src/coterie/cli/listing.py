@@ -140,7 +140,7 @@ def _datasets() -> Iterator[tuple[str, ...]]:
 
 
 def _partitions() -> Iterator[tuple[str, ...]]:
-    from coterie.data.partition import FORMS, OWN_FORMS, TASK_FORMS
+    from coterie.data.schemes import FORMS, OWN_FORMS, TASK_FORMS
 
     yield from FORMS.items()
     yield from TASK_FORMS.items()
@@ -149,10 +149,9 @@ def _partitions() -> Iterator[tuple[str, ...]]:
 
 
 def _models() -> Iterator[tuple[str, ...]]:
-    from coterie.training import models
+    from coterie.training.models import MODELS
 
-    for name in models.NAMES:
-        text = (getattr(models, name, None).__doc__ or "").strip().split("\n")[0]
+    for name, (text, _) in MODELS.items():
         yield name, text
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coterie.data.dataset import Graph
 from coterie.data.download import Remote
@@ -25,98 +26,93 @@ class Known:
 
     samples: training and test samples of the complete set; None where the split is ours.
     read: reads the publishers' files that lie in one folder; None where they are not all there.
-    places: subfolders to look in, the first also where downloads go. MNIST and Fashion-MNIST use the same file names,
-        so theirs never count when they lie bare in a data folder.
+    place: a subfolder to look in, beside that of the data set's name, where downloads go. MNIST and Fashion-MNIST use
+        the same file names, so theirs never count when they lie bare in a data folder.
     remote: these files on the web.  by_hand: where to get them when nobody offers them with a checksum.
     """
 
     classes: int
     samples: tuple[int, int] | None
     read: Callable[[Path], Found | None]
-    places: tuple[str, ...]
+    place: str = "."
     remote: tuple[Remote, ...] = ()
     by_hand: str = ""
 
 
-def _read_idx_files(folder: Path) -> Found | None:
-    paths = [_first(folder / f"{stem}-ubyte.gz", folder / f"{stem}-ubyte") for stem in _IDX]
-    if not all(paths):
-        return None
-    return dict(zip(FOUR, (read_idx(path) for path in paths if path), strict=True)), str(folder)
+def _four(train: Sequence[NDArray[Any]], test: Sequence[NDArray[Any]], source: Path) -> Found:
+    return dict(zip(FOUR, (*train, *test), strict=True)), str(source)
 
 
-def _read_cifar_files(archive: str, inner: str, train: tuple[str, ...], test: str, folder: Path) -> Found | None:
-    names = (*train, test)
+def _files(folder: Path, archive: str, inner: str, names: Sequence[str]) -> tuple[Path, list[bytes]] | None:
+    """The contents of the named files, in an archive or unpacked, and where they were found."""
     if (folder / archive).is_file():
-        source, blocks = folder / archive, read_tar(folder / archive, names)
-    elif all((folder / inner / name).is_file() for name in names):
-        source, blocks = folder / inner, {name: (folder / inner / name).read_bytes() for name in names}
-    else:
-        return None
-    label_bytes = 2 if inner == "cifar-100-binary" else 1  # coarse and fine label, or one
-    x_train, y_train = read_cifar([blocks[name] for name in train], label_bytes, str(source))
-    x_test, y_test = read_cifar([blocks[test]], label_bytes, str(source))
-    return dict(zip(FOUR, (x_train, y_train, x_test, y_test), strict=True)), str(source)
+        blocks = read_tar(folder / archive, names)
+        return folder / archive, [blocks[name] for name in names]
+    if all((folder / inner / name).is_file() for name in names):
+        return folder / inner, [(folder / inner / name).read_bytes() for name in names]
+    return None
+
+
+def _mnist_like(torchvision: str, base: str, *md5: str) -> Known:
+    stems = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+
+    def read(folder: Path) -> Found | None:
+        either = ((folder / f"{stem}-ubyte.gz", folder / f"{stem}-ubyte") for stem in stems)
+        paths = [next((path for path in forms if path.is_file()), None) for forms in either]
+        if None in paths:
+            return None
+        arrays = [read_idx(path) for path in paths if path]
+        return _four(arrays[:2], arrays[2:], folder)
+
+    remote = tuple(Remote(f"{base}{stem}-ubyte.gz", digest) for stem, digest in zip(stems, md5, strict=True))
+    return Known(10, (60_000, 10_000), read, f"{torchvision}/raw", remote)
+
+
+def _cifar(classes: int, archive: str, md5: str, inner: str, label_bytes: int, *names: str) -> Known:
+    """label_bytes: coarse and fine label, or one.  names: the last is the test set's."""
+
+    def read(folder: Path) -> Found | None:
+        if not (found := _files(folder, archive, inner, names)):
+            return None
+        source, (*train, test) = found
+        return _four(read_cifar(train, label_bytes, str(source)), read_cifar([test], label_bytes, str(source)), source)
+
+    remote = Remote(f"https://www.cs.toronto.edu/~kriz/{archive}", md5)
+    return Known(classes, (50_000, 10_000), read, remote=(remote,))
 
 
 def _read_svhn_files(folder: Path) -> Found | None:
-    paths = (folder / "train_32x32.mat", folder / "test_32x32.mat")
-    if not all(path.is_file() for path in paths):
-        return None
-    x_train, y_train = read_svhn(paths[0])
-    x_test, y_test = read_svhn(paths[1])
-    return dict(zip(FOUR, (x_train, y_train, x_test, y_test), strict=True)), str(folder)
+    train, test = folder / "train_32x32.mat", folder / "test_32x32.mat"
+    return _four(read_svhn(train), read_svhn(test), folder) if train.is_file() and test.is_file() else None
 
 
-def _read_tables(archive: str, names: tuple[str, ...], folder: Path) -> Found | None:
+def _membership(classes: int, archive: str, *names: str) -> Known:
     """One table with the label first, or a table of features and one of labels; labels count from 1."""
-    if (folder / archive).is_file():
-        source, texts = folder / archive, read_tar(folder / archive, names)
-    elif all((folder / name).is_file() for name in names):
-        source, texts = folder / names[0], {name: (folder / name).read_bytes() for name in names}
-    else:
-        return None
-    tables = [read_csv(texts[name], source) for name in names]
-    x, y = (tables[0][:, 1:], tables[0][:, 0]) if len(tables) == 1 else (tables[0], tables[1][:, 0])
-    return {"x": x, "y": y.astype(np.int64) - 1}, str(source)
 
+    def read(folder: Path) -> Found | None:
+        if not (found := _files(folder, archive, ".", names)):
+            return None
+        source, texts = found
+        tables = [read_csv(text, source / name) for text, name in zip(texts, names, strict=True)]
+        x, y = (tables[0][:, 1:], tables[0]) if len(tables) == 1 else tables
+        return {"x": x, "y": y[:, 0].astype(np.int64) - 1}, str(source)
 
-def _read_graph_archive(archive: str, folder: Path) -> Found | None:
-    path = folder / archive
-    return (read_linqs(path), f"{path}, split by ourselves, not Planetoid's") if path.is_file() else None
-
-
-def _first(*paths: Path) -> Path | None:
-    return next((path for path in paths if path.is_file()), None)
-
-
-_IDX = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-
-
-def _mnist_like(name: str, torchvision: str, base: str, *md5: str) -> Known:
-    remote = tuple(Remote(f"{base}{stem}-ubyte.gz", digest) for stem, digest in zip(_IDX, md5, strict=True))
-    return Known(10, (60_000, 10_000), _read_idx_files, (name, f"{torchvision}/raw"), remote)
-
-
-def _cifar(name: str, classes: int, inner: str, train: tuple[str, ...], test: str, archive: str, md5: str) -> Known:
-    read = partial(_read_cifar_files, archive, inner, train, test)
-    remote = Remote(f"https://www.cs.toronto.edu/~kriz/{archive}", md5)
-    return Known(classes, (50_000, 10_000), read, (name, "."), (remote,))
-
-
-def _membership(name: str, classes: int, archive: str, *names: str) -> Known:
     by_hand = f"{archive} from https://github.com/privacytrustlab/datasets (which states no checksum)"
-    return Known(classes, None, partial(_read_tables, archive, names), (name, "."), by_hand=by_hand)
+    return Known(classes, None, read, by_hand=by_hand)
 
 
-def _citations(name: str, classes: int, path: str, md5: str) -> Known:
+def _citations(classes: int, path: str, md5: str) -> Known:
     remote = Remote(f"https://linqs-data.soe.ucsc.edu/public/{path}", md5)
-    return Known(classes, None, partial(_read_graph_archive, remote.file_name), (name, "."), (remote,))
+
+    def read(folder: Path) -> Found | None:
+        own = folder / remote.file_name
+        return (read_linqs(own), f"{own}, split by ourselves, not Planetoid's") if own.is_file() else None
+
+    return Known(classes, None, read, remote=(remote,))
 
 
 KNOWN: dict[str, Known] = {
     "mnist": _mnist_like(
-        "mnist",
         "MNIST",
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
         "f68b3c2dcbeaaa9fbdd348bbdeb94873",
@@ -125,7 +121,6 @@ KNOWN: dict[str, Known] = {
         "ec29112dd5afa0611ce80d1b7f02629c",
     ),
     "fashion_mnist": _mnist_like(
-        "fashion_mnist",
         "FashionMNIST",
         "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
         "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
@@ -134,37 +129,36 @@ KNOWN: dict[str, Known] = {
         "bb300cfdad3c16e7a12a480ee83cd310",
     ),
     "cifar10": _cifar(
-        "cifar10",
         10,
-        "cifar-10-batches-bin",
-        tuple(f"data_batch_{i}.bin" for i in range(1, 6)),
-        "test_batch.bin",
         "cifar-10-binary.tar.gz",
         "c32a1d4ab5d03f1284b67883e8d87530",
+        "cifar-10-batches-bin",
+        1,
+        *(f"data_batch_{i}.bin" for i in range(1, 6)),
+        "test_batch.bin",
     ),
     "cifar100": _cifar(
-        "cifar100",
         100,
-        "cifar-100-binary",
-        ("train.bin",),
-        "test.bin",
         "cifar-100-binary.tar.gz",
         "03b5dce01913d631647c71ecec9e9cb8",
+        "cifar-100-binary",
+        2,
+        "train.bin",
+        "test.bin",
     ),
     "svhn": Known(
         10,
         (73_257, 26_032),
         _read_svhn_files,
-        ("svhn", "."),
-        (
+        remote=(
             Remote("http://ufldl.stanford.edu/housenumbers/train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373"),
             Remote("http://ufldl.stanford.edu/housenumbers/test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3"),
         ),
     ),
-    "purchase100": _membership("purchase100", 100, "dataset_purchase.tgz", "dataset_purchase"),
-    "texas100": _membership("texas100", 100, "dataset_texas.tgz", "texas/100/feats", "texas/100/labels"),
-    "cora": _citations("cora", 7, "lbc/cora.tgz", "2fc040bee8ce3d920e4204effd1e9214"),
-    "citeseer": _citations("citeseer", 6, "lbc/citeseer.tgz", "c8ded8ed395b31899576bfd1e91e4d6e"),
-    "pubmed": _citations("pubmed", 3, "Pubmed-Diabetes.tgz", "9fa24b917990c47e264a94079b9599fe"),
-    "location30": _membership("location30", 30, "dataset_location.tgz", "bangkok"),
+    "purchase100": _membership(100, "dataset_purchase.tgz", "dataset_purchase"),
+    "texas100": _membership(100, "dataset_texas.tgz", "texas/100/feats", "texas/100/labels"),
+    "cora": _citations(7, "lbc/cora.tgz", "2fc040bee8ce3d920e4204effd1e9214"),
+    "citeseer": _citations(6, "lbc/citeseer.tgz", "c8ded8ed395b31899576bfd1e91e4d6e"),
+    "pubmed": _citations(3, "Pubmed-Diabetes.tgz", "9fa24b917990c47e264a94079b9599fe"),
+    "location30": _membership(30, "dataset_location.tgz", "bangkok"),
 }

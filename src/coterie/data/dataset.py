@@ -67,11 +67,10 @@ class Dataset:
     source: where the samples came from and how many there are, for people to read.
     graph: the whole graph, for graph data only; rows of ``x_train`` are ``graph.x[graph.train]``.
 
-    ``inputs`` normalises by the training samples. ``standard``: (x - mean) / std for each channel of images (on a 0..1
-    scale MNIST has mean .1307, std .3081; CIFAR-10 has .4914/.4822/.4465 and .2470/.2435/.2616) and of volumes, and
-    each feature of tabular data and of series. ``unit``: the lowest value becomes 0, the highest 1, over all channels
-    of images at once (as a rule division by 255) and for each feature of tabular data. Either way a table of zeros and
-    ones stays as it is and a constant only becomes 0. Graphs: rows sum to 1, done on loading.
+    ``inputs`` normalises by the training samples. ``standard``: (x - mean) / std for each channel of images and volumes
+    and each feature of tabular data and series. ``unit``: the lowest value becomes 0, the highest 1, over all channels
+    of images and volumes at once (as a rule division by 255) and for each feature of tabular data and series. Either
+    way a table of zeros and ones stays as it is and a constant only becomes 0. Graphs: rows sum to 1, done on loading.
     """
 
     name: str
@@ -94,14 +93,16 @@ class Dataset:
 
         Mean and standard deviation of the training samples, or their lowest value and their range.
         """
-        if self.kind == "graph" or (self.kind == "tabular" and _is_binary(self.x_train)):
+        x = self.x_train
+        if self.kind == "graph" or (self.kind == "tabular" and all(np.isin(part, (0, 1)).all() for part in _chunks(x))):
             return np.zeros(1, np.float32), np.ones(1, np.float32)
-        every = tuple(range(self.x_train.ndim))
-        spatial = self.kind in ("image", "volume")
+        every, spatial = tuple(range(x.ndim)), self.kind in ("image", "volume")
         if self.scaling == "standard":
-            zero, unit = _moments(self.x_train, (0, *every[2:]) if spatial else every[:-1])
+            zero, unit = _moments(x, (0, *every[2:]) if spatial else every[:-1])
         else:
-            zero, unit = _range(self.x_train, every if spatial else every[:-1])
+            axes = every if spatial else every[:-1]
+            zero, top = (find(x, axis=axes, keepdims=True)[0].astype(np.float64) for find in (np.min, np.max))
+            unit = top - zero
         return zero.astype(np.float32), np.where(unit > 0, unit, 1).astype(np.float32)
 
     def inputs(self, indices: ArrayLike | None = None, split: Part = "train") -> Floats:
@@ -152,8 +153,8 @@ def from_arrays(
     if classes is None:
         classes = _count_classes(labels_train, labels_test, where)
     for part, labels in (("y_train", labels_train), ("y_test", labels_test)):
-        if labels.max() >= classes:
-            raise UserError(f"{where}: {part} has label {labels.max()}, but labels must be 0..{classes - 1}")
+        if (top := labels.max()) >= classes:
+            raise UserError(f"{where}: {part} has label {top}, but labels must be 0..{classes - 1}")
     return Dataset(
         name=name,
         x_train=_frozen(train),
@@ -169,8 +170,7 @@ def from_arrays(
 
 def from_graph(name: str, graph: Graph, *, classes: int, source: str) -> Dataset:
     """A :class:`Dataset` whose samples are the training and test nodes of a graph (already checked)."""
-    parts = [_frozen(a) for a in (graph.x, graph.edges, graph.y, graph.train, graph.val, graph.test)]
-    graph = Graph(*parts)
+    graph = Graph(**{name: _frozen(array) for name, array in vars(graph).items()})
     return Dataset(
         name=name,
         x_train=_frozen(graph.x[graph.train]),
@@ -294,19 +294,9 @@ def _is_grey(x: NDArray[Any]) -> bool:
     return all(bool(((part >= 0) & (part <= 255) & (part == np.floor(part))).all()) for part in _chunks(x))
 
 
-def _is_binary(x: NDArray[Any]) -> bool:
-    return all(bool(np.isin(rows, (0, 1)).all()) for rows in _chunks(x))
-
-
 def _chunks(x: NDArray[Any]) -> list[NDArray[Any]]:
     rows = max(1, _CHUNK // (x.size // len(x)))
     return [x[i : i + rows] for i in range(0, len(x), rows)]
-
-
-def _range(x: NDArray[Any], axes: tuple[int, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The lowest value over ``axes`` and how far above it the highest lies."""
-    low, high = x.min(axis=axes, keepdims=True)[0], x.max(axis=axes, keepdims=True)[0]
-    return low.astype(np.float64), high.astype(np.float64) - low
 
 
 def _moments(x: NDArray[Any], axes: tuple[int, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

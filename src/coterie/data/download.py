@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from coterie.protocol.errors import UserError
 
@@ -42,19 +41,15 @@ def fetch(remote: Remote, folder: Path, progress: Progress | None = None, timeou
     target = folder / remote.file_name
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{remote.file_name}.", suffix=".part", dir=folder)
-    except OSError as exc:
-        raise UserError(f"cannot write to {folder}: {exc.strerror or exc}") from exc
-    try:
-        with os.fdopen(handle, "wb") as file:
-            digest = _copy(remote, file.write, progress, timeout_s)
-        if digest != remote.md5:
-            raise UserError(f"{remote.url} gave a file with MD5 {digest} instead of {remote.md5}: refused")
-        os.replace(temporary, target)
+        with TemporaryDirectory(prefix=".part-", dir=folder) as temporary:
+            part = Path(temporary, "part")
+            with part.open("wb") as file:
+                digest = _copy(remote, file.write, progress, timeout_s)
+            if digest != remote.md5:
+                raise UserError(f"{remote.url} gave a file with MD5 {digest} instead of {remote.md5}: refused")
+            part.replace(target)
     except (OSError, HTTPException, ValueError) as exc:  # URLError and timeouts are OSErrors, ValueError: no address
-        raise UserError(f"cannot download {remote.url}: {exc}") from exc
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+        raise UserError(f"cannot download {remote.url} to {folder}: {exc}") from exc
     return target
 
 

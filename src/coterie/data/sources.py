@@ -59,9 +59,9 @@ def load(
         raise UserError(f"{key}={value} is for your own data at a path, and has no effect on {name}: leave it out")
     if name == "digits":
         return _digits()
+    known, known_names = KNOWN.get(name), ", ".join(NAMES)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
-        raise UserError(f"data set {name!r}: a name has letters, digits, '_', '-' and '.' only; known: {_names()}")
-    known = KNOWN.get(name)
+        raise UserError(f"data set {name!r}: a name has letters, digits, '_', '-' and '.' only; known: {known_names}")
     folders = _folders(data_dir)
     for folder in folders:
         found = _find(name, known, folder)
@@ -69,7 +69,7 @@ def load(
             return _dataset(name, known, found)
     if known is None:
         raise UserError(
-            f"unknown data set {name!r}; known: {_names()}. For your own data give the path of a folder of one "
+            f"unknown data set {name!r}; known: {known_names}. For your own data give the path of a folder of one "
             f"file a client, or of a csv, npz or parquet file; or put {name}.npz with {', '.join(FOUR)} into "
             f"{_either(folders)}, or say where it is with --data-dir or COTERIE_DATA"
         )
@@ -106,12 +106,11 @@ def _find(name: str, known: Known | None, folder: Path) -> Found | None:
     if path.is_file():
         arrays = read_npz(path)
         return (graph_from_arrays(arrays, str(path)) if "x_indptr" in arrays else arrays), str(path)
-    places = known.places if known else ()
-    return next((found for place in places if known and (found := known.read(folder / place))), None)
+    return (known.read(folder / name) or known.read(folder / known.place)) if known else None
 
 
 def _download(name: str, known: Known, folders: list[Path], progress: Progress | None) -> Found:
-    target = cache_dir() / known.places[0]
+    target = cache_dir() / name
     try:
         for remote in known.remote:
             if not (target / remote.file_name).is_file():
@@ -148,25 +147,27 @@ def _four(name: str, arrays: Arrays, source: str) -> tuple[list[Any], bool]:
     """The four arrays, and whether the split is ours."""
     if all(key in arrays for key in FOUR):
         return [arrays[key] for key in FOUR], False
+    where = f"data set {name!r} ({source})"
     for x_key, y_key in (("x", "y"), ("features", "labels")):
-        if x_key in arrays and y_key in arrays:
-            return _split(arrays, x_key, y_key, f"data set {name!r} ({source})"), True
+        if x_key not in arrays or y_key not in arrays:
+            continue
+        x, y = arrays[x_key], arrays[y_key]
+        if y.ndim == 2 and y.shape[1] > 1:
+            if y.dtype.kind not in "buif" or not (np.isin(y, (0, 1)).all() and (y.sum(axis=1) == 1).all()):
+                raise UserError(
+                    f"{where}: {y_key} is {y.shape}; it must be one label a sample, or rows with a single 1"
+                )
+            y = y.argmax(axis=1)
+        if x.ndim == 0 or y.shape[:1] != x.shape[:1] or y.size != len(y) or len(y) < 2:
+            raise UserError(
+                f"{where}: {x_key} is {x.shape} and {y_key} {y.shape}; there must be one label for each sample"
+            )
+        train, test = fixed_split(y.reshape(-1))
+        return [x[train], y[train], x[test], y[test]], True
     raise UserError(
         f"data set {name!r}: {source} holds {', '.join(sorted(arrays)) or 'nothing'}; it needs {', '.join(FOUR)}, or "
         f"x and y (split 80/20), or for a graph {', '.join(GRAPH_KEYS)}"
     )
-
-
-def _split(arrays: Mapping[str, Any], x_key: str, y_key: str, where: str) -> list[Any]:
-    x, y = arrays[x_key], arrays[y_key]
-    if y.ndim == 2 and y.shape[1] > 1:
-        if y.dtype.kind not in "buif" or not (np.isin(y, (0, 1)).all() and (y.sum(axis=1) == 1).all()):
-            raise UserError(f"{where}: {y_key} is {y.shape}; it must be one label a sample, or rows with a single 1")
-        y = y.argmax(axis=1)
-    if x.ndim == 0 or y.shape[:1] != x.shape[:1] or y.size != len(y) or len(y) < 2:
-        raise UserError(f"{where}: {x_key} is {x.shape} and {y_key} {y.shape}; there must be one label for each sample")
-    train, test = fixed_split(y.reshape(-1))
-    return [x[train], y[train], x[test], y[test]]
 
 
 def _digits() -> Dataset:
@@ -178,16 +179,12 @@ def _digits() -> Dataset:
     return from_arrays("digits", x[train], y[train], x[test], y[test], classes=10, source="scikit-learn, embedded")
 
 
-def _names() -> str:
-    return ", ".join(NAMES)
-
-
 def _either(folders: list[Path]) -> str:
     return " or ".join(f"{folder}{'' if folder.is_dir() else ' (not there yet)'}" for folder in folders)
 
 
 def _not_there(name: str, known: Known, folders: list[Path]) -> str:
-    files = ", ".join(f"{known.places[0]}/{remote.file_name}" for remote in known.remote)
+    files = ", ".join(f"{name}/{remote.file_name}" for remote in known.remote)
     address = f" from {known.remote[0].url.rpartition('/')[0]}/" if known.remote else ""
     return (
         f"Data set {name!r} is not in {_either(folders)}: put {name}.npz there, or "

@@ -27,8 +27,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from coterie.data.dataset import Dataset, Floats, Ints, Part
-from coterie.data.draws import even_sizes
-from coterie.data.partition import FORMS, TASK_FORMS, Split, kinds, partition, whole
+from coterie.data.partition import Split, partition, whole
+from coterie.data.schemes import FORMS, TASK_FORMS, even_sizes, kinds
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.randomness import rng
 
@@ -201,8 +201,9 @@ def _tasks(spec: str, dataset: Dataset, clients: int, seed: int, load: Load | No
     if kind == "rotate":
         shape = dataset.input_shape
         if dataset.kind != "image" or shape[-1] != shape[-2]:
+            sample = {"image": "an image", "tabular": "a row of a table", "graph": "a node of a graph"}[dataset.kind]
             raise UserError(
-                f"partition {spec} turns square images, and a sample of {dataset.name} is {_sample(dataset)}: "
+                f"partition {spec} turns square images, and a sample of {dataset.name} is {sample} {shape}: "
                 f"permute:{groups} goes with any data"
             )
         return tuple(Task(dataset, turn=Fraction(g, groups)) for g in range(groups))
@@ -212,16 +213,14 @@ def _tasks(spec: str, dataset: Dataset, clients: int, seed: int, load: Load | No
                 f"partition {spec}: {classes} labels make {classes // 2} pairs, one a group: use at most "
                 f"swap:{classes // 2}, or permute:{groups}"
             )
-        return tuple(Task(dataset, names=_swapped(classes, g)) for g in range(groups))
+        swapped = np.tile(np.arange(classes, dtype=np.int64), (groups, 1))
+        for g, names in enumerate(swapped):
+            names[2 * g : 2 * g + 2] = 2 * g + 1, 2 * g
+        return tuple(Task(dataset, names=names) for names in swapped)
     if classes < 13 and groups > factorial(classes):
         raise UserError(f"partition {spec}: {classes} labels have only {factorial(classes)} orders: use fewer groups")
     _, *orders = permutations(classes, groups, rng(seed, "partition", "names"))
     return Task(dataset), *(Task(dataset, names=names) for names in orders)
-
-
-def _sample(dataset: Dataset) -> str:
-    kind = {"image": "an image", "tabular": "a row of a table", "graph": "a node of a graph"}[dataset.kind]
-    return f"{kind} {dataset.input_shape}"
 
 
 def _domains(spec: str, names: Sequence[str], dataset: Dataset, load: Load | None) -> tuple[Task, ...]:
@@ -236,25 +235,18 @@ def _domains(spec: str, names: Sequence[str], dataset: Dataset, load: Load | Non
         )
     if load is None and len(names) > 1:
         raise UserError(f"partition {spec} needs more data sets: say with load= where they come from")
-    tasks = [Task(dataset)]
-    for name in names[1:]:
-        assert load is not None
-        other = load(name)
-        for what in ("input_shape", "classes"):
-            mine, theirs = getattr(dataset, what), getattr(other, what)
+    others = [load(name) for name in names[1:]] if load else []
+    for name, other in zip(names[1:], others, strict=True):
+        for what, mine, theirs in (
+            ("input shape", dataset.input_shape, other.input_shape),
+            ("classes", dataset.classes, other.classes),
+        ):
             if mine != theirs:
                 raise UserError(
-                    f"partition {spec}: all groups train one kind of model, but {what.replace('_', ' ')} is {mine} in "
-                    f"{dataset.name} and {theirs} in {name}"
+                    f"partition {spec}: all groups train one kind of model, but {what} is {mine} in {dataset.name} and "
+                    f"{theirs} in {name}"
                 )
-        tasks.append(Task(other))
-    return tuple(tasks)
-
-
-def _swapped(classes: int, g: int) -> Ints:
-    names = np.arange(classes, dtype=np.int64)
-    names[[2 * g, 2 * g + 1]] = names[[2 * g + 1, 2 * g]]
-    return names
+    return tuple(map(Task, (dataset, *others)))
 
 
 def permutations(classes: int, groups: int, draw: np.random.Generator) -> tuple[Ints, ...]:

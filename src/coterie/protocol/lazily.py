@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 
-def lazily(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a package. homes: by module of the package, the names that are imported from it."""
-    home_of = {name: home for home, names in homes.items() for name in names}
+def lazily(package: str, names: Collection[str], homes: Sequence[str]) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a package with these names. homes: its modules that have them, the lightest first."""
 
     def imported(name: str) -> Any:
-        if name in home_of:
-            return getattr(importlib.import_module(f"{package}.{home_of[name]}"), name)
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if name not in names:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        modules = (importlib.import_module(f"{package}.{home}") for home in homes)
+        return getattr(next(module for module in modules if hasattr(module, name)), name)
 
     return imported

@@ -12,8 +12,7 @@ from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.party import Party
 from coterie.protocol.randomness import rng
 from coterie.protocols.unused import refuse_unused
-from coterie.training.bounds import MOST_WEIGHT, largest
-from coterie.training.solvers import Sgd
+from coterie.training.solvers import MOST_WEIGHT, Sgd, largest
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError, RunError
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocols.local_training import check_model
-from coterie.training.bounds import MOST_WEIGHT, largest
+from coterie.training.solvers import MOST_WEIGHT, largest
 
 MOST_SAMPLES = 1 << 24
 """The most training samples that a client may claim, and so its largest weight in a mean: 16.8 million.

@@ -12,13 +12,6 @@ if TYPE_CHECKING:
     from coterie.runs.registry import SYSTEMS, get, register
     from coterie.runs.runner import Interrupted, Result, load_result, run
 
-_HOMES = {
-    "config": ("RunConfig", "from_toml", "resolve", "to_toml"),
-    "experiment": ("Experiment", "build"),
-    "registry": ("SYSTEMS", "get", "register"),
-    "runner": ("Interrupted", "Result", "load_result", "run"),
-}
-
 __all__ = [
     "SYSTEMS",
     "Experiment",
@@ -35,5 +28,4 @@ __all__ = [
     "to_toml",
 ]
 
-
-__getattr__ = lazily(__name__, _HOMES)
+__getattr__ = lazily(__name__, __all__, ("config", "registry", "experiment", "runner"))

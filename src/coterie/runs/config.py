@@ -150,7 +150,7 @@ def _machine(given: Mapping[str, Any]) -> dict[str, Any]:
     """Make the options explicit that depend on this machine: the model, accelerator, precision and folders."""
     import torch
 
-    from coterie.training.engine import has_fast_bf16
+    from coterie.training.jobs import has_fast_bf16
     from coterie.training.models import default_model
 
     accelerator, precision = given["accelerator"], given["precision"]

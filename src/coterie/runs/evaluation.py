@@ -15,7 +15,7 @@ from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import ClientModel, Mixture
 from coterie.runs.interpreter import ClientData, Samples
-from coterie.training.engine import judge_many
+from coterie.training.evaluate import judge_many
 from coterie.training.model import Model
 
 _BATCH_BYTES = 64 << 20  # of the weights and judgements of the models that are judged together

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from coterie.attacks.wrapping import LateParty
 from coterie.clustering.agreement import grouping
 from coterie.data.dataset import Dataset, Part
-from coterie.data.hold_out import hold_out
-from coterie.data.partition import Split
+from coterie.data.partition import Split, hold_out
 from coterie.data.sources import load
 from coterie.data.tasks import Task, column_of, deal, of_clients
 from coterie.devices.delays import Delays

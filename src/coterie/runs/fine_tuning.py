@@ -14,7 +14,7 @@ import numpy as np
 
 from coterie.protocol.effects import Fit, Fitted, Vector
 from coterie.runs.interpreter import LocalEffects, Samples
-from coterie.training.engine import evaluate_many
+from coterie.training.evaluate import evaluate_many
 from coterie.training.solvers import Sgd
 
 MOST_EPOCHS = 50

@@ -32,10 +32,11 @@ from coterie.protocol.effects import (
 from coterie.protocol.errors import CryptoError, PeerError, RunError
 from coterie.protocol.interpreters import Interpreter, each, interpret, locally
 from coterie.protocols.updates import OUTLYING
-from coterie.training.bounds import largest
-from coterie.training.engine import evaluate_many, fit_many, sample_losses
+from coterie.training.engine import fit_many
+from coterie.training.evaluate import evaluate_many, judge_many
 from coterie.training.jobs import DivergedError, Job
 from coterie.training.model import Model
+from coterie.training.solvers import largest
 
 MEMORY_BYTES = 1 << 30
 OPENED_BYTES = 256 << 20
@@ -272,7 +273,7 @@ class LocalEffects:
 
     def _losses(self, party: str, effect: Losses) -> NDArray[np.float32]:
         own, matrix = self._of(party), np.array(effect.weights)
-        losses = sample_losses(self.model, matrix, own.x, own.y, precision=self.precision, device=self.accelerator)
+        losses = judge_many(self.model, matrix, own.x, own.y, precision=self.precision, device=self.accelerator).losses
         if not np.isfinite(losses).all():  # nothing that starts there can be trained
             self._trained += 1
             self._diverged.append(Diverged(party, largest(matrix), None, DivergedError(0, "a loss")))

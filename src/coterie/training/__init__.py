@@ -7,34 +7,12 @@ from typing import TYPE_CHECKING
 from coterie.protocol.lazily import lazily
 
 if TYPE_CHECKING:
-    from coterie.training.engine import DivergedError, Job, batch_order, choose_path, evaluate_many, fit_many
+    from coterie.training.engine import choose_path, fit_many
+    from coterie.training.evaluate import evaluate_many
+    from coterie.training.jobs import DivergedError, Job, batch_order
     from coterie.training.model import Model
     from coterie.training.models import build, default_model
     from coterie.training.solvers import Admm, Proximal, Pull, Scaffold, Sgd, Solver
-
-_HOMES = {
-    "engine": (
-        "DivergedError",
-        "Job",
-        "batch_order",
-        "choose_path",
-        "evaluate_many",
-        "fit_many",
-    ),
-    "model": ("Model",),
-    "models": (
-        "build",
-        "default_model",
-    ),
-    "solvers": (
-        "Admm",
-        "Proximal",
-        "Pull",
-        "Scaffold",
-        "Sgd",
-        "Solver",
-    ),
-}
 
 __all__ = [
     "Admm",
@@ -54,4 +32,4 @@ __all__ = [
     "fit_many",
 ]
 
-__getattr__ = lazily(__name__, _HOMES)
+__getattr__ = lazily(__name__, __all__, ("solvers", "jobs", "model", "models", "evaluate", "engine"))

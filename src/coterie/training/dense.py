@@ -7,7 +7,8 @@ weights (or to the momentum) directly: without momentum there is no gradient buf
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,25 +22,26 @@ from coterie.training.solvers import Solver
 aten = torch.ops.aten
 
 
-@dataclass(frozen=True)
-class Layer:
-    """One linear layer of a chain and the activation behind it ("" for none)."""
+class Activation(NamedTuple):
+    """In place: the function itself, and a delta times the derivative, which is taken from the function's output."""
+
+    forward: Callable[[Tensor], Tensor]
+    backward: Callable[[Tensor, Tensor], object]
+
+
+_ACTIVATIONS: dict[type[nn.Module], Activation] = {
+    nn.ReLU: Activation(torch.relu_, lambda d, out: aten.threshold_backward.grad_input(d, out, 0, grad_input=d)),
+    nn.Tanh: Activation(torch.tanh_, lambda d, out: aten.tanh_backward.grad_input(d, out, grad_input=d)),
+    nn.Sigmoid: Activation(torch.sigmoid_, lambda d, out: aten.sigmoid_backward.grad_input(d, out, grad_input=d)),
+}
+
+
+class Layer(NamedTuple):
+    """One linear layer of a chain and the activation behind it."""
 
     weight: Part
     bias: Part | None
-    activation: str
-
-    @property
-    def fan_in(self) -> int:
-        return self.weight.shape[1]
-
-    @property
-    def fan_out(self) -> int:
-        return self.weight.shape[0]
-
-
-_ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid"}
-_FORWARD: dict[str, Callable[[Tensor], Tensor]] = {"relu": torch.relu_, "tanh": torch.tanh_, "sigmoid": torch.sigmoid_}
+    activation: Activation | None = None
 
 
 def chain(model: Model) -> tuple[Layer, ...] | None:
@@ -52,46 +54,36 @@ def chain(model: Model) -> tuple[Layer, ...] | None:
     parts = {part.name: part for part in model.spec.parts}
     layers: list[Layer] = []
     flat = len(model.input_shape) == 1
-    for name, module in _leaves(model.module, ""):
+    for name, module in model.module.named_modules(remove_duplicate=False):
         kind = type(module)
         if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
             return None
-        if kind is nn.Identity or (kind is nn.Dropout and module.p == 0):
+        if kind in (nn.Sequential, nn.Identity) or (kind is nn.Dropout and module.p == 0):
             continue
         if kind is nn.Flatten and module.start_dim == 1 and module.end_dim == -1 and not layers:
             flat = True
         elif kind is nn.Linear and flat:
             prefix = f"{name}." if name else ""
-            layers.append(Layer(parts[f"{prefix}weight"], parts.get(f"{prefix}bias"), ""))
+            layers.append(Layer(parts[f"{prefix}weight"], parts.get(f"{prefix}bias")))
         elif kind in _ACTIVATIONS and layers and not layers[-1].activation:
-            layers[-1] = Layer(layers[-1].weight, layers[-1].bias, _ACTIVATIONS[kind])
+            layers[-1] = layers[-1]._replace(activation=_ACTIVATIONS[kind])
         else:
             return None
     return tuple(layers) if layers and not layers[-1].activation else None
 
 
-def _leaves(module: nn.Module, name: str) -> list[tuple[str, nn.Module]]:
-    if type(module) is not nn.Sequential:
-        return [(name, module)]
-    return [
-        leaf
-        for key, child in module._modules.items()
-        if child
-        for leaf in _leaves(child, f"{name}.{key}" if name else key)
-    ]
-
-
 class Weights:
-    """One weight matrix (slots, rows, cols) of every slot, its momentum, drift and low-precision operand.
+    """One weight matrix, or bias (1, n), of every slot: (slots, rows, cols), its momentum, drift and operand.
 
     value: float32 master.  operand: what products read; the master itself, or its bfloat16 copy.
     velocity, drift, product, gradient: None where the solver or the precision needs none.
     """
 
-    def __init__(self, slots: int, rows: int, cols: int, dtype: torch.dtype, device: torch.device, momentum: bool):
+    def __init__(self, slots: int, part: Part, dtype: torch.dtype, device: torch.device, momentum: bool):
         def zeros(kind: torch.dtype) -> Tensor:
-            return torch.zeros(slots, rows, cols, dtype=kind, device=device)
+            return torch.zeros(slots, *part.shape[:-1] or (1,), part.shape[-1], dtype=kind, device=device)
 
+        self.at = slice(part.offset, part.offset + part.size)
         self.value = zeros(torch.float32)
         low = dtype != torch.float32
         self.operand = zeros(dtype) if low else self.value
@@ -103,13 +95,13 @@ class Weights:
     def first(self, width: int) -> Weights:
         """The same memory, narrowed to the first ``width`` slots."""
         view = Weights.__new__(Weights)
-        for name, tensor in vars(self).items():
-            setattr(view, name, None if tensor is None else tensor[:width])
+        for name, held in vars(self).items():
+            setattr(view, name, held[:width] if isinstance(held, Tensor) else held)
         return view
 
-    def load(self, slot: int, value: Tensor, drift: Tensor | None) -> None:
-        """Start a job: value and drift (rows * cols,) float32; the velocity is zero again."""
-        self.value[slot].view(-1).copy_(value)
+    def load(self, slot: int, start: Tensor, drift: Tensor | None) -> None:
+        """Start a job, from the flat vectors (d,) float32; the velocity is zero again."""
+        self.value[slot].view(-1).copy_(start[self.at])
         if self.operand is not self.value:
             self.operand[slot].copy_(self.value[slot])
         if self.velocity is not None:
@@ -117,7 +109,7 @@ class Weights:
         if drift is not None:
             if self.drift is None:
                 self.drift = torch.zeros_like(self.value)
-            self.drift[slot].view(-1).copy_(drift)
+            self.drift[slot].view(-1).copy_(drift[self.at])
 
     def descend(self, left: Tensor, right: Tensor, solver: Solver, shrink: float) -> None:
         """``solvers.descend`` with the gradient ``left @ right``, which is never stored in float32."""
@@ -143,11 +135,10 @@ class Weights:
             self.operand.copy_(w)
 
 
-@dataclass(frozen=True, eq=False)
-class Stage:
+class Stage(NamedTuple):
     """One layer of every slot. output: (slots, batch, fan_out) activations.  delta: the loss's gradient at them."""
 
-    layer: Layer
+    activation: Activation | None
     weight: Weights
     bias: Weights | None
     output: Tensor
@@ -156,7 +147,7 @@ class Stage:
     def first(self, width: int) -> Stage:
         """The same memory, narrowed to the first ``width`` slots."""
         bias = self.bias.first(width) if self.bias else None
-        return Stage(self.layer, self.weight.first(width), bias, self.output[:width], self.delta[:width])
+        return Stage(self.activation, self.weight.first(width), bias, self.output[:width], self.delta[:width])
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Activations for (slots, batch, fan_in) inputs."""
@@ -165,16 +156,7 @@ class Stage:
             torch.bmm(inputs, matrix, out=self.output)
         else:
             torch.baddbmm(self.bias.operand, inputs, matrix, out=self.output)
-        if self.layer.activation:
-            _FORWARD[self.layer.activation](self.output)
-        return self.output
-
-    def parts(self) -> list[tuple[Part, Weights]]:
-        """Where this layer's tensors lie in the flat vector."""
-        pairs = [(self.layer.weight, self.weight)]
-        if self.layer.bias is not None and self.bias is not None:
-            pairs.append((self.layer.bias, self.bias))
-        return pairs
+        return self.activation.forward(self.output) if self.activation else self.output
 
 
 class DenseKernel:
@@ -184,51 +166,39 @@ class DenseKernel:
     """
 
     def __init__(
-        self,
-        model: Model,
-        solver: Solver,
-        *,
-        slots: int,
-        batch: int,
-        dtype: torch.dtype,
-        device: torch.device,
+        self, model: Model, solver: Solver, *, slots: int, batch: int, dtype: torch.dtype, device: torch.device
     ):
         layers = chain(model)
         if layers is None:
             raise UserError(f"{model.name} is no chain of linear layers")
         self.slots, self.device, self.sample_dtype = slots, device, dtype
         self._solver, self._shrink, self._size = solver, 0.0, model.spec.size
+        weights = partial(Weights, slots, dtype=dtype, device=device, momentum=solver.momentum > 0)
 
         def stage(layer: Layer) -> Stage:
-            def weights(rows: int, cols: int) -> Weights:
-                return Weights(slots, rows, cols, dtype, device, solver.momentum > 0)
-
-            bias = weights(1, layer.fan_out) if layer.bias else None
-            output = torch.empty(slots, batch, layer.fan_out, dtype=dtype, device=device)
-            return Stage(layer, weights(layer.fan_out, layer.fan_in), bias, output, torch.empty_like(output))
+            output = torch.empty(slots, batch, layer.weight.shape[0], dtype=dtype, device=device)
+            bias = weights(layer.bias) if layer.bias else None
+            return Stage(layer.activation, weights(layer.weight), bias, output, torch.empty_like(output))
 
         self._stages = [stage(layer) for layer in layers]
+        self._weights = [held for own in self._stages for held in (own.weight, own.bias) if held]
         self._ones = torch.ones(slots, 1, batch, dtype=dtype, device=device)
-        self._log_p = torch.empty(slots, batch, layers[-1].fan_out, device=device)
+        self._log_p = torch.empty(slots, batch, layers[-1].weight.shape[0], device=device)
         self._gradient = torch.empty_like(self._log_p)
         self._narrowed: list[Stage] = []  # to the width of the last step
 
     def load(self, slot: int, job: Job) -> None:
         start, pull = pulled(job)
         self._shrink = pull.shrink
-        for part, weights in self._parts():
-            at = slice(part.offset, part.offset + part.size)
-            weights.load(slot, start[at], None if pull.drift is None else pull.drift[at])
+        for weights in self._weights:
+            weights.load(slot, start, pull.drift)
         self._narrowed = []  # there may be a drift now
 
     def store(self, slot: int) -> Tensor:
         vector = torch.empty(self._size)
-        for part, weights in self._parts():
-            vector[part.offset : part.offset + part.size] = weights.value[slot].view(-1)
+        for weights in self._weights:
+            vector[weights.at] = weights.value[slot].view(-1)
         return vector
-
-    def _parts(self) -> list[tuple[Part, Weights]]:
-        return [pair for stage in self._stages for pair in stage.parts()]
 
     @torch.inference_mode()
     def step(self, x: Tensor, y: Tensor, scale: Tensor, nll: Tensor) -> None:
@@ -247,7 +217,8 @@ class DenseKernel:
             stage = stages[at]
             if at:  # before the step, which changes the weights
                 below = torch.bmm(delta, stage.weight.operand, out=stages[at - 1].delta)
-                _backward(stages[at - 1].layer.activation, below, inputs[at])
+                if activation := stages[at - 1].activation:
+                    activation.backward(below, inputs[at])
             stage.weight.descend(delta.transpose(1, 2), inputs[at], self._solver, self._shrink)
             if stage.bias is not None:
                 stage.bias.descend(ones, delta, self._solver, self._shrink)
@@ -262,16 +233,6 @@ class DenseKernel:
         nll.neg_()
         torch.exp(log_p, out=gradient).mul_(scale)
         return gradient.scatter_add_(2, labels, -scale)
-
-
-def _backward(activation: str, delta: Tensor, output: Tensor) -> None:
-    """Multiply delta in place by the activation's derivative, taken from its output."""
-    if activation == "relu":
-        aten.threshold_backward.grad_input(delta, output, 0, grad_input=delta)
-    elif activation == "tanh":
-        aten.tanh_backward.grad_input(delta, output, grad_input=delta)
-    elif activation == "sigmoid":
-        aten.sigmoid_backward.grad_input(delta, output, grad_input=delta)
 
 
 def logits(layers: tuple[Layer, ...], weights: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -290,5 +251,5 @@ def logits(layers: tuple[Layer, ...], weights: Tensor, x: Tensor, dtype: torch.d
         else:
             h = torch.baddbmm(shaped(weights, layer.bias).to(dtype).unsqueeze(1), h, w)
         if layer.activation:
-            _FORWARD[layer.activation](h)
+            layer.activation.forward(h)
     return h

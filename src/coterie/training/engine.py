@@ -18,24 +18,10 @@ import torch
 from coterie.protocol.effects import Fitted
 from coterie.protocol.errors import UserError
 from coterie.training import dense, loop, slots, stacked
-from coterie.training.evaluate import evaluate_many, judge_many, sample_losses
-from coterie.training.jobs import DivergedError, Job, batch_order, check
+from coterie.training.jobs import DivergedError, Job, check, products
 from coterie.training.model import Model
-from coterie.training.precision import has_fast_bf16, products
 from coterie.training.solvers import Solver
 from coterie.training.workers import run_all, shares
-
-__all__ = [
-    "DivergedError",
-    "Job",
-    "batch_order",
-    "choose_path",
-    "evaluate_many",
-    "fit_many",
-    "has_fast_bf16",
-    "judge_many",
-    "sample_losses",
-]
 
 PATHS = ("auto", "dense", "vmap", "loop")
 
@@ -87,12 +73,11 @@ def fit_many(
     for group in groups.values():
         results |= _fit_group(model, group, path, dtype, torch.device(device))
     found = [results[index] for index in range(len(jobs))]
-    done = [result for result in found if isinstance(result, Fitted)]
-    if len(done) < len(found):
-        error = next(result for result in found if isinstance(result, DivergedError))
-        error.results = [result if isinstance(result, Fitted) else None for result in found]
-        raise error
-    return done
+    for error in found:
+        if isinstance(error, DivergedError):
+            error.results = [result if isinstance(result, Fitted) else None for result in found]
+            raise error
+    return [result for result in found if isinstance(result, Fitted)]
 
 
 def _fit_group(

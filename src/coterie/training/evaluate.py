@@ -15,24 +15,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from coterie.protocol.effects import Evaluated
+from coterie.protocol.effects import Evaluated, Vector
 from coterie.protocol.errors import UserError
 from coterie.training import dense
-from coterie.training.jobs import check_data
-from coterie.training.model import Model, placed, tensor
-from coterie.training.precision import products
+from coterie.training.jobs import check_data, products
+from coterie.training.model import Model, floats, placed, tensor
 from coterie.training.workers import run_all
 
 _CHUNK_BYTES = 4 << 20  # the widest activations of one chunk of samples
 _MIXED_BYTES = 64 << 20  # probabilities of some samples under all models of a mixture
-
-
-class Piece(NamedTuple):
-    """What came of some of the models on some of the samples. value: (models, ...)."""
-
-    models: slice
-    samples: slice
-    value: NDArray[Any]
 
 
 class Judged(NamedTuple):
@@ -46,17 +37,14 @@ class Judged(NamedTuple):
 
 
 Score = Callable[[Tensor, Tensor], Tensor]
-"""Outputs (models, n, ...) float32 and labels (n,) to a value (models, ...)."""
+"""Of outputs (models, n, ...) float32 and labels (n,): (models, ...)."""
+
+Outputs = Iterator[tuple[slice, int, Tensor]]
+"""Some of the models, the first of some samples, and what the ones give for the others: (models, n, ...) float32."""
 
 
 def evaluate_many(
-    model: Model,
-    weights: NDArray[Any],
-    x: Tensor,
-    y: Tensor,
-    *,
-    precision: str = "fp32",
-    device: str = "cpu",
+    model: Model, weights: NDArray[Any], x: Tensor, y: Tensor, *, precision: str = "fp32", device: str = "cpu"
 ) -> list[Evaluated]:
     """Mean loss and accuracy of each model of ``weights`` (k, d) float32 on samples x (n, ...) with labels y (n,).
 
@@ -64,35 +52,11 @@ def evaluate_many(
     (n, classes) under integer labels. A model whose loss is not finite is reported so, not refused.
     Raises UserError for shapes or types that do not fit the model.
     """
-    matrix = _matrix(model, weights)
+    matrix = floats(weights, ("models", model.spec.size), "evaluation: weights")
     total = np.zeros((len(matrix), 2))
-    score = partial(_loss_and_hits, model)
-    for piece in _pieces(model, matrix, x, y, precision=precision, device=device, score=score):
-        total[piece.models] += piece.value
+    for models, _, value in _pieces(model, matrix, x, y, precision, device, partial(_summed, model)):
+        total[models] += value
     return [Evaluated(float(loss), float(hits), len(x)) for loss, hits in total / len(x)]
-
-
-def sample_losses(
-    model: Model,
-    weights: NDArray[Any],
-    x: Tensor,
-    y: Tensor,
-    *,
-    precision: str = "fp32",
-    device: str = "cpu",
-) -> NDArray[np.float32]:
-    """Cross entropy of every sample under each model of ``weights`` (k, d) float32: (k, n) float32.
-
-    Raises UserError for shapes or types that do not fit the model, and for a loss of one's own, which gives one number
-    for a whole batch.
-    """
-    if not model.is_classifier:
-        raise UserError(f"{model.name}: a loss of one's own gives one number for a whole batch, not one a sample")
-    matrix = _matrix(model, weights)
-    result = np.empty((len(matrix), len(x)), np.float32)
-    for piece in _pieces(model, matrix, x, y, precision=precision, device=device, score=_nll):
-        result[piece.models, piece.samples] = piece.value
-    return result
 
 
 def judge_many(
@@ -112,22 +76,20 @@ def judge_many(
     Raises UserError for shapes or types that do not fit the model, and for a loss of one's own.
     """
     if not model.is_classifier:
-        raise UserError(f"{model.name} is no classifier (its loss is one's own): it has no accuracy on a sample")
-    matrix = _matrix(model, weights)
-    run = partial(_pieces, model, matrix, precision=precision, device=device)
+        raise UserError(f"{model.name} is no classifier: a loss of one's own gives one number for a whole batch")
+    matrix = floats(weights, ("models", model.spec.size), "evaluation: weights")
     many = len(matrix) if shares is None else len(shares)
     judged = Judged(np.empty((many, len(x)), np.float32), np.empty((many, len(x)), np.bool_))
     if shares is None:
-        for piece in run(x, y, score=_nll_and_hits):
-            judged.losses[piece.models, piece.samples] = piece.value[:, 0]
-            judged.right[piece.models, piece.samples] = piece.value[:, 1] == 1
+        for models, samples, value in _pieces(model, matrix, x, y, precision, device, _each):
+            judged.losses[models, samples], judged.right[models, samples] = value[:, 0], value[:, 1]
         return judged
     rows = max(1, _MIXED_BYTES // (12 * len(matrix) * (model.classes or 1)))
     for start in range(0, len(x), rows):
         block = slice(start, start + rows)
         log_p = np.empty((len(matrix), len(x[block]), model.classes or 0), np.float32)
-        for piece in run(x[block], y[block], score=_log_p):
-            log_p[piece.models, piece.samples] = piece.value
+        for models, samples, value in _pieces(model, matrix, x[block], y[block], precision, device, _log_p):
+            log_p[models, samples] = value
         for one, (losses, right) in enumerate(_mixed(log_p, shares, y[block].numpy())):
             judged.losses[one, block], judged.right[one, block] = losses, right
     return judged
@@ -148,49 +110,32 @@ def _mixed(
             yield losses, np.tensordot(own, p, 1).argmax(axis=1) == labels
 
 
-def _matrix(model: Model, weights: NDArray[Any]) -> NDArray[Any]:
-    """Weights (k, d), or UserError."""
-    matrix = np.asarray(weights)
-    if matrix.ndim != 2 or matrix.shape[1] != model.spec.size or not np.issubdtype(matrix.dtype, np.floating):
-        raise UserError(
-            f"evaluation: weights must be (models, {model.spec.size}) float32, got {matrix.shape} {matrix.dtype}"
-        )
-    return matrix
-
-
-def _nll(outputs: Tensor, labels: Tensor) -> Tensor:
-    """(models, n): cross entropy of each sample."""
-    each = labels.expand(len(outputs), -1)
-    return nn.functional.cross_entropy(outputs.transpose(1, 2), each, reduction="none")
-
-
-def _nll_and_hits(outputs: Tensor, labels: Tensor) -> Tensor:
+def _each(outputs: Tensor, labels: Tensor) -> Tensor:
     """(models, 2, n) float32: cross entropy of each sample, and 1 where the answer is right."""
-    return torch.stack([_nll(outputs, labels), (outputs.argmax(2) == labels).float()], 1)
+    same = labels.expand(len(outputs), -1)
+    nll = nn.functional.cross_entropy(outputs.transpose(1, 2), same, reduction="none")
+    return torch.stack([nll, (outputs.argmax(2) == labels).float()], 1)
 
 
 def _log_p(outputs: Tensor, labels: Tensor) -> Tensor:
-    """(models, n, classes) float32 log-probabilities."""
     return torch.log_softmax(outputs, 2)
 
 
-def _loss_and_hits(model: Model, outputs: Tensor, labels: Tensor) -> Tensor:
+def _summed(model: Model, outputs: Tensor, labels: Tensor) -> Tensor:
     """(models, 2) float64: summed loss and number of right answers."""
     if model.is_classifier:
-        loss = _nll(outputs, labels).sum(1, dtype=torch.float64)
-    else:
-        loss = torch.stack([model.loss(output, labels).double() * len(labels) for output in outputs])
+        return _each(outputs, labels).sum(2, dtype=torch.float64)
+    loss = torch.stack([model.loss(output, labels).double() * len(labels) for output in outputs])
+    hits = torch.full_like(loss, torch.nan)
     if outputs.dim() == 3 and labels.dim() == 1 and not labels.is_floating_point():
         hits = (outputs.argmax(2) == labels).sum(1).double()
-    else:
-        hits = torch.full_like(loss, torch.nan)
     return torch.stack([loss, hits], 1)
 
 
 def _pieces(
-    model: Model, matrix: NDArray[Any], x: Tensor, y: Tensor, *, precision: str, device: str, score: Score
-) -> Iterator[Piece]:
-    """The score of every model on every sample, in pieces that are computed side by side."""
+    model: Model, matrix: Vector, x: Tensor, y: Tensor, precision: str, device: str, score: Score
+) -> Iterator[tuple[slice, slice, NDArray[Any]]]:
+    """Some of the models, some of the samples, and the score of the ones on the others, computed side by side."""
     dtype, where = products(precision, device), torch.device(device)
     x, y = check_data(model, x, y, "evaluation")
     layers = dense.chain(model)
@@ -198,43 +143,34 @@ def _pieces(
     workers = torch.get_num_threads() if where.type == "cpu" else 1
     rows = max(64, -(-len(x) // workers))
 
-    def work(start: int) -> list[Piece]:
+    def work(start: int) -> list[tuple[slice, slice, NDArray[Any]]]:
         with torch.inference_mode():
             pieces = []
             for models, first, output in outputs(model, matrix, x[start : start + rows], dtype, where):
                 at = slice(start + first, start + first + output.shape[1])
-                pieces.append(Piece(models, at, score(output, y[at].to(where)).cpu().numpy()))
+                pieces.append((models, at, score(output, y[at].to(where)).cpu().numpy()))
             return pieces
 
     for done in run_all([partial(work, start) for start in range(0, len(x), rows)]):
         yield from done
 
 
-Outputs = Iterator[tuple[slice, int, Tensor]]
-"""Some of the models, the first of some samples, and what the ones give for the others: (models, n, ...) float32."""
-
-
 def _dense_outputs(
-    layers: tuple[dense.Layer, ...],
-    model: Model,
-    matrix: NDArray[Any],
-    x: Tensor,
-    dtype: torch.dtype,
-    device: torch.device,
+    layers: tuple[dense.Layer, ...], model: Model, matrix: Vector, x: Tensor, dtype: torch.dtype, device: torch.device
 ) -> Outputs:
     """All models of a chunk in one batched product."""
-    widest = max(layer.fan_out for layer in layers)
+    widest = max(layer.weight.shape[0] for layer in layers)
     models = max(1, min(len(matrix), 16, _CHUNK_BYTES // (4 * model.spec.size)))
     rows = max(1, min(len(x), _CHUNK_BYTES // (4 * widest * models)))
     for first in range(0, len(matrix), models):
         some = slice(first, first + models)
-        chunk = tensor(np.ascontiguousarray(matrix[some], np.float32)).to(device)
+        chunk = tensor(matrix[some]).to(device)
         for start in range(0, len(x), rows):
             samples = x[start : start + rows].flatten(1).to(device)
             yield some, start, dense.logits(layers, chunk, samples, dtype)
 
 
-def _loop_outputs(model: Model, matrix: NDArray[Any], x: Tensor, dtype: torch.dtype, device: torch.device) -> Outputs:
+def _loop_outputs(model: Model, matrix: Vector, x: Tensor, dtype: torch.dtype, device: torch.device) -> Outputs:
     """One model after the other."""
     rows = max(1, min(256, _CHUNK_BYTES // (4 * max(1, x[0].numel()))))
     for at, vector in enumerate(matrix):

@@ -12,19 +12,13 @@ from torch import Tensor
 
 from coterie.protocol.effects import Fitted, Vector
 from coterie.protocol.errors import RunError, UserError
-from coterie.training.bounds import MOST_WEIGHT, largest
-from coterie.training.model import Model, tensor
-from coterie.training.solvers import Pull, Solver
+from coterie.training.model import Model, floats, tensor
+from coterie.training.solvers import MOST_WEIGHT, Pull, Solver, largest
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One ``Fit`` with the data that the runner supplies.
-
-    weights: (d,) float32 start.  epochs: whole passes, >= 1.  seed: any non-negative integer, decides the batches.
-    x: (n, ...) float32 samples.  y: (n,) labels, int64 for cross entropy.  state: the solver's named (d,) vectors.
-    sample_weights: as in ``Fit``.
-    """
+    """One ``Fit`` and its data, x (n, ...) float32 and labels y (n,), which are int64 for cross entropy."""
 
     weights: Vector
     solver: Solver
@@ -54,9 +48,7 @@ class Job:
 class DivergedError(RunError):
     """Local training gave a loss or weights that are not finite, or weights beyond ``MOST_WEIGHT``.
 
-    job: index into the jobs that were given.
-
-    results: of all jobs, in their order; None where one diverged.
+    job: index into the jobs that were given.  results: of all jobs, in their order; None where one diverged.
     """
 
     results: Sequence[Fitted | None] = ()
@@ -117,8 +109,7 @@ def check(model: Model, job: Job, index: int) -> Job:
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
             raise UserError(f"{where}: {name} must be a whole number of at least {least}, not {value!r}")
     x, y = check_data(model, job.x, job.y, where)
-    known = {*job.solver.needs, *job.solver.takes}
-    name = type(job.solver).__name__
+    known, name = {*job.solver.needs, *job.solver.takes}, type(job.solver).__name__
     if unknown := set(job.state) - known:
         raise UserError(f"{where}: {name} knows no state {sorted(unknown)}; it takes {sorted(known) or 'none'}")
     if missing := set(job.solver.needs) - set(job.state):
@@ -129,15 +120,11 @@ def check(model: Model, job: Job, index: int) -> Job:
 
 
 def _sample_weights(model: Model, weights: Vector, samples: int, where: str) -> Vector:
-    """Contiguous (n,) float32, or UserError."""
     if not model.is_classifier:
         raise UserError(
             f"{where}: sample_weights need cross entropy; a loss of one's own gives one number for a whole batch"
         )
-    array = np.asarray(weights)
-    if array.shape != (samples,) or not np.issubdtype(array.dtype, np.floating):
-        raise UserError(f"{where}: sample_weights must be ({samples},) float32, got {array.shape} {array.dtype}")
-    array = np.ascontiguousarray(array, np.float32)
+    array = floats(weights, (samples,), f"{where}: sample_weights")
     if not np.isfinite(array).all() or (array < 0).any():
         raise UserError(f"{where}: sample_weights must be finite and at least 0")
     return array
@@ -162,3 +149,30 @@ def check_data(model: Model, x: Tensor, y: Tensor, where: str) -> tuple[Tensor, 
         if low < 0 or high >= model.classes:
             raise UserError(f"{where}: labels span {low} to {high}, but {model.name} has {model.classes} classes")
     return x, y
+
+
+_PRECISIONS = ("fp32", "bf16", "auto")
+
+
+def has_fast_bf16(device: str = "cpu") -> bool:
+    """Whether bfloat16 products pay: matrix units in the CPU (AMX), or a GPU that has them."""
+    if torch.device(device).type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return bool(torch.cpu._is_amx_tile_supported())
+
+
+def products(precision: str, device: str) -> torch.dtype:
+    """The dtype of products for a ``--precision``; UserError for an unknown precision or an unusable device."""
+    if precision not in _PRECISIONS:
+        raise UserError(f"unknown precision {precision!r}: choose one of {', '.join(_PRECISIONS)}")
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        kind = ""
+    if kind not in ("cpu", "cuda"):
+        raise UserError(f"unknown device {device!r}: choose cpu, cuda or cuda:N")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"device {device!r}: this machine, or this build of torch, has no usable GPU; use cpu")
+    if precision == "auto":
+        precision = "bf16" if has_fast_bf16(device) else "fp32"
+    return torch.bfloat16 if precision == "bf16" else torch.float32

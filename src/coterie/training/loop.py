@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -23,17 +22,12 @@ def run(
     counters = {name: value for name, value in model.module.state_dict().items() if not value.is_floating_point()}
     for index, job in jobs.items():
         load(module, model.unflatten(job.weights) | counters)
-        with _seeded(job.seed, device) if model.stochastic else nullcontext():
+        devices = [device] if device.type == "cuda" else []
+        with torch.random.fork_rng(devices, enabled=model.stochastic):  # dropout follows from the seed
+            if model.stochastic:
+                torch.manual_seed(torch_seed(job.seed))
             loss = _train(model, module, job, dtype, device)
         yield index, fitted(index, job, model, torch.from_numpy(model.flatten(module)), loss)
-
-
-@contextmanager
-def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Torch's random generator follows from the seed, and is as it was afterwards."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(torch_seed(seed))
-        yield
 
 
 def _train(model: Model, module: nn.Module, job: Job, dtype: torch.dtype, device: torch.device) -> float:

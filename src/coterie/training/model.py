@@ -63,8 +63,7 @@ class Model:
         else:
             raise UserError(f'unknown loss {loss!r}: give "cross_entropy" or a function (outputs, labels) -> scalar')
         _refuse_unsupported(self.module)
-        flops, output = _dry_run(self.module, self.input_shape)
-        self.stochastic = _draws_random_numbers(self.module, self.input_shape)
+        flops, output, self.stochastic = _dry_run(self.module, self.input_shape)
         self.classes: int | None = None
         if self.is_classifier:
             if output.dim() != 2 or output.shape[1] < 2:
@@ -129,13 +128,19 @@ class Model:
 
     def checked(self, vector: NDArray[Any], what: str = "weights") -> Vector:
         """``vector`` as a contiguous (d,) float32 array, itself if it is one, or UserError."""
-        array = np.asarray(vector)
-        if array.shape != (self.spec.size,) or not np.issubdtype(array.dtype, np.floating):
-            raise UserError(
-                f"{what}: {self.name} needs ({self.spec.size},) float32, got {array.shape} {array.dtype}; "
-                "was it made for another model?"
-            )
-        return np.ascontiguousarray(array, np.float32)
+        return floats(vector, (self.spec.size,), what, f" (was it made for another model than {self.name}?)")
+
+
+def floats(values: NDArray[Any], shape: tuple[int | str, ...], what: str, advice: str = "") -> Vector:
+    """The values as a contiguous float32 array, or UserError. shape: a name stands for any length."""
+    array = np.asarray(values)
+    fits = array.ndim == len(shape) and all(
+        isinstance(n, str) or n == m for m, n in zip(array.shape, shape, strict=True)
+    )
+    if not fits or not np.issubdtype(array.dtype, np.floating):
+        wanted = str(shape).replace("'", "")
+        raise UserError(f"{what} must be {wanted} float32, got {array.shape} {array.dtype}{advice}")
+    return np.ascontiguousarray(array, np.float32)
 
 
 def torch_seed(seed: int) -> int:
@@ -215,14 +220,14 @@ def _where(name: str, layer: nn.Module) -> str:
     return f"layer {name or '(the module itself)'!r} ({type(layer).__name__})"
 
 
-def _dry_run(module: nn.Module, input_shape: tuple[int, ...]) -> tuple[float, Tensor]:
-    """Nominal FLOPs of one sample's forward and backward pass, and the output for two samples of zeros.
+def _dry_run(module: nn.Module, input_shape: tuple[int, ...]) -> tuple[float, Tensor, bool]:
+    """What two samples of zeros tell of the module.
 
-    6 per multiply-accumulate of a linear or convolutional layer (2 forward, 4 backward); any other layer with
-    parameters counts 6 per parameter.
+    Nominal FLOPs of one sample's forward and backward pass: 6 per multiply-accumulate of a linear or convolutional
+    layer (2 forward, 4 backward); any other layer with parameters counts 6 per parameter. The output in evaluation
+    mode. Whether training mode moves torch's random generator (dropout, as a layer or a function).
     """
-    probe = copy.deepcopy(module).eval()
-    macs = 0.0
+    name, macs = type(module).__name__, 0.0
 
     def count(layer: nn.Module, inputs: Any, output: Any) -> None:
         nonlocal macs
@@ -233,27 +238,19 @@ def _dry_run(module: nn.Module, input_shape: tuple[int, ...]) -> tuple[float, Te
         else:
             macs += sum(p.numel() for p in layer.parameters(recurse=False))
 
-    for layer in probe.modules():
-        layer.register_forward_hook(count)
-    try:
-        with torch.no_grad():
-            output = probe(torch.zeros(2, *input_shape))
-    except Exception as error:  # whatever a user's module raises
-        text = f"{type(error).__name__}: {error}"
-        raise UserError(f"{type(module).__name__} does not accept samples of shape {input_shape}: {text}") from error
-    if not isinstance(output, Tensor) or output.shape[:1] != (2,):
-        raise UserError(f"{type(module).__name__} must give one tensor with a row for each sample")
-    return 6.0 * macs, output
-
-
-def _draws_random_numbers(module: nn.Module, input_shape: tuple[int, ...]) -> bool:
-    """Whether a forward pass in training mode moves torch's random generator (dropout, as a layer or a function)."""
-    probe = copy.deepcopy(module).train()
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        before = torch.get_rng_state()
+    def output_of(probe: nn.Module, fault: str) -> Any:
         try:
-            probe(torch.zeros(2, *input_shape))
+            return probe(torch.zeros(2, *input_shape))
         except Exception as error:  # whatever a user's module raises
-            text = f"{type(error).__name__}: {error}"
-            raise UserError(f"{type(module).__name__} fails in training mode on two samples: {text}") from error
-        return not torch.equal(before, torch.get_rng_state())
+            raise UserError(f"{name} {fault}: {type(error).__name__}: {error}") from error
+
+    evaluating, training = copy.deepcopy(module).eval(), copy.deepcopy(module).train()
+    for layer in evaluating.modules():
+        layer.register_forward_hook(count)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        output = output_of(evaluating, f"does not accept samples of shape {input_shape}")
+        if not isinstance(output, Tensor) or output.shape[:1] != (2,):
+            raise UserError(f"{name} must give one tensor with a row for each sample")
+        before = torch.get_rng_state()
+        output_of(training, "fails in training mode on two samples")
+        return 6.0 * macs, output, not torch.equal(before, torch.get_rng_state())

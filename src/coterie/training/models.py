@@ -12,73 +12,31 @@ from coterie.protocol.errors import UserError
 from coterie.protocol.import_path import import_object
 from coterie.training.model import Model
 
+Factory = Callable[[Sequence[int], int], nn.Sequential]
 
-def dense(input_shape: Sequence[int], hidden: Sequence[int], classes: int) -> nn.Sequential:
+
+def _dense(*hidden: int) -> Factory:
     """Flatten, then fully connected layers of the given widths with ReLU between them."""
-    widths = [prod(input_shape), *hidden, classes]
-    layers: list[nn.Module] = [nn.Flatten()]
-    for fan_in, fan_out in pairwise(widths):
-        layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
+
+    def make(input_shape: Sequence[int], classes: int) -> nn.Sequential:
+        layers: list[nn.Module] = [nn.Flatten()]
+        for fan_in, fan_out in pairwise([prod(input_shape), *hidden, classes]):
+            layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
+        return nn.Sequential(*layers[:-1])
+
+    return make
 
 
-def linear(input_shape: Sequence[int], classes: int) -> nn.Sequential:
-    """Multinomial logistic regression."""
-    return dense(input_shape, (), classes)
-
-
-def mlp(input_shape: Sequence[int], classes: int) -> nn.Sequential:
-    """FedCAPrivacy's for MNIST and Fashion-MNIST: two hidden layers of 200 and 100 (784-200-100-10: d = 178,110)."""
-    return dense(input_shape, (200, 100), classes)
-
-
-def mlp_small(input_shape: Sequence[int], classes: int) -> nn.Sequential:
-    """One hidden layer of 32, for the 8x8 digits (64-32-10)."""
-    return dense(input_shape, (32,), classes)
-
-
-def _image(name: str, input_shape: Sequence[int], least: int) -> tuple[int, int, int]:
+def _image(input_shape: Sequence[int], least: int) -> tuple[int, int, int]:
     """Channels, height and width of the samples; UserError for what is no image of ``least`` pixels each way."""
     if len(input_shape) != 3:
-        raise UserError(f"model {name!r} needs images (C, H, W); the samples have shape {tuple(input_shape)}")
+        raise UserError("it needs images (C, H, W)")
     channels, height, width = input_shape
     if height < least or width < least:
         raise UserError(
-            f"model {name!r} halves images again and again and needs {least}x{least} pixels or more, not "
-            f"{height}x{width}"
+            f"it halves images again and again and needs {least}x{least} pixels or more, not {height}x{width}"
         )
     return channels, height, width
-
-
-def cnn(input_shape: Sequence[int], classes: int) -> nn.Sequential:
-    """FedCAPrivacy's for CIFAR and PAFed's for MNIST: two 5x5 convolutions with 2x2 max pooling, 512 units, the output.
-
-    FedCAPrivacy leaves channels, padding and the convolutions' activation open, PAFed (table II) all activations; here
-    32 and 64 channels, padding 2 (the size is kept) and ReLU, as in the CNN of McMahan et al. 2017, from which the
-    description stems. 28x28 in one channel: d = 1,663,370.
-    """
-    return _cnn("cnn", input_shape, classes, 512)
-
-
-def cnn_256(input_shape: Sequence[int], classes: int) -> nn.Sequential:
-    """PAFed's for CIFAR-10 (table II): ``cnn`` with 256 units before the output (32x32 in colour: d = 1,105,098)."""
-    return _cnn("cnn_256", input_shape, classes, 256)
-
-
-def _cnn(name: str, input_shape: Sequence[int], classes: int, units: int) -> nn.Sequential:
-    channels, height, width = _image(name, input_shape, 4)
-    return nn.Sequential(
-        nn.Conv2d(channels, 32, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(64 * (height // 4) * (width // 4), units),
-        nn.ReLU(),
-        nn.Linear(units, classes),
-    )
 
 
 class BatchNorm(nn.BatchNorm2d):
@@ -96,10 +54,10 @@ class BatchNorm(nn.BatchNorm2d):
 
 
 def cnn_bn(input_shape: Sequence[int], classes: int) -> nn.Sequential:
-    """PAFed's for CIFAR-100 (table IV): four 3x3 convolutions, batch normalisation after three, dropout, 512 units.
+    """PAFed's for CIFAR-100 (table IV). 32x32 in colour, 100 classes: d = 966,180.
 
     The table prints a ReLU after the first convolution and in the head only; here every convolution has one (after its
-    normalisation). 32x32 in colour, 100 classes: d = 966,180.
+    normalisation).
 
     Running means and variances are part of the flat vector (``ModelSpec.buffers``): they travel with the weights and
     are averaged, and nothing else (``aggregation/buffers.py``); no solver moves them, and dual variables and control
@@ -107,11 +65,8 @@ def cnn_bn(input_shape: Sequence[int], classes: int) -> nn.Sequential:
     Dropout follows the seed of each training alone (``Job.seed``), whatever else is trained beside it: models with
     dropout or buffers take the path "loop" on every device, one after the other. (A GPU draws other masks than a CPU.)
     """
-    channels, height, width = _image("cnn_bn", input_shape, 22)
-
-    def after_three_halvings(size: int) -> int:
-        return (((size - 2) // 2 - 2) // 2 - 2) // 2
-
+    channels, height, width = _image(input_shape, 22)
+    size = [(((n - 2) // 2 - 2) // 2 - 2) // 2 for n in (height, width)]
     return nn.Sequential(
         nn.Conv2d(channels, 32, 3, padding=1),
         BatchNorm(32),
@@ -130,61 +85,65 @@ def cnn_bn(input_shape: Sequence[int], classes: int) -> nn.Sequential:
         nn.MaxPool2d(2),
         nn.Dropout(0.1),
         nn.Flatten(),
-        nn.Linear(256 * after_three_halvings(height) * after_three_halvings(width), 512),
+        nn.Linear(256 * prod(size), 512),
         nn.ReLU(),
         nn.Dropout(0.1),
         nn.Linear(512, classes),
     )
 
 
-def fcnn(input_shape: Sequence[int], classes: int) -> nn.Sequential:
-    """MingledPie's for MNIST and Fashion-MNIST: one hidden layer of 200 (784-200-10: d = 159,010)."""
-    return dense(input_shape, (200,), classes)
+def _convolutional(channels: Sequence[int], hidden: Sequence[int], padding: int, least: int) -> Factory:
+    """5x5 convolutions with ReLU and 2x2 max pooling each, then ``_dense``; for images of ``least`` pixels each way."""
+
+    def make(input_shape: Sequence[int], classes: int) -> nn.Sequential:
+        before, *size = _image(input_shape, least)
+        layers: list[nn.Module] = []
+        for after in channels:
+            layers += [nn.Conv2d(before, after, 5, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
+            before, size = after, [(n + 2 * padding - 4) // 2 for n in size]
+        return nn.Sequential(*layers, *_dense(*hidden)((before, *size), classes))
+
+    return make
 
 
-def lenet(input_shape: Sequence[int], classes: int) -> nn.Sequential:
-    """MingledPie's for CIFAR-10, after LeNet-5 (LeCun et al. 1998, which it cites): d = 62,006 for 3x32x32.
-
-    Two 5x5 convolutions of 6 and 16 channels, each with 2x2 max pooling, then 120, 84 and the output; ReLU.
-    """
-    if len(input_shape) != 3 or min(input_shape[1:]) < 16:
-        raise UserError(f"model 'lenet' needs images (C, H, W) of 16x16 pixels or more, not {tuple(input_shape)}")
-    channels, height, width = input_shape
-    area = ((height - 4) // 2 - 4) // 2 * (((width - 4) // 2 - 4) // 2)
-    return nn.Sequential(
-        nn.Conv2d(channels, 6, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(6, 16, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(16 * area, 120),
-        nn.ReLU(),
-        nn.Linear(120, 84),
-        nn.ReLU(),
-        nn.Linear(84, classes),
-    )
-
-
-_MODELS: dict[str, Callable[[Sequence[int], int], nn.Sequential]] = {
-    "cnn": cnn,
-    "cnn_256": cnn_256,
-    "cnn_bn": cnn_bn,
-    "linear": linear,
-    "mlp": mlp,
-    "mlp_small": mlp_small,
-    "fcnn": fcnn,
-    "lenet": lenet,
+MODELS: dict[str, tuple[str, Factory]] = {
+    # FedCAPrivacy leaves channels, padding and the convolutions' activation open, PAFed (table II) all activations;
+    # here 32 and 64 channels, padding 2 (the size is kept) and ReLU, as in the CNN of McMahan et al. 2017, from which
+    # the description stems. 28x28 in one channel: d = 1,663,370.
+    "cnn": (
+        "FedCAPrivacy's for CIFAR and PAFed's for MNIST: two 5x5 convolutions with 2x2 max pooling, 512 units, the "
+        "output.",
+        _convolutional((32, 64), (512,), padding=2, least=4),
+    ),
+    "cnn_256": (
+        "PAFed's for CIFAR-10 (table II): ``cnn`` with 256 units before the output (32x32 in colour: d = 1,105,098).",
+        _convolutional((32, 64), (256,), padding=2, least=4),
+    ),
+    "cnn_bn": (
+        "PAFed's for CIFAR-100 (table IV): four 3x3 convolutions, batch normalisation after three, dropout, 512 units.",
+        cnn_bn,
+    ),
+    "linear": ("Multinomial logistic regression.", _dense()),
+    "mlp": (
+        "FedCAPrivacy's for MNIST and Fashion-MNIST: two hidden layers of 200 and 100 (784-200-100-10: d = 178,110).",
+        _dense(200, 100),
+    ),
+    "mlp_small": ("One hidden layer of 32, for the 8x8 digits (64-32-10).", _dense(32)),
+    "fcnn": (
+        "MingledPie's for MNIST and Fashion-MNIST: one hidden layer of 200 (784-200-10: d = 159,010).",
+        _dense(200),
+    ),
+    # Two 5x5 convolutions of 6 and 16 channels, each with 2x2 max pooling, then 120, 84 and the output; ReLU.
+    "lenet": (
+        "MingledPie's for CIFAR-10, after LeNet-5 (LeCun et al. 1998, which it cites): d = 62,006 for 3x32x32.",
+        _convolutional((6, 16), (120, 84), padding=0, least=16),
+    ),
 }
-NAMES: tuple[str, ...] = tuple(_MODELS)
+"""What each model is, and what makes it from the shape of the samples and the number of classes."""
 
-_DEFAULTS = {
-    "digits": "mlp_small",
-    "cifar10": "cnn",
-    "cifar100": "cnn",
-    "svhn": "cnn",
-}
+NAMES: tuple[str, ...] = tuple(MODELS)
+
+_DEFAULTS = {"digits": "mlp_small", "cifar10": "cnn", "cifar100": "cnn", "svhn": "cnn"}
 
 
 def build(name: str, input_shape: Sequence[int], classes: int) -> Model:
@@ -194,8 +153,11 @@ def build(name: str, input_shape: Sequence[int], classes: int) -> Model:
     ``torch.nn.Module``, or such a module, whose layers draw their weights again. Raises UserError for an unknown name,
     for a factory that gives no module, and for outputs that are not one for each class.
     """
-    factory = import_object(name, "model") if ":" in name else _MODELS.get(name)
-    if factory is None:
+    if ":" in name:
+        factory = import_object(name, "model")
+    elif name in MODELS:
+        _, factory = MODELS[name]
+    else:
         raise UserError(f"unknown model {name!r}: choose one of {', '.join(NAMES)}, or module:FACTORY of your own")
     if classes < 2:
         raise UserError(f"model {name!r} needs at least 2 classes, not {classes}")

@@ -67,21 +67,16 @@ class Timeline:
 
 def plan(steps: Sequence[int], slots: int) -> Timeline:
     """Spread jobs over the slots, longest first. steps: one entry a job, >= 1."""
-    queues = longest_first(steps, slots)
-    segments = []
-    for slot, queue in enumerate(queues):
-        start = 0
-        for job in queue:
-            segments.append(Segment(slot, job, start, start + steps[job]))
-            start += steps[job]
-    return Timeline(tuple(segments), tuple(sum(steps[job] for job in queue) for queue in queues))
+    segments, lengths = [], []
+    for slot, queue in enumerate(longest_first(steps, slots)):
+        stops = np.cumsum([steps[job] for job in queue]).tolist()
+        segments += [Segment(slot, job, stop - steps[job], stop) for job, stop in zip(queue, stops, strict=True)]
+        lengths.append(stops[-1])
+    return Timeline(tuple(segments), tuple(lengths))
 
 
-class Batches(NamedTuple):
-    """All batches of a job. rows: (steps * batch,) sample indices, 0 as padding.  counts: (steps,) samples of each."""
-
-    rows: Tensor
-    counts: NDArray[np.int64]
+Batches = tuple[Tensor, NDArray[np.int64]]
+"""All batches of a job: sample indices (steps * batch,), 0 as padding, and (steps,) samples of each."""
 
 
 def batches(job: Job, width: int) -> Batches:
@@ -95,7 +90,7 @@ def batches(job: Job, width: int) -> Batches:
         rows[epoch, :, :size] = padded.reshape(per_epoch, size)
     counts = np.full(per_epoch, size)
     counts[-1] = n - (per_epoch - 1) * size
-    return Batches(torch.from_numpy(rows.reshape(-1)), np.tile(counts, job.epochs))
+    return torch.from_numpy(rows.reshape(-1)), np.tile(counts, job.epochs)
 
 
 def run(

@@ -18,9 +18,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from math import isfinite
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
@@ -30,6 +31,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 State = Mapping[str, "Tensor"]
+
+
+MOST_WEIGHT = 2.0**40
+"""A model with a larger weight, or a variance of a batch norm, has blown up: it is as good as infinite."""
+
+
+def largest(values: NDArray[np.floating[Any]]) -> float:
+    """The largest magnitude in an array of at least one number; NaN if there is one."""
+    return float(max(values.max(), -values.min()))
 
 
 class Pull(NamedTuple):

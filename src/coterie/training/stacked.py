@@ -15,9 +15,7 @@ from coterie.training.solvers import Pull, Solver, descend
 
 def stackable(model: Model) -> bool:
     """Whether the module can be mapped over: cross entropy, no buffers, no dropout, and torch accepts it."""
-    if not model.is_classifier or any(part.kind == "buffer" for part in model.spec.parts):
-        return False
-    if any(True for _ in model.module.buffers()) or model.stochastic:
+    if not model.is_classifier or model.stochastic or any(True for _ in model.module.buffers()):
         return False
     try:
         weights = torch.zeros(2, model.spec.size)

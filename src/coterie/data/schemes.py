@@ -1,0 +1,321 @@
+"""How many samples of which class each client gets, by the spec of a partition.
+
+``FORMS`` says what each spec does. Their sources, and what more there is to say:
+
+``dirichlet``  p_k ~ Dir(BETA, ..., BETA) over clients, for each class k (Yurochkin et al., ICML 2019; Li et al., ICDE
+               2022)
+``hsu``        q_i ~ Dir(ALPHA * prior) over classes, the prior being the training set's own class shares, which sum to
+               1 (Hsu, Qi and Brown, 2019). With K classes of equal size the label skew of ``hsu:ALPHA`` is that of
+               ``dirichlet:ALPHA/K``
+``shards``     McMahan et al., 2017
+``labelsets``  an equal number of clients to each set, each set's samples dealt evenly to its clients; with ``LO-HI``
+               sets of LO to HI labels, and clients in proportion to them (MingledPie's homogeneous and heterogeneous
+               clusters). With ``iid`` a share RATE of each client's samples is drawn from all labels (its IID rate,
+               appendix C.2); with FIRST only for clients from that number on (its newcomers, appendix C.3)
+``labels``     every label is held by (nearly) equally many clients, which share its samples evenly ("#C = M" of Li et
+               al.). A label that no client holds (clients * M < classes) stays unused
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.protocol.errors import UserError
+
+Counts = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+FORMS = {
+    "dirichlet:BETA": "each class is spread over the clients by its own Dirichlet draw: unequal sizes, unequal labels",
+    "hsu:ALPHA": "each client draws its label proportions from a Dirichlet distribution: equal sizes",
+    "shards:N": "samples sorted by label, cut and dealt, N pieces a client",
+    "labelsets:K[:LO-HI][,iid=RATE[@FIRST]]": "the labels dealt into K disjoint sets, each to a group of clients",
+    "labels:M": "each client holds M labels",
+    "labels:LO-HI": "each client holds LO to HI labels",
+    "iid": "dealt evenly at random",
+}
+"""What a spec looks like, and how it deals the training set, in short."""
+
+TASK_FORMS = {
+    "rotate:K[+SKEW]": "group g of K sees images turned by g 360/K degrees",
+    "permute:K[+SKEW]": "each of K groups has the labels in an order of its own",
+    "swap:K[+SKEW]": "group g of K exchanges labels 2g and 2g + 1",
+    "domains:A,B,...[+SKEW]": "each group has a data set of its own; the first is that of --data",
+}
+"""What ``coterie.data.deal`` takes too. SKEW is any of the forms above but labelsets, by default iid."""
+
+OWN_FORMS = {"by:COLUMN": "one client for each value of a column of your own data; by:client for a folder of files"}
+"""What ``coterie.data.deal`` takes for data that name their clients."""
+
+
+def kinds(forms: Iterable[str]) -> list[str]:
+    """The words that forms begin with."""
+    return list(dict.fromkeys(re.split(r"[:+\[]", form)[0] for form in forms))
+
+
+class Dealt(NamedTuple):
+    """counts: (clients, K).  For ``labelsets`` groups: (clients,), and sets: the classes of each, ascending."""
+
+    counts: Counts
+    groups: Counts | None = None
+    sets: tuple[Counts, ...] = ()
+
+
+Scheme = Callable[[Counts, int, int, np.random.Generator], Dealt]
+"""What a spec deals, from class sizes (K,), clients, and the least samples a client has."""
+
+
+def parse(spec: str) -> Scheme:
+    """The scheme that a spec names; raises UserError for one that names none. Knows nothing of the data yet."""
+    if not isinstance(spec, str):
+        raise UserError(f"partition is {spec!r}; it must be a text such as {next(iter(FORMS))}")
+    kind, _, rest = spec.partition(":")
+    number, span = "([0-9]{1,9})", "([0-9]{1,9})-([0-9]{1,9})"
+    if spec == "iid":
+        return lambda sizes, clients, floor, rng: Dealt(_iid(sizes, clients, rng))
+    if kind in ("dirichlet", "hsu"):
+        concentration = _within(rest, spec, "", 1e-6, 1e6, "1e-6 (each its own) to 1e6 (all alike)")
+        if kind == "hsu":
+            return lambda sizes, clients, floor, rng: Dealt(_hsu(sizes, clients, concentration, rng))
+        return lambda sizes, clients, floor, rng: Dealt(_dirichlet(sizes, clients, concentration, floor, rng))
+    if kind == "shards" and re.fullmatch(number, rest) and int(rest):
+        return lambda sizes, clients, floor, rng: Dealt(_shards(sizes, clients, int(rest), rng))
+    mixed = f"(?:,iid=([^@]*)(?:@{number})?)?"
+    if kind == "labelsets" and (match := re.fullmatch(f"{number}(?::{span})?{mixed}", rest)) and int(match[1]):
+        count, bounds = int(match[1]), _span(match[2], match[3], spec) if match[2] else None
+        mix, first = "0" if match[4] is None else match[4], int(match[5] or 0)
+        rate = _within(mix, spec, "iid=", 0, 1, "0 (label sets alone) to 1 (all labels alike)")
+        return lambda sizes, clients, floor, rng: _label_sets(sizes, clients, count, bounds, rate, first, rng)
+    if kind == "labels" and (match := re.fullmatch(f"{span}|{number}", rest)):
+        lo, hi = _span(match[1] or match[3], match[2] or match[3], spec)
+        return lambda sizes, clients, floor, rng: Dealt(_labels(sizes, clients, lo, hi, rng))
+    if kind in kinds(TASK_FORMS):
+        raise UserError(
+            f"partition {spec!r} changes samples or labels, which are not given here: use coterie.data.deal"
+        )
+    raise UserError(
+        f"partition {spec!r} is none of {', '.join(FORMS)} (BETA, ALPHA: positive numbers; RATE: 0 to 1; others: whole)"
+    )
+
+
+def _within(text: str, spec: str, name: str, least: float, most: float, words: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not least <= value <= most:  # NaN fails too
+        raise UserError(f"partition {spec!r}: {name}{text} must be a number from {words}")
+    return value
+
+
+def _span(lo: str, hi: str, spec: str) -> tuple[int, int]:
+    if not 1 <= int(lo) <= int(hi):
+        raise UserError(f"partition {spec!r}: {lo}-{hi} labels; both must be at least 1 and the first not the larger")
+    return int(lo), int(hi)
+
+
+def _tally(client: Counts, sizes: Counts, clients: int) -> Counts:
+    """(clients, K) from the client of every sample, the samples in order of their label."""
+    label = np.repeat(np.arange(len(sizes)), sizes)
+    return np.bincount(client * len(sizes) + label, minlength=clients * len(sizes)).reshape(clients, len(sizes))
+
+
+def _iid(sizes: Counts, clients: int, rng: np.random.Generator) -> Counts:
+    owners = np.repeat(np.arange(clients), even_sizes(int(sizes.sum()), clients, rng))
+    return _tally(rng.permutation(owners), sizes, clients)
+
+
+def _shards(sizes: Counts, clients: int, per_client: int, rng: np.random.Generator) -> Counts:
+    n, shards = int(sizes.sum()), clients * per_client
+    if shards > n:
+        raise UserError(
+            f"partition shards:{per_client} cuts {shards:,} shards for {clients:,} clients, but there are only {n:,} "
+            "training samples; use fewer shards or clients"
+        )
+    owner = rng.permutation(np.repeat(np.arange(clients), per_client))
+    return _tally(owner[np.repeat(np.arange(shards), even_sizes(n, shards, rng))], sizes, clients)
+
+
+def _hsu(sizes: Counts, clients: int, alpha: float, rng: np.random.Generator) -> Counts:
+    """Equal sizes; where several clients want more of a class than is left, lots decide (see ``allot``)."""
+    log_q = log_gamma(np.broadcast_to(alpha * sizes / sizes.sum(), (clients, len(sizes))), rng)
+    return allot(even_sizes(int(sizes.sum()), clients, rng), log_q, sizes, rng)
+
+
+def _dirichlet(sizes: Counts, clients: int, beta: float, floor: int, rng: np.random.Generator) -> Counts:
+    log_p = log_gamma(np.full((len(sizes), clients), beta), rng)
+    log_p -= np.logaddexp.reduce(log_p, axis=1, keepdims=True)
+    counts = rounded(sizes, np.exp(log_p), rng).T
+    return _top_up(counts, log_p.T + np.log(sizes), floor, rng)
+
+
+def _top_up(counts: Counts, log_q: Floats, floor: int, rng: np.random.Generator) -> Counts:
+    """Bring every client to ``floor`` samples by moving samples, and disturb the draw no further.
+
+    A client that is short gets what it lacks with classes drawn from *its own* label proportions q_i (log_q: (clients,
+    K), unnormalised; a client without a single sample has them too), so its label skew stays as drawn. The samples
+    come from clients above the floor: what each may lose is chosen by lot among all its samples, and what of that goes
+    by lot within the class, so no giver is preferred beyond how much it has to spare. No client's number matters
+    either, so the mean over draws of every client's count of a class remains (class size) / clients.
+
+    The usual ways do worse: drawing again until all are large enough conditions the draw towards even ones (and never
+    ends for a small BETA); filling up with random samples makes small clients less skewed than they were drawn.
+    Where the givers run out of a class, the rest is drawn from the client's other classes in proportion.
+    """
+    sizes = counts.sum(axis=1)
+    lacking = np.maximum(floor - sizes, 0)
+    if not lacking.any():
+        return counts
+    givers = np.flatnonzero(sizes > floor)
+    spare = np.stack([rng.multivariate_hypergeometric(counts[i], sizes[i] - floor) for i in givers])
+    given = allot(lacking, log_q, spare.sum(axis=0), rng)
+    taken = [
+        rng.multivariate_hypergeometric(column, total) for column, total in zip(spare.T, given.sum(axis=0), strict=True)
+    ]
+    counts = counts + given
+    counts[givers] -= np.stack(taken, axis=1)
+    return counts
+
+
+def _label_sets(
+    sizes: Counts,
+    clients: int,
+    sets: int,
+    bounds: tuple[int, int] | None,
+    rate: float,
+    first: int,
+    rng: np.random.Generator,
+) -> Dealt:
+    """Clients from ``first`` on are spread over the sets as all clients are, and mix a share ``rate`` of their data."""
+    classes = len(sizes)
+    if sets > min(classes, clients):
+        raise UserError(
+            f"partition labelsets:{sets} needs at least {sets} labels and {sets} clients; there are {classes} labels "
+            f"and {clients} clients"
+        )
+    if clients - first < sets:
+        raise UserError(
+            f"partition labelsets:{sets} with iid={rate:g}@{first}: clients {first} to {clients - 1} must be at least "
+            f"{sets}, one of each set, to have all labels to draw from; FIRST can be {clients - sets} at most"
+        )
+    if bounds is None:
+        widths = even_sizes(classes, sets, rng)
+        members = even_sizes(clients, sets, rng)
+    else:
+        widths = _random_widths(classes, sets, *bounds, rng)
+        members = proportional_sizes(clients, widths)
+    late = proportional_sizes(clients - first, members)  # all of them where first is 0
+    groups = np.concatenate([rng.permutation(np.repeat(np.arange(sets), part)) for part in (members - late, late)])
+    labels = np.split(rng.permutation(classes), np.cumsum(widths)[:-1])
+    counts = np.zeros((clients, classes), dtype=np.int64)
+    for group, own in enumerate(labels):
+        rows = np.flatnonzero(groups == group)
+        counts[np.ix_(rows, own)] = _iid(sizes[own], len(rows), rng)
+    if rate > 0:
+        counts[first:] = _mixed(counts[first:], rate, rng)
+    return Dealt(counts, groups, tuple(np.sort(own) for own in labels))
+
+
+def _mixed(counts: Counts, rate: float, rng: np.random.Generator) -> Counts:
+    """Every client throws a share ``rate`` of its samples, by lot, into one pot, and draws as many from it blindly.
+
+    So sizes stay, and the pot has the labels in the proportions of all these clients' data. A share that is no whole
+    number is rounded up or down at random.
+    """
+    exact = rate * counts.sum(axis=1)
+    shares = exact.astype(np.int64) + (rng.random(len(counts)) < exact % 1)
+    given = np.stack([rng.multivariate_hypergeometric(row, share) for row, share in zip(counts, shares, strict=True)])
+    owners = rng.permutation(np.repeat(np.arange(len(counts)), shares))
+    return counts - given + _tally(owners, given.sum(axis=0), len(counts))
+
+
+def _random_widths(classes: int, sets: int, lo: int, hi: int, rng: np.random.Generator) -> Counts:
+    if not sets * lo <= classes <= sets * hi:
+        raise UserError(f"partition labelsets:{sets}:{lo}-{hi}: {sets} such sets cannot make up {classes} labels")
+    widths = np.full(sets, lo)
+    for _ in range(classes - sets * lo):
+        widths[rng.choice(np.flatnonzero(widths < hi))] += 1
+    return widths
+
+
+def _labels(sizes: Counts, clients: int, lo: int, hi: int, rng: np.random.Generator) -> Counts:
+    classes = len(sizes)
+    if hi > classes:
+        raise UserError(f"partition labels:{hi}: a client cannot hold {hi} labels, there are only {classes}")
+    held = np.zeros((clients, classes), dtype=bool)
+    for client, width in zip(rng.permutation(clients), rng.integers(lo, hi + 1, clients), strict=True):
+        by_holders = np.lexsort((rng.random(classes), held.sum(axis=0)))  # fewest holders first, lots among equals
+        held[client, by_holders[:width]] = True
+    counts = np.zeros((clients, classes), dtype=np.int64)
+    for label, size in enumerate(sizes):
+        holders = np.flatnonzero(held[:, label])
+        if len(holders):
+            counts[holders, label] = even_sizes(int(size), len(holders), rng)
+    return counts
+
+
+def even_sizes(total: int, parts: int, rng: np.random.Generator) -> Counts:
+    """``(parts,)`` sizes that sum to ``total`` and differ by at most one; who gets the odd ones is by lot."""
+    base, odd = divmod(total, parts)
+    sizes = np.full(parts, base, dtype=np.int64)
+    sizes[rng.permutation(parts)[:odd]] += 1
+    return sizes
+
+
+def proportional_sizes(total: int, weights: Counts) -> Counts:
+    """``(parts,)`` sizes that sum to ``total >= parts``, nearest to ``weights``' shares and at least one each."""
+    quota = total * weights / weights.sum()
+    sizes: Counts = np.maximum(np.floor(quota), 1).astype(np.int64)
+    while missing := total - int(sizes.sum()):
+        step = 1 if missing > 0 else -1
+        error = np.where((step > 0) | (sizes > 1), step * (quota - sizes), -np.inf)
+        sizes[error.argmax()] += step
+    return sizes
+
+
+def log_gamma(shape: Floats, rng: np.random.Generator) -> Floats:
+    """Logarithms of independent Gamma(shape, 1) draws; rows normalised to sum to 1 are Dirichlet draws.
+
+    In logarithms because a Gamma(0.01) draw is often below the smallest float, and a row of zeros has no proportions:
+    Gamma(a) = Gamma(a + 1) U^(1/a).
+    """
+    return np.log(rng.standard_gamma(shape + 1)) + np.log1p(-rng.random(shape.shape)) / shape
+
+
+def rounded(totals: Counts, shares: Floats, rng: np.random.Generator) -> Counts:
+    """Whole numbers ``(rows, parts)`` with row sums ``totals`` and means ``totals * shares``; shares' rows sum to 1.
+
+    Systematic sampling: one random offset a row, so an entry is its mean rounded up or down, and its expectation is
+    exact. Rounding the mean itself would take from small parts in every draw.
+    """
+    edges = np.cumsum(shares, axis=1)
+    edges = totals[:, None] * (edges / edges[:, -1:]) + rng.random((len(shares), 1))
+    whole = np.minimum(np.floor(edges).astype(np.int64), totals[:, None])
+    whole[:, -1] = totals
+    return np.diff(whole, axis=1, prepend=0)
+
+
+def allot(want: Counts, log_weights: Floats, supply: Counts, rng: np.random.Generator) -> Counts:
+    """Give every row ``want[i]`` units, of kinds drawn with its own weights, out of a limited supply of each kind.
+
+    want: (rows,).  log_weights: (rows, kinds), unnormalised.  supply: (kinds,), in all at least ``want.sum()``.
+    -> (rows, kinds) counts. Where more units of a kind are asked for than there are, lots among all who asked decide,
+    and who lost draws again among the kinds that are left, in proportion. No row comes before another.
+    """
+    counts = np.zeros(log_weights.shape, dtype=np.int64)
+    want, supply = want.copy(), supply.copy()
+    while want.any():
+        log_q = np.where(supply > 0, log_weights, -np.inf)
+        q = np.exp(log_q - log_q.max(axis=1, keepdims=True))
+        asked = rng.multinomial(want, q / q.sum(axis=1, keepdims=True))
+        for kind in np.flatnonzero(asked.sum(axis=0) > supply):
+            asked[:, kind] = rng.multivariate_hypergeometric(asked[:, kind], supply[kind])
+        counts += asked
+        supply -= asked.sum(axis=0)
+        want -= asked.sum(axis=1)
+    return counts
