@@ -52,6 +52,8 @@ def test_fates_follow_the_profile_s_chances() -> None:
     shares = {fate: fates.count(fate) / 4000 for fate in ("offline", "dropped", "ok")}
     assert shares["offline"] == pytest.approx(0.3, abs=0.03)  # 4 standard deviations
     assert shares["dropped"] == pytest.approx(0.7 * 0.2, abs=0.025)
+    sure = FleetLinks({"client/0": dataclasses.replace(SLOW, availability=1, dropout=0)}, seed=1)
+    assert {sure.fate("client/0", r, 1) for r in range(1, 1001)} == {"ok"}
     assert links.fate("client/0", 0, 1) == "ok"
     assert {links.fate("helper", r, 1) for r in range(100)} == {"ok"}
 

@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from coterie.devices.delays import Delays
-from coterie.devices.profiles import (
-    SERVER,
-    Profile,
-    drops_out,
-    is_available,
-    seconds_crypto,
-    seconds_down,
-    seconds_train,
-    seconds_up,
-)
+from coterie.devices.profiles import SERVER, Profile
 from coterie.protocol.party import Cost
 from coterie.protocol.randomness import rng
 
@@ -28,25 +19,23 @@ class FleetLinks:
     """
 
     def __init__(self, profiles: Mapping[str, Profile], seed: int, delays: Delays | None = None) -> None:
-        self.profiles = dict(profiles)
-        self.seed = seed
-        self.delays = delays
+        self.profiles, self.seed, self.delays = dict(profiles), seed, delays
 
     def _of(self, party: str) -> Profile:
         return self.profiles.get(party, SERVER)
 
     def down_s(self, party: str, size: int) -> float:
         """Seconds until ``size`` bytes sent to this party have arrived."""
-        return seconds_down(self._of(party), size)
+        return self._of(party).seconds_down(size)
 
     def up_s(self, party: str, size: int) -> float:
         """Seconds until ``size`` bytes sent by this party have arrived."""
-        return seconds_up(self._of(party), size)
+        return self._of(party).seconds_up(size)
 
     def work_s(self, party: str, cost: Cost) -> float:
         """Seconds that this party's device needs: training, then cryptography."""
         profile = self._of(party)
-        return seconds_train(profile, cost.flops_per_sample, cost.samples) + seconds_crypto(profile, cost.crypto_s)
+        return profile.seconds_train(cost.flops_per_sample, cost.samples) + profile.seconds_crypto(cost.crypto_s)
 
     def rounds(self, party: str, round: int) -> int:
         """By how many rounds this party's answer to a request of this round is held back."""
@@ -57,6 +46,7 @@ class FleetLinks:
         if round == 0 or party not in self.profiles:
             return "ok"
         profile = self.profiles[party]
-        if not is_available(profile, rng(self.seed, party, "there", round)):
+        if rng(self.seed, party, "there", round).random() >= profile.availability:
             return "offline"
-        return "dropped" if drops_out(profile, rng(self.seed, party, "drops out", round, request)) else "ok"
+        dropped = rng(self.seed, party, "drops out", round, request).random() < profile.dropout
+        return "dropped" if dropped else "ok"
