@@ -19,14 +19,14 @@ from coterie.protocol import state
 from coterie.protocol.party import Nothing
 from coterie.runs import Interrupted, RunConfig, run
 from coterie.runs.checkpoint import CHECKPOINT
+from coterie.runs.files import digest
 from coterie.runs.party_files import party_file, read_party
-from coterie.runs.private import digest
 
 TESTS = Path(__file__).parent
 TOY = RunConfig(
     "toy_federation:SYSTEM", clients=6, rounds=4, devices="mobile", model="linear", checkpoint_every=1, record=True
 )
-MAGIC = b"coterie checkpoint 4\n"
+MAGIC = b"coterie checkpoint 5\n"
 
 
 def mode(path: Path) -> int:

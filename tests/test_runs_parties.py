@@ -362,10 +362,10 @@ def test_a_large_federation_builds_those_that_are_asked_and_no_others(
     assert 5 <= len(asked) <= 9
     assert set(count) == asked | {"server"}
     saver = Saver(tmp_path, made)
-    saver.save(3, 0, 0, "{}")
+    saver.save(3, 0, 0, {})
     assert len(count) == 301
     before = count.copy()
-    saver.save(4, 0, 0, "{}")
+    saver.save(4, 0, 0, {})
     assert count == before
     gc.collect()
     assert {party.name for party in objects} == {"server"}

@@ -20,8 +20,8 @@ from coterie.protocol.randomness import Randomness
 from coterie.protocols.local_training import LocalTraining, local_epochs
 from coterie.runs import RunConfig, build, checkpoint, registry
 from coterie.runs.experiment import epochs_of
+from coterie.runs.files import atomic_write
 from coterie.runs.fleet_links import FleetLinks
-from coterie.runs.folder import atomic_write
 from coterie.runs.keyring import PartyKeys
 from coterie.runs.views import ViewLog, message_kinds, read_views
 from coterie.transport.transcript import Transcript
@@ -210,8 +210,8 @@ def test_what_is_under_way_is_written_and_read_one_frame_at_a_time(tmp_path: Pat
     tracemalloc.start()
     try:
         atomic_write(path, checkpoint._sealed(chain(front, (bytes([i]) * size for i in range(count)))))
-        head, start, length = checkpoint._parts(path)
-        for i, frame in enumerate(checkpoint._frames(path, start, [size] * count)):
+        head, length = checkpoint._read_head(path)
+        for i, frame in enumerate(checkpoint._frames(path, [size] * count)):
             assert frame == bytes([i]) * size
         peak = tracemalloc.get_traced_memory()[1]
     finally:
@@ -222,4 +222,4 @@ def test_what_is_under_way_is_written_and_read_one_frame_at_a_time(tmp_path: Pat
     for damaged in (whole[:-1], whole[:100], b"", whole[:500] + b"x" + whole[501:], whole + b"x"):
         path.write_bytes(damaged)
         with pytest.raises(UserError, match="damaged, or of another version"):
-            checkpoint._parts(path)
+            checkpoint._read_head(path)

@@ -22,35 +22,47 @@ from __future__ import annotations
 
 import hashlib
 import os
-import struct
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 
 import coterie
 from coterie.crypto.roster import check_roster, entry
 from coterie.protocol.errors import PeerError, UserError
-from coterie.protocol.roster import Entry, Identity, Roster
+from coterie.protocol.roster import Identity, Roster
 from coterie.protocol.system import Mixture
 from coterie.runs.config import RunConfig, differences, from_text, to_toml
 from coterie.runs.experiment import Experiment
-from coterie.runs.folder import METRICS, atomic_write, opened, parse_lines
-from coterie.runs.party_files import PARTIES, Count, Written, drop_old_files, expected, party_file, save_parties
-from coterie.runs.private import ADVICE, DIGEST_BYTES, FILE_MODE, check_own, decoded, make_folder, reading
+from coterie.runs.files import (
+    ADVICE,
+    DIGEST_BYTES,
+    FILE_MODE,
+    atomic_write,
+    check_own,
+    decoded,
+    make_folder,
+    opened,
+    reading,
+)
+from coterie.runs.folder import METRICS, parse_lines
+from coterie.runs.party_files import PARTIES, Count, Written, drop_old_files, party_file, read_party, save_parties
 from coterie.transport.parcel import Snapshot
 
 CHECKPOINT = Path("checkpoint") / "checkpoint.bin"
-_MAGIC = b"coterie checkpoint 4\n"
-_LENGTH = struct.Struct("<Q")
+_MAGIC = b"coterie checkpoint 5\n"
+_LENGTH_BYTES = 8
 _CHUNK = 1 << 20
 
 
-class _Kept(msgspec.Struct):
-    """The head of the file, before the frames. parties: every party's file, by the party's name."""
+class Checkpoint(msgspec.Struct):
+    """The head of a checkpoint's file, before the frames.
+
+    fingerprint: of data, partition and initial weights.  set_up: its costs, as of a line of ``metrics.jsonl``.
+    roster: signed by the operator that it names.  parties: every party's file, by name.
+    """
 
     version: str
     config: str
@@ -59,14 +71,14 @@ class _Kept(msgspec.Struct):
     metrics_bytes: Count
     views_bytes: Count
     views_stopped: Count | None
-    set_up: str
+    set_up: dict[str, Any]
     roster: Roster
     snapshot: Snapshot
     parties: dict[str, Written]
 
 
-class _SetUp(msgspec.Struct):
-    """The costs of the set-up that a run reads, as JSON."""
+class _Costs(msgspec.Struct):
+    """The fields that a resumed run reads of the costs of the set-up."""
 
     bytes_up: dict[str, Count]
     bytes_down: dict[str, Count]
@@ -76,37 +88,11 @@ class _SetUp(msgspec.Struct):
     seconds: float
 
 
-class _Line(msgspec.Struct):
-    """The fields that a resumed run reads of a line of ``metrics.jsonl``."""
+class _Line(_Costs):
+    """The fields that it reads of a line of ``metrics.jsonl``."""
 
-    bytes_up: dict[str, Count]
-    bytes_down: dict[str, Count]
-    refused: dict[str, Count]
-    lost: dict[str, str]
-    late: list[str]
-    seconds: float
     virtual_seconds: float | None
     notes: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A checkpoint that was read, of the same work.
-
-    fingerprint: of data, partition and initial weights.  roster: signed by the operator that it names.
-    frames: can be read once.  parties: every party's file, by name; none has been read.
-    """
-
-    round: int
-    fingerprint: str
-    metrics_bytes: int
-    views_bytes: int
-    views_stopped: int | None
-    set_up: str
-    roster: Roster
-    snapshot: Snapshot
-    frames: Iterator[bytes]
-    parties: dict[str, Written]
 
 
 def _sealed(parts: Iterable[bytes]) -> Iterator[bytes]:
@@ -126,11 +112,11 @@ class Saver:
         self.out, self.experiment = out, experiment
         self._written: dict[str, Written] = {}
 
-    def save(self, round: int, metrics_bytes: int, views_bytes: int, set_up: str) -> None:
+    def save(self, round: int, metrics_bytes: int, views_bytes: int, set_up: dict[str, Any]) -> None:
         """Replace the checkpoint. If that is impossible, raises RunError and leaves the last checkpoint as it was."""
         experiment, transcript = self.experiment, self.experiment.transport.transcript
         written = save_parties(self.out, experiment.parties, experiment.owns, round, self._written)
-        kept = _Kept(
+        kept = Checkpoint(
             version=coterie.__version__,
             config=to_toml(experiment.config),
             fingerprint=experiment.fingerprint,
@@ -144,7 +130,7 @@ class Saver:
             parties=written,
         )
         head = msgspec.msgpack.encode(kept)
-        parts = (_LENGTH.pack(len(head)), head)
+        parts = (len(head).to_bytes(_LENGTH_BYTES, "little"), head)
         path = self.out / CHECKPOINT
         make_folder(path.parent)
         atomic_write(path, _sealed(chain(parts, experiment.transport.frames())), FILE_MODE)
@@ -159,21 +145,20 @@ class Saver:
         Raises UserError for states of another system, for other data, and for an experiment that was not built with the
         checkpoint's own roster (``founded``).
         """
-        path = self.out / CHECKPOINT
-        if kept.fingerprint != self.experiment.fingerprint:
+        path, experiment = self.out / CHECKPOINT, self.experiment
+        if kept.fingerprint != experiment.fingerprint:
             raise UserError(f"{path}: its data, partition or initial weights differ from the present ones; {ADVICE}")
-        if kept.roster != self.experiment.common.roster:
+        if kept.roster != experiment.common.roster:
             raise UserError(f"{path} has another roster than the federation that is to go on: {ADVICE}")
-        parties = self.experiment.parties
         for name, file in kept.parties.items():
-            parties.put(name, expected(self.out, name, file).kept)
-        self.experiment.transport.restore(kept.snapshot, kept.frames)
+            experiment.parties.put(name, read_party(self.out, name, file.round, file.digest).kept)
+        experiment.transport.restore(kept.snapshot, frames(self.out, kept))
         self._check_models(kept.round)
         self._written = dict(kept.parties)
 
     def _check_models(self, round: int) -> None:
         """Raises UserError unless the states hold a model of this shape for every client."""
-        d, path = self.experiment.model.spec.size, self.out / PARTIES
+        path, expected = self.out / PARTIES, (self.experiment.model.spec.size,)
         try:
             shapes = {
                 name: model.models.shape[1:] if isinstance(model, Mixture) else model.shape
@@ -182,8 +167,8 @@ class Saver:
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise UserError(f"{path} holds states that are not of this system ({error}): {ADVICE}") from error
         for name, shape in shapes.items():
-            if shape != (d,):
-                raise UserError(f"{path} holds a model of shape {shape} of {name} instead of {(d,)}: {ADVICE}")
+            if shape != expected:
+                raise UserError(f"{path} holds a model of shape {shape} of {name} instead of {expected}: {ADVICE}")
 
 
 def read(out: Path, config: RunConfig) -> Checkpoint | None:
@@ -198,49 +183,29 @@ def read(out: Path, config: RunConfig) -> Checkpoint | None:
         check_own(own)
     if not path.exists():
         return None
-    head, frames_at, frames_bytes = _parts(path)
-    kept = decoded(path, head, _Kept)
+    head, frames_bytes = _read_head(path)
+    kept = decoded(path, head, Checkpoint)
     sizes = kept.snapshot.sizes
     if any(size < 0 for size in sizes) or sum(sizes) != frames_bytes:
         raise UserError(
             f"{path} names {len(sizes)} messages under way of {sum(sizes)} bytes and holds {frames_bytes}; {ADVICE}"
         )
-    found = differences(from_text(kept.config), config)
-    if found:
+    if found := differences(from_text(kept.config), config):
         raise UserError(f"{path} is of another run ({'; '.join(found)}): {ADVICE}")
     if kept.version != coterie.__version__:
         raise UserError(
             f"{path} was written by coterie {kept.version}, this is {coterie.__version__}: go on with that version, or "
             "start the run anew with another --out"
         )
+    _check_costs(f"{path}, the set-up", kept.set_up, _Costs)
     _check_lines(out / METRICS, kept)
-    try:
-        msgspec.json.decode(kept.set_up, type=_SetUp)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise UserError(f"{path} has no readable costs of the set-up ({error}): {ADVICE}") from None
-    _check_roster(path, kept)
-    return Checkpoint(
-        kept.round,
-        kept.fingerprint,
-        kept.metrics_bytes,
-        kept.views_bytes,
-        kept.views_stopped,
-        kept.set_up,
-        kept.roster,
-        kept.snapshot,
-        _frames(path, frames_at, kept.snapshot.sizes),
-        kept.parties,
-    )
-
-
-def _check_roster(path: Path, kept: _Kept) -> None:
-    """Raises UserError unless the operator signed the roster, and exactly its parties have files."""
     try:
         check_roster(kept.roster, kept.roster.operator)
     except PeerError as error:
         raise UserError(f"the roster in {path} is not as its operator signed it ({error}): {ADVICE}") from None
     if strangers := sorted(kept.parties.keys() ^ kept.roster.by_name.keys()):
         raise UserError(f"{path}: {strangers[0]} is only in one of the roster and the list of files; {ADVICE}")
+    return kept
 
 
 def founded(out: Path, kept: Checkpoint) -> tuple[Roster, dict[str, Identity]]:
@@ -249,61 +214,52 @@ def founded(out: Path, kept: Checkpoint) -> tuple[Roster, dict[str, Identity]]:
     Raises UserError for a party's file that is damaged, swapped, of another checkpoint, or whose keys are not those of
     the roster.
     """
-    identities = {one.name: expected(out, one.name, kept.parties[one.name]).identity for one in kept.roster.entries}
+    identities = {}
     for one in kept.roster.entries:
-        if _entry(one, identities[one.name]) != one:
-            path = party_file(out, one.name, kept.parties[one.name].round)
+        file = kept.parties[one.name]
+        identities[one.name] = identity = read_party(out, one.name, file.round, file.digest).identity
+        try:
+            same = entry(one.name, one.role, identity) == one
+        except PeerError:  # they are no keys
+            same = False
+        if not same:
+            path = party_file(out, one.name, file.round)
             raise UserError(f"{path} holds keys of {one.name} that differ from the roster's: {ADVICE}")
     return kept.roster, identities
 
 
-def _entry(one: Entry, identity: Identity) -> Entry | None:
-    """The roster entry of a party with these keys, or None if they are no valid keys."""
-    try:
-        return entry(one.name, one.role, identity)
-    except PeerError:
-        return None
+def _read_head(path: Path) -> tuple[bytes, int]:
+    """Head of a checkpoint, and how many bytes of frames follow it.
 
-
-def _parts(path: Path) -> tuple[bytes, int, int]:
-    """Head of a checkpoint, where its frames begin and how many bytes they have.
-
-    Raises UserError if the digest is wrong, or if a part is longer than the rest of the file.
+    Raises UserError if the digest is wrong, or if the head is longer than the rest of the file.
     """
     with reading(path), opened(path, follow=False) as file:
-        end = path.stat().st_size - DIGEST_BYTES
-        left = end - len(_MAGIC)
+        end = os.fstat(file.fileno()).st_size - DIGEST_BYTES
         digest, whole = hashlib.blake2b(digest_size=DIGEST_BYTES), file.read(len(_MAGIC)) == _MAGIC
-        while whole and left > 0 and (part := file.read(min(left, _CHUNK))):
+        while whole and (part := file.read(max(0, min(_CHUNK, end - file.tell())))):
             digest.update(part)
-            left -= len(part)
-        if not whole or left or file.read() != digest.digest():
+        if not whole or file.read() != digest.digest():
             raise UserError(f"{path} is damaged, or of another version of coterie: {ADVICE}")
         file.seek(len(_MAGIC))
-        head = _part(file, end)
-        if head is None:
-            raise UserError(f"{path} is cut: a part of it is longer than the rest of the file; {ADVICE}")
-        return head, file.tell(), end - file.tell()
+        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+        if length > end - file.tell():
+            raise UserError(f"{path} is cut: its head is longer than the rest of the file; {ADVICE}")
+        return file.read(length), end - file.tell()
 
 
-def _part(file: IO[bytes], end: int) -> bytes | None:
-    """The next bytes after their length, or None if there are fewer before ``end``."""
-    room = end - file.tell() - _LENGTH.size
-    if room < 0:
-        return None
-    (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
-    return file.read(length) if length <= room else None
-
-
-def _frames(path: Path, start: int, sizes: Sequence[int]) -> Iterator[bytes]:
+def frames(out: Path, kept: Checkpoint) -> Iterator[bytes]:
     """The frames under way, one at a time."""
+    return _frames(out / CHECKPOINT, kept.snapshot.sizes)
+
+
+def _frames(path: Path, sizes: Sequence[int]) -> Iterator[bytes]:
     with reading(path), opened(path, follow=False) as file:
-        file.seek(start)
+        file.seek(-DIGEST_BYTES - sum(sizes), os.SEEK_END)
         for size in sizes:
             yield file.read(size)
 
 
-def _check_lines(path: Path, kept: _Kept) -> None:
+def _check_lines(path: Path, kept: Checkpoint) -> None:
     """That the file holds the lines of all rounds up to the checkpoint's where it says so; raises UserError."""
     with reading(path), opened(path, follow=False) as file:
         if os.fstat(file.fileno()).st_size < kept.metrics_bytes:
@@ -314,7 +270,11 @@ def _check_lines(path: Path, kept: _Kept) -> None:
             f"{path} does not hold the rounds 1 to {kept.round} of its checkpoint: it was changed; {ADVICE}"
         )
     for number, line in enumerate(lines, 1):
-        try:
-            msgspec.convert(line, _Line)
-        except (msgspec.ValidationError, RecursionError) as error:
-            raise UserError(f"{path}, line {number}: {error}; it was changed: {ADVICE}") from None
+        _check_costs(f"{path}, line {number}", line, _Line)
+
+
+def _check_costs(where: str, costs: Mapping[str, Any], kind: type[_Costs]) -> None:
+    try:
+        msgspec.convert(costs, kind)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise UserError(f"{where}: {error}; it was changed: {ADVICE}") from None

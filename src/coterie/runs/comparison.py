@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,9 +14,9 @@ from coterie.runs import registry
 from coterie.runs.budget import Difference, budget_of, with_budget
 from coterie.runs.config import RunConfig, check_settings, differences, resolve
 from coterie.runs.experiment import Line, build
-from coterie.runs.folder import CONFIG, RESULT, resumed, write_json, writing
+from coterie.runs.files import writing
+from coterie.runs.folder import CONFIG, RESULT, locked, numbered, resumed, write_json
 from coterie.runs.intervals import spread
-from coterie.runs.lock import locked
 from coterie.runs.runner import Interrupted, Result, load_result, run
 from coterie.runs.settings import field_types, typed, unknown
 
@@ -245,15 +244,7 @@ def _folder(out: str | Path | None, data: str, resume: bool) -> Path:
     if out is None:
         if resume:
             raise UserError("--resume continues the comparison in a folder: say which with --out")
-        number = 1
-        while True:
-            folder = Path("runs") / f"compare-{data}-{number}"
-            with writing(folder):
-                folder.parent.mkdir(parents=True, exist_ok=True)
-                with contextlib.suppress(FileExistsError):
-                    folder.mkdir()
-                    return folder
-            number += 1
+        return numbered(f"compare-{data}", lambda folder: folder.mkdir(parents=True))
     folder = Path(out)
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not resume)):
         raise UserError(f"{folder} is not empty: choose another --out, or continue the comparison in it with --resume")

@@ -16,9 +16,8 @@ import msgspec
 from coterie.protocol.errors import UserError
 from coterie.protocol.roster import Identity
 from coterie.protocol.told import Own
-from coterie.runs.folder import atomic_write, writing
+from coterie.runs.files import ADVICE, FILE_MODE, atomic_write, checked, decoded, digest, make_folder, writing
 from coterie.runs.parties import Parties
-from coterie.runs.private import ADVICE, FILE_MODE, checked, decoded, digest, make_folder
 
 PARTIES = "parties"
 
@@ -53,31 +52,20 @@ def _stem(party: str) -> str:
     return re.sub(r"[^\w./]", lambda odd: f"%{ord(odd[0]):x}.", party).replace("/", "-")
 
 
-def read_party(out: Path, party: str, round: int) -> KeptParty:
+def read_party(out: Path, party: str, round: int, its_digest: bytes | None = None) -> KeptParty:
     """SECRET: one party as it was after a round, from its own file alone.
 
-    ``runs.parties.restore`` puts a new party into this state. Raises UserError for a file that is damaged, or of
-    another party.
+    ``runs.parties.restore`` puts a new party into this state. Raises UserError for a file that is damaged, of another
+    party, or of another digest than this one, if a checkpoint gives one.
     """
-    return _read(out, party, round)[0]
-
-
-def expected(out: Path, party: str, file: Written) -> KeptParty:
-    """SECRET: the party in the file that a checkpoint names. Raises UserError if another file lies there."""
-    found, its_digest = _read(out, party, file.round)
-    if its_digest != file.digest:
-        path = party_file(out, party, file.round)
-        raise UserError(f"{path} is not the file that the checkpoint was written with: {ADVICE}")
-    return found
-
-
-def _read(out: Path, party: str, round: int) -> tuple[KeptParty, bytes]:
     path = party_file(out, party, round)
     body = checked(path)
     found = decoded(path, body, KeptParty)
     if found.name != party:
         raise UserError(f"{path} is of {found.name}, not of {party}: {ADVICE}")
-    return found, digest(body)
+    if its_digest not in (None, digest(body)):
+        raise UserError(f"{path} is not the file that the checkpoint was written with: {ADVICE}")
+    return found
 
 
 def save_parties(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shlex
 import shutil
 import sys
@@ -21,8 +20,17 @@ from coterie.protocol.system import Sees
 from coterie.runs import checkpoint, folder
 from coterie.runs.config import RunConfig, differences, resolve, to_toml
 from coterie.runs.experiment import Experiment, Line, build
-from coterie.runs.folder import CONFIG, METRICS, RESULT, Log, atomic_write, jsonable, read_lines, write_json, writing
-from coterie.runs.lock import locked
+from coterie.runs.files import Log, atomic_write, opened, writing
+from coterie.runs.folder import (
+    CONFIG,
+    METRICS,
+    RESULT,
+    check_writable,
+    jsonable,
+    locked,
+    read_lines,
+    write_json,
+)
 from coterie.runs.skipped import AllSkippedError, check_not_all_skipped
 from coterie.runs.views import VIEWS, ViewLog, message_kinds
 from coterie.training.jobs import DivergedError
@@ -87,7 +95,7 @@ def load_result(out: str | Path) -> Result:
     """A finished run from its folder. Raises UserError if there is none."""
     out = Path(out)
     try:
-        with folder.opened(out / RESULT) as file:
+        with opened(out / RESULT) as file:
             summary = json.loads(file.read())
     except (OSError, ValueError) as error:
         raise UserError(f"{out} holds no finished run: {error}") from None
@@ -96,16 +104,6 @@ def load_result(out: str | Path) -> Result:
             f"{out / RESULT} holds no JSON object, so it is not a run's result: restore the file or run again"
         )
     return Result(out, summary, read_lines(out / METRICS))
-
-
-def check_writable(out: Path) -> None:
-    """Raises UserError unless files can be made in this folder or, if it does not exist, in its parent."""
-    nearest = next(place for place in (out.absolute(), *out.absolute().parents) if os.path.exists(place))
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        raise UserError(
-            f"cannot write to {out}: {nearest} is not a folder that you may write to; change that, or choose another "
-            "--out"
-        )
 
 
 def is_divergence(error: BaseException | None) -> bool:
@@ -163,7 +161,7 @@ class _Running:
         for line in read_lines(self.out / METRICS):
             self.experiment.took(line["round"], line["notes"])
         self.done = self.checkpointed = kept.round
-        self.set_up = json.loads(kept.set_up)
+        self.set_up = kept.set_up
 
     def to_the_end(self) -> Result:
         try:
@@ -228,7 +226,7 @@ class _Running:
     def _checkpoint(self) -> None:
         started = time.perf_counter()
         views_bytes = 0 if self.views is None else self.views.log.length()
-        self.saver.save(self.done, self.metrics.length(), views_bytes, json.dumps(self.set_up))
+        self.saver.save(self.done, self.metrics.length(), views_bytes, self.set_up)
         self.checkpointed = self.done
         self._since_s, self._cost_s = 0.0, time.perf_counter() - started
 
