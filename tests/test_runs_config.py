@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from coterie.protocol.errors import UserError
 from coterie.runs import RunConfig, from_toml, registry, resolve, to_toml
-from coterie.runs.config import differences, from_text, system_config, typed_settings
-from coterie.runs.defaults import DEFAULTS
+from coterie.runs.config import DEFAULTS, differences, from_text, system_config, typed_settings
 
 
 def test_layers_of_settings(tmp_path: Path) -> None:
