@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,8 @@ from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.randomness import Randomness, rng
 from coterie.protocol.roster import Identity, Roster
 from coterie.protocol.steps import NoAnswerError
-from coterie.protocol.system import ClientModel, Federation, Mixture, System
-from coterie.protocol.told import Common, Own
+from coterie.protocol.system import ClientModel, Mixture
+from coterie.protocol.told import Common
 from coterie.protocols.local_training import joined, local_epochs, sample_clients
 from coterie.runs import registry
 from coterie.runs.config import RunConfig, resolve, system_config
@@ -38,47 +38,85 @@ from coterie.runs.interpreter import ClientData, LocalEffects, Samples
 from coterie.runs.keyring import PartyKeys
 from coterie.runs.parties import Parties
 from coterie.runs.simulation import simulate
-from coterie.runs.skipped import Watch, why_still
+from coterie.runs.skipped import digest, shown, why_still
 from coterie.training.engine import fit_many
 from coterie.training.jobs import Job
 from coterie.training.model import Model
 from coterie.training.models import build as build_model
 from coterie.training.solvers import Sgd
 from coterie.transport.local import LocalTransport
-from coterie.transport.meter import Meter
 from coterie.transport.transcript import Transcript
 
 Line = dict[str, Any]
 """What one round left, as it stands in ``metrics.jsonl``."""
 
-_REASONS = 3  # shown where something failed for them
 
-
-@dataclass(frozen=True, eq=False)
 class Experiment:
-    """Everything of one run, ready for its set-up. config: resolved.  settings: the system's own config object.
+    """Everything of one run, loaded, partitioned and built from its config. Touches no run folder.
 
-    tasks: of the split's groups, or the one task of all.  label_counts: (clients, classes) training samples, with the
-    labels of the client's task.  held_out: by client, kept out of training; empty without ``fine_tune=held_out``.
-    fingerprint: of data, partition and initial weights.
+    config: resolved.  settings: the system's own config object.  split, tasks: of its groups, or the one task of all.
+    label_counts: (clients, classes) training samples, with the labels of the client's task.  owns: what each party
+    alone is told.  fingerprint: of data, partition and initial weights.
+    founded: the roster and identities of a run that goes on. Raises UserError for any mistake in the config.
     """
 
-    config: RunConfig
-    system: System
-    settings: Any
-    model: Model
-    split: Split
-    tasks: tuple[Task, ...]
-    label_counts: NDArray[np.int64]
-    owns: Mapping[str, Own]
-    federation: Federation
-    effects: LocalEffects
-    keyring: PartyKeys
-    transport: LocalTransport
-    observer: Observer
-    held_out: Mapping[str, Samples]
-    fingerprint: str
-    watch: Watch = field(default_factory=Watch)
+    def __init__(self, config: RunConfig, founded: tuple[Roster, Mapping[str, Identity]] | None = None) -> None:
+        self.config = config = resolve(config)
+        assert config.clients is not None
+        assert config.partition is not None
+        self.system, self.settings = registry.get(config.system), system_config(config)
+
+        def data_set(name: str) -> Dataset:
+            return replace(load(name, config.data_dir), scaling=config.scaling)
+
+        dataset = data_set(config.data)
+        split, self.tasks = deal(
+            config.partition, dataset, config.clients, config.seed, config.min_samples, load=data_set
+        )
+        self.split = split = hold_out(split) if config.fine_tune == "held_out" else split
+        self.model = build_model(str(config.model), dataset.input_shape, dataset.classes)
+        names = tuple(f"client/{i}" for i in range(config.clients))
+        devices = dict(zip(names, fleet(config.devices, config.clients, config.seed), strict=True))
+        randomness = Randomness(config.seed, emulated=config.crypto == "emulated" or not self.system.encrypted)
+
+        samples = _client_data(split, self.tasks, names)
+        sizes = {name: len(own.y) for name, own in samples.items()}
+        self.label_counts = np.stack([np.bincount(own.y, minlength=dataset.classes) for own in samples.values()])
+        epochs = epochs_of(devices, self.settings, config.seed)
+        starts = _starts(config, self.settings, self.model, split, list(samples.values()))
+        self.fingerprint = _fingerprint(dataset, split, self.tasks, starts, epochs)
+        self.federation, self.owns = simulate(
+            self.system,
+            self.settings,
+            names,
+            self.model.spec,
+            starts,
+            config.mode,
+            randomness,
+            sizes,
+            epochs,
+            founded=founded,
+        )
+        self.effects = LocalEffects(
+            self.model,
+            samples,
+            precision=config.precision,
+            accelerator=config.accelerator,
+            emulated=randomness.emulated,
+            devices=devices,
+        )
+        self.observer = Observer(self.model, samples, precision=config.precision, accelerator=config.accelerator)
+        identities = {name: own.identity for name, own in self.owns.items() if own.identity}
+        self.keyring = PartyKeys(self.common.roster, identities)
+        self.transport = LocalTransport(
+            self.federation.parties,
+            self.federation.hub,
+            self.effects,
+            links=FleetLinks(devices, config.seed, delays_of(config, names, self.settings)),
+            keyring=self.keyring,
+            transcript=Transcript(config.record_mib << 20) if config.record else None,
+        )
+        self._models_digest = ""  # after the last round
 
     @property
     def common(self) -> Common:
@@ -116,7 +154,7 @@ class Experiment:
 
     def round(self, r: int) -> Line:
         """Run round r and observe it. Returns its line. Raises RunError if the run cannot go on."""
-        self.watch.start(self.system, self.federation)
+        before = self._models_digest or digest(self.system, self.federation)
         started = time.perf_counter()
         try:
             with self.effects.watched(), _reasons(self.transport):
@@ -128,9 +166,9 @@ class Experiment:
         self.took(r, notes)
         line: Line = {"round": r, **_costs(self.transport, time.perf_counter() - started), "notes": notes}
         observed = time.perf_counter()
-        moved = self.watch.moved(self.system, self.federation)
-        if not moved and "skipped" not in line["notes"]:
-            line["notes"]["skipped"] = why_still(line, self.system.observe(self.federation).get("why_kept", ()))
+        self._models_digest = digest(self.system, self.federation)
+        if self._models_digest == before and "skipped" not in notes:
+            notes["skipped"] = why_still(line, self.system.observe(self.federation).get("why_kept", ()))
         config = self.config
         last = r == config.rounds
         if last or r % config.eval_every == 0:
@@ -141,8 +179,8 @@ class Experiment:
         if self.fine_tunes and (last or (config.fine_tune_every and r % config.fine_tune_every == 0)):
             scores, tuned = self.fine_tuned(r)
             line |= {f"fine_tuned_{name}": value for name, value in scores.means().items()}
-            line["fine_tuned_epochs"] = [one.epochs for one in tuned]
-            untuned = [name for name, one in zip(self.models(r), tuned, strict=True) if one.diverged]
+            line["fine_tuned_epochs"] = [one.epochs for one in tuned.values()]
+            untuned = [name for name, one in tuned.items() if one.diverged]
             line |= {"untuned": untuned} if untuned else {}
         self.parties.rest()
         return {**line, "observing_seconds": time.perf_counter() - observed}
@@ -161,32 +199,29 @@ class Experiment:
         """Mean accuracy of the clients' models on their own training data."""
         return float(self.observer.train_accuracies(self.models()).mean())
 
-    def fine_tuned(self, r: int) -> tuple[Scores, list[Tuned]]:
+    def fine_tuned(self, r: int) -> tuple[Scores, dict[str, Tuned]]:
         """Scores of every client's model after fine-tuning (``runs/fine_tuning.py``), and the tuned models."""
-        models, parts = self.models(r), []
-        tuned: list[Tuned] = []
-        names = list(models)
-        for start in range(0, len(names), self.effects.chunk):
-            found = self._tune({name: models[name] for name in names[start : start + self.effects.chunk]}, r)
-            parts.append(self.observer.scores({name: one.weights for name, one in found.items()}))
-            tuned += found.values()
-        return Scores(**{key: np.concatenate([vars(part)[key] for part in parts]) for key in vars(parts[0])}), tuned
-
-    def _tune(self, models: Mapping[str, ClientModel], r: int) -> dict[str, Tuned]:
-        of = self.settings
+        of, models = self.settings, self.models(r)
+        if any(isinstance(model, Mixture) for model in models.values()):
+            raise TypeError(f"{self.system.name} says that it fine-tunes, but leaves clients mixtures of models")
         solver = Sgd(of.lr, of.batch_size, of.momentum, of.weight_decay)  # the same for every method
 
         def seed(name: str, epoch: int) -> int:
             return int(rng(self.config.seed, name, "fine-tuning", r, epoch).integers(1 << 62))
 
-        vectors = {name: model for name, model in models.items() if not isinstance(model, Mixture)}
-        if len(vectors) < len(models):
-            raise TypeError(f"{self.system.name} says that it fine-tunes, but leaves clients mixtures of models")
-        if self.config.fine_tune == "held_out":
-            return tune_by_held_out(self.effects, vectors, self.held_out, solver, seed)
-        return tune_by_own_epochs(
-            self.effects, vectors, {name: own.epochs for name, own in self.owns.items()}, solver, seed
-        )
+        names, parts = list(models), []
+        tuned: dict[str, Tuned] = {}
+        for start in range(0, len(names), self.effects.chunk):
+            some: dict[str, Any] = {name: models[name] for name in names[start : start + self.effects.chunk]}
+            if self.config.fine_tune == "held_out":
+                found = tune_by_held_out(self.effects, some, solver, seed)
+            else:
+                found = tune_by_own_epochs(
+                    self.effects, some, {name: self.owns[name].epochs for name in some}, solver, seed
+                )
+            parts.append(self.observer.scores({name: one.weights for name, one in found.items()}))
+            tuned |= found
+        return Scores(**{key: np.concatenate([vars(part)[key] for part in parts]) for key in vars(parts[0])}), tuned
 
     def _hub(self) -> Any:
         return self.federation.parties[self.federation.hub]
@@ -209,9 +244,8 @@ class Experiment:
 
 def _why_refused(transport: LocalTransport) -> str:
     """The refusals of this round with their reasons, for the observer. Coordinators are told no reasons."""
-    refused = transport.meter.refused.most_common()
-    more = f"; and {len(refused) - _REASONS} other reasons" if len(refused) > _REASONS else ""
-    return f" ({'; '.join(reason for reason, _ in refused[:_REASONS])}{more})" if refused else ""
+    refused = [reason for reason, _ in transport.meter.refused.most_common()]
+    return f" ({shown(refused)})" if refused else ""
 
 
 @contextlib.contextmanager
@@ -224,85 +258,14 @@ def _reasons(transport: LocalTransport) -> Iterator[None]:
 
 
 def _costs(transport: LocalTransport, seconds: float) -> Line:
-    meter: Meter = transport.meter
-    return {
-        "bytes_up": dict(meter.bytes_up),
-        "bytes_down": dict(meter.bytes_down),
-        "envelope_bytes": dict(meter.envelope_bytes),
-        "message_bytes": dict(meter.message_bytes),
-        "seconds": seconds,
-        "phase_seconds": dict(meter.seconds),
-        "phase_virtual_seconds": dict(meter.virtual_seconds),
-        "virtual_seconds": transport.clock_s,
-        "refused": dict(meter.refused),
-        "lost": dict(meter.lost),
-        "late": list(meter.late),
-    }
+    counted = vars(transport.meter)
+    phases = {f"phase_{key}": counted[key] for key in ("seconds", "virtual_seconds")}
+    return {**counted, **phases, "seconds": seconds, "virtual_seconds": transport.clock_s}
 
 
 def build(config: RunConfig, founded: tuple[Roster, Mapping[str, Identity]] | None = None) -> Experiment:
-    """Load, partition and build everything. Touches no run folder. Raises UserError for any mistake in the config.
-
-    founded: the roster and identities of a run that goes on.
-    """
-    config = resolve(config)
-    assert config.clients is not None
-    assert config.partition is not None
-    system, settings = registry.get(config.system), system_config(config)
-
-    def data_set(name: str) -> Dataset:
-        return replace(load(name, config.data_dir), scaling=config.scaling)
-
-    dataset = data_set(config.data)
-    split, tasks = deal(config.partition, dataset, config.clients, config.seed, config.min_samples, load=data_set)
-    if config.fine_tune == "held_out":
-        split = hold_out(split)
-    model = build_model(str(config.model), dataset.input_shape, dataset.classes)
-    names = tuple(f"client/{i}" for i in range(config.clients))
-    devices = dict(zip(names, fleet(config.devices, config.clients, config.seed), strict=True))
-    randomness = Randomness(config.seed, emulated=config.crypto == "emulated" or not system.encrypted)
-
-    samples = _client_data(split, tasks, names)
-    epochs = epochs_of(devices, settings, config.seed)
-    starts = _starts(config, settings, model, split, [samples[name] for name in names])
-    sizes = {name: len(own.y) for name, own in samples.items()}
-    federation, owns = simulate(
-        system, settings, names, model.spec, starts, config.mode, randomness, sizes, epochs, founded=founded
-    )
-    effects = LocalEffects(
-        model,
-        samples,
-        precision=config.precision,
-        accelerator=config.accelerator,
-        emulated=randomness.emulated,
-        devices=devices,
-    )
-    keyring = PartyKeys(federation.common.roster, {name: own.identity for name, own in owns.items() if own.identity})
-    transport = LocalTransport(
-        federation.parties,
-        federation.hub,
-        effects,
-        links=FleetLinks(devices, config.seed, delays_of(config, names, settings)),
-        keyring=keyring,
-        transcript=Transcript(config.record_mib << 20) if config.record else None,
-    )
-    return Experiment(
-        config=config,
-        system=system,
-        settings=settings,
-        model=model,
-        split=split,
-        tasks=tasks,
-        label_counts=np.stack([np.bincount(own.y, minlength=dataset.classes) for own in samples.values()]),
-        owns=owns,
-        federation=federation,
-        effects=effects,
-        keyring=keyring,
-        transport=transport,
-        observer=Observer(model, samples, precision=config.precision, accelerator=config.accelerator),
-        held_out=_held_out(split, tasks, names),
-        fingerprint=_fingerprint(dataset, split, tasks, starts, epochs),
-    )
+    """The run of this config, ready for its set-up; raises UserError."""
+    return Experiment(config, founded)
 
 
 def _starts(
@@ -359,21 +322,14 @@ def epochs_of(devices: Mapping[str, Profile], settings: Any, seed: int) -> dict[
 def _client_data(split: Split, tasks: Sequence[Task], names: Sequence[str]) -> dict[str, ClientData]:
     """The data of every client, as its task changes them. The test set of a task is made once."""
     tests = {task: _samples(task, None, "test") for task in tasks}
-    of = of_clients(split, tasks)
-    return {
-        name: ClientData(**vars(_samples(task, train, "train")), test=test, test_set=tests[task])
-        for name, task, train, test in zip(names, of, split.train, split.test, strict=True)
-    }
-
-
-def _held_out(split: Split, tasks: Sequence[Task], names: Sequence[str]) -> dict[str, Samples]:
-    """The samples that every client keeps out of its training, as its task changes them."""
-    of = of_clients(split, tasks)
-    return (
-        {name: _samples(task, part, "train") for name, task, part in zip(names, of, split.held_out, strict=True)}
-        if split.held_out
-        else {}
-    )
+    held_out = split.held_out or (None,) * len(names)
+    found = {}
+    for name, task, train, held, test in zip(
+        names, of_clients(split, tasks), split.train, held_out, split.test, strict=True
+    ):
+        own, kept = _samples(task, train, "train"), None if held is None else _samples(task, held, "train")
+        found[name] = ClientData(own.x, own.y, test, tests[task], kept)
+    return found
 
 
 def _samples(task: Task, indices: NDArray[np.int64] | None, split: Part) -> Samples:

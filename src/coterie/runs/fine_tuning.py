@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.protocol.effects import Fit, Fitted, Vector
-from coterie.runs.interpreter import LocalEffects, Samples
+from coterie.runs.interpreter import LocalEffects
 from coterie.training.engine import evaluate_many
 from coterie.training.solvers import Sgd
 
@@ -34,26 +34,25 @@ class Tuned:
 def tune_by_held_out(
     effects: LocalEffects,
     models: Mapping[str, Vector],
-    held_out: Mapping[str, Samples],
     solver: Sgd,
     seed: Callable[[str, int], int],
 ) -> dict[str, Tuned]:
     """Each client's model after the epochs, 0 to ``MOST_EPOCHS``, with the lowest loss on its held-out samples.
 
-    models: (d,) by client, where each starts.  held_out: by client; one without samples keeps its model.
+    models: (d,) by client, where each starts.  One without held-out samples keeps its model.
     seed(client, epoch): of the batches.  Ties go to fewer epochs. Momentum starts anew in each epoch.
     """
+    held_out = {name: own for name in models if (own := effects.data[name].held_out) and len(own.y)}
 
     def loss(name: str, weights: Vector) -> float:
-        own = held_out[name]
-        matrix = np.array(weights)[None]
+        own, matrix = held_out[name], np.array(weights)[None]
         (seen,) = evaluate_many(
             effects.model, matrix, own.x, own.y, precision=effects.precision, device=effects.accelerator
         )
         return seen.loss if np.isfinite(seen.loss) else np.inf
 
     best = {name: Tuned(weights, 0) for name, weights in models.items()}
-    least = {name: loss(name, models[name]) for name in models if len(held_out[name].y)}
+    least = {name: loss(name, models[name]) for name in held_out}
     current = {name: models[name] for name in least}
     for epoch in range(1, MOST_EPOCHS + 1):
         fits = [(name, Fit(weights, solver, 1, seed(name, epoch))) for name, weights in current.items()]

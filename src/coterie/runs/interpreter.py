@@ -59,12 +59,14 @@ class ClientData:
     """One client's own training samples, x (n, ...) float32 and y (n,) int64, and its test samples.
 
     test_set: the whole test set of its task; clients of one task share the object.  test: its own indices into that.
+    held_out: samples that are kept out of its training; None if there are none.
     """
 
     x: Tensor
     y: Tensor
     test: NDArray[np.int64]
     test_set: Samples
+    held_out: Samples | None = None
 
 
 class Opened:

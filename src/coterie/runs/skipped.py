@@ -8,10 +8,8 @@ start, and has no result.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-from numpy.typing import NDArray
 
 from coterie.protocol.errors import RunError
 from coterie.protocol.system import Federation, Mixture, System
@@ -25,33 +23,18 @@ class AllSkippedError(RunError):
     """Every round of a run was skipped. The same options would skip them again."""
 
 
-class Watch:
-    """Whether a round moved any model. Keeps a digest, so that no model is held for it.
-
-    If clients choose among models, these models count and not the choice (``System.pool``).
-    """
-
-    def __init__(self) -> None:
-        self._before = ""
-
-    def start(self, system: System, federation: Federation) -> None:
-        """Before a round. (The digest after the last round is known already.)"""
-        self._before = self._before or _digest(system, federation)
-
-    def moved(self, system: System, federation: Federation) -> bool:
-        """After the round: whether any model has changed, bit for bit."""
-        before, self._before = self._before, _digest(system, federation)
-        return before != self._before
-
-
-def _digest(system: System, federation: Federation) -> str:
+def digest(system: System, federation: Federation) -> str:
+    """A digest of all models, bit for bit. If clients choose among models, these count and not the choice."""
     if system.pool is not None:
         return arrays_digest(system.pool(federation))
-    return arrays_digest(_arrays(system.models(federation).values()))
+    models = system.models(federation).values()
+    return arrays_digest(model.models if isinstance(model, Mixture) else model for model in models)
 
 
-def _arrays(models: Iterable[Any]) -> list[NDArray[Any]]:
-    return [model.models if isinstance(model, Mixture) else model for model in models]
+def shown(reasons: Sequence[str]) -> str:
+    """The first few reasons, and how many more there are."""
+    more = f"; and {len(reasons) - _SHOWN} more reasons" if len(reasons) > _SHOWN else ""
+    return "; ".join(reasons[:_SHOWN]) + more
 
 
 def why_still(line: Mapping[str, Any], kept: Sequence[str]) -> str:
@@ -70,8 +53,7 @@ def why_still(line: Mapping[str, Any], kept: Sequence[str]) -> str:
         head = "no update came"
     else:
         head = "no model changed"
-    more = f"; and {len(reasons) - _SHOWN} more reasons" if len(reasons) > _SHOWN else ""
-    return head + (f": {'; '.join(reasons[:_SHOWN])}{more}" if reasons else "")
+    return f"{head}: {shown(reasons)}" if reasons else head
 
 
 def check_not_all_skipped(lines: Sequence[Mapping[str, Any]]) -> None:
