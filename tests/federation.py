@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from coterie.crypto import paillier
-from coterie.devices.delays import Delays
+from coterie.devices.links import Delays
 from coterie.protocol import codec
 from coterie.protocol.effects import Evaluate, Evaluated, Fit, Fitted, Local, OwnData
 from coterie.protocol.errors import CoterieError, DecodeError

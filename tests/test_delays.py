@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from coterie.cli.app import app
-from coterie.devices.delays import Delays, delay_law
+from coterie.devices.links import Delays, delay_law
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import rng
 from coterie.protocols.local_training import asked_in, sample_clients

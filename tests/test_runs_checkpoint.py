@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 import pytest
 from checkpoint_parts import (
-    MAGIC,
     TOY,
     edited,
     edits,
@@ -34,10 +33,9 @@ from hypothesis import strategies as st
 
 from coterie.protocol.errors import UserError
 from coterie.runs import RunConfig, checkpoint, files, run
-from coterie.runs.checkpoint import CHECKPOINT
+from coterie.runs.checkpoint import CHECKPOINT, party_file, read_party
 from coterie.runs.config import resolve
 from coterie.runs.experiment import build
-from coterie.runs.party_files import party_file, read_party
 
 SLACK = 4 << 20  # bytes that reading may take beyond a few times the file
 
@@ -198,7 +196,7 @@ def content(out: Path, read: checkpoint.Checkpoint | None) -> dict[str, Any]:
         "rest": (read.round, read.metrics_bytes, read.views_bytes, read.views_stopped, read.set_up),
         "roster": msgspec.msgpack.encode(read.roster),
         "parties": {name: read_party(out, name, file.round, file.digest) for name, file in read.parties.items()},
-        "frames": list(checkpoint.frames(out, read)),
+        "frames": list(checkpoint.frames(out, read.snapshot)),
     }
 
 
@@ -355,7 +353,7 @@ def test_a_head_longer_than_the_file_is_refused(half: Path, copy: Path, length: 
 @pytest.mark.parametrize("left", [0, 1, 7, 8, 9, 40, 60])
 def test_a_file_that_ends_early_is_refused_even_with_a_right_digest(half: Path, copy: Path, left: int) -> None:
     """Up to the end of the frames: a cut frame would give other numbers without a word."""
-    body = (half / CHECKPOINT).read_bytes()[len(MAGIC) : -32]
+    body = (half / CHECKPOINT).read_bytes()[:-32]
     for kept in (left, len(body) - 1 - left):
         (copy / CHECKPOINT).write_bytes(sealed(body[:kept]))
         with pytest.raises(UserError, match=r"checkpoint\.bin"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.devices.delays import Delays
+from coterie.devices.links import Delays
 from coterie.protocol.effects import Vector
 from coterie.systems.pafed import SYSTEM
 from coterie.systems.pafed.config import PAFedConfig

@@ -56,9 +56,10 @@ class Profile:
     radio_watts: float = 1.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
-            raise UserError(f"device profile: name is {self.name!r}; it must be a text")
-        _check(self, self.name)
+        for key, value in vars(self).items():
+            allowed, words = _ALLOWED[key]
+            if not allowed(value):
+                raise UserError(f"device profile {self.name!r}: {key} is {value!r}; it must be {words}")
 
     def seconds_down(self, size: float) -> float:
         """Seconds until a message of ``size`` bytes has reached the device."""
@@ -82,44 +83,42 @@ class Profile:
 
 
 @dataclass(frozen=True)
-class Tier:
+class Tier(Profile):
     """A kind of device in a fleet. share: relative number.  spread: sigma of the log-normal factor on each speed."""
 
-    profile: Profile
     share: float = 1.0
     spread: float = 0.0
 
-    def __post_init__(self) -> None:
-        _check(self, self.profile.name)
+
+_Allowed = tuple[Callable[[Any], bool], str]
 
 
-_Range = tuple[Callable[[float], bool], str]
-_POSITIVE: _Range = (lambda v: v > 0, "above 0")
-_NOT_NEGATIVE: _Range = (lambda v: v >= 0, "of at least 0")
-_SHARE: _Range = (lambda v: 0 < v <= 1, "above 0 and at most 1")
-_RANGES: dict[str, _Range] = {
+def _number(within: Callable[[float], bool], words: str) -> _Allowed:
+    def allowed(value: Any) -> bool:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return number and math.isfinite(value) and within(value)
+
+    return allowed, f"a number {words}"
+
+
+_POSITIVE = _number(lambda v: v > 0, "above 0")
+_NOT_NEGATIVE = _number(lambda v: v >= 0, "of at least 0")
+_SHARE = _number(lambda v: 0 < v <= 1, "above 0 and at most 1")
+_ALLOWED: dict[str, _Allowed] = {
+    "name": (lambda v: isinstance(v, str) and v != "", "a text"),
     "compute_flops_per_s": _POSITIVE,
     "up_bytes_per_s": _POSITIVE,
     "down_bytes_per_s": _POSITIVE,
     "latency_s": _NOT_NEGATIVE,
     "availability": _SHARE,
-    "dropout": (lambda v: 0 <= v < 1, "of at least 0 and below 1"),
+    "dropout": _number(lambda v: 0 <= v < 1, "of at least 0 and below 1"),
     "crypto_speed": _POSITIVE,
     "budget": _SHARE,
     "compute_watts": _NOT_NEGATIVE,
     "radio_watts": _NOT_NEGATIVE,
-    "share": (lambda v: v > 0, "above 0; leave out a device without a share"),
-    "spread": (lambda v: 0 <= v <= 3, "from 0 to 3"),
+    "share": _number(lambda v: v > 0, "above 0; leave out a device without a share"),
+    "spread": _number(lambda v: 0 <= v <= 3, "from 0 to 3"),
 }
-
-
-def _check(of: Profile | Tier, name: str) -> None:
-    for key, value in vars(of).items():
-        allowed, words = _RANGES.get(key, (None, ""))
-        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if allowed is not None and not (number and allowed(value)):
-            raise UserError(f"device profile {name!r}: {key} is {value!r}; it must be a number {words}")
-
 
 SERVER = Profile(
     "server",
@@ -132,39 +131,18 @@ SERVER = Profile(
 )
 """Aggregators, helpers and key authorities: one core of the reference server for cryptography, never away."""
 
-_ORDINARY = Profile("ordinary", compute_flops_per_s=20e9, up_bytes_per_s=2.5e6, down_bytes_per_s=10e6, crypto_speed=0.5)
-
-
-def _scaled(profile: Profile, compute: float, up: float, down: float, **changes: Any) -> Profile:
-    """The profile with its speeds times these factors, and with these changes."""
-    return replace(
-        profile,
-        compute_flops_per_s=profile.compute_flops_per_s * compute,
-        up_bytes_per_s=profile.up_bytes_per_s * up,
-        down_bytes_per_s=profile.down_bytes_per_s * down,
-        **changes,
-    )
-
-
-_OF_TIER = ("share", "spread")
-_MOBILE = {"availability": 0.9, "dropout": 0.02}
+_ORDINARY = Tier("ordinary", compute_flops_per_s=20e9, up_bytes_per_s=2.5e6, down_bytes_per_s=10e6, crypto_speed=0.5)
+_STRAGGLER = Tier("straggler", 2e9, 0.25e6, 1e6, latency_s=0.5, crypto_speed=0.05, share=0.1)
+_MOBILE = {"availability": 0.9, "dropout": 0.02, "spread": 0.35}
 _TIERS: dict[str, tuple[Tier, ...]] = {
-    "uniform": (Tier(_ORDINARY),),
+    "uniform": (_ORDINARY,),
     "mobile": (
-        Tier(Profile("A phone", 5e9, 1e6, 4e6, 0.08, crypto_speed=0.3, compute_watts=3.0, **_MOBILE), 0.5, 0.35),
-        Tier(Profile("B tablet", 10e9, 2.5e6, 8e6, 0.04, crypto_speed=0.4, compute_watts=5.0, **_MOBILE), 0.2, 0.35),
-        Tier(Profile("C laptop", 40e9, 5e6, 12.5e6, 0.02, crypto_speed=0.8, compute_watts=20.0, **_MOBILE), 0.2, 0.35),
-        Tier(
-            Profile("D edge", 100e9, 12.5e6, 12.5e6, 0.01, crypto_speed=0.5, compute_watts=15.0, **_MOBILE), 0.1, 0.35
-        ),
+        Tier("A phone", 5e9, 1e6, 4e6, 0.08, crypto_speed=0.3, compute_watts=3.0, share=0.5, **_MOBILE),
+        Tier("B tablet", 10e9, 2.5e6, 8e6, 0.04, crypto_speed=0.4, compute_watts=5.0, share=0.2, **_MOBILE),
+        Tier("C laptop", 40e9, 5e6, 12.5e6, 0.02, crypto_speed=0.8, compute_watts=20.0, share=0.2, **_MOBILE),
+        Tier("D edge", 100e9, 12.5e6, 12.5e6, 0.01, crypto_speed=0.5, compute_watts=15.0, share=0.1, **_MOBILE),
     ),
-    "slow_tail": (
-        Tier(_ORDINARY, 0.9),
-        Tier(
-            _scaled(_ORDINARY, 0.1, 0.1, 0.1, name="straggler", latency_s=0.5, crypto_speed=0.05),
-            0.1,
-        ),
-    ),
+    "slow_tail": (replace(_ORDINARY, share=0.9), _STRAGGLER),
 }
 
 FLEETS: tuple[str, ...] = ("uniform", "paper", "mobile", "slow_tail")
@@ -193,7 +171,15 @@ def _from_tiers(tiers: tuple[Tier, ...], clients: int, rng: np.random.Generator)
     sizes = _sizes(np.array([float(tier.share) for tier in tiers]), clients)
     which = rng.permutation(np.repeat(np.arange(len(tiers)), sizes))
     factors = np.exp(rng.standard_normal((clients, 3)) * [[float(tiers[i].spread)] for i in which])
-    return tuple(_scaled(tiers[i].profile, *map(float, row)) for i, row in zip(which, factors, strict=True))
+    return tuple(_scaled(tiers[i], *map(float, row)) for i, row in zip(which, factors, strict=True))
+
+
+def _scaled(tier: Tier, compute: float, up: float, down: float, **changes: float) -> Profile:
+    """A device of this tier with its speeds times these factors, and with these changes."""
+    own: dict[str, Any] = {field.name: getattr(tier, field.name) for field in fields(Profile)}
+    for key, factor in (("compute_flops_per_s", compute), ("up_bytes_per_s", up), ("down_bytes_per_s", down)):
+        own[key] *= factor
+    return Profile(**own | changes)
 
 
 def _sizes(shares: NDArray[np.float64], clients: int) -> NDArray[np.int64]:
@@ -222,13 +208,12 @@ def _read(path: Path) -> tuple[Tier, ...]:
 def _tier(where: str, table: Any) -> Tier:
     if not isinstance(table, dict):
         raise UserError(f"{where}: must be a table [[device]]")
-    known = {field.name: field.default is MISSING for field in fields(Profile)} | dict.fromkeys(_OF_TIER, False)
+    known = {field.name: field.default is MISSING for field in fields(Tier)}
     unknown, missing = set(table) - set(known), {key for key, required in known.items() if required} - set(table)
     if unknown or missing:
         problem = f"unknown {', '.join(sorted(unknown))}" if unknown else f"missing {', '.join(sorted(missing))}"
         raise UserError(f"{where}: {problem}; the fields are {', '.join(known)}")
-    of_tier = {key: table.pop(key) for key in _OF_TIER if key in table}
     try:
-        return Tier(Profile(**table), **of_tier)
+        return Tier(**table)
     except UserError as exc:
         raise UserError(f"{where}: {exc}") from exc

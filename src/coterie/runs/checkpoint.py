@@ -1,11 +1,11 @@
 """Checkpoints: the files with which a run goes on after any end, with the numbers of an undisturbed run.
 
 ``checkpoint/checkpoint.bin`` holds the round, the roster, the messages under way and the lengths of the growing files.
-It is always replaced as a whole. After the magic come a length (u64, little-endian) and a head of that length, then the
-frames under way, whose sizes the head states, and last a digest of all these. Frames are written and read one at a
-time, so they are never all in memory.
+It is always replaced as a whole. A length (u64, little-endian) comes first, then a head of that length, then the frames
+under way, whose sizes the head states. Frames are written and read one at a time, so they are never all in memory.
 
-Every party has a file of its own (``party_files.py``), with its identity, its state and its secret. The head names the
+``parties/<name>.<round>.bin`` is a whole party, which can be resumed from it alone: its identity, state and secret. It
+is written again only when the party has changed, and stays until a checkpoint needs a newer one. The head names the
 round and the digest of each, so files of different rounds or runs cannot be mixed.
 
 All of it is private: files of mode 0600 in folders of mode 0700. Do not share ``checkpoint/``, ``parties/`` and
@@ -13,19 +13,20 @@ All of it is private: files of mode 0600 in folders of mode 0700. Do not share `
 ``result.json`` and a report of them hold the observer's reasons for refusals and skipped rounds, which may contain a
 client's own numbers.
 
-The digest detects damage, and every length, place and shape is checked before anything is built from it. The digest is
-no signature: any user who may write in a run folder can write another checkpoint. Neither folder may be a symbolic link
-or belong to another user. So a run reads, changes and deletes only files in the run folder itself.
+Every file ends with a digest, which detects damage, and every length, place and shape is checked before anything is
+built from it. The digest is no signature: any user who may write in a run folder can write another checkpoint. Neither
+folder may be a symbolic link or belong to another user. So a run reads, changes and deletes only files in the run
+folder itself.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -42,19 +43,41 @@ from coterie.runs.files import (
     FILE_MODE,
     atomic_write,
     check_own,
+    checked,
     decoded,
+    digest,
     make_folder,
     opened,
     reading,
+    sealed,
+    writing,
 )
 from coterie.runs.folder import METRICS, parse_lines
-from coterie.runs.party_files import PARTIES, Count, Written, drop_old_files, party_file, read_party, save_parties
 from coterie.transport.parcel import Snapshot
 
 CHECKPOINT = Path("checkpoint") / "checkpoint.bin"
-_MAGIC = b"coterie checkpoint 5\n"
+PARTIES = "parties"
 _LENGTH_BYTES = 8
-_CHUNK = 1 << 20
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+
+
+class Written(msgspec.Struct, frozen=True, array_like=True):
+    """One party's file. round: in which it was written.  digest: of its content, 32 bytes."""
+
+    round: Count
+    digest: bytes
+
+
+class KeptParty(msgspec.Struct, frozen=True):
+    """SECRET: the content of a party's file. kept: its state and secret, as ``runs.parties.dumped`` gives them."""
+
+    name: str
+    identity: Identity
+    kept: bytes
+
+    def __repr__(self) -> str:
+        return f"<KeptParty {self.name}>"
 
 
 class Checkpoint(msgspec.Struct):
@@ -77,8 +100,8 @@ class Checkpoint(msgspec.Struct):
     parties: dict[str, Written]
 
 
-class _Costs(msgspec.Struct):
-    """The fields that a resumed run reads of the costs of the set-up."""
+class _Line(msgspec.Struct):
+    """The fields that a resumed run reads of a line of ``metrics.jsonl``."""
 
     bytes_up: dict[str, Count]
     bytes_down: dict[str, Count]
@@ -86,23 +109,35 @@ class _Costs(msgspec.Struct):
     lost: dict[str, str]
     late: list[str]
     seconds: float
-
-
-class _Line(_Costs):
-    """The fields that it reads of a line of ``metrics.jsonl``."""
-
     virtual_seconds: float | None
     notes: dict[str, Any]
 
 
-def _sealed(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """The parts of a checkpoint's file, between magic and digest."""
-    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    yield _MAGIC
-    for part in parts:
-        digest.update(part)
-        yield part
-    yield digest.digest()
+def party_file(out: Path, party: str, round: int) -> Path:
+    """The path of a party's file that was written in this round."""
+    return out / PARTIES / f"{_stem(party)}.{round}.bin"
+
+
+def _stem(party: str) -> str:
+    """The beginning of a party's file name, which is different for every party."""
+    return re.sub(r"[^\w./]", lambda odd: f"%{ord(odd[0]):x}.", party).replace("/", "-")
+
+
+def read_party(out: Path, party: str, round: int, its_digest: bytes | None = None) -> KeptParty:
+    """SECRET: one party as it was after a round, from its own file alone.
+
+    ``runs.parties.restore`` puts a new party into this state. Raises UserError for a file that is damaged, of another
+    party, or of another digest than this one, if a checkpoint gives one.
+    """
+    path = party_file(out, party, round)
+    with checked(path) as (file, length):
+        body = file.read(length)
+    found = decoded(path, body, KeptParty)
+    if found.name != party:
+        raise UserError(f"{path} is of {found.name}, not of {party}: {ADVICE}")
+    if its_digest not in (None, digest(body)):
+        raise UserError(f"{path} is not the file that the checkpoint was written with: {ADVICE}")
+    return found
 
 
 class Saver:
@@ -115,7 +150,7 @@ class Saver:
     def save(self, round: int, metrics_bytes: int, views_bytes: int, set_up: dict[str, Any]) -> None:
         """Replace the checkpoint. If that is impossible, raises RunError and leaves the last checkpoint as it was."""
         experiment, transcript = self.experiment, self.experiment.transport.transcript
-        written = save_parties(self.out, experiment.parties, experiment.owns, round, self._written)
+        written = self._save_parties(round)
         kept = Checkpoint(
             version=coterie.__version__,
             config=to_toml(experiment.config),
@@ -130,14 +165,37 @@ class Saver:
             parties=written,
         )
         head = msgspec.msgpack.encode(kept)
-        parts = (len(head).to_bytes(_LENGTH_BYTES, "little"), head)
-        path = self.out / CHECKPOINT
-        make_folder(path.parent)
-        atomic_write(path, _sealed(chain(parts, experiment.transport.frames())), FILE_MODE)
+        parts = chain((len(head).to_bytes(_LENGTH_BYTES, "little"), head), experiment.transport.frames())
+        make_folder((self.out / CHECKPOINT).parent)
+        atomic_write(self.out / CHECKPOINT, sealed(parts), FILE_MODE)
         self._written = written
-        drop_old_files(self.out, written)
-        for left in path.parent.glob(f".{path.name}.*"):  # by a process that was killed while it wrote
-            left.unlink(missing_ok=True)
+        self._drop_old_files()
+
+    def _save_parties(self, round: int) -> dict[str, Written]:
+        """Write the files of all parties that have changed, beside the last ones. Returns every party's newest file."""
+        make_folder(self.out / PARTIES)
+        written, parties = dict(self._written), self.experiment.parties
+        for name, own in self.experiment.owns.items():
+            if name in written and not parties.touched(name):
+                continue  # it is as it was made, and so is what its file holds
+            assert own.identity is not None
+            data = msgspec.msgpack.encode(KeptParty(name, own.identity, parties.dumped(name)))
+            its_digest = digest(data)
+            if name not in written or written[name].digest != its_digest:
+                atomic_write(party_file(self.out, name, round), data + its_digest, FILE_MODE)
+                written[name] = Written(round, its_digest)
+        return written
+
+    def _drop_old_files(self) -> None:
+        """Remove the files of other checkpoints, and those that a killed process left half written."""
+        needed = {party_file(self.out, name, file.round) for name, file in self._written.items()}
+        one = rf"({'|'.join(map(re.escape, map(_stem, self._written)))})\.[0-9]+\.bin"
+        ours = re.compile(rf"{one}|\.{one}\.[a-z0-9_]+")
+        path = self.out / CHECKPOINT
+        old = [path for path in (self.out / PARTIES).iterdir() if path not in needed and ours.fullmatch(path.name)]
+        with writing(self.out / PARTIES):
+            for left in chain(old, path.parent.glob(f".{path.name}.*")):
+                left.unlink(missing_ok=True)
 
     def restore(self, kept: Checkpoint) -> None:
         """Put parties and transport into the state of the checkpoint.
@@ -152,7 +210,7 @@ class Saver:
             raise UserError(f"{path} has another roster than the federation that is to go on: {ADVICE}")
         for name, file in kept.parties.items():
             experiment.parties.put(name, read_party(self.out, name, file.round, file.digest).kept)
-        experiment.transport.restore(kept.snapshot, frames(self.out, kept))
+        experiment.transport.restore(kept.snapshot, frames(self.out, kept.snapshot))
         self._check_models(kept.round)
         self._written = dict(kept.parties)
 
@@ -183,8 +241,11 @@ def read(out: Path, config: RunConfig) -> Checkpoint | None:
         check_own(own)
     if not path.exists():
         return None
-    head, frames_bytes = _read_head(path)
-    kept = decoded(path, head, Checkpoint)
+    with checked(path) as (file, end):
+        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+        if length > end - file.tell():
+            raise UserError(f"{path} is cut: its head is longer than the rest of the file; {ADVICE}")
+        kept, frames_bytes = decoded(path, file.read(length), Checkpoint), end - file.tell()
     sizes = kept.snapshot.sizes
     if any(size < 0 for size in sizes) or sum(sizes) != frames_bytes:
         raise UserError(
@@ -197,7 +258,7 @@ def read(out: Path, config: RunConfig) -> Checkpoint | None:
             f"{path} was written by coterie {kept.version}, this is {coterie.__version__}: go on with that version, or "
             "start the run anew with another --out"
         )
-    _check_costs(f"{path}, the set-up", kept.set_up, _Costs)
+    _check_line(f"{path}, the set-up", {**kept.set_up, "notes": {}})
     _check_lines(out / METRICS, kept)
     try:
         check_roster(kept.roster, kept.roster.operator)
@@ -228,34 +289,12 @@ def founded(out: Path, kept: Checkpoint) -> tuple[Roster, dict[str, Identity]]:
     return kept.roster, identities
 
 
-def _read_head(path: Path) -> tuple[bytes, int]:
-    """Head of a checkpoint, and how many bytes of frames follow it.
-
-    Raises UserError if the digest is wrong, or if the head is longer than the rest of the file.
-    """
-    with reading(path), opened(path, follow=False) as file:
-        end = os.fstat(file.fileno()).st_size - DIGEST_BYTES
-        digest, whole = hashlib.blake2b(digest_size=DIGEST_BYTES), file.read(len(_MAGIC)) == _MAGIC
-        while whole and (part := file.read(max(0, min(_CHUNK, end - file.tell())))):
-            digest.update(part)
-        if not whole or file.read() != digest.digest():
-            raise UserError(f"{path} is damaged, or of another version of coterie: {ADVICE}")
-        file.seek(len(_MAGIC))
-        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-        if length > end - file.tell():
-            raise UserError(f"{path} is cut: its head is longer than the rest of the file; {ADVICE}")
-        return file.read(length), end - file.tell()
-
-
-def frames(out: Path, kept: Checkpoint) -> Iterator[bytes]:
+def frames(out: Path, snapshot: Snapshot) -> Iterator[bytes]:
     """The frames under way, one at a time."""
-    return _frames(out / CHECKPOINT, kept.snapshot.sizes)
-
-
-def _frames(path: Path, sizes: Sequence[int]) -> Iterator[bytes]:
+    path = out / CHECKPOINT
     with reading(path), opened(path, follow=False) as file:
-        file.seek(-DIGEST_BYTES - sum(sizes), os.SEEK_END)
-        for size in sizes:
+        file.seek(-DIGEST_BYTES - sum(snapshot.sizes), os.SEEK_END)
+        for size in snapshot.sizes:
             yield file.read(size)
 
 
@@ -270,11 +309,11 @@ def _check_lines(path: Path, kept: Checkpoint) -> None:
             f"{path} does not hold the rounds 1 to {kept.round} of its checkpoint: it was changed; {ADVICE}"
         )
     for number, line in enumerate(lines, 1):
-        _check_costs(f"{path}, line {number}", line, _Line)
+        _check_line(f"{path}, line {number}", line)
 
 
-def _check_costs(where: str, costs: Mapping[str, Any], kind: type[_Costs]) -> None:
+def _check_line(where: str, line: Mapping[str, Any]) -> None:
     try:
-        msgspec.convert(costs, kind)
+        msgspec.convert(line, _Line)
     except (msgspec.ValidationError, RecursionError) as error:
         raise UserError(f"{where}: {error}; it was changed: {ADVICE}") from None

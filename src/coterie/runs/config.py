@@ -12,7 +12,7 @@ from typing import Any, Literal
 import tomli_w
 
 import coterie
-from coterie.devices.delays import check_share, delay_law
+from coterie.devices.links import check_share, delay_law
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.system import System
 from coterie.runs import registry

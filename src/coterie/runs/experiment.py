@@ -20,7 +20,7 @@ from coterie.data.hold_out import hold_out
 from coterie.data.partition import Split
 from coterie.data.sources import load
 from coterie.data.tasks import Task, deal, of_clients
-from coterie.devices.delays import Delays
+from coterie.devices.links import Delays, FleetLinks
 from coterie.devices.profiles import Profile, fleet
 from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.randomness import Randomness, rng
@@ -33,7 +33,6 @@ from coterie.runs import registry
 from coterie.runs.config import RunConfig, resolve, system_config
 from coterie.runs.evaluation import Observer, Scores, models_digest
 from coterie.runs.fine_tuning import Tuned, tune_by_held_out, tune_by_own_epochs
-from coterie.runs.fleet_links import FleetLinks
 from coterie.runs.interpreter import ClientData, LocalEffects, Samples
 from coterie.runs.keyring import PartyKeys
 from coterie.runs.parties import Parties

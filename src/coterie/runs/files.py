@@ -1,7 +1,7 @@
 """Files of a run folder. They are written whole or by whole records, and no symbolic link leads out of the folder.
 
 Private files and folders are for this user alone, and refused if they are damaged or another user's. A private file
-holds a digest of its content. It detects damage, but is no signature.
+ends with a digest of its content. It detects damage, but is no signature.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from coterie.protocol.errors import RunError, UserError
 
 FILE_MODE, FOLDER_MODE = 0o600, 0o700
 DIGEST_BYTES = 32
+_CHUNK = 1 << 20
 ADVICE = "start the run anew with another --out"
 
 T = TypeVar("T")
@@ -175,14 +176,27 @@ def digest(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
-def checked(path: Path) -> bytes:
-    """The bytes of a private file behind their digest, which stands first; raises UserError for others."""
+def sealed(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """The parts of a private file, and last a digest of them all."""
+    hashed = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for part in parts:
+        hashed.update(part)
+        yield part
+    yield hashed.digest()
+
+
+@contextlib.contextmanager
+def checked(path: Path) -> Iterator[tuple[IO[bytes], int]]:
+    """A private file at its beginning, and its length without the digest. Raises UserError for a damaged one."""
     with reading(path), opened(path, follow=False) as file:
-        data = file.read()
-    body = data[DIGEST_BYTES:]
-    if digest(body) != data[:DIGEST_BYTES]:
-        raise UserError(f"{path} is damaged, or of another version of coterie: {ADVICE}")
-    return body
+        end = os.fstat(file.fileno()).st_size - DIGEST_BYTES
+        hashed = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        while part := file.read(max(0, min(_CHUNK, end - file.tell()))):
+            hashed.update(part)
+        if file.read() != hashed.digest():
+            raise UserError(f"{path} is damaged, or of another version of coterie: {ADVICE}")
+        file.seek(0)
+        yield file, end
 
 
 def decoded(path: Path, body: bytes, kind: type[T]) -> T:

@@ -1,6 +1,7 @@
-"""Which clients are late in an experiment, and by how many rounds: a share of those asked, a law, and the seed decide.
+"""The links of a simulation: seconds for bytes and work, which clients are there in a round, and which are late.
 
-No party knows this table. The transport holds back what a client sends (``transport.links.Links.rounds``), and the hub
+How many rounds an answer is late is drawn for the experiment: a share of those asked, a law, and the seed decide. No
+party knows this table. The transport holds back what a client sends (``transport.links.Links.rounds``), and the hub
 meets an answer in a later round, as it would one of a slow device. Between real machines there is no such table.
 """
 
@@ -10,7 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from coterie.devices.profiles import SERVER, Profile
 from coterie.protocol.errors import UserError
+from coterie.protocol.party import Cost
 from coterie.protocol.randomness import rng
 
 Law = Callable[[np.random.Generator], int]
@@ -83,3 +86,45 @@ class Delays:
             late[free[place]] = self._law(source)
         self._due |= {name: r + rounds for name, rounds in late.items()}
         return late
+
+
+class FleetLinks:
+    """``coterie.transport.links.Links`` over a fleet. profiles: by client's name; all other parties are a SERVER.
+
+    Whether a client is there is drawn once a round, from the seed, its name and the round. Whether it drops out is
+    drawn for every request of the round, so a client may upload and then miss its model. In the set-up, round 0, all
+    are there.  delays: by how many rounds the experiment holds back what clients send; None for nothing.
+    """
+
+    def __init__(self, profiles: Mapping[str, Profile], seed: int, delays: Delays | None = None) -> None:
+        self.profiles, self.seed, self.delays = dict(profiles), seed, delays
+
+    def _of(self, party: str) -> Profile:
+        return self.profiles.get(party, SERVER)
+
+    def down_s(self, party: str, size: int) -> float:
+        """Seconds until ``size`` bytes sent to this party have arrived."""
+        return self._of(party).seconds_down(size)
+
+    def up_s(self, party: str, size: int) -> float:
+        """Seconds until ``size`` bytes sent by this party have arrived."""
+        return self._of(party).seconds_up(size)
+
+    def work_s(self, party: str, cost: Cost) -> float:
+        """Seconds that this party's device needs: training, then cryptography."""
+        profile = self._of(party)
+        return profile.seconds_train(cost.flops_per_sample, cost.samples) + profile.seconds_crypto(cost.crypto_s)
+
+    def rounds(self, party: str, round: int) -> int:
+        """By how many rounds this party's answer to a request of this round is held back."""
+        return 0 if self.delays is None else self.delays.rounds(party, round)
+
+    def fate(self, party: str, round: int, request: int) -> str:
+        """``"ok"``, ``"offline"`` (for the whole round) or ``"dropped"`` (while working on this request)."""
+        if round == 0 or party not in self.profiles:
+            return "ok"
+        profile = self.profiles[party]
+        if rng(self.seed, party, "there", round).random() >= profile.availability:
+            return "offline"
+        dropped = rng(self.seed, party, "drops out", round, request).random() < profile.dropout
+        return "dropped" if dropped else "ok"
