@@ -34,7 +34,7 @@ from coterie.protocol.told import Common, Own
 from coterie.protocol.weight import message_weight
 from coterie.protocols.local_training import asked_in
 from coterie.runs.keyring import PartyKeys
-from coterie.runs.simulation import simulate
+from coterie.runs.parties import simulate
 from coterie.training.solvers import descend
 from coterie.transport.envelope import Envelope
 from coterie.transport.local import LocalTransport

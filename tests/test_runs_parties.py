@@ -25,8 +25,7 @@ from coterie.protocols.local_training import asked_in
 from coterie.runs import RunConfig, experiment
 from coterie.runs.checkpoint import Saver
 from coterie.runs.experiment import Experiment, build
-from coterie.runs.parties import Parties, dumped, restore
-from coterie.runs.simulation import simulate
+from coterie.runs.parties import Parties, dumped, restore, simulate
 
 NAMES = ("hub", "a", "b", "c", "d")
 RANDOMNESS = Randomness(0, emulated=True)

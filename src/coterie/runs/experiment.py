@@ -35,8 +35,7 @@ from coterie.runs.evaluation import Observer, Scores, models_digest
 from coterie.runs.fine_tuning import Tuned, tune_by_held_out, tune_by_own_epochs
 from coterie.runs.interpreter import ClientData, LocalEffects, Samples
 from coterie.runs.keyring import PartyKeys
-from coterie.runs.parties import Parties
-from coterie.runs.simulation import simulate
+from coterie.runs.parties import Parties, simulate
 from coterie.runs.skipped import digest, shown, why_still
 from coterie.training.engine import fit_many
 from coterie.training.jobs import Job
