@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -27,7 +26,6 @@ from coterie.protocol.randomness import Randomness, rng
 from coterie.protocol.roster import Identity, Roster
 from coterie.protocol.steps import NoAnswerError
 from coterie.protocol.system import ClientModel, Mixture
-from coterie.protocol.told import Common
 from coterie.protocols.local_training import joined, local_epochs, sample_clients
 from coterie.runs import registry
 from coterie.runs.config import RunConfig, resolve, system_config
@@ -62,64 +60,48 @@ class Experiment:
         self.config = config = resolve(config)
         assert config.clients is not None
         assert config.partition is not None
-        self.system, self.settings = registry.get(config.system), system_config(config)
+        self.system, self.settings = system, settings = registry.get(config.system), system_config(config)
+        seed, precision, accelerator = config.seed, config.precision, config.accelerator
 
         def data_set(name: str) -> Dataset:
             return replace(load(name, config.data_dir), scaling=config.scaling)
 
         dataset = data_set(config.data)
-        split, self.tasks = deal(
-            config.partition, dataset, config.clients, config.seed, config.min_samples, load=data_set
-        )
+        split, self.tasks = deal(config.partition, dataset, config.clients, seed, config.min_samples, load=data_set)
         self.split = split = hold_out(split) if config.fine_tune == "held_out" else split
-        self.model = build_model(str(config.model), dataset.input_shape, dataset.classes)
+        self.model = model = build_model(str(config.model), dataset.input_shape, dataset.classes)
         names = tuple(f"client/{i}" for i in range(config.clients))
-        devices = dict(zip(names, fleet(config.devices, config.clients, config.seed), strict=True))
-        randomness = Randomness(config.seed, emulated=config.crypto == "emulated" or not self.system.encrypted)
+        devices = dict(zip(names, fleet(config.devices, config.clients, seed), strict=True))
+        randomness = Randomness(seed, emulated=config.crypto == "emulated" or not system.encrypted)
 
-        samples = _client_data(split, self.tasks, names)
-        sizes = {name: len(own.y) for name, own in samples.items()}
-        self.label_counts = np.stack([np.bincount(own.y, minlength=dataset.classes) for own in samples.values()])
-        epochs = epochs_of(devices, self.settings, config.seed)
-        starts = _starts(config, self.settings, self.model, split, list(samples.values()))
+        data = _client_data(split, self.tasks, names)
+        sizes = {name: len(own.y) for name, own in data.items()}
+        self.label_counts = np.stack([np.bincount(own.y, minlength=dataset.classes) for own in data.values()])
+        epochs = epochs_of(devices, settings, seed)
+        starts = _starts(config, settings, model, split, list(data.values()))
         self.fingerprint = _fingerprint(dataset, split, self.tasks, starts, epochs)
         self.federation, self.owns = simulate(
-            self.system,
-            self.settings,
-            names,
-            self.model.spec,
-            starts,
-            config.mode,
-            randomness,
-            sizes,
-            epochs,
-            founded=founded,
+            system, settings, names, model.spec, starts, config.mode, randomness, sizes, epochs, founded
         )
+        self.common, parties = self.federation.common, self.federation.parties
+        assert isinstance(parties, Parties)
+        self.parties = parties
+        emulated = randomness.emulated
         self.effects = LocalEffects(
-            self.model,
-            samples,
-            precision=config.precision,
-            accelerator=config.accelerator,
-            emulated=randomness.emulated,
-            devices=devices,
+            model, data, precision=precision, accelerator=accelerator, emulated=emulated, devices=devices
         )
-        self.observer = Observer(self.model, samples, precision=config.precision, accelerator=config.accelerator)
+        self.observer = Observer(model, data, precision=precision, accelerator=accelerator)
         identities = {name: own.identity for name, own in self.owns.items() if own.identity}
         self.keyring = PartyKeys(self.common.roster, identities)
         self.transport = LocalTransport(
-            self.federation.parties,
+            parties,
             self.federation.hub,
             self.effects,
-            links=FleetLinks(devices, config.seed, delays_of(config, names, self.settings)),
+            links=FleetLinks(devices, seed, delays_of(config, names, settings)),
             keyring=self.keyring,
             transcript=Transcript(config.record_mib << 20) if config.record else None,
         )
         self._models_digest = ""  # after the last round
-
-    @property
-    def common(self) -> Common:
-        """The facts that every party knows."""
-        return self.federation.common
 
     @property
     def fine_tunes(self) -> bool:
@@ -143,26 +125,40 @@ class Experiment:
 
     def set_up(self) -> Line:
         """The set-up before round 1. Returns its costs."""
-        started = time.perf_counter()
-        with _reasons(self.transport):
-            self.transport.drive(self._hub().setup(), 0)
-        costs = _costs(self.transport, time.perf_counter() - started)
+        _, costs = self._driven(0)
         self.parties.rest()
         return costs
+
+    def _driven(self, r: int) -> tuple[dict[str, Any], Line]:
+        """The notes and costs of round r, or of the set-up."""
+        hub: Any = self.parties[self.federation.hub]
+        started = time.perf_counter()
+        try:
+            notes = dict(self.transport.drive(hub.round(r) if r else hub.setup(), r) or {})
+        except NoAnswerError as error:
+            raise RunError(f"{error}{self._why_refused()}") from error
+        counted = vars(self.transport.meter)
+        costs = {**counted, **{f"phase_{key}": counted[key] for key in ("seconds", "virtual_seconds")}}
+        costs |= {"seconds": time.perf_counter() - started, "virtual_seconds": self.transport.clock_s}
+        return notes, costs
+
+    def _why_refused(self) -> str:
+        """The refusals of this round with their reasons, for the observer. Coordinators are told no reasons."""
+        refused = [reason for reason, _ in self.transport.meter.refused.most_common()]
+        return f" ({shown(refused)})" if refused else ""
 
     def round(self, r: int) -> Line:
         """Run round r and observe it. Returns its line. Raises RunError if the run cannot go on."""
         before = self._models_digest or digest(self.system, self.federation)
-        started = time.perf_counter()
         try:
-            with self.effects.watched(), _reasons(self.transport):
-                notes = dict(self.transport.drive(self._hub().round(r), r) or {})
+            with self.effects.watched():
+                notes, costs = self._driven(r)
         except RunError as error:
             raise RunError(f"round {r}: {error}") from error
         if "skipped" in notes:
-            notes["skipped"] = f"{notes['skipped']}{_why_refused(self.transport)}"
-        self.took(r, notes)
-        line: Line = {"round": r, **_costs(self.transport, time.perf_counter() - started), "notes": notes}
+            notes["skipped"] = f"{notes['skipped']}{self._why_refused()}"
+        self.effects.took(r, notes)
+        line: Line = {"round": r, **costs, "notes": notes}
         observed = time.perf_counter()
         self._models_digest = digest(self.system, self.federation)
         if self._models_digest == before and "skipped" not in notes:
@@ -189,14 +185,6 @@ class Experiment:
         groups = None if self.split.groups is None else self.split.groups.tolist()
         return {} if membership is None else {"grouping": asdict(grouping(membership, groups))}
 
-    def took(self, r: int, notes: Mapping[str, Any]) -> None:
-        """Remember the clients whose updates stood out in round r, in this process or before a resumption."""
-        self.effects.took(r, notes.get("outliers", {}), notes.get("participants", 0))
-
-    def train_accuracy(self) -> float:
-        """Mean accuracy of the clients' models on their own training data."""
-        return float(self.observer.train_accuracies(self.models()).mean())
-
     def fine_tuned(self, r: int) -> tuple[Scores, dict[str, Tuned]]:
         """Scores of every client's model after fine-tuning (``runs/fine_tuning.py``), and the tuned models."""
         of, models = self.settings, self.models(r)
@@ -221,9 +209,6 @@ class Experiment:
             tuned |= found
         return Scores(**{key: np.concatenate([vars(part)[key] for part in parts]) for key in vars(parts[0])}), tuned
 
-    def _hub(self) -> Any:
-        return self.federation.parties[self.federation.hub]
-
     def delay(self, client: str, rounds: int) -> None:
         """From now on this client's answers come at least so many rounds later."""
         self.transport.links = LateParty(self.transport.links, client, rounds)
@@ -232,33 +217,6 @@ class Experiment:
         """Remove the files of the transport and of parties on disk."""
         self.transport.close()
         self.parties.close()
-
-    @property
-    def parties(self) -> Parties:
-        """All parties, in memory and on disk."""
-        assert isinstance(self.federation.parties, Parties)
-        return self.federation.parties
-
-
-def _why_refused(transport: LocalTransport) -> str:
-    """The refusals of this round with their reasons, for the observer. Coordinators are told no reasons."""
-    refused = [reason for reason, _ in transport.meter.refused.most_common()]
-    return f" ({shown(refused)})" if refused else ""
-
-
-@contextlib.contextmanager
-def _reasons(transport: LocalTransport) -> Iterator[None]:
-    """Adds the reasons of refusals to the error of a step that failed."""
-    try:
-        yield
-    except NoAnswerError as error:
-        raise RunError(f"{error}{_why_refused(transport)}") from error
-
-
-def _costs(transport: LocalTransport, seconds: float) -> Line:
-    counted = vars(transport.meter)
-    phases = {f"phase_{key}": counted[key] for key in ("seconds", "virtual_seconds")}
-    return {**counted, **phases, "seconds": seconds, "virtual_seconds": transport.clock_s}
 
 
 def build(config: RunConfig, founded: tuple[Roster, Mapping[str, Identity]] | None = None) -> Experiment:

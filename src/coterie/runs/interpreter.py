@@ -228,14 +228,16 @@ class LocalEffects:
         why = PeerError("its training diverged: its loss or weights are no longer finite")
         return [why if result is None else result for result in results]
 
-    def took(self, r: int, outliers: Mapping[str, float], participants: int) -> None:
-        """Note the clients whose updates stood out in round r (``protocols/updates.py``). Models may diverge later for
-        them.
+    def took(self, r: int, notes: Mapping[str, Any]) -> None:
+        """Remember the clients whose updates stood out in round r (``protocols/updates.py``), also before a resumption.
+
+        Models may diverge later for them. notes: of the round.
 
         An update is the cause if no training here gave such weights. If that is unknown, as in rounds before a
         resumption, it is the cause if most updates were of another size.
         """
-        few = 2 * len(outliers) <= participants
+        outliers = notes.get("outliers", {})
+        few = 2 * len(outliers) <= notes.get("participants", 0)
         for name, most in outliers.items():
             if most > _APART * self._ended[name] if name in self._ended else few:
                 self._poisoned[name] = f"{name}'s update of round {r} (a weight of {most:.2g})"

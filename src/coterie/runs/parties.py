@@ -178,8 +178,8 @@ def simulate(
     randomness: Randomness,
     samples: Mapping[str, int],
     epochs: Mapping[str, int],
-    *,
     founded: tuple[Roster, Mapping[str, Identity]] | None = None,
+    *,
     awake_bytes: int = AWAKE_BYTES,
 ) -> tuple[Federation, dict[str, Own]]:
     """The federation of these clients, and what each party alone knows. Raises UserError for impossible settings.
