@@ -246,9 +246,9 @@ def test_they_are_part_of_a_comparison_s_budget() -> None:
     digits = {"data": "digits", "clients": 6, "rounds": 2}
     for first, share in (("pafed", 0.3), ("scaffold", 0.0)):
         planned = plan(dict.fromkeys((first, "pafed", "mingledpie", "scaffold")), digits, {})
-        assert {resolve(method.config).delta for method in planned.methods} == {share}
+        assert {resolve(config).delta for config in planned.methods.values()} == {share}
     planned = plan(["fedavg", "pafed"], {**digits, "delta": 0.5, "delay": "geometric:0.5"}, {})
-    assert {resolve(method.config).delay for method in planned.methods} == {"geometric:0.5"}
+    assert {resolve(config).delay for config in planned.methods.values()} == {"geometric:0.5"}
     assert planned.budget is not None
     assert (planned.budget["delta"], planned.budget["delay"]) == (0.5, "geometric:0.5")
     for key in ("delta", "pafed.delta", "pafed.delay"):

@@ -118,11 +118,11 @@ def compare(
     if audit:
         from coterie.runs.learned import attackable
 
-        for method in planned.methods:
-            attackable(method.config.system)
+        for planned_run in planned.methods.values():
+            attackable(planned_run.system)
     wanted = [first + k for k in range(seeds)]
     with bars(quiet) as shown:
-        length = int(resolve(planned.methods[0].config).rounds or 0)
+        length = int(resolve(next(iter(planned.methods.values()))).rounds or 0)
 
         def told(label: str, of_seed: int, line: Mapping[str, Any]) -> None:
             shown.advance(f"{label}, seed {of_seed}", length, line)

@@ -14,7 +14,6 @@ import tomli_w
 import coterie
 from coterie.devices.links import check_share, delay_law
 from coterie.protocol.errors import UserError, suggest
-from coterie.protocol.system import System
 from coterie.runs import registry
 from coterie.runs.settings import NONE, convert, field_types, typed, unknown, values_of
 
@@ -109,17 +108,11 @@ _GRAPH = Defaults(5, 20, "dirichlet:1.0", {"lr": 10.0, "batch_size": 64, "max_ep
 
 DEFAULTS: Mapping[str, Defaults] = {
     "digits": _DIGITS,
-    "mnist": _MNIST,
-    "fashion_mnist": _MNIST,
-    "cifar10": _COLOUR,
-    "cifar100": _COLOUR,
-    "svhn": _COLOUR,
-    "purchase100": _TABULAR,
-    "texas100": _TABULAR,
+    **dict.fromkeys(("mnist", "fashion_mnist"), _MNIST),
+    **dict.fromkeys(("cifar10", "cifar100", "svhn"), _COLOUR),
+    **dict.fromkeys(("purchase100", "texas100"), _TABULAR),
     "location30": _LOCATION,
-    "cora": _GRAPH,
-    "citeseer": _GRAPH,
-    "pubmed": _GRAPH,
+    **dict.fromkeys(("cora", "citeseer", "pubmed"), _GRAPH),
 }
 
 
@@ -179,8 +172,8 @@ def resolve(config: RunConfig) -> RunConfig:
         raise UserError(f"delay={given['delay']} has no effect with delta=0: give delta (--delta), too")
     known = field_types(system.config)
     layer = {key: value for key, value in defaults.settings.items() if key in known}
-    layer |= system.defaults(config.mode)
-    given["settings"] = values_of(system.config(**{**layer, **_settings(system, config.settings)}))
+    own = typed_settings(config.system, config.settings, text=False)
+    given["settings"] = values_of(system.config(**{**layer, **system.defaults(config.mode), **own}))
     return RunConfig(**given)
 
 
@@ -217,20 +210,16 @@ def check_settings(keys: Iterable[str], known: Collection[str], what: str) -> No
             raise unknown(what, str(key), known)
 
 
-def _settings(system: System, given: Mapping[str, Any], *, text: bool = False) -> dict[str, Any]:
-    check_settings(given, field_types(system.config), f"setting of {system.name}")
-    return typed(system.config, given, f"setting of {system.name}", text=text)
-
-
-def typed_settings(name: str, texts: Mapping[str, str]) -> dict[str, Any]:
-    """``--set`` texts as the values that the system of this name takes; raises UserError."""
-    return _settings(registry.get(name), texts, text=True)
+def typed_settings(name: str, given: Mapping[str, Any], *, text: bool = True) -> dict[str, Any]:
+    """Settings (``--set`` texts, if not said otherwise) as the values that this system takes; raises UserError."""
+    kind, what = registry.get(name).config, f"setting of {name}"
+    check_settings(given, field_types(kind), what)
+    return typed(kind, given, what, text=text)
 
 
 def system_config(config: RunConfig) -> Any:
     """The system's own config object of a resolved run."""
-    system = registry.get(config.system)
-    return system.config(**_settings(system, config.settings))
+    return registry.get(config.system).config(**typed_settings(config.system, config.settings, text=False))
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
