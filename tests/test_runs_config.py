@@ -177,4 +177,4 @@ def test_a_system_of_ones_own_can_be_registered() -> None:
         assert registry.get("fedmine") is own
         assert "fedmine" in set(registry.SYSTEMS)
     finally:
-        registry._systems._registered.pop("fedmine")
+        registry.SYSTEMS.registered.pop("fedmine")

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -38,10 +39,8 @@ class Scores:
 
     def bands(self) -> dict[str, list[float]]:
         """Smallest, lower quartile, median, upper quartile and largest over the clients."""
-        return {
-            name: [float(v) for v in np.quantile(values, (0, 0.25, 0.5, 0.75, 1))]
-            for name, values in vars(self).items()
-        }
+        shares = (0, 0.25, 0.5, 0.75, 1)
+        return {name: np.quantile(values, shares).tolist() for name, values in vars(self).items()}
 
 
 class Observer:
@@ -71,7 +70,8 @@ class Observer:
             for same, losses, right in self._judged(test_set, [every[i] for i in here]):
                 for i in (here[j] for j in same):
                     mine = owns[i].test
-                    rows[:, i] = right.mean(), right[mine].mean(), _mean(losses), _mean(losses[mine])
+                    of_losses = (float(some.mean(dtype=np.float64)) for some in (losses, losses[mine]))
+                    rows[:, i] = right.mean(), right[mine].mean(), *of_losses
         return Scores(*rows)
 
     def train_accuracies(self, models: Mapping[str, ClientModel]) -> Doubles:
@@ -113,13 +113,10 @@ class Observer:
             yield found[start : start + most]
 
 
-def _mean(losses: NDArray[np.float32]) -> float:
-    return float(losses.mean(dtype=np.float64))
-
-
 def models_digest(models: Mapping[str, ClientModel]) -> str:
     """Hexadecimal SHA-256 of all clients' models in order: equal for two runs whose models are equal bit for bit."""
-    return arrays_digest(array for model in models.values() for array in _arrays(model))
+    of = ((one.models, one.weights) if isinstance(one, Mixture) else (one,) for one in models.values())
+    return arrays_digest(chain.from_iterable(of))
 
 
 def arrays_digest(arrays: Iterable[NDArray[Any]]) -> str:
@@ -127,10 +124,6 @@ def arrays_digest(arrays: Iterable[NDArray[Any]]) -> str:
     arrays = list(arrays)
     digests = {id(array): _digest(array) for array in arrays}
     return hashlib.sha256(b"".join(digests[id(array)] for array in arrays)).hexdigest()
-
-
-def _arrays(model: ClientModel) -> tuple[NDArray[Any], ...]:
-    return (model.models, model.weights) if isinstance(model, Mixture) else (model,)
 
 
 def _digest(array: NDArray[Any]) -> bytes:

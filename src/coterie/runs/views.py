@@ -23,8 +23,6 @@ from coterie.transport.transcript import Seen, Transcript
 VIEWS = "views.bin"
 _HEAD = struct.Struct("<I")
 _MAGIC = b"coterie views 2\n"
-
-
 # party, role and the fields of ``Seen``
 _RECORD = msgspec.msgpack.Decoder(tuple[str, str, float, int, str, str, str, int, bytes | None])
 
