@@ -116,7 +116,7 @@ def compare(
         options["record"] = True
     planned = plan(methods or [], options, assignments(set_ or []), budget_from=budget, each_own=each_own, local=local)
     if audit:
-        from coterie.runs.learned import attackable
+        from coterie.runs.recorded import attackable
 
         for planned_run in planned.methods.values():
             attackable(planned_run.system)
@@ -145,6 +145,6 @@ def compare(
 
 
 def _learned(data_dir: str | None) -> Any:
-    from coterie.runs.learned import learned
+    from coterie.runs.recorded import learned
 
     return lambda folder: learned(folder, data_dir)

@@ -29,12 +29,11 @@ from coterie.protocol.system import ClientModel, Mixture
 from coterie.protocols.local_training import joined, local_epochs, sample_clients
 from coterie.runs import registry
 from coterie.runs.config import RunConfig, resolve, system_config
-from coterie.runs.evaluation import Observer, Scores, models_digest
+from coterie.runs.evaluation import Observer, Scores, federation_digest, models_digest, shown, why_still
 from coterie.runs.fine_tuning import Tuned, tune_by_held_out, tune_by_own_epochs
 from coterie.runs.interpreter import ClientData, LocalEffects, Samples
 from coterie.runs.keyring import PartyKeys
 from coterie.runs.parties import Parties, simulate
-from coterie.runs.skipped import digest, shown, why_still
 from coterie.training.engine import fit_many
 from coterie.training.jobs import Job
 from coterie.training.model import Model
@@ -149,7 +148,7 @@ class Experiment:
 
     def round(self, r: int) -> Line:
         """Run round r and observe it. Returns its line. Raises RunError if the run cannot go on."""
-        before = self._models_digest or digest(self.system, self.federation)
+        before = self._models_digest or federation_digest(self.system, self.federation)
         try:
             with self.effects.watched():
                 notes, costs = self._driven(r)
@@ -160,7 +159,7 @@ class Experiment:
         self.effects.took(r, notes)
         line: Line = {"round": r, **costs, "notes": notes}
         observed = time.perf_counter()
-        self._models_digest = digest(self.system, self.federation)
+        self._models_digest = federation_digest(self.system, self.federation)
         if self._models_digest == before and "skipped" not in notes:
             notes["skipped"] = why_still(line, self.system.observe(self.federation).get("why_kept", ()))
         config = self.config
@@ -297,15 +296,14 @@ def _fingerprint(
     dataset: Dataset, split: Split, tasks: Sequence[Task], starts: NDArray[np.float32], epochs: Mapping[str, int]
 ) -> str:
     """A digest that two builds of the same work share: of labels, partition, tasks and initial weights."""
-    hashed = hashlib.blake2b(digest_size=16)
-    for array in (dataset.y_train, dataset.y_test, *split.train, *split.held_out, *split.test, starts):
+    arrays = [*split.train, *split.held_out, *split.test, starts]
+    arrays += [] if split.groups is None else [split.groups]
+    for task in tasks:
+        size = len(task.dataset.y_train)
+        some = np.arange(0, size, max(1, size // 256))
+        arrays += [task.labels(), task.labels(split="test"), task.inputs(some)]
+    shapes = dataset.x_train.shape, dataset.x_test.shape
+    hashed = hashlib.blake2b(repr((shapes, sorted(epochs.items()))).encode(), digest_size=16)
+    for array in arrays:
         hashed.update(np.ascontiguousarray(array).tobytes())
-    hashed.update(repr((dataset.x_train.shape, dataset.x_test.shape, sorted(epochs.items()))).encode())
-    hashed.update(dataset.x_train[:: max(1, len(dataset.x_train) // 256)].tobytes())
-    if split.groups is not None and split.group_labels is None:  # groups of tasks
-        hashed.update(split.groups.tobytes())
-        for task in tasks:
-            some = np.arange(0, len(task.dataset.y_train), max(1, len(task.dataset.y_train) // 256))
-            for made in (task.labels(), task.labels(split="test"), task.inputs(some)):
-                hashed.update(np.ascontiguousarray(made).tobytes())
     return hashed.hexdigest()

@@ -16,13 +16,12 @@ from typing import Any
 
 import coterie
 from coterie.protocol.errors import CoterieError, RunError, UserError
-from coterie.protocol.system import Sees
 from coterie.runs import checkpoint, folder
 from coterie.runs.config import RunConfig, differences, resolve, to_toml
+from coterie.runs.evaluation import AllSkippedError, check_not_all_skipped
 from coterie.runs.experiment import Experiment, Line, build
 from coterie.runs.files import Log, atomic_write, opened, writing
 from coterie.runs.folder import CONFIG, METRICS, RESULT, jsonable, locked, read_lines, write_json
-from coterie.runs.skipped import AllSkippedError, check_not_all_skipped
 from coterie.runs.views import VIEWS, ViewLog, message_kinds
 from coterie.training.jobs import DivergedError
 
@@ -190,12 +189,14 @@ class _Running:
         write_json(self.out / "partition.json", dealt)
         if not self.done:
             self.set_up = jsonable(e.set_up())
-            self._record_views()
+            if self.views is not None:
+                self.views.append()
 
     def _round(self, r: int) -> None:
         line = jsonable(self.experiment.round(r))
         self.metrics.append((json.dumps(line) + "\n").encode())
-        self._record_views()
+        if self.views is not None:
+            self.views.append()
         self.done = r
         self._since_s += line["seconds"] + line["observing_seconds"]
         every = self.experiment.config.checkpoint_every
@@ -204,10 +205,6 @@ class _Running:
             self._checkpoint()
         if self.on_round is not None:
             self.on_round(line)
-
-    def _record_views(self) -> None:
-        if self.views is not None:
-            self.views.append()
 
     def _checkpoint(self) -> None:
         started = time.perf_counter()
@@ -243,7 +240,7 @@ def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line]) -> dic
     measured = {key: value for key, value in last.items() if key.startswith("fine_tuned_") or key == "grouping"}
     if epochs := measured.get("fine_tuned_epochs"):
         measured["fine_tuned_epochs"] = sum(epochs) / len(epochs)
-    transcript, sees = experiment.transport.transcript, experiment.system.views(config.mode)
+    transcript = experiment.transport.transcript
     recording = "off" if transcript is None else "complete"
     if transcript is not None and transcript.stopped_at is not None:
         recording = f"stopped in round {transcript.stopped_at}: more than {config.record_mib} MiB"
@@ -272,16 +269,14 @@ def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line]) -> dic
         "late": sum(len(line["late"]) for line in everything),
         "set_up": dict(set_up),
         "client_role": experiment.common.roster.entries[-1].role,
-        "sees": {role: _in_words(seen) for role, seen in sees.items()},
+        "sees": {
+            role: f"Receives {', '.join(kind.__name__ for kind in of.receives)}. Learns {of.learns}."
+            for role, of in experiment.system.views(config.mode).items()
+        },
         "recording": recording,
         "peak_memory_bytes": peak_memory_bytes(),
         "version": coterie.__version__,
     }
-
-
-def _in_words(sees: Sees) -> str:
-    """One sentence on what a role receives and learns."""
-    return f"Receives {', '.join(kind.__name__ for kind in sees.receives)}. Learns {sees.learns}."
 
 
 def peak_memory_bytes() -> int | None:
