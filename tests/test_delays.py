@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from coterie.cli.app import app
-from coterie.devices.links import Delays, delay_law
+from coterie.devices.links import Delays, FleetLinks, delay_law
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import rng
 from coterie.protocols.local_training import asked_in, sample_clients
@@ -95,9 +95,10 @@ def test_shares_that_make_no_sense_are_refused(share: float) -> None:
 
 def test_nobody_is_late_in_the_set_up() -> None:
     delays = drawn_delays(NAMES, 1.0, 1.0, "uniform:1-5", 0)
-    assert [delays.rounds(name, 0) for name in NAMES] == [0] * 10
-    assert all(delays.rounds(name, 1) for name in NAMES)
-    assert delays.rounds("server", 1) == 0
+    links = FleetLinks({}, 0, delays)
+    assert [links.rounds(name, 0) for name in NAMES] == [0] * 10
+    assert all(links.rounds(name, 1) for name in NAMES)
+    assert links.rounds("server", 1) == 0
 
 
 def test_randomness_of_delays_is_that_of_the_seed_and_round_alone() -> None:

@@ -12,17 +12,35 @@ from hypothesis import strategies as st
 from scipy.stats import kstest
 
 from coterie.devices import FLEETS, SERVER, Profile, fleet
+from coterie.devices.links import FleetLinks
 from coterie.protocol.errors import UserError
+from coterie.protocol.party import Cost
 
 PI = Profile("pi", 2e9, 1e6, 4e6, latency_s=0.1, crypto_speed=0.25, compute_watts=6.0, radio_watts=2.0)
 
 
+def down_s(device: Profile, size: float) -> float:
+    return FleetLinks({"it": device}, 0).down_s("it", int(size))
+
+
+def up_s(device: Profile, size: float) -> float:
+    return FleetLinks({"it": device}, 0).up_s("it", int(size))
+
+
+def training_s(device: Profile, flops_per_sample: float, samples: float) -> float:
+    return FleetLinks({"it": device}, 0).work_s("it", Cost(samples=samples, flops_per_sample=flops_per_sample))
+
+
+def crypto_s(device: Profile, nominal_s: float) -> float:
+    return FleetLinks({"it": device}, 0).work_s("it", Cost(crypto_s=nominal_s))
+
+
 def test_times_and_energy_by_hand() -> None:
-    assert PI.seconds_up(3_000_000) == pytest.approx(0.1 + 3)
-    assert PI.seconds_down(2_000_000) == pytest.approx(0.1 + 0.5)
-    assert PI.seconds_up(0) == PI.seconds_down(0) == 0.1
-    assert PI.seconds_train(1e6, 5 * 600) == pytest.approx(1.5)
-    assert PI.seconds_crypto(2.5) == pytest.approx(10)
+    assert up_s(PI, 3_000_000) == pytest.approx(0.1 + 3)
+    assert down_s(PI, 2_000_000) == pytest.approx(0.1 + 0.5)
+    assert up_s(PI, 0) == down_s(PI, 0) == 0.1
+    assert training_s(PI, 1e6, 5 * 600) == pytest.approx(1.5)
+    assert crypto_s(PI, 2.5) == pytest.approx(10)
     assert PI.joules(compute_s=1.5, radio_s=3.1) == pytest.approx(6 * 1.5 + 2 * 3.1)
 
 
@@ -48,8 +66,8 @@ def test_paper_fleet_is_uniform_between_a_fifth_and_one() -> None:
     assert kstest(d, "uniform", args=(0.2, 0.8)).pvalue > 1e-3
     for field in ("compute_flops_per_s", "up_bytes_per_s", "down_bytes_per_s"):
         np.testing.assert_allclose([getattr(device, field) / getattr(whole, field) for device in devices], d)
-    times = [device.seconds_train(1e6, device.budget * 5 * 600) for device in devices]
-    np.testing.assert_allclose(times, whole.seconds_train(1e6, 5 * 600))
+    times = [training_s(device, 1e6, device.budget * 5 * 600) for device in devices]
+    np.testing.assert_allclose(times, training_s(whole, 1e6, 5 * 600))
 
 
 def test_mobile_fleet_has_its_tiers() -> None:
@@ -74,10 +92,10 @@ def test_slow_tail_has_a_tenth_ten_times_slower() -> None:
     quick = next(device for device in devices if device.name != "straggler")
     assert len(slow) == 5
     for device in slow:
-        assert device.seconds_up(1e7) == pytest.approx(10 * quick.seconds_up(1e7))
-        assert device.seconds_down(1e7) == pytest.approx(10 * quick.seconds_down(1e7))
-        assert device.seconds_train(1e6, 600) == pytest.approx(10 * quick.seconds_train(1e6, 600))
-        assert device.seconds_crypto(1) == pytest.approx(10 * quick.seconds_crypto(1))
+        assert up_s(device, 1e7) == pytest.approx(10 * up_s(quick, 1e7))
+        assert down_s(device, 1e7) == pytest.approx(10 * down_s(quick, 1e7))
+        assert training_s(device, 1e6, 600) == pytest.approx(10 * training_s(quick, 1e6, 600))
+        assert crypto_s(device, 1) == pytest.approx(10 * crypto_s(quick, 1))
     assert sum(device.name == "straggler" for device in fleet("slow_tail", 3, 0)) == 1  # never without one
 
 
@@ -102,7 +120,7 @@ def test_the_server_is_quick_and_always_there() -> None:
     assert SERVER.availability == 1
     assert SERVER.dropout == 0
     for device in (device for name in FLEETS for device in fleet(name, 30, 0)):
-        assert SERVER.seconds_down(1e6) < device.seconds_down(1e6)
+        assert down_s(SERVER, 1e6) < down_s(device, 1e6)
         assert SERVER.compute_flops_per_s > device.compute_flops_per_s
 
 

@@ -46,7 +46,7 @@ class Delayed(Ideal):
 
     def rounds(self, party: str, round: int) -> int:
         """By how many rounds, from the table."""
-        return self.delays.rounds(party, round)
+        return self.delays.of(round).get(party, 0)
 
 
 @contextmanager

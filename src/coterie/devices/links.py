@@ -15,6 +15,7 @@ from coterie.devices.profiles import SERVER, Profile
 from coterie.protocol.errors import UserError
 from coterie.protocol.party import Cost
 from coterie.protocol.randomness import rng
+from coterie.transport.links import Links
 
 Law = Callable[[np.random.Generator], int]
 """Draws by how many rounds an answer is late; at least 1."""
@@ -67,14 +68,10 @@ class Delays:
         self._rounds: list[Mapping[str, int]] = [{}]
 
     def of(self, r: int) -> Mapping[str, int]:
-        """The delayed clients of round r = 1, 2, ... and by how many rounds their answers are late."""
+        """The delayed clients of round r and by how many rounds their answers are late; none in round 0, the set-up."""
         while len(self._rounds) <= r:
             self._rounds.append(self._draw(len(self._rounds)))
         return self._rounds[r]
-
-    def rounds(self, client: str, r: int) -> int:
-        """By how many rounds a client's answer to round r is late; 0 for one in time, and in the set-up, round 0."""
-        return self.of(r).get(client, 0) if r >= 1 else 0
 
     def _draw(self, r: int) -> Mapping[str, int]:
         asked = self._asked(r)
@@ -88,8 +85,8 @@ class Delays:
         return late
 
 
-class FleetLinks:
-    """``coterie.transport.links.Links`` over a fleet. profiles: by client's name; all other parties are a SERVER.
+class FleetLinks(Links):
+    """Links over a fleet. profiles: by client's name; all other parties are a SERVER.
 
     Whether a client is there is drawn once a round, from the seed, its name and the round. Whether it drops out is
     drawn for every request of the round, so a client may upload and then miss its model. In the set-up, round 0, all
@@ -103,24 +100,22 @@ class FleetLinks:
         return self.profiles.get(party, SERVER)
 
     def down_s(self, party: str, size: int) -> float:
-        """Seconds until ``size`` bytes sent to this party have arrived."""
-        return self._of(party).seconds_down(size)
+        profile = self._of(party)
+        return profile.latency_s + size / profile.down_bytes_per_s
 
     def up_s(self, party: str, size: int) -> float:
-        """Seconds until ``size`` bytes sent by this party have arrived."""
-        return self._of(party).seconds_up(size)
+        profile = self._of(party)
+        return profile.latency_s + size / profile.up_bytes_per_s
 
     def work_s(self, party: str, cost: Cost) -> float:
-        """Seconds that this party's device needs: training, then cryptography."""
         profile = self._of(party)
-        return profile.seconds_train(cost.flops_per_sample, cost.samples) + profile.seconds_crypto(cost.crypto_s)
+        training = cost.flops_per_sample * cost.samples / profile.compute_flops_per_s
+        return training + cost.crypto_s / profile.crypto_speed
 
     def rounds(self, party: str, round: int) -> int:
-        """By how many rounds this party's answer to a request of this round is held back."""
-        return 0 if self.delays is None else self.delays.rounds(party, round)
+        return 0 if self.delays is None else self.delays.of(round).get(party, 0)
 
     def fate(self, party: str, round: int, request: int) -> str:
-        """``"ok"``, ``"offline"`` (for the whole round) or ``"dropped"`` (while working on this request)."""
         if round == 0 or party not in self.profiles:
             return "ok"
         profile = self.profiles[party]

@@ -61,22 +61,6 @@ class Profile:
             if not allowed(value):
                 raise UserError(f"device profile {self.name!r}: {key} is {value!r}; it must be {words}")
 
-    def seconds_down(self, size: float) -> float:
-        """Seconds until a message of ``size`` bytes has reached the device."""
-        return self.latency_s + size / self.down_bytes_per_s
-
-    def seconds_up(self, size: float) -> float:
-        """Seconds until a message of ``size`` bytes from the device has arrived."""
-        return self.latency_s + size / self.up_bytes_per_s
-
-    def seconds_train(self, flops_per_sample: float, samples: float) -> float:
-        """Seconds of training; samples counts every pass (samples of the client times local epochs)."""
-        return flops_per_sample * samples / self.compute_flops_per_s
-
-    def seconds_crypto(self, nominal_s: float) -> float:
-        """Seconds for cryptography that takes ``nominal_s`` on the reference core."""
-        return nominal_s / self.crypto_speed
-
     def joules(self, compute_s: float, radio_s: float) -> float:
         """Nominal energy above idle: compute_s seconds of training or cryptography, radio_s seconds of transfer."""
         return self.compute_watts * compute_s + self.radio_watts * radio_s

@@ -9,14 +9,12 @@ is written again only when the party has changed, and stays until a checkpoint n
 round and the digest of each, so files of different rounds or runs cannot be mixed.
 
 All of it is private: files of mode 0600 in folders of mode 0700. Do not share ``checkpoint/``, ``parties/`` and
-``views.bin``. The other files are not secret by their mode, but may hold private numbers. ``metrics.jsonl``,
-``result.json`` and a report of them hold the observer's reasons for refusals and skipped rounds, which may contain a
-client's own numbers.
+``views.bin``. The other files are not secret by their mode, but ``metrics.jsonl``, ``result.json`` and a report of them
+hold the observer's reasons for refusals and skipped rounds, which may contain a client's own numbers.
 
 Every file ends with a digest, which detects damage, and every length, place and shape is checked before anything is
 built from it. The digest is no signature: any user who may write in a run folder can write another checkpoint. Neither
-folder may be a symbolic link or belong to another user. So a run reads, changes and deletes only files in the run
-folder itself.
+folder may be a symbolic link or another user's. So a run reads, changes and deletes only files in its own folder.
 """
 
 from __future__ import annotations
@@ -218,15 +216,12 @@ class Saver:
         """Raises UserError unless the states hold a model of this shape for every client."""
         path, expected = self.out / PARTIES, (self.experiment.model.spec.size,)
         try:
-            shapes = {
-                name: model.models.shape[1:] if isinstance(model, Mixture) else model.shape
-                for name, model in self.experiment.models(round).items()
-            }
+            for name, model in self.experiment.models(round).items():
+                shape = model.models.shape[1:] if isinstance(model, Mixture) else model.shape
+                if shape != expected:
+                    raise UserError(f"{path} holds a model of shape {shape} of {name} instead of {expected}: {ADVICE}")
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise UserError(f"{path} holds states that are not of this system ({error}): {ADVICE}") from error
-        for name, shape in shapes.items():
-            if shape != expected:
-                raise UserError(f"{path} holds a model of shape {shape} of {name} instead of {expected}: {ADVICE}")
 
 
 def read(out: Path, config: RunConfig) -> Checkpoint | None:

@@ -194,19 +194,15 @@ class Experiment:
         def seed(name: str, epoch: int) -> int:
             return int(rng(self.config.seed, name, "fine-tuning", r, epoch).integers(1 << 62))
 
-        names, parts = list(models), []
-        tuned: dict[str, Tuned] = {}
+        names, tuned = list(models), {}  # type: list[str], dict[str, Tuned]
         for start in range(0, len(names), self.effects.chunk):
             some: dict[str, Any] = {name: models[name] for name in names[start : start + self.effects.chunk]}
             if self.config.fine_tune == "held_out":
-                found = tune_by_held_out(self.effects, some, solver, seed)
+                tuned |= tune_by_held_out(self.effects, some, solver, seed)
             else:
-                found = tune_by_own_epochs(
-                    self.effects, some, {name: self.owns[name].epochs for name in some}, solver, seed
-                )
-            parts.append(self.observer.scores({name: one.weights for name, one in found.items()}))
-            tuned |= found
-        return Scores(**{key: np.concatenate([vars(part)[key] for part in parts]) for key in vars(parts[0])}), tuned
+                epochs = {name: self.owns[name].epochs for name in some}
+                tuned |= tune_by_own_epochs(self.effects, some, epochs, solver, seed)
+        return self.observer.scores({name: one.weights for name, one in tuned.items()}), tuned
 
     def delay(self, client: str, rounds: int) -> None:
         """From now on this client's answers come at least so many rounds later."""

@@ -41,7 +41,7 @@ class _Systems(Mapping[str, System]):
         return iter([*found, *(name for name in self.registered if name not in found)])
 
     def __len__(self) -> int:
-        return len(list(self))
+        return sum(1 for _ in self)
 
 
 def _modules(package: str) -> list[str]:

@@ -64,22 +64,18 @@ def convert(value: Any, options: Sequence[Any], where: str, *, text: bool) -> An
     """A value as the first alternative that it fits, None before text. Raises UserError that says what would fit."""
     order = list(_KINDS)
     for option in sorted(options, key=lambda option: order.index(typing.get_origin(option) or option)):
+        choices = {str(choice): choice for choice in typing.get_args(option)}
         with contextlib.suppress(ValueError, LookupError, OverflowError):
-            found = _from_text(value, option) if text else _from_value(value, option)
+            if text:
+                found = choices[value] if choices else _KINDS[option][1](value)
+            elif option is types.NoneType and value == NONE:
+                found = None
+            else:
+                found = msgspec.convert(value, option)  # a whole number is a number, too
             if found == found:  # NaN is no number
                 return found
     words = (" or ".join(map(repr, typing.get_args(option))) or _KINDS[option][0] for option in options)
     raise UserError(f"{where} must be {' or '.join(words)}, not {value!r}")
-
-
-def _from_text(text: str, option: Any) -> Any:
-    choices = {str(choice): choice for choice in typing.get_args(option)}
-    return choices[text] if choices else _KINDS[option][1](text)
-
-
-def _from_value(value: Any, option: Any) -> Any:
-    """The Python or TOML value as one of this alternative. A whole number is a number, too."""
-    return None if option is types.NoneType and value == NONE else msgspec.convert(value, option)
 
 
 def typed(kind: type, given: Mapping[str, Any], what: str, *, text: bool = False) -> dict[str, Any]:
