@@ -18,15 +18,13 @@ from hypothesis import strategies as st
 from coterie.protocol import state
 from coterie.protocol.party import Nothing
 from coterie.runs import Interrupted, RunConfig, run
-from coterie.runs.checkpoint import CHECKPOINT
-from coterie.runs.party_files import party_file, read_party
-from coterie.runs.private import digest
+from coterie.runs.checkpoint import CHECKPOINT, party_file, read_party
+from coterie.runs.files import digest
 
 TESTS = Path(__file__).parent
 TOY = RunConfig(
     "toy_federation:SYSTEM", clients=6, rounds=4, devices="mobile", model="linear", checkpoint_every=1, record=True
 )
-MAGIC = b"coterie checkpoint 4\n"
 
 
 def mode(path: Path) -> int:
@@ -51,7 +49,7 @@ def interrupted(out: Path, at: int = 2) -> Path:
 
 def parts(out: Path) -> tuple[bytes, bytes]:
     """Head and frames."""
-    body = (out / CHECKPOINT).read_bytes()[len(MAGIC) : -32]
+    body = (out / CHECKPOINT).read_bytes()[:-32]
     (length,) = struct.unpack_from("<Q", body)
     return body[8 : 8 + length], body[8 + length :]
 
@@ -64,7 +62,7 @@ def head_of(out: Path) -> dict[str, Any]:
 
 def sealed(body: bytes) -> bytes:
     """A file of this body whose digest is right."""
-    return MAGIC + body + digest(body)
+    return body + digest(body)
 
 
 def joined(head: bytes, frames: bytes) -> bytes:
@@ -82,7 +80,7 @@ def with_party(out: Path, name: str, **fields: Any) -> None:
     """Puts something else into a party's file, with every digest put right."""
     round = head_of(out)["parties"][name][0]
     body = msgspec.msgpack.encode(msgspec.structs.replace(read_party(out, name, round), **fields))
-    party_file(out, name, round).write_bytes(digest(body) + body)
+    party_file(out, name, round).write_bytes(sealed(body))
     (out / CHECKPOINT).write_bytes(rewritten(out, put(digest(body), "parties", name, 1)))
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from coterie.crypto import paillier
-from coterie.devices.delays import Delays
+from coterie.devices.links import Delays
 from coterie.protocol import codec
 from coterie.protocol.effects import Evaluate, Evaluated, Fit, Fitted, Local, OwnData
 from coterie.protocol.errors import CoterieError, DecodeError
@@ -34,7 +34,7 @@ from coterie.protocol.told import Common, Own
 from coterie.protocol.weight import message_weight
 from coterie.protocols.local_training import asked_in
 from coterie.runs.keyring import PartyKeys
-from coterie.runs.simulation import simulate
+from coterie.runs.parties import simulate
 from coterie.training.solvers import descend
 from coterie.transport.envelope import Envelope
 from coterie.transport.local import LocalTransport

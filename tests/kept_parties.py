@@ -10,7 +10,7 @@ import numpy as np
 
 from coterie.protocol import state
 from coterie.protocol.party import Nothing
-from coterie.runs.party_files import KeptParty, read_party
+from coterie.runs.checkpoint import KeptParty, read_party
 
 
 def file_of(out: Path, name: str) -> Path:

@@ -15,7 +15,7 @@ from federation import Pulled, Rig, rig
 
 from coterie.baselines import fedadmm, fedasync, fedavg
 from coterie.baselines.late import SYSTEMS as AVERAGING
-from coterie.devices.delays import Delays
+from coterie.devices.links import Delays
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import System
 from coterie.protocols.local_training import sample_clients

@@ -27,9 +27,9 @@ from coterie.protocol.model_spec import ModelSpec, Part
 from coterie.protocol.system import Mixture
 from coterie.protocols.late import Mean
 from coterie.runs import RunConfig, build
+from coterie.runs.evaluation import check_not_all_skipped
 from coterie.runs.experiment import Experiment
 from coterie.runs.registry import SYSTEMS
-from coterie.runs.skipped import check_not_all_skipped
 
 CLIENTS, ROUNDS = 9, 4
 CIPHERS = 2e-4  # rounding of fixed point, turned back by a rotation of 714 coordinates

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from coterie.cli.app import app
-from coterie.devices.delays import Delays, delay_law
+from coterie.devices.links import Delays, FleetLinks, delay_law
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import rng
 from coterie.protocols.local_training import asked_in, sample_clients
@@ -95,9 +95,10 @@ def test_shares_that_make_no_sense_are_refused(share: float) -> None:
 
 def test_nobody_is_late_in_the_set_up() -> None:
     delays = drawn_delays(NAMES, 1.0, 1.0, "uniform:1-5", 0)
-    assert [delays.rounds(name, 0) for name in NAMES] == [0] * 10
-    assert all(delays.rounds(name, 1) for name in NAMES)
-    assert delays.rounds("server", 1) == 0
+    links = FleetLinks({}, 0, delays)
+    assert [links.rounds(name, 0) for name in NAMES] == [0] * 10
+    assert all(links.rounds(name, 1) for name in NAMES)
+    assert links.rounds("server", 1) == 0
 
 
 def test_randomness_of_delays_is_that_of_the_seed_and_round_alone() -> None:
@@ -246,9 +247,9 @@ def test_they_are_part_of_a_comparison_s_budget() -> None:
     digits = {"data": "digits", "clients": 6, "rounds": 2}
     for first, share in (("pafed", 0.3), ("scaffold", 0.0)):
         planned = plan(dict.fromkeys((first, "pafed", "mingledpie", "scaffold")), digits, {})
-        assert {resolve(method.config).delta for method in planned.methods} == {share}
+        assert {resolve(config).delta for config in planned.methods.values()} == {share}
     planned = plan(["fedavg", "pafed"], {**digits, "delta": 0.5, "delay": "geometric:0.5"}, {})
-    assert {resolve(method.config).delay for method in planned.methods} == {"geometric:0.5"}
+    assert {resolve(config).delay for config in planned.methods.values()} == {"geometric:0.5"}
     assert planned.budget is not None
     assert (planned.budget["delta"], planned.budget["delay"]) == (0.5, "geometric:0.5")
     for key in ("delta", "pafed.delta", "pafed.delay"):

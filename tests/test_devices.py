@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from pathlib import Path
 
@@ -12,42 +11,37 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kstest
 
-from coterie.devices import (
-    FLEETS,
-    SERVER,
-    Profile,
-    drops_out,
-    fleet,
-    is_available,
-    joules,
-    seconds_crypto,
-    seconds_down,
-    seconds_train,
-    seconds_up,
-)
+from coterie.devices import FLEETS, SERVER, Profile, fleet
+from coterie.devices.links import FleetLinks
 from coterie.protocol.errors import UserError
+from coterie.protocol.party import Cost
 
 PI = Profile("pi", 2e9, 1e6, 4e6, latency_s=0.1, crypto_speed=0.25, compute_watts=6.0, radio_watts=2.0)
 
 
+def down_s(device: Profile, size: float) -> float:
+    return FleetLinks({"it": device}, 0).down_s("it", int(size))
+
+
+def up_s(device: Profile, size: float) -> float:
+    return FleetLinks({"it": device}, 0).up_s("it", int(size))
+
+
+def training_s(device: Profile, flops_per_sample: float, samples: float) -> float:
+    return FleetLinks({"it": device}, 0).work_s("it", Cost(samples=samples, flops_per_sample=flops_per_sample))
+
+
+def crypto_s(device: Profile, nominal_s: float) -> float:
+    return FleetLinks({"it": device}, 0).work_s("it", Cost(crypto_s=nominal_s))
+
+
 def test_times_and_energy_by_hand() -> None:
-    assert seconds_up(PI, 3_000_000) == pytest.approx(0.1 + 3)
-    assert seconds_down(PI, 2_000_000) == pytest.approx(0.1 + 0.5)
-    assert seconds_up(PI, 0) == seconds_down(PI, 0) == 0.1
-    assert seconds_train(PI, 1e6, 5 * 600) == pytest.approx(1.5)
-    assert seconds_crypto(PI, 2.5) == pytest.approx(10)
-    assert joules(PI, compute_s=1.5, radio_s=3.1) == pytest.approx(6 * 1.5 + 2 * 3.1)
-
-
-def test_draws_have_their_probabilities() -> None:
-    device = dataclasses.replace(PI, availability=0.9, dropout=0.02)
-    rng = np.random.default_rng(0)
-    n = 40_000
-    there = np.mean([is_available(device, rng) for _ in range(n)])
-    lost = np.mean([drops_out(device, rng) for _ in range(n)])
-    assert abs(there - 0.9) < 5 * np.sqrt(0.9 * 0.1 / n)
-    assert abs(lost - 0.02) < 5 * np.sqrt(0.02 * 0.98 / n)
-    assert all(is_available(PI, rng) and not drops_out(PI, rng) for _ in range(1000))  # 1 and 0 are certain
+    assert up_s(PI, 3_000_000) == pytest.approx(0.1 + 3)
+    assert down_s(PI, 2_000_000) == pytest.approx(0.1 + 0.5)
+    assert up_s(PI, 0) == down_s(PI, 0) == 0.1
+    assert training_s(PI, 1e6, 5 * 600) == pytest.approx(1.5)
+    assert crypto_s(PI, 2.5) == pytest.approx(10)
+    assert PI.joules(compute_s=1.5, radio_s=3.1) == pytest.approx(6 * 1.5 + 2 * 3.1)
 
 
 @pytest.mark.parametrize("name", FLEETS)
@@ -72,8 +66,8 @@ def test_paper_fleet_is_uniform_between_a_fifth_and_one() -> None:
     assert kstest(d, "uniform", args=(0.2, 0.8)).pvalue > 1e-3
     for field in ("compute_flops_per_s", "up_bytes_per_s", "down_bytes_per_s"):
         np.testing.assert_allclose([getattr(device, field) / getattr(whole, field) for device in devices], d)
-    times = [seconds_train(device, 1e6, device.budget * 5 * 600) for device in devices]
-    np.testing.assert_allclose(times, seconds_train(whole, 1e6, 5 * 600))
+    times = [training_s(device, 1e6, device.budget * 5 * 600) for device in devices]
+    np.testing.assert_allclose(times, training_s(whole, 1e6, 5 * 600))
 
 
 def test_mobile_fleet_has_its_tiers() -> None:
@@ -98,10 +92,10 @@ def test_slow_tail_has_a_tenth_ten_times_slower() -> None:
     quick = next(device for device in devices if device.name != "straggler")
     assert len(slow) == 5
     for device in slow:
-        assert seconds_up(device, 1e7) == pytest.approx(10 * seconds_up(quick, 1e7))
-        assert seconds_down(device, 1e7) == pytest.approx(10 * seconds_down(quick, 1e7))
-        assert seconds_train(device, 1e6, 600) == pytest.approx(10 * seconds_train(quick, 1e6, 600))
-        assert seconds_crypto(device, 1) == pytest.approx(10 * seconds_crypto(quick, 1))
+        assert up_s(device, 1e7) == pytest.approx(10 * up_s(quick, 1e7))
+        assert down_s(device, 1e7) == pytest.approx(10 * down_s(quick, 1e7))
+        assert training_s(device, 1e6, 600) == pytest.approx(10 * training_s(quick, 1e6, 600))
+        assert crypto_s(device, 1) == pytest.approx(10 * crypto_s(quick, 1))
     assert sum(device.name == "straggler" for device in fleet("slow_tail", 3, 0)) == 1  # never without one
 
 
@@ -126,7 +120,7 @@ def test_the_server_is_quick_and_always_there() -> None:
     assert SERVER.availability == 1
     assert SERVER.dropout == 0
     for device in (device for name in FLEETS for device in fleet(name, 30, 0)):
-        assert seconds_down(SERVER, 1e6) < seconds_down(device, 1e6)
+        assert down_s(SERVER, 1e6) < down_s(device, 1e6)
         assert SERVER.compute_flops_per_s > device.compute_flops_per_s
 
 

@@ -11,7 +11,7 @@ import pytest
 from federation import Rig, Steady, misbehaving, on_the_wire, rig, spec_of
 
 from coterie.baselines.late import SYSTEMS
-from coterie.devices.delays import Delays
+from coterie.devices.links import Delays
 from coterie.protocol import codec
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import System

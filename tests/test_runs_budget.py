@@ -17,12 +17,12 @@ DIGITS = {"data": "digits", "clients": 6, "rounds": 2}
 
 def settings(planned: Plan) -> dict[str, dict[str, Any]]:
     """Every method's resolved settings, by its label."""
-    return {method.label: dict(resolve(method.config).settings) for method in planned.methods}
+    return {label: dict(resolve(config).settings) for label, config in planned.methods.items()}
 
 
 def delayed(planned: Plan) -> dict[str, tuple[float | None, str]]:
     """Every method's resolved delays."""
-    resolved = {method.label: resolve(method.config) for method in planned.methods}
+    resolved = {label: resolve(config) for label, config in planned.methods.items()}
     return {label: (config.delta, config.delay) for label, config in resolved.items()}
 
 
@@ -123,7 +123,7 @@ def test_modes_are_methods() -> None:
         DIGITS,
         {"fedcaprivacy.clusters": "3", "fedcaprivacy@hardened.min_cluster": "2", "lr": "0.3"},
     )
-    assert [(m.label, m.config.mode) for m in planned.methods] == [
+    assert [(label, config.mode) for label, config in planned.methods.items()] == [
         ("fedcaprivacy", "paper"),
         ("fedcaprivacy@hardened", "hardened"),
     ]
@@ -138,14 +138,14 @@ def test_modes_are_methods() -> None:
     found = settings(plan(["fedcaprivacy", "fedcaprivacy@hardened"], DIGITS, {"fedcaprivacy@paper.lr": "0.3"}))
     assert [values["lr"] for values in found.values()] == [0.3, 0.1]
     by_option = plan(["fedcaprivacy", "fedavg"], {**DIGITS, "mode": "hardened"}, {})
-    assert [m.label for m in by_option.methods] == ["fedcaprivacy@hardened", "fedavg"]
+    assert list(by_option.methods) == ["fedcaprivacy@hardened", "fedavg"]
     with pytest.raises(UserError, match="each once"):
         plan(["fedcaprivacy@hardened", "fedcaprivacy"], {**DIGITS, "mode": "hardened"}, {})
 
 
 def test_training_alone_is_added_once() -> None:
-    assert [m.label for m in plan(["fedavg"], DIGITS, {}, local=True).methods] == ["fedavg", "local"]
-    assert [m.label for m in plan(["local", "fedavg"], DIGITS, {}, local=True).methods] == ["local", "fedavg"]
+    assert list(plan(["fedavg"], DIGITS, {}, local=True).methods) == ["fedavg", "local"]
+    assert list(plan(["local", "fedavg"], DIGITS, {}, local=True).methods) == ["local", "fedavg"]
 
 
 def test_every_setting_of_a_budget_is_one_of_some_method() -> None:

@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 import pytest
 from checkpoint_parts import (
-    MAGIC,
     TOY,
     edited,
     edits,
@@ -33,11 +32,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from coterie.protocol.errors import UserError
-from coterie.runs import RunConfig, checkpoint, folder, run
-from coterie.runs.checkpoint import CHECKPOINT
+from coterie.runs import RunConfig, checkpoint, files, run
+from coterie.runs.checkpoint import CHECKPOINT, party_file, read_party
 from coterie.runs.config import resolve
 from coterie.runs.experiment import build
-from coterie.runs.party_files import expected, party_file
 
 SLACK = 4 << 20  # bytes that reading may take beyond a few times the file
 
@@ -87,7 +85,7 @@ def test_what_is_half_written_is_private_too_and_goes_with_the_next_checkpoint(
             seen.add(stat.S_IMODE(os.fstat(descriptor).st_mode))
         real(descriptor)
 
-    monkeypatch.setattr(folder.os, "fsync", watched)
+    monkeypatch.setattr(files.os, "fsync", watched)
     run(replace(TOY, out=str(copy)), resume=True)
     assert seen <= {0o600}
     assert [path.name for path in (copy / "checkpoint").iterdir()] == ["checkpoint.bin"]
@@ -132,7 +130,7 @@ def test_a_checkpoint_is_not_written_through_a_symbolic_link_either(copy: Path, 
     saver = checkpoint.Saver(copy, made)
     (copy / name).symlink_to(victim)
     with pytest.raises(UserError, match=rf"{name} is a symbolic link"):
-        saver.save(0, 0, 0, "{}")
+        saver.save(0, 0, 0, {})
     assert not victim.exists()
     made.close()
 
@@ -197,8 +195,8 @@ def content(out: Path, read: checkpoint.Checkpoint | None) -> dict[str, Any]:
     return {
         "rest": (read.round, read.metrics_bytes, read.views_bytes, read.views_stopped, read.set_up),
         "roster": msgspec.msgpack.encode(read.roster),
-        "parties": {name: expected(out, name, file) for name, file in read.parties.items()},
-        "frames": list(read.frames),
+        "parties": {name: read_party(out, name, file.round, file.digest) for name, file in read.parties.items()},
+        "frames": list(checkpoint.frames(out, read.snapshot)),
     }
 
 
@@ -304,8 +302,8 @@ HEADS: list[tuple[str, Callable[[dict[str, Any]], None]]] = [
     ("a length beyond the file", put(1 << 62, "metrics_bytes")),
     ("a length inside a line", put(50, "metrics_bytes")),
     ("negative views", put(-1, "views_bytes")),
-    ("a set-up that is none", put("[]", "set_up")),
-    ("a set-up that is no JSON", put("{", "set_up")),
+    ("a set-up that is none", put([], "set_up")),
+    ("a set-up without its costs", put({}, "set_up")),
     ("a party of no round", put(-1, "parties", ..., 0)),
     ("a file that is not there", put(99, "parties", ..., 0)),
     ("a file with another digest", put(bytes(32), "parties", ..., 1)),
@@ -355,7 +353,7 @@ def test_a_head_longer_than_the_file_is_refused(half: Path, copy: Path, length: 
 @pytest.mark.parametrize("left", [0, 1, 7, 8, 9, 40, 60])
 def test_a_file_that_ends_early_is_refused_even_with_a_right_digest(half: Path, copy: Path, left: int) -> None:
     """Up to the end of the frames: a cut frame would give other numbers without a word."""
-    body = (half / CHECKPOINT).read_bytes()[len(MAGIC) : -32]
+    body = (half / CHECKPOINT).read_bytes()[:-32]
     for kept in (left, len(body) - 1 - left):
         (copy / CHECKPOINT).write_bytes(sealed(body[:kept]))
         with pytest.raises(UserError, match=r"checkpoint\.bin"):

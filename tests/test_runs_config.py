@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from coterie.protocol.errors import UserError
 from coterie.runs import RunConfig, from_toml, registry, resolve, to_toml
-from coterie.runs.config import differences, from_text, system_config, typed_settings
-from coterie.runs.defaults import DEFAULTS
+from coterie.runs.config import DEFAULTS, differences, from_text, system_config, typed_settings
 
 
 def test_layers_of_settings(tmp_path: Path) -> None:
@@ -178,4 +177,4 @@ def test_a_system_of_ones_own_can_be_registered() -> None:
         assert registry.get("fedmine") is own
         assert "fedmine" in set(registry.SYSTEMS)
     finally:
-        registry._systems._registered.pop("fedmine")
+        registry.SYSTEMS.registered.pop("fedmine")

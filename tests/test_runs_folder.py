@@ -13,7 +13,8 @@ import pytest
 
 from coterie.protocol.errors import RunError, UserError
 from coterie.runs import RunConfig, resolve
-from coterie.runs.folder import Log, atomic_write, check_free, claim, jsonable, read_lines, resumed, write_json
+from coterie.runs.files import Log, atomic_write
+from coterie.runs.folder import check_free, claim, jsonable, read_lines, resumed, write_json
 
 
 def no_space(*_: object) -> int:
@@ -123,7 +124,7 @@ def test_a_file_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("")
     with pytest.raises(UserError, match="is a file"):
         check_free(tmp_path / "run")
-    with pytest.raises(UserError, match="cannot create"):
+    with pytest.raises(UserError, match="cannot write to"):
         check_free(tmp_path / "run" / "below")
 
 

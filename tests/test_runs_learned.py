@@ -8,7 +8,7 @@ from coterie.attacks import Result
 from coterie.audit.findings import Finding
 from coterie.protocol.errors import UserError
 from coterie.report.race import sentences
-from coterie.runs.learned import attackable, best_by_topic
+from coterie.runs.recorded import attackable, best_by_topic
 
 SERVERS = {"csp", "business_server", "server", "helper"}
 

@@ -24,8 +24,7 @@ from coterie.protocol.errors import RunError, UserError
 from coterie.report import render
 from coterie.runs import RunConfig, run
 from coterie.runs.comparison import compare, plan
-from coterie.runs.folder import read_lines
-from coterie.runs.lock import LOCK, locked
+from coterie.runs.folder import LOCK, locked, read_lines
 
 TESTS = Path(__file__).parent
 TOY = RunConfig("toy_federation:SYSTEM", clients=4, rounds=8, checkpoint_every=1, record=True)
@@ -164,7 +163,7 @@ def test_where_no_lock_can_be_made_it_says_so(tmp_path: Path, monkeypatch: pytes
     def lacking(descriptor: int) -> None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
-    monkeypatch.setattr("coterie.runs.lock._lock", lacking)
+    monkeypatch.setattr("coterie.runs.folder._lock", lacking)
     with pytest.warns(UserWarning, match="without locks.*no second run"), locked(tmp_path):
         pass
 

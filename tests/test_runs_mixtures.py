@@ -118,9 +118,9 @@ def test_what_is_no_mixture(weights: Any, models: Any) -> None:
 
 def test_a_mixture_cannot_be_fine_tuned() -> None:
     experiment = build_experiment(RunConfig("fedem", clients=3, rounds=1, settings={"max_epochs": 1}))
-    wrong = replace(experiment, system=replace(experiment.system, fine_tunes=True))
+    experiment.system = replace(experiment.system, fine_tunes=True)
     with pytest.raises(TypeError, match="fedem says that it fine-tunes"):
-        wrong.fine_tuned(1)
+        experiment.fine_tuned(1)
 
 
 def effects() -> LocalEffects:

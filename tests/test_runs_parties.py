@@ -25,8 +25,7 @@ from coterie.protocols.local_training import asked_in
 from coterie.runs import RunConfig, experiment
 from coterie.runs.checkpoint import Saver
 from coterie.runs.experiment import Experiment, build
-from coterie.runs.parties import Parties, dumped, restore
-from coterie.runs.simulation import simulate
+from coterie.runs.parties import Parties, dumped, restore, simulate
 
 NAMES = ("hub", "a", "b", "c", "d")
 RANDOMNESS = Randomness(0, emulated=True)
@@ -362,10 +361,10 @@ def test_a_large_federation_builds_those_that_are_asked_and_no_others(
     assert 5 <= len(asked) <= 9
     assert set(count) == asked | {"server"}
     saver = Saver(tmp_path, made)
-    saver.save(3, 0, 0, "{}")
+    saver.save(3, 0, 0, {})
     assert len(count) == 301
     before = count.copy()
-    saver.save(4, 0, 0, "{}")
+    saver.save(4, 0, 0, {})
     assert count == before
     gc.collect()
     assert {party.name for party in objects} == {"server"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import struct
 import sys
 import tracemalloc
 from itertools import chain
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 
 from coterie.crypto.roster import simulated
+from coterie.devices.links import FleetLinks
 from coterie.devices.profiles import SERVER, Profile, fleet
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.party import Cost
@@ -20,10 +20,10 @@ from coterie.protocol.randomness import Randomness
 from coterie.protocols.local_training import LocalTraining, local_epochs
 from coterie.runs import RunConfig, build, checkpoint, registry
 from coterie.runs.experiment import epochs_of
-from coterie.runs.fleet_links import FleetLinks
-from coterie.runs.folder import atomic_write
+from coterie.runs.files import atomic_write, checked, sealed
 from coterie.runs.keyring import PartyKeys
 from coterie.runs.views import ViewLog, message_kinds, read_views
+from coterie.transport.parcel import Snapshot
 from coterie.transport.transcript import Transcript
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -52,6 +52,8 @@ def test_fates_follow_the_profile_s_chances() -> None:
     shares = {fate: fates.count(fate) / 4000 for fate in ("offline", "dropped", "ok")}
     assert shares["offline"] == pytest.approx(0.3, abs=0.03)  # 4 standard deviations
     assert shares["dropped"] == pytest.approx(0.7 * 0.2, abs=0.025)
+    sure = FleetLinks({"client/0": dataclasses.replace(SLOW, availability=1, dropout=0)}, seed=1)
+    assert {sure.fate("client/0", r, 1) for r in range(1, 1001)} == {"ok"}
     assert links.fate("client/0", 0, 1) == "ok"
     assert {links.fate("helper", r, 1) for r in range(100)} == {"ok"}
 
@@ -203,21 +205,22 @@ def test_views_that_are_damaged_or_of_another_system(tmp_path: Path) -> None:
 
 def test_what_is_under_way_is_written_and_read_one_frame_at_a_time(tmp_path: Path) -> None:
     """40 MB of frames in a few; nothing of a file that was cut or changed is taken."""
-    path, count, size = tmp_path / "checkpoint.bin", 40, 1 << 20
-    front = (struct.pack("<Q", 4), b"head")
+    path, count, size = tmp_path / checkpoint.CHECKPOINT, 40, 1 << 20
+    path.parent.mkdir()
     tracemalloc.start()
     try:
-        atomic_write(path, checkpoint._sealed(chain(front, (bytes([i]) * size for i in range(count)))))
-        head, start, length = checkpoint._parts(path)
-        for i, frame in enumerate(checkpoint._frames(path, start, [size] * count)):
+        atomic_write(path, sealed(chain((b"head",), (bytes([i]) * size for i in range(count)))))
+        with checked(path) as (file, length):
+            assert file.read(4) == b"head"
+        for i, frame in enumerate(checkpoint.frames(tmp_path, Snapshot(0.0, {}, [], [size] * count, {}, []))):
             assert frame == bytes([i]) * size
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert (head, i, length) == (b"head", count - 1, count * size)
+    assert (i, length) == (count - 1, 4 + count * size)
     assert peak < 8 * size
     whole = path.read_bytes()
     for damaged in (whole[:-1], whole[:100], b"", whole[:500] + b"x" + whole[501:], whole + b"x"):
         path.write_bytes(damaged)
-        with pytest.raises(UserError, match="damaged, or of another version"):
-            checkpoint._parts(path)
+        with pytest.raises(UserError, match="damaged, or of another version"), checked(path):
+            pass

@@ -35,10 +35,9 @@ from coterie.protocol.errors import UserError
 from coterie.protocol.party import Nothing
 from coterie.protocol.roster import Entry, Identity
 from coterie.runs import Interrupted, RunConfig, checkpoint, run
-from coterie.runs.checkpoint import CHECKPOINT
+from coterie.runs.checkpoint import CHECKPOINT, party_file, read_party
 from coterie.runs.config import resolve
 from coterie.runs.experiment import build
-from coterie.runs.party_files import party_file, read_party
 
 
 @pytest.fixture(scope="module")

@@ -57,7 +57,7 @@ def after_two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     made.set_up()
     for r in (1, 2):
         made.round(r)
-    Saver(out, made).save(2, 0, 0, "{}")
+    Saver(out, made).save(2, 0, 0, {})
     yield made, out
     made.close()
 

@@ -12,7 +12,7 @@ import pytest
 
 from coterie.protocol.errors import RunError, UserError
 from coterie.runs import RunConfig, experiment, run
-from coterie.runs.runner import check_writable
+from coterie.runs.folder import check_writable
 from coterie.training.jobs import DivergedError
 
 TINY = RunConfig("fedavg", clients=3, rounds=2, checkpoint_every=1, settings={"max_epochs": 1})

@@ -17,10 +17,10 @@ from coterie.protocol.errors import RunError
 from coterie.protocol.system import Federation, Mixture, System
 from coterie.report import render
 from coterie.runs import RunConfig, build, load_result, run
+from coterie.runs.evaluation import AllSkippedError, check_not_all_skipped, federation_digest, why_still
 from coterie.runs.experiment import Experiment
 from coterie.runs.folder import METRICS, RESULT, read_lines
 from coterie.runs.registry import SYSTEMS
-from coterie.runs.skipped import AllSkippedError, Watch, check_not_all_skipped, why_still
 
 MODES = [pytest.param(name, mode, id=f"{name}-{mode}") for name, of in SYSTEMS.items() for mode in of.modes]
 NO_RESULT = "--delta", "1", "--partition", "iid", "--clients", "4"
@@ -170,35 +170,33 @@ def watched() -> tuple[Party, Callable[..., System], Federation]:
 
 def test_one_bit_of_one_model_is_a_move_and_a_copy_is_none(watched: Any) -> None:
     hub, made, federation = watched
-    system, watch = made(lambda _: {"client/0": hub.weights[0], "client/1": hub.weights[1]}), Watch()
-    watch.start(system, federation)
+    system = made(lambda _: {"client/0": hub.weights[0], "client/1": hub.weights[1]})
+    before = federation_digest(system, federation)
     hub.weights = hub.weights.copy()
-    assert not watch.moved(system, federation)
+    assert federation_digest(system, federation) == before
     hub.weights[1, 2] = np.nextafter(hub.weights[1, 2], np.float32(9))
-    assert watch.moved(system, federation)
-    watch.start(system, federation)
-    assert not watch.moved(system, federation)
+    assert federation_digest(system, federation) != before
 
 
 def test_a_client_that_chooses_another_model_moves_none(watched: Any) -> None:
     hub, made, federation = watched
     choosing = lambda _: {"client/0": hub.weights[hub.choice]}  # noqa: E731
     for system, moved in ((made(choosing), True), (made(choosing, lambda _: [hub.weights]), False)):
-        watch, hub.choice = Watch(), 0
-        watch.start(system, federation)
+        hub.choice = 0
+        before = federation_digest(system, federation)
         hub.choice = 1
-        assert watch.moved(system, federation) == moved
+        assert (federation_digest(system, federation) != before) == moved
 
 
 def test_of_a_mixture_the_models_count(watched: Any) -> None:
     hub, made, federation = watched
-    watch, shares = Watch(), np.array([0.5, 0.5])
+    shares = np.array([0.5, 0.5])
     system = made(lambda _: {"client/0": Mixture(shares, hub.weights)})
-    watch.start(system, federation)
+    before = federation_digest(system, federation)
     shares[:] = 0.25, 0.75
-    assert not watch.moved(system, federation)
+    assert federation_digest(system, federation) == before
     hub.weights[0, 0] = 7
-    assert watch.moved(system, federation)
+    assert federation_digest(system, federation) != before
 
 
 # -- reasons -----------------------------------------------------------------------------------------------------------

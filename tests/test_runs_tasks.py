@@ -45,7 +45,8 @@ def test_a_constant_answer_is_right_as_often_as_the_group_calls_something_so(par
         vector = always(experiment, label)
         both = Mixture(np.array([0.25, 0.75]), np.stack([vector, vector]))
         for model in (vector, both):
-            scores = experiment.observer.scores(dict.fromkeys(experiment.common.clients, model))
+            everybodys = dict.fromkeys(experiment.common.clients, model)
+            scores = experiment.observer.scores(everybodys)
             trained = []
             for i, name in enumerate(experiment.common.clients):
                 names = experiment.tasks[groups[i]].names
@@ -62,12 +63,7 @@ def test_a_constant_answer_is_right_as_often_as_the_group_calls_something_so(par
                 on_test, on_train = experiment.effects.run(effects)
                 assert on_test.accuracy == pytest.approx((own_test == was).mean())
                 assert on_train.accuracy == pytest.approx((own_train == was).mean())
-            told = replace(experiment, system=replace(experiment.system, models=lambda f, m=model: _for_all(f, m)))
-            assert told.train_accuracy() == pytest.approx(np.mean(trained))
-
-
-def _for_all(federation: Any, model: Any) -> dict[str, Any]:
-    return {name: model for name, party in federation.parties.items() if party.role == "client"}
+            assert experiment.observer.train_accuracies(everybodys) == pytest.approx(np.array(trained))
 
 
 def test_turned_images_are_what_everything_sees() -> None:

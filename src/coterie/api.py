@@ -197,9 +197,9 @@ def compare(
     texts = {key: _text(value) for key, value in table.items()}
     planned = comparison.plan(methods, kept, texts, budget_from=budget, each_own=each_own, local=local)
     if audit:
-        for method in planned.methods:
-            attackable(method.config.system)
-    length = int(resolve(planned.methods[0].config).rounds or 0)
+        for config in planned.methods.values():
+            attackable(config.system)
+    length = int(resolve(next(iter(planned.methods.values()))).rounds or 0)
     with bars(not progress) as shown:
 
         def told(label: str, seed: int, line: Mapping[str, Any]) -> None:

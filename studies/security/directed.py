@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.devices.delays import Delays
+from coterie.devices.links import Delays
 from coterie.protocol.effects import Vector
 from coterie.systems.pafed import SYSTEM
 from coterie.systems.pafed.config import PAFedConfig
@@ -46,7 +46,7 @@ class Delayed(Ideal):
 
     def rounds(self, party: str, round: int) -> int:
         """By how many rounds, from the table."""
-        return self.delays.rounds(party, round)
+        return self.delays.of(round).get(party, 0)
 
 
 @contextmanager

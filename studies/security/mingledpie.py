@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from coterie.audit.findings import Finding
 from coterie.runs.config import RunConfig
-from coterie.runs.learned import attackable
-from coterie.runs.recorded import recorded_run
+from coterie.runs.recorded import attackable, recorded_run
 from coterie.systems.mingledpie.audit import (
     Opener,
     Round,

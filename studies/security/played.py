@@ -16,7 +16,7 @@ from coterie.protocol.model_spec import ModelSpec, Part
 from coterie.protocol.randomness import Randomness
 from coterie.protocol.system import Federation, System
 from coterie.runs.keyring import PartyKeys
-from coterie.runs.simulation import simulate
+from coterie.runs.parties import simulate
 from coterie.transport.links import Links
 from coterie.transport.local import LocalTransport
 from coterie.transport.transcript import Transcript, View

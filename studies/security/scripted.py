@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.devices.links import FleetLinks
 from coterie.devices.profiles import fleet
-from coterie.runs.fleet_links import FleetLinks
 from coterie.systems.mingledpie import SYSTEM
 from coterie.systems.mingledpie.config import MingledPieConfig
 from studies.security.played import Played, federation

@@ -119,13 +119,13 @@ def compare(
         options["record"] = True
     planned = plan(methods or [], options, assignments(set_ or []), budget_from=budget, each_own=each_own, local=local)
     if audit:
-        from coterie.runs.learned import attackable
+        from coterie.runs.recorded import attackable
 
-        for method in planned.methods:
-            attackable(method.config.system)
+        for planned_run in planned.methods.values():
+            attackable(planned_run.system)
     wanted = [first + k for k in range(seeds)]
     with bars(quiet) as shown:
-        length = int(resolve(planned.methods[0].config).rounds or 0)
+        length = int(resolve(next(iter(planned.methods.values()))).rounds or 0)
 
         def told(label: str, of_seed: int, line: Mapping[str, Any]) -> None:
             shown.advance(f"{label}, seed {of_seed}", length, line)
@@ -148,6 +148,6 @@ def compare(
 
 
 def _learned(data_dir: str | None) -> Any:
-    from coterie.runs.learned import learned
+    from coterie.runs.recorded import learned
 
     return lambda folder: learned(folder, data_dir)

@@ -79,8 +79,7 @@ def run(
 def configured(given: dict[str, Any], texts: list[str], file: Path | None, resume: bool) -> Any:
     """The resolved config of the command line, the TOML file and, on --resume without a system, the run folder."""
     from coterie.runs.config import RunConfig, check_options, from_toml, resolve, typed_settings
-    from coterie.runs.folder import CONFIG, resumed
-    from coterie.runs.runner import check_writable
+    from coterie.runs.folder import CONFIG, check_writable, resumed
     from coterie.runs.settings import assignments
 
     if file is None and resume and "system" not in given:

@@ -56,67 +56,53 @@ class Profile:
     radio_watts: float = 1.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
-            raise UserError(f"device profile: name is {self.name!r}; it must be a text")
-        for key, (allowed, words) in _RANGES.items():
-            value = getattr(self, key)
-            number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-            if not (number and allowed(value)):
-                raise UserError(f"device profile {self.name!r}: {key} is {value!r}; it must be a number {words}")
+        for key, value in vars(self).items():
+            allowed, words = _ALLOWED[key]
+            if not allowed(value):
+                raise UserError(f"device profile {self.name!r}: {key} is {value!r}; it must be {words}")
+
+    def joules(self, compute_s: float, radio_s: float) -> float:
+        """Nominal energy above idle: compute_s seconds of training or cryptography, radio_s seconds of transfer."""
+        return self.compute_watts * compute_s + self.radio_watts * radio_s
 
 
-_Range = tuple[Callable[[float], bool], str]
-_POSITIVE: _Range = (lambda v: v > 0, "above 0")
-_NOT_NEGATIVE: _Range = (lambda v: v >= 0, "of at least 0")
-_SHARE: _Range = (lambda v: 0 < v <= 1, "above 0 and at most 1")
-_RANGES: dict[str, _Range] = {
+@dataclass(frozen=True)
+class Tier(Profile):
+    """A kind of device in a fleet. share: relative number.  spread: sigma of the log-normal factor on each speed."""
+
+    share: float = 1.0
+    spread: float = 0.0
+
+
+_Allowed = tuple[Callable[[Any], bool], str]
+
+
+def _number(within: Callable[[float], bool], words: str) -> _Allowed:
+    def allowed(value: Any) -> bool:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return number and math.isfinite(value) and within(value)
+
+    return allowed, f"a number {words}"
+
+
+_POSITIVE = _number(lambda v: v > 0, "above 0")
+_NOT_NEGATIVE = _number(lambda v: v >= 0, "of at least 0")
+_SHARE = _number(lambda v: 0 < v <= 1, "above 0 and at most 1")
+_ALLOWED: dict[str, _Allowed] = {
+    "name": (lambda v: isinstance(v, str) and v != "", "a text"),
     "compute_flops_per_s": _POSITIVE,
     "up_bytes_per_s": _POSITIVE,
     "down_bytes_per_s": _POSITIVE,
     "latency_s": _NOT_NEGATIVE,
     "availability": _SHARE,
-    "dropout": (lambda v: 0 <= v < 1, "of at least 0 and below 1"),
+    "dropout": _number(lambda v: 0 <= v < 1, "of at least 0 and below 1"),
     "crypto_speed": _POSITIVE,
     "budget": _SHARE,
     "compute_watts": _NOT_NEGATIVE,
     "radio_watts": _NOT_NEGATIVE,
+    "share": _number(lambda v: v > 0, "above 0; leave out a device without a share"),
+    "spread": _number(lambda v: 0 <= v <= 3, "from 0 to 3"),
 }
-
-
-def seconds_down(profile: Profile, size: float) -> float:
-    """Seconds until a message of ``size`` bytes has reached the device."""
-    return profile.latency_s + size / profile.down_bytes_per_s
-
-
-def seconds_up(profile: Profile, size: float) -> float:
-    """Seconds until a message of ``size`` bytes from the device has arrived."""
-    return profile.latency_s + size / profile.up_bytes_per_s
-
-
-def seconds_train(profile: Profile, flops_per_sample: float, samples: float) -> float:
-    """Seconds of training; samples counts every pass (samples of the client times local epochs)."""
-    return flops_per_sample * samples / profile.compute_flops_per_s
-
-
-def seconds_crypto(profile: Profile, nominal_s: float) -> float:
-    """Seconds for cryptography that takes ``nominal_s`` on the reference core."""
-    return nominal_s / profile.crypto_speed
-
-
-def joules(profile: Profile, compute_s: float, radio_s: float) -> float:
-    """Nominal energy above idle: compute_s seconds of training or cryptography, radio_s seconds of transfer."""
-    return profile.compute_watts * compute_s + profile.radio_watts * radio_s
-
-
-def is_available(profile: Profile, rng: np.random.Generator) -> bool:
-    """One draw: is the device there when the round begins?"""
-    return bool(rng.random() < profile.availability)
-
-
-def drops_out(profile: Profile, rng: np.random.Generator) -> bool:
-    """One draw: does the device vanish in the middle of the round?"""
-    return bool(rng.random() < profile.dropout)
-
 
 SERVER = Profile(
     "server",
@@ -129,44 +115,18 @@ SERVER = Profile(
 )
 """Aggregators, helpers and key authorities: one core of the reference server for cryptography, never away."""
 
-_ORDINARY = Profile("ordinary", compute_flops_per_s=20e9, up_bytes_per_s=2.5e6, down_bytes_per_s=10e6, crypto_speed=0.5)
-
-
-@dataclass(frozen=True)
-class Tier:
-    """A kind of device in a fleet. share: relative number.  spread: sigma of the log-normal factor on each speed."""
-
-    profile: Profile
-    share: float = 1.0
-    spread: float = 0.0
-
-
-_MOBILE = {"availability": 0.9, "dropout": 0.02}
+_ORDINARY = Tier("ordinary", compute_flops_per_s=20e9, up_bytes_per_s=2.5e6, down_bytes_per_s=10e6, crypto_speed=0.5)
+_STRAGGLER = Tier("straggler", 2e9, 0.25e6, 1e6, latency_s=0.5, crypto_speed=0.05, share=0.1)
+_MOBILE = {"availability": 0.9, "dropout": 0.02, "spread": 0.35}
 _TIERS: dict[str, tuple[Tier, ...]] = {
-    "uniform": (Tier(_ORDINARY),),
+    "uniform": (_ORDINARY,),
     "mobile": (
-        Tier(Profile("A phone", 5e9, 1e6, 4e6, 0.08, crypto_speed=0.3, compute_watts=3.0, **_MOBILE), 0.5, 0.35),
-        Tier(Profile("B tablet", 10e9, 2.5e6, 8e6, 0.04, crypto_speed=0.4, compute_watts=5.0, **_MOBILE), 0.2, 0.35),
-        Tier(Profile("C laptop", 40e9, 5e6, 12.5e6, 0.02, crypto_speed=0.8, compute_watts=20.0, **_MOBILE), 0.2, 0.35),
-        Tier(
-            Profile("D edge", 100e9, 12.5e6, 12.5e6, 0.01, crypto_speed=0.5, compute_watts=15.0, **_MOBILE), 0.1, 0.35
-        ),
+        Tier("A phone", 5e9, 1e6, 4e6, 0.08, crypto_speed=0.3, compute_watts=3.0, share=0.5, **_MOBILE),
+        Tier("B tablet", 10e9, 2.5e6, 8e6, 0.04, crypto_speed=0.4, compute_watts=5.0, share=0.2, **_MOBILE),
+        Tier("C laptop", 40e9, 5e6, 12.5e6, 0.02, crypto_speed=0.8, compute_watts=20.0, share=0.2, **_MOBILE),
+        Tier("D edge", 100e9, 12.5e6, 12.5e6, 0.01, crypto_speed=0.5, compute_watts=15.0, share=0.1, **_MOBILE),
     ),
-    "slow_tail": (
-        Tier(_ORDINARY, 0.9),
-        Tier(
-            replace(
-                _ORDINARY,
-                name="straggler",
-                compute_flops_per_s=_ORDINARY.compute_flops_per_s / 10,
-                up_bytes_per_s=_ORDINARY.up_bytes_per_s / 10,
-                down_bytes_per_s=_ORDINARY.down_bytes_per_s / 10,
-                latency_s=_ORDINARY.latency_s * 10,
-                crypto_speed=_ORDINARY.crypto_speed / 10,
-            ),
-            0.1,
-        ),
-    ),
+    "slow_tail": (replace(_ORDINARY, share=0.9), _STRAGGLER),
 }
 
 FLEETS: tuple[str, ...] = ("uniform", "paper", "mobile", "slow_tail")
@@ -183,7 +143,7 @@ def fleet(name: str, clients: int, seed: int) -> tuple[Profile, ...]:
             raise UserError(f"fleet {name!r}: {key} is {value!r}; it must be a whole number of at least {least}")
     rng = np.random.default_rng([seed, 0xDE71CE])
     if name == "paper":
-        return tuple(_scaled(_ORDINARY, float(d)) for d in rng.uniform(0.2, 1.0, clients))
+        return tuple(_scaled(_ORDINARY, d, d, d, budget=d) for d in map(float, rng.uniform(0.2, 1.0, clients)))
     if name.endswith(".toml"):
         return _from_tiers(_read(Path(name)), clients, rng)
     if name not in _TIERS:
@@ -191,30 +151,19 @@ def fleet(name: str, clients: int, seed: int) -> tuple[Profile, ...]:
     return _from_tiers(_TIERS[name], clients, rng)
 
 
-def _scaled(profile: Profile, d: float) -> Profile:
-    return replace(
-        profile,
-        compute_flops_per_s=profile.compute_flops_per_s * d,
-        up_bytes_per_s=profile.up_bytes_per_s * d,
-        down_bytes_per_s=profile.down_bytes_per_s * d,
-        budget=d,
-    )
-
-
 def _from_tiers(tiers: tuple[Tier, ...], clients: int, rng: np.random.Generator) -> tuple[Profile, ...]:
-    sizes = _sizes(np.array([tier.share for tier in tiers]), clients)
+    sizes = _sizes(np.array([float(tier.share) for tier in tiers]), clients)
     which = rng.permutation(np.repeat(np.arange(len(tiers)), sizes))
-    factors = np.exp(rng.standard_normal((clients, 3)) * [[tiers[i].spread] for i in which])
-    return tuple(_spread(tiers[i].profile, *map(float, row)) for i, row in zip(which, factors, strict=True))
+    factors = np.exp(rng.standard_normal((clients, 3)) * [[float(tiers[i].spread)] for i in which])
+    return tuple(_scaled(tiers[i], *map(float, row)) for i, row in zip(which, factors, strict=True))
 
 
-def _spread(profile: Profile, compute: float, up: float, down: float) -> Profile:
-    return replace(
-        profile,
-        compute_flops_per_s=profile.compute_flops_per_s * compute,
-        up_bytes_per_s=profile.up_bytes_per_s * up,
-        down_bytes_per_s=profile.down_bytes_per_s * down,
-    )
+def _scaled(tier: Tier, compute: float, up: float, down: float, **changes: float) -> Profile:
+    """A device of this tier with its speeds times these factors, and with these changes."""
+    own: dict[str, Any] = {field.name: getattr(tier, field.name) for field in fields(Profile)}
+    for key, factor in (("compute_flops_per_s", compute), ("up_bytes_per_s", up), ("down_bytes_per_s", down)):
+        own[key] *= factor
+    return Profile(**own | changes)
 
 
 def _sizes(shares: NDArray[np.float64], clients: int) -> NDArray[np.int64]:
@@ -237,27 +186,18 @@ def _read(path: Path) -> tuple[Tier, ...]:
     devices = content.get("device")
     if set(content) != {"device"} or not isinstance(devices, list) or not devices:
         raise UserError(f"device file {path} must hold one or more tables [[device]] and nothing else")
-    return tuple(_tier(path, i, table) for i, table in enumerate(devices, 1))
+    return tuple(_tier(f"device file {path}, device {i}", table) for i, table in enumerate(devices, 1))
 
 
-def _tier(path: Path, number: int, table: Any) -> Tier:
-    where = f"device file {path}, device {number}"
+def _tier(where: str, table: Any) -> Tier:
     if not isinstance(table, dict):
         raise UserError(f"{where}: must be a table [[device]]")
-    known = {field.name: field.default is MISSING for field in fields(Profile)}
-    unknown = set(table) - set(known) - {"share", "spread"}
-    missing = {key for key, required in known.items() if required} - set(table)
+    known = {field.name: field.default is MISSING for field in fields(Tier)}
+    unknown, missing = set(table) - set(known), {key for key, required in known.items() if required} - set(table)
     if unknown or missing:
         problem = f"unknown {', '.join(sorted(unknown))}" if unknown else f"missing {', '.join(sorted(missing))}"
-        raise UserError(f"{where}: {problem}; the fields are {', '.join(known)}, share, spread")
-    share, spread = table.get("share", 1.0), table.get("spread", 0.0)
-    for key, value, most in (("share", share, math.inf), ("spread", spread, 3.0)):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most or value == math.inf:
-            raise UserError(f"{where}: {key} is {value!r}; it must be a number from 0{'' if most > 3 else ' to 3'}")
-    if share == 0:
-        raise UserError(f"{where}: share is 0; leave the device out instead")
+        raise UserError(f"{where}: {problem}; the fields are {', '.join(known)}")
     try:
-        profile = Profile(**{key: value for key, value in table.items() if key in known})
+        return Tier(**table)
     except UserError as exc:
         raise UserError(f"{where}: {exc}") from exc
-    return Tier(profile, float(share), float(spread))

@@ -82,7 +82,7 @@ class LocalTraining:
 class SteppedTraining(LocalTraining):
     """Local training and the server's step. Defaults are those of PAFed, table III, unless stated otherwise.
 
-    In a run a data set's own settings (``lr``, ``batch_size``: ``runs/defaults.py``) win over these defaults.
+    In a run a data set's own settings (``lr``, ``batch_size``: ``runs/config.py``) win over these defaults.
     PAFed's participation (sigma) is 0.1 of 100 clients. Here it is 0.5, so that the 20 clients of a small run suffice.
     server_lr: the server's step in round 1 (alpha, 0.8).  server_decay: k >= 0; the server's step in round r is
     server_lr / (1 + k (r - 1)). With 0 it is constant, as in the paper.

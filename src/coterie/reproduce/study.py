@@ -18,8 +18,9 @@ from typing import Any, Generic, TypeVar
 
 from coterie.protocol.errors import RunError, UserError, suggest
 from coterie.runs.config import RunConfig, resolve
-from coterie.runs.folder import METRICS, RESULT, atomic_write, read_lines, writing
-from coterie.runs.runner import check_writable, is_divergence, load_result, run
+from coterie.runs.files import atomic_write, writing
+from coterie.runs.folder import METRICS, RESULT, check_writable, read_lines
+from coterie.runs.runner import is_divergence, load_result, run
 
 _SIDES = (
     "rounds",

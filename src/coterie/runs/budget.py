@@ -11,9 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from coterie.protocol.errors import UserError
-from coterie.runs import registry
-from coterie.runs.config import RunConfig, resolve
-from coterie.runs.settings import field_types
+from coterie.runs.config import RunConfig, resolve, system_config
 
 WITHOUT: Mapping[str, Any] = {"server_lr": 1.0, "server_decay": 0.0}
 """What a method does that lacks one of these settings: its server takes the whole mean."""
@@ -58,13 +56,9 @@ class Difference:
     why: str
 
 
-def intrinsic(config: RunConfig) -> Mapping[str, str]:
-    """The settings of a budget that are part of the run's method itself, and why."""
-    return _told(config, "own_budget")
-
-
 def _told(config: RunConfig, what: str) -> Mapping[str, str]:
-    own = registry.get(config.system).config(**resolve(config).settings)
+    """Settings and why, as a system's config tells them. what: ``own_budget``, those that are part of its method."""
+    own = system_config(resolve(config))
     found: Mapping[str, str] = getattr(own, what)() if hasattr(own, what) else {}
     return found
 
@@ -77,7 +71,7 @@ def budget_of(config: RunConfig) -> dict[str, Any]:
     resolved = resolve(config)
     own = resolved.settings
     budget = {key: own.get(key, WITHOUT.get(key)) for key in BUDGET if key in own or key in WITHOUT}
-    for key in intrinsic(config):
+    for key in _told(config, "own_budget"):
         if key not in config.settings:
             budget[key] = WITHOUT[key]
     budget |= {key: getattr(resolved, key) for key in DELAYS}
@@ -95,15 +89,13 @@ def with_budget(
     alone: settings that were given for this method only, which stay. Raises UserError for an invalid run.
     """
     config = replace(config, **{key: budget[key] for key in DELAYS if key in budget})
-    system = registry.get(config.system)
-    known = field_types(system.config)
     own = resolve(config).settings
-    kept = intrinsic(config)
+    kept = _told(config, "own_budget")
     differences = [Difference(label, key, own[key], None, why) for key, why in _told(config, "beyond_budget").items()]
     for key, shared in budget.items():
         if key in DELAYS:
             continue
-        if key not in known:
+        if key not in own:
             if shared != WITHOUT.get(key):
                 does = f": as if it were {WITHOUT[key]:g}" if key in WITHOUT else ""
                 differences.append(Difference(label, key, None, shared, f"it has no such setting{does}"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,13 +13,13 @@ from coterie.data.own import name_of
 from coterie.protocol.errors import UserError
 from coterie.runs import registry
 from coterie.runs.budget import Difference, budget_of, with_budget
-from coterie.runs.config import RunConfig, check_settings, differences, resolve
+from coterie.runs.config import RunConfig, check_settings, differences, resolve, typed_settings
 from coterie.runs.experiment import Line, build
-from coterie.runs.folder import CONFIG, RESULT, resumed, write_json, writing
+from coterie.runs.files import writing
+from coterie.runs.folder import CONFIG, RESULT, locked, numbered, resumed, write_json
 from coterie.runs.intervals import spread
-from coterie.runs.lock import locked
 from coterie.runs.runner import Interrupted, Result, load_result, run
-from coterie.runs.settings import field_types, typed, unknown
+from coterie.runs.settings import field_types, unknown
 
 COMPARE = "compare.json"
 LOCAL = "local"
@@ -43,21 +42,14 @@ Learned = Callable[[Path], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
-class Method:
-    """One side of a comparison. label: ``system``, or ``system@mode`` for a mode other than ``paper``."""
-
-    label: str
-    config: RunConfig
-
-
-@dataclass(frozen=True)
 class Plan:
-    """methods: in the order named.  budget: the settings that all share, or None if each has its own.
+    """methods: by label, ``system`` or ``system@mode`` for a mode other than ``paper``, in the order named.
 
-    budget_from: the label of the method whose budget it is.  differences: the settings that a method does not share.
+    budget: the settings that all share, or None if each has its own.  budget_from: the label of the method whose budget
+    it is.  differences: the settings that a method does not share.
     """
 
-    methods: Sequence[Method]
+    methods: Mapping[str, RunConfig]
     budget: Mapping[str, Any] | None
     budget_from: str | None
     differences: Sequence[Difference]
@@ -94,20 +86,18 @@ def plan(
     texts, alone = _share_out(labels, settings)
     own = {}
     for label, (name, mode) in labels.items():
-        given = typed(registry.get(name).config, texts[label], f"setting of {name}", text=True)
-        own[label] = RunConfig(**{**options, "system": name, "mode": mode}, settings=given)
+        own[label] = RunConfig(**{**options, "system": name, "mode": mode}, settings=typed_settings(name, texts[label]))
     if each_own:
         if budget_from is not None:
             raise UserError("a budget from one method cannot go with each method's own: leave one of the two out")
-        return Plan([Method(label, config) for label, config in own.items()], None, None, [])
+        return Plan(own, None, None, [])
     source = next(iter(labels)) if budget_from is None else budget_from
     if source not in labels:
         raise unknown("method whose budget all share", source, labels)
     everybodys = {key: value for key, value in own[source].settings.items() if key not in alone[source]}
-    budget, found, left_out = budget_of(replace(own[source], settings=everybodys)), [], []
+    budget, found, left_out = budget_of(replace(own[source], settings=everybodys)), {}, []
     for label, config in own.items():
-        shared, differing = with_budget(label, config, budget, alone[label])
-        found.append(Method(label, shared))
+        found[label], differing = with_budget(label, config, budget, alone[label])
         left_out += differing
     return Plan(found, budget, source, left_out)
 
@@ -175,44 +165,35 @@ def compare(
     Everything is built once before the folder is created, so that mistakes show at once. The folder is locked, and so
     is every run folder in it while it is written. Raises the errors of ``run``.
     """
-    resolved = [(m.label, resolve(replace(m.config, seed=seed))) for seed in seeds for m in planned.methods]
-    places = [_place(method.label) for method in planned.methods]
+    resolved = [
+        (label, resolve(replace(config, seed=seed))) for seed in seeds for label, config in planned.methods.items()
+    ]
+    places = [_place(label) for label in planned.methods]
     if len(set(places)) < len(places):
         raise UserError(f"two of these methods would share a folder: {', '.join(places)}; rename one of your own")
-    for _, config in resolved[: len(planned.methods)]:
+    for _, config in resolved[: len(places)]:
         build(config).close()
-    folder = _folder(out, name_of(resolved[0][1].data), resume)
-    with locked(folder):
-        return _compared(planned, resolved, folder, on_round, resume, learned)
-
-
-def _compared(
-    planned: Plan,
-    resolved: Sequence[tuple[str, RunConfig]],
-    folder: Path,
-    on_round: OnRound | None,
-    resume: bool,
-    learned: Learned | None,
-) -> Comparison:
-    results: dict[str, list[Result]] = {}
-    for label, config in resolved:
-        place = folder / f"{_place(label)}-{config.seed}"
-        results.setdefault(label, []).append(_one(label, replace(config, out=str(place)), on_round, resume))
-    rows = [_row(label, found, learned) for label, found in results.items()]
     first = resolved[0][1]
-    shared = ("partition", "rounds", "model", "devices", "fine_tune")
-    content = {
-        **{key: getattr(first, key) for key in shared},
-        **{key: next(iter(results.values()))[0].summary[key] for key in ("data", "clients")},
-        "seeds": list(dict.fromkeys(config.seed for _, config in resolved)),
-        "budget": planned.budget,
-        "budget_from": planned.budget_from,
-        "differences": [asdict(difference) for difference in planned.differences],
-        "rows": rows,
-        "leads": _leads(rows),
-        "version": coterie.__version__,
-    }
-    write_json(folder / COMPARE, content)
+    folder = _folder(out, name_of(first.data), resume)
+    results: dict[str, list[Result]] = {label: [] for label in planned.methods}
+    with locked(folder):
+        for label, config in resolved:
+            place = folder / f"{_place(label)}-{config.seed}"
+            results[label].append(_one(label, replace(config, out=str(place)), on_round, resume))
+        rows = [_row(label, found, learned) for label, found in results.items()]
+        shared = ("data", "partition", "clients", "rounds", "model", "devices")
+        content = {
+            **{key: results[resolved[0][0]][0].summary[key] for key in shared},
+            "fine_tune": first.fine_tune,
+            "seeds": list(dict.fromkeys(seeds)),
+            "budget": planned.budget,
+            "budget_from": planned.budget_from,
+            "differences": [asdict(difference) for difference in planned.differences],
+            "rows": rows,
+            "leads": _leads(rows),
+            "version": coterie.__version__,
+        }
+        write_json(folder / COMPARE, content)
     return Comparison(folder, content)
 
 
@@ -247,15 +228,7 @@ def _folder(out: str | Path | None, data: str, resume: bool) -> Path:
     if out is None:
         if resume:
             raise UserError("--resume continues the comparison in a folder: say which with --out")
-        number = 1
-        while True:
-            folder = Path("runs") / f"compare-{data}-{number}"
-            with writing(folder):
-                folder.parent.mkdir(parents=True, exist_ok=True)
-                with contextlib.suppress(FileExistsError):
-                    folder.mkdir()
-                    return folder
-            number += 1
+        return numbered(f"compare-{data}", lambda folder: folder.mkdir(parents=True))
     folder = Path(out)
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not resume)):
         raise UserError(f"{folder} is not empty: choose another --out, or continue the comparison in it with --resume")
@@ -270,7 +243,7 @@ def _row(label: str, results: Sequence[Result], learned: Learned | None) -> dict
     row = {"method": label, **{key: summaries[0][key] for key in ("system", "title", "mode", "crypto")}}
     row["runs"] = [result.folder.name for result in results]
     for measure in MEASURES:
-        row[measure] = spread([_measured(summary, measure) for summary in summaries])
+        row[measure] = spread([{**(of.get("grouping") or {}), **of}.get(measure) for of in summaries])
     if learned is not None:
         try:
             found = [learned(result.folder) for result in results]
@@ -281,12 +254,6 @@ def _row(label: str, results: Sequence[Result], learned: Learned | None) -> dict
     return row
 
 
-def _measured(summary: Mapping[str, Any], measure: str) -> float | None:
-    if measure == "ari":
-        return (summary.get("grouping") or {}).get("ari")
-    return summary.get(measure)
-
-
 def _leads(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The lead of the first method over each other one: differences of accuracies, paired by seed."""
     first, *others = rows
@@ -295,9 +262,7 @@ def _leads(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         lead: dict[str, Any] = {"over": row["method"]}
         for measure in ACCURACIES:
             ours, theirs = first[measure], row[measure]
-            known = ours is not None and theirs is not None
-            lead[measure] = spread(
-                [a - b for a, b in zip(ours["values"], theirs["values"], strict=True)] if known else []
-            )
+            pairs = zip(ours["values"], theirs["values"], strict=True) if ours and theirs else ()
+            lead[measure] = spread([a - b for a, b in pairs])
         leads.append(lead)
     return leads

@@ -1,24 +1,32 @@
-"""The observer beside the protocol, which scores the clients' models. It adds no messages, no bytes and no views."""
+"""The observer beside the protocol scores the clients' models. It adds no messages, no bytes and no views.
+
+It also tells which rounds moved no model, bit for bit. Such a round is *skipped*, whatever its hub says of it. It may
+be that no client took part, that every update was late or refused, or that all clients kept their models. If all rounds
+of a run are skipped, it ends with the models of its start, and has no result.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie.protocol.effects import Vector
-from coterie.protocol.errors import UserError
-from coterie.protocol.system import ClientModel, Mixture
+from coterie.protocol.errors import RunError, UserError
+from coterie.protocol.system import ClientModel, Federation, Mixture, System
 from coterie.runs.interpreter import ClientData, Samples
 from coterie.training.evaluate import judge_many
 from coterie.training.model import Model
 
 _BATCH_BYTES = 64 << 20  # of the weights and judgements of the models that are judged together
+_SHOWN = 3  # reasons in a line
 
 Doubles = NDArray[np.float64]
 
@@ -38,10 +46,8 @@ class Scores:
 
     def bands(self) -> dict[str, list[float]]:
         """Smallest, lower quartile, median, upper quartile and largest over the clients."""
-        return {
-            name: [float(v) for v in np.quantile(values, (0, 0.25, 0.5, 0.75, 1))]
-            for name, values in vars(self).items()
-        }
+        shares = (0, 0.25, 0.5, 0.75, 1)
+        return {name: np.quantile(values, shares).tolist() for name, values in vars(self).items()}
 
 
 class Observer:
@@ -71,7 +77,8 @@ class Observer:
             for same, losses, right in self._judged(test_set, [every[i] for i in here]):
                 for i in (here[j] for j in same):
                     mine = owns[i].test
-                    rows[:, i] = right.mean(), right[mine].mean(), _mean(losses), _mean(losses[mine])
+                    of_losses = (float(some.mean(dtype=np.float64)) for some in (losses, losses[mine]))
+                    rows[:, i] = right.mean(), right[mine].mean(), *of_losses
         return Scores(*rows)
 
     def train_accuracies(self, models: Mapping[str, ClientModel]) -> Doubles:
@@ -113,13 +120,10 @@ class Observer:
             yield found[start : start + most]
 
 
-def _mean(losses: NDArray[np.float32]) -> float:
-    return float(losses.mean(dtype=np.float64))
-
-
 def models_digest(models: Mapping[str, ClientModel]) -> str:
     """Hexadecimal SHA-256 of all clients' models in order: equal for two runs whose models are equal bit for bit."""
-    return arrays_digest(array for model in models.values() for array in _arrays(model))
+    of = ((one.models, one.weights) if isinstance(one, Mixture) else (one,) for one in models.values())
+    return arrays_digest(chain.from_iterable(of))
 
 
 def arrays_digest(arrays: Iterable[NDArray[Any]]) -> str:
@@ -127,10 +131,6 @@ def arrays_digest(arrays: Iterable[NDArray[Any]]) -> str:
     arrays = list(arrays)
     digests = {id(array): _digest(array) for array in arrays}
     return hashlib.sha256(b"".join(digests[id(array)] for array in arrays)).hexdigest()
-
-
-def _arrays(model: ClientModel) -> tuple[NDArray[Any], ...]:
-    return (model.models, model.weights) if isinstance(model, Mixture) else (model,)
 
 
 def _digest(array: NDArray[Any]) -> bytes:
@@ -147,3 +147,61 @@ def _sharing(arrays: Mapping[int, NDArray[Any]]) -> list[list[int]]:
     for keys in by_id.values():
         by_bytes.setdefault(_digest(arrays[keys[0]]), []).extend(keys)
     return [sorted(keys) for keys in by_bytes.values()]
+
+
+class AllSkippedError(RunError):
+    """Every round of a run was skipped. The same options would skip them again."""
+
+
+def federation_digest(system: System, federation: Federation) -> str:
+    """A digest of all models, bit for bit. If clients choose among models, these count and not the choice."""
+    if system.pool is not None:
+        return arrays_digest(system.pool(federation))
+    models = system.models(federation).values()
+    return arrays_digest(model.models if isinstance(model, Mixture) else model for model in models)
+
+
+def shown(reasons: Sequence[str]) -> str:
+    """The first few reasons, and how many more there are."""
+    more = f"; and {len(reasons) - _SHOWN} more reasons" if len(reasons) > _SHOWN else ""
+    return "; ".join(reasons[:_SHOWN]) + more
+
+
+def why_still(line: Mapping[str, Any], kept: Sequence[str]) -> str:
+    """Why a round moved no model, in words. line: of ``metrics.jsonl``.  kept: clients' reasons to keep their models.
+
+    Only the observer knows these reasons. Parties tell each other only that they refuse.
+    """
+    notes = line["notes"]
+    reasons = list(kept)
+    for found in (Counter(line["refused"]), Counter(line["lost"].values())):
+        reasons += [f"{reason} ({count} times)" if count > 1 else reason for reason, count in found.most_common()]
+    reasons += [f"{len(line['late'])} answers are late"] if line["late"] else []
+    if notes.get("asked") == 0:
+        head = "nobody was asked"
+    elif notes.get("participants") == 0:
+        head = "no update came"
+    else:
+        head = "no model changed"
+    return f"{head}: {shown(reasons)}" if reasons else head
+
+
+def check_not_all_skipped(lines: Sequence[Mapping[str, Any]]) -> None:
+    """Raises AllSkippedError, with the reason, if all rounds of a run (lines of ``metrics.jsonl``) were skipped."""
+    skipped = Counter(line["notes"].get("skipped") for line in lines)
+    if None in skipped or not lines:
+        return
+    (why, count), *others = skipped.most_common()
+    rounds = "the only round was" if len(lines) == 1 else f"all {len(lines)} rounds were"
+    often = f" ({count} of them for this reason, the others as metrics.jsonl says)" if others else ""
+    refused: Counter[str] = sum((Counter(line["refused"]) for line in lines), Counter())
+    (most, _), *_ = refused.most_common(1) or [("", 0)]
+    often += f"; refused most often: {most}" if most and most not in why else ""
+    if any(line["notes"].get("participants") for line in lines):
+        advice = "change the mode or the setting that this names, the learning rate, or the data"
+    else:
+        advice = (
+            "give clients more time (deadline_s, fewer or shorter delays, faster devices), ask more of them "
+            "(participation), run more rounds, or change what they refuse"
+        )
+    raise AllSkippedError(f"{rounds} skipped, so there is no result: {why}{often}. To get one, {advice}")

@@ -8,12 +8,12 @@ training saw. 0 epochs are among the choices, so by that loss fine-tuning never 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from coterie.protocol.effects import Fit, Fitted, Vector
-from coterie.runs.interpreter import LocalEffects, Samples
+from coterie.runs.interpreter import LocalEffects
 from coterie.training.evaluate import evaluate_many
 from coterie.training.solvers import Sgd
 
@@ -32,34 +32,28 @@ class Tuned:
 
 
 def tune_by_held_out(
-    effects: LocalEffects,
-    models: Mapping[str, Vector],
-    held_out: Mapping[str, Samples],
-    solver: Sgd,
-    seed: Callable[[str, int], int],
+    effects: LocalEffects, models: Mapping[str, Vector], solver: Sgd, seed: Callable[[str, int], int]
 ) -> dict[str, Tuned]:
     """Each client's model after the epochs, 0 to ``MOST_EPOCHS``, with the lowest loss on its held-out samples.
 
-    models: (d,) by client, where each starts.  held_out: by client; one without samples keeps its model.
+    models: (d,) by client, where each starts.  One without held-out samples keeps its model.
     seed(client, epoch): of the batches.  Ties go to fewer epochs. Momentum starts anew in each epoch.
     """
+    held_out = {name: own for name in models if (own := effects.data[name].held_out) and len(own.y)}
 
     def loss(name: str, weights: Vector) -> float:
-        own = held_out[name]
-        matrix = np.array(weights)[None]
-        (seen,) = evaluate_many(
-            effects.model, matrix, own.x, own.y, precision=effects.precision, device=effects.accelerator
-        )
+        own, how = held_out[name], {"precision": effects.precision, "device": effects.accelerator}
+        (seen,) = evaluate_many(effects.model, np.array(weights)[None], own.x, own.y, **how)
         return seen.loss if np.isfinite(seen.loss) else np.inf
 
     best = {name: Tuned(weights, 0) for name, weights in models.items()}
-    least = {name: loss(name, models[name]) for name in models if len(held_out[name].y)}
+    least = {name: loss(name, models[name]) for name in held_out}
     current = {name: models[name] for name in least}
     for epoch in range(1, MOST_EPOCHS + 1):
         fits = [(name, Fit(weights, solver, 1, seed(name, epoch))) for name, weights in current.items()]
         for (name, _), fitted in zip(fits, effects.run(fits), strict=True):
             if not isinstance(fitted, Fitted):
-                best[name] = Tuned(best[name].weights, best[name].epochs, diverged=True)
+                best[name] = replace(best[name], diverged=True)
                 del current[name]
                 continue
             current[name] = fitted.weights
@@ -67,8 +61,6 @@ def tune_by_held_out(
                 least[name], best[name] = now, Tuned(fitted.weights, epoch)
             elif epoch - best[name].epochs >= PATIENCE:
                 del current[name]
-        if not current:
-            break
     return best
 
 
@@ -81,8 +73,7 @@ def tune_by_own_epochs(
 ) -> dict[str, Tuned]:
     """Each client's model after its own number of ``epochs``. A client whose training diverges keeps its model."""
     fits = [(name, Fit(weights, solver, epochs[name], seed(name, 0))) for name, weights in models.items()]
-    tuned = zip(fits, effects.run(fits), strict=True)
     return {
-        name: Tuned(fitted.weights, epochs[name]) if isinstance(fitted, Fitted) else Tuned(models[name], 0, True)
-        for (name, _), fitted in tuned
+        name: Tuned(fitted.weights, fit.epochs) if isinstance(fitted, Fitted) else Tuned(models[name], 0, True)
+        for (name, fit), fitted in zip(fits, effects.run(fits), strict=True)
     }

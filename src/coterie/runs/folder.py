@@ -1,4 +1,10 @@
-"""The run folder. It is created after all checks, and every file in it is whole or absent."""
+"""The run folder. It is created after all checks, and only one process at a time writes in it.
+
+The lock is one of the operating system, on a file of its own, ``.lock``, and ends with the process that holds it. The
+file stays when the lock is gone: removing it would let two processes lock two files of that name. Reading needs no
+lock, since every file in a run folder is whole or only grows. The file is for its owner alone (mode 0600). Any user who
+can open it, even only for reading, can hold the lock, and so could keep the owner out.
+"""
 
 from __future__ import annotations
 
@@ -10,71 +16,29 @@ import os
 import re
 import shutil
 import stat
+import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from coterie.data.own import name_of
 from coterie.protocol.errors import RunError, UserError
 from coterie.runs.config import RunConfig, from_toml, to_toml
+from coterie.runs.files import FILE_MODE, atomic_write, open_own, opened, reading, umask, writing
 
 CONFIG, METRICS, RESULT = "config.toml", "metrics.jsonl", "result.json"
-
-
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn an error of the operating system while writing (a full disk, say) into a RunError that says what to do."""
-    try:
-        yield
-    except OSError as error:
-        raise RunError(
-            f"cannot write {path}: {error.strerror or error}; make room, or see that you may write there"
-        ) from error
-
-
-def atomic_write(path: Path, data: bytes | Iterable[bytes], mode: int = 0o644) -> None:
-    """Write a file, all at once or part by part, so that it is there whole or not at all; raises RunError."""
-    with writing(path):
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                for part in (data,) if isinstance(data, bytes) else data:
-                    file.write(part)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(name, mode & ~_umask())
-            os.replace(name, path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-        _sync_folder(path.parent)
-
-
-def _umask() -> int:
-    current = os.umask(0o077)
-    os.umask(current)
-    return current
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename last through a power cut, where the system can (Windows cannot open folders)."""
-    with contextlib.suppress(PermissionError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+LOCK = ".lock"
+_HELD = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
 
 
 def jsonable(value: Any) -> Any:
     """Numbers, arrays and containers as JSON values. NaN and infinities become null."""
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray | np.generic):
         return jsonable(value.tolist())
-    if isinstance(value, np.generic):
-        return jsonable(value.item())
     if isinstance(value, Mapping):
         return {str(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
@@ -92,91 +56,19 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     atomic_write(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
 
-def open_own(path: Path, flags: int, mode: int) -> int:
-    """A descriptor of a file, made if need be. Raises UserError for a symbolic link, whose target is not the run's."""
-    with writing(path):
-        try:
-            return os.open(path, flags | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), mode)
-        except OSError:
-            if path.is_symlink():
-                raise UserError(f"{path} is a symbolic link, which a run never writes: choose another --out") from None
-            raise
-
-
-def opened(path: Path, *, follow: bool = True) -> IO[bytes]:
-    """A file to be read. Raises OSError also for what is no file, such as a pipe, which might be read for ever.
-
-    follow: whether a symbolic link may lead to it.
-    """
-    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)  # a pipe's opening waits, too
-    if not follow and path.is_symlink():
-        raise OSError(errno.ELOOP, "it is a symbolic link")
-    descriptor = os.open(path, flags | (0 if follow else getattr(os, "O_NOFOLLOW", 0)))
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is no regular file")
-    return os.fdopen(descriptor, "rb")
-
-
-class Log:
-    """A file that grows by whole records: its length at a checkpoint is where a resumed run goes on."""
-
-    def __init__(self, path: Path, mode: int = 0o644) -> None:
-        self.path = path
-        self._descriptor = open_own(path, os.O_RDWR | os.O_APPEND, mode)
-
-    def append(self, data: bytes) -> None:
-        """Add a record. A record that was written in part is removed again. Raises RunError."""
-        before = os.fstat(self._descriptor).st_size
-        with writing(self.path):
-            try:
-                view = memoryview(data)
-                while view:
-                    view = view[os.write(self._descriptor, view) :]
-            except OSError:
-                with contextlib.suppress(OSError):
-                    os.ftruncate(self._descriptor, before)
-                raise
-
-    def length(self) -> int:
-        """Bytes written so far, all of them on the disk."""
-        with writing(self.path):
-            os.fsync(self._descriptor)
-        return os.fstat(self._descriptor).st_size
-
-    def truncate(self, length: int) -> None:
-        """Remove everything that was written after a checkpoint. Raises UserError if the file is shorter than that."""
-        if os.fstat(self._descriptor).st_size < length:
-            raise UserError(f"{self.path} is shorter than its checkpoint says: it was changed; start the run anew")
-        with writing(self.path):
-            os.ftruncate(self._descriptor, length)
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._descriptor)
-
-
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The records of a ``metrics.jsonl``. Raises UserError that names a malformed line."""
-    try:
-        with opened(path) as file:
-            data = file.read()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error}") from None
-    return parse_lines(path, data)
+    with reading(path, "restore the file or run again"), opened(path) as file:
+        return parse_lines(path, file.read())
 
 
 def parse_lines(path: Path, data: bytes) -> list[dict[str, Any]]:
     """As ``read_lines``, of bytes that the file holds."""
-    try:
-        lines = data.decode().splitlines()
-    except UnicodeDecodeError as error:
-        raise UserError(f"cannot read {path}: {error}") from None
     records: list[dict[str, Any]] = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(data.splitlines(), 1):
         try:
             record = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{path}, line {number}: {error}") from None
         if not isinstance(record, dict):
             raise UserError(f"{path}, line {number}: not an object")
@@ -184,14 +76,20 @@ def parse_lines(path: Path, data: bytes) -> list[dict[str, Any]]:
     return records
 
 
+def check_writable(out: Path) -> None:
+    """Raises UserError unless files can be made in this folder or, if it does not exist, in its parent."""
+    nearest = next(place for place in (out.absolute(), *out.absolute().parents) if os.path.exists(place))
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        raise UserError(
+            f"cannot write to {out}: {nearest} is not a folder that you may write to; change that, or choose another "
+            "--out"
+        )
+
+
 def check_free(out: Path) -> None:
     """Raises UserError for a folder that is not empty. The error says what it holds and what to do."""
     if not out.exists():
-        parent = next(p for p in out.absolute().parents if p.exists())
-        if not parent.is_dir() or not os.access(parent, os.W_OK):
-            raise UserError(
-                f"cannot create {out}: {parent} is not a folder that you may write to; choose another --out"
-            )
+        check_writable(out)
         return
     if not out.is_dir():
         raise UserError(f"{out} is a file; --out names a folder")
@@ -205,25 +103,30 @@ def check_free(out: Path) -> None:
         raise UserError(f"{out} is not empty and holds no run: choose another --out")
 
 
-def claim(config: RunConfig) -> Path:
-    """Create the folder of a new run with its ``config.toml``, all at once; raises UserError or RunError."""
-    if config.out is not None:
-        out = Path(config.out)
-        check_free(out)
-        try:
-            _create(out, config)
-        except FileExistsError:
-            raise UserError(f"{out} has just been created: another run writes there, choose another --out") from None
-        return out
-    words = (re.sub(r"[^\w.-]+", "_", word) for word in (config.system, name_of(config.data), str(config.seed)))
-    stem, number = "-".join(words), 1
+def numbered(stem: str, make: Callable[[Path], None]) -> Path:
+    """The first free folder ``runs/<stem>-<n>``, made by ``make`` (FileExistsError: it is no longer free)."""
+    number = 1
     while True:
         out = Path("runs") / f"{stem}-{number}"
         if not out.exists():
-            with contextlib.suppress(FileExistsError):
-                _create(out, config)
+            with writing(out), contextlib.suppress(FileExistsError):
+                make(out)
                 return out
         number += 1
+
+
+def claim(config: RunConfig) -> Path:
+    """Create the folder of a new run with its ``config.toml``, all at once; raises UserError or RunError."""
+    if config.out is None:
+        words = (re.sub(r"[^\w.-]+", "_", word) for word in (config.system, name_of(config.data), str(config.seed)))
+        return numbered("-".join(words), lambda out: _create(out, config))
+    out = Path(config.out)
+    check_free(out)
+    try:
+        _create(out, config)
+    except FileExistsError:
+        raise UserError(f"{out} has just been created: another run writes there, choose another --out") from None
+    return out
 
 
 def _create(out: Path, config: RunConfig) -> None:
@@ -235,14 +138,14 @@ def _create(out: Path, config: RunConfig) -> None:
         raise kind(f"cannot create {out}: {error.strerror or error}; make room, or choose another --out") from None
     try:
         atomic_write(staging / CONFIG, to_toml(config).encode())
-        os.chmod(staging, 0o777 & ~_umask())
+        os.chmod(staging, 0o777 & ~umask())
         try:
             os.rename(staging, out)  # atomic; onto an empty folder too
-        except OSError as error:
+        except OSError:
             if out.exists():
                 raise FileExistsError(out) from None
             with writing(out):
-                raise error
+                raise
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         raise
@@ -253,3 +156,50 @@ def resumed(out: Path) -> RunConfig:
     if not (out / CONFIG).is_file():
         raise UserError(f"{out} holds no run to resume (no {CONFIG}): give the folder of an interrupted run with --out")
     return from_toml(out / CONFIG, out=str(out))
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the folder for this process, also against its other threads.
+
+    Raises UserError if another process holds it, or if its lock is a symbolic link, and RunError if no file can be made
+    in it. If the file system has no locks, a warning says that nothing stops a second run.
+    """
+    descriptor = open_own(folder / LOCK, os.O_RDWR, FILE_MODE)
+    try:
+        _make_own(descriptor)
+        try:
+            _lock(descriptor)
+        except OSError as error:
+            if error.errno in _HELD:
+                raise UserError(
+                    f"another run is at work in {folder}: wait until it has ended, or choose another --out"
+                ) from None
+            warnings.warn(
+                f"{folder} lies on a file system without locks ({error.strerror or error}): see to it that no second "
+                "run is started there while this one lasts",
+                stacklevel=3,
+            )
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> None:
+    if sys.platform == "win32":
+        import msvcrt
+
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+    else:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _make_own(descriptor: int) -> None:
+    """Remove other users' access, which older versions of the file allowed. Does nothing to another user's file."""
+    if sys.platform != "win32":
+        found = os.fstat(descriptor)
+        if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != FILE_MODE:
+            with contextlib.suppress(OSError):  # a file system without modes
+                os.fchmod(descriptor, FILE_MODE)

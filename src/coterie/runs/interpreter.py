@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -60,12 +60,14 @@ class ClientData:
     """One client's own training samples, x (n, ...) float32 and y (n,) int64, and its test samples.
 
     test_set: the whole test set of its task; clients of one task share the object.  test: its own indices into that.
+    held_out: samples that are kept out of its training; None if there are none.
     """
 
     x: Tensor
     y: Tensor
     test: NDArray[np.int64]
     test_set: Samples
+    held_out: Samples | None = None
 
 
 class Opened:
@@ -101,8 +103,7 @@ class Computed:
     """Results of ``Compute`` for the last few arguments."""
 
     def __init__(self, most: int = 4) -> None:
-        self.most = most
-        self._held: list[tuple[Compute, Any]] = []
+        self._held: deque[tuple[Compute, Any]] = deque(maxlen=most)
 
     def get(self, wanted: Compute) -> Any:
         """The result, computed if it is not held."""
@@ -110,7 +111,7 @@ class Computed:
             if known.function == wanted.function and _same(known.arguments, wanted.arguments):
                 return result
         result = wanted.function(*wanted.arguments)
-        self._held = [(wanted, result), *self._held][: self.most]
+        self._held.append((wanted, result))
         return result
 
 
@@ -173,8 +174,8 @@ class LocalEffects:
             Evaluate: each(self._evaluate),
             Losses: each(self._losses),
             Local: locally(self._own),
-            Encrypt: self._own_keys_only(_encrypted),
-            Open: self._own_keys_only(each(self._open)),
+            Encrypt: _encrypted,
+            Open: each(self._open),
             Compute: each(lambda party, effect: self._computed.get(effect)),
         }
         self._opened = Opened(OPENED_BYTES)
@@ -187,21 +188,14 @@ class LocalEffects:
 
     def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
         """Results in order. The result of a failed effect (a diverged training, too) is a PeerError or CryptoError."""
-        return interpret(self.table, wanted)
-
-    def _own_keys_only(self, interpreter: Interpreter) -> Interpreter:
-        """Raises an error for an emulated key in a real run, or the other way round."""
-
-        def guarded(wanted: Sequence[tuple[str, Any]]) -> list[Any]:
-            errors = [self._wrong_key(party, effect.key) for party, effect in wanted]
-            right = [one for one, error in zip(wanted, errors, strict=True) if error is None]
-            results = iter(interpreter(right))
-            return [next(results) if error is None else error for error in errors]
-
-        return guarded
+        errors = [self._wrong_key(party, getattr(effect, "key", None)) for party, effect in wanted]
+        right = [one for one, error in zip(wanted, errors, strict=True) if error is None]
+        results = iter(interpret(self.table, right))
+        return [next(results) if error is None else error for error in errors]
 
     def _wrong_key(self, party: str, key: Any) -> CryptoError | None:
-        if self.emulated is None or key.emulated == self.emulated:
+        """The error for an emulated key in a real run, or the other way round."""
+        if key is None or self.emulated is None or key.emulated == self.emulated:
             return None
         is_, runs = ("an emulated", "real") if key.emulated else ("a real", "emulated")
         return CryptoError(f"{party} has {is_} key in a run with {runs} encryption")
@@ -227,14 +221,16 @@ class LocalEffects:
         why = PeerError("its training diverged: its loss or weights are no longer finite")
         return [why if result is None else result for result in results]
 
-    def took(self, r: int, outliers: Mapping[str, float], participants: int) -> None:
-        """Note the clients whose updates stood out in round r (``protocols/updates.py``). Models may diverge later for
-        them.
+    def took(self, r: int, notes: Mapping[str, Any]) -> None:
+        """Remember the clients whose updates stood out in round r (``protocols/updates.py``), also before a resumption.
+
+        Models may diverge later for them. notes: of the round.
 
         An update is the cause if no training here gave such weights. If that is unknown, as in rounds before a
         resumption, it is the cause if most updates were of another size.
         """
-        few = 2 * len(outliers) <= participants
+        outliers = notes.get("outliers", {})
+        few = 2 * len(outliers) <= notes.get("participants", 0)
         for name, most in outliers.items():
             if most > _APART * self._ended[name] if name in self._ended else few:
                 self._poisoned[name] = f"{name}'s update of round {r} (a weight of {most:.2g})"
@@ -243,26 +239,27 @@ class LocalEffects:
     def watched(self) -> Iterator[None]:
         """Watches a round. Raises RunError if more than half of its trainings diverged. A few end no run."""
         self._trained, self._diverged = 0, []
+        failed = None
         try:
             yield
-        except RunError:
-            self._hold_against_the_settings()  # what came of it says less
-            raise
-        self._hold_against_the_settings()
+        except RunError as error:
+            failed = error
+        if 2 * len(self._diverged) > self._trained:
+            raise self._why_diverged() from self._diverged[0].error
+        if failed is not None:  # a divergence says more
+            raise failed
 
-    def _hold_against_the_settings(self) -> None:
-        if 2 * len(self._diverged) <= self._trained:
-            return
+    def _why_diverged(self) -> RunError:
         first = self._diverged[0]
         others = f" and {len(self._diverged) - 1} others" if len(self._diverged) > 1 else ""
         what = f"the training of {first.party}{others} diverged (loss or weights are no longer finite)"
         if self._poisoned and first.start > min(OUTLYING, _APART * self._least_start):
-            raise RunError(
+            return RunError(
                 f"{what}: the model that these clients were sent is poisoned, with a weight of {first.start:.2g}, by "
                 f"{', '.join(self._poisoned.values())}; leave such a client out"
-            ) from first.error
+            )
         now = "" if first.lr is None else f" (now lr={first.lr:g}, for example --set lr={first.lr / 10:g})"
-        raise RunError(f"{what}: lower the learning rate{now} or look at the data") from first.error
+        return RunError(f"{what}: lower the learning rate{now} or look at the data")
 
     def _evaluate(self, party: str, effect: Evaluate) -> Evaluated:
         own = self._of(party)
@@ -279,14 +276,11 @@ class LocalEffects:
             self._diverged.append(Diverged(party, largest(matrix), None, DivergedError(0, "a loss")))
         return losses
 
-    def _open(self, party: str, effect: Open) -> NDArray[Any]:
+    def _open(self, party: str, effect: Open) -> Any:
         key, data = effect.key, effect.data
-        opened: NDArray[Any]
         if effect.blinded:  # masks are fresh: nothing to remember
-            opened = key.open_blinded(key.public.from_bytes(data))
-        else:
-            opened = self._opened.get(key, data, lambda: key.decrypt(key.public.from_bytes(data)))
-        return opened
+            return key.open_blinded(key.public.from_bytes(data))
+        return self._opened.get(key, data, lambda: key.decrypt(key.public.from_bytes(data)))
 
     def _own(self, party: str) -> OwnData:
         """The data that a party may compute from. The arrays are read-only views."""

@@ -9,12 +9,13 @@ from coterie.crypto.sealing import OVERHEAD_BYTES, OpeningKey, SealingKey
 from coterie.crypto.signing import SigningKey, VerifyKey
 from coterie.protocol.errors import PeerError
 from coterie.protocol.roster import Identity, Roster
+from coterie.transport.envelope import Keyring
 
 K = TypeVar("K")
 
 
-class PartyKeys:
-    """``coterie.transport.envelope.Keyring``: all public keys, by the roster, and the secret keys of some parties.
+class PartyKeys(Keyring):
+    """All public keys, by the roster, and the secret keys of some parties. Raises PeerError for a key that is missing.
 
     roster: its signature was checked.  identities: SECRET, of the parties that sign, seal and open with this keyring.
     """
@@ -29,19 +30,15 @@ class PartyKeys:
         self.session = roster.session.hex()
 
     def sign(self, src: str, header: bytes, digest: bytes) -> bytes:
-        """64 bytes over an envelope's fields and its payload's digest. Raises PeerError for a party without a key."""
         return _of(self._signing, src, "signing").sign("envelope", header, digest)
 
     def verify(self, src: str, signature: bytes, header: bytes, digest: bytes) -> None:
-        """Raises PeerError unless ``src`` has signed exactly this."""
         _of(self._verify, src, "verification").verify(signature, "envelope", header, digest)
 
     def seal(self, src: str, dst: str, frame: bytes, header: bytes) -> bytes:
-        """Bytes that only ``dst`` can open, with this header; raises PeerError for a party without a key."""
         return _of(self._sealing, dst, "sealing").seal(frame, src, dst, header)
 
     def open(self, src: str, dst: str, sealed: bytes, header: bytes) -> bytes:
-        """The frame. Raises PeerError if it was not sealed between these parties with this header."""
         return _of(self._opening, dst, "opening").open(sealed, src, dst, header)
 
 

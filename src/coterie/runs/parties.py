@@ -1,4 +1,4 @@
-"""The parties of a simulation. Those that were asked lately are objects, and all others are bytes on disk.
+"""A federation in one process. Parties that were asked lately are objects, and all others are bytes on disk.
 
 So memory does not grow with the number of clients, but only with the number that is asked between two calls of
 ``rest``. A party on disk sleeps. It is made again from what it was told and the bytes of its state and secret.
@@ -6,19 +6,25 @@ So memory does not grow with the number of clients, but only with the number tha
 
 from __future__ import annotations
 
-import dataclasses
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
+from coterie.crypto.roster import check_roster, simulated
 from coterie.protocol import state
+from coterie.protocol.errors import UserError
+from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.party import Party
+from coterie.protocol.randomness import Randomness
+from coterie.protocol.roster import Identity, Roster
 from coterie.protocol.spool import Spool
+from coterie.protocol.system import Federation, System
+from coterie.protocol.told import Common, Own
 
 AWAKE_BYTES = 1 << 30
 """What the parties that stay awake may hold, by default."""
@@ -40,11 +46,8 @@ class Parties(Mapping[str, Party]):
         self._arrays: WeakValueDictionary[bytes, Any] = WeakValueDictionary()
 
     def __getitem__(self, name: str) -> Party:
-        party = self._awake.pop(name, None)
-        if party is None:
-            party = self._woken(name)
-            self._forget(name)
-        self._awake[name] = party
+        party = self.look(name)
+        self.replace(party)
         return party
 
     def __iter__(self) -> Iterator[str]:
@@ -63,8 +66,14 @@ class Parties(Mapping[str, Party]):
 
     def look(self, name: str) -> Party:
         """The party as it is, for an observer. A sleeping party is not kept awake."""
-        party = self._awake.get(name)
-        return self._woken(name) if party is None else party
+        if name in self._awake:
+            return self._awake[name]
+        if name not in self._names:
+            raise KeyError(name)
+        party = self._make(name)
+        if name in self._asleep:
+            restore(party, self._spool.peek(self._asleep[name]), self._arrays)
+        return party
 
     def pin(self, name: str) -> Party:
         """Keep this party awake for ever, because its object has changes that its bytes would not hold."""
@@ -114,7 +123,6 @@ class Parties(Mapping[str, Party]):
             return
         restore(self._make(name), data)
         ticket = self._spool.put(data)
-        self._awake.pop(name, None)
         self._forget(name)
         self._asleep[name] = ticket
 
@@ -127,16 +135,9 @@ class Parties(Mapping[str, Party]):
         """Remove all files."""
         self._spool.close()
 
-    def _woken(self, name: str) -> Party:
-        if name not in self._names:
-            raise KeyError(name)
-        party = self._make(name)
-        if name in self._asleep:
-            restore(party, self._spool.peek(self._asleep[name]), self._arrays)
-        return party
-
     def _forget(self, name: str) -> None:
-        """Remove a party's bytes."""
+        """Remove a party's object and bytes."""
+        self._awake.pop(name, None)
         if name in self._asleep:
             self._spool.drop(self._asleep.pop(name))
 
@@ -156,23 +157,49 @@ def restore(party: Party, data: bytes, arrays: WeakValueDictionary[bytes, Any] |
 
 
 def _held(party: Party) -> dict[int, int]:
-    """The sizes of all objects in a party's state and secret, by their identity."""
-    found: dict[int, int] = {}
-    _weigh((party.state, party.secret), found)
+    """The sizes of a party's arrays, by their identity, and of all else that it holds, by its own."""
+    found = {}
+
+    def noted(value: Any) -> None:
+        if isinstance(value, np.ndarray):
+            found[id(value)] = value.nbytes
+
+    found[id(party)] = len(msgspec.msgpack.encode((party.state, party.secret), enc_hook=noted))
     return found
 
 
-def _weigh(value: Any, found: dict[int, int]) -> None:
-    if isinstance(value, msgspec.Struct):
-        parts: Iterable[Any] = (getattr(value, name) for name in value.__struct_fields__)
-    elif dataclasses.is_dataclass(value):
-        parts = (getattr(value, field.name) for field in dataclasses.fields(value))
-    elif isinstance(value, dict):
-        parts = value.values()
-    elif isinstance(value, list | tuple | set | frozenset):
-        parts = value
-    else:
-        found[id(value)] = value.nbytes if isinstance(value, np.ndarray) else sys.getsizeof(value)
-        return
-    for part in parts:
-        _weigh(part, found)
+def simulate(
+    system: System,
+    config: Any,
+    clients: Sequence[str],
+    spec: ModelSpec,
+    starts: NDArray[np.float32],
+    mode: str,
+    randomness: Randomness,
+    samples: Mapping[str, int],
+    epochs: Mapping[str, int],
+    founded: tuple[Roster, Mapping[str, Identity]] | None = None,
+    *,
+    awake_bytes: int = AWAKE_BYTES,
+) -> tuple[Federation, dict[str, Own]]:
+    """The federation of these clients, and what each party alone knows. Raises UserError for impossible settings.
+
+    starts: (k, d) float32, the weights that models start with.  samples, epochs: by client.  awake_bytes: how much
+    parties that stay awake between rounds may hold .  founded: the roster and identities of a
+    resumed federation, instead of new ones.
+    """
+    roles = system.roles(config, clients)
+    roster, identities = founded or simulated(roles, randomness)
+    if [(one.name, one.role) for one in roster.entries] != list(roles.items()):
+        raise UserError("the roster is of another federation: go on with the settings that it was made with")
+    common = Common(roster, tuple(clients), spec, starts, mode, randomness.emulated)
+    owns = {
+        name: Own(name, randomness, identity, samples.get(name, 0), epochs.get(name, 1))
+        for name, identity in identities.items()
+    }
+    check_roster(roster, roster.operator)
+    system.check(config, common)
+    parties = Parties(tuple(owns), lambda name: system.make(owns[name], common, config), awake_bytes=awake_bytes)
+    hub = next(iter(owns))
+    parties.pin(hub)
+    return Federation(parties, hub, common, parties.look, parties.pin), owns

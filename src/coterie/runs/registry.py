@@ -24,14 +24,11 @@ class _Systems(Mapping[str, System]):
     """Every ``SYSTEM`` (or all ``SYSTEMS``) of the modules in ``PACKAGES``, and the registered systems."""
 
     def __init__(self) -> None:
-        self._registered: dict[str, System] = {}
-
-    def register(self, system: System) -> None:
-        self._registered[system.name] = system
+        self.registered: dict[str, System] = {}
 
     def __getitem__(self, name: str) -> System:
-        if name in self._registered:
-            return self._registered[name]
+        if name in self.registered:
+            return self.registered[name]
         every = [module for package in PACKAGES for module in _modules(package)]
         own = [module for module in every if module.endswith(f".{name}")]
         for module in own or every:  # a module that is named after its one system, else one with several
@@ -41,10 +38,10 @@ class _Systems(Mapping[str, System]):
 
     def __iter__(self) -> Iterator[str]:
         found = [name for package in PACKAGES for name in sorted(chain(*map(_of, _modules(package))))]
-        return iter([*found, *(name for name in self._registered if name not in found)])
+        return iter([*found, *(name for name in self.registered if name not in found)])
 
     def __len__(self) -> int:
-        return len(list(iter(self)))
+        return sum(1 for _ in self)
 
 
 def _modules(package: str) -> list[str]:
@@ -56,19 +53,18 @@ def _modules(package: str) -> list[str]:
 def _of(module: str) -> Mapping[str, System]:
     """The systems of a module, by name."""
     found = importlib.import_module(module)
-    one: System | None = getattr(found, "SYSTEM", None)
-    several: Mapping[str, System] = getattr(found, "SYSTEMS", {})
-    return several if one is None else {one.name: one}
+    if hasattr(found, "SYSTEM"):
+        return {found.SYSTEM.name: found.SYSTEM}
+    return getattr(found, "SYSTEMS", {})
 
 
-_systems = _Systems()
-SYSTEMS: Mapping[str, System] = _systems
+SYSTEMS = _Systems()
 """All systems and baselines, by name."""
 
 
 def register(system: System) -> None:
     """Make a system of your own known by its name, in this process."""
-    _systems.register(system)
+    SYSTEMS.registered[system.name] = system
 
 
 def get(name: str) -> System:

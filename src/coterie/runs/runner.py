@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shlex
 import shutil
 import sys
@@ -18,18 +17,18 @@ from typing import Any
 import coterie
 from coterie.data.own import name_of
 from coterie.protocol.errors import CoterieError, RunError, UserError
-from coterie.protocol.system import Sees
 from coterie.runs import checkpoint, folder
 from coterie.runs.config import RunConfig, differences, resolve, to_toml
+from coterie.runs.evaluation import AllSkippedError, check_not_all_skipped
 from coterie.runs.experiment import Experiment, Line, build
-from coterie.runs.folder import CONFIG, METRICS, RESULT, Log, atomic_write, jsonable, read_lines, write_json, writing
-from coterie.runs.lock import locked
-from coterie.runs.skipped import AllSkippedError, check_not_all_skipped
+from coterie.runs.files import Log, atomic_write, opened, writing
+from coterie.runs.folder import CONFIG, METRICS, RESULT, jsonable, locked, read_lines, write_json
 from coterie.runs.views import VIEWS, ViewLog, message_kinds
 from coterie.training.jobs import DivergedError
 
 OnRound = Callable[[Line], None]
 _CHECKPOINT_SHARE = 0.1  # of the time, where nothing is said
+_OPTIONS = ("mode", "seed", "rounds", "clients", "data", "partition", "model", "devices")  # that a result repeats
 
 
 class Interrupted(KeyboardInterrupt):
@@ -88,7 +87,7 @@ def load_result(out: str | Path) -> Result:
     """A finished run from its folder. Raises UserError if there is none."""
     out = Path(out)
     try:
-        with folder.opened(out / RESULT) as file:
+        with opened(out / RESULT) as file:
             summary = json.loads(file.read())
     except (OSError, ValueError) as error:
         raise UserError(f"{out} holds no finished run: {error}") from None
@@ -97,16 +96,6 @@ def load_result(out: str | Path) -> Result:
             f"{out / RESULT} holds no JSON object, so it is not a run's result: restore the file or run again"
         )
     return Result(out, summary, read_lines(out / METRICS))
-
-
-def check_writable(out: Path) -> None:
-    """Raises UserError unless files can be made in this folder or, if it does not exist, in its parent."""
-    nearest = next(place for place in (out.absolute(), *out.absolute().parents) if os.path.exists(place))
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        raise UserError(
-            f"cannot write to {out}: {nearest} is not a folder that you may write to; change that, or choose another "
-            "--out"
-        )
 
 
 def is_divergence(error: BaseException | None) -> bool:
@@ -121,7 +110,7 @@ def _resumable(config: RunConfig) -> Path:
     if config.out is None:
         raise UserError("--resume continues the run in a folder: say which with --out")
     out = Path(config.out)
-    check_writable(out)
+    folder.check_writable(out)
     old = resolve(folder.resumed(out))
     if found := differences(old, config):
         raise UserError(
@@ -138,20 +127,20 @@ class _Running:
         self, experiment: Experiment, out: Path, kept: checkpoint.Checkpoint | None, on_round: OnRound | None
     ) -> None:
         self.experiment, self.out, self.on_round = experiment, out, on_round
-        self.config, self.rounds = experiment.config, int(experiment.config.rounds or 0)
+        self.rounds = int(experiment.config.rounds or 0)
         self.metrics = Log(out / METRICS)
         transcript = experiment.transport.transcript
         self.views = None if transcript is None else ViewLog(out / VIEWS, transcript)
-        self.done, self.set_up = 0, {}  # type: int, Line
-        self.checkpointed = 0
         self.saver = checkpoint.Saver(out, experiment)
+        self.set_up: Line = {}
+        self.done = self.checkpointed = 0
         self._since_s, self._cost_s = 0.0, 0.0
-        if kept is None:
-            self.metrics.truncate(0)
-            if self.views is not None:
-                self.views.log.truncate(0)
-        else:
+        if kept is not None:
             self._go_on_from(kept)
+            return
+        self.metrics.truncate(0)
+        if self.views is not None:
+            self.views.log.truncate(0)
 
     def _go_on_from(self, kept: checkpoint.Checkpoint) -> None:
         if kept.round > self.rounds:
@@ -162,9 +151,9 @@ class _Running:
             self.views.transcript.stopped_at = kept.views_stopped  # a gap is not filled behind its back
         self.metrics.truncate(kept.metrics_bytes)
         for line in read_lines(self.out / METRICS):
-            self.experiment.took(line["round"], line["notes"])
+            self.experiment.effects.took(line["round"], line["notes"])
         self.done = self.checkpointed = kept.round
-        self.set_up = json.loads(kept.set_up)
+        self.set_up = kept.set_up
 
     def to_the_end(self) -> Result:
         try:
@@ -188,49 +177,41 @@ class _Running:
     def _start(self) -> None:
         with writing(self.out / RESULT):
             (self.out / RESULT).unlink(missing_ok=True)
-        atomic_write(self.out / CONFIG, to_toml(self.config).encode())
-        e = self.experiment
-        write_json(
-            self.out / "partition.json",
-            {
-                "clients": e.federation.common.clients,
-                "names": e.split.names,
-                "samples": [e.owns[name].samples for name in e.federation.common.clients],
-                "epochs": [e.owns[name].epochs for name in e.federation.common.clients],
-                "label_counts": e.label_counts,
-                "groups": e.split.groups,
-                "tasks": [task.words for task in e.tasks],
-            },
-        )
+        atomic_write(self.out / CONFIG, to_toml(self.experiment.config).encode())
+        e, names = self.experiment, self.experiment.common.clients
+        dealt = {
+            "clients": names,
+            "names": e.split.names,
+            "samples": [e.owns[name].samples for name in names],
+            "epochs": [e.owns[name].epochs for name in names],
+            "label_counts": e.label_counts,
+            "groups": e.split.groups,
+            "tasks": [task.words for task in e.tasks],
+        }
+        write_json(self.out / "partition.json", dealt)
         if not self.done:
             self.set_up = jsonable(e.set_up())
-            self._record_views()
+            if self.views is not None:
+                self.views.append()
 
     def _round(self, r: int) -> None:
         line = jsonable(self.experiment.round(r))
         self.metrics.append((json.dumps(line) + "\n").encode())
-        self._record_views()
+        if self.views is not None:
+            self.views.append()
         self.done = r
         self._since_s += line["seconds"] + line["observing_seconds"]
-        if self._checkpoint_due(r):
+        every = self.experiment.config.checkpoint_every
+        due = r % every == 0 if every else self._since_s * _CHECKPOINT_SHARE >= self._cost_s
+        if due or r == self.rounds:
             self._checkpoint()
         if self.on_round is not None:
             self.on_round(line)
 
-    def _record_views(self) -> None:
-        if self.views is not None:
-            self.views.append()
-
-    def _checkpoint_due(self, r: int) -> bool:
-        if r == self.rounds:
-            return True
-        every = self.config.checkpoint_every
-        return r % every == 0 if every else self._since_s * _CHECKPOINT_SHARE >= self._cost_s
-
     def _checkpoint(self) -> None:
         started = time.perf_counter()
         views_bytes = 0 if self.views is None else self.views.log.length()
-        self.saver.save(self.done, self.metrics.length(), views_bytes, json.dumps(self.set_up))
+        self.saver.save(self.done, self.metrics.length(), views_bytes, self.set_up)
         self.checkpointed = self.done
         self._since_s, self._cost_s = 0.0, time.perf_counter() - started
 
@@ -261,25 +242,20 @@ def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line]) -> dic
     measured = {key: value for key, value in last.items() if key.startswith("fine_tuned_") or key == "grouping"}
     if epochs := measured.get("fine_tuned_epochs"):
         measured["fine_tuned_epochs"] = sum(epochs) / len(epochs)
+    transcript = experiment.transport.transcript
+    recording = "off" if transcript is None else "complete"
+    if transcript is not None and transcript.stopped_at is not None:
+        recording = f"stopped in round {transcript.stopped_at}: more than {config.record_mib} MiB"
     return {
         "system": experiment.system.name,
         "title": experiment.system.title + (" (emulated cipher)" if emulated else ""),
-        "mode": config.mode,
         "crypto": experiment.crypto,
         "emulated": emulated,
-        "seed": config.seed,
-        "rounds": config.rounds,
-        "clients": config.clients,
+        **{key: getattr(config, key) for key in _OPTIONS},
         "data": name_of(config.data),
-        "partition": config.partition,
-        "model": config.model,
         "parameters": experiment.model.spec.size,
-        "devices": config.devices,
-        "global_accuracy": last.get("global_accuracy"),
-        "local_accuracy": last.get("local_accuracy"),
-        "train_accuracy": experiment.train_accuracy(),
-        "global_loss": last.get("global_loss"),
-        "local_loss": last.get("local_loss"),
+        **{key: last.get(key) for key in ("global_accuracy", "local_accuracy", "global_loss", "local_loss")},
+        "train_accuracy": float(experiment.observer.train_accuracies(experiment.models()).mean()),
         **measured,
         "bytes_up": up.total(),
         "bytes_down": down.total(),
@@ -295,26 +271,15 @@ def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line]) -> dic
         "lost": sum(len(line["lost"]) for line in everything),
         "late": sum(len(line["late"]) for line in everything),
         "set_up": dict(set_up),
-        "client_role": experiment.federation.common.roster.entries[-1].role,
-        "sees": {role: _in_words(sees) for role, sees in experiment.system.views(config.mode).items()},
-        "recording": _recording(experiment),
+        "client_role": experiment.common.roster.entries[-1].role,
+        "sees": {
+            role: f"Receives {', '.join(kind.__name__ for kind in of.receives)}. Learns {of.learns}."
+            for role, of in experiment.system.views(config.mode).items()
+        },
+        "recording": recording,
         "peak_memory_bytes": peak_memory_bytes(),
         "version": coterie.__version__,
     }
-
-
-def _in_words(sees: Sees) -> str:
-    """One sentence on what a role receives and learns."""
-    return f"Receives {', '.join(kind.__name__ for kind in sees.receives)}. Learns {sees.learns}."
-
-
-def _recording(experiment: Experiment) -> str:
-    transcript = experiment.transport.transcript
-    if transcript is None:
-        return "off"
-    if transcript.stopped_at is not None:
-        return f"stopped in round {transcript.stopped_at}: more than {experiment.config.record_mib} MiB"
-    return "complete"
 
 
 def peak_memory_bytes() -> int | None:

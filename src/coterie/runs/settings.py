@@ -6,17 +6,27 @@ The same rules serve the options of a run and the settings of a system. A field 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import math
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
+
+import msgspec
 
 from coterie.protocol.errors import UserError, suggest
 
 NONE = "none"
-_TRUTHS = {"true": True, "false": False}
+_KINDS: dict[Any, tuple[str, Callable[[str], Any]]] = {
+    types.NoneType: (NONE, lambda text: {NONE: None}[text.lower()]),
+    bool: ("true or false", lambda text: {"true": True, "false": False}[text.lower()]),
+    int: ("a whole number", int),
+    float: ("a number", float),
+    Literal: ("", str),
+    str: ("text", str),
+}
+"""The kinds of alternatives, in the order in which they are tried: in words, and how they are read from text."""
 
 
 def unknown(what: str, word: str, known: Iterable[str]) -> UserError:
@@ -29,13 +39,12 @@ def assignments(texts: Iterable[str]) -> dict[str, str]:
     """``["lr=0.1", ...]`` as a dict. Raises UserError for a text without ``=``, or a key that is given twice."""
     given: dict[str, str] = {}
     for text in texts:
-        key, equals, value = text.partition("=")
-        key = key.strip()
+        key, equals, value = (part.strip() for part in text.partition("="))
         if not equals or not key:
             raise UserError(f"--set takes key=value, for example --set lr=0.1, not {text!r}")
         if key in given:
-            raise UserError(f"--set gives {key!r} twice: {given[key]!r} and {value.strip()!r}")
-        given[key] = value.strip()
+            raise UserError(f"--set gives {key!r} twice: {given[key]!r} and {value!r}")
+        given[key] = value
     return given
 
 
@@ -51,67 +60,22 @@ def _alternatives(annotation: Any) -> tuple[Any, ...]:
     return (annotation,)
 
 
-def _describe(options: Sequence[Any]) -> str:
-    words = []
-    for option in options:
-        if typing.get_origin(option) is Literal:
-            words += [repr(value) for value in typing.get_args(option)]
-        else:
-            words.append(
-                {int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(option, NONE)
-            )
-    return " or ".join(words)
-
-
-def _from_text(text: str, option: Any) -> Any:
-    """The text as a value of this alternative. Raises ValueError."""
-    if typing.get_origin(option) is Literal:
-        for choice in typing.get_args(option):
-            if text == str(choice):
-                return choice
-        raise ValueError
-    if option is type(None):
-        if text.lower() != NONE:
-            raise ValueError
-        return None
-    if option is bool:
-        if text.lower() not in _TRUTHS:
-            raise ValueError
-        return _TRUTHS[text.lower()]
-    value = option(text)
-    if option is float and math.isnan(value):
-        raise ValueError
-    return value
-
-
-def _from_value(value: Any, option: Any) -> Any:
-    """The Python or TOML value as one of this alternative. Raises ValueError."""
-    if typing.get_origin(option) is Literal:
-        for choice in typing.get_args(option):
-            if value == choice and type(value) is type(choice):
-                return choice
-        raise ValueError
-    if option is type(None):
-        if value is not None and value != NONE:
-            raise ValueError
-        return None
-    if option is float and type(value) in (int, float) and not math.isnan(value):
-        return float(value)
-    if type(value) is not option or option is float:
-        raise ValueError
-    return value
-
-
 def convert(value: Any, options: Sequence[Any], where: str, *, text: bool) -> Any:
     """A value as the first alternative that it fits, None before text. Raises UserError that says what would fit."""
-    read = _from_text if text else _from_value
-    rank = {type(None): 0, bool: 1, int: 2, float: 3, str: 5}
-    for option in sorted(options, key=lambda o: rank.get(o, 4)):
-        try:
-            return read(value, option)
-        except (ValueError, OverflowError, TypeError):
-            continue
-    raise UserError(f"{where} must be {_describe(options)}, not {value!r}")
+    order = list(_KINDS)
+    for option in sorted(options, key=lambda option: order.index(typing.get_origin(option) or option)):
+        choices = {str(choice): choice for choice in typing.get_args(option)}
+        with contextlib.suppress(ValueError, LookupError, OverflowError):
+            if text:
+                found = choices[value] if choices else _KINDS[option][1](value)
+            elif option is types.NoneType and value == NONE:
+                found = None
+            else:
+                found = msgspec.convert(value, option)  # a whole number is a number, too
+            if found == found:  # NaN is no number
+                return found
+    words = (" or ".join(map(repr, typing.get_args(option))) or _KINDS[option][0] for option in options)
+    raise UserError(f"{where} must be {' or '.join(words)}, not {value!r}")
 
 
 def typed(kind: type, given: Mapping[str, Any], what: str, *, text: bool = False) -> dict[str, Any]:

@@ -17,31 +17,21 @@ from coterie.protocol import codec
 from coterie.protocol.errors import DecodeError, UserError
 from coterie.protocol.messages import Message
 from coterie.protocol.system import System
-from coterie.runs.folder import Log, opened
+from coterie.runs.files import FILE_MODE, Log, opened, reading
 from coterie.transport.transcript import Seen, Transcript
 
 VIEWS = "views.bin"
 _HEAD = struct.Struct("<I")
 _MAGIC = b"coterie views 2\n"
-
-
-class _Record(msgspec.Struct, array_like=True):
-    party: str
-    role: str
-    time_s: float
-    round: int
-    src: str
-    dst: str
-    kind: str
-    size: int
-    frame: bytes | None
+# party, role and the fields of ``Seen``
+_RECORD = msgspec.msgpack.Decoder(tuple[str, str, float, int, str, str, str, int, bytes | None])
 
 
 class ViewLog:
     """Appends to the file the records that a transcript has gained since the last time."""
 
     def __init__(self, path: Path, transcript: Transcript) -> None:
-        self.log = Log(path, 0o600)
+        self.log = Log(path, FILE_MODE)
         self.transcript = transcript
         self._written: dict[str, int] = {}
 
@@ -52,7 +42,7 @@ class ViewLog:
             for seen in view.seen[self._written.get(party, 0) :]:
                 frame = None if seen.message is None else codec.encode(seen.message)
                 fields = (seen.time_s, seen.round, seen.src, seen.dst, seen.kind, seen.size, frame)
-                data = msgspec.msgpack.encode(_Record(party, view.role, *fields))
+                data = msgspec.msgpack.encode((party, view.role, *fields))
                 parts += [_HEAD.pack(len(data)), data]
             self._written[party] = len(view.seen)
         if parts:
@@ -75,23 +65,20 @@ def read_views(path: Path, kinds: Iterable[type[Message]], into: Transcript | No
     """The transcript in a ``views.bin``. Raises UserError if it is damaged or of another system."""
     transcript = into or Transcript(1 << 62)
     by_name = {kind.__name__: kind for kind in kinds}
-    try:
-        with opened(path) as file:
-            data = memoryview(file.read())
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}; record views with --record") from None
+    with reading(path, "record views with --record"), opened(path) as file:
+        data = memoryview(file.read())
     if data and data[: len(_MAGIC)] != _MAGIC:
         raise UserError(f"{path} was not recorded by this version of coterie: repeat the run with --record")
-    decoder = msgspec.msgpack.Decoder(_Record)
     at = len(_MAGIC)
     while at < len(data):
         try:
             (length,) = _HEAD.unpack_from(data, at)
-            r = decoder.decode(data[at + _HEAD.size : at + _HEAD.size + length])
-            message = None if r.frame is None else codec.decode(r.frame, by_name[r.kind])
+            record = _RECORD.decode(data[at + _HEAD.size : at + _HEAD.size + length])
+            party, role, time_s, round, src, dst, kind, size, frame = record
+            message = None if frame is None else codec.decode(frame, by_name[kind])
         except (struct.error, msgspec.MsgspecError, DecodeError, KeyError, UnicodeDecodeError) as error:
             raise UserError(f"{path} is damaged or of another system (byte {at}): {error}") from None
-        seen = Seen(r.time_s, r.round, r.src, r.dst, r.kind, r.size, message)
-        transcript.record(r.party, r.role, seen, len(r.frame or b""))
+        seen = Seen(time_s, round, src, dst, kind, size, message)
+        transcript.record(party, role, seen, len(frame or b""))
         at += _HEAD.size + length
     return transcript

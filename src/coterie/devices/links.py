@@ -1,6 +1,7 @@
-"""Which clients are late in an experiment, and by how many rounds: a share of those asked, a law, and the seed decide.
+"""The links of a simulation: seconds for bytes and work, which clients are there in a round, and which are late.
 
-No party knows this table. The transport holds back what a client sends (``transport.links.Links.rounds``), and the hub
+How many rounds an answer is late is drawn for the experiment: a share of those asked, a law, and the seed decide. No
+party knows this table. The transport holds back what a client sends (``transport.links.Links.rounds``), and the hub
 meets an answer in a later round, as it would one of a slow device. Between real machines there is no such table.
 """
 
@@ -10,8 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from coterie.devices.profiles import SERVER, Profile
 from coterie.protocol.errors import UserError
+from coterie.protocol.party import Cost
 from coterie.protocol.randomness import rng
+from coterie.transport.links import Links
 
 Law = Callable[[np.random.Generator], int]
 """Draws by how many rounds an answer is late; at least 1."""
@@ -64,14 +68,10 @@ class Delays:
         self._rounds: list[Mapping[str, int]] = [{}]
 
     def of(self, r: int) -> Mapping[str, int]:
-        """The delayed clients of round r = 1, 2, ... and by how many rounds their answers are late."""
+        """The delayed clients of round r and by how many rounds their answers are late; none in round 0, the set-up."""
         while len(self._rounds) <= r:
             self._rounds.append(self._draw(len(self._rounds)))
         return self._rounds[r]
-
-    def rounds(self, client: str, r: int) -> int:
-        """By how many rounds a client's answer to round r is late; 0 for one in time, and in the set-up, round 0."""
-        return self.of(r).get(client, 0) if r >= 1 else 0
 
     def _draw(self, r: int) -> Mapping[str, int]:
         asked = self._asked(r)
@@ -83,3 +83,43 @@ class Delays:
             late[free[place]] = self._law(source)
         self._due |= {name: r + rounds for name, rounds in late.items()}
         return late
+
+
+class FleetLinks(Links):
+    """Links over a fleet. profiles: by client's name; all other parties are a SERVER.
+
+    Whether a client is there is drawn once a round, from the seed, its name and the round. Whether it drops out is
+    drawn for every request of the round, so a client may upload and then miss its model. In the set-up, round 0, all
+    are there.  delays: by how many rounds the experiment holds back what clients send; None for nothing.
+    """
+
+    def __init__(self, profiles: Mapping[str, Profile], seed: int, delays: Delays | None = None) -> None:
+        self.profiles, self.seed, self.delays = dict(profiles), seed, delays
+
+    def _of(self, party: str) -> Profile:
+        return self.profiles.get(party, SERVER)
+
+    def down_s(self, party: str, size: int) -> float:
+        profile = self._of(party)
+        return profile.latency_s + size / profile.down_bytes_per_s
+
+    def up_s(self, party: str, size: int) -> float:
+        profile = self._of(party)
+        return profile.latency_s + size / profile.up_bytes_per_s
+
+    def work_s(self, party: str, cost: Cost) -> float:
+        profile = self._of(party)
+        training = cost.flops_per_sample * cost.samples / profile.compute_flops_per_s
+        return training + cost.crypto_s / profile.crypto_speed
+
+    def rounds(self, party: str, round: int) -> int:
+        return 0 if self.delays is None else self.delays.of(round).get(party, 0)
+
+    def fate(self, party: str, round: int, request: int) -> str:
+        if round == 0 or party not in self.profiles:
+            return "ok"
+        profile = self.profiles[party]
+        if rng(self.seed, party, "there", round).random() >= profile.availability:
+            return "offline"
+        dropped = rng(self.seed, party, "drops out", round, request).random() < profile.dropout
+        return "dropped" if dropped else "ok"

@@ -1,0 +1,207 @@
+"""Files of a run folder. They are written whole or by whole records, and no symbolic link leads out of the folder.
+
+Private files and folders are for this user alone, and refused if they are damaged or another user's. A private file
+ends with a digest of its content. It detects damage, but is no signature.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, TypeVar
+
+import msgspec
+
+from coterie.protocol.errors import RunError, UserError
+
+FILE_MODE, FOLDER_MODE = 0o600, 0o700
+DIGEST_BYTES = 32
+_CHUNK = 1 << 20
+ADVICE = "start the run anew with another --out"
+
+T = TypeVar("T")
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an error of the operating system while writing (a full disk, say) into a RunError that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"cannot write {path}: {error.strerror or error}; make room, or see that you may write there"
+        ) from error
+
+
+@contextlib.contextmanager
+def reading(path: Path, advice: str = ADVICE) -> Iterator[None]:
+    """Turn errors while reading a file into a UserError."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}; {advice}") from None
+
+
+def atomic_write(path: Path, data: bytes | Iterable[bytes], mode: int = 0o644) -> None:
+    """Write a file, all at once or part by part, so that it is there whole or not at all; raises RunError."""
+    with writing(path):
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.writelines((data,) if isinstance(data, bytes) else data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(name, mode & ~umask())
+            os.replace(name, path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+        _sync_folder(path.parent)
+
+
+def umask() -> int:
+    """The permissions that this process takes from its new files."""
+    current = os.umask(0o077)
+    os.umask(current)
+    return current
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename last through a power cut, where the system can (Windows cannot open folders)."""
+    with contextlib.suppress(PermissionError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def open_own(path: Path, flags: int, mode: int) -> int:
+    """A descriptor of a file, made if need be. Raises UserError for a symbolic link, whose target is not the run's."""
+    with writing(path):
+        try:
+            return os.open(path, flags | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), mode)
+        except OSError:
+            if path.is_symlink():
+                raise UserError(f"{path} is a symbolic link, which a run never writes: choose another --out") from None
+            raise
+
+
+def opened(path: Path, *, follow: bool = True) -> IO[bytes]:
+    """A file to be read. Raises OSError also for what is no file, such as a pipe, which might be read for ever.
+
+    follow: whether a symbolic link may lead to it.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)  # a pipe's opening waits, too
+    if not follow and path.is_symlink():
+        raise OSError(errno.ELOOP, "it is a symbolic link")
+    descriptor = os.open(path, flags | (0 if follow else getattr(os, "O_NOFOLLOW", 0)))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+class Log:
+    """A file that grows by whole records: its length at a checkpoint is where a resumed run goes on."""
+
+    def __init__(self, path: Path, mode: int = 0o644) -> None:
+        self.path = path
+        self._descriptor = open_own(path, os.O_RDWR | os.O_APPEND, mode)
+
+    def append(self, data: bytes) -> None:
+        """Add a record. A record that was written in part is removed again. Raises RunError."""
+        before = os.fstat(self._descriptor).st_size
+        with writing(self.path):
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(self._descriptor, view) :]
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._descriptor, before)
+                raise
+
+    def length(self) -> int:
+        """Bytes written so far, all of them on the disk."""
+        with writing(self.path):
+            os.fsync(self._descriptor)
+        return os.fstat(self._descriptor).st_size
+
+    def truncate(self, length: int) -> None:
+        """Remove everything that was written after a checkpoint. Raises UserError if the file is shorter than that."""
+        if os.fstat(self._descriptor).st_size < length:
+            raise UserError(f"{self.path} is shorter than its checkpoint says: it was changed; start the run anew")
+        with writing(self.path):
+            os.ftruncate(self._descriptor, length)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+
+def check_own(folder: Path) -> None:
+    """Raises UserError if there is anything at this path other than a folder of this user."""
+    with reading(folder):
+        try:
+            found = folder.lstat()
+        except FileNotFoundError:
+            return
+    if stat.S_ISLNK(found.st_mode):
+        raise UserError(f"{folder} is a symbolic link, and checkpoints follow none: {ADVICE}")
+    if not stat.S_ISDIR(found.st_mode):
+        raise UserError(f"{folder} is no folder: {ADVICE}")
+    if sys.platform != "win32" and found.st_uid != os.geteuid():
+        raise UserError(f"{folder} belongs to another user (number {found.st_uid}): {ADVICE}")
+
+
+def make_folder(folder: Path) -> None:
+    """A folder for this user alone, made if need be. Raises UserError for a link or another user's folder."""
+    check_own(folder)
+    with writing(folder):
+        folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
+        if stat.S_IMODE(folder.stat().st_mode) & ~FOLDER_MODE:
+            os.chmod(folder, FOLDER_MODE)
+
+
+def digest(data: bytes) -> bytes:
+    """BLAKE2b of some bytes, 32 bytes."""
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+
+
+def sealed(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """The parts of a private file, and last a digest of them all."""
+    hashed = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for part in parts:
+        hashed.update(part)
+        yield part
+    yield hashed.digest()
+
+
+@contextlib.contextmanager
+def checked(path: Path) -> Iterator[tuple[IO[bytes], int]]:
+    """A private file at its beginning, and its length without the digest. Raises UserError for a damaged one."""
+    with reading(path), opened(path, follow=False) as file:
+        end = os.fstat(file.fileno()).st_size - DIGEST_BYTES
+        hashed = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        while part := file.read(max(0, min(_CHUNK, end - file.tell()))):
+            hashed.update(part)
+        if file.read() != hashed.digest():
+            raise UserError(f"{path} is damaged, or of another version of coterie: {ADVICE}")
+        file.seek(0)
+        yield file, end
+
+
+def decoded(path: Path, body: bytes, kind: type[T]) -> T:
+    """The object in the msgpack bytes of this file. Raises UserError if it is not of this type."""
+    try:
+        return msgspec.msgpack.decode(body, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError(f"{path} is of another version of coterie ({error}): {ADVICE}") from None
