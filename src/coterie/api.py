@@ -18,7 +18,7 @@ from coterie.protocol.import_path import name_of
 from coterie.runs import comparison, registry, runner
 from coterie.runs.comparison import COMPARE
 from coterie.runs.config import OPTIONS, RunConfig, resolve
-from coterie.runs.learned import attackable, learned
+from coterie.runs.recorded import attackable, learned
 from coterie.runs.settings import NONE, field_types
 
 if TYPE_CHECKING:
