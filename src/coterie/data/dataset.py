@@ -48,6 +48,7 @@ class Dataset:
     y_train, y_test: (N,) int64 in 0..classes-1.  input_shape: (C, H, W) or (f,).
     source: where the samples came from and how many there are, for people to read.
     graph: the whole graph, for graph data only; rows of ``x_train`` are ``graph.x[graph.train]``.
+    class_names: the name of each label, where labels are codes; None where labels are themselves.
 
     ``inputs`` normalises by the training samples. ``standard``: (x - mean) / std for each channel of images (on a 0..1
     scale MNIST has mean .1307, std .3081; CIFAR-10 has .4914/.4822/.4465 and .2470/.2435/.2616) and each feature of
@@ -67,6 +68,7 @@ class Dataset:
     source: str
     graph: Graph | None = None
     scaling: Scaling = "standard"
+    class_names: tuple[str, ...] | None = None
 
     @cached_property
     def zero_and_unit(self) -> tuple[Floats, Floats]:

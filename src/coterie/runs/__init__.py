@@ -9,14 +9,16 @@ from coterie.protocol.lazily import lazily
 if TYPE_CHECKING:
     from coterie.runs.config import RunConfig, from_toml, resolve, to_toml
     from coterie.runs.experiment import Experiment, build
+    from coterie.runs.models import export_model, load_exported, load_models
     from coterie.runs.registry import SYSTEMS, get, register
-    from coterie.runs.runner import Interrupted, Result, load_result, run
+    from coterie.runs.runner import Interrupted, Result, load, load_result, run
 
 _HOMES = {
     "config": ("RunConfig", "from_toml", "resolve", "to_toml"),
     "experiment": ("Experiment", "build"),
+    "models": ("export_model", "load_exported", "load_models"),
     "registry": ("SYSTEMS", "get", "register"),
-    "runner": ("Interrupted", "Result", "load_result", "run"),
+    "runner": ("Interrupted", "Result", "load", "load_result", "run"),
 }
 
 __all__ = [
@@ -26,8 +28,12 @@ __all__ = [
     "Result",
     "RunConfig",
     "build",
+    "export_model",
     "from_toml",
     "get",
+    "load",
+    "load_exported",
+    "load_models",
     "load_result",
     "register",
     "resolve",

@@ -167,7 +167,10 @@ def lenet(input_shape: Sequence[int], classes: int) -> nn.Sequential:
     )
 
 
-_MODELS: dict[str, Callable[[Sequence[int], int], nn.Sequential]] = {
+Factory = Callable[[tuple[int, ...], int], nn.Module]
+"""Makes a module for samples of a shape and a number of classes."""
+
+_MODELS: dict[str, Factory] = {
     "cnn": cnn,
     "cnn_256": cnn_256,
     "cnn_bn": cnn_bn,
@@ -187,21 +190,30 @@ _DEFAULTS = {
 }
 
 
+def factory(name: str) -> Factory:
+    """What makes the named module.
+
+    name: one of ``NAMES``, or ``module:FACTORY`` of your own: a function of input_shape and classes that returns a
+    ``torch.nn.Module``. Raises UserError for an unknown name.
+    """
+    found: Factory | None = import_object(name, "model") if ":" in name else _MODELS.get(name)
+    if found is None:
+        raise UserError(f"unknown model {name!r}: choose one of {', '.join(NAMES)}, or module:FACTORY of your own")
+    return found
+
+
 def build(name: str, input_shape: Sequence[int], classes: int) -> Model:
     """The named model for samples of ``input_shape`` and ``classes`` labels.
 
-    name: one of ``NAMES``, or ``module:FACTORY`` of your own: a function of input_shape and classes that returns a
-    ``torch.nn.Module``. Raises UserError for an unknown name and for a factory that gives no module.
+    name: as in ``factory``. Raises UserError for an unknown name and for a factory that gives no module.
     """
-    factory = import_object(name, "model") if ":" in name else _MODELS.get(name)
-    if factory is None:
-        raise UserError(f"unknown model {name!r}: choose one of {', '.join(NAMES)}, or module:FACTORY of your own")
+    make_module = factory(name)
     if classes < 2:
         raise UserError(f"model {name!r} needs at least 2 classes, not {classes}")
 
     def make() -> nn.Module:
         try:
-            module = factory(tuple(input_shape), classes)
+            module = make_module(tuple(input_shape), classes)
         except Exception as error:
             raise UserError(f"model {name!r} of shape {tuple(input_shape)} fails: {error}") from error
         if not isinstance(module, nn.Module):

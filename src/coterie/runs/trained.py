@@ -1,0 +1,287 @@
+"""A client's trained model outside its run: its weights and what they need to predict.
+
+New samples are in the units of the data set, as it was stored before training. ``TrainedModel`` scales them as the
+training samples were scaled: (x - zero) / unit. If the run gave groups of clients different tasks, samples and labels
+are those of the client: turned as its images were turned, and called as it calls them (``Facts.data`` says how).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+
+from coterie.data.dataset import Floats
+from coterie.data.graphs import row_normalised
+from coterie.protocol.errors import UserError, suggest
+from coterie.training.model import load
+from coterie.training.models import NAMES, Factory, factory
+
+OwnModel = nn.Module | Factory | str
+"""A user's architecture: a module (copied), a function of input_shape and classes, or its name ``module:FACTORY``."""
+
+Doubles = NDArray[np.float64]
+
+_CHUNK_BYTES = 4 << 20  # of the samples that are predicted at once
+
+Word = Annotated[str, msgspec.Meta(max_length=1 << 16)]
+Words = Annotated[str, msgspec.Meta(max_length=1 << 20)]
+Length = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a trained model beside its tensors.
+
+    model: name of the architecture.  input_shape: of one sample.  class_names: of each label, or None where labels are
+    themselves.  task: what is predicted, ``classes``.  data_kind: ``Dataset.kind``.  version: of Coterie.
+    client, name: the party and the client's own name, in a file of one client.  data: what its inputs and labels were
+    (``Task.words``).
+    """
+
+    format: Literal[1]
+    model: Word
+    input_shape: Annotated[tuple[Length, ...], msgspec.Meta(min_length=1, max_length=8)]
+    classes: Annotated[int, msgspec.Meta(ge=2, le=1 << 24)]
+    class_names: tuple[Word, ...] | None
+    task: Word
+    data_kind: Word
+    version: Word
+    client: Word | None = None
+    name: Word | None = None
+    data: Words | None = None
+
+    def __post_init__(self) -> None:
+        if prod(self.input_shape) > 1 << 31:
+            raise ValueError(f"input_shape {self.input_shape} is too large")
+        if self.class_names is not None and len({*self.class_names}) != self.classes:
+            raise ValueError(f"class_names are {len({*self.class_names})} different names for {self.classes} classes")
+
+
+class Mixed(nn.Module):
+    """A mixture of modules. Its outputs (n, classes) are log(sum_m shares[m] softmax(modules[m](x)))."""
+
+    shares: Tensor
+
+    def __init__(self, modules: Sequence[nn.Module], shares: Doubles) -> None:
+        super().__init__()
+        self.models = nn.ModuleList(modules)
+        self.register_buffer("shares", torch.from_numpy(np.array(shares)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Log-probabilities (n, classes) float32."""
+        log_p = torch.stack([torch.log_softmax(model(x).double(), 1) for model in self.models])
+        return torch.logsumexp(log_p + self.shares.log()[:, None, None], 0).float()
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedModel:
+    """A trained model: one set of tensors, or a mixture of several.
+
+    shares: (m,) float64, which sum to 1.  tensors: m mappings from state-dict names to tensors.
+    zero, unit: float32, what inputs subtract and divide by, in stored units; they broadcast over a sample.
+    where: the file or folder and the client, for errors.  importable: whether an architecture ``module:FACTORY`` may be
+    imported because the facts name it. A file that travels must not decide which code runs.
+    """
+
+    facts: Facts
+    shares: Doubles
+    tensors: tuple[Mapping[str, Tensor], ...]
+    zero: Floats
+    unit: Floats
+    where: str
+    importable: bool = False
+
+    def module(self, model: OwnModel | None = None) -> nn.Module:
+        """A new module with these weights, in evaluation mode. It takes scaled samples (``scaled``).
+
+        model: the architecture. It is needed if it was given as an object of Python, and for an exported file of an
+        architecture of one's own. A mixture gives a ``Mixed``.
+        Raises UserError for an architecture that these tensors do not fit.
+        """
+        make = self._maker(model)
+        if model is None and self.facts.model in NAMES:
+            with torch.device("meta"):  # no memory is taken for shapes that only the facts claim
+                sketch = make()
+            self._check(sketch)
+        modules = []
+        for tensors in self.tensors:
+            module = make()
+            self._check(module)
+            load(module, dict(tensors))
+            modules.append(module.eval())
+        return modules[0] if len(modules) == 1 else Mixed(modules, self.shares).eval()
+
+    def scaled(self, x: ArrayLike, where: str = "x") -> Floats:
+        """New samples as the module takes them, (n, *input_shape) float32.
+
+        x: (n, *input_shape) in stored units; images also as (n, H, W, C), or (n, H, W) in one channel.
+        where: the samples' file, for errors.
+        Raises UserError for other shapes, no samples, and numbers that are not finite.
+        """
+        rows = self._shaped(x, where)
+        with np.errstate(over="ignore"):
+            rows = np.array(rows, dtype=np.float32, order="C")
+            _check_finite(rows, where)
+            if self.facts.data_kind == "graph":
+                frequencies: Floats = row_normalised(rows)  # as on loading
+                return frequencies
+            rows -= self.zero
+            rows /= self.unit
+        _check_finite(rows, f"{where}, scaled as the training samples were")
+        return rows
+
+    def predict(
+        self, x: ArrayLike, proba: bool = False, *, model: OwnModel | None = None, where: str = "x"
+    ) -> NDArray[Any]:
+        """Label of each sample: its class name, or a number where classes have no names, (n,).
+
+        proba: give the probabilities (n, classes) float64 instead.  The rest is as in ``module`` and ``scaled``.
+        """
+        found = self._probabilities(self.scaled(x, where), self.module(model), where)
+        return found if proba else self.labels(found)
+
+    def labels(self, probabilities: Doubles) -> NDArray[Any]:
+        """The likeliest class of each row (n, classes), by its name or number (n,)."""
+        likeliest = probabilities.argmax(axis=1)
+        return likeliest if self.facts.class_names is None else np.array(self.facts.class_names)[likeliest]
+
+    def checked_labels(self, y: ArrayLike, samples: int, where: str = "y") -> NDArray[Any]:
+        """Known labels (n,) of so many samples, in the form of ``labels``. Raises UserError for others."""
+        found, names = np.asarray(y), self.facts.class_names
+        if found.shape != (samples,):
+            raise UserError(f"{where} has shape {found.shape}, and there are {samples:,} samples: give one label each")
+        if names is None and found.dtype.kind not in "bui":
+            raise UserError(f"{where} has type {found.dtype}, and the labels of {self.where} are numbers 0, 1, 2, ...")
+        found = found.astype(np.int64 if names is None else np.str_)
+        known = np.arange(self.facts.classes) if names is None else np.array(names)
+        unknown = ~np.isin(found, known)
+        if unknown.any():
+            first = int(unknown.argmax())
+            label = str(found[first])
+            raise UserError(
+                f"{where}: sample {first} has label {label!r}, and {self.where} knows {len(known)} others"
+                f"{suggest(label, map(str, known))} They are {np.array2string(known, separator=', ', threshold=12)}"
+            )
+        return found
+
+    def _probabilities(self, rows: Floats, module: nn.Module, where: str) -> Doubles:
+        facts = self.facts
+        if facts.task != "classes":
+            raise UserError(f"{self.where}: its task is {facts.task!r}, and only classes are predicted here")
+        step = max(1, min(256, _CHUNK_BYTES // (4 * prod(facts.input_shape))))
+        found = []
+        for start in range(0, len(rows), step):
+            some = torch.from_numpy(rows[start : start + step])
+            with torch.inference_mode():
+                outputs = module(some)
+            shape = tuple(getattr(outputs, "shape", ()))
+            if shape != (len(some), facts.classes):
+                raise UserError(
+                    f"{self.where}: the module gives {shape} for {len(some)} samples, and {facts.classes} logits for "
+                    "each are needed: give the architecture that was trained"
+                )
+            found.append(torch.softmax(outputs.double(), 1).numpy())
+        result = np.concatenate(found)
+        bad = np.isnan(result).any(axis=1)
+        if bad.any():
+            raise UserError(
+                f"{where}: sample {int(bad.argmax())} is so far from the training samples that the model gives no "
+                "finite output: see that it has the units of the training data"
+            )
+        return result
+
+    def _shaped(self, x: ArrayLike, where: str) -> NDArray[Any]:
+        """(n, *input_shape) numbers, or UserError."""
+        shape, image = self.facts.input_shape, self.facts.data_kind == "image"
+        try:
+            rows = np.asarray(x)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{where}: samples differ in shape ({error})") from None
+        if rows.dtype.kind not in "buif":
+            raise UserError(f"{where} has type {rows.dtype}; it must hold numbers, as many in every sample")
+        if image and rows.ndim == 3 and shape[0] == 1:
+            rows = rows[:, None]
+        elif image and rows.ndim == 4 and (rows.shape[3], *rows.shape[1:3]) == shape:
+            rows = np.moveaxis(rows, 3, 1)
+        if rows.shape[1:] != shape:
+            if rows.shape == shape:
+                raise UserError(f"{where} has the shape of one sample, {shape}: give samples as (n, ...), here x[None]")
+            if len(shape) == 1 and rows.ndim == 2:
+                raise UserError(f"{where} has {rows.shape[1]} features a sample, and {self.where} takes {shape[0]}")
+            also = f", or {('n', *shape[1:], shape[0])}" if image else ""
+            raise UserError(f"{where} has shape {rows.shape}, and {self.where} takes {('n', *shape)}{also}")
+        if not len(rows):
+            raise UserError(f"{where} holds no samples")
+        return rows
+
+    def _maker(self, model: OwnModel | None) -> Callable[[], nn.Module]:
+        """Makes the architecture; raises UserError if it is not known."""
+        name = self.facts.model
+        if isinstance(model, nn.Module):
+            return partial(copy.deepcopy, model)
+        if model is None and name not in NAMES and not (":" in name and self.importable):
+            if ":" in name:
+                raise UserError(
+                    f"{self.where} was trained as {name!r}, which is code of somebody's own and is not imported on the "
+                    f"word of a file: if you trust it, give model={name!r} (--model {name} on the command line)"
+                )
+            raise UserError(
+                f"{self.where} was trained with a model that was given as an object of Python ({name!r}): give it "
+                "again with model=, as a module or as a function of input_shape and classes"
+            )
+        make = model if callable(model) else factory(model or name)
+
+        def made() -> nn.Module:
+            with torch.random.fork_rng(devices=[]):
+                try:
+                    module = make(tuple(self.facts.input_shape), self.facts.classes)
+                except Exception as error:  # whatever a user's code raises
+                    raise UserError(f"{self.where}: model {name!r} cannot be made: {error}") from error
+            if not isinstance(module, nn.Module):
+                raise UserError(f"{self.where}: model= gave a {type(module).__name__}, not a torch.nn.Module")
+            return module
+
+        return made
+
+    def _check(self, module: nn.Module) -> None:
+        """Raises UserError unless names, shapes and types of the tensors are the module's."""
+        own = state(module)
+        for tensors in self.tensors:
+            for name in sorted({*own, *tensors}):
+                mine, theirs = (_form(some.get(name)) for some in (tensors, own))
+                if mine != theirs:
+                    raise UserError(
+                        f"{self.where}: {name!r} is {mine} in the file and {theirs} in the architecture: give the one "
+                        f"that was trained ({self.facts.model!r}) with model="
+                    )
+
+
+def state(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by their state-dict names."""
+    return {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
+
+
+def _form(value: Tensor | None) -> str:
+    return "missing" if value is None else f"{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"
+
+
+def _check_finite(rows: Floats, where: str) -> None:
+    bad = ~np.isfinite(rows).reshape(len(rows), -1)
+    if bad.any():
+        sample, at = (int(index[0]) for index in np.nonzero(bad))
+        feature = f", feature {at}" if rows.ndim == 2 else ""
+        more = int(bad.any(axis=1).sum()) - 1
+        raise UserError(
+            f"{where}: sample {sample}{feature} holds NaN, infinity or a value too large for float32"
+            + (f", and so do {more:,} more samples" if more else "")
+            + ": clean them first"
+        )
