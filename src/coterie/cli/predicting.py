@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -73,7 +74,7 @@ def predict(
     labels = trained.labels(found)
     right = None if y is None else labels == trained.checked_labels(y, len(labels), f"{samples}: y")
     if out is None:
-        typer.echo(_csv(labels, found.max(axis=1)), nl=False)
+        typer.echo(_csv(map(_shown, labels), found.max(axis=1)), nl=False)
     else:
         names = trained.facts.class_names
         atomic_write(
@@ -118,7 +119,12 @@ def _samples(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
     return arrays["x"], arrays.get("y")
 
 
-def _csv(labels: NDArray[Any], probability: NDArray[Any]) -> str:
+def _shown(label: object) -> str:
+    """A label for a terminal. Its name may come from elsewhere, and hold control characters."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(label))
+
+
+def _csv(labels: Iterable[Any], probability: NDArray[Any]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["label", "probability"])

@@ -50,6 +50,7 @@ _ZERO, _UNIT, _SHARES = "coterie.zero", "coterie.unit", "coterie.shares"
 _ADVICE = "export the model again, or run again"
 _OURS = re.compile(r"(0|[1-9][0-9]*)\.safetensors|\.(index\.json|(0|[1-9][0-9]*)\.safetensors)\..*", re.DOTALL)
 
+Party = Annotated[str, msgspec.Meta(pattern=r"\Aclient/[0-9]{1,9}\Z")]
 FileName = Annotated[str, msgspec.Meta(pattern=r"\A(0|[1-9][0-9]{0,8})\.safetensors\Z")]
 
 
@@ -76,7 +77,7 @@ class Index(msgspec.Struct, frozen=True, kw_only=True):
     class_names: tuple[Word, ...] | None
     task: Word
     data_kind: Word
-    clients: Annotated[dict[str, Client], msgspec.Meta(min_length=1)]
+    clients: Annotated[dict[Party, Client], msgspec.Meta(min_length=1)]
     sha256: dict[FileName, str]
 
 
@@ -175,7 +176,7 @@ class Models:
         own = {entry.name: party for party, entry in entries.items() if entry.name is not None}
         found = client if client in entries else own.get(client)
         if found is None:
-            named = [party if one.name is None else f"{party} ({one.name})" for party, one in entries.items()]
+            named = [party if one.name is None else f"{party} ({one.name!r})" for party, one in entries.items()]
             known = ", ".join(named if len(named) <= 12 else [*named[:5], "...", *named[-2:]])
             hint = suggest(client, [*entries, *own])
             raise UserError(f"{self.folder.parent} has no client {client!r}{hint} It has {known}")

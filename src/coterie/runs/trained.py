@@ -151,8 +151,10 @@ class TrainedModel:
 
     def labels(self, probabilities: Doubles) -> NDArray[Any]:
         """The likeliest class of each row (n, classes), by its name or number (n,)."""
-        likeliest = probabilities.argmax(axis=1)
-        return likeliest if self.facts.class_names is None else np.array(self.facts.class_names)[likeliest]
+        names = self.facts.class_names
+        known: NDArray[Any] = np.arange(self.facts.classes) if names is None else np.array(names)
+        found: NDArray[Any] = known[probabilities.argmax(axis=1)]
+        return found
 
     def checked_labels(self, y: ArrayLike, samples: int, where: str = "y") -> NDArray[Any]:
         """Known labels (n,) of so many samples, in the form of ``labels``. Raises UserError for others."""
@@ -213,8 +215,8 @@ class TrainedModel:
         elif image and rows.ndim == 4 and (rows.shape[3], *rows.shape[1:3]) == shape:
             rows = np.moveaxis(rows, 3, 1)
         if rows.shape[1:] != shape:
-            if rows.shape == shape:
-                raise UserError(f"{where} has the shape of one sample, {shape}: give samples as (n, ...), here x[None]")
+            if rows.shape == shape or (image and rows.shape == shape[1:]):
+                raise UserError(f"{where} has the shape {rows.shape} of one sample: give x[None], a batch of one")
             if len(shape) == 1 and rows.ndim == 2:
                 raise UserError(f"{where} has {rows.shape[1]} features a sample, and {self.where} takes {shape[0]}")
             also = f", or {('n', *shape[1:], shape[0])}" if image else ""
