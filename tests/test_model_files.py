@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -65,7 +67,7 @@ def test_the_file_that_the_others_are_made_of_is_right() -> None:
     ("data", "error"),
     [
         (b"", "no whole"),
-        (b"\x80\x04K\x01.", "no whole"),  # a pickle
+        (b"\x80\x04K\x01." + bytes(9), "header of"),  # a pickle
         (b"PK\x03\x04" + bytes(40), "header of"),
         (header(b"[]"), "no whole"),
         (header(b"{}"), "no metadata of Coterie"),
@@ -127,19 +129,19 @@ def test_a_file_that_is_no_model_is_refused_by_name(data: bytes, error: str, tmp
         (mixture((0.2, 0.3, 0.5), 2), "is missing in the file"),
         (file(model="os:system"), "not imported on the word of a file"),
         (file(model="this"), "given as an object of Python"),
-        (file(task="regression"), "its task is 'regression'"),
     ],
     ids=lambda x: x[:40] if isinstance(x, str) else "",
 )
 def test_a_model_that_does_not_fit_is_refused(data: bytes, error: str) -> None:
     sys.modules.pop("this", None)
-    trained = decode(data, "bad")
-    shape = (1, 3) if trained.facts.input_shape == (3,) else (1, 1)
     with pytest.raises(UserError, match=error):
-        if shape == (1, 3):
-            trained.predict(np.zeros(shape))
-        trained.module()
+        decode(data, "bad").module()
     assert "this" not in sys.modules
+
+
+def test_another_task_than_classes_is_refused() -> None:
+    with pytest.raises(UserError, match="its task is 'regression'"):
+        decode(file(task="regression"), "f").predict(np.zeros((1, 3)))
 
 
 @given(st.data())
@@ -148,12 +150,8 @@ def test_damage_anywhere_is_an_error_or_a_model(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 4))):
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(whole[: data.draw(st.integers(0, len(whole)))]) if data.draw(st.booleans()) else bytes(whole)
-    try:
-        found = decode(cut, "bad").predict(np.zeros((2, 3)), proba=True)
-    except UserError as error:
-        assert "bad" in str(error) or "x" in str(error)
-    else:
-        assert np.isfinite(found).all()
+    with contextlib.suppress(UserError):
+        assert np.isfinite(decode(cut, "bad").predict(np.zeros((2, 3)), proba=True)).all()
 
 
 @given(
@@ -262,8 +260,6 @@ def test_changed_and_missing_files_are_told(folder: Path) -> None:
 
 
 def test_files_of_different_inputs_make_no_mixture(folder: Path) -> None:
-    import hashlib
-
     path = folder / "models/0.safetensors"
     model = decode(path.read_bytes(), "f")
     path.write_bytes(encode(replace(model, zero=model.zero + 1)))
