@@ -315,8 +315,9 @@ def test_a_module_that_is_given_is_copied(tmp_path: Path) -> None:
     result = run(replace(QUICK, model="batch_norm_models:small", out=str(tmp_path / "run")))
     own = batch_norm_models.small((1, 8, 8), 10)
     before = {name: value.clone() for name, value in own.state_dict().items()}
-    found = result.model("client/0", own)
+    found = load(result.folder, own).model("client/0")
     assert found is not own
+    assert not found.training
     assert all(torch.equal(value, before[name]) for name, value in own.state_dict().items())
 
 

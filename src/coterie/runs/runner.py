@@ -54,12 +54,13 @@ class Result:
     """A finished run. folder: where it lies.  summary: its ``result.json``.  rounds: the lines of ``metrics.jsonl``.
 
     The models are read from the folder when they are asked for. A client is named as a party (``"client/3"``) or by its
-    own name. model: the architecture, where it was given as an object of Python (``runs/trained.py``).
+    own name.  architecture: of the models, where it was given as an object of Python (``runs/trained.py``).
     """
 
     folder: Path
     summary: Mapping[str, Any]
     rounds: Sequence[Line]
+    architecture: OwnModel | None = None
 
     @cached_property
     def models(self) -> Models:
@@ -68,16 +69,16 @@ class Result:
 
     @property
     def clients(self) -> tuple[str, ...]:
-        """The clients, by their names as parties."""
+        """The clients that have a model, by their names as parties."""
         return self.models.clients
 
-    def model(self, client: str, model: OwnModel | None = None) -> nn.Module:
+    def model(self, client: str) -> nn.Module:
         """A client's trained module in evaluation mode, for scaled samples (``TrainedModel.module``)."""
-        return self.models.of(client).module(model)
+        return self.models.of(client).module(self.architecture)
 
-    def predict(self, client: str, x: ArrayLike, proba: bool = False, model: OwnModel | None = None) -> NDArray[Any]:
+    def predict(self, client: str, x: ArrayLike, proba: bool = False) -> NDArray[Any]:
         """Classes of new samples by their names or numbers, or their probabilities (``TrainedModel.predict``)."""
-        return self.models.of(client).predict(x, proba, model=model)
+        return self.models.of(client).predict(x, proba, model=self.architecture)
 
     def export(self, client: str, path: str | Path) -> None:
         """Write a client's model as one self-contained file (``export_model``)."""
@@ -115,8 +116,11 @@ def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = Fa
             raise
 
 
-def load_result(out: str | Path) -> Result:
-    """A finished run from its folder. Raises UserError if there is none."""
+def load_result(out: str | Path, model: OwnModel | None = None) -> Result:
+    """A finished run from its folder. Raises UserError if there is none.
+
+    model: the architecture, if the run was given it as an object of Python.
+    """
     out = Path(out)
     try:
         with folder.opened(out / RESULT) as file:
@@ -127,7 +131,7 @@ def load_result(out: str | Path) -> Result:
         raise UserError(
             f"{out / RESULT} holds no JSON object, so it is not a run's result: restore the file or run again"
         )
-    return Result(out, summary, read_lines(out / METRICS))
+    return Result(out, summary, read_lines(out / METRICS), model)
 
 
 load = load_result

@@ -8,9 +8,8 @@ are those of the client: turned as its images were turned, and called as it call
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 from typing import Annotated, Any, Literal
 
@@ -107,14 +106,12 @@ class TrainedModel:
         architecture of one's own. A mixture gives a ``Mixed``.
         Raises UserError for an architecture that these tensors do not fit.
         """
-        make = self._maker(model)
         if model is None and self.facts.model in NAMES:
             with torch.device("meta"):  # no memory is taken for shapes that only the facts claim
-                sketch = make()
-            self._check(sketch)
+                self._check(self._made(None))
         modules = []
         for tensors in self.tensors:
-            module = make()
+            module = self._made(model)
             self._check(module)
             load(module, dict(tensors))
             modules.append(module.eval())
@@ -225,33 +222,29 @@ class TrainedModel:
             raise UserError(f"{where} holds no samples")
         return rows
 
-    def _maker(self, model: OwnModel | None) -> Callable[[], nn.Module]:
-        """Makes the architecture; raises UserError if it is not known."""
+    def _made(self, model: OwnModel | None) -> nn.Module:
+        """The architecture with any weights; raises UserError if it is not known."""
         name = self.facts.model
         if isinstance(model, nn.Module):
-            return partial(copy.deepcopy, model)
-        if model is None and name not in NAMES and not (":" in name and self.importable):
-            if ":" in name:
-                raise UserError(
-                    f"{self.where} was trained as {name!r}, which is code of somebody's own and is not imported on the "
-                    f"word of a file: if you trust it, give model={name!r} (--model {name} on the command line)"
-                )
+            return copy.deepcopy(model)
+        if model is None and ":" in name and not self.importable:
+            raise UserError(
+                f"{self.where} was trained as {name!r}, which is code of somebody's own and is not imported on the "
+                f"word of a file: if you trust it, give model={name!r} (--model {name} on the command line)"
+            )
+        if model is None and ":" not in name and name not in NAMES:
             raise UserError(
                 f"{self.where} was trained with a model that was given as an object of Python ({name!r}): give it "
                 "again with model=, as a module or as a function of input_shape and classes"
             )
         make = model if callable(model) else factory(model or name)
-
-        def made() -> nn.Module:
-            with torch.random.fork_rng(devices=[]):
-                try:
-                    module = make(tuple(self.facts.input_shape), self.facts.classes)
-                except Exception as error:  # whatever a user's code raises
-                    raise UserError(f"{self.where}: model {name!r} cannot be made: {error}") from error
-            if not isinstance(module, nn.Module):
-                raise UserError(f"{self.where}: model= gave a {type(module).__name__}, not a torch.nn.Module")
-            return module
-
+        with torch.random.fork_rng(devices=[]):
+            try:
+                made = make(self.facts.input_shape, self.facts.classes)
+            except Exception as error:  # whatever a user's code raises
+                raise UserError(f"{self.where}: model {name!r} cannot be made: {error}") from error
+        if not isinstance(made, nn.Module):
+            raise UserError(f"{self.where}: model= gave a {type(made).__name__}, not a torch.nn.Module")
         return made
 
     def _check(self, module: nn.Module) -> None:
