@@ -25,7 +25,7 @@ from coterie.protocol.errors import UserError
 from coterie.runs import RunConfig, load_exported, load_models, run
 from coterie.runs.models import decode, encode
 from coterie.runs.trained import Facts, TrainedModel, state
-from coterie.training.models import build
+from coterie.training.models import NAMES, build
 
 FACTS: dict[str, Any] = {
     "format": 1,
@@ -99,6 +99,8 @@ def test_the_file_that_the_others_are_made_of_is_right() -> None:
         (file({"coterie.unit": torch.zeros(3)}), "not above 0"),
         (file({"coterie.unit": -torch.ones(3)}), "not above 0"),
         (file({"coterie.unit": torch.full((3,), torch.nan)}), "not finite"),
+        *((file({"w": torch.zeros(2).to(kind)}), f"'w' is {kind}") for kind in (torch.float16, torch.complex64)),
+        (file({"w": torch.zeros(2, dtype=torch.uint8).view(torch.float8_e4m3fn)}), "'w' is torch.float8"),
         (file({"w": torch.full((3,), torch.inf)}), "'w' holds numbers that are not finite"),
         (safetensors.torch.save(NET, {"coterie": json.dumps(FACTS)}), r"'coterie\.zero' is missing"),
         (mixture((0.5, 0.6)), "sum to 1"),
@@ -124,7 +126,7 @@ def test_a_file_that_is_no_model_is_refused_by_name(data: bytes, error: str, tmp
         (file({"extra": torch.zeros(1)}), r"'extra' is \(1,\) float32 in the file and missing in the architecture"),
         (file(classes=3), "in the file and"),
         (file(model="mlp"), "in the file and"),
-        (file({name: value.half() for name, value in NET.items()}), "float16 in the file"),
+        (file({name: value.double() for name, value in NET.items()}), "float64 in the file"),
         (file({"coterie.zero": torch.zeros(1), "coterie.unit": torch.ones(1)}, input_shape=[1 << 31]), "in the file"),
         (mixture((0.2, 0.3, 0.5), 2), "is missing in the file"),
         (file(model="os:system"), "not imported on the word of a file"),
@@ -137,6 +139,19 @@ def test_a_model_that_does_not_fit_is_refused(data: bytes, error: str) -> None:
     with pytest.raises(UserError, match=error):
         decode(data, "bad").module()
     assert "this" not in sys.modules
+
+
+def test_another_number_of_features_is_refused_by_the_file_s_name() -> None:
+    with pytest.raises(UserError, match=r"new\.npz has 5 features a sample, and f takes 3"):
+        decode(file(), "f").predict(np.zeros((2, 5)), where="new.npz")
+    with pytest.raises(UserError, match=r"new\.npz: sample 1, feature 2 holds NaN"):
+        decode(file(), "f").predict([[0, 0, 0], [0, 0, np.nan]], where="new.npz")
+
+
+def test_samples_far_from_the_training_data_are_no_silent_guess() -> None:
+    small = {"coterie.unit": torch.full((3,), 1e-30)}
+    with pytest.raises(UserError, match="scaled as the training samples were"):
+        decode(file(small), "f").predict(np.full((1, 3), 1e30))
 
 
 def test_another_task_than_classes_is_refused() -> None:
@@ -171,6 +186,19 @@ def test_what_is_written_is_read(shares: list[float], names: list[str] | None) -
     assert (back.zero.tobytes(), back.unit.tobytes()) == (zero.tobytes(), unit.tobytes())
     assert all(torch.equal(a[key], b[key]) for a, b in zip(nets, back.tensors, strict=True) for key in a)
     assert encode(back) == data
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_built_in_model_comes_back(name: str) -> None:
+    shape = (3, 32, 32)
+    model = build(name, shape, 10)
+    facts = msgspec.convert({**FACTS, "model": name, "input_shape": shape, "classes": 10, "data_kind": "image"}, Facts)
+    scale = np.zeros((3, 1, 1), np.float32), np.ones((3, 1, 1), np.float32)
+    data = encode(TrainedModel(facts, np.ones(1), (state(model.module),), *scale, "here"))
+    x = np.random.default_rng(0).normal(size=(4, *shape)).astype(np.float32)
+    with torch.no_grad():
+        expected = torch.softmax(model.module_with(model.flatten())(torch.from_numpy(x)).double(), 1).numpy()
+    np.testing.assert_array_equal(decode(data, "there").predict(x, proba=True), expected)
 
 
 def test_reserved_names_are_refused_on_writing() -> None:

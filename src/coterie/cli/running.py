@@ -53,8 +53,8 @@ def run(
     """Train one system once. Without options: handwritten digits, 20 unequal clients, 10 rounds.
 
     Writes a folder with config.toml (repeats the run), metrics.jsonl (a line a round), result.json, report.html, the
-    trained models (coterie export, coterie predict) and a checkpoint. Every option can also stand in a TOML file (--config), the system's settings in its table [settings];
-    the command line wins.
+    trained models (coterie export, coterie predict) and a checkpoint. Every option can also stand in a TOML file
+    (--config), the system's settings in its table [settings]; the command line wins.
 
     Examples:
 

@@ -283,7 +283,10 @@ def decode(data: bytes, where: str) -> TrainedModel:
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise UserError(f"{where}: its metadata are not those of a model ({_short(error)}): {_ADVICE}") from None
     for name, value in tensors.items():
-        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+        known = value.dtype in (torch.float32, torch.float64)  # torch cannot even judge some others
+        if (value.is_floating_point() and not known) or value.is_complex():
+            raise UserError(f"{where}: {name!r} is {value.dtype}, and a model's numbers are float32: {_ADVICE}")
+        if known and not bool(torch.isfinite(value).all()):
             raise UserError(f"{where}: {name!r} holds numbers that are not finite: {_ADVICE}")
     zero, unit = (_scale(tensors.pop(name, None), name, facts, where) for name in (_ZERO, _UNIT))
     if not (unit > 0).all():
