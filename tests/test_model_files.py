@@ -88,8 +88,10 @@ def test_the_file_that_the_others_are_made_of_is_right() -> None:
         (file(input_shape=[1 << 31, 1 << 31]), "too large"),
         (file(classes=1), ">= 2"),
         (file(classes=10**30), "metadata are not those"),
-        (file(class_names=["a"]), "1 different names for 2 classes"),
-        (file(class_names=["a", "a"]), "1 different names for 2 classes"),
+        *(
+            (file(class_names=names), "of them different, for 2 classes")
+            for names in (["a"], ["a", "a"], ["a", "b", "a"])
+        ),
         (
             file({"coterie.zero": torch.zeros(4)}),
             r"'coterie\.zero' is \(4,\) torch\.float32, for samples of shape \(3,\)",
@@ -130,6 +132,7 @@ def test_a_file_that_is_no_model_is_refused_by_name(data: bytes, error: str, tmp
         (file({"coterie.zero": torch.zeros(1), "coterie.unit": torch.ones(1)}, input_shape=[1 << 31]), "in the file"),
         (mixture((0.2, 0.3, 0.5), 2), "is missing in the file"),
         (file(model="os:system"), "not imported on the word of a file"),
+        (file(model="given:this"), "given as an object of Python"),
         (file(model="this"), "given as an object of Python"),
     ],
     ids=lambda x: x[:40] if isinstance(x, str) else "",

@@ -61,8 +61,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if prod(self.input_shape) > 1 << 31:
             raise ValueError(f"input_shape {self.input_shape} is too large")
-        if self.class_names is not None and len({*self.class_names}) != self.classes:
-            raise ValueError(f"class_names are {len({*self.class_names})} different names for {self.classes} classes")
+        names = self.class_names
+        if names is not None and not len(names) == len({*names}) == self.classes:
+            raise ValueError(
+                f"class_names are {len(names)} names, {len({*names})} of them different, for {self.classes} classes"
+            )
 
 
 class Mixed(nn.Module):
@@ -225,19 +228,19 @@ class TrainedModel:
     def _made(self, model: OwnModel | None) -> nn.Module:
         """The architecture with any weights; raises UserError if it is not known."""
         name = self.facts.model
-        if isinstance(model, nn.Module):
-            return copy.deepcopy(model)
-        if model is None and ":" in name and not self.importable:
+        if model is None and name not in NAMES and not (":" in name and self.importable):
+            if ":" not in name or name.startswith("given:"):
+                raise UserError(
+                    f"{self.where} was trained with a model that was given as an object of Python ({name!r}): give it "
+                    "again with model=, as a module or as a function of input_shape and classes"
+                )
             raise UserError(
                 f"{self.where} was trained as {name!r}, which is code of somebody's own and is not imported on the "
                 f"word of a file: if you trust it, give model={name!r} (--model {name} on the command line)"
             )
-        if model is None and ":" not in name and name not in NAMES:
-            raise UserError(
-                f"{self.where} was trained with a model that was given as an object of Python ({name!r}): give it "
-                "again with model=, as a module or as a function of input_shape and classes"
-            )
-        make = model if callable(model) else factory(model or name)
+        make = factory(model or name) if model is None or isinstance(model, str) else model
+        if isinstance(make, nn.Module):
+            return copy.deepcopy(make)
         with torch.random.fork_rng(devices=[]):
             try:
                 made = make(self.facts.input_shape, self.facts.classes)
