@@ -12,7 +12,7 @@ import pytest
 from command import QUICK, Command
 
 from coterie.data.sources import load as load_data
-from coterie.runs import load
+from coterie.runs import load, load_exported
 
 DATA = load_data("digits")
 
@@ -40,8 +40,8 @@ def test_predictions_are_the_library_s_own(cli: Command, trained: Path) -> None:
     assert cli("predict", "run", "new.npz", "--client", "client/2", "--out", "labels.npz").code == 0
     with np.load("labels.npz") as found:
         assert found["label"].tolist() == expected.tolist()
-        assert found["classes"].tolist() == list(range(10))
-        np.testing.assert_array_equal(found["probabilities"], proba)
+        assert found["names"].tolist() == list(range(10))
+        np.testing.assert_array_equal(found["scores"], proba)
 
 
 def test_an_exported_model_predicts_alone(cli: Command, trained: Path) -> None:
@@ -89,6 +89,18 @@ def test_mistakes_are_told_and_nothing_is_written(cli: Command, trained: Path, w
     assert (ended.code, ended.out) == (2, "")
     assert error in ended.err
     assert sorted(Path().iterdir()) == before
+
+
+def test_other_tasks_have_a_column_for_each_output(cli: Command) -> None:
+    from test_model_files import file
+
+    Path("one").write_bytes(file(task="multilabel", class_names=["cough", "fever"]))
+    np.savez("new.npz", x=np.eye(3))
+    rows = list(csv.DictReader(io.StringIO(cli("predict", "one", "new.npz").out)))
+    expected = load_exported("one").predict(np.eye(3), proba=True)
+    assert [[float(row[name]) for name in ("cough", "fever")] for row in rows] == [
+        pytest.approx(row, rel=1e-5) for row in expected.tolist()
+    ]
 
 
 def test_an_exported_model_is_of_one_client(cli: Command, trained: Path) -> None:

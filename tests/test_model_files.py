@@ -86,7 +86,7 @@ def test_the_file_that_the_others_are_made_of_is_right() -> None:
         (file(input_shape=[]), "length >= 1"),
         (file(input_shape=[0]), ">= 1"),
         (file(input_shape=[1 << 31, 1 << 31]), "too large"),
-        (file(classes=1), ">= 2"),
+        (file(classes=0), ">= 1"),
         (file(classes=10**30), "metadata are not those"),
         *(
             (file(class_names=names), "of them different, for 2 classes")
@@ -94,9 +94,9 @@ def test_the_file_that_the_others_are_made_of_is_right() -> None:
         ),
         (
             file({"coterie.zero": torch.zeros(4)}),
-            r"'coterie\.zero' is \(4,\) torch\.float32, for samples of shape \(3,\)",
+            r"'coterie\.zero' is \(4,\) torch\.float32, and torch\.float32 for the shape \(3,\) is needed",
         ),
-        (file({"coterie.zero": torch.zeros(1, 3)}), "for samples of shape"),
+        (file({"coterie.zero": torch.zeros(1, 3)}), r"for the shape \(3,\)"),
         (file({"coterie.zero": torch.zeros(3).double()}), "float64"),
         (file({"coterie.unit": torch.zeros(3)}), "not above 0"),
         (file({"coterie.unit": -torch.ones(3)}), "not above 0"),
@@ -157,9 +157,35 @@ def test_samples_far_from_the_training_data_are_no_silent_guess() -> None:
         decode(file(small), "f").predict(np.full((1, 3), 1e30))
 
 
-def test_another_task_than_classes_is_refused() -> None:
-    with pytest.raises(UserError, match="its task is 'regression'"):
-        decode(file(task="regression"), "f").predict(np.zeros((1, 3)))
+def test_several_labels_at_once_are_zeros_and_ones() -> None:
+    trained = decode(file(task="multilabel", class_names=["cough", "fever"]), "f")
+    x = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    with torch.no_grad():
+        expected = torch.sigmoid(trained.module()(torch.from_numpy(x)).double()).numpy()
+    np.testing.assert_allclose(trained.predict(x, proba=True), expected)
+    np.testing.assert_array_equal(trained.predict(x), expected > 0.5)
+    with pytest.raises(UserError, match="labels are compared for task classes"):
+        trained.checked_labels([0], 1)
+
+
+def test_numbers_come_back_in_the_units_of_the_data() -> None:
+    scale = {
+        "coterie.target_zero": torch.tensor([10.0, 0]).double(),
+        "coterie.target_unit": torch.tensor([2.0, 5]).double(),
+    }
+    trained = decode(file(scale, task="regression"), "f")
+    x = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    with torch.no_grad():
+        outputs = trained.module()(torch.from_numpy(x)).double().numpy()
+    np.testing.assert_allclose(trained.predict(x), outputs * [2, 5] + [10, 0])
+    assert decode(encode(trained), "g").predict(x).tobytes() == trained.predict(x).tobytes()
+    for wrong in (torch.zeros(2).double(), torch.ones(3).double(), torch.ones(2)):
+        with pytest.raises(UserError, match=r"coterie\.target_unit"):
+            decode(file({**scale, "coterie.target_unit": wrong}, task="regression"), "f")
+    with pytest.raises(UserError, match=r"'coterie\.target_zero' is missing"):
+        decode(file(task="regression"), "f")
+    with pytest.raises(UserError, match="metadata are not those"):
+        decode(file(task="divination"), "f")
 
 
 @given(st.data())

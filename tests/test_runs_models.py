@@ -17,6 +17,7 @@ from torch import nn
 
 from coterie.data.dataset import Dataset
 from coterie.data.sources import load as load_data
+from coterie.data.targets import Targets
 from coterie.data.tasks import of_clients
 from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.system import Mixture
@@ -160,7 +161,7 @@ def named(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     names = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
     def loaded(*args: Any, **options: Any) -> Dataset:
-        return replace(load_data(*args, **options), class_names=names)
+        return replace(load_data(*args, **options), targets=Targets(names=names))
 
     monkeypatch.setattr("coterie.runs.experiment.load", loaded)
     return names

@@ -166,7 +166,7 @@ def folder(tmp_path: Path) -> Path:
         x, x_test = (rng.random((len(labels), *shape), np.float32) for labels in (y, y_test))
         for images, labels in ((x, y), (x_test, y_test)):
             images.reshape(len(labels), -1)[:, pixel] = labels
-        np.savez(tmp_path / f"{name}.npz", x_train=x, y_train=y, x_test=x_test, y_test=y_test)
+        np.savez(tmp_path / f"{name}.npz", x_train=x, y_train=y, x_test=x_test, y_test=y_test, kind="image")
     return tmp_path
 
 

@@ -244,6 +244,13 @@ def test_one_activation_used_twice_is_applied_twice() -> None:
     np.testing.assert_allclose(a.weights, b.weights, atol=1e-6)
 
 
+def test_a_linear_layer_alone_is_a_model() -> None:
+    alone, in_a_row = Model(nn.Linear(4, 3), (4,)), Model(nn.Sequential(nn.Linear(4, 3)), (4,))
+    weights, x, y = alone.initial(1)[None], torch.randn(9, 4), torch.arange(9) % 3
+    (one,), (other,) = (evaluate_many(model, weights, x, y) for model in (alone, in_a_row))
+    assert one.loss == other.loss
+
+
 def test_a_subclass_of_linear_is_not_taken_for_linear() -> None:
     class Doubled(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,7 +48,8 @@ def predict(
     samples: Annotated[Path, typer.Argument(metavar="FILE.npz", help="New samples x, and labels y if they are known.")],
     client: Annotated[str | None, typer.Option("--client", help=_CLIENT)] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="FILE.csv, or FILE.npz with all probabilities. [standard output]")
+        Path | None,
+        typer.Option("--out", help="FILE.csv, or FILE.npz with the scores of all classes. [standard output]"),
     ] = None,
     model: Annotated[
         str | None, typer.Option("--model", help="module:FACTORY, for an exported model of your own code.")
@@ -56,7 +57,8 @@ def predict(
 ) -> None:
     """The classes of new samples, and how probable they are, as a client's trained model predicts them.
 
-    Samples are as the data set stores them, before any scaling. With labels y the accuracy is told, too.
+    Samples are as the data set stores them, before any scaling. With labels y the accuracy is told, too. For several
+    labels at once there is a column of probabilities for each, and for regression one of each number.
 
     Examples:
 
@@ -74,15 +76,11 @@ def predict(
     labels = trained.labels(found)
     right = None if y is None else labels == trained.checked_labels(y, len(labels), f"{samples}: y")
     if out is None:
-        typer.echo(_csv(map(_shown, labels), found.max(axis=1)), nl=False)
+        typer.echo(_csv(trained, found, _shown), nl=False)
     else:
-        names = trained.facts.class_names
-        atomic_write(
-            out,
-            _csv(labels, found.max(axis=1)).encode()
-            if out.suffix == ".csv"
-            else _npz(label=labels, probabilities=found, classes=range(found.shape[1]) if names is None else names),
-        )
+        names = trained.facts.class_names or range(found.shape[1])
+        npz = out.suffix == ".npz"
+        atomic_write(out, _npz(label=labels, scores=found, names=names) if npz else _csv(trained, found, str).encode())
         typer.echo(f"Predictions of {len(labels):,} samples: {out}")
     if right is not None:
         typer.echo(f"Accuracy on {len(labels):,} samples: {right.mean():.1%}", err=True)
@@ -124,11 +122,18 @@ def _shown(label: object) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(label))
 
 
-def _csv(labels: Iterable[Any], probability: NDArray[Any]) -> str:
+def _csv(trained: TrainedModel, scores: NDArray[Any], shown: Callable[[object], str]) -> str:
+    """A row for each sample: its class and how probable it is, or for other tasks the score of each label or number."""
+    names: Iterable[object] = trained.facts.class_names or range(scores.shape[1])
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["label", "probability"])
-    writer.writerows((label, f"{p:.6g}") for label, p in zip(labels, probability, strict=True))
+    if trained.facts.task == "classes":
+        writer.writerow(["label", "probability"])
+        found = zip(trained.labels(scores), scores.max(axis=1), strict=True)
+        writer.writerows((shown(label), f"{p:.6g}") for label, p in found)
+    else:
+        writer.writerow([shown(name) for name in names])
+        writer.writerows([f"{score:.6g}" for score in row] for row in scores)
     return text.getvalue()
 
 

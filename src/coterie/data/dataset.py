@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from coterie.data.targets import Targets
 from coterie.protocol.errors import UserError
 
-Kind = Literal["image", "tabular", "graph"]
+Kind = Literal["image", "tabular", "series", "volume", "graph"]
 Part = Literal["train", "test"]
 Scaling = Literal["standard", "unit"]
 Floats = NDArray[np.float32]
@@ -20,6 +22,7 @@ Ints = NDArray[np.int64]
 
 _CHUNK = 1 << 18  # elements converted to float64 at a time while the moments are taken: 2 MiB, fits a cache
 _CHANNELS = (1, 3, 4)
+_KINDS: dict[int, Kind] = {2: "tabular", 3: "series", 4: "image", 5: "volume"}  # by the axes of the stored samples
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,35 +43,50 @@ class Graph:
 
 
 @dataclass(frozen=True, eq=False)
+class Owners:
+    """Whose samples they are, where the data say it. column: what names the clients.  names: of the clients.
+
+    train, test: (N,) int64, the client's number of every training and test sample.
+    """
+
+    column: str
+    names: tuple[str, ...]
+    train: Ints
+    test: Ints
+
+
+@dataclass(frozen=True, eq=False)
 class Dataset:
     """Training and test samples with labels; made by :func:`from_arrays` or ``load``, which check everything.
 
     x_train, x_test: as stored (``uint8`` or ``float32``), read-only: (N, C, H, W) for images, (N, f) for tabular data
-        and for graphs, whose rows are nodes.
-    y_train, y_test: (N,) int64 in 0..classes-1.  input_shape: (C, H, W) or (f,).
+        and for graphs, whose rows are nodes, (N, t, f) for series of t steps, and (N, C, D, H, W) for volumes.
+    y_train, y_test: (N,) int64 in 0..classes-1, or what ``targets`` says.  input_shape: of one sample.
+    classes: the number of classes, or of a model's outputs for other tasks.  targets: what labels are, and their names.
+    owners: whose samples they are, where the data say it.
     source: where the samples came from and how many there are, for people to read.
     graph: the whole graph, for graph data only; rows of ``x_train`` are ``graph.x[graph.train]``.
-    class_names: the name of each label, where labels are codes; None where labels are themselves.
 
     ``inputs`` normalises by the training samples. ``standard``: (x - mean) / std for each channel of images (on a 0..1
-    scale MNIST has mean .1307, std .3081; CIFAR-10 has .4914/.4822/.4465 and .2470/.2435/.2616) and each feature of
-    tabular data. ``unit``: the lowest value becomes 0, the highest 1, over all channels of images at once (as a rule
-    division by 255) and for each feature of tabular data. Either way a table of zeros and ones stays as it is and a
-    constant only becomes 0. Graphs: rows sum to 1, done on loading.
+    scale MNIST has mean .1307, std .3081; CIFAR-10 has .4914/.4822/.4465 and .2470/.2435/.2616) and of volumes, and
+    each feature of tabular data and of series. ``unit``: the lowest value becomes 0, the highest 1, over all channels
+    of images at once (as a rule division by 255) and for each feature of tabular data. Either way a table of zeros and
+    ones stays as it is and a constant only becomes 0. Graphs: rows sum to 1, done on loading.
     """
 
     name: str
     x_train: NDArray[Any]
-    y_train: Ints
+    y_train: NDArray[Any]
     x_test: NDArray[Any]
-    y_test: Ints
+    y_test: NDArray[Any]
     classes: int
     kind: Kind
     input_shape: tuple[int, ...]
     source: str
     graph: Graph | None = None
     scaling: Scaling = "standard"
-    class_names: tuple[str, ...] | None = None
+    targets: Targets = field(default_factory=Targets)
+    owners: Owners | None = None
 
     @cached_property
     def zero_and_unit(self) -> tuple[Floats, Floats]:
@@ -78,11 +96,12 @@ class Dataset:
         """
         if self.kind == "graph" or (self.kind == "tabular" and _is_binary(self.x_train)):
             return np.zeros(1, np.float32), np.ones(1, np.float32)
-        image = self.kind == "image"
+        every = tuple(range(self.x_train.ndim))
+        spatial = self.kind in ("image", "volume")
         if self.scaling == "standard":
-            zero, unit = _moments(self.x_train, (0, 2, 3) if image else (0,))
+            zero, unit = _moments(self.x_train, (0, *every[2:]) if spatial else every[:-1])
         else:
-            zero, unit = _range(self.x_train, (0, 1, 2, 3) if image else (0,))
+            zero, unit = _range(self.x_train, every if spatial else every[:-1])
         return zero.astype(np.float32), np.where(unit > 0, unit, 1).astype(np.float32)
 
     def inputs(self, indices: ArrayLike | None = None, split: Part = "train") -> Floats:
@@ -106,19 +125,23 @@ def from_arrays(
     y_test: ArrayLike,
     *,
     classes: int | None = None,
+    kind: Kind | None = None,
     source: str = "arrays",
 ) -> Dataset:
     """Check one's own arrays and make a :class:`Dataset` of them.
 
     x: (N, H, W), (N, H, W, C) or (N, C, H, W) with 1, 3 or 4 channels (the last axis decides first) for images,
-    (N, f) for tabular data; any integers, booleans or finite floats. y: (N,) or (N, 1) integers, 0..classes-1.
+    (N, f) for tabular data, (N, t, f) for series, and (N, C, D, H, W) for volumes; any integers, booleans or finite
+    floats. y: (N,) or (N, 1) integers, 0..classes-1.
+    kind: of the samples; without it two axes are a table, four are images, five are volumes, and three are grey images
+    if all values are whole numbers from 0 to 255. Other arrays of three axes need it.
     classes: without it the highest label + 1, and then every class must have a training sample.
 
     Raises UserError that names the array and what is wrong with it.
     """
     where = f"data set {name!r} ({source})"
-    train = _samples(x_train, f"{where}: x_train")
-    test = _samples(x_test, f"{where}: x_test")
+    train = _samples(x_train, f"{where}: x_train", kind)
+    test = _samples(x_test, f"{where}: x_test", kind)
     if train.shape[1:] != test.shape[1:]:
         raise UserError(
             f"{where}: a sample of x_train has shape {train.shape[1:]}, one of x_test {test.shape[1:]}; "
@@ -138,7 +161,7 @@ def from_arrays(
         x_test=_frozen(test),
         y_test=_frozen(labels_test),
         classes=classes,
-        kind="image" if train.ndim == 4 else "tabular",
+        kind=_KINDS[train.ndim],
         input_shape=train.shape[1:],
         source=f"{source}: {len(train):,} training and {len(test):,} test samples",
     )
@@ -165,38 +188,52 @@ def from_graph(name: str, graph: Graph, *, classes: int, source: str) -> Dataset
     )
 
 
-def fixed_split(y: NDArray[Any]) -> tuple[Ints, Ints]:
-    """Training and test indices, 80/20, for data that come in one piece: no seed, the same on every machine.
+def fixed_split(y: NDArray[Any], share: float = 0.2) -> tuple[Ints, Ints]:
+    """Training and test indices for data that come in one piece: no seed, the same on every machine.
 
-    The samples are put in order of class, equal classes in file order; every fifth, from the first on, is a test
-    sample. So every class is split within one sample of 80/20. Both index lists are ascending.
+    share: of test samples.  The samples are put in order of class, equal classes in file order; every fifth, from the
+    first on, is a test sample (for a share of .2). So every class is split within one sample of it. Both index lists
+    are ascending.
     """
     order = np.argsort(y, kind="stable")
+    exact = Fraction(str(share))
+    steps = np.arange(-1, len(order)) * exact.numerator // exact.denominator
     is_test = np.zeros(len(order), dtype=bool)
-    is_test[order[::5]] = True
+    is_test[order[np.diff(steps) > 0]] = True
     return np.flatnonzero(~is_test).astype(np.int64), np.flatnonzero(is_test).astype(np.int64)
 
 
-def _samples(x: ArrayLike, where: str) -> NDArray[Any]:
-    """(N, C, H, W) or (N, f), uint8 or float32."""
+def _samples(x: ArrayLike, where: str, kind: Kind | None) -> NDArray[Any]:
+    """(N, C, H, W), (N, f), (N, t, f) or (N, C, D, H, W), uint8 or float32."""
     x = np.asarray(x)
     if x.dtype.kind not in "buif":
         raise UserError(f"{where} has type {x.dtype}; it must hold numbers")
-    if x.ndim not in (2, 3, 4) or x.size == 0:
+    if x.ndim not in _KINDS or x.size == 0:
         raise UserError(
-            f"{where} has shape {x.shape}; it must be (N, features), (N, height, width) or "
-            "(N, height, width, channels), with at least one sample"
+            f"{where} has shape {x.shape}; it must be (N, features), (N, height, width), (N, height, width, channels), "
+            "(N, steps, features) or (N, channels, depth, height, width), with at least one sample"
         )
-    if x.ndim == 3:
-        x = x[:, None]
-    elif x.ndim == 4 and x.shape[3] in _CHANNELS:
-        x = np.ascontiguousarray(np.moveaxis(x, 3, 1))  # once here, not at every call of ``inputs``
-    elif x.ndim == 4 and x.shape[1] not in _CHANNELS:
+    if kind is not None and kind != _KINDS[x.ndim] and (kind, x.ndim) != ("image", 3):
+        raise UserError(f"{where} has shape {x.shape}, which is a shape of kind {_KINDS[x.ndim]}, not of {kind}")
+    if x.ndim == 4 and not {x.shape[1], x.shape[3]} & set(_CHANNELS):
         raise UserError(f"{where} has shape {x.shape}; images need 1, 3 or 4 channels on their last or second axis")
-    if x.dtype == np.uint8:
-        return x
+    x = _stored(x, where)
+    if x.ndim == 3 and kind is None and not _is_grey(x):
+        raise UserError(
+            f"{where} has shape {x.shape}: are these images or series? Say kind=image or kind=series (--kind, or an "
+            "array kind in the npz file)"
+        )
+    if x.ndim == 3 and kind != "series":
+        return x[:, None]
+    if x.ndim == 4 and x.shape[3] in _CHANNELS:
+        return np.ascontiguousarray(np.moveaxis(x, 3, 1))  # once here, not at every call of ``inputs``
+    return x
+
+
+def _stored(x: NDArray[Any], where: str) -> NDArray[Any]:
+    """Numbers as uint8 where they are bytes, else as float32; raises UserError for what is not finite."""
     if x.dtype.kind in "bui" and x.min() >= 0 and x.max() <= 255:
-        return x.astype(np.uint8)
+        return x.astype(np.uint8, copy=False)
     with np.errstate(over="ignore"):
         x = x.astype(np.float32, copy=False)
     bad = ~np.isfinite(x).reshape(len(x), -1).all(axis=1)
@@ -250,6 +287,11 @@ def _frozen(array: NDArray[Any]) -> NDArray[Any]:
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+def _is_grey(x: NDArray[Any]) -> bool:
+    """Whether all values are whole numbers from 0 to 255."""
+    return all(bool(((part >= 0) & (part <= 255) & (part == np.floor(part))).all()) for part in _chunks(x))
 
 
 def _is_binary(x: NDArray[Any]) -> bool:

@@ -54,6 +54,9 @@ TASK_FORMS = {
 }
 """What ``coterie.data.deal`` takes too. SKEW is any of the forms above but labelsets, by default iid."""
 
+OWN_FORMS = {"by:COLUMN": "one client for each value of a column of your own data; by:client for a folder of files"}
+"""What ``coterie.data.deal`` takes for data that name their clients."""
+
 
 def kinds(forms: Iterable[str]) -> list[str]:
     """The words that forms begin with."""
@@ -69,6 +72,7 @@ class Split:
         (``coterie.data.tasks``); else None. With ``domains`` indices are into the data set of the client's own group.
     group_labels: the labels of each set, ascending int64, for ``labelsets``; else None.
     held_out: indices into the training set that each client keeps out of its training (``data/hold_out.py``); or ().
+    names: of the clients in one's own data, or ().
     """
 
     spec: str
@@ -78,6 +82,7 @@ class Split:
     groups: NDArray[np.int64] | None = None
     group_labels: tuple[NDArray[np.int64], ...] | None = None
     held_out: tuple[NDArray[np.int64], ...] = ()
+    names: tuple[str, ...] = ()
 
     @property
     def clients(self) -> int:

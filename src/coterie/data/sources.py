@@ -19,6 +19,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ from coterie.data.dataset import Dataset, Graph, fixed_split, from_arrays, from_
 from coterie.data.download import Progress, fetch
 from coterie.data.formats import Arrays, read_npz
 from coterie.data.graphs import GRAPH_KEYS, graph_from_arrays
+from coterie.data.own import checked_kind, is_path, load_own
+from coterie.data.samples import KIND
 from coterie.protocol.errors import UserError
 
 NAMES: tuple[str, ...] = ("digits", *KNOWN)
@@ -40,12 +43,20 @@ def load(
     *,
     download: bool = True,
     progress: Progress | None = None,
+    own: Mapping[str, Any] = MappingProxyType({}),
 ) -> Dataset:
-    """The data set ``name``, one of ``NAMES`` or that of a file ``NAME.npz``, checked.
+    """The data set ``name``, one of ``NAMES``, that of a file ``NAME.npz``, or one's own at a path, checked.
 
+    own: how to read one's own data: ``by``, ``target``, ``test_share``, ``kind``, ``task`` (``data/own.py``), or None.
     data_dir: looked in first.  download: whether a missing set may be fetched.  progress: told of downloads.
     Raises UserError when the data are not to be had (saying what to put where), or are not what they should be.
     """
+    said = {key: value for key, value in own.items() if value is not None}
+    if is_path(name):
+        return load_own(Path(name), **{"by": None, "target": None, "test_share": None, "kind": None, **said})
+    if said:
+        key, value = next(iter(said.items()))
+        raise UserError(f"{key}={value} is for your own data at a path, and has no effect on {name}: leave it out")
     if name == "digits":
         return _digits()
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
@@ -58,8 +69,9 @@ def load(
             return _dataset(name, known, found)
     if known is None:
         raise UserError(
-            f"unknown data set {name!r}; known: {_names()}. For your own data put {name}.npz with {', '.join(FOUR)} "
-            f"into {_either(folders)}, or say where it is with --data-dir or COTERIE_DATA"
+            f"unknown data set {name!r}; known: {_names()}. For your own data give the path of a folder of one "
+            f"file a client, or of a csv, npz or parquet file; or put {name}.npz with {', '.join(FOUR)} into "
+            f"{_either(folders)}, or say where it is with --data-dir or COTERIE_DATA"
         )
     if known.remote and download:
         return _dataset(name, known, _download(name, known, folders, progress))
@@ -120,7 +132,9 @@ def _dataset(name: str, known: Known | None, found: Found) -> Dataset:
             raise UserError(f"data set {name!r} ({source}): y has class {top}, but {name} has {known.classes} classes")
         return from_graph(name, content, classes=known.classes if known else top + 1, source=source)
     arrays, split = _four(name, content, source)
-    data = from_arrays(name, *arrays, classes=known.classes if known else None, source=source)
+    said = "image" if known and np.ndim(arrays[0]) == 3 else str(content[KIND]) if KIND in content else None
+    classes = known.classes if known else None
+    data = from_arrays(name, *arrays, classes=classes, kind=checked_kind(said), source=source)
     if split:
         return replace(data, source=f"{data.source} (fixed 80/20 split)")
     have = (len(data.y_train), len(data.y_test))

@@ -78,7 +78,7 @@ class Task:
 def deal(
     spec: str,
     dataset: Dataset,
-    clients: int,
+    clients: int | None,
     seed: int,
     min_samples: int | None = None,
     test_samples: int = 200,
@@ -88,10 +88,23 @@ def deal(
     """Any partition of a data set, and the task of each of the split's groups; one task where all have the same.
 
     The split's indices are into the data set of the client's own task. min_samples, test_samples: as in ``partition``.
-    load: gives the other data sets of ``domains`` by their names.
+    load: gives the other data sets of ``domains`` by their names.  clients: None, or the right number, for data that
+    name their clients themselves (``by:COLUMN``).
     Raises UserError for a spec that is unknown or cannot be met.
     """
+    if column_of(spec) is not None:
+        return _as_owned(spec, dataset, clients, seed, min_samples or 1), (Task(dataset),)
+    if clients is None:
+        raise UserError(f"partition {spec} deals the samples to any number of clients: say how many")
     task, skew = _parts(spec)
+    if dataset.targets.task != "classes":
+        if spec != "iid":
+            raise UserError(
+                f"partition {spec} deals samples by their class, but the task is {dataset.targets.task}: use iid, or "
+                "by:COLUMN"
+            )
+        y_train, y_test = (np.zeros(len(y), np.int64) for y in (dataset.y_train, dataset.y_test))
+        return partition(spec, y_train, y_test, clients, seed, min_samples, test_samples), (Task(dataset),)
     if not task:
         split = partition(spec, dataset.y_train, dataset.y_test, clients, seed, min_samples, test_samples)
         return split, (Task(dataset),)
@@ -113,6 +126,34 @@ def deal(
     return Split(spec, int(seed), tuple(train), tuple(test), groups), tasks
 
 
+def column_of(spec: str) -> str | None:
+    """The column of ``by:COLUMN``, or None for another partition. Raises UserError if it names none."""
+    if not isinstance(spec, str):
+        raise UserError(f"partition is {spec!r}; it must be a text such as {next(iter(FORMS))}")
+    word, _, column = spec.partition(":")
+    if word == "by" and not column:
+        raise UserError(f"partition {spec!r} names no column: write by:COLUMN, or by:client for a folder of files")
+    return column if word == "by" else None
+
+
+def _as_owned(spec: str, dataset: Dataset, clients: int | None, seed: int, least: int) -> Split:
+    """Every client has its own training and test samples, as the data say."""
+    owners = dataset.owners
+    if owners is None or spec != f"by:{owners.column}":
+        known = "which does not name its clients" if owners is None else f"whose clients are in {owners.column!r}"
+        raise UserError(f"partition {spec} needs your own data with that column, not {dataset.name}, {known}")
+    if clients not in (None, len(owners.names)):
+        raise UserError(f"partition {spec} makes {len(owners.names)} clients, not {clients}: leave out clients")
+    train, test = (
+        tuple(np.flatnonzero(codes == i).astype(np.int64) for i in range(len(owners.names)))
+        for codes in (owners.train, owners.test)
+    )
+    for name, own in zip(owners.names, train, strict=True):
+        if len(own) < least:
+            raise UserError(f"client {name!r} has {len(own)} training samples, fewer than min_samples = {least}")
+    return Split(spec, int(seed), train, test, names=owners.names)
+
+
 def of_clients(split: Split, tasks: Sequence[Task]) -> tuple[Task, ...]:
     """The task of every client; the clients of a group share the object."""
     if len(tasks) == 1 or split.groups is None:
@@ -122,8 +163,6 @@ def of_clients(split: Split, tasks: Sequence[Task]) -> tuple[Task, ...]:
 
 def _parts(spec: str) -> tuple[str, str]:
     """The task (``""`` for none) and the label skew of a spec; raises UserError for a part unknown or misplaced."""
-    if not isinstance(spec, str):
-        raise UserError(f"partition is {spec!r}; it must be a text such as {next(iter(FORMS))}")
     tasks, skews = kinds(TASK_FORMS), kinds(FORMS)
     task, plus, skew = spec.partition("+")
     first, second = task.partition(":")[0], skew.partition(":")[0]

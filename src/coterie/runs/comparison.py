@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import coterie
+from coterie.data.own import name_of
 from coterie.protocol.errors import UserError
 from coterie.runs import registry
 from coterie.runs.budget import Difference, budget_of, with_budget
@@ -180,7 +181,7 @@ def compare(
         raise UserError(f"two of these methods would share a folder: {', '.join(places)}; rename one of your own")
     for _, config in resolved[: len(planned.methods)]:
         build(config).close()
-    folder = _folder(out, resolved[0][1].data, resume)
+    folder = _folder(out, name_of(resolved[0][1].data), resume)
     with locked(folder):
         return _compared(planned, resolved, folder, on_round, resume, learned)
 
@@ -199,9 +200,10 @@ def _compared(
         results.setdefault(label, []).append(_one(label, replace(config, out=str(place)), on_round, resume))
     rows = [_row(label, found, learned) for label, found in results.items()]
     first = resolved[0][1]
-    shared = ("data", "partition", "clients", "rounds", "model", "devices", "fine_tune")
+    shared = ("partition", "rounds", "model", "devices", "fine_tune")
     content = {
         **{key: getattr(first, key) for key in shared},
+        **{key: next(iter(results.values()))[0].summary[key] for key in ("data", "clients")},
         "seeds": list(dict.fromkeys(config.seed for _, config in resolved)),
         "budget": planned.budget,
         "budget_from": planned.budget_from,

@@ -12,6 +12,8 @@ from typing import Any, Literal
 import tomli_w
 
 import coterie
+from coterie.data.own import CLIENT, is_path
+from coterie.data.tasks import column_of
 from coterie.devices.delays import check_share, delay_law
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.system import System
@@ -28,9 +30,11 @@ class RunConfig:
     """One training run. ``resolve`` fills in options that are None or missing.
 
     system: a name that ``coterie list systems`` shows, or ``module:ATTRIBUTE`` of your own.
-    data: name of a data set.  clients, rounds: how many.  partition: ``dirichlet:BETA``, ``shards:N``,
-    ``rotate:K+dirichlet:BETA``, ... (all forms: ``coterie list partitions``).  model: a name that ``coterie list
-    models`` shows.
+    data: name of a data set, or the path of one's own: a folder of one file a client, or a file (``data/own.py``).
+    target, test_share, kind: of one's own data: the column of labels, the share of test samples, what samples are.
+    clients, rounds: how many; clients is left out for data that name them.  partition: ``dirichlet:BETA``,
+    ``rotate:K+dirichlet:BETA``, ``by:COLUMN``, ... (all forms: ``coterie list partitions``).  model: a name that
+    ``coterie list models`` shows.
     mode: ``paper`` (its intent, with errors corrected), ``literal`` (as printed) or ``hardened`` (better protected).
     crypto: ``real``, or ``emulated`` ciphers, which are faster and have the same rounding and noise, but no secrecy.
     seed: of everything experimental.
@@ -54,6 +58,9 @@ class RunConfig:
 
     system: str
     data: str = "digits"
+    target: str | None = None
+    test_share: float | None = None
+    kind: Literal["image", "tabular", "series", "volume"] | None = None
     clients: int | None = None
     rounds: int | None = None
     partition: str | None = None
@@ -112,8 +119,10 @@ def resolve(config: RunConfig) -> RunConfig:
     given = check_options(values_of(config))
     system = registry.get(config.system)
     defaults = defaults_for(config.data)
-    for key in ("clients", "rounds", "partition", "model"):
-        if given[key] is None:
+    if given["partition"] is None and Path(config.data).is_dir():
+        given["partition"] = f"by:{CLIENT}"
+    for key in ("partition", "clients", "rounds", "model"):
+        if given[key] is None and not (key == "clients" and column_of(given["partition"])):
             given[key] = getattr(defaults, key)
     given |= _machine(given)
     if config.mode not in system.modes:
@@ -155,8 +164,9 @@ def _machine(given: Mapping[str, Any]) -> dict[str, Any]:
     def absolute(path: str) -> str:
         return str(Path(path).expanduser().resolve())
 
-    data_dir, devices = given["data_dir"], given["devices"]
+    data, data_dir, devices = given["data"], given["data_dir"], given["devices"]
     return {
+        "data": absolute(data) if is_path(data) else data,
         "model": given["model"] or default_model(given["data"]),
         "accelerator": accelerator,
         "precision": precision,
@@ -243,6 +253,8 @@ def differences(old: RunConfig, new: RunConfig) -> list[str]:
         if f.name == "settings":
             keys = sorted({*a, *b})
             found += [f"{key}: {a.get(key)}, now {b.get(key)}" for key in keys if a.get(key) != b.get(key)]
+        elif f.name == "clients" and None in (a, b):  # as many as the data name
+            continue
         elif f.name not in MAY_DIFFER and a != b:
             found.append(f"{f.name}: {a}, now {b}")
     return found

@@ -19,7 +19,7 @@ from coterie.data.dataset import Dataset, Part
 from coterie.data.hold_out import hold_out
 from coterie.data.partition import Split
 from coterie.data.sources import load
-from coterie.data.tasks import Task, deal, of_clients
+from coterie.data.tasks import Task, column_of, deal, of_clients
 from coterie.devices.delays import Delays
 from coterie.devices.profiles import Profile, fleet
 from coterie.protocol.errors import RunError, UserError
@@ -246,20 +246,21 @@ def build(config: RunConfig, founded: tuple[Roster, Mapping[str, Identity]] | No
     founded: the roster and identities of a run that goes on.
     """
     config = resolve(config)
-    assert config.clients is not None
     assert config.partition is not None
     system, settings = registry.get(config.system), system_config(config)
 
-    def data_set(name: str) -> Dataset:
-        return replace(load(name, config.data_dir), scaling=config.scaling)
+    def data_set(name: str, **own: Any) -> Dataset:
+        return replace(load(name, config.data_dir, own=own), scaling=config.scaling)
 
-    dataset = data_set(config.data)
+    by = column_of(config.partition)
+    dataset = data_set(config.data, by=by, target=config.target, test_share=config.test_share, kind=config.kind)
     split, tasks = deal(config.partition, dataset, config.clients, config.seed, config.min_samples, load=data_set)
     if config.fine_tune == "held_out":
         split = hold_out(split)
+    config = replace(config, clients=split.clients)
     model = build_model(str(config.model), dataset.input_shape, dataset.classes)
-    names = tuple(f"client/{i}" for i in range(config.clients))
-    devices = dict(zip(names, fleet(config.devices, config.clients, config.seed), strict=True))
+    names = tuple(f"client/{i}" for i in range(split.clients))
+    devices = dict(zip(names, fleet(config.devices, split.clients, config.seed), strict=True))
     randomness = Randomness(config.seed, emulated=config.crypto == "emulated" or not system.encrypted)
 
     samples = _client_data(split, tasks, names)

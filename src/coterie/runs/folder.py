@@ -17,6 +17,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from coterie.data.own import name_of
 from coterie.protocol.errors import RunError, UserError
 from coterie.runs.config import RunConfig, from_toml, to_toml
 
@@ -214,7 +215,7 @@ def claim(config: RunConfig) -> Path:
         except FileExistsError:
             raise UserError(f"{out} has just been created: another run writes there, choose another --out") from None
         return out
-    words = (re.sub(r"[^\w.-]+", "_", word) for word in (config.system, config.data, str(config.seed)))
+    words = (re.sub(r"[^\w.-]+", "_", word) for word in (config.system, name_of(config.data), str(config.seed)))
     stem, number = "-".join(words), 1
     while True:
         out = Path("runs") / f"{stem}-{number}"

@@ -10,6 +10,7 @@ share of each. The folder is private, since a client's model may tell of its dat
 
 A file of one model holds its tensors by their state-dict names. An exported mixture holds those of model m as
 ``coterie.m.NAME``, and the shares (m,) float64 as ``coterie.shares``. Both hold ``coterie.zero`` and ``coterie.unit``.
+A regression's hold ``coterie.target_zero`` and ``coterie.target_unit`` (numbers,) float64 too.
 The metadata hold one text, ``coterie``: the ``Facts`` as JSON. Equal content gives equal bytes. Any file may come from
 elsewhere, so it is hostile until it is verified.
 """
@@ -21,16 +22,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 import safetensors.torch
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 import coterie
-from coterie.data.dataset import Dataset, Floats
+from coterie.data.dataset import Dataset
+from coterie.data.targets import Doubles, TaskKind
 from coterie.data.tasks import of_clients
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError, suggest
@@ -38,7 +41,7 @@ from coterie.protocol.system import ClientModel, Mixture
 from coterie.runs.experiment import Experiment
 from coterie.runs.folder import CONFIG, RESULT, atomic_write, opened, write_json, writing
 from coterie.runs.private import FILE_MODE, make_folder
-from coterie.runs.trained import Doubles, Facts, TrainedModel, Word, Words, state
+from coterie.runs.trained import Facts, TrainedModel, Word, Words, state
 
 MODELS, INDEX = "models", "index.json"
 MOST_BYTES = 8 << 30
@@ -47,6 +50,7 @@ MOST_BYTES = 8 << 30
 _MOST_HEADER = 16 << 20
 _KEY = "coterie"
 _ZERO, _UNIT, _SHARES = "coterie.zero", "coterie.unit", "coterie.shares"
+_TARGETS = "coterie.target_zero", "coterie.target_unit"
 _ADVICE = "export the model again, or run again"
 _OURS = re.compile(r"(0|[1-9][0-9]*)\.safetensors|\.(index\.json|(0|[1-9][0-9]*)\.safetensors)\..*", re.DOTALL)
 
@@ -75,7 +79,7 @@ class Index(msgspec.Struct, frozen=True, kw_only=True):
     input_shape: tuple[int, ...]
     classes: int
     class_names: tuple[Word, ...] | None
-    task: Word
+    task: TaskKind
     data_kind: Word
     clients: Annotated[dict[Party, Client], msgspec.Meta(min_length=1)]
     sha256: dict[FileName, str]
@@ -92,7 +96,7 @@ def write_models(out: Path, experiment: Experiment, models: Mapping[str, ClientM
     with writing(folder / INDEX):
         (folder / INDEX).unlink(missing_ok=True)
     tasks = dict(zip(everybody, of_clients(experiment.split, experiment.tasks), strict=True))
-    own_names: tuple[str, ...] = getattr(experiment.split, "names", ())
+    own_names = experiment.split.names
     names = dict(zip(everybody, own_names, strict=True)) if own_names else {}
     files: dict[str, str] = {}  # by digest
     written: dict[tuple[int, int], tuple[str, ...]] = {}  # clients with the same model mostly share the array
@@ -117,7 +121,18 @@ def write_models(out: Path, experiment: Experiment, models: Mapping[str, ClientM
 def _written(folder: Path, experiment: Experiment, dataset: Dataset, vector: Vector, files: dict[str, str]) -> str:
     """The file that holds the weights (d,), for samples of this data set. It is written if its content is new."""
     tensors = state(experiment.model.module_with(vector))
-    data = encode(TrainedModel(_facts(experiment, dataset), np.ones(1), (tensors,), *dataset.zero_and_unit, ""))
+    own = dataset.targets
+    data = encode(
+        TrainedModel(
+            _facts(experiment, dataset),
+            np.ones(1),
+            (tensors,),
+            *dataset.zero_and_unit,
+            where="",
+            target_zero=own.zero,
+            target_unit=own.unit,
+        )
+    )
     digest = hashlib.sha256(data).hexdigest()
     if digest not in files:
         files[digest] = f"{len(files)}.safetensors"
@@ -131,8 +146,8 @@ def _facts(experiment: Experiment, dataset: Dataset) -> Facts:
         model=str(experiment.config.model or experiment.model.name),
         input_shape=tuple(dataset.input_shape),
         classes=dataset.classes,
-        class_names=dataset.class_names,
-        task="classes",
+        class_names=dataset.targets.names,
+        task=dataset.targets.task,
         data_kind=dataset.kind,
         version=coterie.__version__,
     )
@@ -190,8 +205,9 @@ class Models:
         return decode(data, str(path))
 
 
-def _like(model: TrainedModel) -> tuple[Facts, bytes, bytes]:
-    return model.facts, model.zero.tobytes(), model.unit.tobytes()
+def _like(model: TrainedModel) -> tuple[Facts, list[object]]:
+    scales = (model.zero, model.unit, model.target_zero, model.target_unit)
+    return model.facts, [None if scale is None else scale.tolist() for scale in scales]
 
 
 def load_models(folder: str | Path) -> Models:
@@ -248,6 +264,8 @@ def check_new(path: str | Path) -> Path:
 def encode(model: TrainedModel) -> bytes:
     """The file of a trained model. Raises UserError for tensors with names that are reserved."""
     tensors: dict[str, Tensor] = {_ZERO: torch.tensor(model.zero), _UNIT: torch.tensor(model.unit)}
+    for name, scale in zip(_TARGETS, (model.target_zero, model.target_unit), strict=True):
+        tensors |= {} if scale is None else {name: torch.tensor(scale)}
     mixture = len(model.tensors) > 1
     if mixture:
         tensors[_SHARES] = torch.tensor(model.shares)
@@ -288,12 +306,20 @@ def decode(data: bytes, where: str) -> TrainedModel:
             raise UserError(f"{where}: {name!r} is {value.dtype}, and a model's numbers are float32: {_ADVICE}")
         if known and not bool(torch.isfinite(value).all()):
             raise UserError(f"{where}: {name!r} holds numbers that are not finite: {_ADVICE}")
-    zero, unit = (_scale(tensors.pop(name, None), name, facts, where) for name in (_ZERO, _UNIT))
-    if not (unit > 0).all():
-        raise UserError(f"{where}: {_UNIT!r} holds numbers that are not above 0: {_ADVICE}")
+    zero, unit = (
+        _scale(tensors.pop(name, None), name, facts.input_shape, torch.float32, where) for name in (_ZERO, _UNIT)
+    )
+    target_zero, target_unit = (
+        _scale(tensors.pop(name, None), name, (facts.classes,), torch.float64, where)
+        if facts.task == "regression"
+        else None
+        for name in _TARGETS
+    )
+    if not (unit > 0).all() or not (target_unit is None or (target_unit > 0).all()):
+        raise UserError(f"{where}: {_UNIT!r} or {_TARGETS[1]!r} holds numbers that are not above 0: {_ADVICE}")
     shares = _shares(tensors.pop(_SHARES, torch.ones(1, dtype=torch.float64)), where)
     parts = (tensors,) if len(shares) == 1 else _parts(tensors, len(shares), where)
-    return TrainedModel(facts, shares, parts, zero, unit, where)
+    return TrainedModel(facts, shares, parts, zero, unit, where, target_zero=target_zero, target_unit=target_unit)
 
 
 def _bytes(path: Path, *, follow: bool) -> bytes:
@@ -317,16 +343,16 @@ def _shares(shares: Tensor, where: str) -> Doubles:
     return shares.numpy()
 
 
-def _scale(value: Tensor | None, name: str, facts: Facts, where: str) -> Floats:
-    """Numbers float32 that broadcast over a sample, or UserError."""
-    shape = () if value is None else tuple(value.shape)
+def _scale(value: Tensor | None, name: str, shape: tuple[int, ...], kind: torch.dtype, where: str) -> NDArray[Any]:
+    """Numbers of this type that broadcast over the shape, or UserError."""
+    own = () if value is None else tuple(value.shape)
     try:
-        fits = np.broadcast_shapes(shape, facts.input_shape) == facts.input_shape
+        fits = np.broadcast_shapes(own, shape) == shape
     except ValueError:
         fits = False
-    if value is None or value.dtype != torch.float32 or not fits:
-        found = "missing" if value is None else f"{shape} {value.dtype}"
-        raise UserError(f"{where}: {name!r} is {found}, for samples of shape {facts.input_shape}: {_ADVICE}")
+    if value is None or value.dtype != kind or not fits:
+        found = "missing" if value is None else f"{own} {value.dtype}"
+        raise UserError(f"{where}: {name!r} is {found}, and {kind} for the shape {shape} is needed: {_ADVICE}")
     return value.numpy()
 
 

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
 import coterie
+from coterie.data.own import name_of
 from coterie.protocol.errors import CoterieError, RunError, UserError
 from coterie.protocol.system import Sees
 from coterie.runs import checkpoint, folder
@@ -105,7 +106,7 @@ def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = Fa
         held.callback(experiment.close)
         if resume:
             return _Running(experiment, out, kept, on_round).to_the_end()
-        out = folder.claim(config)
+        out = folder.claim(experiment.config)
         held.enter_context(locked(out))
         running = _Running(experiment, out, None, on_round)
         try:
@@ -233,6 +234,7 @@ class _Running:
             self.out / "partition.json",
             {
                 "clients": e.federation.common.clients,
+                "names": e.split.names,
                 "samples": [e.owns[name].samples for name in e.federation.common.clients],
                 "epochs": [e.owns[name].epochs for name in e.federation.common.clients],
                 "label_counts": e.label_counts,
@@ -311,7 +313,7 @@ def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line]) -> dic
         "seed": config.seed,
         "rounds": config.rounds,
         "clients": config.clients,
-        "data": config.data,
+        "data": name_of(config.data),
         "partition": config.partition,
         "model": config.model,
         "parameters": experiment.model.spec.size,

@@ -21,14 +21,13 @@ from torch import Tensor, nn
 
 from coterie.data.dataset import Floats
 from coterie.data.graphs import row_normalised
+from coterie.data.targets import Doubles, Targets, TaskKind
 from coterie.protocol.errors import UserError, suggest
 from coterie.training.model import load
 from coterie.training.models import NAMES, Factory, factory
 
 OwnModel = nn.Module | Factory | str
 """A user's architecture: a module (copied), a function of input_shape and classes, or its name ``module:FACTORY``."""
-
-Doubles = NDArray[np.float64]
 
 _CHUNK_BYTES = 4 << 20  # of the samples that are predicted at once
 
@@ -40,8 +39,9 @@ Length = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a trained model beside its tensors.
 
-    model: name of the architecture.  input_shape: of one sample.  class_names: of each label, or None where labels are
-    themselves.  task: what is predicted, ``classes``.  data_kind: ``Dataset.kind``.  version: of Coterie.
+    model: name of the architecture.  input_shape: of one sample.  task: what is predicted (``data/targets.py``).
+    class_names: of each class (or of each label or number, for other tasks), or None where labels are themselves.
+    data_kind: ``Dataset.kind``.  version: of Coterie.
     client, name: the party and the client's own name, in a file of one client.  data: what its inputs and labels were
     (``Task.words``).
     """
@@ -49,9 +49,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     format: Literal[1]
     model: Word
     input_shape: Annotated[tuple[Length, ...], msgspec.Meta(min_length=1, max_length=8)]
-    classes: Annotated[int, msgspec.Meta(ge=2, le=1 << 24)]
+    classes: Annotated[int, msgspec.Meta(ge=1, le=1 << 24)]
     class_names: tuple[Word, ...] | None
-    task: Word
+    task: TaskKind
     data_kind: Word
     version: Word
     client: Word | None = None
@@ -92,6 +92,7 @@ class TrainedModel:
     zero, unit: float32, what inputs subtract and divide by, in stored units; they broadcast over a sample.
     where: the file or folder and the client, for errors.  importable: whether an architecture ``module:FACTORY`` may be
     imported because the facts name it. A file that travels must not decide which code runs.
+    target_zero, target_unit: (numbers,) float64, the same for the numbers that a regression gives; else None.
     """
 
     facts: Facts
@@ -101,6 +102,13 @@ class TrainedModel:
     unit: Floats
     where: str
     importable: bool = False
+    target_zero: Doubles | None = None
+    target_unit: Doubles | None = None
+
+    @property
+    def targets(self) -> Targets:
+        """What the outputs say."""
+        return Targets(self.facts.task, self.facts.class_names, self.target_zero, self.target_unit)
 
     def module(self, model: OwnModel | None = None) -> nn.Module:
         """A new module with these weights, in evaluation mode. It takes scaled samples (``scaled``).
@@ -109,6 +117,10 @@ class TrainedModel:
         architecture of one's own. A mixture gives a ``Mixed``.
         Raises UserError for an architecture that these tensors do not fit.
         """
+        if len(self.tensors) > 1 and self.facts.task != "classes":
+            raise UserError(
+                f"{self.where}: a mixture mixes probabilities of classes, and its task is {self.facts.task}"
+            )
         if model is None and self.facts.model in NAMES:
             with torch.device("meta"):  # no memory is taken for shapes that only the facts claim
                 self._check(self._made(None))
@@ -144,21 +156,31 @@ class TrainedModel:
     ) -> NDArray[Any]:
         """Label of each sample: its class name, or a number where classes have no names, (n,).
 
+        With several labels at once (n, labels) zeros and ones; with regression (n, numbers) in the units of the data.
         proba: give the probabilities (n, classes) float64 instead.  The rest is as in ``module`` and ``scaled``.
         """
-        found = self._probabilities(self.scaled(x, where), self.module(model), where)
+        found = self._scores(self.scaled(x, where), self.module(model), where)
         return found if proba else self.labels(found)
 
-    def labels(self, probabilities: Doubles) -> NDArray[Any]:
-        """The likeliest class of each row (n, classes), by its name or number (n,)."""
-        names = self.facts.class_names
-        known: NDArray[Any] = np.arange(self.facts.classes) if names is None else np.array(names)
-        found: NDArray[Any] = known[probabilities.argmax(axis=1)]
+    def labels(self, scores: Doubles) -> NDArray[Any]:
+        """What the scores (n, classes) say: the likeliest class of each sample (n,), by its name or number.
+
+        With several labels at once those that are likelier than not, (n, labels); with regression the scores.
+        """
+        facts = self.facts
+        if facts.task != "classes":
+            return (scores > 0.5).astype(np.int64) if facts.task == "multilabel" else scores
+        known: NDArray[Any] = np.arange(facts.classes) if facts.class_names is None else np.array(facts.class_names)
+        found: NDArray[Any] = known[scores.argmax(axis=1)]
         return found
 
     def checked_labels(self, y: ArrayLike, samples: int, where: str = "y") -> NDArray[Any]:
         """Known labels (n,) of so many samples, in the form of ``labels``. Raises UserError for others."""
         found, names = np.asarray(y), self.facts.class_names
+        if self.facts.task != "classes":
+            raise UserError(
+                f"{where}: labels are compared for task classes, and not for {self.facts.task}: leave them out"
+            )
         if found.shape != (samples,):
             raise UserError(f"{where} has shape {found.shape}, and there are {samples:,} samples: give one label each")
         if names is None and found.dtype.kind not in "bui":
@@ -175,10 +197,8 @@ class TrainedModel:
             )
         return found
 
-    def _probabilities(self, rows: Floats, module: nn.Module, where: str) -> Doubles:
+    def _scores(self, rows: Floats, module: nn.Module, where: str) -> Doubles:
         facts = self.facts
-        if facts.task != "classes":
-            raise UserError(f"{self.where}: its task is {facts.task!r}, and only classes are predicted here")
         step = max(1, min(256, _CHUNK_BYTES // (4 * prod(facts.input_shape))))
         found = []
         for start in range(0, len(rows), step):
@@ -188,12 +208,12 @@ class TrainedModel:
             shape = tuple(getattr(outputs, "shape", ()))
             if shape != (len(some), facts.classes):
                 raise UserError(
-                    f"{self.where}: the module gives {shape} for {len(some)} samples, and {facts.classes} logits for "
+                    f"{self.where}: the module gives {shape} for {len(some)} samples, and {facts.classes} outputs for "
                     "each are needed: give the architecture that was trained"
                 )
-            found.append(torch.softmax(outputs.double(), 1).numpy())
+            found.append(self.targets.scores(outputs.numpy()))
         result = np.concatenate(found)
-        bad = np.isnan(result).any(axis=1)
+        bad = ~np.isfinite(result).all(axis=1)
         if bad.any():
             raise UserError(
                 f"{where}: sample {int(bad.argmax())} is so far from the training samples that the model gives no "

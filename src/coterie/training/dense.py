@@ -61,7 +61,8 @@ def chain(model: Model) -> tuple[Layer, ...] | None:
         if kind is nn.Flatten and module.start_dim == 1 and module.end_dim == -1 and not layers:
             flat = True
         elif kind is nn.Linear and flat:
-            layers.append(Layer(parts[f"{name}.weight"], parts.get(f"{name}.bias"), ""))
+            prefix = f"{name}." if name else ""
+            layers.append(Layer(parts[f"{prefix}weight"], parts.get(f"{prefix}bias"), ""))
         elif kind in _ACTIVATIONS and layers and not layers[-1].activation:
             layers[-1] = Layer(layers[-1].weight, layers[-1].bias, _ACTIVATIONS[kind])
         else:

@@ -190,13 +190,13 @@ _DEFAULTS = {
 }
 
 
-def factory(name: str) -> Factory:
-    """What makes the named module.
+def factory(name: str) -> Factory | nn.Module:
+    """What makes the named module, or a module of one's own.
 
     name: one of ``NAMES``, or ``module:FACTORY`` of your own: a function of input_shape and classes that returns a
     ``torch.nn.Module``. Raises UserError for an unknown name.
     """
-    found: Factory | None = import_object(name, "model") if ":" in name else _MODELS.get(name)
+    found: Factory | nn.Module | None = import_object(name, "model") if ":" in name else _MODELS.get(name)
     if found is None:
         raise UserError(f"unknown model {name!r}: choose one of {', '.join(NAMES)}, or module:FACTORY of your own")
     return found
@@ -205,22 +205,26 @@ def factory(name: str) -> Factory:
 def build(name: str, input_shape: Sequence[int], classes: int) -> Model:
     """The named model for samples of ``input_shape`` and ``classes`` labels.
 
-    name: as in ``factory``. Raises UserError for an unknown name and for a factory that gives no module.
+    name: as in ``factory``. Raises UserError for an unknown name, for a factory that gives no module, and for outputs
+    that are not one for each class.
     """
-    make_module = factory(name)
+    made = factory(name)
     if classes < 2:
         raise UserError(f"model {name!r} needs at least 2 classes, not {classes}")
 
     def make() -> nn.Module:
         try:
-            module = make_module(tuple(input_shape), classes)
+            module = made(tuple(input_shape), classes)
         except Exception as error:
             raise UserError(f"model {name!r} of shape {tuple(input_shape)} fails: {error}") from error
         if not isinstance(module, nn.Module):
             raise UserError(f"{name!r} gave a {type(module).__name__}, not a torch.nn.Module")
         return module
 
-    return Model(make, input_shape, name=name)
+    model = Model(made if isinstance(made, nn.Module) else make, input_shape, name=name)
+    if model.classes != classes:
+        raise UserError(f"model {name!r} gives {model.classes} outputs, but the data have {classes} classes")
+    return model
 
 
 def default_model(dataset: str) -> str:

@@ -1,0 +1,382 @@
+"""The functions of ``import coterie``: run, compare, audit, reproduce and load, with options as keyword arguments."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coterie.cli.progress import bars
+from coterie.data import own
+from coterie.protocol.errors import UserError, suggest
+from coterie.protocol.import_path import name_of
+from coterie.runs import comparison, registry, runner
+from coterie.runs.comparison import COMPARE
+from coterie.runs.config import OPTIONS, RunConfig, resolve
+from coterie.runs.learned import attackable, learned
+from coterie.runs.settings import NONE, field_types
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Comparison", "Result", "RunConfig", "UserError", "audit", "compare", "load", "reproduce", "run"]
+
+OnRound = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Result(runner.Result):
+    """A finished run. folder: where it lies.  summary: its ``result.json``.  rounds: the lines of ``metrics.jsonl``.
+
+    >>> result = coterie.run("fedavg", data="digits")
+    >>> result.summary["local_accuracy"], result.model("client/3"), result.frame()
+    """
+
+    def frame(self) -> Any:
+        """The numbers of every round as a pandas ``DataFrame``, one row a round. Needs pandas (``coterie[tables]``)."""
+        return _frame([_numbers(line) for line in self.rounds]).set_index("round")
+
+    def plot(self) -> Figure:
+        """The run's scores over the rounds, as a matplotlib ``Figure``."""
+        return _scores({self.summary["system"]: [self.rounds]})
+
+    def report(self) -> Path:
+        """The path of the report of this run, a page of HTML that is made now."""
+        from coterie.report import render
+
+        return render([self.folder], self.folder / "report.html")
+
+    def audit(self, *, active: bool = False) -> dict[str, Any]:
+        """What attacks learn from this run's views: :func:`audit`."""
+        return audit(self.folder, active=active)
+
+    def _repr_html_(self) -> str:
+        from coterie.cli.running import rows
+
+        head = f"{self.summary['title']}, {self.summary['rounds']} rounds of {self.summary['clients']} clients"
+        return _html(head, rows(self.summary), str(self.folder))
+
+
+@dataclass(frozen=True)
+class Comparison(comparison.Comparison):
+    """A finished comparison. folder: where it lies.  content: of its ``compare.json``.
+
+    >>> race = coterie.compare(["fedcaprivacy", "fedavg"], data="digits", seeds=3)
+    >>> race.frame()
+    """
+
+    @cached_property
+    def results(self) -> dict[str, list[Result]]:
+        """The runs of every method, one for each seed."""
+        return {row["method"]: [_loaded(self.folder / name) for name in row["runs"]] for row in self.content["rows"]}
+
+    def frame(self) -> Any:
+        """One row a method and seed, as a pandas ``DataFrame``. Needs pandas (``coterie[tables]``)."""
+        return _frame(
+            [
+                {"method": method, **_numbers(result.summary)}
+                for method, results in self.results.items()
+                for result in results
+            ]
+        )
+
+    def plot(self) -> Figure:
+        """Scores over the rounds, each method's mean over the seeds, as a matplotlib ``Figure``."""
+        return _scores({method: [one.rounds for one in found] for method, found in self.results.items()})
+
+    def report(self) -> Path:
+        """The path of the report of all runs, a page of HTML that is made now."""
+        from coterie.report import render
+
+        return render([self.folder], self.folder / "report.html")
+
+    def audit(self) -> dict[str, Any]:
+        """What attacks learn from the views of every run: :func:`audit`."""
+        return audit(self.folder)
+
+    def _repr_html_(self) -> str:
+        from coterie.report.race import sentences
+
+        rows = [
+            (row["method"], f"local {_share(row['local_accuracy'])}, global {_share(row['global_accuracy'])}")
+            for row in self.content["rows"]
+        ]
+        return _html(" ".join(sentences(self.content["rows"])), rows, str(self.folder))
+
+
+def run(
+    system: Any = "fedavg",
+    data: Any = "digits",
+    *,
+    by: str | None = None,
+    model: Any = None,
+    settings: Mapping[str, Any] | None = None,
+    progress: bool = True,
+    on_round: OnRound | None = None,
+    resume: bool = False,
+    **options: Any,
+) -> Result:
+    """Train one system once, and write a run folder.
+
+    system: a name that ``coterie list systems`` shows, ``module:ATTRIBUTE``, or a ``System``.
+    data: the name of a data set, or the path of one's own: a folder of one file a client, or a file. Or objects: a
+        mapping client -> ``(x, y)``, ``(x_train, y_train, x_test, y_test)`` or a torch ``Dataset``; a table (a dict of
+        columns, a pandas ``DataFrame``, a Hugging Face dataset); a torch ``Dataset``; ``(x, y)``. They are written once
+        to a file beside the run folder, so that the run can be resumed and audited.
+    by: the column of the data that names the client of every sample, for ``partition="by:COLUMN"``.
+    model: a name, a function ``(input_shape, classes) -> nn.Module``, or an ``nn.Module``, whose layers draw their
+        weights again by the seed.
+    options: of the run (``clients``, ``rounds``, ``seed``, ...: :class:`RunConfig`) and settings of the system (``lr``,
+        ``clusters``, ...: ``coterie list settings SYSTEM``) alike.  settings: the latter, where a name is both.
+    progress: whether to show a bar on stderr or in the notebook.  on_round: called with each round's line.
+    resume: go on in the folder ``out``.
+
+    >>> import coterie
+    >>> result = coterie.run("fedavg", data="digits", lr=0.1, rounds=5)
+    >>> result.summary["global_accuracy"]
+
+    Raises UserError before anything is written, RunError if the run cannot go on.
+    """
+    kept, table = _split([str(_system(system))], {**options, "model": model}, settings)
+    kept = _with_data(kept, data, by)
+    config = RunConfig(**{**kept, "system": _system(system)}, settings=table)
+    name = config.system
+    with bars(not progress) as shown:
+
+        def told(line: Mapping[str, Any]) -> None:
+            shown.advance(name, length, line)
+            if on_round is not None:
+                on_round(line)
+
+        length = int(resolve(config).rounds or 0)
+        shown.expect(name, length)
+        done = runner.run(config, told, resume=resume)
+    return _of(done)
+
+
+def compare(
+    methods: Sequence[str],
+    data: Any = "digits",
+    *,
+    seeds: int = 3,
+    by: str | None = None,
+    model: Any = None,
+    settings: Mapping[str, Any] | None = None,
+    budget: str | None = None,
+    each_own: bool = False,
+    local: bool = True,
+    audit: bool = False,
+    progress: bool = True,
+    resume: bool = False,
+    **options: Any,
+) -> Comparison:
+    """Train several methods on the same data, partition, seeds and budget.
+
+    methods: names of systems, or ``name@mode``.  data, by, model, options: as in :func:`run`; a setting goes to every
+        method that has it, and ``settings={"pafed.rho": 0.1}`` to one.  seeds: how many, from ``seed`` (0) on.
+    budget: the method whose budget all share, by default the first.  each_own: every method keeps its own.
+    local: add the baseline of clients that train alone.  audit: attack the views of every run.
+
+    >>> race = coterie.compare(["fedcaprivacy", "ifca", "fedavg"], data="digits", partition="rotate:2", seeds=3)
+    >>> race.frame().groupby("method")["local_accuracy"].mean()
+
+    Raises UserError before anything is written, RunError if a run cannot go on.
+    """
+    if seeds < 1:
+        raise UserError(f"seeds must be at least 1, not {seeds}")
+    kept, table = _split([str(method).partition("@")[0] for method in methods], {**options, "model": model}, settings)
+    kept = {"fine_tune": "held_out", **_with_data(kept, data, by)}
+    if audit:
+        kept["record"] = True
+    first, out = int(kept.pop("seed", 0)), kept.pop("out", None)
+    texts = {key: _text(value) for key, value in table.items()}
+    planned = comparison.plan(methods, kept, texts, budget_from=budget, each_own=each_own, local=local)
+    if audit:
+        for method in planned.methods:
+            attackable(method.config.system)
+    length = int(resolve(planned.methods[0].config).rounds or 0)
+    with bars(not progress) as shown:
+
+        def told(label: str, seed: int, line: Mapping[str, Any]) -> None:
+            shown.advance(f"{label}, seed {seed}", length, line)
+
+        wanted = [first + k for k in range(seeds)]
+        done = comparison.compare(planned, wanted, out, told, resume=resume, learned=learned if audit else None)
+    return Comparison(done.folder, done.content)
+
+
+def audit(folder: str | Path, *, active: bool = False, data_dir: str | None = None) -> dict[str, Any]:
+    """What every party of a recorded run (``record=True``) saw, and what attacks learn from it.
+
+    active: also repeat the run with one client that deviates.  Returns what ``coterie audit --json`` prints.
+
+    >>> result = coterie.run("fedcaprivacy", record=True, crypto="emulated")
+    >>> [(row["name"], row["value"], row["chance"]) for row in coterie.audit(result.folder)["attacks"]]
+
+    Raises UserError for a folder without views.
+    """
+    from coterie.cli.auditing import audited
+
+    return audited(Path(folder), data_dir, active=active)
+
+
+def reproduce(item: str, **options: Any) -> Path:
+    """Run a table or figure of a paper again; returns the folder with its numbers beside ours.
+
+    options: ``only``, ``seeds``, ``rounds``, ``out``, ``data_dir``, ``on_round``, as ``coterie.reproduce.reproduce``
+    takes them.
+
+    >>> coterie.reproduce("fedcaprivacy/table2", only=["fashion_mnist/0.1"], seeds=1)
+
+    Raises UserError for an unknown item or cell.
+    """
+    from coterie.reproduce import reproduce as again
+
+    return again(item, **options)
+
+
+def load(folder: str | Path) -> Result | Comparison:
+    """A finished run or comparison from its folder.
+
+    >>> coterie.load("runs/fedavg-digits-0-1").model("client/3")
+
+    Raises UserError for a folder that holds neither.
+    """
+    from coterie.report.load import compared
+
+    folder = Path(folder)
+    if (folder / COMPARE).exists():
+        if compared(folder) is None:
+            raise UserError(f"{folder / COMPARE} is not of this version: compare again")
+        return Comparison(folder, json.loads((folder / COMPARE).read_bytes()))
+    return _loaded(folder)
+
+
+def _loaded(folder: Path) -> Result:
+    return _of(runner.load_result(folder))
+
+
+def _of(done: runner.Result) -> Result:
+    return Result(**{field.name: getattr(done, field.name) for field in fields(done)})
+
+
+def _system(system: Any) -> str:
+    """The name of a system that is given by name or as an object."""
+    if isinstance(system, str):
+        return system
+    registry.register(system)
+    return str(system.name)
+
+
+def _split(
+    systems: Sequence[str], options: Mapping[str, Any], settings: Mapping[str, Any] | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Keyword arguments as options of the run and as settings of the systems. Raises UserError for any other name."""
+    known = {name for system in systems for name in field_types(registry.get(system).config)}
+    kept: dict[str, Any] = {}
+    table = dict(settings or {})
+    for name, value in options.items():
+        if name in OPTIONS and name in known:
+            raise UserError(
+                f"{name!r} is an option of the run and a setting of the system: give it in settings={{...}}"
+            )
+        if name in table:
+            raise UserError(f"setting {name!r} is given twice: as an argument and in settings")
+        if name in known:
+            table[name] = value
+        elif name not in OPTIONS:
+            hint = suggest(name, [*OPTIONS, *known])
+            raise UserError(
+                f"{name!r} is neither an option of a run nor a setting of {', '.join(systems)}{hint} "
+                f"Options: {', '.join(OPTIONS)}. Settings: {', '.join(sorted(known))}"
+            )
+        elif value is not None:
+            kept[name] = value if name != "model" or isinstance(value, str) else name_of(value)
+    return kept, table
+
+
+def _with_data(options: dict[str, Any], data: Any, by: str | None) -> dict[str, Any]:
+    """The options with the data as a name or a path. Objects are written beside the run folder."""
+    column = by
+    if isinstance(data, str | Path):
+        options = {**options, "data": str(data)}
+    else:
+        parts = own.from_python(data, by=by, target=options.pop("target", None))
+        column = by or (own.CLIENT if parts[0].owner is not None else None)
+        arrays = own.to_arrays(parts, column, options.pop("test_share", None), options.pop("kind", None))
+        beside = Path(options.get("out") or Path("runs") / "run").parent
+        options = {**options, "data": str(own.keep(arrays, beside / "data"))}
+    if column is None:
+        return options
+    dealt = f"by:{column}"
+    if options.get("partition", dealt) != dealt:
+        raise UserError(f"the data name their clients, so they are dealt {dealt}, not {options['partition']}")
+    return {**options, "partition": dealt}
+
+
+def _text(value: Any) -> str:
+    """A setting as ``--set`` takes it."""
+    return NONE if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _frame(rows: Sequence[Mapping[str, Any]]) -> Any:
+    try:
+        import pandas
+    except ImportError:
+        raise UserError("a frame needs pandas: pip install 'coterie[tables]'") from None
+    return pandas.DataFrame(rows)
+
+
+def _numbers(line: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The plain values of a line; those of a table in it are named ``table.key``."""
+    found: dict[str, Any] = {}
+    for key, value in line.items():
+        if isinstance(value, Mapping):
+            found |= _numbers(value, f"{prefix}{key}.")
+        elif isinstance(value, int | float | str) or value is None:
+            found[prefix + key] = value
+    return found
+
+
+def _scores(runs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]) -> Figure:
+    """Both accuracies over the rounds, the mean over each label's runs."""
+    from coterie.report.figure import new_figure, percent_axis
+
+    figure = new_figure(10.4, 3.9)
+    panels = figure.subplots(1, 2, sharey=True)
+    for panel, (field, title) in zip(panels, _TITLES.items(), strict=True):
+        for label, every in runs.items():
+            common = [line["round"] for line in every[0] if line.get(field) is not None]
+            values = [
+                math.fsum(line[field] for run in every for line in run if line["round"] == r) / len(every)
+                for r in common
+            ]
+            panel.plot(common, values, label=label)
+        panel.set_title(title)
+        panel.set_xlabel("round")
+        percent_axis(panel, "accuracy")
+    if len(runs) > 1:
+        panels[0].legend(frameon=False)
+    return figure
+
+
+_TITLES = {
+    "local_accuracy": "on test data of each client's own kind",
+    "global_accuracy": "on all test data",
+}
+
+
+def _share(spread: Mapping[str, Any]) -> str:
+    interval = spread["interval"]
+    return f"{100 * spread['mean']:.1f}" + ("" if interval is None else f" ± {100 * interval:.1f}") + " %"
+
+
+def _html(head: str, rows: Sequence[tuple[str, str]], folder: str) -> str:
+    """A small table for a notebook."""
+    cells = "".join(f"<tr><th style='text-align:left'>{escape(a)}</th><td>{escape(b)}</td></tr>" for a, b in rows)
+    return f"<p><b>{escape(head)}</b></p><table>{cells}</table><p><code>{escape(folder)}</code></p>"

@@ -1,0 +1,150 @@
+"""Metrics by name: what a client's model is worth on test samples. scikit-learn computes them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn import metrics as of
+
+from coterie.data.targets import Doubles, TaskKind
+from coterie.protocol.errors import UserError, suggest
+from coterie.protocol.import_path import import_object
+
+Measure = Callable[[NDArray[Any], Doubles], float]
+"""True labels (n,) or (n, k), and scores (n, k): probabilities, or numbers in the data's units."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number for a model on samples. share: whether it lies in 0 to 1, or -1 to 1, and is shown in percent.
+
+    higher: whether more is better.  measure: computes it, NaN where it is not defined (no sample of some class).
+    """
+
+    name: str
+    measure: Measure
+    share: bool = True
+    higher: bool = True
+
+    def __call__(self, labels: NDArray[Any], scores: Doubles) -> float:
+        """Its value; NaN where it is not defined, or where a model's scores are not finite."""
+        if not len(labels) or not np.isfinite(scores).all():
+            return float("nan")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # scikit-learn warns of what is not defined; here that is NaN
+            value = self.measure(labels, scores)
+        return float(value)
+
+
+def _accuracy(labels: NDArray[Any], scores: Doubles) -> float:
+    """The share of right classes, or of right answers to all labels."""
+    return float(np.mean(_answers(labels, scores) == labels))
+
+
+def _answers(labels: NDArray[Any], scores: Doubles) -> NDArray[Any]:
+    return scores.argmax(1) if labels.ndim == 1 else scores > 0.5
+
+
+def _answered(measure: Callable[..., float], **options: Any) -> Measure:
+    """A metric of answers, as the mean over the classes that the labels have (macro), or over all labels."""
+
+    def value(labels: NDArray[Any], scores: Doubles) -> float:
+        return float(measure(labels, _answers(labels, scores), **options))
+
+    return value
+
+
+def _macro(measure: Callable[..., float]) -> Measure:
+    """precision, recall or F1: the mean over the classes that the labels have."""
+
+    def value(labels: NDArray[Any], scores: Doubles) -> float:
+        present = np.unique(labels) if labels.ndim == 1 else np.arange(labels.shape[1])
+        return float(measure(labels, _answers(labels, scores), labels=present, average="macro", zero_division=0))
+
+    return value
+
+
+def _ranked(measure: Callable[..., float], labels: NDArray[Any], scores: Doubles) -> float:
+    """A metric of ranks: of class 1 for two classes, else the mean over classes against the rest, or over labels.
+
+    A class that all samples have, or none, is left out. NaN if none is left.
+    """
+    one_hot = labels[:, None] == np.arange(scores.shape[1]) if labels.ndim == 1 else labels > 0.5
+    columns = [1] if labels.ndim == 1 and scores.shape[1] == 2 else range(scores.shape[1])
+    values = [measure(one_hot[:, k], scores[:, k]) for k in columns if 0 < one_hot[:, k].sum() < len(labels)]
+    return float(np.mean(values)) if values else float("nan")
+
+
+def _log_loss(labels: NDArray[Any], scores: Doubles) -> float:
+    return float(of.log_loss(labels, scores, labels=np.arange(scores.shape[1])))
+
+
+def _r2(labels: NDArray[Any], scores: Doubles) -> float:
+    return float(of.r2_score(labels, scores)) if len(labels) > 1 else float("nan")
+
+
+def _rmse(labels: NDArray[Any], scores: Doubles) -> float:
+    return float(np.sqrt(of.mean_squared_error(labels, scores)))
+
+
+_COMMON = (
+    Metric("accuracy", _accuracy),
+    Metric("f1", _macro(of.f1_score)),
+    Metric("precision", _macro(of.precision_score)),
+    Metric("recall", _macro(of.recall_score)),
+    Metric("auroc", partial(_ranked, of.roc_auc_score)),
+    Metric("average_precision", partial(_ranked, of.average_precision_score)),
+)
+_CLASSES = (
+    *_COMMON,
+    Metric("balanced_accuracy", _answered(of.balanced_accuracy_score)),
+    Metric("mcc", _answered(of.matthews_corrcoef)),
+    Metric("kappa", _answered(of.cohen_kappa_score)),
+    Metric("log_loss", _log_loss, share=False, higher=False),
+)
+_NUMBERS = (
+    Metric("r2", _r2),
+    Metric("mae", of.mean_absolute_error, share=False, higher=False),
+    Metric("rmse", _rmse, share=False, higher=False),
+)
+_OF_TASK: dict[TaskKind, tuple[Metric, ...]] = {"classes": _CLASSES, "multilabel": _COMMON, "regression": _NUMBERS}
+METRICS: Mapping[TaskKind, Mapping[str, Metric]] = {
+    task: {metric.name: metric for metric in known} for task, known in _OF_TASK.items()
+}
+"""By task and name. f1, precision, recall: unweighted means over the classes. auroc, average_precision: of the second
+of two classes, else means over each class against the rest."""
+
+DEFAULTS: Mapping[TaskKind, str] = {"classes": "accuracy", "multilabel": "auroc", "regression": "r2"}
+
+
+def metrics_of(names: Sequence[str], task: TaskKind) -> tuple[Metric, ...]:
+    """The metrics of these names; by default the task's own. A name is one of ``METRICS``, or ``module:FUNCTION``.
+
+    A function takes true labels and scores (:data:`Measure`). Raises UserError for an unknown name and one given twice.
+    """
+    known = METRICS[task]
+    found = []
+    for name in names or (DEFAULTS[task],):
+        if ":" in name:
+            function = import_object(name, "metric")
+            if not callable(function):
+                raise UserError(f"metric {name!r} is a {type(function).__name__}, not a function of labels and scores")
+            found.append(Metric(name.rpartition(":")[2], function, share=False))
+        elif name in known:
+            found.append(known[name])
+        else:
+            others = [other for other, its in METRICS.items() if name in its]
+            why = f" It is for {' and '.join(others)}." if others else suggest(name, known)
+            raise UserError(
+                f"there is no metric {name!r} for {task}.{why} Known: {', '.join(known)}, or module:FUNCTION"
+            )
+    twice = [metric.name for i, metric in enumerate(found) if metric.name in [other.name for other in found[:i]]]
+    if twice:
+        raise UserError(f"metric {twice[0]!r} is given twice")
+    return tuple(found)

@@ -1,0 +1,149 @@
+"""``import coterie``: options and settings alike, data and models as objects, results that can be used further."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+import coterie
+from coterie.data.own import from_python, keep, to_arrays
+from coterie.protocol.errors import UserError
+from coterie.runs.folder import resumed
+
+Clients = dict[str, tuple[NDArray[Any], NDArray[Any]]]
+
+
+@pytest.fixture
+def clients() -> Clients:
+    """Three clients whose labels one feature decides."""
+    draw = np.random.default_rng(0)
+    made = {}
+    for name in ("north", "east", "west"):
+        x = draw.normal(size=(40, 4))
+        made[name] = x, np.where(x[:, 0] > 0, "ill", "well")
+    return made
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, empty."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def small() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+
+
+def digests(result: coterie.Result) -> list[Any]:
+    return [line["models_sha256"] for line in result.rounds]
+
+
+def test_options_and_settings_are_keywords_alike(here: Path) -> None:
+    result = coterie.run("fedavg", data="digits", lr=0.05, clients=3, rounds=2, progress=False)
+    config = resumed(result.folder)
+    assert (config.clients, config.settings["lr"]) == (3, 0.05)
+    again = coterie.run("fedavg", clients=3, rounds=2, settings={"lr": 0.05}, progress=False)
+    assert digests(again) == digests(result)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"client": 3}, "'client' is neither an option of a run nor a setting of fedavg; did you mean 'clients'"),
+        ({"momentun": 0.9}, "did you mean 'momentum'"),
+        ({"lr": 0.1, "settings": {"lr": 0.2}}, "setting 'lr' is given twice"),
+        ({"rounds": "ten"}, "option 'rounds' must be a whole number"),
+        ({"by": "site"}, "by=site is for your own data at a path"),
+    ],
+)
+def test_names_that_are_neither_are_refused_before_anything_is_written(
+    here: Path, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        coterie.run("fedavg", **options)
+    assert not list(here.iterdir())
+
+
+def test_data_and_model_as_objects(here: Path, clients: Clients) -> None:
+    result = coterie.run("fedavg", data=clients, model=small(), rounds=2, out="runs/a", progress=False, lr=0.1)
+    assert result.summary["clients"] == 3
+    assert json.loads((result.folder / "partition.json").read_text())["names"] == list(clients)
+    (kept,) = (here / "runs" / "data").iterdir()
+    longer = {"data": clients, "model": small(), "progress": False, "lr": 0.1}
+    resumed_run = coterie.run("fedavg", rounds=3, out="runs/a", resume=True, **longer)
+    whole = coterie.run("fedavg", rounds=3, out="runs/b", **longer)
+    assert digests(resumed_run) == digests(whole)
+    assert list((here / "runs" / "data").iterdir()) == [kept]  # the same data are one file
+
+
+def test_the_same_arrays_are_one_file_and_others_another(tmp_path: Path, clients: Clients) -> None:
+    arrays = to_arrays(from_python(clients), "client", None, None)
+    first = keep(arrays, tmp_path)
+    assert keep(arrays, tmp_path) == first
+    assert keep({**arrays, "x_test": arrays["x_test"] + 1}, tmp_path) != first
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_model_given_as_an_object_is_asked_for_again_in_another_process(here: Path, clients: Clients) -> None:
+    def local(shape: tuple[int, ...], classes: int) -> nn.Module:
+        return nn.Linear(shape[0], classes)
+
+    result = coterie.run("fedavg", data=clients, model=local, rounds=1, out="a", progress=False)
+    code = "import coterie; coterie.run('fedavg', data=%r, model=%r, by='client', rounds=2, out='a', resume=True)"
+    config = resumed(result.folder)
+    ended = subprocess.run(
+        [sys.executable, "-c", code % (config.data, config.model)], capture_output=True, text=True, check=False
+    )
+    assert "was given as an object of Python" in ended.stderr
+    assert "give it again" in ended.stderr
+
+
+def test_a_module_starts_anew_by_the_seed_and_stays_as_it_is(here: Path, clients: Clients) -> None:
+    module = small()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    options: dict[str, Any] = {"data": clients, "model": module, "rounds": 1, "progress": False, "lr": 0.1}
+    first, again, other = (coterie.run("fedavg", seed=seed, **options) for seed in (1, 1, 2))
+    assert digests(first) == digests(again) != digests(other)
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+def test_a_comparison_holds_its_runs(here: Path, clients: Clients) -> None:
+    race = coterie.compare(["ifca", "fedavg"], data=clients, seeds=2, rounds=2, lr=0.1, progress=False, clusters=2)
+    assert list(race.results) == ["ifca", "fedavg", "local"]
+    assert [len(found) for found in race.results.values()] == [2, 2, 2]
+    loaded = coterie.load(race.folder)
+    assert isinstance(loaded, coterie.Comparison)
+    assert loaded.content["rows"] == race.content["rows"]
+    assert len(race.plot().axes) == 2
+    assert "fedavg" in race._repr_html_()
+    with pytest.raises(UserError, match="seeds must be at least 1"):
+        coterie.compare(["fedavg"], seeds=0)
+
+
+def test_a_result_for_notebooks(here: Path) -> None:
+    result = coterie.run("fedavg", clients=3, rounds=2, progress=False)
+    html = result._repr_html_()
+    assert html.count("<table>") == html.count("</table>") == 1
+    assert "FedAvg, 2 rounds of 3 clients" in html
+    (local, whole) = result.plot().axes
+    assert [len(line.get_xdata()) for ax in (local, whole) for line in ax.get_lines()] == [2, 2]
+    assert result.report().is_file()
+    pandas = pytest.importorskip("pandas")
+    frame = result.frame()
+    assert isinstance(frame, pandas.DataFrame)
+    assert frame["global_accuracy"].tolist() == [line["global_accuracy"] for line in result.rounds]
+
+
+def test_importing_coterie_is_quick() -> None:
+    code = "import sys, coterie; assert 'torch' not in sys.modules; assert 'run' in dir(coterie); coterie.load"
+    subprocess.run([sys.executable, "-c", code], check=True)
