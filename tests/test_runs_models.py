@@ -15,15 +15,24 @@ from numpy.typing import NDArray
 from test_parties_restart import CASES
 from torch import nn
 
+import coterie
 from coterie.data.dataset import Dataset
 from coterie.data.sources import load as load_data
 from coterie.data.targets import Targets
 from coterie.data.tasks import of_clients
-from coterie.protocol.errors import RunError, UserError
+from coterie.protocol.errors import UserError
 from coterie.protocol.system import Mixture
-from coterie.runs import Interrupted, Result, RunConfig, build, export_model, load, load_exported, load_models, run
-from coterie.runs import models as module
-from coterie.runs.folder import atomic_write
+from coterie.runs import (
+    Result,
+    RunConfig,
+    build,
+    export_model,
+    from_toml,
+    load,
+    load_exported,
+    load_models,
+    run,
+)
 from coterie.runs.trained import Mixed
 
 TESTS = Path(__file__).parent
@@ -179,6 +188,46 @@ def test_label_names_come_back(named: tuple[str, ...], tmp_path: Path) -> None:
         trained.checked_labels(["two", "seve"], 2)
 
 
+def test_clients_of_one_s_own_predict_in_their_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    draw = np.random.default_rng(0)
+    data = {}
+    for site, shift in {"hospital_a": 0.0, "hospital_b": 1.0, "hospital_c": 2.0}.items():
+        x = draw.normal(size=(60, 4)) * [1, 10, 100, 1000]
+        data[site] = (x, np.where(x[:, 3] > 1000 * (shift - 1), "ill", "well"))
+    result = coterie.run("local", data=data, rounds=5, out="run", progress=False, max_epochs=5)
+    found = json.loads((tmp_path / "run/clients.json").read_text())
+    for i, (site, (x, y)) in enumerate(data.items()):
+        assert set(result.predict(site, x)) == {"ill", "well"}
+        assert float((result.predict(site, x) == y).mean()) > 0.8
+        assert (result.predict(site, x) == result.predict(f"client/{i}", x)).all()
+    assert coterie.load("run").model("hospital_b").training is False
+    own = build(RunConfig(**{**vars(from_toml("run/config.toml")), "out": None}))
+    for i, site in enumerate(data):
+        x, y = own.split.test[i], own.observer.data[f"client/{i}"].test_set
+        right = result.predict(site, own.tasks[0].dataset.x_test[x]) == np.array(["ill", "well"])[y.y[x].numpy()]
+        assert float(right.mean()) == pytest.approx(found["local_accuracy"][i])
+    own.close()
+    with pytest.raises(UserError, match=r"has no client 'hospital_d'; did you mean 'hospital_"):
+        result.predict("hospital_d", data["hospital_a"][0])
+
+
+def test_a_module_that_was_given_as_an_object_predicts_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def net(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+
+    for i, model in enumerate((net, net((1, 8, 8), 10))):
+        result = coterie.run("fedavg", model=model, clients=3, rounds=1, out=f"run{i}", progress=False, max_epochs=1)
+        found = result.predict("client/1", load_data("digits").x_test)
+        assert float((found == load_data("digits").y_test).mean()) == pytest.approx(result.summary["global_accuracy"])
+        result.export("client/1", f"one{i}")
+        with pytest.raises(UserError, match="given as an object of Python"):
+            load_exported(f"one{i}").module()
+        assert (load_exported(f"one{i}").predict(load_data("digits").x_test, model=model) == found).all()
+
+
 @pytest.mark.parametrize("y", [[0, 10], [-1, 3], [0.5, 1], ["0", "1"], [1], [[1], [2]]], ids=str)
 def test_unknown_labels_are_refused(y: Any, tmp_path: Path) -> None:
     trained = run(replace(QUICK, out=str(tmp_path / "run"))).models.of("client/0")
@@ -202,82 +251,6 @@ def test_clients_are_found_by_their_own_names(tmp_path: Path) -> None:
             models.of(wrong)
     with pytest.raises(UserError, match=r"no client 'x'\. It has client/0"):
         result.model("x")
-
-
-# -- runs that stop, and go on -----------------------------------------------------------------------------------------
-
-
-def stop_after(r: int) -> Any:
-    def on_round(line: dict[str, Any]) -> None:
-        if line["round"] == r:
-            raise KeyboardInterrupt
-
-    return on_round
-
-
-@pytest.mark.parametrize("system", ["fedavg", "local"])
-def test_a_stopped_run_has_the_models_of_its_last_kept_round(system: str, tmp_path: Path) -> None:
-    config = replace(QUICK, system=system, rounds=5, checkpoint_every=2, out=str(tmp_path / "run"))
-    with pytest.raises(Interrupted):
-        run(config, stop_after(3))
-    models = load_models(tmp_path / "run")
-    assert models.index.round == 2
-    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    found = accuracies(lambda client, x: models.of(client).predict(x), config)
-    for key, values in found.items():
-        assert np.mean(values) == pytest.approx(lines[1][key], abs=1e-12)
-        assert np.mean(values) != pytest.approx(lines[2][key], abs=1e-12)
-    with pytest.raises(UserError, match="no finished run"):
-        load(tmp_path / "run")
-
-    run(config, resume=True)
-    run(replace(config, out=str(tmp_path / "undisturbed")))
-    assert files(tmp_path / "run") == files(tmp_path / "undisturbed")
-    assert load(tmp_path / "run").models.index.round == 5
-
-
-def test_models_are_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = replace(QUICK, system="local", rounds=3, out=str(tmp_path / "run"), checkpoint_every=1)
-    written: list[str] = []
-
-    def full(path: Path, data: Any, mode: int = 0o644) -> None:
-        written.append(path.name)
-        if len(written) == 7:  # in the second round
-            raise RunError(f"cannot write {path}: no space left on device")
-        atomic_write(path, data, mode)
-
-    monkeypatch.setattr(module, "atomic_write", full)
-    with pytest.raises(RunError, match="no space left"):
-        run(config)
-    assert written == [f"{i}.safetensors" for i in (0, 1, 2, 3, 0, 1, 2)]
-    with pytest.raises(UserError, match=r"holds no models: finish it with coterie run --resume --out"):
-        load_models(tmp_path / "run")
-    run(config, resume=True)
-    run(replace(config, out=str(tmp_path / "undisturbed")))
-    assert files(tmp_path / "run") == files(tmp_path / "undisturbed")
-
-
-def test_files_that_are_left_over_go_and_a_user_s_own_stay(tmp_path: Path) -> None:
-    config = replace(QUICK, out=str(tmp_path / "run"))
-    with pytest.raises(Interrupted):
-        run(replace(config, checkpoint_every=1), stop_after(1))
-    folder = tmp_path / "run/models"
-    for name in ("7.safetensors", ".3.safetensors.abc", "notes.txt", "mine.safetensors"):
-        (folder / name).write_bytes(b"x")
-    run(config, resume=True)
-    assert {path.name for path in folder.iterdir()} == {"0.safetensors", "index.json", "notes.txt", "mine.safetensors"}
-
-
-def test_no_link_is_followed_on_writing(tmp_path: Path) -> None:
-    with pytest.raises(Interrupted):
-        run(replace(QUICK, checkpoint_every=1, out=str(tmp_path / "run")), stop_after(1))
-    folder, other = tmp_path / "run/models", tmp_path / "other"
-    folder.rename(other)
-    folder.symlink_to(other)
-    before = sorted(path.read_bytes() for path in other.iterdir())
-    with pytest.raises(UserError, match="symbolic link"):
-        run(replace(QUICK, out=str(tmp_path / "run")), resume=True)
-    assert sorted(path.read_bytes() for path in other.iterdir()) == before
 
 
 def test_a_client_that_has_not_joined_has_no_model(tmp_path: Path) -> None:
