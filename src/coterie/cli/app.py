@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import coterie
-from coterie.cli import auditing, comparing, listing, reporting, reproducing, running
+from coterie.cli import auditing, comparing, listing, predicting, reporting, reproducing, running
 
 _EPILOG = """
 Examples:
@@ -23,6 +23,8 @@ Examples:
   coterie compare fedcaprivacy fedavg --partition dirichlet:0.1 --crypto emulated --seeds 3
 
   coterie audit runs/fedcaprivacy-digits-0-1                 what every party saw; needs a run made with --record
+
+  coterie predict runs/fedavg-digits-0-1 new.npz --client client/3
 
   coterie list systems
 """
@@ -58,6 +60,8 @@ app.command("compare")(comparing.compare)
 app.command("reproduce")(reproducing.reproduce)
 app.command("audit")(auditing.audit)
 app.command("report")(reporting.report)
+app.command("export")(predicting.export)
+app.command("predict")(predicting.predict)
 app.command("list")(listing.show)
 
 

@@ -56,8 +56,8 @@ def run(
     """Train one system once. Without options: handwritten digits, 20 unequal clients, 10 rounds.
 
     Writes a folder with config.toml (repeats the run), metrics.jsonl (one line for each round), result.json,
-    report.html and a checkpoint. Options can also be given in a TOML file (--config), with the system's settings in its
-    table [settings]. The command line wins.
+    report.html, the trained models (coterie export, coterie predict) and a checkpoint. Options can also be given in a
+    TOML file (--config), with the system's settings in its table [settings]. The command line wins.
 
     Examples:
 

@@ -9,8 +9,9 @@ from coterie.protocol.lazily import lazily
 if TYPE_CHECKING:
     from coterie.runs.config import RunConfig, from_toml, resolve, to_toml
     from coterie.runs.experiment import Experiment, build
+    from coterie.runs.models import export_model, load_exported, load_models
     from coterie.runs.registry import SYSTEMS, get, register
-    from coterie.runs.runner import Interrupted, Result, load_result, run
+    from coterie.runs.runner import Interrupted, Result, load, load_result, run
 
 __all__ = [
     "SYSTEMS",
@@ -19,8 +20,12 @@ __all__ = [
     "Result",
     "RunConfig",
     "build",
+    "export_model",
     "from_toml",
     "get",
+    "load",
+    "load_exported",
+    "load_models",
     "load_result",
     "register",
     "resolve",
@@ -28,4 +33,4 @@ __all__ = [
     "to_toml",
 ]
 
-__getattr__ = lazily(__name__, __all__, ("config", "registry", "experiment", "runner"))
+__getattr__ = lazily(__name__, __all__, ("config", "registry", "models", "runner", "experiment"))

@@ -155,7 +155,7 @@ def check_own(folder: Path) -> None:
         except FileNotFoundError:
             return
     if stat.S_ISLNK(found.st_mode):
-        raise UserError(f"{folder} is a symbolic link, and checkpoints follow none: {ADVICE}")
+        raise UserError(f"{folder} is a symbolic link, which a run never follows: {ADVICE}")
     if not stat.S_ISDIR(found.st_mode):
         raise UserError(f"{folder} is no folder: {ADVICE}")
     if sys.platform != "win32" and found.st_uid != os.geteuid():

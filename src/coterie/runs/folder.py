@@ -50,10 +50,10 @@ def jsonable(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
+def write_json(path: Path, value: Mapping[str, Any], mode: int = 0o644) -> None:
     """A JSON object for people to read, one key a line; whole or not at all."""
     lines = (f"  {json.dumps(key)}: {json.dumps(item)}" for key, item in jsonable(value).items())
-    atomic_write(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
+    atomic_write(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode(), mode)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

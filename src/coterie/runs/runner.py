@@ -11,8 +11,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+from numpy.typing import ArrayLike, NDArray
+from torch import nn
 
 import coterie
 from coterie.data.own import name_of
@@ -23,6 +27,8 @@ from coterie.runs.evaluation import AllSkippedError, check_not_all_skipped
 from coterie.runs.experiment import Experiment, Line, build
 from coterie.runs.files import Log, atomic_write, opened, writing
 from coterie.runs.folder import CONFIG, METRICS, RESULT, jsonable, locked, read_lines, write_json
+from coterie.runs.models import Models, export_model, load_models, write_models
+from coterie.runs.trained import OwnModel
 from coterie.runs.views import VIEWS, ViewLog, message_kinds
 from coterie.training.jobs import DivergedError
 
@@ -45,11 +51,38 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run. folder: where it lies.  summary: its ``result.json``.  rounds: the lines of ``metrics.jsonl``."""
+    """A finished run. folder: where it lies.  summary: its ``result.json``.  rounds: the lines of ``metrics.jsonl``.
+
+    The models are read from the folder when they are asked for. A client is named as a party (``"client/3"``) or by its
+    own name.  architecture: of the models, where it was given as an object of Python (``runs/trained.py``).
+    """
 
     folder: Path
     summary: Mapping[str, Any]
     rounds: Sequence[Line]
+    architecture: OwnModel | None = None
+
+    @cached_property
+    def models(self) -> Models:
+        """The trained models of all clients; raises UserError if the folder has none."""
+        return load_models(self.folder)
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """The clients that have a model, by their names as parties."""
+        return self.models.clients
+
+    def model(self, client: str) -> nn.Module:
+        """A client's trained module in evaluation mode, for scaled samples (``TrainedModel.module``)."""
+        return self.models.of(client).module(self.architecture)
+
+    def predict(self, client: str, x: ArrayLike, proba: bool = False) -> NDArray[Any]:
+        """Classes of new samples by their names or numbers, or their probabilities (``TrainedModel.predict``)."""
+        return self.models.of(client).predict(x, proba, model=self.architecture)
+
+    def export(self, client: str, path: str | Path) -> None:
+        """Write a client's model as one self-contained file (``export_model``)."""
+        export_model(self.models.of(client), path)
 
 
 def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = False) -> Result:
@@ -83,8 +116,11 @@ def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = Fa
             raise
 
 
-def load_result(out: str | Path) -> Result:
-    """A finished run from its folder. Raises UserError if there is none."""
+def load_result(out: str | Path, model: OwnModel | None = None) -> Result:
+    """A finished run from its folder. Raises UserError if there is none.
+
+    model: the architecture, if the run was given it as an object of Python.
+    """
     out = Path(out)
     try:
         with opened(out / RESULT) as file:
@@ -95,7 +131,11 @@ def load_result(out: str | Path) -> Result:
         raise UserError(
             f"{out / RESULT} holds no JSON object, so it is not a run's result: restore the file or run again"
         )
-    return Result(out, summary, read_lines(out / METRICS))
+    return Result(out, summary, read_lines(out / METRICS), model)
+
+
+load = load_result
+"""The name of ``load_result`` for users: ``load("runs/a").predict("client/3", x)``."""
 
 
 def is_divergence(error: BaseException | None) -> bool:
@@ -210,6 +250,8 @@ class _Running:
 
     def _checkpoint(self) -> None:
         started = time.perf_counter()
+        if self.done < self.rounds:  # else they follow at once
+            write_models(self.out, self.experiment, self.experiment.models(self.done), self.done)
         views_bytes = 0 if self.views is None else self.views.log.length()
         self.saver.save(self.done, self.metrics.length(), views_bytes, self.set_up)
         self.checkpointed = self.done
@@ -220,6 +262,7 @@ class _Running:
         rounds = read_lines(self.out / METRICS)
         check_not_all_skipped(rounds)
         models = e.models()
+        write_models(self.out, e, models, self.done)
         write_json(self.out / "clients.json", {"clients": list(models), **vars(e.observer.scores(models))})
         write_json(self.out / "observed.json", e.system.observe(e.federation))
         result = summary(e, self.set_up, rounds)

@@ -146,32 +146,39 @@ NAMES: tuple[str, ...] = tuple(MODELS)
 _DEFAULTS = {"digits": "mlp_small", "cifar10": "cnn", "cifar100": "cnn", "svhn": "cnn"}
 
 
+def factory(name: str) -> Factory | nn.Module:
+    """What makes the named module, or a module of one's own.
+
+    name: one of ``NAMES``, or ``module:FACTORY`` of your own: a function of input_shape and classes that returns a
+    ``torch.nn.Module``. Raises UserError for an unknown name.
+    """
+    if ":" in name:
+        return import_object(name, "model")  # type: ignore[no-any-return]
+    if name not in MODELS:
+        raise UserError(f"unknown model {name!r}: choose one of {', '.join(NAMES)}, or module:FACTORY of your own")
+    return MODELS[name][1]
+
+
 def build(name: str, input_shape: Sequence[int], classes: int) -> Model:
     """The named model for samples of ``input_shape`` and ``classes`` labels.
 
-    name: one of ``NAMES``, or ``module:NAME`` of your own: a function of input_shape and classes that returns a
-    ``torch.nn.Module``, or such a module, whose layers draw their weights again. Raises UserError for an unknown name,
-    for a factory that gives no module, and for outputs that are not one for each class.
+    name: as in ``factory``. Raises UserError for an unknown name, for a factory that gives no module, and for outputs
+    that are not one for each class.
     """
-    if ":" in name:
-        factory = import_object(name, "model")
-    elif name in MODELS:
-        _, factory = MODELS[name]
-    else:
-        raise UserError(f"unknown model {name!r}: choose one of {', '.join(NAMES)}, or module:FACTORY of your own")
+    made = factory(name)
     if classes < 2:
         raise UserError(f"model {name!r} needs at least 2 classes, not {classes}")
 
     def make() -> nn.Module:
         try:
-            module = factory(tuple(input_shape), classes)
+            module = made(tuple(input_shape), classes)
         except Exception as error:
             raise UserError(f"model {name!r} of shape {tuple(input_shape)} fails: {error}") from error
         if not isinstance(module, nn.Module):
             raise UserError(f"{name!r} gave a {type(module).__name__}, not a torch.nn.Module")
         return module
 
-    model = Model(factory if isinstance(factory, nn.Module) else make, input_shape, name=name)
+    model = Model(made if isinstance(made, nn.Module) else make, input_shape, name=name)
     if model.classes != classes:
         raise UserError(f"model {name!r} gives {model.classes} outputs, but the data have {classes} classes")
     return model

@@ -1,0 +1,145 @@
+"""``coterie export`` and ``coterie predict``."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coterie.cli.guard import guarded
+from coterie.protocol.errors import UserError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from coterie.runs.trained import TrainedModel
+
+_CLIENT = "Whose model: client/3, or the client's own name."
+
+
+@guarded
+def export(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
+    client: Annotated[str, typer.Option("--client", help=_CLIENT)],
+    out: Annotated[Path, typer.Option("--out", help="File to write, FILE.safetensors.")],
+) -> None:
+    """Write a client's trained model as one file, with its classes and the scaling of its inputs.
+
+    Anything that reads .safetensors reads it; `coterie predict` and `coterie.runs.load_exported` predict with it.
+
+    Examples:
+
+      coterie export runs/fedavg-digits-0-1 --client client/3 --out client_3.safetensors
+    """
+    from coterie.runs.models import export_model, load_models
+
+    models = load_models(folder)
+    export_model(models.of(client), out)
+    typer.echo(f"Model of {client} after round {models.index.round}: {out}")
+
+
+@guarded
+def predict(
+    source: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, or an exported model.")],
+    samples: Annotated[Path, typer.Argument(metavar="FILE.npz", help="New samples x, and labels y if they are known.")],
+    client: Annotated[str | None, typer.Option("--client", help=_CLIENT)] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="FILE.csv, or FILE.npz with the scores of all classes. [standard output]"),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", help="module:FACTORY, for an exported model of your own code.")
+    ] = None,
+) -> None:
+    """The classes of new samples, and how probable they are, as a client's trained model predicts them.
+
+    Samples are as the data set stores them, before any scaling. With labels y the accuracy is told, too. For several
+    labels at once there is a column of probabilities for each, and for regression one of each number.
+
+    Examples:
+
+      coterie predict runs/fedavg-digits-0-1 new.npz --client client/3
+
+      coterie predict client_3.safetensors new.npz --out labels.csv
+    """
+    from coterie.runs.files import atomic_write
+    from coterie.runs.models import check_new
+
+    if out is not None and check_new(out).suffix not in (".csv", ".npz"):
+        raise UserError(f"{out}: predictions are written as FILE.csv or FILE.npz")
+    trained, (x, y) = _source(source, client), _samples(samples)
+    found = trained.predict(x, proba=True, model=model, where=f"{samples}: x")
+    labels = trained.labels(found)
+    right = None if y is None else labels == trained.checked_labels(y, len(labels), f"{samples}: y")
+    if out is None:
+        typer.echo(_csv(trained, found, _shown), nl=False)
+    else:
+        names = trained.facts.class_names or range(found.shape[1])
+        npz = out.suffix == ".npz"
+        atomic_write(out, _npz(label=labels, scores=found, names=names) if npz else _csv(trained, found, str).encode())
+        typer.echo(f"Predictions of {len(labels):,} samples: {out}")
+    if right is not None:
+        typer.echo(f"Accuracy on {len(labels):,} samples: {right.mean():.1%}", err=True)
+
+
+def _source(source: Path, client: str | None) -> TrainedModel:
+    """The model of a client in a run's folder, or of an exported file."""
+    from coterie.runs.models import load_exported, load_models
+
+    if not source.is_dir():
+        model = load_exported(source)
+        if client not in (None, model.facts.client, model.facts.name):
+            raise UserError(
+                f"{source} holds the model of {model.facts.client!r}, not of {client!r}: leave out --client"
+            )
+        return model
+    models = load_models(source)
+    if client is None:
+        some = ", ".join(models.clients[:3])
+        raise UserError(f"{source} holds the models of {len(models.clients)} clients ({some}, ...): say --client")
+    return models.of(client)
+
+
+def _samples(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    """The arrays x and y of a file. Raises UserError, also for arrays that have no use."""
+    from coterie.data.formats import read_npz
+
+    if not path.is_file():
+        raise UserError(f"{path} is no file: give new samples as an .npz file, numpy.savez({path.stem!r}, x=...)")
+    arrays = read_npz(path)
+    if "x" not in arrays or set(arrays) - {"x", "y"}:
+        held = ", ".join(sorted(arrays)) or "nothing"
+        raise UserError(f"{path} holds {held}: it needs samples x, may have their labels y, and nothing else")
+    return arrays["x"], arrays.get("y")
+
+
+def _shown(label: object) -> str:
+    """A label for a terminal. Its name may come from elsewhere, and hold control characters."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(label))
+
+
+def _csv(trained: TrainedModel, scores: NDArray[Any], shown: Callable[[object], str]) -> str:
+    """A row for each sample: its class and how probable it is, or for other tasks the score of each label or number."""
+    names: Iterable[object] = trained.facts.class_names or range(scores.shape[1])
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    if trained.facts.task == "classes":
+        writer.writerow(["label", "probability"])
+        found = zip(trained.labels(scores), scores.max(axis=1), strict=True)
+        writer.writerows((shown(label), f"{p:.6g}") for label, p in found)
+    else:
+        writer.writerow([shown(name) for name in names])
+        writer.writerows([f"{score:.6g}" for score in row] for row in scores)
+    return text.getvalue()
+
+
+def _npz(**arrays: Any) -> bytes:
+    import numpy as np
+
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()

@@ -1,0 +1,371 @@
+"""Trained models as files: those of a run, in ``models/`` of its folder, and exported ones.
+
+    models/0.safetensors, models/1.safetensors, ...     each distinct model once, self-contained
+    models/index.json                                   which client predicts with which, and the digest of each file
+
+The models are those that ``global_accuracy`` and ``local_accuracy`` score, before any fine-tuning. They are written
+with every checkpoint, so a run that stopped early has the models of a round that it finished. Clients share a file if
+their weights are equal bit for bit and their samples are scaled alike. A client with a mixture has several files, and a
+share of each. The folder is private, since a client's model may tell of its data.
+
+A file of one model holds its tensors by their state-dict names. An exported mixture holds those of model m as
+``coterie.m.NAME``, and the shares (m,) float64 as ``coterie.shares``. Both hold ``coterie.zero`` and ``coterie.unit``.
+A regression's hold ``coterie.target_zero`` and ``coterie.target_unit`` (numbers,) float64 too.
+The metadata hold one text, ``coterie``: the ``Facts`` as JSON. Equal content gives equal bytes. Any file may come from
+elsewhere, so it is hostile until it is verified.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+import safetensors.torch
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+import coterie
+from coterie.data.dataset import Dataset
+from coterie.data.targets import Doubles, TaskKind
+from coterie.data.tasks import of_clients
+from coterie.protocol.effects import Vector
+from coterie.protocol.errors import UserError, suggest
+from coterie.protocol.system import ClientModel, Mixture
+from coterie.runs.experiment import Experiment
+from coterie.runs.files import FILE_MODE, atomic_write, make_folder, opened, writing
+from coterie.runs.folder import CONFIG, RESULT, write_json
+from coterie.runs.trained import Facts, TrainedModel, Word, Words, state
+
+MODELS, INDEX = "models", "index.json"
+MOST_BYTES = 8 << 30
+"""Of a file. A sparse file can claim any size."""
+
+_MOST_HEADER = 16 << 20
+_KEY = "coterie"
+_ZERO, _UNIT, _SHARES = "coterie.zero", "coterie.unit", "coterie.shares"
+_TARGETS = "coterie.target_zero", "coterie.target_unit"
+_ADVICE = "export the model again, or run again"
+_OURS = re.compile(r"(0|[1-9][0-9]*)\.safetensors|\.(index\.json|(0|[1-9][0-9]*)\.safetensors)\..*", re.DOTALL)
+
+Party = Annotated[str, msgspec.Meta(pattern=r"\Aclient/[0-9]{1,9}\Z")]
+FileName = Annotated[str, msgspec.Meta(pattern=r"\A(0|[1-9][0-9]{0,8})\.safetensors\Z")]
+
+
+class Client(msgspec.Struct, frozen=True):
+    """name: the client's own, if it has one.  data: its inputs and labels.  files, shares: its models (one, mostly)."""
+
+    name: Word | None
+    data: Words
+    files: Annotated[tuple[FileName, ...], msgspec.Meta(min_length=1, max_length=1 << 16)]
+    shares: tuple[float, ...]
+
+
+class Index(msgspec.Struct, frozen=True, kw_only=True):
+    """``index.json``. round: after which the models are.  sha256: of each file, in hex.
+
+    model, input_shape, classes, class_names, task, data_kind: as in ``Facts``, of the run's data set.
+    """
+
+    format: Literal[1]
+    round: int
+    model: Word
+    input_shape: tuple[int, ...]
+    classes: int
+    class_names: tuple[Word, ...] | None
+    task: TaskKind
+    data_kind: Word
+    clients: Annotated[dict[Party, Client], msgspec.Meta(min_length=1)]
+    sha256: dict[FileName, str]
+
+
+def write_models(out: Path, experiment: Experiment, models: Mapping[str, ClientModel], r: int) -> None:
+    """Write every distinct model, and then the index. models: by client, as ``Experiment.models(r)`` gives them.
+
+    The same models give the same files. There is no index while models are missing. Files that an earlier round left
+    are removed. Raises RunError, and UserError if ``models`` is a symbolic link or another user's.
+    """
+    folder, everybody = out / MODELS, experiment.common.clients
+    make_folder(folder)
+    with writing(folder / INDEX):
+        (folder / INDEX).unlink(missing_ok=True)
+    tasks = dict(zip(everybody, of_clients(experiment.split, experiment.tasks), strict=True))
+    own_names = experiment.split.names
+    names = dict(zip(everybody, own_names, strict=True)) if own_names else {}
+    files: dict[str, str] = {}  # by digest
+    written: dict[tuple[int, int], tuple[str, ...]] = {}  # clients with the same model mostly share the array
+    clients = {}
+    for client, own in models.items():
+        task, vectors = tasks[client], own.models if isinstance(own, Mixture) else own
+        key = (id(vectors), id(task.dataset))
+        if key not in written:
+            written[key] = tuple(_written(folder, experiment, task.dataset, v, files) for v in np.atleast_2d(vectors))
+        shares = tuple(own.weights.tolist()) if isinstance(own, Mixture) else (1.0,)
+        clients[client] = Client(names.get(client), task.words, written[key], shares)
+    sha256 = {file: digest for digest, file in files.items()}
+    with writing(folder):
+        for path in folder.iterdir():
+            if _OURS.fullmatch(path.name) and path.name not in sha256:
+                path.unlink()
+    facts = msgspec.structs.asdict(_facts(experiment, experiment.tasks[0].dataset))
+    told = {key: value for key, value in facts.items() if key in Index.__struct_fields__}
+    write_json(folder / INDEX, msgspec.to_builtins(Index(**told, round=r, clients=clients, sha256=sha256)), FILE_MODE)
+
+
+def _written(folder: Path, experiment: Experiment, dataset: Dataset, vector: Vector, files: dict[str, str]) -> str:
+    """The file that holds the weights (d,), for samples of this data set. It is written if its content is new."""
+    tensors = state(experiment.model.module_with(vector))
+    own = dataset.targets
+    data = encode(
+        TrainedModel(
+            _facts(experiment, dataset),
+            np.ones(1),
+            (tensors,),
+            *dataset.zero_and_unit,
+            where="",
+            target_zero=own.zero,
+            target_unit=own.unit,
+        )
+    )
+    digest = hashlib.sha256(data).hexdigest()
+    if digest not in files:
+        files[digest] = f"{len(files)}.safetensors"
+        atomic_write(folder / files[digest], data, FILE_MODE)
+    return files[digest]
+
+
+def _facts(experiment: Experiment, dataset: Dataset) -> Facts:
+    return Facts(
+        format=1,
+        model=str(experiment.config.model or experiment.model.name),
+        input_shape=tuple(dataset.input_shape),
+        classes=dataset.classes,
+        class_names=dataset.targets.names,
+        task=dataset.targets.task,
+        data_kind=dataset.kind,
+        version=coterie.__version__,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Models:
+    """The models of a run. folder: ``models/``.  Each file is read, and verified, when it is asked for."""
+
+    folder: Path
+    index: Index
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """The clients, by their names as parties."""
+        return tuple(self.index.clients)
+
+    def of(self, client: str) -> TrainedModel:
+        """The model of a client, named as a party or by its own name.
+
+        Raises UserError for an unknown client, and for files that are missing, damaged, or no models.
+        """
+        party = self._party(client)
+        entry, index = self.index.clients[party], self.folder / INDEX
+        first, *others = parts = [self._read(file) for file in entry.files]
+        if any(len(part.tensors) > 1 for part in parts) or len(entry.shares) != len(parts):
+            raise UserError(f"{index}: {party} needs one share for each of its files, with one model each: {_ADVICE}")
+        if any(_like(first) != _like(other) for other in others):
+            raise UserError(f"{index}: the files of {party} differ in their inputs or classes: {_ADVICE}")
+        return replace(
+            first,
+            facts=msgspec.structs.replace(first.facts, client=party, name=entry.name, data=entry.data),
+            shares=_shares(torch.tensor(entry.shares, dtype=torch.float64), f"{index}: {party}"),
+            tensors=tuple(part.tensors[0] for part in parts),
+            where=f"the model of {party if entry.name is None else entry.name!r} in {self.folder.parent}",
+            importable=True,
+        )
+
+    def _party(self, client: str) -> str:
+        entries = self.index.clients
+        own = {entry.name: party for party, entry in entries.items() if entry.name is not None}
+        found = client if client in entries else own.get(client)
+        if found is None:
+            named = [party if one.name is None else f"{party} ({one.name!r})" for party, one in entries.items()]
+            known = ", ".join(named if len(named) <= 12 else [*named[:5], "...", *named[-2:]])
+            hint = suggest(client, [*entries, *own])
+            raise UserError(f"{self.folder.parent} has no client {client!r}{hint} It has {known}")
+        return found
+
+    def _read(self, file: str) -> TrainedModel:
+        path = self.folder / file
+        data = _bytes(path, follow=False)
+        if hashlib.sha256(data).hexdigest() != self.index.sha256.get(file):
+            raise UserError(f"{path} is not the file that {INDEX} names: it was changed; restore it, or run again")
+        return decode(data, str(path))
+
+
+def _like(model: TrainedModel) -> tuple[Facts, list[object]]:
+    scales = (model.zero, model.unit, model.target_zero, model.target_unit)
+    return model.facts, [None if scale is None else scale.tolist() for scale in scales]
+
+
+def load_models(folder: str | Path) -> Models:
+    """The models of the run in a folder: ``load_models("runs/a").of("client/3").predict(x)``.
+
+    Raises UserError if there is no index of models, or it is damaged.
+    """
+    folder = Path(folder)
+    path = folder / MODELS / INDEX
+    if path.parent.is_symlink():
+        raise UserError(f"{path.parent} is a symbolic link, which a run never follows: name the folder it leads to")
+    if not path.exists():
+        if (folder / RESULT).is_file():
+            advice = f"run it again with coterie run --config {folder / CONFIG} --out ANOTHER_FOLDER"
+        elif (folder / CONFIG).is_file():
+            advice = f"finish it with coterie run --resume --out {folder}"
+        else:
+            advice = "give the folder of a run"
+        raise UserError(f"{folder} holds no models: {advice}")
+    try:
+        index = msgspec.json.decode(_bytes(path, follow=False), type=Index)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise UserError(f"{path} is no index of models ({error}): restore it, or run again") from None
+    return Models(path.parent, index)
+
+
+def load_exported(path: str | Path) -> TrainedModel:
+    """The model of a file that ``coterie export`` wrote: ``load_exported("ours.safetensors").predict(x)``.
+
+    Raises UserError for a file that is missing, damaged, or no model.
+    """
+    model = decode(_bytes(Path(path), follow=True), str(path))
+    return replace(model, where=f"the model in {path}")
+
+
+def export_model(model: TrainedModel, path: str | Path) -> None:
+    """Write a trained model as one self-contained file, whole or not at all. A mixture is one file with several models.
+
+    Raises UserError if there is anything at the path already, and RunError if it cannot be written.
+    """
+    atomic_write(check_new(path), encode(model))
+
+
+def check_new(path: str | Path) -> Path:
+    """The path of a file that can be made there. Raises UserError if there is anything, or no folder to make it in."""
+    path = Path(path)
+    if path.is_symlink() or path.exists():
+        raise UserError(f"{path} is there already: choose another name, or remove it")
+    if not path.parent.is_dir():
+        raise UserError(f"{path.parent} is no folder, so {path.name} cannot be written there: make it first")
+    return path
+
+
+def encode(model: TrainedModel) -> bytes:
+    """The file of a trained model. Raises UserError for tensors with names that are reserved."""
+    tensors: dict[str, Tensor] = {_ZERO: torch.tensor(model.zero), _UNIT: torch.tensor(model.unit)}
+    for name, scale in zip(_TARGETS, (model.target_zero, model.target_unit), strict=True):
+        tensors |= {} if scale is None else {name: torch.tensor(scale)}
+    mixture = len(model.tensors) > 1
+    if mixture:
+        tensors[_SHARES] = torch.tensor(model.shares)
+    for m, own in enumerate(model.tensors):
+        if taken := [name for name in own if name.startswith("coterie.")]:
+            raise UserError(f"the model has a tensor {taken[0]!r}, and names with 'coterie.' are reserved: rename it")
+        tensors |= {f"coterie.{m}.{name}" if mixture else name: value for name, value in own.items()}
+    copies = {name: value.detach().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
+    return safetensors.torch.save(copies, {_KEY: msgspec.json.encode(model.facts).decode()})
+
+
+def decode(data: bytes, where: str) -> TrainedModel:
+    """The trained model in the bytes of a file. where: the file, for errors.
+
+    Raises UserError for bytes that are no whole file, and for facts, names, shapes, types or numbers that cannot be a
+    model's. Whether the tensors fit the architecture is checked by ``TrainedModel.module``.
+    """
+    size = int.from_bytes(data[:8], "little")
+    if size > _MOST_HEADER:
+        raise UserError(f"{where} has a header of {size:,} bytes, so it is no file of a model: {_ADVICE}")
+    try:
+        tensors = safetensors.torch.load(data)
+        metadata = msgspec.json.decode(data[8 : 8 + size]).get("__metadata__", {})
+    except Exception as error:  # the library has several, down to torch's own
+        raise UserError(f"{where} is no whole .safetensors file ({_short(error)}): {_ADVICE}") from None
+    if _KEY not in metadata:
+        raise UserError(
+            f"{where} has no metadata of Coterie, so its inputs and classes are not known: load it with "
+            "safetensors.torch.load_file, or give a file that coterie export wrote"
+        )
+    try:
+        facts = msgspec.json.decode(metadata[_KEY], type=Facts)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise UserError(f"{where}: its metadata are not those of a model ({_short(error)}): {_ADVICE}") from None
+    for name, value in tensors.items():
+        known = value.dtype in (torch.float32, torch.float64)  # torch cannot even judge some others
+        if (value.is_floating_point() and not known) or value.is_complex():
+            raise UserError(f"{where}: {name!r} is {value.dtype}, and a model's numbers are float32: {_ADVICE}")
+        if known and not bool(torch.isfinite(value).all()):
+            raise UserError(f"{where}: {name!r} holds numbers that are not finite: {_ADVICE}")
+    zero, unit = (
+        _scale(tensors.pop(name, None), name, facts.input_shape, torch.float32, where) for name in (_ZERO, _UNIT)
+    )
+    target_zero, target_unit = (
+        _scale(tensors.pop(name, None), name, (facts.classes,), torch.float64, where)
+        if facts.task == "regression"
+        else None
+        for name in _TARGETS
+    )
+    if not (unit > 0).all() or not (target_unit is None or (target_unit > 0).all()):
+        raise UserError(f"{where}: {_UNIT!r} or {_TARGETS[1]!r} holds numbers that are not above 0: {_ADVICE}")
+    shares = _shares(tensors.pop(_SHARES, torch.ones(1, dtype=torch.float64)), where)
+    parts = (tensors,) if len(shares) == 1 else _parts(tensors, len(shares), where)
+    return TrainedModel(facts, shares, parts, zero, unit, where, target_zero=target_zero, target_unit=target_unit)
+
+
+def _bytes(path: Path, *, follow: bool) -> bytes:
+    """The bytes of a file, at most ``MOST_BYTES``. follow: whether a symbolic link may lead to it. Raises UserError."""
+    try:
+        with opened(path, follow=follow) as file:
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+    if len(data) > MOST_BYTES:
+        raise UserError(f"{path} has more than {MOST_BYTES >> 30} GiB, so it is no file of a model: {_ADVICE}")
+    return data
+
+
+def _shares(shares: Tensor, where: str) -> Doubles:
+    """(m,) float64, at least 0 and with the sum 1, or UserError."""
+    if shares.dtype != torch.float64 or shares.dim() != 1 or not 1 <= len(shares) <= 1 << 16:
+        raise UserError(f"{where}: shares of a mixture are {tuple(shares.shape)} {shares.dtype}: {_ADVICE}")
+    if not (bool((shares >= 0).all()) and abs(float(shares.sum()) - 1) <= 1e-6):  # NaN fails both
+        raise UserError(f"{where}: shares of a mixture must be at least 0 and sum to 1: {_ADVICE}")
+    return shares.numpy()
+
+
+def _scale(value: Tensor | None, name: str, shape: tuple[int, ...], kind: torch.dtype, where: str) -> NDArray[Any]:
+    """Numbers of this type that broadcast over the shape, or UserError."""
+    own = () if value is None else tuple(value.shape)
+    try:
+        fits = np.broadcast_shapes(own, shape) == shape
+    except ValueError:
+        fits = False
+    if value is None or value.dtype != kind or not fits:
+        found = "missing" if value is None else f"{own} {value.dtype}"
+        raise UserError(f"{where}: {name!r} is {found}, and {kind} for the shape {shape} is needed: {_ADVICE}")
+    return value.numpy()
+
+
+def _parts(tensors: Mapping[str, Tensor], count: int, where: str) -> tuple[dict[str, Tensor], ...]:
+    """The tensors of each model of a mixture."""
+    parts: tuple[dict[str, Tensor], ...] = tuple({} for _ in range(count))
+    for name, value in tensors.items():
+        match = re.fullmatch(r"coterie\.(0|[1-9][0-9]{0,5})\.(.+)", name, re.DOTALL)
+        if match is None or int(match[1]) >= count:
+            raise UserError(f"{where}: {name!r} belongs to none of the {count} models of the mixture: {_ADVICE}")
+        parts[int(match[1])][match[2]] = value
+    return parts
+
+
+def _short(error: Exception) -> str:
+    return f"{str(error)[:200] or type(error).__name__}"

@@ -1,0 +1,141 @@
+"""``coterie export`` and ``coterie predict``."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command import QUICK, Command
+
+from coterie.data.sources import load as load_data
+from coterie.runs import load, load_exported
+
+DATA = load_data("digits")
+
+
+@pytest.fixture
+def trained(cli: Command) -> Path:
+    assert cli("run", "local", "--out", "run", *QUICK).code == 0
+    np.savez("new.npz", x=DATA.x_test[:50])
+    np.savez("known.npz", x=DATA.x_test, y=DATA.y_test)
+    return Path("run").absolute()
+
+
+def test_predictions_are_the_library_s_own(cli: Command, trained: Path) -> None:
+    expected = load(trained).predict("client/2", DATA.x_test[:50])
+    proba = load(trained).predict("client/2", DATA.x_test[:50], proba=True)
+
+    ended = cli("predict", "run", "new.npz", "--client", "client/2")
+    assert ended.code == 0
+    rows = list(csv.DictReader(io.StringIO(ended.out)))
+    assert [int(row["label"]) for row in rows] == expected.tolist()
+    assert [float(row["probability"]) for row in rows] == pytest.approx(proba.max(axis=1), rel=1e-5)
+
+    assert cli("predict", "run", "new.npz", "--client", "client/2", "--out", "labels.csv").code == 0
+    assert Path("labels.csv").read_text() == ended.out
+    assert cli("predict", "run", "new.npz", "--client", "client/2", "--out", "labels.npz").code == 0
+    with np.load("labels.npz") as found:
+        assert found["label"].tolist() == expected.tolist()
+        assert found["names"].tolist() == list(range(10))
+        np.testing.assert_array_equal(found["scores"], proba)
+
+
+def test_an_exported_model_predicts_alone(cli: Command, trained: Path) -> None:
+    ended = cli("export", "run", "--client", "client/1", "--out", "one.safetensors")
+    assert (ended.code, ended.out) == (0, "Model of client/1 after round 2: one.safetensors\n")
+    before = cli("predict", "run", "known.npz", "--client", "client/1")
+    trained.rename("gone")
+    after = cli("predict", "one.safetensors", "known.npz")
+    assert after == before
+    accuracy = json.loads(Path("gone/clients.json").read_text())["global_accuracy"][1]
+    assert before.err == f"Accuracy on 360 samples: {accuracy:.1%}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["predict", "run", "new.npz"], "say --client"),
+        (["predict", "run", "new.npz", "--client", "clent/1"], "has no client 'clent/1'; did you mean 'client/1'?"),
+        (["predict", "run", "new.npz", "--client", "client/1", "--out", "new.npz"], "new.npz is there already"),
+        (["predict", "run", "new.npz", "--client", "client/1", "--out", "new.txt"], "FILE.csv or FILE.npz"),
+        (["predict", "run", "absent.npz", "--client", "client/1"], "absent.npz is no file"),
+        (["predict", "run", "run/config.toml", "--client", "client/1"], "cannot be read as an .npz"),
+        (["predict", "run", "wide.npz", "--client", "client/1"], "wide.npz: x has shape (3, 65)"),
+        (["predict", "run", "nan.npz", "--client", "client/1"], "nan.npz: x: sample 0 holds NaN"),
+        (["predict", "run", "unknown.npz", "--client", "client/1"], "unknown.npz: y: sample 1 has label '10'"),
+        (["predict", "run", "few.npz", "--client", "client/1"], "few.npz: y has shape (1,)"),
+        (["predict", "run", "site.npz", "--client", "client/1"], "site.npz holds site, x"),
+        (["predict", "run/config.toml", "new.npz"], "run/config.toml"),
+        (["predict", "nowhere", "new.npz"], "cannot read nowhere: No such file"),
+        (["export", "run", "--client", "client/7", "--out", "a"], "has no client 'client/7'"),
+        (["export", "run", "--client", "client/1", "--out", "new.npz"], "new.npz is there already"),
+        (["export", "nowhere", "--client", "client/1", "--out", "a"], "nowhere holds no models"),
+    ],
+    ids=" ".join,
+)
+def test_mistakes_are_told_and_nothing_is_written(cli: Command, trained: Path, words: list[str], error: str) -> None:
+    image = np.zeros((2, 8, 8))
+    np.savez("wide.npz", x=np.zeros((3, 65)))
+    np.savez("nan.npz", x=image + np.nan)
+    np.savez("unknown.npz", x=image, y=[3, 10])
+    np.savez("few.npz", x=image, y=[3])
+    np.savez("site.npz", x=image, site=[3])
+    before = sorted(Path().iterdir())
+    ended = cli(*words)
+    assert (ended.code, ended.out) == (2, "")
+    assert error in ended.err
+    assert sorted(Path().iterdir()) == before
+
+
+def test_other_tasks_have_a_column_for_each_output(cli: Command) -> None:
+    from test_model_files import file
+
+    Path("one").write_bytes(file(task="multilabel", class_names=["cough", "fever"]))
+    np.savez("new.npz", x=np.eye(3))
+    rows = list(csv.DictReader(io.StringIO(cli("predict", "one", "new.npz").out)))
+    expected = load_exported("one").predict(np.eye(3), proba=True)
+    assert [[float(row[name]) for name in ("cough", "fever")] for row in rows] == [
+        pytest.approx(row, rel=1e-5) for row in expected.tolist()
+    ]
+
+
+def test_an_exported_model_is_of_one_client(cli: Command, trained: Path) -> None:
+    assert cli("export", "run", "--client", "client/1", "--out", "one").code == 0
+    assert cli("predict", "one", "new.npz", "--client", "client/1").code == 0
+    ended = cli("predict", "one", "new.npz", "--client", "client/2")
+    assert (ended.code, ended.out) == (2, "")
+    assert "holds the model of 'client/1', not of 'client/2'" in ended.err
+
+
+def test_code_of_one_s_own_is_named_by_the_caller(cli: Command) -> None:
+    own = "batch_norm_models:small"
+    assert cli("run", "fedavg", "--model", own, "--out", "run", *QUICK).code == 0
+    np.savez("new.npz", x=DATA.x_test[:5])
+    assert cli("export", "run", "--client", "client/0", "--out", "one").code == 0
+    expected = cli("predict", "run", "new.npz", "--client", "client/0")
+    ended = cli("predict", "one", "new.npz")
+    assert ended.code == 2
+    assert f"--model {own}" in ended.err
+    assert cli("predict", "one", "new.npz", "--model", own) == expected
+
+
+def test_control_characters_of_a_label_do_not_reach_the_terminal(cli: Command, trained: Path) -> None:
+    from dataclasses import replace
+
+    import msgspec
+
+    from coterie.runs import export_model
+
+    model = load(trained).models.of("client/0")
+    names = tuple(f"\x1b[2J{i}" for i in range(10))
+    export_model(replace(model, facts=msgspec.structs.replace(model.facts, class_names=names)), "one")
+    ended = cli("predict", "one", "new.npz")
+    assert ended.code == 0
+    assert "\x1b" not in ended.out
+    assert r"\x1b[2J" in ended.out
+    np.savez("known.npz", x=DATA.x_test[:1], y=["\x1b[1m"])
+    assert "\x1b[1m" not in cli("predict", "one", "known.npz").err
