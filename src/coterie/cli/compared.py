@@ -8,6 +8,7 @@ from typing import Any
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.measure import Measurement
+from rich.table import Column as RichColumn
 from rich.table import Table
 
 from coterie.cli.progress import percent, seconds, size
@@ -57,13 +58,12 @@ def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> Tabl
 
 
 def _accuracies(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
+    tuned = {"local %,\ntuned": "fine_tuned_local_accuracy"} if _any(rows, "fine_tuned_local_accuracy") else {}
+    shown = {"local\n%": "local_accuracy", **tuned, "global\n%": "global_accuracy"}
     columns: list[Column] = [(_CIPHER, [row["crypto"] for row in rows])]
-    columns.append(("local\n%", [_shares(row["local_accuracy"]) for row in rows]))
-    if _tuned(rows):
-        columns.append(("local %,\ntuned", [_shares(row["fine_tuned_local_accuracy"]) for row in rows]))
-    columns.append(("global\n%", [_shares(row["global_accuracy"]) for row in rows]))
-    if _grouped(rows):
-        columns.append(("groups\nfound", [_index(row["ari"]) for row in rows]))
+    columns += [(head, [_spread(row[measure], 100, 1) for row in rows]) for head, measure in shown.items()]
+    if _any(rows, "ari"):
+        columns.append(("groups\nfound", [_spread(row["ari"], 1, 2) for row in rows]))
     return columns
 
 
@@ -72,10 +72,10 @@ def _leaks(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
 
 
 def _costs(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
+    shown = {"sent": ("bytes_up", size), "time": ("seconds", seconds), "virtual\ntime": ("virtual_seconds", seconds)}
     return [
-        ("sent", [_mean(row["bytes_up"], size) for row in rows]),
-        ("time", [_mean(row["seconds"], seconds) for row in rows]),
-        ("virtual\ntime", [_mean(row["virtual_seconds"], seconds) for row in rows]),
+        (head, [words(None if row[measure] is None else row[measure]["mean"]) for row in rows])
+        for head, (measure, words) in shown.items()
     ]
 
 
@@ -83,9 +83,9 @@ def _notes(rows: Sequence[Mapping[str, Any]]) -> str:
     notes = ["local, global: accuracy on data of each client's own kind, and on all test data"]
     if any(len(row["runs"]) > 1 for row in rows):
         notes.append("±: half of the 95 % interval of the mean over the seeds")
-    if _tuned(rows):
+    if _any(rows, "fine_tuned_local_accuracy"):
         notes.append("tuned: after each client's own fine-tuning")
-    if _grouped(rows):
+    if _any(rows, "ari"):
         notes.append("groups found: adjusted Rand index, 1 for the data's own groups, 0 for chance")
     if _topics(rows):
         notes.append(
@@ -96,12 +96,8 @@ def _notes(rows: Sequence[Mapping[str, Any]]) -> str:
     return ". ".join(note[0].upper() + note[1:] for note in notes) + "."
 
 
-def _tuned(rows: Sequence[Mapping[str, Any]]) -> bool:
-    return any(row["fine_tuned_local_accuracy"] for row in rows)
-
-
-def _grouped(rows: Sequence[Mapping[str, Any]]) -> bool:
-    return any(row["ari"] for row in rows)
+def _any(rows: Sequence[Mapping[str, Any]], measure: str) -> bool:
+    return any(row[measure] for row in rows)
 
 
 def _topics(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -112,30 +108,27 @@ def _topics(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def lead_table(first: str, leads: Sequence[Mapping[str, Any]]) -> Table:
     """By how many points the first method is ahead of each other one, paired by seed."""
-    made = Table("", "local accuracy", "local, both tuned", "global accuracy", box=SIMPLE, pad_edge=False)
+    shown = {
+        "local accuracy": "local_accuracy",
+        "local, both tuned": "fine_tuned_local_accuracy",
+        "global accuracy": "global_accuracy",
+    }
+    made = Table(
+        RichColumn(no_wrap=True), *(RichColumn(head, justify="right") for head in shown), box=SIMPLE, pad_edge=False
+    )
     made.title = f"Lead of {first}, in points, with its 95 % interval over paired seeds"
-    made.title_justify = "left"
-    made.columns[0].no_wrap = True
-    for column in made.columns[1:]:
-        column.justify = "right"
-    for lead in leads:
-        measures = ("local_accuracy", "fine_tuned_local_accuracy", "global_accuracy")
-        made.add_row(f"over {lead['over']}", *(_points(lead[measure]) for measure in measures))
     made.caption = "An interval that holds 0 shows no difference."
-    made.caption_justify = "left"
+    made.title_justify = made.caption_justify = "left"
+    for lead in leads:
+        made.add_row(f"over {lead['over']}", *(_points(lead[measure]) for measure in shown.values()))
     return made
 
 
-def _shares(spread: Mapping[str, Any] | None) -> str:
+def _spread(spread: Mapping[str, Any] | None, scale: float, digits: int) -> str:
     if spread is None:
         return percent(None)
-    return f"{100 * spread['mean']:.1f}" + ("" if spread["interval"] is None else f" ± {100 * spread['interval']:.1f}")
-
-
-def _index(spread: Mapping[str, Any] | None) -> str:
-    if spread is None:
-        return percent(None)
-    return f"{spread['mean']:.2f}" + ("" if spread["interval"] is None else f" ± {spread['interval']:.2f}")
+    interval = "" if spread["interval"] is None else f" ± {scale * spread['interval']:.{digits}f}"
+    return f"{scale * spread['mean']:.{digits}f}{interval}"
 
 
 def _points(spread: Mapping[str, Any] | None) -> str:
@@ -150,7 +143,3 @@ def _points(spread: Mapping[str, Any] | None) -> str:
 def _leak(row: Mapping[str, Any], topic: str) -> str:
     leak = (row.get("learned") or {}).get(topic)
     return percent(None) if leak is None else f"{100 * max(leak['mean'], 0.0):.0f}"
-
-
-def _mean(spread: Mapping[str, Any] | None, shown: Any) -> str:
-    return str(shown(None if spread is None else spread["mean"]))

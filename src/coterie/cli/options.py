@@ -2,165 +2,117 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-_WORK, _HOW, _KEEP = "The work", "How it runs", "What is kept"
+WORK, FAIR, HOW, KEEP = _PANELS = ("The work", "What is the same for all", "How it runs", "What is kept")
 
-Data = Annotated[
-    str | None, typer.Option("--data", help="Data set; see `coterie list datasets`. [digits]", rich_help_panel=_WORK)
-]
-Clients = Annotated[int | None, typer.Option("--clients", help="Number of clients.", rich_help_panel=_WORK)]
-Rounds = Annotated[int | None, typer.Option("--rounds", help="Number of rounds.", rich_help_panel=_WORK)]
-Partition = Annotated[
-    str | None,
-    typer.Option(
-        "--partition",
-        help="Who holds which samples, dirichlet:BETA for example, and groups whose tasks differ, permute:4 or "
+F = TypeVar("F", bound=Callable[..., None])
+
+
+def _option(
+    panel: str,
+    name: str,
+    kind: Any,
+    words: str,
+    *,
+    flags: tuple[str, ...] = (),
+    metavar: str | None = None,
+    default: bool | None = None,
+) -> inspect.Parameter:
+    """flags: where the name alone does not give them."""
+    flags = flags or (f"--{name.replace('_', '-')}",)
+    told = typer.Option(*flags, help=words, metavar=metavar, rich_help_panel=panel)
+    annotation = Annotated[kind | None, told]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+_work, _how, _keep = partial(_option, WORK), partial(_option, HOW), partial(_option, KEEP)
+_OPTIONS = (
+    _work("data", str, "Data set; see `coterie list datasets`. [digits]"),
+    _work("clients", int, "Number of clients."),
+    _work("rounds", int, "Number of rounds."),
+    _work(
+        "partition",
+        str,
+        "Who holds which samples, dirichlet:BETA for example, and groups whose tasks differ, permute:4 or "
         "rotate:4+dirichlet:BETA for example; see `coterie list partitions`. [dirichlet:0.3]",
-        rich_help_panel=_WORK,
     ),
-]
-ModelName = Annotated[
-    str | None, typer.Option("--model", help="Model; see `coterie list models`.", rich_help_panel=_WORK)
-]
-Seed = Annotated[int | None, typer.Option("--seed", help="Seed of everything experimental. [0]", rich_help_panel=_WORK)]
-MinSamples = Annotated[
-    int | None, typer.Option("--min-samples", help="Fewest training samples of a client.", rich_help_panel=_WORK)
-]
-Scaling = Annotated[
-    str | None,
-    typer.Option(
-        "--scaling",
-        help="Of the samples: standard (mean 0, deviation 1), unit (0 to 1). [standard]",
-        rich_help_panel=_WORK,
-    ),
-]
-Set = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
+    _work("model", str, "Model; see `coterie list models`."),
+    _work("seed", int, "Seed of everything experimental. [0]"),
+    _work("min_samples", int, "Fewest training samples of a client."),
+    _work("scaling", str, "Of the samples: standard (mean 0, deviation 1), unit (0 to 1). [standard]"),
+    _work(
+        "set",
+        list[str],
+        "A setting of the system, e.g. lr=0.1; see `coterie list systems NAME`. Repeat it.",
         metavar="KEY=VALUE",
-        help="A setting of the system, e.g. lr=0.1; see `coterie list systems NAME`. Repeat it.",
-        rich_help_panel=_WORK,
     ),
-]
-Mode = Annotated[
-    str | None,
-    typer.Option("--mode", help="paper (its intent), literal (as printed), hardened. [paper]", rich_help_panel=_HOW),
-]
-Crypto = Annotated[
-    str | None,
-    typer.Option(
-        "--crypto", help="real, or emulated: the same training without encryption, faster. [real]", rich_help_panel=_HOW
-    ),
-]
-Devices = Annotated[
-    str | None,
-    typer.Option(
-        "--devices", help="Fleet of the clients: uniform, paper, mobile, slow_tail, FILE.toml.", rich_help_panel=_HOW
-    ),
-]
-Delta = Annotated[
-    float | None,
-    typer.Option(
-        "--delta",
-        metavar="SHARE",
-        help="Share of the clients asked in a round, 0 to 1, whose answers come rounds late, whatever their devices; "
+    _how("mode", str, "paper (its intent), literal (as printed), hardened. [paper]"),
+    _how("crypto", str, "real, or emulated: the same training without encryption, faster. [real]"),
+    _how("devices", str, "Fleet of the clients: uniform, paper, mobile, slow_tail, FILE.toml."),
+    _how(
+        "delta",
+        float,
+        "Share of the clients asked in a round, 0 to 1, whose answers come rounds late, whatever their devices; "
         "every system obeys. [0; for pafed and the baselines that it is measured against 0.3]",
-        rich_help_panel=_HOW,
+        metavar="SHARE",
     ),
-]
-Delay = Annotated[
-    str | None,
-    typer.Option(
-        "--delay",
-        metavar="LAW",
-        help="By how many rounds these are late: uniform:A-B (A to B, all equally often) or geometric:P (one more with "
+    _how(
+        "delay",
+        str,
+        "By how many rounds these are late: uniform:A-B (A to B, all equally often) or geometric:P (one more with "
         "probability 1 - P). [uniform:1-5]",
-        rich_help_panel=_HOW,
+        metavar="LAW",
     ),
-]
-Precision = Annotated[str | None, typer.Option("--precision", help="fp32, bf16, auto. [fp32]", rich_help_panel=_HOW)]
-Accelerator = Annotated[str | None, typer.Option("--accelerator", help="cpu, cuda, auto. [auto]", rich_help_panel=_HOW)]
-DataDir = Annotated[
-    str | None, typer.Option("--data-dir", help="Folder of data sets (else COTERIE_DATA).", rich_help_panel=_HOW)
-]
-EvalEvery = Annotated[
-    int | None, typer.Option("--eval-every", help="Rounds between evaluations. [1]", rich_help_panel=_KEEP)
-]
-FineTune = Annotated[
-    bool | None,
-    typer.Option(
-        "--fine-tune/--no-fine-tune",
-        help="Also score every model after each client's own fine-tuning; holds out a fifth of its training data to "
+    _how("precision", str, "fp32, bf16, auto. [fp32]"),
+    _how("accelerator", str, "cpu, cuda, auto. [auto]"),
+    _how("data_dir", str, "Folder of data sets (else COTERIE_DATA)."),
+    _how("config", Path, "TOML file with any of these options."),
+    _how(
+        "fine_tune",
+        bool,
+        "Also score every model after each client's own fine-tuning; holds out a fifth of its training data to "
         "choose the epochs by.",
-        rich_help_panel=_HOW,
+        flags=("--fine-tune/--no-fine-tune",),
     ),
-]
-FineTuneEvery = Annotated[
-    int | None,
-    typer.Option(
-        "--fine-tune-every",
-        help="Rounds between evaluations of fine-tuned models; 0: the last only.",
-        rich_help_panel=_KEEP,
-    ),
-]
-CheckpointEvery = Annotated[
-    int | None,
-    typer.Option(
-        "--checkpoint-every", help="Rounds between checkpoints; 0: as often as is cheap. [0]", rich_help_panel=_KEEP
-    ),
-]
-Record = Annotated[
-    bool | None,
-    typer.Option("--record/--no-record", help="Keep what every party received (views.bin).", rich_help_panel=_KEEP),
-]
-RecordMib = Annotated[
-    int | None, typer.Option("--record-mib", help="Stop recording beyond this size. [1024]", rich_help_panel=_KEEP)
-]
-Out = Annotated[Path | None, typer.Option("--out", help="Run folder. [runs/...]", rich_help_panel=_KEEP)]
-Config = Annotated[
-    Path | None, typer.Option("--config", help="TOML file with any of these options.", rich_help_panel=_HOW)
-]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in --out.", rich_help_panel=_KEEP)]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.", rich_help_panel=_KEEP)]
-
-
-NAMES = (
-    "system",
-    "data",
-    "clients",
-    "rounds",
-    "partition",
-    "model",
-    "mode",
-    "crypto",
-    "seed",
-    "devices",
-    "delta",
-    "delay",
-    "eval_every",
-    "fine_tune",
-    "fine_tune_every",
-    "checkpoint_every",
-    "precision",
-    "accelerator",
-    "min_samples",
-    "scaling",
-    "record",
-    "record_mib",
-    "data_dir",
-    "out",
+    _keep("eval_every", int, "Rounds between evaluations. [1]"),
+    _keep("fine_tune_every", int, "Rounds between evaluations of fine-tuned models; 0: the last only."),
+    _keep("checkpoint_every", int, "Rounds between checkpoints; 0: as often as is cheap. [0]"),
+    _keep("record", bool, "Keep what every party received (views.bin).", flags=("--record/--no-record",)),
+    _keep("record_mib", int, "Stop recording beyond this size. [1024]"),
+    _keep("out", Path, "Run folder. [runs/...]"),
+    _keep("resume", bool, "Continue the run in --out.", default=False),
+    _keep("quiet", bool, "Print the result only.", flags=("--quiet", "-q"), default=False),
 )
 
 
-def given(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a run among a command's parameters that were given, as a config takes them."""
-    found = {name: parameters[name] for name in NAMES if parameters.get(name) is not None}
+def shared(*first: str) -> Callable[[F], F]:
+    """Give a command all of these options in the place of its ``**options``, by panels, below its own.
+
+    first: those that lead their panel.
+    """
+
+    def with_options(command: F) -> F:
+        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "options"]
+        found = [p.replace(kind=p.KEYWORD_ONLY) for p in (*own, *sorted(_OPTIONS, key=lambda p: p.name not in first))]
+        found.sort(key=lambda p: (None, *_PANELS).index(p.annotation.__metadata__[0].rich_help_panel))
+        command.__dict__["__signature__"] = inspect.Signature(found)
+        return command
+
+    return with_options
+
+
+def given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a run among a command's that were given, as a config takes them."""
+    from coterie.runs.config import OPTIONS
+
+    found = {name: options[name] for name in OPTIONS if options.get(name) is not None}
     if "fine_tune" in found:
         found["fine_tune"] = "held_out" if found["fine_tune"] else "no"
     return {name: str(value) if isinstance(value, Path) else value for name, value in found.items()}
