@@ -40,7 +40,7 @@ def reproduce(
       coterie reproduce fedcaprivacy/table2 --only fashion_mnist/0.1
     """
     from coterie import reproduce as home
-    from coterie.reproduce.study import chosen
+    from coterie.reproduce.study import Cell, chosen
 
     console = Console(highlight=False, soft_wrap=True)
     cells = only or []
@@ -57,7 +57,7 @@ def reproduce(
         for cell in chosen(wanted, cells):
             console.print(cell.name, markup=False)
         return
-    lengths = {cell.name: cell.rounds if rounds is None else rounds for cell in wanted.cells}
+    lengths = {cell.name: rounds or cell.config.rounds for cell in wanted.cells if isinstance(cell, Cell)}
     with bars(quiet) as shown:
 
         def told(cell: str, seed: int, line: Mapping[str, Any]) -> None:

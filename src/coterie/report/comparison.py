@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from coterie.report.load import EMULATED, Run
 from coterie.report.plots import points
+from coterie.runs.config import SIDES
 from coterie.runs.intervals import mean_and_interval
 
 _WORK = (
@@ -28,17 +29,7 @@ _WORK = (
     "precision",
     "fine_tune",
 )
-_NOT_THE_METHOD = {
-    "seed",
-    "out",
-    "record",
-    "record_mib",
-    "data_dir",
-    "accelerator",
-    "checkpoint_every",
-    "eval_every",
-    "fine_tune_every",
-}
+_NOT_THE_METHOD = SIDES | {"seed"}
 
 
 @dataclass(frozen=True)
