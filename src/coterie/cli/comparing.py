@@ -15,13 +15,17 @@ from coterie.cli.progress import bars
 from coterie.protocol.errors import UserError
 
 Methods = Annotated[list[str] | None, typer.Argument(help="Systems, as NAME or NAME@MODE; see `coterie list systems`.")]
-Seeds = Annotated[int, typer.Option("--seeds", help="Run each with this many seeds; gives 95 % intervals.")]
+Seeds = Annotated[
+    int, typer.Option("--seeds", help="Run each method with this many seeds. Several seeds give 95 % intervals.")
+]
 Audit = Annotated[
-    bool, typer.Option("--audit", help="Record all views and attack them: adds what the servers learned.")
+    bool, typer.Option("--audit", help="Record all views and attack them. Adds columns for what the servers learned.")
 ]
 _fair = partial(typer.Option, rich_help_panel=opt.FAIR)
-Budget = Annotated[str | None, _fair("--budget", metavar="METHOD", help="Whose budget all share. [the first]")]
-EachOwn = Annotated[bool, _fair("--each-own", help="Every method keeps its own defaults: no fair race.")]
+Budget = Annotated[
+    str | None, _fair("--budget", metavar="METHOD", help="The method whose budget all share. [the first]")
+]
+EachOwn = Annotated[bool, _fair("--each-own", help="Every method keeps its own defaults, so the race is not fair.")]
 Local = Annotated[bool, _fair("--local/--no-local", help="Add the baseline of clients that train alone. [local]")]
 
 
@@ -36,13 +40,13 @@ def compare(
     local: Local = True,
     **options: Any,
 ) -> None:
-    """The same work through several methods: same data, partition, seeds and budget; one table, one report.
+    """Compare several methods on the same data, partition, seeds and budget, in one table and one report.
 
-    The budget (participation, epochs, batches, optimiser, learning rate, server step, delays) is the first method's;
-    what a method cannot share is listed. --set key=value goes to every method that has such a setting, --set
-    method.key=value to that one. Clients that train alone are added as `local`, and every model is also scored after
-    fine-tuning: a win counts where it survives both. Writes a folder with a run folder each, compare.json and
-    report.html.
+    The budget (participation, epochs, batches, optimiser, learning rate, server step, delays) is that of the first
+    method. What a method cannot share is listed. --set key=value applies to every method that has this setting, --set
+    method.key=value to that method. Clients that train alone are added as `local`. Every model is also scored after
+    fine-tuning. A method is really better if it is ahead of `local`, also after fine-tuning. Writes a folder with a run
+    folder for each method, compare.json and report.html.
 
     Examples:
 

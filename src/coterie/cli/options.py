@@ -35,57 +35,57 @@ def _option(
 _work, _how, _keep = partial(_option, WORK), partial(_option, HOW), partial(_option, KEEP)
 _OPTIONS = (
     _work("data", str, "Data set; see `coterie list datasets`. [digits]"),
-    _work("clients", int, "Number of clients."),
-    _work("rounds", int, "Number of rounds."),
+    _work("clients", int, "Number of clients. [by data set]"),
+    _work("rounds", int, "Number of rounds. [by data set]"),
     _work(
         "partition",
         str,
-        "Who holds which samples, dirichlet:BETA for example, and groups whose tasks differ, permute:4 or "
-        "rotate:4+dirichlet:BETA for example; see `coterie list partitions`. [dirichlet:0.3]",
+        "Which client holds which samples, for example dirichlet:0.3, and groups with different tasks, for "
+        "example permute:4 or rotate:4+dirichlet:0.3; see `coterie list partitions`. [by data set]",
     ),
-    _work("model", str, "Model; see `coterie list models`."),
-    _work("seed", int, "Seed of everything experimental. [0]"),
+    _work("model", str, "Model; see `coterie list models`. [by data set]"),
+    _work("seed", int, "Seed of the experiment: partition, start weights, sampling. [0]"),
     _work("min_samples", int, "Fewest training samples of a client."),
-    _work("scaling", str, "Of the samples: standard (mean 0, deviation 1), unit (0 to 1). [standard]"),
+    _work("scaling", str, "Scaling of the samples: standard (mean 0, deviation 1) or unit (0 to 1). [standard]"),
     _work(
         "set",
         list[str],
-        "A setting of the system, e.g. lr=0.1; see `coterie list systems NAME`. Repeat it.",
+        "A setting of the system, e.g. lr=0.1; see `coterie list systems NAME`. Can be repeated.",
         metavar="KEY=VALUE",
     ),
-    _how("mode", str, "paper (its intent), literal (as printed), hardened. [paper]"),
-    _how("crypto", str, "real, or emulated: the same training without encryption, faster. [real]"),
+    _how("mode", str, "paper (its intent), literal (as printed) or hardened (better protected). [paper]"),
+    _how("crypto", str, "real, or emulated: the same training without encryption, which is faster. [real]"),
     _how("devices", str, "Fleet of the clients: uniform, paper, mobile, slow_tail, FILE.toml."),
     _how(
         "delta",
         float,
-        "Share of the clients asked in a round, 0 to 1, whose answers come rounds late, whatever their devices; "
-        "every system obeys. [0; for pafed and the baselines that it is measured against 0.3]",
+        "Share of the clients asked in a round, 0 to 1, whose answers come rounds late, whatever their devices. "
+        "It applies to every system. [0; 0.3 for pafed and the baselines with late updates]",
         metavar="SHARE",
     ),
     _how(
         "delay",
         str,
-        "By how many rounds these are late: uniform:A-B (A to B, all equally often) or geometric:P (one more with "
-        "probability 1 - P). [uniform:1-5]",
+        "By how many rounds these answers are late: uniform:A-B (A to B, all equally often) or geometric:P (one "
+        "more with probability 1 - P). [uniform:1-5]",
         metavar="LAW",
     ),
     _how("precision", str, "fp32, bf16, auto. [fp32]"),
     _how("accelerator", str, "cpu, cuda, auto. [auto]"),
-    _how("data_dir", str, "Folder of data sets (else COTERIE_DATA)."),
+    _how("data_dir", str, "Folder of data sets. [COTERIE_DATA]"),
     _how("config", Path, "TOML file with any of these options."),
     _how(
         "fine_tune",
         bool,
-        "Also score every model after each client's own fine-tuning; holds out a fifth of its training data to "
-        "choose the epochs by.",
+        "Also score every model after each client's own fine-tuning. A fifth of each client's training data is "
+        "held out to choose the epochs.",
         flags=("--fine-tune/--no-fine-tune",),
     ),
     _keep("eval_every", int, "Rounds between evaluations. [1]"),
-    _keep("fine_tune_every", int, "Rounds between evaluations of fine-tuned models; 0: the last only."),
-    _keep("checkpoint_every", int, "Rounds between checkpoints; 0: as often as is cheap. [0]"),
+    _keep("fine_tune_every", int, "Rounds between evaluations of fine-tuned models; 0: only after the last round. [0]"),
+    _keep("checkpoint_every", int, "Rounds between checkpoints; 0: as often as costs at most a tenth of the time. [0]"),
     _keep("record", bool, "Keep what every party received (views.bin).", flags=("--record/--no-record",)),
-    _keep("record_mib", int, "Stop recording beyond this size. [1024]"),
+    _keep("record_mib", int, "Stop recording at this size, in MiB. [1024]"),
     _keep("out", Path, "Run folder. [runs/...]"),
     _keep("resume", bool, "Continue the run in --out.", default=False),
     _keep("quiet", bool, "Print the result only.", flags=("--quiet", "-q"), default=False),
@@ -109,7 +109,7 @@ def shared(*first: str) -> Callable[[F], F]:
 
 
 def given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a run among a command's that were given, as a config takes them."""
+    """The given options of a run among a command's parameters, in the form of a config."""
     from coterie.runs.config import OPTIONS
 
     found = {name: options[name] for name in OPTIONS if options.get(name) is not None}
