@@ -1,18 +1,33 @@
-"""``coterie compare``."""
+"""``coterie compare``, and the tables that it prints."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any
 
 import typer
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Column, Table
 
 from coterie.cli import options as opt
-from coterie.cli.compared import console, lead_table, tables
 from coterie.cli.guard import guarded
-from coterie.cli.progress import bars
+from coterie.cli.progress import bars, percent, seconds, size
 from coterie.protocol.errors import UserError
+
+_HEADS = {
+    "models": "models\n%",
+    "identity": "links\n%",
+    "labels": "labels\n%",
+    "groups": "alike\n%",
+    "other": "other\n%",
+}
+"""How the column of a topic of ``report/race.py`` is called."""
+_CIPHER, _TUNED = "cipher", "fine_tuned_local_accuracy"
+Row = Mapping[str, Any]
+"""Of a method in ``compare.json``."""
 
 Methods = Annotated[list[str] | None, typer.Argument(help="Systems, as NAME or NAME@MODE; see `coterie list systems`.")]
 Seeds = Annotated[
@@ -92,7 +107,7 @@ def compare(
 
         done = compare_them(planned, wanted, where, told, resume=options["resume"], learned=attacked)
     report = render([done.folder], done.folder / "report.html")
-    content, shell = done.content, console()
+    content, shell = done.content, _console()
     shell.print(race.budget(content), markup=False)
     for line in race.not_shared(content):
         shell.print(line, markup=False)
@@ -103,3 +118,89 @@ def compare(
     for line in race.sentences(content["rows"]):
         shell.print(line, markup=False)
     shell.print(f"\nReport: {report}", markup=False)
+
+
+def _console() -> Console:
+    """Standard output; where it is no terminal, wide enough for whole tables."""
+    usual = Console(highlight=False, soft_wrap=True)
+    return usual if usual.is_terminal else Console(highlight=False, soft_wrap=True, width=max(usual.width, 140))
+
+
+def tables(rows: Sequence[Row], shell: Console) -> list[Table]:
+    """One row a method: one table, or on a narrow console one each of accuracies, leaks and costs."""
+    from coterie.report.race import topics_of
+
+    topics = topics_of(rows)
+    tuned, grouped = any(row[_TUNED] for row in rows), any(row["ari"] for row in rows)
+    accuracies = {_CIPHER: [row["crypto"] for row in rows], "local\n%": _percents(rows, "local_accuracy")}
+    if tuned:
+        accuracies["local %,\ntuned"] = _percents(rows, _TUNED)
+    accuracies["global\n%"] = _percents(rows, "global_accuracy")
+    if grouped:
+        accuracies["groups\nfound"] = [_spread(row["ari"], 1, ".2f") for row in rows]
+    leaks = {_HEADS[topic]: [_leak(row, topic) for row in rows] for topic in topics}
+    shown = {"sent": ("bytes_up", size), "time": ("seconds", seconds), "virtual\ntime": ("virtual_seconds", seconds)}
+    costs = {head: [words(row[of] and row[of]["mean"]) for row in rows] for head, (of, words) in shown.items()}
+    made = [_table(rows, accuracies | leaks | costs)]
+    if Measurement.get(shell, shell.options.update(width=10_000), made[0]).maximum > shell.width:
+        made = [_table(rows, part) for part in (accuracies, leaks, costs) if part]
+    notes = ["local, global: accuracy on data of each client's own kind, and on all test data"]
+    if any(len(row["runs"]) > 1 for row in rows):
+        notes.append("±: half of the 95 % interval of the mean over the seeds")
+    if tuned:
+        notes.append("tuned: after each client's own fine-tuning")
+    if grouped:
+        notes.append("groups found: adjusted Rand index, 1 for the data's own groups, 0 for chance")
+    if topics:
+        notes.append(
+            "models, links, labels, alike, other: what the servers learn on their own, by the best of our attacks "
+            "(clients' models, which models of two rounds are of the same client, label shares, which clients have "
+            "similar data, other secrets); 0 is chance for one attack, and 100 is everything; a dash: no attack applies"
+        )
+    made[-1].caption = ". ".join(note[0].upper() + note[1:] for note in notes) + "."
+    made[-1].caption_justify = "left"
+    return made
+
+
+def _table(rows: Sequence[Row], columns: Mapping[str, Sequence[str]]) -> Table:
+    made = Table(Column("method", no_wrap=True), box=SIMPLE, collapse_padding=True, pad_edge=False)
+    for head in columns:
+        made.add_column(head, justify="left" if head == _CIPHER else "right", no_wrap=head == _CIPHER)
+    for row, *cells in zip(rows, *columns.values(), strict=True):
+        made.add_row(row["method"], *cells)
+    return made
+
+
+def lead_table(first: str, leads: Sequence[Row]) -> Table:
+    """The lead of the first method over each other one in points, paired by seed."""
+    heads = {"local accuracy": "local_accuracy", "local, both tuned": _TUNED, "global accuracy": "global_accuracy"}
+    made = Table(Column(no_wrap=True), *(Column(head, justify="right") for head in heads), box=SIMPLE, pad_edge=False)
+    made.title = f"Lead of {first}, in points, with its 95 % interval over paired seeds"
+    made.caption = "An interval that contains 0 shows no difference."
+    made.title_justify = made.caption_justify = "left"
+    for lead in leads:
+        made.add_row(f"over {lead['over']}", *(_points(lead[measure]) for measure in heads.values()))
+    return made
+
+
+def _percents(rows: Sequence[Row], measure: str) -> list[str]:
+    return [_spread(row[measure], 100, ".1f") for row in rows]
+
+
+def _spread(spread: Row | None, scale: float, form: str) -> str:
+    if spread is None:
+        return percent(None)
+    interval = "" if spread["interval"] is None else f" ± {scale * spread['interval']:{form}}"
+    return f"{scale * spread['mean']:{form}}{interval}"
+
+
+def _points(spread: Row | None) -> str:
+    if spread is None or spread["interval"] is None:
+        return _spread(spread, 100, "+.1f")
+    low, high = (100 * (spread["mean"] + sign * spread["interval"]) for sign in (-1, 1))
+    return f"{100 * spread['mean']:+.1f} [{low:+.1f}, {high:+.1f}]"
+
+
+def _leak(row: Row, topic: str) -> str:
+    leak = (row.get("learned") or {}).get(topic)
+    return percent(None) if leak is None else f"{100 * max(leak['mean'], 0.0):.0f}"
