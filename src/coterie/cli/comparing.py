@@ -24,7 +24,7 @@ _HEADS = {
     "groups": "alike\n%",
     "other": "other\n%",
 }
-"""How the column of a topic of ``report/race.py`` is called."""
+"""The heads of the columns, by topic of ``report/race.py``."""
 _CIPHER, _TUNED = "cipher", "fine_tuned_local_accuracy"
 Row = Mapping[str, Any]
 """Of a method in ``compare.json``."""
@@ -121,13 +121,13 @@ def compare(
 
 
 def _console() -> Console:
-    """Standard output; where it is no terminal, wide enough for whole tables."""
+    """Standard output. If it is no terminal, it is wide enough for whole tables."""
     usual = Console(highlight=False, soft_wrap=True)
     return usual if usual.is_terminal else Console(highlight=False, soft_wrap=True, width=max(usual.width, 140))
 
 
 def tables(rows: Sequence[Row], shell: Console) -> list[Table]:
-    """One row a method: one table, or on a narrow console one each of accuracies, leaks and costs."""
+    """Tables with one row for each method: one table, or on a narrow console three, for accuracies, leaks and costs."""
     from coterie.report.race import topics_of
 
     topics = topics_of(rows)

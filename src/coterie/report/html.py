@@ -28,7 +28,7 @@ _TEMPLATES = jinja2.Environment(
     lstrip_blocks=True,
 )
 _TEMPLATES.filters |= {
-    of.__name__: of for of in (words.percent, words.size, words.duration, words.number, words.plural)
+    of.__name__: of for of in (words.percent, words.size, words.duration, words.number, words.plural, words.listed)
 }
 
 
@@ -117,27 +117,21 @@ def _run_view(run: Run, key: str) -> dict[str, Any]:
         "per_round": plots.per_round(f"{key}-per-round", run) if timed else None,
     }
     return {
+        **vars(run),
         "key": key,
-        "folder": run.folder.name,
-        "result": run.result,
         "figures": figures,
-        "rounds": len(lines),
         "ends": _ends(run),
         "traffic": [per_client_and_round(run, field) for field in _MOVED.values()],
         "history": history,
         "clusters": _clusters(run, members) if members else [],
-        "groups": run.partition.groups,
         "mingled": clusters.mingled(run),
         "events": clusters.events(run),
-        "listed": words.listed,
-        "epochs": run.partition.epochs,
         "bytes_by_role": _paired(run.total("bytes_up"), run.total("bytes_down")),
         "bytes_by_message": _barred(run.total("message_bytes")),
         "seconds_by_work": _barred(run.total("phase_seconds")),
         "virtual_seconds_by_message": _barred(run.total("phase_virtual_seconds")),
         "mishaps": _mishaps(run),
         "participants": [line.notes.participants for line in lines if line.notes.participants is not None],
-        "config": run.config_text,
     }
 
 
