@@ -25,7 +25,7 @@ def main(items: Mapping[str, Item[Any]], arguments: list[str] | None = None) -> 
     given = parser.parse_args(arguments)
     item, out = items[given.item], given.out or Path("reproduction") / given.item.partition("/")[0]
     if given.list:
-        sys.stdout.writelines(f"{cell}\n" for cell in item.cells)
+        sys.stdout.writelines(f"{cell.name}\n" for cell in item.cells)
         return
     options = {"only": given.only, "rounds": given.rounds, "data_dir": given.data_dir}
     try:

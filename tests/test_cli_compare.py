@@ -11,7 +11,7 @@ import pytest
 from command import QUICK, Command
 from rich.console import Console
 
-from coterie.cli.compared import tables
+from coterie.cli.comparing import tables
 from coterie.report.race import TOPICS
 
 

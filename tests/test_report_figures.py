@@ -16,7 +16,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from report_folders import write_comparison, write_run
 
-from coterie.report import clusters, comparison, comparison_plots, html, plots, words
+from coterie.report import clusters, comparison, html, plots, words
 from coterie.report.figure import PALETTE, colour, drawn, new_figure, plain_log
 from coterie.report.load import Run, find, load
 
@@ -278,10 +278,10 @@ def test_target_is_reached_by_all_and_by_somebody_only_just(groups: list[compari
 
 
 def test_comparison_lines_are_the_curves_and_costs(groups: list[comparison.Group]) -> None:
-    figure, _ = undrawn(comparison_plots.accuracies, groups)
+    figure, _ = undrawn(comparison.accuracies, groups)
     for line, found in zip(figure.axes[1].lines[::2], groups, strict=True):
         assert line.get_ydata().tolist() == found.curve("local_accuracy")[1].tolist()
-    figure, _ = undrawn(comparison_plots.costs, groups)
+    figure, _ = undrawn(comparison.costs, groups)
     for line, found in zip(figure.axes[0].lines, groups, strict=True):
         per_client = [np.cumsum([one["bytes_up"]["client"] / 5 / 1e6 for one in raw(run)]) for run in found.runs]
         np.testing.assert_allclose(line.get_xdata(), np.mean(per_client, axis=0))

@@ -7,7 +7,7 @@ import pytest
 
 from coterie.reproduce import pafed as paper
 from coterie.reproduce.plots import accuracy_panels
-from coterie.reproduce.study import Cell, Curve, study
+from coterie.reproduce.study import Cell, Curve, one, study
 from coterie.runs.config import resolve
 
 
@@ -135,6 +135,8 @@ def test_what_diverged_is_said():
     assert (row["ours: mean %"], row["ours: best so far %"]) == ("diverged", "diverged")
     pair = {"mnist/0.7/constant/fedavg_drop": [wild], "mnist/0.7/constant/pafed": [curve([0.5])]}
     assert paper._parts(pair)[0]["gain: mean, points"] == "diverged"
+    seeds = {name: [*found, curve([0.5])] for name, found in pair.items()}
+    assert paper._parts(seeds)[0]["gain: mean, points"] == "diverged"
 
 
 # Pictures
@@ -184,7 +186,7 @@ def test_late_updates_are_seen_to_be_used_and_dropped(tmp_path):
         Cell(f"fashion_mnist/0.5/decaying/{method}", tiny(paper.config(method, "fashion_mnist", "0.5"), rounds=6))
         for method in ("fedavg_drop", "fedavg_stale", "fedadmm_drop", "fedadmm_late")
     ]
-    rows = paper._table_5({cell.name: [cell.outcome(0, None, tmp_path, None, None)] for cell in cells})
+    rows = paper._table_5({cell.name: [one(cell.config, tmp_path, None, cell.name)] for cell in cells})
     late = [row["late of all used %"] for row in rows]
     assert late[0] == late[2] == 0
     assert late[1] == late[3] > 0

@@ -11,11 +11,11 @@ from typing import Annotated, Any
 import typer
 from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
-from coterie.cli import options as opt
 from coterie.cli.guard import guarded
+from coterie.cli.options import HOW
 from coterie.cli.progress import size
 from coterie.protocol.errors import UserError
 
@@ -23,7 +23,9 @@ from coterie.protocol.errors import UserError
 @guarded
 def audit(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a finished run made with --record.")],
-    data_dir: opt.DataDir = None,
+    data_dir: Annotated[
+        str | None, typer.Option("--data-dir", help="Folder of data sets. [COTERIE_DATA]", rich_help_panel=HOW)
+    ] = None,
     active: Annotated[
         bool,
         typer.Option("--active", help="Also repeat the run with one client that deviates, and show what it learns."),
@@ -112,9 +114,8 @@ def audited(folder: Path, data_dir: str | None = None, *, active: bool = False) 
 
 
 def _received(roles: Sequence[dict[str, Any]]) -> Table:
-    table = Table("role", "received", "from", "messages", "size", "rounds", box=SIMPLE, pad_edge=False)
-    for column in table.columns[3:]:
-        column.justify = "right"
+    numbers = (Column(head, justify="right") for head in ("messages", "size", "rounds"))
+    table = Table("role", "received", "from", *numbers, box=SIMPLE, pad_edge=False)
     for role in roles:
         name = role["role"] + (f" ({role['parties']})" if role["parties"] > 1 else "")
         for row in role["received"]:
@@ -126,17 +127,15 @@ def _received(roles: Sequence[dict[str, Any]]) -> Table:
 
 def _attacks(rows: Sequence[dict[str, Any]]) -> Table:
     """One row for each attack, under the measure of its numbers."""
-    columns = ("attack", "found", "first", "last", "chance", "all", "theory", "clients")
-    table = Table(*columns, box=SIMPLE, pad_edge=False, collapse_padding=True)
-    for column in table.columns[1:]:
-        column.justify = "right"
-        column.no_wrap = True
+    heads = ("found", "first", "last", "chance", "all", "theory", "clients")
+    numbers = (Column(head, justify="right", no_wrap=True) for head in heads)
+    table = Table("attack", *numbers, box=SIMPLE, pad_edge=False, collapse_padding=True)
     for metric in dict.fromkeys(row["metric"] for row in rows):
         table.add_row(Text(metric, "italic"))
         for row in rows:
             if row["metric"] == metric:
-                numbers = (row[key] for key in ("value", "first", "last", "chance", "perfect", "closed_form"))
-                cells = ("–" if number is None else f"{number:.3f}" for number in numbers)
+                measured = (row[key] for key in ("value", "first", "last", "chance", "perfect", "closed_form"))
+                cells = ("–" if number is None else f"{number:.3f}" for number in measured)
                 name = row["name"] + (f" (round {row['round']})" if row["round"] else "")
                 table.add_row(name, *cells, str(row["clients"]))
         table.add_section()

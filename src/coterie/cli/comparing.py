@@ -1,85 +1,59 @@
-"""``coterie compare``."""
+"""``coterie compare``, and the tables that it prints."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import typer
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Column, Table
 
 from coterie.cli import options as opt
-from coterie.cli.compared import console, lead_table, tables
 from coterie.cli.guard import guarded
-from coterie.cli.progress import bars
+from coterie.cli.progress import bars, percent, seconds, size
 from coterie.protocol.errors import UserError
 
-_FAIR = "What is the same for all"
+_HEADS = {
+    "models": "models\n%",
+    "identity": "links\n%",
+    "labels": "labels\n%",
+    "groups": "alike\n%",
+    "other": "other\n%",
+}
+"""The heads of the columns, by topic of ``report/race.py``."""
+_CIPHER, _TUNED = "cipher", "fine_tuned_local_accuracy"
+Row = Mapping[str, Any]
+"""Of a method in ``compare.json``."""
 
 Methods = Annotated[list[str] | None, typer.Argument(help="Systems, as NAME or NAME@MODE; see `coterie list systems`.")]
 Seeds = Annotated[
     int, typer.Option("--seeds", help="Run each method with this many seeds. Several seeds give 95 % intervals.")
 ]
-Budget = Annotated[
-    str | None,
-    typer.Option(
-        "--budget", metavar="METHOD", help="The method whose budget all share. [the first]", rich_help_panel=_FAIR
-    ),
-]
-EachOwn = Annotated[
-    bool,
-    typer.Option(
-        "--each-own", help="Every method keeps its own defaults, so the race is not fair.", rich_help_panel=_FAIR
-    ),
-]
-Local = Annotated[
-    bool,
-    typer.Option(
-        "--local/--no-local", help="Add the baseline of clients that train alone. [local]", rich_help_panel=_FAIR
-    ),
-]
 Audit = Annotated[
     bool, typer.Option("--audit", help="Record all views and attack them. Adds columns for what the servers learned.")
 ]
+_fair = partial(typer.Option, rich_help_panel=opt.FAIR)
+Budget = Annotated[
+    str | None, _fair("--budget", metavar="METHOD", help="The method whose budget all share. [the first]")
+]
+EachOwn = Annotated[bool, _fair("--each-own", help="Every method keeps its own defaults, so the race is not fair.")]
+Local = Annotated[bool, _fair("--local/--no-local", help="Add the baseline of clients that train alone. [local]")]
 
 
 @guarded
+@opt.shared("fine_tune")
 def compare(
     methods: Methods = None,
     seeds: Seeds = 1,
-    data: opt.Data = None,
-    target: opt.Target = None,
-    test_share: opt.TestShare = None,
-    kind: opt.Kind = None,
-    clients: opt.Clients = None,
-    rounds: opt.Rounds = None,
-    partition: opt.Partition = None,
-    model: opt.ModelName = None,
-    seed: opt.Seed = None,
-    min_samples: opt.MinSamples = None,
-    scaling: opt.Scaling = None,
-    set_: opt.Set = None,
+    audit: Audit = False,
     budget: Budget = None,
     each_own: EachOwn = False,
-    fine_tune: opt.FineTune = None,
     local: Local = True,
-    audit: Audit = False,
-    mode: opt.Mode = None,
-    crypto: opt.Crypto = None,
-    devices: opt.Devices = None,
-    delta: opt.Delta = None,
-    delay: opt.Delay = None,
-    precision: opt.Precision = None,
-    accelerator: opt.Accelerator = None,
-    data_dir: opt.DataDir = None,
-    config: opt.Config = None,
-    eval_every: opt.EvalEvery = None,
-    fine_tune_every: opt.FineTuneEvery = None,
-    checkpoint_every: opt.CheckpointEvery = None,
-    record: opt.Record = None,
-    record_mib: opt.RecordMib = None,
-    out: opt.Out = None,
-    resume: opt.Resume = False,
-    quiet: opt.Quiet = False,
+    **options: Any,
 ) -> None:
     """Compare several methods on the same data, partition, seeds and budget, in one table and one report.
 
@@ -98,43 +72,42 @@ def compare(
 
       coterie compare fedavg fedprox --set fedprox.mu=0.1 --set max_epochs=10
     """
-    given = opt.given(locals())
     from coterie.report import race, render
     from coterie.runs.comparison import compare as compare_them
     from coterie.runs.comparison import plan
     from coterie.runs.config import check_options, read_toml, resolve
+    from coterie.runs.recorded import attackable, learned
     from coterie.runs.settings import assignments
 
     if seeds < 1:
         raise UserError(f"--seeds must be at least 1, not {seeds}")
+    config = options["config"]
     file = {} if config is None else read_toml(config)
     unused = [key for key in ("system", "settings") if file.pop(key, None)]
     if unused:
         raise UserError(
             f"{config}: {' and '.join(unused)} cannot stand in a comparison's file: use arguments and --set"
         )
-    options = {"fine_tune": "held_out", **file, **check_options(given)}
-    where, first = options.pop("out", None), options.pop("seed", 0)
+    given = {"fine_tune": "held_out", **file, **check_options(opt.given(options))}
+    where, first = given.pop("out", None), given.pop("seed", 0)
     if audit:
-        options["record"] = True
-    planned = plan(methods or [], options, assignments(set_ or []), budget_from=budget, each_own=each_own, local=local)
+        given["record"] = True
+    settings = assignments(options["set"] or [])
+    planned = plan(methods or [], given, settings, budget_from=budget, each_own=each_own, local=local)
     if audit:
-        from coterie.runs.recorded import attackable
-
         for planned_run in planned.methods.values():
             attackable(planned_run.system)
+    attacked = partial(learned, data_dir=given.get("data_dir")) if audit else None
     wanted = [first + k for k in range(seeds)]
-    with bars(quiet) as shown:
-        length = int(resolve(next(iter(planned.methods.values()))).rounds or 0)
+    length = int(resolve(next(iter(planned.methods.values()))).rounds or 0)
+    with bars(options["quiet"]) as shown:
 
         def told(label: str, of_seed: int, line: Mapping[str, Any]) -> None:
             shown.advance(f"{label}, seed {of_seed}", length, line)
 
-        learned = _learned(options.get("data_dir")) if audit else None
-        done = compare_them(planned, wanted, where, told, resume=resume, learned=learned)
-    report = done.folder / "report.html"
-    render([done.folder], report)
-    content, shell = done.content, console()
+        done = compare_them(planned, wanted, where, told, resume=options["resume"], learned=attacked)
+    report = render([done.folder], done.folder / "report.html")
+    content, shell = done.content, _console()
     shell.print(race.budget(content), markup=False)
     for line in race.not_shared(content):
         shell.print(line, markup=False)
@@ -147,7 +120,87 @@ def compare(
     shell.print(f"\nReport: {report}", markup=False)
 
 
-def _learned(data_dir: str | None) -> Any:
-    from coterie.runs.recorded import learned
+def _console() -> Console:
+    """Standard output. If it is no terminal, it is wide enough for whole tables."""
+    usual = Console(highlight=False, soft_wrap=True)
+    return usual if usual.is_terminal else Console(highlight=False, soft_wrap=True, width=max(usual.width, 140))
 
-    return lambda folder: learned(folder, data_dir)
+
+def tables(rows: Sequence[Row], shell: Console) -> list[Table]:
+    """Tables with one row for each method: one table, or on a narrow console three, for accuracies, leaks and costs."""
+    from coterie.report.race import topics_of
+
+    topics = topics_of(rows)
+    tuned, grouped = any(row[_TUNED] for row in rows), any(row["ari"] for row in rows)
+    accuracies = {_CIPHER: [row["crypto"] for row in rows], "local\n%": _percents(rows, "local_accuracy")}
+    if tuned:
+        accuracies["local %,\ntuned"] = _percents(rows, _TUNED)
+    accuracies["global\n%"] = _percents(rows, "global_accuracy")
+    if grouped:
+        accuracies["groups\nfound"] = [_spread(row["ari"], 1, ".2f") for row in rows]
+    leaks = {_HEADS[topic]: [_leak(row, topic) for row in rows] for topic in topics}
+    shown = {"sent": ("bytes_up", size), "time": ("seconds", seconds), "virtual\ntime": ("virtual_seconds", seconds)}
+    costs = {head: [words(row[of] and row[of]["mean"]) for row in rows] for head, (of, words) in shown.items()}
+    made = [_table(rows, accuracies | leaks | costs)]
+    if Measurement.get(shell, shell.options.update(width=10_000), made[0]).maximum > shell.width:
+        made = [_table(rows, part) for part in (accuracies, leaks, costs) if part]
+    notes = ["local, global: accuracy on data of each client's own kind, and on all test data"]
+    if any(len(row["runs"]) > 1 for row in rows):
+        notes.append("±: half of the 95 % interval of the mean over the seeds")
+    if tuned:
+        notes.append("tuned: after each client's own fine-tuning")
+    if grouped:
+        notes.append("groups found: adjusted Rand index, 1 for the data's own groups, 0 for chance")
+    if topics:
+        notes.append(
+            "models, links, labels, alike, other: what the servers learn on their own, by the best of our attacks "
+            "(clients' models, which models of two rounds are of the same client, label shares, which clients have "
+            "similar data, other secrets); 0 is chance for one attack, and 100 is everything; a dash: no attack applies"
+        )
+    made[-1].caption = ". ".join(note[0].upper() + note[1:] for note in notes) + "."
+    made[-1].caption_justify = "left"
+    return made
+
+
+def _table(rows: Sequence[Row], columns: Mapping[str, Sequence[str]]) -> Table:
+    made = Table(Column("method", no_wrap=True), box=SIMPLE, collapse_padding=True, pad_edge=False)
+    for head in columns:
+        made.add_column(head, justify="left" if head == _CIPHER else "right", no_wrap=head == _CIPHER)
+    for row, *cells in zip(rows, *columns.values(), strict=True):
+        made.add_row(row["method"], *cells)
+    return made
+
+
+def lead_table(first: str, leads: Sequence[Row]) -> Table:
+    """The lead of the first method over each other one in points, paired by seed."""
+    heads = {"local accuracy": "local_accuracy", "local, both tuned": _TUNED, "global accuracy": "global_accuracy"}
+    made = Table(Column(no_wrap=True), *(Column(head, justify="right") for head in heads), box=SIMPLE, pad_edge=False)
+    made.title = f"Lead of {first}, in points, with its 95 % interval over paired seeds"
+    made.caption = "An interval that contains 0 shows no difference."
+    made.title_justify = made.caption_justify = "left"
+    for lead in leads:
+        made.add_row(f"over {lead['over']}", *(_points(lead[measure]) for measure in heads.values()))
+    return made
+
+
+def _percents(rows: Sequence[Row], measure: str) -> list[str]:
+    return [_spread(row[measure], 100, ".1f") for row in rows]
+
+
+def _spread(spread: Row | None, scale: float, form: str) -> str:
+    if spread is None:
+        return percent(None)
+    interval = "" if spread["interval"] is None else f" ± {scale * spread['interval']:{form}}"
+    return f"{scale * spread['mean']:{form}}{interval}"
+
+
+def _points(spread: Row | None) -> str:
+    if spread is None or spread["interval"] is None:
+        return _spread(spread, 100, "+.1f")
+    low, high = (100 * (spread["mean"] + sign * spread["interval"]) for sign in (-1, 1))
+    return f"{100 * spread['mean']:+.1f} [{low:+.1f}, {high:+.1f}]"
+
+
+def _leak(row: Row, topic: str) -> str:
+    leak = (row.get("learned") or {}).get(topic)
+    return percent(None) if leak is None else f"{100 * max(leak['mean'], 0.0):.0f}"

@@ -32,38 +32,34 @@ def guarded(command: F) -> F:
     def run(*args: object, **kwargs: object) -> None:
         try:
             command(*args, **kwargs)
-        except CoterieError as error:
-            complain(str(error))
-            _details()
-            raise typer.Exit(MISTAKE if isinstance(error, UserError) else FAILED) from None
-        except KeyboardInterrupt as error:
-            complain(_interrupted(error))
-            raise typer.Exit(INTERRUPTED) from None
         except (typer.Exit, typer.Abort):
             raise
-        except MemoryError:
-            complain("not enough memory: use fewer clients, a smaller model or --set batch_size=...")
-            _details()
-            raise typer.Exit(FAILED) from None
-        except PermissionError as error:
-            what = "" if error.filename is None else f"{error.filename}: "
-            complain(f"{what}{error.strerror or error}; see that you may read and write there, or name another folder")
-            _details()
-            raise typer.Exit(FAILED) from None
-        except Exception as error:
-            complain(
-                f"unexpected {type(error).__name__}: {error}. This is a bug in Coterie: please report it with the "
-                "command and what COTERIE_DEBUG=1 adds to it"
-            )
-            _details()
-            raise typer.Exit(FAILED) from None
+        except (Exception, KeyboardInterrupt) as error:
+            code, message = _verdict(error)
+            complain(message)
+            if code != INTERRUPTED and os.environ.get("COTERIE_DEBUG") == "1":
+                traceback.print_exc(file=sys.stderr)
+            raise typer.Exit(code) from None
 
     return run  # type: ignore[return-value]
 
 
-def _details() -> None:
-    if os.environ.get("COTERIE_DEBUG") == "1":
-        traceback.print_exc(file=sys.stderr)
+def _verdict(error: BaseException) -> tuple[int, str]:
+    """The exit code that an exception becomes, and its message."""
+    if isinstance(error, CoterieError):
+        return (MISTAKE if isinstance(error, UserError) else FAILED), str(error)
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED, _interrupted(error)
+    if isinstance(error, MemoryError):
+        return FAILED, "not enough memory: use fewer clients, a smaller model or --set batch_size=..."
+    if isinstance(error, PermissionError):
+        place = "" if error.filename is None else f"{error.filename}: "
+        why = error.strerror or error
+        return FAILED, f"{place}{why}; see that you may read and write there, or name another folder"
+    return FAILED, (
+        f"unexpected {type(error).__name__}: {error}. This is a bug in Coterie: please report it with the command and "
+        "what COTERIE_DEBUG=1 adds to it"
+    )
 
 
 def _interrupted(error: KeyboardInterrupt) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import re
 import typing
 from collections.abc import Iterator
@@ -174,8 +173,10 @@ def _attacks() -> Iterator[tuple[str, ...]]:
 
 
 def _reproductions() -> Iterator[tuple[str, ...]]:
-    for name, item in importlib.import_module("coterie.reproduce").items().items():
-        yield name, str(getattr(item, "title", item))
+    from coterie.reproduce import items
+
+    for name, item in items().items():
+        yield name, item.title
 
 
 _LISTS = {

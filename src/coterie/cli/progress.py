@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 _NOTHING = "–"
 
@@ -41,19 +41,17 @@ def seconds(value: float | None) -> str:
 class Bars:
     """One bar for each run, made when its first round is reported."""
 
-    def __init__(self, progress: Progress | None) -> None:
+    def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self._tasks: dict[str, Any] = {}
+        self._tasks: dict[str, TaskID] = {}
 
     def expect(self, name: str, rounds: int) -> None:
         """Show a bar that waits for its first round."""
-        if self._progress is not None and name not in self._tasks:
+        if name not in self._tasks:
             self._tasks[name] = self._progress.add_task(name, total=rounds, accuracy="setting up")
 
     def advance(self, name: str, rounds: int, line: Mapping[str, Any]) -> None:
         """Show that a round is done."""
-        if self._progress is None:
-            return
         self.expect(name, rounds)
         shown: dict[str, Any] = {}
         if line.get("global_accuracy") is not None:
@@ -64,9 +62,6 @@ class Bars:
 @contextlib.contextmanager
 def bars(quiet: bool) -> Iterator[Bars]:
     """Progress on stderr while the block runs; nothing when quiet."""
-    if quiet:
-        yield Bars(None)
-        return
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -75,7 +70,7 @@ def bars(quiet: bool) -> Iterator[Bars]:
         TimeElapsedColumn(),
         TextColumn("{task.fields[accuracy]}"),
     )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with Progress(*columns, console=Console(stderr=True, quiet=quiet), disable=quiet) as progress:
         try:
             yield Bars(progress)
         except BaseException:

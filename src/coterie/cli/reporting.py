@@ -31,5 +31,4 @@ def report(
         if len(folders) > 1:
             raise UserError("a report on several folders needs a file of its own: name it with --out")
         out = folders[0] / "report.html"
-    render(folders, out)
-    Console(soft_wrap=True, highlight=False).print(f"Report: {out}", markup=False)
+    Console(soft_wrap=True, highlight=False).print(f"Report: {render(folders, out)}", markup=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -40,11 +39,11 @@ def reproduce(
 
       coterie reproduce fedcaprivacy/table2 --only fashion_mnist/0.1
     """
-    home = importlib.import_module("coterie.reproduce")
-    from coterie.reproduce.study import chosen
+    from coterie import reproduce as home
+    from coterie.reproduce.study import Cell, chosen
 
     console = Console(highlight=False, soft_wrap=True)
-    cells = tuple(only or ())
+    cells = only or []
     if list_ and (item is None or home.items(item)):
         if cells:
             raise UserError("--only picks cells of one item: name the item")
@@ -56,13 +55,13 @@ def reproduce(
     wanted = home.found(item)
     if list_:
         for cell in chosen(wanted, cells):
-            console.print(str(cell), markup=False)
+            console.print(cell.name, markup=False)
         return
-    lengths = {cell.name: cell.rounds if rounds is None else rounds for cell in wanted.cells}
+    lengths = {cell.name: rounds or cell.config.rounds for cell in wanted.cells if isinstance(cell, Cell)}
     with bars(quiet) as shown:
 
         def told(cell: str, seed: int, line: Mapping[str, Any]) -> None:
-            shown.advance(f"{cell}, seed {seed}", lengths[cell], line)
+            shown.advance(f"{cell}, seed {seed}", lengths[cell] or 0, line)
 
         written = home.reproduce(
             item, only=cells, seeds=seeds, rounds=rounds, out=out, data_dir=data_dir, on_round=told

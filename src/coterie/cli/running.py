@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,39 +21,8 @@ System = Annotated[
 
 
 @guarded
-def run(
-    system: System = None,
-    data: opt.Data = None,
-    target: opt.Target = None,
-    test_share: opt.TestShare = None,
-    kind: opt.Kind = None,
-    clients: opt.Clients = None,
-    rounds: opt.Rounds = None,
-    partition: opt.Partition = None,
-    model: opt.ModelName = None,
-    seed: opt.Seed = None,
-    min_samples: opt.MinSamples = None,
-    scaling: opt.Scaling = None,
-    set_: opt.Set = None,
-    mode: opt.Mode = None,
-    crypto: opt.Crypto = None,
-    devices: opt.Devices = None,
-    delta: opt.Delta = None,
-    delay: opt.Delay = None,
-    precision: opt.Precision = None,
-    accelerator: opt.Accelerator = None,
-    data_dir: opt.DataDir = None,
-    config: opt.Config = None,
-    eval_every: opt.EvalEvery = None,
-    fine_tune: opt.FineTune = None,
-    fine_tune_every: opt.FineTuneEvery = None,
-    checkpoint_every: opt.CheckpointEvery = None,
-    record: opt.Record = None,
-    record_mib: opt.RecordMib = None,
-    out: opt.Out = None,
-    resume: opt.Resume = False,
-    quiet: opt.Quiet = False,
-) -> None:
+@opt.shared()
+def run(system: System = None, **options: Any) -> None:
     """Train one system once. Without options: handwritten digits, 20 unequal clients, 10 rounds.
 
     Writes a folder with config.toml (repeats the run), metrics.jsonl (one line for each round), result.json,
@@ -71,9 +41,9 @@ def run(
 
       coterie run --resume --out runs/hardened
     """
-    given = opt.given(locals())
-    resolved = configured(given, set_ or [], config, resume)
-    execute(resolved, resume=resume, quiet=quiet)
+    given, resume = opt.given({"system": system, **options}), options["resume"]
+    resolved = configured(given, options["set"] or [], options["config"], resume)
+    execute(resolved, resume=resume, quiet=options["quiet"])
 
 
 def configured(given: dict[str, Any], texts: list[str], file: Path | None, resume: bool) -> Any:
@@ -93,8 +63,7 @@ def configured(given: dict[str, Any], texts: list[str], file: Path | None, resum
     if file is not None:
         whole = from_toml(file, **given)
         settings = {**whole.settings, **typed_settings(whole.system, texts_by_key)}
-        given = {**given, "settings": settings}
-        return resolve(from_toml(file, **given))
+        return resolve(replace(whole, settings=settings))
     if "system" not in given:
         raise UserError("which system? For example: coterie run fedcaprivacy; see coterie list systems")
     return resolve(RunConfig(**given, settings=typed_settings(given["system"], texts_by_key)))
@@ -109,9 +78,7 @@ def execute(config: Any, *, resume: bool, quiet: bool) -> None:
     with bars(quiet) as shown:
         shown.expect(name, config.rounds)
         result = run_it(config, lambda line: shown.advance(name, config.rounds, line), resume=resume)
-    report = result.folder / "report.html"
-    render([result.folder], report)
-    summary = result.summary
+    report, summary = render([result.folder], result.folder / "report.html"), result.summary
     console = Console(highlight=False, soft_wrap=True)
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for label, value in rows(summary):

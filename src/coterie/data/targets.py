@@ -7,7 +7,6 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, softmax
 
 from coterie.protocol.errors import UserError
 
@@ -33,6 +32,8 @@ class Targets:
 
     def scores(self, outputs: NDArray[Any]) -> Doubles:
         """What outputs (..., k) say: probabilities (..., k), or for regression numbers in stored units."""
+        from scipy.special import expit, softmax  # here, so that a list of data sets does not wait for scipy
+
         outputs = np.asarray(outputs, np.float64)
         if self.task == "classes":
             return np.asarray(softmax(outputs, axis=-1))

@@ -1,4 +1,4 @@
-"""Several runs as a comparison: which are the same but for the seed, their means and spreads, rounds to a target."""
+"""Several runs as a comparison: which are the same but for the seed, their means and spreads, and their figures."""
 
 from __future__ import annotations
 
@@ -8,37 +8,32 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from coterie.report.load import EMULATED, Run
-from coterie.report.plots import points
-from coterie.runs.intervals import mean_and_interval
-
-_WORK = (
-    "data",
-    "partition",
-    "clients",
-    "rounds",
-    "model",
-    "devices",
-    "delta",
-    "delay",
-    "min_samples",
-    "scaling",
-    "precision",
-    "fine_tune",
+from coterie.report.figure import (
+    MARKERS,
+    MUTED,
+    PAPER,
+    colour,
+    drawn,
+    label,
+    legend,
+    new_figure,
+    percent_axis,
+    plain_log,
+    round_axis,
 )
-_NOT_THE_METHOD = {
-    "seed",
-    "out",
-    "record",
-    "record_mib",
-    "data_dir",
-    "accelerator",
-    "checkpoint_every",
-    "eval_every",
-    "fine_tune_every",
-}
+from coterie.report.load import EMULATED, Run
+from coterie.report.plots import EXPLAINED, WIDTH
+from coterie.report.words import percent
+from coterie.runs.config import OPTIONS, SIDES
+from coterie.runs.intervals import spread
+
+_METHOD = {"system", "mode", "crypto"}  # options that name a method beside its settings
+_NOT_THE_METHOD = SIDES | {"seed"}
 
 
 @dataclass(frozen=True)
@@ -55,22 +50,16 @@ class Group:
 
     def curve(self, field: str) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64] | None]:
         """Rounds that all runs evaluated, mean over the runs and standard deviation (None for a single run)."""
-        runs = [dict(zip(*points(run.rounds, field), strict=True)) for run in self.runs]
+        runs = [dict(zip(*run.points(field), strict=True)) for run in self.runs]
         shared = sorted(set(runs[0]).intersection(*runs[1:]))
         values = np.array([[one[r] for r in shared] for one in runs])
-        return (
-            np.array(shared, dtype=np.int64),
-            values.mean(axis=0),
-            values.std(axis=0, ddof=1) if len(runs) > 1 else None,
-        )
+        std = values.std(axis=0, ddof=1) if len(runs) > 1 else None
+        return np.array(shared, dtype=np.int64), values.mean(axis=0), std
 
     def value(self, of: Callable[[Run], float | None]) -> tuple[float, float | None] | None:
         """Mean over the runs and half of its 95 % interval (None for one run); None where a run has no value."""
-        values = [of(run) for run in self.runs]
-        known = [value for value in values if value is not None]
-        if len(known) < len(values):
-            return None
-        return mean_and_interval(known)
+        found = spread([of(run) for run in self.runs])
+        return None if found is None else (found["mean"], found["interval"])
 
     def rounds_to(self, field: str, target: float) -> int | None:
         """First evaluated round in which the mean over the runs reaches the target."""
@@ -93,7 +82,7 @@ def group(runs: Sequence[Run]) -> list[Group]:
 def differing_work(runs: Sequence[Run]) -> dict[str, list[str]]:
     """What should be the same in a fair comparison and is not: option -> the values met."""
     found: dict[str, list[str]] = {}
-    for key in _WORK:
+    for key in (option for option in OPTIONS if option not in _METHOD | _NOT_THE_METHOD):
         values = dict.fromkeys(str(getattr(run.result, key, None) or run.config.get(key)) for run in runs)
         if len(values) > 1:
             found[key] = list(values)
@@ -118,12 +107,12 @@ def _labels(runs: Sequence[Run]) -> list[str]:
     for run in runs:
         rivals = same[run.result.system]
         mode = run.result.mode
-        words = [run.result.name + (f"@{mode}" if mode not in (None, "paper") else "")]
+        words = [run.result.name if mode in (None, "paper") else f"{run.result.name}@{mode}"]
         if len({other.result.crypto for other in rivals}) > 1:
             words.append(run.result.crypto)
         flat = [_flat(other.config) for other in rivals]
         mine = _flat(run.config)
-        for key in sorted(set().union(*flat) - _NOT_THE_METHOD - {"mode", "crypto", "system"}):
+        for key in sorted(set().union(*flat) - _NOT_THE_METHOD - _METHOD):
             if len({str(other.get(key)) for other in flat}) > 1:
                 words.append(f"{key.rpartition('.')[2]}={mine.get(key)}")
         labels.append(", ".join(words))
@@ -133,8 +122,115 @@ def _labels(runs: Sequence[Run]) -> list[str]:
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in table.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return flat
+
+
+@drawn
+def accuracies(groups: Sequence[Group]) -> tuple[Figure, str]:
+    """Both accuracies of all methods over the rounds; dashed where clients fine-tuned."""
+    figure = new_figure(WIDTH, 4.4)
+    panels = figure.subplots(1, 2, sharey=True)
+    first = min(run.rounds[0].round for found in groups for run in found.runs)
+    last = max(run.rounds[-1].round for found in groups for run in found.runs)
+    alt = []
+    for ax, (field, (title, where)) in zip(panels, EXPLAINED.items(), strict=True):
+        for number, found in enumerate(groups):
+            rounds, mean, std = found.curve(field)
+            ax.plot(rounds, mean, **_line(number, len(mean)))
+            if std is not None:
+                ax.fill_between(rounds, mean - std, mean + std, color=colour(number), alpha=0.18, lw=0)
+            tuned, share, _ = found.curve(f"fine_tuned_{field}")
+            ax.plot(tuned, share, **_line(number, len(share)) | {"ls": "--", "lw": 1.4, "mfc": PAPER})
+            if len(mean):
+                alt.append(f"{found.label} {title.lower()} {percent(float(mean[-1]))}")
+        ax.set_title(f"{title}: {where}")
+        round_axis(ax, first, last)
+    percent_axis(panels[0], "accuracy, mean over clients")
+    tuned_any = any(len(found.curve(f"fine_tuned_{field}")[0]) for field in EXPLAINED for found in groups)
+    _legend(figure, groups, tuned_any)
+    return figure, "At the end: " + "; ".join(alt)
+
+
+@drawn
+def costs(groups: Sequence[Group]) -> tuple[Figure, str]:
+    """Both accuracies against what they cost, of the costs that every run counted (see ``counted``)."""
+    columns = counted(groups)
+    figure = new_figure(WIDTH, 6.6)
+    axes = figure.subplots(2, len(columns), sharey="row", sharex="col", squeeze=False)
+    for row, (field, (title, _)) in zip(axes, EXPLAINED.items(), strict=True):
+        for ax, cost in zip(row, columns, strict=True):
+            for number, found in enumerate(groups):
+                rounds, mean, _std = found.curve(field)
+                ax.plot(_at(found, rounds, cost.until), mean, **_line(number, len(mean)))
+            _logarithmic(ax)
+        percent_axis(row[0], title.lower())
+    for above, below, cost in zip(*axes, columns, strict=True):
+        above.set_title(cost.title)
+        below.set_xlabel(cost.unit)
+    _legend(figure, groups, False)
+    return figure, f"Both accuracies against {' and against '.join(cost.unit for cost in columns)}"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Something that a run spends. until: what was spent by the end of each round; None where nobody counted."""
+
+    title: str
+    unit: str
+    until: Callable[[Run], list[float] | None]
+
+
+def counted(groups: Sequence[Group]) -> list[Cost]:
+    """The costs that every run counted."""
+    return [cost for cost in _COSTS if all(cost.until(run) is not None for found in groups for run in found.runs)]
+
+
+def _sent(run: Run) -> list[float] | None:
+    moved = run.client_bytes("bytes_up")
+    return moved and [float(total) / 1e6 for total in np.cumsum(moved)]
+
+
+def _clock(run: Run) -> list[float] | None:
+    _, clocks = run.points("virtual_seconds")
+    return clocks if len(clocks) == len(run.rounds) else None
+
+
+_COSTS = (
+    Cost("For the bytes", "MB sent by a client, in total", _sent),
+    Cost("For the time on the simulated devices", "virtual seconds", _clock),
+)
+
+
+def _line(number: int, length: int) -> dict[str, object]:
+    every = max(1, length // 8)
+    return {
+        "color": colour(number),
+        "marker": MARKERS[number % len(MARKERS)],
+        "markevery": (number * every // 4 % every, every),  # staggered, so that lines on each other stay readable
+    }
+
+
+def _legend(figure: Figure, groups: Sequence[Group], tuned: bool) -> None:
+    handles = [
+        Line2D([], [], color=colour(number), marker=MARKERS[number % len(MARKERS)], label=label(found.legend, 46))
+        for number, found in enumerate(groups)
+    ]
+    if tuned:
+        words = "after each client's own fine-tuning"
+        handles.append(Line2D([], [], color=MUTED, ls="--", lw=1.4, marker="o", mfc=PAPER, label=words))
+    legend(figure, handles, columns=4, length=2.4)
+
+
+def _at(found: Group, rounds: NDArray[np.int64], until: Callable[[Run], list[float] | None]) -> NDArray[np.float64]:
+    """Mean over the runs of a cost at the end of each of these rounds."""
+    costs = [dict(zip([line.round for line in run.rounds], until(run) or (), strict=True)) for run in found.runs]
+    return np.array([np.mean([cost[int(r)] for cost in costs]) for r in rounds])
+
+
+def _logarithmic(ax: Axes) -> None:
+    """A logarithmic x axis where methods differ by more than a factor of 5 at their ends."""
+    ends = [float(xs[-1]) for line in ax.lines if (xs := np.asarray(line.get_xdata(), dtype=float)).size]
+    if ends and min(ends) > 0 and max(ends) / min(ends) > 5:
+        ax.set_xscale("log")
+        plain_log(ax.xaxis)

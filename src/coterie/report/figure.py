@@ -11,7 +11,7 @@ import io
 import re
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, ParamSpec
 
 import numpy as np
@@ -22,6 +22,8 @@ from matplotlib.axis import Axis
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import Colormap, ListedColormap, to_rgba
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
@@ -32,53 +34,31 @@ INK, MUTED, GRID, PAPER = "#1b1e23", "#5c636d", "#dfe2e6", "#fefefe"
 _THEME = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", PAPER: "var(--paper)"}
 
 # Okabe and Ito's colours for all kinds of colour vision, strongest first; then shades that keep apart from them.
-PALETTE = (
-    "#0072b2",
-    "#d55e00",
-    "#009e73",
-    "#cc79a7",
-    "#e69f00",
-    "#56b4e9",
-    "#8c6bb1",
-    "#f0e442",
-    "#7f7f7f",
-    "#8c510a",
-    "#80cdc1",
-    "#fb9a99",
-)
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h", "*", "p")
+_STRONG = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+PALETTE = (*_STRONG, "#8c6bb1", "#f0e442", "#7f7f7f", "#8c510a", "#80cdc1", "#fb9a99")
+MARKERS = tuple("os^DvPX<>h*p")
 
 _STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
     "text.parse_math": False,  # labels are other people's words: "$" is a dollar
     "text.color": INK,
     "font.size": 10,
-    "figure.facecolor": "none",
-    "savefig.facecolor": "none",
-    "axes.facecolor": "none",
-    "axes.edgecolor": MUTED,
-    "axes.labelcolor": MUTED,
-    "axes.linewidth": 0.8,
+    **dict.fromkeys(("figure.facecolor", "savefig.facecolor", "axes.facecolor"), "none"),
+    **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), MUTED),
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 9),
+    **dict.fromkeys(("axes.linewidth", "grid.linewidth"), 0.8),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
     "axes.titlesize": 10.5,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
     "axes.titlepad": 8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
     "axes.grid": True,
     "axes.grid.axis": "y",
     "axes.axisbelow": True,
     "grid.color": GRID,
-    "grid.linewidth": 0.8,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.labelsize": 9,
-    "ytick.labelsize": 9,
     "lines.linewidth": 2,
     "lines.markersize": 4.5,
     "lines.solid_capstyle": "round",
-    "legend.frameon": False,
-    "legend.fontsize": 9,
 }
 _LOCK = threading.Lock()
 
@@ -88,7 +68,7 @@ def colour(index: int) -> str:
     return PALETTE[index % len(PALETTE)]
 
 
-def alpha_ramp(hex_colour: str = PALETTE[0]) -> Colormap:
+def alpha_ramp(hex_colour: str) -> Colormap:
     """From almost clear to a full colour, so that nothing is nothing on a light and on a dark page; NaN is clear."""
     red, green, blue, _ = to_rgba(hex_colour)
     ramp = ListedColormap([(red, green, blue, 0.03 + 0.97 * i / 255) for i in range(256)])
@@ -164,30 +144,34 @@ def _percent(share: float, _: int | None) -> str:
     return f"{100 * share:.4g} %"
 
 
-_MANY_POWERS = 1e3
-
-
 def plain_log(axis: Axis) -> None:
     """Plain numbers at 1, 2 and 5 times the powers of ten of a logarithmic axis; where there are many, at powers."""
     low, high = axis.get_view_interval()
-    subs = (1.0, 2.0, 5.0) if high < _MANY_POWERS * low else (1.0,)
-    axis.set_major_locator(LogLocator(subs=subs, numticks=6 if len(subs) == 1 else None))
+    many = high >= 1e3 * low
+    axis.set_major_locator(LogLocator(subs=(1.0,), numticks=6) if many else LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_locator(NullLocator())
 
 
-def key_bar(
-    figure: Figure, ax: Axes, ramp: Colormap, low: float, high: float, name: str, percent: bool = False
+def heat_map(
+    ax: Axes,
+    values: NDArray[np.float64],
+    hex_colour: str,
+    limits: tuple[float, float],
+    name: str,
+    percent: bool = False,
 ) -> None:
-    """A colour bar as one image (a see-through ramp drawn as patches would show its seams)."""
-    bar = ax.inset_axes((1.015, 0.0, 0.018, 1.0))
-    steps = np.linspace(low, high, 256)[:, None]
-    bar.imshow(steps, cmap=ramp, aspect="auto", origin="lower", extent=(0, 1, low, high), interpolation="none")
+    """Values (rows, columns) between limits as depths of a colour, with a colour bar of this name beside them."""
+    rows, columns = values.shape
+    ramp = alpha_ramp(hex_colour)
+    image(ax, values, -0.5, columns - 0.5, rows, cmap=ramp, vmin=limits[0], vmax=limits[1])
+    bar = ax.inset_axes((1.015, 0.0, 0.018, 1.0))  # one image: a see-through ramp drawn as patches would show its seams
+    steps = np.linspace(*limits, 256)[:, None]
+    bar.imshow(steps, cmap=ramp, aspect="auto", origin="lower", extent=(0, 1, *limits), interpolation="none")
     bar.yaxis.tick_right()
     bar.yaxis.set_label_position("right")
-    bar.set_xticks([])
     bar.grid(False)
-    bar.set_ylabel(name)
+    bar.set(xticks=[], ylabel=name)
     bar.spines[:].set_visible(False)
     if percent:
         bar.yaxis.set_major_formatter(FuncFormatter(_percent))
@@ -198,3 +182,9 @@ def image(ax: Axes, pixels: NDArray[Any], left: float, right: float, rows: int, 
     ax.imshow(pixels, aspect="auto", interpolation="none", extent=(left, right, rows - 0.5, -0.5), **kwargs)
     ax.grid(False)
     ax.spines[:].set_visible(False)
+
+
+def legend(figure: Figure, handles: Sequence[Line2D | Patch], columns: int = 7, length: float = 1.6) -> None:
+    """Below all panels."""
+    columns = min(len(handles), columns)
+    figure.legend(handles=list(handles), loc="outside lower center", ncols=columns, handlelength=length)

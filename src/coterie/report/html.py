@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,11 +12,11 @@ from typing import Any
 import jinja2
 
 from coterie import __version__
-from coterie.protocol.errors import RunError, UserError
-from coterie.report import clusters, comparison, comparison_plots, plots, race, words
+from coterie.protocol.errors import UserError
+from coterie.report import clusters, comparison, plots, race, words
 from coterie.report.figure import colour
 from coterie.report.load import Run, compared, find, load
-from coterie.report.race import TOPICS
+from coterie.runs.files import atomic_write
 
 _ROUND = re.compile(r" of round \d+")
 _SHOWN = 20  # rows of a list of mishaps
@@ -29,11 +28,7 @@ _TEMPLATES = jinja2.Environment(
     lstrip_blocks=True,
 )
 _TEMPLATES.filters |= {
-    "percent": words.percent,
-    "size": words.size,
-    "duration": words.duration,
-    "number": words.number,
-    "plural": words.plural,
+    of.__name__: of for of in (words.percent, words.size, words.duration, words.number, words.plural, words.listed)
 }
 
 
@@ -53,7 +48,7 @@ def render(folders: Sequence[Path], out: Path | None = None) -> Path:
         raise UserError(f"{target.parent}: no such folder to write the report to; create it or name another")
     told = compared(folders[0]) if len(folders) == 1 else None
     page = run_page(runs[0]) if len(runs) == 1 else comparison_page(runs, told)
-    _write(target, page)
+    atomic_write(target, page.encode(errors="replace"))
     return target
 
 
@@ -84,11 +79,9 @@ def comparison_page(runs: Sequence[Run], told: Mapping[str, Any] | None = None) 
         "table": _table(groups),
         "race": _race(told) if told else None,
         "repeated": any(len(found.runs) > 1 for found in groups),
-        "tuned": any(
-            plots.points(run.rounds, field)[0] for run in runs for field in _NAMES if field.startswith("fine")
-        ),
-        "accuracies": comparison_plots.accuracies("accuracies", groups),
-        "costs": comparison_plots.costs("costs", groups) if comparison_plots.counted(groups) else None,
+        "tuned": any(run.points(field)[0] for run in runs for field in _NAMES if field.startswith("fine")),
+        "accuracies": comparison.accuracies("accuracies", groups),
+        "costs": comparison.costs("costs", groups) if comparison.counted(groups) else None,
     }
     return _TEMPLATES.get_template("template.html").render(
         title=f"Comparison: {view['heading']}", run=None, comparison=view, version=__version__
@@ -104,66 +97,41 @@ def _home(folders: Sequence[Path]) -> Path:
     return parents.pop()
 
 
-def _write(target: Path, page: str) -> None:
-    """Whole or not at all: a report that was there before survives a full disk."""
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        try:
-            draft.write_text(page, encoding="utf-8", errors="replace", newline="\n")
-            os.replace(draft, target)
-        finally:
-            draft.unlink(missing_ok=True)
-    except OSError as error:
-        raise RunError(
-            f"{target}: the report cannot be written ({error.strerror}); make room or name another"
-        ) from None
-
-
 def _run_view(run: Run, key: str) -> dict[str, Any]:
     """Everything that the template shows of a run; figures and tables that it has nothing for are None or empty."""
     members = clusters.final_members(run)
     order = clusters.order(members, run.partition.groups) if members else tuple(range(run.result.clients))
     history = clusters.history(run)
     lines = run.rounds
-    evaluated = {field for field in _ACCURACIES + _LOSSES if any(getattr(line, field) is not None for line in lines)}
     sized = any(line.notes.clusters and line.notes.clusters.sizes for line in lines)
     timed = any(line.bytes_up or line.phase_seconds for line in lines)
-    counts = run.partition.label_counts
+    counts, matrix = run.partition.label_counts, run.observed.affinity
     figures = {
-        "accuracy": plots.accuracy(f"{key}-accuracy", run) if evaluated.intersection(_ACCURACIES) else None,
-        "loss": plots.loss(f"{key}-loss", run) if evaluated.intersection(_LOSSES) else None,
+        "accuracy": plots.accuracy(f"{key}-accuracy", run) if any(run.points(f)[0] for f in _NAMES) else None,
+        "loss": plots.loss(f"{key}-loss", run) if any(run.points(f)[0] for f in _LOSSES) else None,
         "membership": plots.membership(f"{key}-membership", history) if history else None,
         "agreement": plots.agreement(f"{key}-agreement", run) if any(line.grouping for line in lines) else None,
         "sizes": plots.sizes(f"{key}-sizes", lines) if sized and not history else None,
-        "affinity": plots.affinity(f"{key}-affinity", run.observed.affinity, order, members)
-        if run.observed.affinity
-        else None,
+        "affinity": plots.affinity(f"{key}-affinity", matrix, order, members) if matrix else None,
         "classes": plots.classes(f"{key}-classes", run.partition, order, members) if counts and counts[0] else None,
         "per_round": plots.per_round(f"{key}-per-round", run) if timed else None,
     }
     return {
+        **vars(run),
         "key": key,
-        "folder": run.folder.name,
-        "result": run.result,
         "figures": figures,
-        "rounds": len(lines),
         "ends": _ends(run),
-        "traffic": per_client_and_round(run),
+        "traffic": [per_client_and_round(run, field) for field in _MOVED.values()],
         "history": history,
         "clusters": _clusters(run, members) if members else [],
-        "groups": run.partition.groups,
         "mingled": clusters.mingled(run),
         "events": clusters.events(run),
-        "listed": words.listed,
-        "epochs": run.partition.epochs,
-        "samples": run.partition.samples,
         "bytes_by_role": _paired(run.total("bytes_up"), run.total("bytes_down")),
         "bytes_by_message": _barred(run.total("message_bytes")),
         "seconds_by_work": _barred(run.total("phase_seconds")),
         "virtual_seconds_by_message": _barred(run.total("phase_virtual_seconds")),
         "mishaps": _mishaps(run),
         "participants": [line.notes.participants for line in lines if line.notes.participants is not None],
-        "config": run.config_text,
     }
 
 
@@ -173,27 +141,23 @@ _NAMES = {
     "fine_tuned_global_accuracy": "global, fine-tuned",
     "fine_tuned_local_accuracy": "local, fine-tuned",
 }
-_ACCURACIES = list(_NAMES)
-_LOSSES = ["global_loss", "local_loss"]
+_LOSSES = ("global_loss", "local_loss")
+_MOVED = {"sent": "bytes_up", "received": "bytes_down"}
 
 
-def per_client_and_round(run: Run) -> tuple[float | None, float | None]:
-    """Bytes that a client sent and received, mean over clients and rounds (set-up apart); None where not counted."""
-
-    def mean(field: str) -> float | None:
-        moved = run.client_bytes(field)
-        return None if moved is None else sum(moved) / len(moved)
-
-    return mean("bytes_up"), mean("bytes_down")
+def per_client_and_round(run: Run, field: str) -> float | None:
+    """Bytes that a client moved (``bytes_up``, ``bytes_down``), mean over clients and rounds; None if not counted."""
+    moved = run.client_bytes(field)
+    return None if moved is None else sum(moved) / len(moved)
 
 
 def _ends(run: Run) -> list[dict[str, Any]]:
     """Where each accuracy started, its best, where it ended, and the worst and best off client there."""
     rows = []
     for field, name in _NAMES.items():
-        _, values = plots.points(run.rounds, field)
-        bands = [band for line in run.rounds if (band := getattr(line.bands, field, None)) is not None]
-        worst, best = (bands[-1][0], bands[-1][4]) if bands else (None, None)
+        _, values = run.points(field)
+        bands = [] if field.startswith("fine") else run.bands(field)
+        worst, *_, best = bands[-1][1] if bands else (None, None)
         if values:
             rows.append({"name": name, "cells": [values[0], max(values), values[-1], worst, best]})
     return rows
@@ -207,14 +171,8 @@ def _clusters(run: Run, members: clusters.Sets) -> list[dict[str, Any]]:
         counts = run.partition.label_counts
         held = [sum(column) for column in zip(*(counts[client] for client in inside), strict=True)] if counts else []
         largest = sorted((label for label, n in enumerate(held) if n), key=lambda label: -held[label])[:3]
-        rows.append(
-            {
-                "number": number,
-                "colour": colour(number),
-                "clients": inside,
-                "classes": [(label, held[label] / sum(held)) for label in largest],
-            }
-        )
+        classes = [(label, held[label] / sum(held)) for label in largest]
+        rows.append({"number": number, "colour": colour(number), "clients": inside, "classes": classes})
     return rows
 
 
@@ -240,24 +198,16 @@ def _paired(first: Mapping[str, float], second: Mapping[str, float]) -> list[dic
 
 def _mishaps(run: Run) -> list[dict[str, Any]]:
     """Late, lost, refused, outliers, skipped: what, how often, and how many rows were left out."""
-    late = Counter(name for part in run.costs for name in part.late)
-    lost = Counter(f"{_ROUND.sub('', what)}: {why}" for part in run.costs for what, why in part.lost.items())
-    refused = Counter({key: int(count) for key, count in run.total("refused").items()})
-    skipped = Counter(line.notes.skipped for line in run.rounds if line.notes.skipped is not None)
-    kinds = [
-        ("Late", "answers that came after their round", late),
-        ("Lost", "messages that never arrived in time", lost),
-    ]
-    kinds.append(("Refused", "messages that their receiver could not accept", refused))
-    outliers = Counter(name for line in run.rounds for name in line.notes.outliers)
-    kinds.append(
-        (
-            "Outliers",
-            "with weights over a hundred times the model's own, or a hundred times the usual part in a mean",
-            outliers,
-        )
+    lost = (f"{_ROUND.sub('', what)}: {why}" for part in run.costs for what, why in part.lost.items())
+    far = "with weights over a hundred times the model's own, or a hundred times the usual part in a mean"
+    skipped = (line.notes.skipped for line in run.rounds if line.notes.skipped is not None)
+    kinds = (
+        ("Late", "answers that came after their round", Counter(name for part in run.costs for name in part.late)),
+        ("Lost", "messages that never arrived in time", Counter(lost)),
+        ("Refused", "messages that their receiver could not accept", Counter(run.total("refused"))),
+        ("Outliers", far, Counter(name for line in run.rounds for name in line.notes.outliers)),
+        ("Skipped", "rounds that could not be completed, or moved no model", Counter(skipped)),
     )
-    kinds.append(("Skipped", "rounds that could not be completed, or moved no model", skipped))
     return [
         {
             "kind": kind,
@@ -273,14 +223,14 @@ def _mishaps(run: Run) -> list[dict[str, Any]]:
 
 def _race(told: Mapping[str, Any]) -> dict[str, Any]:
     """What a comparison says of its fairness, and what its servers learned."""
-    topics = [topic for topic in TOPICS if any(topic in (row["learned"] or {}) for row in told["rows"])]
+    topics = race.topics_of(told["rows"])
     return {
         "budget": race.budget(told),
         "not_shared": list(race.not_shared(told)),
         "sentences": list(race.sentences(told["rows"])),
         "first": told["rows"][0]["method"],
         "leads": [lead for lead in told["leads"] if lead["local_accuracy"] and lead["local_accuracy"]["interval"]],
-        "topics": [TOPICS[topic] for topic in topics],
+        "topics": [race.TOPICS[topic] for topic in topics],
         "learned": [
             {"method": row["method"], "cells": [(row["learned"] or {}).get(topic) for topic in topics]}
             for row in told["rows"]
@@ -301,7 +251,7 @@ def _table(groups: Sequence[comparison.Group]) -> dict[str, Any]:
         means = [cell[0] for row in cells for f in rivals if (cell := row.get(f))]
         best |= dict.fromkeys(rivals, max(means) if len(means) > 1 else None)
     return {
-        "columns": [(f, _COLUMNS[f], "percent" if f in _ACCURACIES else _UNITS[f]) for f in fields],
+        "columns": [(f, *_COLUMNS[f]) for f in fields],
         "grouped": "ari" in fields,
         "targets": {f: target for f, target in targets.items() if target is not None},
         "best": best,
@@ -319,23 +269,23 @@ def _table(groups: Sequence[comparison.Group]) -> dict[str, Any]:
 
 
 _COLUMNS = {
-    **_NAMES,
-    "ari": "groups found",
-    "sent": "sent",
-    "received": "received",
-    "seconds": "real time",
-    "virtual_seconds": "virtual time",
+    **{field: (name, "percent") for field, name in _NAMES.items()},
+    "ari": ("groups found", "index"),
+    "sent": ("sent", "size"),
+    "received": ("received", "size"),
+    "seconds": ("real time", "duration"),
+    "virtual_seconds": ("virtual time", "duration"),
 }
-_UNITS = {"ari": "index", "sent": "size", "received": "size", "seconds": "duration", "virtual_seconds": "duration"}
+"""Of a comparison's table: the name of each and how its numbers are written."""
 
 
 def _value(run: Run, field: str) -> float | None:
-    if field in ("sent", "received"):
-        return per_client_and_round(run)[field == "received"]
+    if field in _MOVED:
+        return per_client_and_round(run, _MOVED[field])
     if field == "ari":
         return None if run.result.grouping is None else run.result.grouping.ari
     value: float | None = getattr(run.result, field)
     if value is None and field.startswith("fine_tuned"):
-        tuned = plots.points(run.rounds, field)[1]
+        tuned = run.points(field)[1]
         return tuned[-1] if tuned else None
     return value

@@ -18,6 +18,8 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 
 from coterie.protocol.errors import UserError
+from coterie.runs.budget import Difference
+from coterie.runs.folder import CONFIG, METRICS, RESULT
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1 + 1e-6)]  # a mean of float32 shares may exceed 1 by rounding
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -27,14 +29,7 @@ LossBand = tuple[float | None, float | None, float | None, float | None, float |
 Members = tuple[tuple[Count, ...] | None, ...]  # of each client, the clusters that it is in
 Matrix = tuple[tuple[float | None, ...], ...]
 
-RESULT, METRICS, CONFIG, PARTITION, OBSERVED = (
-    "result.json",
-    "metrics.jsonl",
-    "config.toml",
-    "partition.json",
-    "observed.json",
-)
-COMPARE = "compare.json"
+PARTITION, OBSERVED, COMPARE = "partition.json", "observed.json", "compare.json"
 EMULATED = " (emulated cipher)"
 _FIT = "/Fit"
 _DEPTH = 3  # levels of folders below a comparison in which runs are looked for
@@ -186,16 +181,6 @@ class Lead(msgspec.Struct, frozen=True):
     fine_tuned_local_accuracy: Spread | None = None
 
 
-class Difference(msgspec.Struct, frozen=True):
-    """A setting of the common budget that a method does not share."""
-
-    method: str
-    setting: str
-    value: Any
-    shared: Any
-    why: str
-
-
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that all methods share (``runs/budget.py``); those that mean nothing in it are absent."""
 
@@ -264,6 +249,15 @@ class Run:
         """The role of the clients: as told, else the one that trains (only clients have data to fit)."""
         fitting = [key.removesuffix(_FIT) for key in self.total("phase_seconds") if key.endswith(_FIT)]
         return self.result.client_role or (fitting[0] if fitting else "client")
+
+    def points(self, field: str) -> tuple[list[int], list[float]]:
+        """Rounds and values of a metric where it was evaluated."""
+        found = [(line.round, value) for line in self.rounds if (value := getattr(line, field)) is not None]
+        return [r for r, _ in found], [value for _, value in found]
+
+    def bands(self, field: str) -> list[tuple[int, LossBand]]:
+        """Rounds, and the spread over the clients of an accuracy or a loss, where it was evaluated."""
+        return [(line.round, band) for line in self.rounds if (band := getattr(line.bands, field)) is not None]
 
     def client_bytes(self, field: str) -> list[float] | None:
         """Bytes that a client moved in each round (``"bytes_up"``, ``"bytes_down"``), mean over the clients.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,12 +20,12 @@ from coterie.report.figure import (
     MUTED,
     PALETTE,
     PAPER,
-    alpha_ramp,
     colour,
     drawn,
+    heat_map,
     image,
-    key_bar,
     label,
+    legend,
     new_figure,
     percent_axis,
     plain_log,
@@ -38,13 +40,8 @@ EXPLAINED = {
     "local_accuracy": ("Local accuracy", "on test data like the client's own"),
 }
 _MANY = 40  # clients above which their names no longer fit an axis
+_CLOCK = "clock"
 _LARGEST = 5  # series in a stack; the rest is one
-
-
-def points(rounds: Sequence[Round], field: str) -> tuple[list[int], list[float]]:
-    """Rounds and values of a metric where it was evaluated."""
-    found = [(line.round, value) for line in rounds if (value := getattr(line, field)) is not None]
-    return [r for r, _ in found], [value for _, value in found]
 
 
 @drawn
@@ -53,35 +50,30 @@ def accuracy(run: Run) -> tuple[Figure, str]:
     figure = new_figure(WIDTH, 3.9)
     panels = figure.subplots(1, 2, sharey=True)
     alt = []
+    handles: dict[str, Line2D | Patch] = {"mean": Line2D([], [], color=MUTED, label="mean over clients")}
     for ax, (field, (title, where)), c in zip(panels, EXPLAINED.items(), PALETTE, strict=False):
-        xs, ys = points(run.rounds, field)
-        banded = [(float(line.round), band) for line in run.rounds if (band := getattr(line.bands, field)) is not None]
-        if banded:
+        xs, ys = run.points(field)
+        if banded := [(float(r), band) for r, band in run.bands(field)]:
             if len(banded) == 1:  # a band of one point has no width
                 banded = [(banded[0][0] + side, banded[0][1]) for side in (-0.1, 0.1)]
-            low, q25, _, q75, high = zip(*(band for _, band in banded), strict=True)
             at = [r for r, _ in banded]
+            low, q25, _, q75, high = zip(*(band for _, band in banded), strict=True)
             ax.fill_between(at, low, high, color=c, alpha=0.14, lw=0)
             ax.fill_between(at, q25, q75, color=c, alpha=0.28, lw=0)
-        ax.plot(xs, ys, color=c, marker="o" if len(xs) <= 12 else None)
-        tuned = points(run.rounds, f"fine_tuned_{field}")
-        ax.plot(*tuned, color=MUTED, ls="--", lw=1.6, marker="D" if len(tuned[0]) <= 12 else None)
+            handles["half"] = Patch(color=MUTED, alpha=0.42, lw=0, label="middle half of the clients")
+            handles["all"] = Patch(color=MUTED, alpha=0.16, lw=0, label="all clients")
+        ax.plot(xs, ys, color=c, marker=_dot(xs))
+        tuned = run.points(f"fine_tuned_{field}")
+        ax.plot(*tuned, color=MUTED, ls="--", lw=1.6, marker=_dot(tuned[0], "D"))
+        if tuned[0]:
+            words = "after each client's own fine-tuning"
+            handles["tuned"] = Line2D([], [], color=MUTED, ls="--", lw=1.6, marker="D", label=words)
         ax.set_title(f"{title}: {where}")
         _rounds(ax, run)
         if ys:
             alt.append(f"{title} from {percent(ys[0])} in round {xs[0]} to {percent(ys[-1])} in round {xs[-1]}")
     percent_axis(panels[0], "accuracy")
-    tuned_any = any(points(run.rounds, f"fine_tuned_{field}")[0] for field in EXPLAINED)
-    banded_any = any(getattr(line.bands, field) for line in run.rounds for field in EXPLAINED)
-    handles: list[Line2D | Patch] = [Line2D([], [], color=MUTED, label="mean over clients")]
-    if banded_any:
-        handles.append(Patch(color=MUTED, alpha=0.42, lw=0, label="middle half of the clients"))
-        handles.append(Patch(color=MUTED, alpha=0.16, lw=0, label="all clients"))
-    if tuned_any:
-        handles.append(
-            Line2D([], [], color=MUTED, ls="--", lw=1.6, marker="D", label="after each client's own fine-tuning")
-        )
-    _legend(figure, handles)
+    legend(figure, list(handles.values()))
     return figure, "; ".join(alt) or "Accuracy: never evaluated"
 
 
@@ -92,11 +84,11 @@ def loss(run: Run) -> tuple[Figure, str]:
     ax = figure.subplots()
     seen: list[float] = []
     alt = []
-    for (field, where), c, dashes in zip(_LOSSES.items(), PALETTE, ("-", "--"), strict=False):
-        xs, ys = points(run.rounds, field)
-        ax.plot(xs, ys, color=c, ls=dashes, marker="o" if len(xs) <= 12 else None, label=where)
-        bands = [(line.round, band[1], band[3]) for line in run.rounds if (band := getattr(line.bands, field))]
-        if bands:
+    kinds = ("global_loss", "on the whole test set", "-"), ("local_loss", "on test data like the client's own", "--")
+    for (field, where, dashes), c in zip(kinds, PALETTE, strict=False):
+        xs, ys = run.points(field)
+        ax.plot(xs, ys, color=c, ls=dashes, marker=_dot(xs), label=where)
+        if bands := [(r, q25, q75) for r, (_, q25, _, q75, _) in run.bands(field)]:
             at, q25, q75 = (np.array(column, dtype=float) for column in zip(*bands, strict=True))
             ax.fill_between(at, q25, q75, color=c, alpha=0.2, lw=0)
         seen += ys
@@ -105,14 +97,10 @@ def loss(run: Run) -> tuple[Figure, str]:
     if seen and min(seen) > 0 and max(seen) / min(seen) > 20:
         ax.set_yscale("log")
         plain_log(ax.yaxis)
-    ax.set_title("Loss: mean and middle half of the clients")
-    ax.set_ylabel("cross entropy" if seen else "")
+    ax.set(title="Loss: mean and middle half of the clients", ylabel="cross entropy" if seen else "")
     _rounds(ax, run)
     ax.legend()
     return figure, "Loss: " + "; ".join(alt)
-
-
-_LOSSES = {"global_loss": "on the whole test set", "local_loss": "on test data like the client's own"}
 
 
 @drawn
@@ -129,16 +117,14 @@ def classes(partition: Partition, order: Sequence[int], members: Sets | None) ->
     heights = [1.1, min(0.19 * labels, 4.0), *[0.14] * len(shown)]
     top, heat, *foot = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
     top.bar(range(clients), totals, color=MUTED, width=0.8)
-    top.set_ylabel("samples")
+    top.set(ylabel="samples", title="Training samples of each client, and its share of each class")
     top.yaxis.set_major_locator(MaxNLocator(3))
     top.yaxis.set_major_formatter(EngFormatter(sep=""))
-    top.set_title("Training samples of each client, and its share of each class")
-    image(heat, shares.T, -0.5, clients - 0.5, labels, cmap=alpha_ramp(), vmin=0, vmax=top_share)
+    heat_map(heat, shares.T, PALETTE[0], (0, top_share), "share of client", percent=True)
     for edge in _edges(order, members):
         heat.axvline(edge, color=GRID, lw=0.8)
     heat.yaxis.set_major_locator(MaxNLocator(10, integer=True))
     heat.set_ylabel("class")
-    key_bar(figure, heat, alpha_ramp(), 0, top_share, "share of client", percent=True)
     for ax, (name, sets) in zip(foot, shown.items(), strict=True):
         strip = pixels([sets], order, PALETTE).reshape(clients, -1, 4).swapaxes(0, 1)
         image(ax, strip, -0.5, clients - 0.5, 1)
@@ -170,32 +156,21 @@ def membership(known: History) -> tuple[Figure, str]:
     image(ax, pixels(sets, known.order, PALETTE), first - 0.5, last + 0.5, clients)
     for row in range(1, clients if clients <= _MANY else 0):
         ax.axhline(row - 0.5, color=PAPER, lw=1)
+    marks: list[Line2D] = []
     if known.events:
-        ax.plot(
-            known.events,
-            [1.02] * len(known.events),
-            ls="",
-            marker="v",
-            ms=5,
-            color=MUTED,
-            transform=ax.get_xaxis_transform(),
-            clip_on=False,
-        )
+        above = ax.get_xaxis_transform()
+        marks = ax.plot(known.events, [1.02] * len(known.events), "v", ms=5, color=MUTED, transform=above)
+        marks[0].set(clip_on=False, label="clustering event")
     if known.groups is not None:
         side = ax.inset_axes((1.01, 0.0, 0.018, 1.0))
         image(side, pixels([known.groups], known.order, PALETTE), 0, 1, clients)
-        side.set_yticks([])
-        side.set_xticks([0.5], ["group"])
+        side.set(yticks=[], xticks=[0.5], xticklabels=["group"])
         side.tick_params(length=0)
     ax.set_title("Cluster of each client", pad=18)
     round_axis(ax, first, last)
     _clients(ax, known.order, "y", grouped=True)
-    handles: list[Line2D | Patch] = [
-        Patch(color=colour(number), label=f"cluster {number}") for number in known.clusters[: len(PALETTE)]
-    ]
-    if known.events:
-        handles.append(Line2D([], [], ls="", marker="v", ms=5, color=MUTED, label="clustering event"))
-    _legend(figure, handles)
+    shown = [Patch(color=colour(number), label=f"cluster {number}") for number in known.clusters[: len(PALETTE)]]
+    legend(figure, [*shown, *marks])
     return figure, (
         f"Heat map of {plural(clients, 'client')} over rounds {first} to {last} in "
         f"{plural(len(known.clusters), 'cluster')}" + ("; some clients are in several at once" if known.mixed else "")
@@ -210,13 +185,12 @@ def agreement(run: Run) -> tuple[Figure, str]:
     known = [(r, one.ari) for r, one in noted if one.ari is not None]
     figure = new_figure(WIDTH if known else WIDTH / 2, 2.9)
     *left, right = figure.subplots(1, 1 + bool(known), squeeze=False)[0]
-    mark = "o" if len(rounds) <= 12 else None
+    mark = _dot(rounds)
     alt = []
     for ax in left:
         ax.plot(*zip(*known, strict=True), color=PALETTE[0], marker=mark)
         ax.set_ylim(min(-0.05, *(ari - 0.05 for _, ari in known)), 1.05)
-        ax.set_title("Clusters and the data's own groups")
-        ax.set_ylabel("adjusted Rand index")
+        ax.set(title="Clusters and the data's own groups", ylabel="adjusted Rand index")
         alt.append(
             f"Adjusted Rand index from {known[0][1]:.2f} in round {known[0][0]} to {known[-1][1]:.2f} at the end"
         )
@@ -236,17 +210,14 @@ def agreement(run: Run) -> tuple[Figure, str]:
 @drawn
 def sizes(rounds: Sequence[Round]) -> tuple[Figure, str]:
     """Clients in each cluster over the rounds, where only the sizes are known."""
-    noted = [
-        (line.round, line.notes.clusters.sizes) for line in rounds if line.notes.clusters and line.notes.clusters.sizes
-    ]
+    noted = [(line.round, found.sizes) for line in rounds if (found := line.notes.clusters) and found.sizes]
     figure = new_figure(WIDTH, 3.0)
     ax = figure.subplots()
     width = max(len(counts) for _, counts in noted)
     stack = {f"cluster {k}": {r: counts[k] if k < len(counts) else 0 for r, counts in noted} for k in range(width)}
     _stack(ax, [r for r, _ in noted], stack)
-    ax.set_ylabel("clients")
-    ax.set_title("Sizes of the clusters")
-    _legend(figure, [Patch(color=colour(k), label=f"cluster {k}") for k in range(min(width, len(PALETTE)))])
+    ax.set(ylabel="clients", title="Sizes of the clusters")
+    legend(figure, [Patch(color=colour(k), label=f"cluster {k}") for k in range(min(width, len(PALETTE)))])
     return figure, f"Sizes of up to {plural(width, 'cluster')} over {plural(len(noted), 'round')}"
 
 
@@ -261,69 +232,57 @@ def affinity(matrix: Matrix, order: Sequence[int], members: Sets | None) -> tupl
     clients = len(order)
     figure = new_figure(WIDTH / 2, WIDTH / 2 - 0.6)
     ax = figure.subplots()
-    image(ax, values, -0.5, clients - 0.5, clients, cmap=alpha_ramp(PALETTE[2]), vmin=low, vmax=high)
+    heat_map(ax, values, PALETTE[2], (low, high), "affinity")
     ax.set_aspect("equal")
     for edge in _edges(order, members):
         ax.axhline(edge, color=MUTED, lw=0.8)
         ax.axvline(edge, color=MUTED, lw=0.8)
-    for axis in ("x", "y"):
-        _clients(ax, order, axis, grouped=members is not None)
+    _clients(ax, order, "x", grouped=members is not None)
+    _clients(ax, order, "y", grouped=members is not None)
     ax.set_title("Affinity of the clients")
-    key_bar(figure, ax, alpha_ramp(PALETTE[2]), low, high, "affinity")
     return figure, f"Matrix of {clients} by {clients} affinities from {low:.3g} to {high:.3g}"
 
 
 @drawn
 def per_round(run: Run) -> tuple[Figure, str]:
     """Bytes sent by role, real seconds by kind of work, and virtual seconds, round by round."""
-    rounds = [line.round for line in run.rounds]
     stacks = [
-        ("Bytes sent", "MB", _series({line.round: line.bytes_up for line in run.rounds}, 1e-6)),
-        ("Real time by work", "seconds", _series({line.round: line.phase_seconds for line in run.rounds}, 1)),
+        ("Bytes sent", "MB", _series(run, "bytes_up", 1e-6)),
+        ("Real time by work", "seconds", _series(run, "phase_seconds", 1)),
+        ("Virtual time", "seconds", _durations(run)),
     ]
-    panels = [panel for panel in stacks if panel[2]]
-    clock = _durations(run)
+    found = [stack for stack in stacks if stack[-1]]
     figure = new_figure(WIDTH, 3.6)
-    axes = figure.subplots(1, len(panels) + bool(clock), squeeze=False)[0]
-    for ax, (title, unit, series) in zip(axes, panels, strict=False):
-        shown = _stack(ax, rounds, series)
-        ax.set_title(title)
-        ax.set_ylabel(f"{unit} a round")
-        ax.legend(
-            handles=[Patch(color=c, label=label(name)) for name, c in shown.items()],
-            loc="upper left",
-            bbox_to_anchor=(-0.02, -0.2),
-            ncols=1,
-            handlelength=1,
-            labelspacing=0.3,
-        )
-    if clock:
-        _stack(axes[-1], rounds, {"clock": clock}, first=5)
-        axes[-1].set_title("Virtual time")
-        axes[-1].set_ylabel("seconds a round")
-    for ax in axes:
+    axes = figure.subplots(1, len(found), squeeze=False)[0]
+    for ax, (title, unit, series) in zip(axes, found, strict=True):
+        alone = _CLOCK in series
+        shown = _stack(ax, [line.round for line in run.rounds], series, first=5 * alone)
+        ax.set(title=title, ylabel=f"{unit} a round")
+        if not alone:
+            handles = [Patch(color=c, label=label(name)) for name, c in shown.items()]
+            place = (-0.02, -0.2)
+            ax.legend(handles=handles, loc="upper left", bbox_to_anchor=place, handlelength=1, labelspacing=0.3)
         _rounds(ax, run)
         ax.set_ylim(bottom=0)
         ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    names = [title for title, *_ in panels] + (["Virtual time"] if clock else [])
-    return figure, f"{', '.join(names)}, for each of {plural(len(rounds), 'round')}"
+    return figure, f"{', '.join(title for title, *_ in found)}, for each of {plural(len(run.rounds), 'round')}"
 
 
-def _durations(run: Run) -> dict[int, float]:
+def _durations(run: Run) -> dict[str, dict[int, float]]:
     """Virtual seconds of each round, from the clock at the rounds' ends; empty where there is no clock."""
-    at = [clock for line in run.rounds if (clock := line.virtual_seconds) is not None]
+    rounds, at = run.points("virtual_seconds")
     if len(at) < len(run.rounds):
         return {}
     before = [run.result.set_up.virtual_seconds or 0.0, *at]
-    return {line.round: max(b - a, 0.0) for line, a, b in zip(run.rounds, before, at, strict=False)}
+    return {_CLOCK: {r: max(b - a, 0.0) for r, a, b in zip(rounds, before, at, strict=False)}}
 
 
-def _series(parts: Mapping[int, Mapping[str, float]], factor: float) -> dict[str, dict[int, float]]:
-    """round -> name -> value as name -> round -> value: the largest names, then the rest as one."""
-    totals: dict[str, float] = {}
+def _series(run: Run, field: str, factor: float) -> dict[str, dict[int, float]]:
+    """Of a field of the rounds, name -> round -> value * factor: the largest names, then the rest as one."""
+    parts: dict[int, Mapping[str, float]] = {line.round: getattr(line, field) for line in run.rounds}
+    totals: Counter[str] = Counter()
     for values in parts.values():
-        for name, value in values.items():
-            totals[name] = totals.get(name, 0) + value
+        totals.update(values)
     names = sorted((name for name in totals if totals[name] > 0), key=lambda name: (-totals[name], name))
     largest = names if len(names) <= _LARGEST + 1 else names[:_LARGEST]
     rest = names[len(largest) :]
@@ -339,11 +298,10 @@ def _stack(
     """Stacked steps, a unit wide around each round; gives the colour of every name."""
     edges = np.arange(rounds[0], rounds[-1] + 2) - 0.5
     base: NDArray[np.float64] = np.zeros(len(edges) - 1)
-    shown = {}
-    for number, (name, values) in enumerate(series.items(), start=first):
+    shown = {name: colour(number) for number, name in enumerate(series, start=first)}
+    for name, values in series.items():
         above = base + [values.get(r, 0) for r in range(rounds[0], rounds[-1] + 1)]
-        shown[name] = colour(number)
-        ax.stairs(above, edges, baseline=base, fill=True, color=colour(number), lw=0)
+        ax.stairs(above, edges, baseline=base, fill=True, color=shown[name], lw=0)
         base = above
     return shown
 
@@ -352,31 +310,24 @@ def _rounds(ax: Axes, run: Run) -> None:
     round_axis(ax, run.rounds[0].round, run.rounds[-1].round)
 
 
-def _clients(ax: Axes, order: Sequence[int], axis: str, grouped: bool) -> None:
+def _dot(rounds: Sequence[int], marker: str = "o") -> str | None:
+    """The marker of a line, where it has few points."""
+    return marker if len(rounds) <= 12 else None
+
+
+def _clients(ax: Axes, order: Sequence[int], axis: Literal["x", "y"], grouped: bool) -> None:
     """Client numbers along an axis, all of them where they fit."""
     fits = len(order) <= _MANY
-    name = (
-        "client" if not grouped else "client, grouped by last cluster" if fits else "clients, grouped by last cluster"
-    )
+    name = ("client" if fits or not grouped else "clients") + ", grouped by last cluster" * grouped
     ticks = list(range(len(order))) if fits else []
-    which = ax.xaxis if axis == "x" else ax.yaxis
     if fits or grouped:
+        which = ax.xaxis if axis == "x" else ax.yaxis
         which.set_ticks(ticks, [str(order[i]) for i in ticks], fontsize=8 if len(order) <= 24 else 6.5)
-    if axis == "x":
-        ax.set_xlabel(name)
-        ax.tick_params(axis="x", length=0, labelbottom=True)
-    else:
-        ax.set_ylabel(name)
-        ax.tick_params(axis="y", length=0)
+    ax.set(**{f"{axis}label": name})
+    ax.tick_params(axis=axis, length=0, labelbottom=True)
 
 
 def _edges(order: Sequence[int], members: Sets | None) -> list[float]:
     """Where one cluster ends and the next begins."""
-    if members is None:
-        return []
-    first = [min(members[i], default=-1) for i in order]
+    first = [min(members[i], default=-1) for i in order] if members else []
     return [i - 0.5 for i in range(1, len(first)) if first[i] != first[i - 1]]
-
-
-def _legend(figure: Figure, handles: Sequence[Line2D | Patch]) -> None:
-    figure.legend(handles=list(handles), loc="outside lower center", ncols=min(len(handles), 7), handlelength=1.6)

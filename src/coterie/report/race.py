@@ -24,6 +24,11 @@ Content = Mapping[str, Any]
 """``compare.json``."""
 
 
+def topics_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The topics of which the servers of some method may learn."""
+    return [topic for topic in TOPICS if any(topic in (row.get("learned") or {}) for row in rows)]
+
+
 def budget(content: Content) -> str:
     """What all methods share, as one sentence; or that they do not."""
     work = f"{content['rounds']} rounds, {content['clients']} clients on {content['devices']} devices"
@@ -82,16 +87,9 @@ def sentences(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"{said}{_told(row)}."
 
 
-def best(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Its local accuracy after fine-tuning, or as it is where it was not tuned."""
-    plain, tuned = row["local_accuracy"], row["fine_tuned_local_accuracy"]
-    found: Mapping[str, Any] = plain if tuned is None else tuned
-    return found
-
-
 def _against(row: Mapping[str, Any], alone: Mapping[str, Any]) -> str:
-    pairs = zip(best(row)["values"], best(alone)["values"], strict=True)
-    mean, interval = mean_and_interval([a - b for a, b in pairs])
+    ours, theirs = (one["fine_tuned_local_accuracy"] or one["local_accuracy"] for one in (row, alone))
+    mean, interval = mean_and_interval([a - b for a, b in zip(ours["values"], theirs["values"], strict=True)])
     points = 100 * mean
     if interval is None:
         return f"{points:+.1f} points against training alone (one seed, so this shows no difference)"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 MISSING = "–"
 _NBSP = "\u202f"  # narrow, does not break between a number and its unit
 
@@ -54,7 +56,7 @@ def plural(count: int, one: str, many: str | None = None) -> str:
     return f"{count}{_NBSP}{one if count == 1 else many or one + 's'}"
 
 
-def listed(numbers: list[int], limit: int = 24) -> str:
+def listed(numbers: Sequence[int], limit: int = 24) -> str:
     """``1, 3, 8``; the middle of a long list is left out, with its length."""
     if len(numbers) <= limit:
         return ", ".join(map(str, numbers))

@@ -12,13 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 from coterie.clustering.schedule import expected_events, sd_events
-from coterie.reproduce.plots import curves_figure
-from coterie.reproduce.study import Cell, Curve, Item, percent, spread
+from coterie.reproduce.plots import curves_picture
+from coterie.reproduce.study import Cell, Curve, Item, Row, by_cell, last_rounds, named, percent, spread
 from coterie.runs.config import RunConfig
 
 CLIENTS = 100
@@ -75,11 +73,6 @@ def config(system: str, data: str, beta: float, **settings: Any) -> RunConfig:
     )
 
 
-def cell(name: str, system: str, data: str, beta: float, **settings: Any) -> Cell:
-    """One named run."""
-    return Cell(name, config(system, data, beta, **settings))
-
-
 def curve(name: str, data: str = "fashion_mnist", **settings: Any) -> Cell:
     """One curve of a figure: FedCAPrivacy at Dir(0.3)."""
     return Cell(name, replace(config("fedcaprivacy", data, 0.3, **settings), rounds=FIGURE_ROUNDS))
@@ -92,37 +85,32 @@ def _rounds(values: Sequence[int | None], most: int) -> str:
     return text if len(reached) in (0, len(values)) else f"{text} ({len(reached)} of {len(values)} seeds)"
 
 
-def _table_1(curves: Mapping[str, Sequence[Curve]]) -> list[dict[str, Any]]:
-    rows = []
-    for name, found in curves.items():
-        data, beta, system = name.split("/")
-        row: dict[str, Any] = {"data": data, "Dir": float(beta), "system": system, "target": TARGET[data]}
-        row["paper: rounds"] = TABLE_1[data, float(beta)][SYSTEMS.index(system)] or "never"
-        for measure in MEASURES:
-            short = measure.partition("_")[0]
-            row[f"ours: rounds ({short})"] = _rounds(
-                [curve.rounds_to(TARGET[data], measure) for curve in found], len(found[0].global_accuracy)
-            )
-        for measure in MEASURES:
-            short = measure.partition("_")[0]
-            row[f"last 10 rounds, {short} %"] = percent([curve.last(measure) for curve in found])
-        rows.append(row)
-    return rows
+@by_cell
+def _table_1(name: str, found: Sequence[Curve]) -> Row:
+    data, beta, system = name.split("/")
+    most = len(found[0].global_accuracy)
+    reached = {m: _rounds([curve.rounds_to(TARGET[data], m) for curve in found], most) for m in MEASURES}
+    return {
+        "data": data,
+        "Dir": float(beta),
+        "system": system,
+        "target": TARGET[data],
+        "paper: rounds": TABLE_1[data, float(beta)][SYSTEMS.index(system)] or "never",
+        **{f"ours: rounds ({measure.partition('_')[0]})": text for measure, text in reached.items()},
+        **last_rounds(found, "last 10 rounds, {} %"),
+    }
 
 
-def _table_2(curves: Mapping[str, Sequence[Curve]]) -> list[dict[str, Any]]:
-    rows = []
-    for name, found in curves.items():
-        data, beta, system = name.split("/")
-        row: dict[str, Any] = {"data": data, "Dir": float(beta), "system": system}
-        row["paper: accuracy %"] = TABLE_2[data, float(beta)][("fedcaprivacy", "fedavg").index(system)]
-        for measure in MEASURES:
-            short = measure.partition("_")[0]
-            row[f"ours: {short} %"] = percent([curve.last(measure) for curve in found])
-            tuned = [curve.summary.get(f"fine_tuned_{measure}") for curve in found]
-            row[f"fine-tuned: {short} %"] = percent(tuned)
-        rows.append(row)
-    return rows
+@by_cell
+def _table_2(name: str, found: Sequence[Curve]) -> Row:
+    data, beta, system = name.split("/")
+    row: dict[str, Any] = {"data": data, "Dir": float(beta), "system": system}
+    row["paper: accuracy %"] = TABLE_2[data, float(beta)][("fedcaprivacy", "fedavg").index(system)]
+    for measure in MEASURES:
+        short = measure.partition("_")[0]
+        row[f"ours: {short} %"] = percent([curve.last(measure) for curve in found])
+        row[f"fine-tuned: {short} %"] = percent([curve.summary.get(f"fine_tuned_{measure}") for curve in found])
+    return row
 
 
 def _expected(alpha: float, rounds: int) -> str:
@@ -131,114 +119,88 @@ def _expected(alpha: float, rounds: int) -> str:
     return f"{events:.1f} ± {sd_events(alpha, rounds):.1f} ({rounds / events:.2f}x)"
 
 
-def _events(curves: Mapping[str, Sequence[Curve]]) -> list[dict[str, Any]]:
+@by_cell
+def _events(name: str, found: Sequence[Curve]) -> Row:
     """Clustering events beside the closed form, and the accuracy that they buy."""
-    rows = []
-    for name, found in curves.items():
-        rounds = len(found[0].clustered)
-        alpha = float(name.removeprefix("alpha=")) if name.startswith("alpha=") else None
-        events = spread([curve.events() for curve in found])[0]
-        row: dict[str, Any] = {"schedule": name, "rounds": rounds, "clusterings": events}
-        for horizon in (rounds, 200):  # the paper does not say how many rounds it ran
-            row[f"closed form, {horizon} rounds"] = None if alpha is None else _expected(alpha, horizon)
-        row["fewer than always"] = f"{rounds / events:.2f}x"
-        row["paper"] = FIGURE_3.get(name)
-        for measure in MEASURES:
-            row[f"last 10 rounds, {measure.partition('_')[0]} %"] = percent([curve.last(measure) for curve in found])
-        rows.append(row)
-    return rows
+    rounds = len(found[0].clustered)
+    alpha = float(name.removeprefix("alpha=")) if name.startswith("alpha=") else None
+    events = spread([curve.events() for curve in found])[0]
+    horizons = (rounds, 200)  # the paper does not say how many rounds it ran
+    closed = {f"closed form, {h} rounds": None if alpha is None else _expected(alpha, h) for h in horizons}
+    return {
+        "schedule": name,
+        "rounds": rounds,
+        "clusterings": events,
+        **closed,
+        "fewer than always": f"{rounds / events:.2f}x",
+        "paper": FIGURE_3.get(name),
+        **last_rounds(found, "last 10 rounds, {} %"),
+    }
 
 
-def _clusters(curves: Mapping[str, Sequence[Curve]]) -> list[dict[str, Any]]:
-    rows = []
-    for name, found in curves.items():
-        data, _, c = name.partition("/c=")
-        row: dict[str, Any] = {"data": data, "clusters": int(c)}
-        for measure in MEASURES:
-            row[f"last 10 rounds, {measure.partition('_')[0]} %"] = percent([curve.last(measure) for curve in found])
-        rows.append(row)
-    return rows
+@by_cell
+def _clusters(name: str, found: Sequence[Curve]) -> Row:
+    data, _, c = name.partition("/c=")
+    return {"data": data, "clusters": int(c), **last_rounds(found, "last 10 rounds, {} %")}
 
 
-def _real(curves: Mapping[str, Sequence[Curve]]) -> list[dict[str, Any]]:
+def _real(curves: Mapping[str, Sequence[Curve]]) -> list[Row]:
     """Whether the models agree bit for bit, and what the cipher costs."""
-    rows: list[dict[str, Any]] = []
-    for name, found in curves.items():
-        digests = [curve.models[-1] for curve in found]
-        rows.append(
-            {
-                "cipher": name,
-                "rounds": len(found[0].models),
-                "models' SHA-256": ", ".join(str(digest)[:16] for digest in digests),
-                "equal to the first": digests == [curve.models[-1] for curve in next(iter(curves.values()))],
-                "seconds": sum(curve.summary["seconds"] for curve in found),
-                "MB sent": sum(curve.summary["bytes_up"] for curve in found) / 1e6,
-            }
-        )
-    return rows
-
-
-def _draw(title: str, curves: Mapping[str, Sequence[Curve]], path: Path) -> None:
-    figure = curves_figure({name: list(found) for name, found in curves.items()}, title)
-    figure.savefig(path)
+    digests = {name: [curve.models[-1] for curve in found] for name, found in curves.items()}
+    return [
+        {
+            "cipher": name,
+            "rounds": len(found[0].models),
+            "models' SHA-256": ", ".join(str(digest)[:16] for digest in digests[name]),
+            "equal to the first": digests[name] == next(iter(digests.values())),
+            "seconds": sum(curve.summary["seconds"] for curve in found),
+            "MB sent": sum(curve.summary["bytes_up"] for curve in found) / 1e6,
+        }
+        for name, found in curves.items()
+    ]
 
 
 _table_1_cells = tuple(
     Cell(f"{d}/{b}/{s}", replace(config(s, d, b), rounds=TABLE_1_ROUNDS[d])) for (d, b) in TABLE_1 for s in SYSTEMS
 )
-_table_2_cells = tuple(cell(f"{d}/{b}/{s}", s, d, b) for (d, b) in TABLE_2 for s in ("fedcaprivacy", "fedavg"))
+_table_2_cells = tuple(Cell(f"{d}/{b}/{s}", config(s, d, b)) for (d, b) in TABLE_2 for s in ("fedcaprivacy", "fedavg"))
 _real_run = replace(config("fedcaprivacy", "mnist", 0.3, schedule="always", participation=0.2), rounds=3)
 _real_cells = tuple(Cell(crypto, replace(_real_run, crypto=crypto)) for crypto in ("emulated", "real"))
-_fig_2_cells = (
-    curve("every 1", schedule="always"),
-    curve("every 10", schedule="every:10"),
-    curve("every 50", schedule="every:50"),
-)
-_fig_3_cells = (
-    curve("always", schedule="always"),
-    *(curve(f"alpha={alpha}", alpha=alpha) for alpha in (0.1, 0.01, 0.005)),
-)
-_fig_5_cells = tuple(
-    curve(f"{data}/c={c}", data, clusters=c) for data in ("fashion_mnist", "cifar10") for c in (2, 5, 10, 20, 30)
-)
 
-ITEMS = {
-    item.name: item
-    for item in (
-        Item("fedcaprivacy/table1", "FedCAPrivacy, table I: rounds to a target accuracy", _table_1_cells, _table_1),
-        Item(
-            "fedcaprivacy/table2",
-            "FedCAPrivacy, table II: accuracy by heterogeneity",
-            _table_2_cells,
-            _table_2,
-            partial(_draw, "Accuracy by heterogeneity"),
-        ),
-        Item(
-            "fedcaprivacy/real",
-            "FedCAPrivacy: real Paillier beside its emulated twin (MNIST, Dir 0.3, 20 of 100 clients a round)",
-            _real_cells,
-            _real,
-        ),
-        Item(
-            "fedcaprivacy/fig2",
-            "FedCAPrivacy, figure 2: clustering every 1, 10 and 50 rounds (Fashion-MNIST, Dir 0.3)",
-            _fig_2_cells,
-            _events,
-            partial(_draw, "How often to cluster"),
-        ),
-        Item(
-            "fedcaprivacy/fig3",
-            "FedCAPrivacy, figure 3: decaying clustering frequency (Fashion-MNIST, Dir 0.3)",
-            _fig_3_cells,
-            _events,
-            partial(_draw, "Decaying clustering frequency"),
-        ),
-        Item(
-            "fedcaprivacy/fig5",
-            "FedCAPrivacy, figure 5: number of clusters (Dir 0.3)",
-            _fig_5_cells,
-            _clusters,
-            partial(_draw, "Number of clusters"),
-        ),
-    )
-}
+ITEMS = named(
+    Item("fedcaprivacy/table1", "FedCAPrivacy, table I: rounds to a target accuracy", _table_1_cells, _table_1),
+    Item(
+        "fedcaprivacy/table2",
+        "FedCAPrivacy, table II: accuracy by heterogeneity",
+        _table_2_cells,
+        _table_2,
+        curves_picture("Accuracy by heterogeneity"),
+    ),
+    Item(
+        "fedcaprivacy/real",
+        "FedCAPrivacy: real Paillier beside its emulated twin (MNIST, Dir 0.3, 20 of 100 clients a round)",
+        _real_cells,
+        _real,
+    ),
+    Item(
+        "fedcaprivacy/fig2",
+        "FedCAPrivacy, figure 2: clustering every 1, 10 and 50 rounds (Fashion-MNIST, Dir 0.3)",
+        tuple(curve(f"every {n}", schedule="always" if n == 1 else f"every:{n}") for n in (1, 10, 50)),
+        _events,
+        curves_picture("How often to cluster"),
+    ),
+    Item(
+        "fedcaprivacy/fig3",
+        "FedCAPrivacy, figure 3: decaying clustering frequency (Fashion-MNIST, Dir 0.3)",
+        (curve("always", schedule="always"), *(curve(f"alpha={alpha}", alpha=alpha) for alpha in (0.1, 0.01, 0.005))),
+        _events,
+        curves_picture("Decaying clustering frequency"),
+    ),
+    Item(
+        "fedcaprivacy/fig5",
+        "FedCAPrivacy, figure 5: number of clusters (Dir 0.3)",
+        tuple(curve(f"{d}/c={c}", d, clusters=c) for d in ("fashion_mnist", "cifar10") for c in (2, 5, 10, 20, 30)),
+        _clusters,
+        curves_picture("Number of clusters"),
+    ),
+)

@@ -12,10 +12,8 @@ Figure 3 is in ``mingledpie_law.py``; the times of tables 4 and 9 are in ``mingl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, get_args
 
@@ -25,8 +23,8 @@ from scipy.optimize import linear_sum_assignment
 
 from coterie.attacks.identity import cluster_posterior, expected_accuracy, identity_accuracy
 from coterie.clustering.identity_law import Counts, IdentityLaw
-from coterie.reproduce.plots import curves_figure
-from coterie.reproduce.study import Cell, Curve, Item, percent
+from coterie.reproduce.plots import curves_picture
+from coterie.reproduce.study import Cell, Curve, Item, Row, by_cell, last_rounds, named, percent
 from coterie.runs.config import RunConfig
 
 CLIENTS = 120
@@ -117,13 +115,9 @@ def joining(rate: str) -> RunConfig:
     return replace(run, clients=CLIENTS + 90)
 
 
-def accuracies(found: Sequence[Curve]) -> dict[str, Any]:
+def accuracies(found: Sequence[Curve]) -> Row:
     """What stands in every table: the last ten rounds, and how many there were."""
-    return {
-        "ours: local %": percent([curve.last("local_accuracy") for curve in found]),
-        "ours: global %": percent([curve.last("global_accuracy") for curve in found]),
-        "rounds": len(found[0].local_accuracy),
-    }
+    return {**last_rounds(found, "ours: {} %", ("local", "global")), "rounds": len(found[0].local_accuracy)}
 
 
 def train_accuracy(found: Sequence[Curve]) -> str | None:
@@ -155,62 +149,56 @@ def attack(curve: Curve, r: int, matched: bool) -> float:
     return identity_accuracy(cluster_posterior(sets), groups).value
 
 
-def _table_2(curves: Mapping[str, Sequence[Curve]]) -> list[dict[str, Any]]:
+@by_cell
+def _table_2(name: str, found: Sequence[Curve]) -> Row:
     """The attack beside its closed form; three standard errors of 120 clients (of all seeds together) beside that."""
-    rows = []
-    for name, found in curves.items():
-        data, system, variant = name.split("/")
-        mingled = system == "mingledpie"
-        printed = TABLE_2.get(data)
-        row: dict[str, Any] = {"data": data, "system": system, "T counts, or start": variant}
-        row["paper: rounds 1, 3, 5 %"] = printed and printed[0 if mingled else 1]
-        for r in ATTACKED:
-            row[f"ours: round {r} %"] = percent([attack(curve, r, variant == "random") for curve in found])
-        row["within its set %"] = row["closed form %"] = row["off, standard errors"] = None
-        if mingled:
-            sizes = [float((1 / identity_sets(curve, ATTACKED[-1]).sum(axis=1)).mean()) for curve in found]
-            expected = expected_accuracy(LAWS[variant])
-            error = expected.standard_error(len(found[0].groups) * len(found))
-            row["within its set %"] = percent(sizes)
-            row["closed form %"] = f"{100 * expected.accuracy:.2f} ± {300 * error:.2f}"
-            row["off, standard errors"] = f"{(fmean(sizes) - expected.accuracy) / error:+.1f}"
-        rows.append(row)
-    return rows
+    data, system, variant = name.split("/")
+    mingled = system == "mingledpie"
+    printed = TABLE_2.get(data)
+    row: dict[str, Any] = {"data": data, "system": system, "T counts, or start": variant}
+    row["paper: rounds 1, 3, 5 %"] = printed and printed[0 if mingled else 1]
+    for r in ATTACKED:
+        row[f"ours: round {r} %"] = percent([attack(curve, r, variant == "random") for curve in found])
+    row["within its set %"] = row["closed form %"] = row["off, standard errors"] = None
+    if mingled:
+        sizes = [float((1 / identity_sets(curve, ATTACKED[-1]).sum(axis=1)).mean()) for curve in found]
+        expected = expected_accuracy(LAWS[variant])
+        error = expected.standard_error(len(found[0].groups) * len(found))
+        row["within its set %"] = percent(sizes)
+        row["closed form %"] = f"{100 * expected.accuracy:.2f} ± {300 * error:.2f}"
+        row["off, standard errors"] = f"{(fmean(sizes) - expected.accuracy) / error:+.1f}"
+    return row
 
 
-def _table_3(curves: Mapping[str, Sequence[Curve]]) -> list[dict[str, Any]]:
-    rows = []
-    for name, found in curves.items():
-        data, setting, system = name.split("/")
-        printed = TABLE_3.get(data)
-        row: dict[str, Any] = {"data": data, "clusters": setting, "system": system}
-        row["paper %"] = printed and printed[PARTNERS.index(system)][("hom", "het").index(setting)]
-        rows.append({**row, **accuracies(found)})
-    return rows
+@by_cell
+def _table_3(name: str, found: Sequence[Curve]) -> Row:
+    data, setting, system = name.split("/")
+    printed = data in TABLE_3 and TABLE_3[data][PARTNERS.index(system)][list(SETTINGS).index(setting)]
+    return {"data": data, "clusters": setting, "system": system, "paper %": printed or None, **accuracies(found)}
 
 
-def _table_5(curves: Mapping[str, Sequence[Curve]]) -> list[dict[str, Any]]:
-    rows = []
-    for name, found in curves.items():
-        data, start, step = name.split("/")
-        printed = TABLE_5[data][list(ABLATION).index(step)] if data in TABLE_5 else (None, None)
-        last = [v for curve in found for v in curve.local_accuracy[-10:] if v is not None]
-        row: dict[str, Any] = {"data": data, "start": start, "step": step}
-        row |= {"paper: train %": printed[0], "ours: train %": train_accuracy(found), "paper: test %": printed[1]}
-        row |= accuracies(found)
-        row["local, last 10 rounds"] = f"{100 * min(last):.2f} to {100 * max(last):.2f}"
-        rows.append(row)
-    return rows
+@by_cell
+def _table_5(name: str, found: Sequence[Curve]) -> Row:
+    data, start, step = name.split("/")
+    train, test = TABLE_5[data][list(ABLATION).index(step)] if data in TABLE_5 else (None, None)
+    last = [v for curve in found for v in curve.local_accuracy[-10:] if v is not None]
+    return {
+        "data": data,
+        "start": start,
+        "step": step,
+        "paper: train %": train,
+        "ours: train %": train_accuracy(found),
+        "paper: test %": test,
+        **accuracies(found),
+        "local, last 10 rounds": f"{100 * min(last):.2f} to {100 * max(last):.2f}",
+    }
 
 
-def _table_7(curves: Mapping[str, Sequence[Curve]]) -> list[dict[str, Any]]:
-    rows = []
-    for name, found in curves.items():
-        rate, _, system = name.removeprefix("iid=").partition("/")
-        row: dict[str, Any] = {"IID rate": float(rate), "system": system}
-        row["paper %"] = TABLE_7[rate][("mingledpie", "ifca").index(system)]
-        rows.append({**row, **accuracies(found)})
-    return rows
+@by_cell
+def _table_7(name: str, found: Sequence[Curve]) -> Row:
+    rate, _, system = name.removeprefix("iid=").partition("/")
+    printed = TABLE_7[rate][("mingledpie", "ifca").index(system)]
+    return {"IID rate": float(rate), "system": system, "paper %": printed, **accuracies(found)}
 
 
 def founders_accuracy(curve: Curve) -> float | None:
@@ -219,38 +207,39 @@ def founders_accuracy(curve: Curve) -> float | None:
     return fmean(own[:CLIENTS]) if own else None
 
 
-def _table_8(curves: Mapping[str, Sequence[Curve]]) -> list[dict[str, Any]]:
-    rows = []
-    for name, found in curves.items():
-        rate = name.removeprefix("iid=")
-        printed = TABLE_8[rate]
-        row: dict[str, Any] = {"IID rate": float(rate), "paper: train %": printed[0]}
-        row |= {"ours: train %": train_accuracy(found), "paper: test %": printed[1]}
-        row["ours: test of the first 120 %"] = percent([founders_accuracy(curve) for curve in found])
-        row |= accuracies(found)
-        row["clients"] = len(found[0].scores.get("clients", ())) or None
-        rows.append(row)
-    return rows
+@by_cell
+def _table_8(name: str, found: Sequence[Curve]) -> Row:
+    rate = name.removeprefix("iid=")
+    train, test = TABLE_8[rate]
+    return {
+        "IID rate": float(rate),
+        "paper: train %": train,
+        "ours: train %": train_accuracy(found),
+        "paper: test %": test,
+        "ours: test of the first 120 %": percent([founders_accuracy(curve) for curve in found]),
+        **accuracies(found),
+        "clients": len(found[0].scores.get("clients", ())) or None,
+    }
 
 
-def _hardened(curves: Mapping[str, Sequence[Curve]]) -> list[dict[str, Any]]:
+@by_cell
+def _hardened(name: str, found: Sequence[Curve]) -> Row:
     """Exact sums beside the rebuild: accuracy, bytes and time of a client's round."""
-    rows = []
-    for name, found in curves.items():
-        crypto, _, form = name.partition("/")
-        row: dict[str, Any] = {"cipher": crypto, "form": form, **accuracies(found)}
-        wholes = [curve.summary for curve in found]  # of as many rounds as there are, perhaps more than asked for
-        for way in ("up", "down"):
-            sent = [whole[f"bytes_{way}_by_role"]["client"] / whole["rounds"] / CLIENTS for whole in wholes]
-            row[f"MB {way}, a client, a round"] = fmean(sent) / 1e6
-        row["nominal seconds, a round"] = fmean(whole["virtual_seconds"] / whole["rounds"] for whole in wholes)
-        row["seconds, a round"] = fmean(whole["seconds"] / whole["rounds"] for whole in wholes)
-        rows.append(row)
-    return rows
+    crypto, _, form = name.partition("/")
+    wholes = [curve.summary for curve in found]  # of as many rounds as there are, perhaps more than asked for
 
+    def a_round(of: Callable[[Row], float], share: int = 1) -> float:
+        return fmean(of(whole) / whole["rounds"] / share for whole in wholes)
 
-def _draw(title: str, curves: Mapping[str, Sequence[Curve]], path: Path) -> None:
-    curves_figure({name: list(found) for name, found in curves.items()}, title).savefig(path)
+    return {
+        "cipher": crypto,
+        "form": form,
+        **accuracies(found),
+        "MB up, a client, a round": a_round(lambda whole: whole["bytes_up_by_role"]["client"], CLIENTS) / 1e6,
+        "MB down, a client, a round": a_round(lambda whole: whole["bytes_down_by_role"]["client"], CLIENTS) / 1e6,
+        "nominal seconds, a round": a_round(lambda whole: whole["virtual_seconds"]),
+        "seconds, a round": a_round(lambda whole: whole["seconds"]),
+    }
 
 
 _FORMS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -283,7 +272,6 @@ _table_7_cells = tuple(
     for rate in IID_RATES
     for system in ("mingledpie", "ifca")
 )
-_table_8_cells = tuple(Cell(f"iid={rate}", joining(rate)) for rate in IID_RATES)
 _hardened_cells = tuple(
     Cell(
         f"{crypto}/{name}",
@@ -293,46 +281,43 @@ _hardened_cells = tuple(
     for name, (mode, settings) in _FORMS.items()
 )
 
-ITEMS = {
-    item.name: item
-    for item in (
-        Item(
-            "mingledpie/table2",
-            "MingledPie, table II: what the server guesses of a client's group",
-            tuple(Cell(c.name, replace(c.config, rounds=ATTACKED[-1])) for c in _table_2_cells),
-            _table_2,
-        ),
-        Item(
-            "mingledpie/table3",
-            "MingledPie, table III: homogeneous and heterogeneous clusters",
-            _table_3_cells,
-            _table_3,
-            partial(_draw, "Homogeneous and heterogeneous clusters"),
-        ),
-        Item(
-            "mingledpie/table5",
-            "MingledPie, table V: what mingling costs and rebuilding gives back",
-            _table_5_cells,
-            _table_5,
-            partial(_draw, "What mingling costs and rebuilding gives back"),
-        ),
-        Item(
-            "mingledpie/table7",
-            "MingledPie, table VII: clients that share data of all labels (Fashion-MNIST)",
-            _table_7_cells,
-            _table_7,
-        ),
-        Item(
-            "mingledpie/table8",
-            "MingledPie, table VIII: ten more clients every ten rounds (MNIST)",
-            _table_8_cells,
-            _table_8,
-        ),
-        Item(
-            "mingledpie/hardened",
-            "MingledPie: exact sums without identities beside the rebuild (MNIST)",
-            _hardened_cells,
-            _hardened,
-        ),
-    )
-}
+ITEMS = named(
+    Item(
+        "mingledpie/table2",
+        "MingledPie, table II: what the server guesses of a client's group",
+        tuple(Cell(c.name, replace(c.config, rounds=ATTACKED[-1])) for c in _table_2_cells),
+        _table_2,
+    ),
+    Item(
+        "mingledpie/table3",
+        "MingledPie, table III: homogeneous and heterogeneous clusters",
+        _table_3_cells,
+        _table_3,
+        curves_picture("Homogeneous and heterogeneous clusters"),
+    ),
+    Item(
+        "mingledpie/table5",
+        "MingledPie, table V: what mingling costs and rebuilding gives back",
+        _table_5_cells,
+        _table_5,
+        curves_picture("What mingling costs and rebuilding gives back"),
+    ),
+    Item(
+        "mingledpie/table7",
+        "MingledPie, table VII: clients that share data of all labels (Fashion-MNIST)",
+        _table_7_cells,
+        _table_7,
+    ),
+    Item(
+        "mingledpie/table8",
+        "MingledPie, table VIII: ten more clients every ten rounds (MNIST)",
+        tuple(Cell(f"iid={rate}", joining(rate)) for rate in IID_RATES),
+        _table_8,
+    ),
+    Item(
+        "mingledpie/hardened",
+        "MingledPie: exact sums without identities beside the rebuild (MNIST)",
+        _hardened_cells,
+        _hardened,
+    ),
+)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import fmean
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from coterie.clustering.identities import ClusterKeys, coin_sets, identity_set
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.crypto import ckks
 from coterie.protocol.randomness import rng
-from coterie.reproduce.study import Calculation, Item, Row
+from coterie.reproduce.study import Calculation, Item, Row, by_cell, named
 
 FCNN = 159_010
 SIZES = {"FCNN": FCNN, "CNN": 62_006, "ResNet-18": 11_220_132}
@@ -112,32 +112,43 @@ def mean(found: Sequence[Row]) -> dict[str, float]:
     return {key: fmean(one[key] for one in found) for key in found[0]}
 
 
-def _table_4(found: Mapping[str, Sequence[Row]]) -> list[dict[str, Any]]:
-    rows = []
-    for name, seeds in found.items():
-        s = mean(seeds)
-        identity, aggregation, rebuilding = TABLE_4[name]
-        row: dict[str, Any] = {"setting": name}
-        row |= {"paper: identity s": identity, "ours: identity s (a client)": s["identity"]}
-        row |= {"paper: aggregation s": aggregation, "ours: additions s": s["add"], "reading bytes s": s["read"]}
-        row |= {"models x clusters": s["additions"], "expected": s["expected"]}
-        row["ours: ms a model and cluster"] = 1000 * s["add"] / s["additions"]
-        row |= {"paper: rebuilding s": rebuilding, "ours: solving s": s["solve"], "ours: decryption s": s["decrypt"]}
-        row["encryption s (a client)"] = s["encrypt"]
-        rows.append(row)
-    return rows
+@by_cell
+def _table_4(name: str, seeds: Sequence[Row]) -> Row:
+    s = mean(seeds)
+    identity, aggregation, rebuilding = TABLE_4[name]
+    return {
+        "setting": name,
+        "paper: identity s": identity,
+        "ours: identity s (a client)": s["identity"],
+        "paper: aggregation s": aggregation,
+        "ours: additions s": s["add"],
+        "reading bytes s": s["read"],
+        "models x clusters": s["additions"],
+        "expected": s["expected"],
+        "ours: ms a model and cluster": 1000 * s["add"] / s["additions"],
+        "paper: rebuilding s": rebuilding,
+        "ours: solving s": s["solve"],
+        "ours: decryption s": s["decrypt"],
+        "encryption s (a client)": s["encrypt"],
+    }
 
 
-def _table_9(found: Mapping[str, Sequence[Row]]) -> list[dict[str, Any]]:
-    rows = []
-    for name, seeds in found.items():
-        s, (model, _, parameters) = mean(seeds), name.partition("/")
-        row: dict[str, Any] = {"model": model, "parameters": SIZES[model], "CKKS set": parameters}
-        row |= {"paper: encryption s": TABLE_9[model][0], "ours: public key s": s["public"]}
-        row |= {"ours: secret key s": s["secret"], "paper: decryption s": TABLE_9[model][1]}
-        row |= {"ours: decryption s": s["decrypt"], "MB": s["MB"], "largest error": s["error"]}
-        rows.append(row)
-    return rows
+@by_cell
+def _table_9(name: str, seeds: Sequence[Row]) -> Row:
+    s, (model, _, parameters) = mean(seeds), name.partition("/")
+    encryption, decryption = TABLE_9[model]
+    return {
+        "model": model,
+        "parameters": SIZES[model],
+        "CKKS set": parameters,
+        "paper: encryption s": encryption,
+        "ours: public key s": s["public"],
+        "ours: secret key s": s["secret"],
+        "paper: decryption s": decryption,
+        "ours: decryption s": s["decrypt"],
+        "MB": s["MB"],
+        "largest error": s["error"],
+    }
 
 
 def _round_cell(name: str, setting: Mapping[str, float]) -> Calculation[Row]:
@@ -158,10 +169,7 @@ _table_9_cells = (
     *(_vector_cell(model, "ckks-8192-mul") for model in ("FCNN", "CNN")),
 )
 
-ITEMS: Mapping[str, Item[Row]] = {
-    item.name: item
-    for item in (
-        Item("mingledpie/table4", "MingledPie, table IV: CPU seconds of a round's parts", _table_4_cells, _table_4),
-        Item("mingledpie/table9", "MingledPie, table IX: CPU seconds of encryption", _table_9_cells, _table_9),
-    )
-}
+ITEMS = named(
+    Item("mingledpie/table4", "MingledPie, table IV: CPU seconds of a round's parts", _table_4_cells, _table_4),
+    Item("mingledpie/table9", "MingledPie, table IX: CPU seconds of encryption", _table_9_cells, _table_9),
+)

@@ -22,7 +22,7 @@ from coterie.clustering.identity_law import Counts, IdentityLaw
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import rng
 from coterie.reproduce.plots import Panel, heat_maps
-from coterie.reproduce.study import Calculation, Item, Row
+from coterie.reproduce.study import Calculation, Item, Row, named
 
 CLIENTS = 12_000
 """Simulated by coins: a hundred federations of the paper's size."""
@@ -66,43 +66,38 @@ def measured(points: Sequence[Point], seed: int) -> list[Row]:
         for point in points:
             of = law(point, reading)
             row: dict[str, Any] = dict(zip(("k", "p", "T"), point, strict=True)) | {"T counts": reading}
-            if of is None or of.expected_tries > MAX_EXPECTED_TRIES:
-                rows.append({**row, "closed": None if of is None else of.guess_accuracy, "coins": None, "group": None})
-                continue
-            draw = rng(seed, "figure 3", f"{point} {reading}").bytes
-            coins = simulated(of, CLIENTS, draw, in_group=False)
-            group = simulated(of, IN_GROUP, draw, in_group=True) if point in GROUPED else None
-            rows.append({**row, "closed": of.guess_accuracy, "coins": coins, "group": group})
-    return rows
-
-
-def _table(found: Mapping[str, Sequence[Sequence[Row]]]) -> list[dict[str, Any]]:
-    """Percent, the seeds' simulations together, and how many standard errors they are off."""
-    rows = []
-    for panel, seeds in found.items():
-        for same in zip(*seeds, strict=True):
-            first = same[0]
-            row: dict[str, Any] = {"panel": panel} | {key: first[key] for key in ("k", "p", "T", "T counts")}
-            row["closed form %"] = None if first["closed"] is None else round(100 * first["closed"], 2)
-            for kind, clients in (("coins", CLIENTS), ("group", IN_GROUP)):
-                row[f"{kind} %"] = row[f"{kind}: off, standard errors"] = None
-                if first[kind] is None:
-                    continue
-                mean = float(np.mean([one[kind] for one in same]))
-                of = IdentityLaw(first["k"], first["p"], first["T"], first["T counts"])
-                error = expected_accuracy(of).sd / sqrt(clients * len(same))
-                row[f"{kind} %"] = round(100 * mean, 2)
-                row[f"{kind}: off, standard errors"] = (
-                    round((mean - first["closed"]) / error, 1) + 0.0 if error else 0.0
-                )
-            row["120 clients: mean of 1/size ± %"] = row["120 clients: guesses drawn ± %"] = None
-            if first["closed"] is not None:
-                one_client = expected_accuracy(IdentityLaw(first["k"], first["p"], first["T"], first["T counts"]))
-                row["120 clients: mean of 1/size ± %"] = round(100 * one_client.standard_error(120), 2)
-                row["120 clients: guesses drawn ± %"] = round(100 * one_client.drawn_sd / sqrt(120), 2)
-            row["paper %"] = PRINTED.get((first["k"], first["p"], first["T"]))
+            row |= {"closed": None if of is None else of.guess_accuracy, "coins": None, "group": None}
+            if of is not None and of.expected_tries <= MAX_EXPECTED_TRIES:
+                draw = rng(seed, "figure 3", f"{point} {reading}").bytes
+                row["coins"] = simulated(of, CLIENTS, draw, in_group=False)
+                row["group"] = simulated(of, IN_GROUP, draw, in_group=True) if point in GROUPED else None
             rows.append(row)
     return rows
+
+
+def _table(found: Mapping[str, Sequence[Sequence[Row]]]) -> list[Row]:
+    """Percent, the seeds' simulations together, and how many standard errors they are off."""
+    return [_row(panel, same) for panel, seeds in found.items() for same in zip(*seeds, strict=True)]
+
+
+def _row(panel: str, same: Sequence[Row]) -> Row:
+    """Of one point and reading, as measured with every seed."""
+    first = same[0]
+    of = law((first["k"], first["p"], first["T"]), first["T counts"])
+    expected = None if of is None else expected_accuracy(of)
+    row: dict[str, Any] = {"panel": panel} | {key: first[key] for key in ("k", "p", "T", "T counts")}
+    row["closed form %"] = expected and round(100 * first["closed"], 2)
+    for kind, clients in (("coins", CLIENTS), ("group", IN_GROUP)):
+        row[f"{kind} %"] = row[f"{kind}: off, standard errors"] = None
+        if expected is not None and first[kind] is not None:
+            mean = float(np.mean([one[kind] for one in same]))
+            error = expected.sd / sqrt(clients * len(same))
+            row[f"{kind} %"] = round(100 * mean, 2)
+            off = round((mean - first["closed"]) / error, 1) + 0.0 if error else 0.0
+            row[f"{kind}: off, standard errors"] = off
+    row["120 clients: mean of 1/size ± %"] = expected and round(100 * expected.standard_error(120), 2)
+    row["120 clients: guesses drawn ± %"] = expected and round(100 * expected.drawn_sd / sqrt(120), 2)
+    return {**row, "paper %": PRINTED.get((first["k"], first["p"], first["T"]))}
 
 
 def _draw(found: Mapping[str, Sequence[Sequence[Row]]], path: Path) -> None:
@@ -128,16 +123,12 @@ _PANELS: Mapping[str, Sequence[Point]] = {
     "k by T": [(k, 0.5, threshold) for threshold in (*THRESHOLDS, 6, 7, 8) for k in CLUSTERS],
 }
 
-_cells: tuple[Calculation[Sequence[Row]], ...] = tuple(
-    Calculation(panel, partial(measured, points)) for panel, points in _PANELS.items()
+ITEMS = named(
+    Item(
+        "mingledpie/fig3",
+        "MingledPie, figure 3: how often a guess within a client's identities is right",
+        tuple(Calculation(panel, partial(measured, points)) for panel, points in _PANELS.items()),
+        _table,
+        _draw,
+    )
 )
-
-_ITEM: Item[Sequence[Row]] = Item(
-    "mingledpie/fig3",
-    "MingledPie, figure 3: how often a guess within a client's identities is right",
-    _cells,
-    _table,
-    _draw,
-)
-
-ITEMS: Mapping[str, Item[Sequence[Row]]] = {_ITEM.name: _ITEM}

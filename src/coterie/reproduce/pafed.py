@@ -22,13 +22,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import accumulate
-from math import nan
+from math import isnan, nan
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
 from coterie.reproduce.plots import accuracy_panels
-from coterie.reproduce.study import Cell, Curve, Item, percent, spread
+from coterie.reproduce.study import Cell, Curve, Item, Row, by_cell, named, percent, spread
 from coterie.runs.config import RunConfig
 
 CLIENTS, ROUNDS, WINDOW = 100, 100, 10
@@ -221,46 +221,48 @@ def _range(found: Sequence[Curve]) -> str:
     return f"{100 * min(last):.1f} to {100 * max(last):.1f}" if last else "diverged"
 
 
-def _table_5(curves: Mapping[str, Sequence[Curve]]) -> list[dict[str, Any]]:
-    rows = []
-    for name, found in curves.items():
-        data, setting, schedule, method = name.split("/")
-        printed = TABLE_5[data.partition("-")[0]][setting]
-        row: dict[str, Any] = {"data": data, "delta": setting, "server step": schedule, "method": method}
-        row["paper %"] = printed[PRINTED.index(method)] if method in PRINTED else None
-        row["ours: best so far %"] = percent([best_so_far(curve) for curve in found])
-        row["ours: mean %"] = percent([mean_of_last(curve) for curve in found])
-        row["last 10 rounds"] = _range(found)
-        row["late of all used %"] = round(100 * fmean(late_share(curve) for curve in found), 1)
-        row["seeds"] = len(found)
-        rows.append(row)
-    return rows
+@by_cell
+def _table_5(name: str, found: Sequence[Curve]) -> Row:
+    data, setting, schedule, method = name.split("/")
+    printed = TABLE_5[data.partition("-")[0]][setting]
+    return {
+        "data": data,
+        "delta": setting,
+        "server step": schedule,
+        "method": method,
+        "paper %": printed[PRINTED.index(method)] if method in PRINTED else None,
+        "ours: best so far %": percent([best_so_far(curve) for curve in found]),
+        "ours: mean %": percent([mean_of_last(curve) for curve in found]),
+        "last 10 rounds": _range(found),
+        "late of all used %": round(100 * fmean(late_share(curve) for curve in found), 1),
+        "seeds": len(found),
+    }
 
 
 def _points(without: Sequence[float], with_it: Sequence[float]) -> str:
     """Mean and deviation over the seeds of the difference within a seed, in points of a percent."""
-    mean, sd = spread([100 * (b - a) for a, b in zip(without, with_it, strict=True)])
-    return "diverged" if mean != mean else f"{mean:+.2f}" + ("" if sd is None else f" ± {sd:.2f}")
+    gains = [100 * (b - a) for a, b in zip(without, with_it, strict=True)]
+    if any(map(isnan, gains)):
+        return "diverged"
+    mean, sd = spread(gains)
+    return f"{mean:+.2f}" + ("" if sd is None else f" ± {sd:.2f}")
 
 
-def _parts(curves: Mapping[str, Sequence[Curve]]) -> list[dict[str, Any]]:
+def _parts(curves: Mapping[str, Sequence[Curve]]) -> list[Row]:
     """What each part gives: the same seeds with and without it, under one schedule."""
-    rows = []
+    rows: list[Row] = []
     for case in dict.fromkeys(name.rpartition("/")[0] for name in curves):
         data, setting, schedule = case.split("/")
-        for part, without, with_it in COMPARISONS:
-            pair = [curves.get(f"{case}/{method}", ()) for method in (without, with_it)]
-            if not all(pair):
+        for part, *pair in COMPARISONS:
+            found = [curves.get(f"{case}/{method}", ()) for method in pair]
+            if not all(found):
                 continue
+            means, bests = ([[of(c) for c in one] for one in found] for of in (mean_of_last, best_so_far))
             row: dict[str, Any] = {"data": data, "delta": setting, "server step": schedule, "part": part}
-            row |= {"without": without, "with": with_it}
-            for words, of in (("mean", mean_of_last), ("best so far", best_so_far)):
-                a, b = ([of(curve) for curve in found] for found in pair)
-                if of is mean_of_last:
-                    row |= {"without: mean %": percent(a), "with: mean %": percent(b)}
-                row[f"gain: {words}, points"] = _points(a, b)
-            row["seeds"] = len(pair[0])
-            rows.append(row)
+            row |= dict(zip(("without", "with"), pair, strict=True))
+            row |= {f"{way}: mean %": percent(a) for way, a in zip(("without", "with"), means, strict=True)}
+            row |= {"gain: mean, points": _points(*means), "gain: best so far, points": _points(*bests)}
+            rows.append(row | {"seeds": len(found[0])})
     return rows
 
 
@@ -293,33 +295,28 @@ _PARTS_CELLS = (
         tuple(dict.fromkeys(method for _, *pair in COMPARISONS for method in pair)),
     ),
 )
-_CURVES = (*PRINTED, "fedavg_late")
-
-ITEMS: Mapping[str, Item[Curve]] = {
-    item.name: item
-    for item in (
-        Item("pafed/table5", "PAFed, table V: accuracy by share of delayed clients", _TABLE_5_CELLS, _table_5),
-        Item("pafed/parts", "PAFed: what ADMM, late updates and projection give", _PARTS_CELLS, _parts),
+ITEMS = named(
+    Item("pafed/table5", "PAFed, table V: accuracy by share of delayed clients", _TABLE_5_CELLS, _table_5),
+    Item("pafed/parts", "PAFed: what ADMM, late updates and projection give", _PARTS_CELLS, _parts),
+    Item(
+        "pafed/fig5",
+        "PAFed, figure 5: nobody late, IID and two shards a client",
+        cells(tuple(MODEL), ("iid", "0"), PRINTED),
+        _table_5,
+        partial(_draw, "Nobody is late"),
+    ),
+    *(
         Item(
-            "pafed/fig5",
-            "PAFed, figure 5: nobody late, IID and two shards a client",
-            cells(tuple(MODEL), ("iid", "0"), PRINTED),
+            f"pafed/fig{number}",
+            f"PAFed, figure {number}: clients that are late ({words}, two shards a client)",
+            cells(data, DELTAS[1:], (*PRINTED, "fedavg_late")),
             _table_5,
-            partial(_draw, "Nobody is late"),
-        ),
-        *(
-            Item(
-                f"pafed/fig{number}",
-                f"PAFed, figure {number}: clients that are late ({words}, two shards a client)",
-                cells(data, DELTAS[1:], _CURVES),
-                _table_5,
-                partial(_draw, f"Clients that are late: {words}"),
-            )
-            for number, words, data in (
-                (6, "Fashion-MNIST", ("fashion_mnist", "fashion_mnist-bf16", "fashion_mnist-mlp")),
-                (7, "CIFAR-10", ("cifar10",)),
-                (8, "CIFAR-100", ("cifar100",)),
-            )
-        ),
-    )
-}
+            partial(_draw, f"Clients that are late: {words}"),
+        )
+        for number, words, data in (
+            (6, "Fashion-MNIST", ("fashion_mnist", "fashion_mnist-bf16", "fashion_mnist-mlp")),
+            (7, "CIFAR-10", ("cifar10",)),
+            (8, "CIFAR-100", ("cifar100",)),
+        )
+    ),
+)

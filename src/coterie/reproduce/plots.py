@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
@@ -17,23 +20,44 @@ _STYLES = ("-", "--", ":")
 _INSIDE = 8  # curves whose names find room beside them
 
 
+def _styles(names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """A colour and a kind of line for every name."""
+    looks = itertools.cycle(itertools.product(_STYLES, _COLOURS))
+    return {name: {"color": colour, "linestyle": line} for name, (line, colour) in zip(names, looks, strict=False)}
+
+
+def _line(axis: Axes, name: str, found: Sequence[Curve], measure: str, width: float, style: Mapping[str, str]) -> None:
+    """The mean over the seeds, in a band of their range; one that diverged ends early."""
+    rows = itertools.zip_longest(*(getattr(curve, measure) for curve in found))
+    values = np.array(list(rows), float)  # (rounds, seeds), NaN for None
+    r = np.arange(1, len(values) + 1)
+    colour, line = style["color"], style["linestyle"]
+    axis.plot(r, values.mean(axis=1), label=name, linewidth=width, color=colour, linestyle=line)
+    if len(found) > 1:
+        axis.fill_between(r, values.min(axis=1), values.max(axis=1), color=colour, alpha=0.15, linewidth=0)
+
+
+def _plain(axis: Axes) -> None:
+    axis.grid(alpha=0.25)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def curves_picture(title: str) -> Callable[[Mapping[str, Sequence[Curve]], Path], None]:
+    """What draws ``curves_figure`` under this title into a file."""
+    return lambda curves, path: curves_figure(curves, title).savefig(path)
+
+
 def curves_figure(curves: Mapping[str, Sequence[Curve]], title: str) -> Figure:
     """Global accuracy left, local accuracy right; the band is the range over the seeds."""
     figure = Figure(figsize=(11, 4.6), layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
-    for i, (name, found) in enumerate(curves.items()):
-        style = {"color": _COLOURS[i % len(_COLOURS)], "linestyle": _STYLES[i // len(_COLOURS) % len(_STYLES)]}
+    for name, style in _styles(curves).items():
         for axis, measure in zip(axes, ("global_accuracy", "local_accuracy"), strict=True):
-            rows = np.array([[np.nan if v is None else v for v in getattr(curve, measure)] for curve in found], float)
-            r = np.arange(1, rows.shape[1] + 1)
-            axis.plot(r, rows.mean(axis=0), label=name, linewidth=1.4, **style)
-            if len(found) > 1:
-                axis.fill_between(r, rows.min(axis=0), rows.max(axis=0), color=style["color"], alpha=0.15, linewidth=0)
+            _line(axis, name, curves[name], measure, 1.4, style)
     for axis, text in zip(axes, ("whole test set", "clients' own distribution"), strict=True):
         axis.set(xlabel="round", title=text)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axis.grid(alpha=0.25)
-        axis.spines[["top", "right"]].set_visible(False)
+        _plain(axis)
     axes[0].set_ylabel("mean accuracy of the clients' models")
     if len(curves) > _INSIDE:
         figure.legend(*axes[1].get_legend_handles_labels(), loc="outside right upper", fontsize=8, frameon=False)
@@ -86,10 +110,7 @@ def accuracy_panels(
     panels: over the rounds, the mean over the seeds and their range.  ends: panels of points over a parameter, delta.
     """
     names = list(dict.fromkeys(name for lines in (*panels.values(), *ends.values()) for name in lines))
-    styles = {
-        name: {"color": _COLOURS[i % len(_COLOURS)], "linestyle": _STYLES[i // len(_COLOURS) % len(_STYLES)]}
-        for i, name in enumerate(names)
-    }
+    styles = _styles(names)
     count = len(panels) + len(ends)
     columns = min(count, 3)
     rows = -(-count // columns)
@@ -97,15 +118,7 @@ def accuracy_panels(
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for (case, lines), axis in zip(panels.items(), axes, strict=False):
         for name, found in lines.items():
-            longest = max(len(curve.global_accuracy) for curve in found)
-            values = np.full((len(found), longest), np.nan)  # one that diverged ends early
-            for row, curve in zip(values, found, strict=True):
-                row[: len(curve.global_accuracy)] = [np.nan if v is None else v for v in curve.global_accuracy]
-            r = np.arange(1, longest + 1)
-            axis.plot(r, values.mean(axis=0), label=name, linewidth=1.2, **styles[name])
-            if len(found) > 1:
-                low, high = values.min(axis=0), values.max(axis=0)
-                axis.fill_between(r, low, high, color=styles[name]["color"], alpha=0.15, linewidth=0)
+            _line(axis, name, found, "global_accuracy", 1.2, styles[name])
         axis.set(xlabel="round", title=case)
         if axis is not axes[0]:
             axis.sharey(axes[0])
@@ -115,9 +128,8 @@ def accuracy_panels(
         axis.set(xlabel="δ", title=case)
     for axis in axes[:count]:
         axis.title.set_fontsize(9)
-        axis.grid(alpha=0.25)
-        axis.spines[["top", "right"]].set_visible(False)
         axis.set_ylabel("accuracy", fontsize=9)
+        _plain(axis)
     for axis in axes[count:]:
         axis.remove()
     handles = {line.get_label(): line for axis in axes[:count] for line in axis.get_lines()}

@@ -10,30 +10,20 @@ import hashlib
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isnan, nan
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Generic, TypeVar
 
 from coterie.protocol.errors import RunError, UserError, suggest
-from coterie.runs.config import RunConfig, resolve
+from coterie.runs.config import SIDES, RunConfig, resolve
 from coterie.runs.files import atomic_write, writing
 from coterie.runs.folder import METRICS, RESULT, check_writable, read_lines
 from coterie.runs.runner import is_divergence, load_result, run
 
-_SIDES = (
-    "rounds",
-    "data_dir",
-    "out",
-    "accelerator",
-    "checkpoint_every",
-    "eval_every",
-    "fine_tune_every",
-    "record",
-    "record_mib",
-)
-"""Options that move no number of a round: a longer run serves a shorter one, and a shorter one is continued."""
+_SIDES = SIDES | {"rounds"}
+"""A longer run serves a shorter one, and a shorter one is continued."""
 _LATER = {"scaling": "standard", "fine_tune": "no", "delta": 0.0, "delay": RunConfig.delay}
 """Options that came when studies had been made: their defaults stay out of the name, so that those are found again."""
 
@@ -60,21 +50,6 @@ class Cell:
     name: str
     config: RunConfig
 
-    def __str__(self) -> str:
-        return self.name
-
-    @property
-    def rounds(self) -> int | None:
-        """Of the run, unless asked otherwise."""
-        return self.config.rounds
-
-    def outcome(
-        self, seed: int, rounds: int | None, folder: Path, data_dir: str | None, on_round: OnRound | None
-    ) -> Curve:
-        """The curve of this run; rounds: instead of its own."""
-        changed = {"seed": seed, "rounds": self.config.rounds if rounds is None else rounds, "data_dir": data_dir}
-        return one(RunConfig(**{**vars(self.config), **changed}), folder, on_round, self.name)
-
     @property
     def settings(self) -> Row:
         """The resolved options that can move a number."""
@@ -93,19 +68,6 @@ class Calculation(Generic[Outcome]):
     compute: Callable[[int], Outcome]
     settings: Row = field(default_factory=dict)
 
-    def __str__(self) -> str:
-        return self.name
-
-    @property
-    def rounds(self) -> None:
-        """It has none."""
-
-    def outcome(
-        self, seed: int, rounds: int | None, folder: Path, data_dir: str | None, on_round: OnRound | None
-    ) -> Outcome:
-        """Computed anew each time."""
-        return self.compute(seed)
-
 
 @dataclass(frozen=True)
 class Item(Generic[Outcome]):
@@ -120,6 +82,18 @@ class Item(Generic[Outcome]):
     summarise: Callable[[Mapping[str, Sequence[Outcome]]], Sequence[Row]]
     draw: Callable[[Mapping[str, Sequence[Outcome]], Path], None] | None = None
     command: str = "coterie reproduce"
+
+
+def by_cell(
+    row: Callable[[str, Sequence[Outcome]], Row],
+) -> Callable[[Mapping[str, Sequence[Outcome]]], Sequence[Row]]:
+    """An item's ``summarise`` that makes a row of each cell, from its name and its outcomes."""
+    return lambda outcomes: [row(name, found) for name, found in outcomes.items()]
+
+
+def named(*items: Item[Outcome]) -> Mapping[str, Item[Outcome]]:
+    """Items by their names, as a system's ``reproductions`` tell them."""
+    return {item.name: item for item in items}
 
 
 @dataclass(frozen=True)
@@ -147,13 +121,7 @@ class Curve:
 
     @classmethod
     def of(
-        cls,
-        lines: Sequence[Row],
-        seed: int,
-        summary: Row,
-        diverged: str = "",
-        groups: Sequence[int] = (),
-        scores: Row | None = None,
+        cls, lines: Sequence[Row], seed: int, summary: Row, diverged: str, groups: Sequence[int], scores: Row
     ) -> Curve:
         """From the lines of ``metrics.jsonl``; what holds for a round only is taken from the last of them."""
         last = {key: value for key, value in lines[-1].items() if key.startswith(_OF_A_ROUND)} if lines else {}
@@ -171,7 +139,7 @@ class Curve:
             diverged,
             tuple(line["notes"] for line in lines),
             tuple(groups),
-            scores if scores and whole else {},
+            scores if whole else {},
             tuple(line.get("grouping") for line in lines),
         )
 
@@ -209,6 +177,11 @@ def percent(values: Sequence[float | None]) -> str | None:
     return f"{100 * mean:.2f}" + ("" if sd is None else f" ± {100 * sd:.2f}")
 
 
+def last_rounds(found: Sequence[Curve], words: str, which: Sequence[str] = ("global", "local")) -> Row:
+    """Both accuracies over the last ten rounds. words: of their columns, with ``{}`` for which of the two it is."""
+    return {words.format(one): percent([curve.last(f"{one}_accuracy") for curve in found]) for one in which}
+
+
 def digest(resolved: RunConfig) -> str:
     """16 hexadecimal digits that tell a run from any with other numbers; a later option counts if not its default."""
     work = {key: value for key, value in vars(resolved).items() if key not in _SIDES}
@@ -225,24 +198,21 @@ def one(config: RunConfig, folder: Path, on_round: OnRound | None, name: str) ->
     if done < resolved.rounds and not (out / DIVERGED).exists():
         watch = None if on_round is None else lambda line: on_round(name, config.seed, line)
         try:
-            run(RunConfig(**{**vars(resolved), "out": str(out)}), watch, resume=out.exists())
+            run(replace(resolved, out=str(out)), watch, resume=out.exists())
         except RunError as error:
             if not is_divergence(error) or not (out / METRICS).exists():
                 raise
             atomic_write(out / DIVERGED, f"{error}\n".encode())  # a result, too
-    if (out / DIVERGED).exists():
+    lines = read_lines(out / METRICS)
+    why = ""
+    summary: Row = {}
+    scores: Row = {}
+    if not (out / DIVERGED).exists():
+        summary, scores = load_result(out).summary, json.loads((out / "clients.json").read_text())
+    elif resolved.rounds > len(lines):
         why = (out / DIVERGED).read_text().strip()
-        lines = read_lines(out / METRICS)
-        why = why if resolved.rounds > len(lines) else ""
-        return Curve.of(lines[: resolved.rounds], config.seed, {}, why, _groups(out))
-    result = load_result(out)
-    scores = json.loads((out / "clients.json").read_text())
-    return Curve.of(result.rounds[: resolved.rounds], config.seed, result.summary, groups=_groups(out), scores=scores)
-
-
-def _groups(out: Path) -> Sequence[int]:
-    """The data's own groups of the clients, or none."""
-    return json.loads((out / "partition.json").read_text()).get("groups") or ()
+    groups = json.loads((out / "partition.json").read_text()).get("groups") or ()
+    return Curve.of(lines[: resolved.rounds], config.seed, summary, why, groups, scores)
 
 
 def chosen(item: Item[Any], only: Sequence[str]) -> list[Any]:
@@ -280,17 +250,27 @@ def study(
     outcomes: dict[str, list[Any]] = {cell.name: [] for cell in cells}
     for seed in seeds:
         for cell in cells:
-            outcomes[cell.name].append(cell.outcome(seed, rounds, folder, data_dir, on_round))
-    rows = list(item.summarise(outcomes))
+            if isinstance(cell, Calculation):
+                outcomes[cell.name].append(cell.compute(seed))
+            else:
+                config = replace(cell.config, seed=seed, rounds=rounds or cell.config.rounds, data_dir=data_dir)
+                outcomes[cell.name].append(one(config, folder, on_round, cell.name))
+    rows = item.summarise(outcomes)
     stem = item.name.rpartition("/")[2]
-    settings = {cell.name: cell.settings for cell in cells}
     command = f"{item.command} {item.name} --seeds {len(seeds)}" + (f" --rounds {rounds}" if rounds else "")
     command += "".join(f" --only {shlex.quote(part)}" for part in only)
-    content = {"item": item.name, "title": item.title, "command": command, "seeds": list(seeds), "rows": rows}
+    content = {
+        "item": item.name,
+        "title": item.title,
+        "command": command,
+        "seeds": list(seeds),
+        "rows": rows,
+        "cells": {cell.name: cell.settings for cell in cells},
+    }
     page, picture = folder / f"{stem}.md", folder / f"{stem}.svg"
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    atomic_write(folder / f"{stem}.json", (json.dumps({**content, "cells": settings}, indent=1) + "\n").encode())
+    atomic_write(folder / f"{stem}.json", (json.dumps(content, indent=1) + "\n").encode())
     atomic_write(page, _markdown(item, command, rows).encode())
     if item.draw is not None:
         with writing(picture):

@@ -22,6 +22,11 @@ from coterie.runs.settings import NONE, convert, field_types, typed, unknown, va
 MAY_DIFFER = frozenset({"rounds", "checkpoint_every", "data_dir", "out"})
 """Options that a resumed run may give another value: they move no number of the rounds that are done."""
 
+SIDES = frozenset(
+    {"data_dir", "out", "accelerator", "checkpoint_every", "eval_every", "fine_tune_every", "record", "record_mib"}
+)
+"""Options that move no number of a round."""
+
 
 @dataclass(frozen=True)
 class RunConfig:
