@@ -81,7 +81,7 @@ class Client(Party, role="client"):
 
     def __init__(self, own: Own, common: Common, config: ScaffoldConfig) -> None:
         super().__init__(own, common, config)
-        self.solver = Scaffold(config.lr, config.batch_size, config.weight_decay)
+        self.solver = Scaffold(config.lr, config.batch_size, weight_decay=config.weight_decay)
         self.state = self.State(np.zeros(common.spec.size, np.float32))
 
     def cost(self, msg: Train) -> Cost:

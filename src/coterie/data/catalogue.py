@@ -68,8 +68,10 @@ def _mnist_like(torchvision: str, base: str, *md5: str) -> Known:
     return Known(10, (60_000, 10_000), read, f"{torchvision}/raw", remote)
 
 
-def _cifar(classes: int, archive: str, md5: str, inner: str, label_bytes: int, *names: str) -> Known:
-    """label_bytes: coarse and fine label, or one.  names: the last is the test set's."""
+def _cifar(classes: int, md5: str, inner: str, *names: str) -> Known:
+    """inner: the folder in the archive.  names: the last is the test set's."""
+    archive = f"cifar-{classes}-binary.tar.gz"
+    label_bytes = 2 if classes == 100 else 1  # coarse and fine label, or one
 
     def read(folder: Path) -> Found | None:
         if not (found := _files(folder, archive, inner, names)):
@@ -130,22 +132,12 @@ KNOWN: dict[str, Known] = {
     ),
     "cifar10": _cifar(
         10,
-        "cifar-10-binary.tar.gz",
         "c32a1d4ab5d03f1284b67883e8d87530",
         "cifar-10-batches-bin",
-        1,
         *(f"data_batch_{i}.bin" for i in range(1, 6)),
         "test_batch.bin",
     ),
-    "cifar100": _cifar(
-        100,
-        "cifar-100-binary.tar.gz",
-        "03b5dce01913d631647c71ecec9e9cb8",
-        "cifar-100-binary",
-        2,
-        "train.bin",
-        "test.bin",
-    ),
+    "cifar100": _cifar(100, "03b5dce01913d631647c71ecec9e9cb8", "cifar-100-binary", "train.bin", "test.bin"),
     "svhn": Known(
         10,
         (73_257, 26_032),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, Literal
@@ -171,21 +171,13 @@ def from_arrays(
 def from_graph(name: str, graph: Graph, *, classes: int, source: str) -> Dataset:
     """A :class:`Dataset` whose samples are the training and test nodes of a graph (already checked)."""
     graph = Graph(**{name: _frozen(array) for name, array in vars(graph).items()})
-    return Dataset(
-        name=name,
-        x_train=_frozen(graph.x[graph.train]),
-        y_train=_frozen(graph.y[graph.train]),
-        x_test=_frozen(graph.x[graph.test]),
-        y_test=_frozen(graph.y[graph.test]),
-        classes=classes,
-        kind="graph",
-        input_shape=graph.x.shape[1:],
-        source=(
-            f"{source}: {len(graph.y):,} nodes, {graph.edges.shape[1]:,} edges, {len(graph.train):,} training, "
-            f"{len(graph.val):,} validation and {len(graph.test):,} test nodes"
-        ),
-        graph=graph,
+    train, test = graph.train, graph.test
+    data = from_arrays(name, graph.x[train], graph.y[train], graph.x[test], graph.y[test], classes=classes)
+    words = (
+        f"{source}: {len(graph.y):,} nodes, {graph.edges.shape[1]:,} edges, {len(train):,} training, "
+        f"{len(graph.val):,} validation and {len(test):,} test nodes"
     )
+    return replace(data, kind="graph", graph=graph, source=words)
 
 
 def fixed_split(y: NDArray[Any], share: float = 0.2) -> tuple[Ints, Ints]:

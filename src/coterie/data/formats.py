@@ -82,8 +82,7 @@ def read_tar(path: Path, names: Sequence[str]) -> dict[str, bytes]:
                 found[name] = file.read()
             if len(found) == len(names):
                 break
-    missing = [name for name in names if name not in found]
-    if missing:
+    if missing := [name for name in names if name not in found]:
         raise UserError(f"{path} does not hold {', '.join(missing)}; it is not the archive that its name says")
     return found
 
@@ -119,5 +118,4 @@ def read_csv(text: bytes, where: Path) -> Bytes:
     with _reading(where, "a comma-separated table of integers 0..255"):
         if not text.strip():
             raise ValueError("the file is empty")
-        table = np.loadtxt(io.BytesIO(text), delimiter=",", dtype=np.uint8, ndmin=2, quotechar='"', comments=None)
-        return table
+        return np.loadtxt(io.BytesIO(text), delimiter=",", dtype=np.uint8, ndmin=2, quotechar='"', comments=None)

@@ -25,9 +25,8 @@ def graph_from_arrays(arrays: Arrays, where: str) -> Graph:
     missing = [key for key in GRAPH_KEYS if key not in arrays and key != "val"]
     if missing:
         raise UserError(f"{where}: arrays {', '.join(missing)} are missing; a graph needs {', '.join(GRAPH_KEYS)}")
-    x = _dense(arrays, where)
+    x, edges, y = _dense(arrays, where), arrays["edges"], arrays["y"]
     nodes = len(x)
-    edges, y = arrays["edges"], arrays["y"]
     if edges.ndim != 2 or len(edges) != 2 or edges.dtype.kind not in "ui":
         raise UserError(f"{where}: edges are {edges.dtype} {edges.shape}; they must be integers (2, E)")
     if edges.size and not 0 <= edges.min() <= edges.max() < nodes:
@@ -37,9 +36,8 @@ def graph_from_arrays(arrays: Arrays, where: str) -> Graph:
             f"{where}: y is {y.dtype} {y.shape}; it must be {nodes:,} integers, -1 for a node without class"
         )
     y = y.astype(np.int64)
-    parts = {
-        key: _members(arrays.get(key, np.zeros(0, np.int64)), key, nodes, where) for key in ("train", "val", "test")
-    }
+    given = {"val": np.zeros(0, np.int64), **arrays}
+    parts = {key: _members(given[key], key, nodes, where) for key in ("train", "val", "test")}
     for key, members in parts.items():
         if key != "val" and not len(members):
             raise UserError(f"{where}: {key} names no node")

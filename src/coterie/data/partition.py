@@ -120,11 +120,9 @@ def hold_out(split: Split, share: float = 0.2) -> Split:
     kept, held = [], []
     for client, own in enumerate(split.train):
         count = min(len(own) - 1, max(1, round(share * len(own))))
-        source = np.random.default_rng([split.seed, 0x401D, client])
-        given = np.zeros(len(own), np.bool_)
-        given[source.choice(len(own), count, replace=False)] = True
-        kept.append(own[~given])
-        held.append(own[given])
+        given = np.random.default_rng([split.seed, 0x401D, client]).choice(len(own), count, replace=False)
+        kept.append(np.delete(own, given))
+        held.append(own[np.sort(given)])
     return replace(split, train=tuple(kept), held_out=tuple(held))
 
 
@@ -168,8 +166,7 @@ def _test(
     pools = [np.flatnonzero(y_test == label).astype(np.int64) for label in present]
     stock = np.array([len(pool) for pool in pools])
     weights = counts * (stock > 0)
-    blind = np.flatnonzero(weights.sum(axis=1) == 0)
-    if len(blind):
+    if len(blind := np.flatnonzero(weights.sum(axis=1) == 0)):
         raise UserError(
             f"the test set has no sample of any label that client {blind[0]} holds ({len(blind)} such clients); use "
             "another partition or a complete test set"

@@ -158,14 +158,12 @@ def _top_up(counts: Counts, log_q: Floats, floor: int, rng: np.random.Generator)
     """Bring every client to ``floor`` samples by moving samples, and disturb the draw no further.
 
     A client that is short gets what it lacks with classes drawn from *its own* label proportions q_i (log_q: (clients,
-    K), unnormalised; a client without a single sample has them too), so its label skew stays as drawn. The samples
-    come from clients above the floor: what each may lose is chosen by lot among all its samples, and what of that goes
-    by lot within the class, so no giver is preferred beyond how much it has to spare. No client's number matters
-    either, so the mean over draws of every client's count of a class remains (class size) / clients.
+    K), unnormalised), so its label skew stays as drawn; where the givers run out of a class, from its other classes in
+    proportion. Lots decide which samples the clients above the floor may lose, and which of these go. No client's
+    number matters, so the mean over draws of every client's count of a class remains (class size) / clients.
 
     The usual ways do worse: drawing again until all are large enough conditions the draw towards even ones (and never
     ends for a small BETA); filling up with random samples makes small clients less skewed than they were drawn.
-    Where the givers run out of a class, the rest is drawn from the client's other classes in proportion.
     """
     sizes = counts.sum(axis=1)
     lacking = np.maximum(floor - sizes, 0)

@@ -64,8 +64,7 @@ def load(
         raise UserError(f"data set {name!r}: a name has letters, digits, '_', '-' and '.' only; known: {known_names}")
     folders = _folders(data_dir)
     for folder in folders:
-        found = _find(name, known, folder)
-        if found:
+        if found := _find(name, known, folder):
             return _dataset(name, known, found)
     if known is None:
         raise UserError(
@@ -91,14 +90,10 @@ def cache_dir() -> Path:
 
 
 def _folders(data_dir: str | Path | None) -> list[Path]:
-    folders = []
-    if data_dir is not None:
-        if not Path(data_dir).is_dir():
-            raise UserError(f"data folder {data_dir} (--data-dir) does not exist or is not a folder")
-        folders.append(Path(data_dir))
-    if os.environ.get("COTERIE_DATA"):
-        folders.append(Path(os.environ["COTERIE_DATA"]))
-    return [*folders, cache_dir()]
+    if data_dir is not None and not Path(data_dir).is_dir():
+        raise UserError(f"data folder {data_dir} (--data-dir) does not exist or is not a folder")
+    named = (data_dir, os.environ.get("COTERIE_DATA") or None)
+    return [*(Path(folder) for folder in named if folder is not None), cache_dir()]
 
 
 def _find(name: str, known: Known | None, folder: Path) -> Found | None:
@@ -173,9 +168,9 @@ def _four(name: str, arrays: Arrays, source: str) -> tuple[list[Any], bool]:
 def _digits() -> Dataset:
     from sklearn.datasets import load_digits
 
-    x, y = load_digits(return_X_y=True)
+    found = load_digits()
+    x, y = found.images.astype(np.uint8), found.target
     train, test = fixed_split(y)
-    x = x.reshape(-1, 8, 8).astype(np.uint8)
     return from_arrays("digits", x[train], y[train], x[test], y[test], classes=10, source="scikit-learn, embedded")
 
 

@@ -213,10 +213,8 @@ def _tasks(spec: str, dataset: Dataset, clients: int, seed: int, load: Load | No
                 f"partition {spec}: {classes} labels make {classes // 2} pairs, one a group: use at most "
                 f"swap:{classes // 2}, or permute:{groups}"
             )
-        swapped = np.tile(np.arange(classes, dtype=np.int64), (groups, 1))
-        for g, names in enumerate(swapped):
-            names[2 * g : 2 * g + 2] = 2 * g + 1, 2 * g
-        return tuple(Task(dataset, names=names) for names in swapped)
+        labels = np.arange(classes, dtype=np.int64)  # the lower label of a pair is even, so a pair differs in one bit
+        return tuple(Task(dataset, names=np.where(labels // 2 == g, labels ^ 1, labels)) for g in range(groups))
     if classes < 13 and groups > factorial(classes):
         raise UserError(f"partition {spec}: {classes} labels have only {factorial(classes)} orders: use fewer groups")
     _, *orders = permutations(classes, groups, rng(seed, "partition", "names"))
@@ -237,14 +235,11 @@ def _domains(spec: str, names: Sequence[str], dataset: Dataset, load: Load | Non
         raise UserError(f"partition {spec} needs more data sets: say with load= where they come from")
     others = [load(name) for name in names[1:]] if load else []
     for name, other in zip(names[1:], others, strict=True):
-        for what, mine, theirs in (
-            ("input shape", dataset.input_shape, other.input_shape),
-            ("classes", dataset.classes, other.classes),
-        ):
-            if mine != theirs:
+        for what in ("input_shape", "classes"):
+            if (mine := getattr(dataset, what)) != (theirs := getattr(other, what)):
                 raise UserError(
-                    f"partition {spec}: all groups train one kind of model, but {what} is {mine} in {dataset.name} and "
-                    f"{theirs} in {name}"
+                    f"partition {spec}: all groups train one kind of model, but {what.replace('_', ' ')} is {mine} in "
+                    f"{dataset.name} and {theirs} in {name}"
                 )
     return tuple(map(Task, (dataset, *others)))
 

@@ -62,12 +62,8 @@ class DivergedError(RunError):
 
 
 def batch_order(seed: int, epoch: int, samples: int) -> NDArray[np.int64]:
-    """Order in which an epoch (from 0) visits the samples: the same on every path and machine.
-
-    ``numpy.random.Generator(PCG64(SeedSequence([seed, epoch]))).permutation(samples)``.
-    """
-    sequence = np.random.SeedSequence([seed, epoch])
-    return np.random.Generator(np.random.PCG64(sequence)).permutation(samples)
+    """Order in which an epoch (from 0) visits the samples: the same on every path and machine."""
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch]))).permutation(samples)
 
 
 def pulled(job: Job) -> tuple[Tensor, Pull]:
@@ -79,8 +75,8 @@ def pulled(job: Job) -> tuple[Tensor, Pull]:
 def fitted(index: int, job: Job, model: Model, weights: Tensor, loss_sum: float) -> Fitted | DivergedError:
     """The result of a training that ended with ``weights`` (d,), or why there is none: it, or its loss, has blown up.
 
-    loss_sum: sum of the (weighted) losses over all samples and epochs.  State entries at the places of buffers are
-    zero: no solver moves them.
+    loss_sum: sum of the (weighted) losses over all samples and epochs.  State entries at the places of buffers and
+    of parameters without gradient are zero: no solver moves these.
     """
     loss = loss_sum / (job.samples * job.epochs)
     if not np.isfinite(loss):
@@ -88,9 +84,10 @@ def fitted(index: int, job: Job, model: Model, weights: Tensor, loss_sum: float)
     end = weights.detach().cpu()
     state = {name: tensor(vector) for name, vector in job.state.items()}
     kept = {name: value.numpy() for name, value in job.solver.keep(tensor(job.weights), end, job.steps, state).items()}
-    for vector in kept.values():
-        for part in model.frozen_parts:
-            vector[part.offset : part.offset + part.size] = 0
+    for part in model.spec.parts:
+        if part.name not in model.trainable:
+            for vector in kept.values():
+                vector[part.offset : part.offset + part.size] = 0
     result = end.numpy()
     if not all(largest(vector) <= MOST_WEIGHT for vector in (result, *kept.values())):
         return DivergedError(index, "a weight or a state vector")

@@ -79,11 +79,6 @@ class Model:
         """Whether the loss is cross entropy, which the batched paths need."""
         return self.loss is nn.functional.cross_entropy
 
-    @property
-    def frozen_parts(self) -> tuple[Part, ...]:
-        """Parts that no solver moves: buffers, and parameters that need no gradient."""
-        return tuple(part for part in self.spec.parts if part.name not in self.trainable)
-
     def initial(self, seed: int) -> Vector:
         """Fresh weights (d,) float32 that follow from the seed alone; torch's own random state is left as it was.
 

@@ -2,13 +2,9 @@
 
 Every solver here descends on f(w) + <drift, w> + (shrink / 2) |w|^2, f being the mean loss of the client's samples: a
 linear and an isotropic quadratic term is all that weight decay, FedProx, SCAFFOLD and ADMM (and FedDyn) add to SGD. So
-a solver says only
-
-- ``pull(start, state) -> Pull(shrink, drift)``  the two extra terms, fixed for one ``Fit``
-- ``keep(start, end, steps, state) -> state``    the named vectors to keep
-
-and ``descend`` is the one step that all training paths take. Everything is elementwise, so the tensors may have any
-one shape: ``(d,)`` of one client, ``(clients, d)`` of many, or one layer's ``(clients, out, in)``.
+a solver says only these two terms, fixed for one ``Fit`` (``pull``), and the named vectors to keep (``keep``), and
+``descend`` is the one step that all training paths take. Everything is elementwise, so the tensors may have any one
+shape: ``(d,)`` of one client, ``(clients, d)`` of many, or one layer's ``(clients, out, in)``.
 
 Signs: gradients point uphill; ``weights -= lr * direction``. Momentum lives within one ``Fit`` only.
 """
@@ -16,8 +12,9 @@ Signs: gradients point uphill; ``weights -= lr * direction``. Momentum lives wit
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import isfinite
+from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -83,6 +80,17 @@ def descend(weights: Tensor, gradient: Tensor, velocity: Tensor | None, pull: Pu
     weights.add_(gradient, alpha=-solver.lr)
 
 
+_POSITIVE = (lambda v: v > 0, "above 0")
+_NOT_NEGATIVE = (lambda v: v >= 0, "at least 0")
+_RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "lr": _POSITIVE,
+    "momentum": (lambda v: 0 <= v < 1, "in [0, 1)"),
+    "weight_decay": _NOT_NEGATIVE,
+    "mu": _NOT_NEGATIVE,
+    "rho": _POSITIVE,
+}
+
+
 @dataclass(frozen=True)
 class Sgd:
     """Minibatch SGD.
@@ -100,7 +108,13 @@ class Sgd:
     takes: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        _check(self)
+        name = type(self).__name__
+        if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int) or self.batch_size < 1:
+            raise UserError(f"{name}: batch_size must be a whole number of at least 1, not {self.batch_size!r}")
+        for field, (allowed, words) in _RANGES.items():
+            value = getattr(self, field, 0.5)  # not every solver has mu and rho
+            if not isinstance(value, Real) or not isfinite(value) or not allowed(float(value)):
+                raise UserError(f"{name}: {field} must be a finite number {words}, not {value!r}")
 
     def pull(self, start: Tensor, state: State) -> Pull:
         return Pull(self.weight_decay)
@@ -147,7 +161,7 @@ class Admm(Sgd):
 
 
 @dataclass(frozen=True)
-class Scaffold:
+class Scaffold(Sgd):
     """SGD corrected by control variates (SCAFFOLD, Karimireddy et al. 2020).
 
     State: "control" (c_i, this client's) and "server_control" (c); zeros in the first round.
@@ -155,16 +169,12 @@ class Scaffold:
     No momentum: option II reads the mean gradient off the distance travelled, which momentum stretches.
     """
 
-    lr: float
-    batch_size: int = 50
-    weight_decay: float = 0.0
-
-    momentum: ClassVar[float] = 0.0
     needs: ClassVar[tuple[str, ...]] = ("control", "server_control")
-    takes: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        _check(self)
+        super().__post_init__()
+        if self.momentum:
+            raise UserError(f"Scaffold: momentum must be 0, not {self.momentum!r}")
 
     def pull(self, start: Tensor, state: State) -> Pull:
         return Pull(self.weight_decay, state["server_control"] - state["control"])
@@ -195,30 +205,3 @@ def unit_change(spec: ModelSpec, change: Vector, clip: float | None = None) -> t
     length = float(np.linalg.norm(change[is_parameter].astype(np.float64)))
     factor = np.where(is_parameter, 1 / length if length else 0.0, 1.0)
     return (change * factor).astype(np.float32), length if clip is None else min(length, clip)
-
-
-_Range = tuple[Callable[[float], bool], str]
-_POSITIVE: _Range = (lambda v: v > 0, "above 0")
-_NOT_NEGATIVE: _Range = (lambda v: v >= 0, "at least 0")
-_RANGES: dict[str, _Range] = {
-    "lr": _POSITIVE,
-    "momentum": (lambda v: 0 <= v < 1, "in [0, 1)"),
-    "weight_decay": _NOT_NEGATIVE,
-    "mu": _NOT_NEGATIVE,
-    "rho": _POSITIVE,
-}
-
-
-def _check(solver: Sgd | Scaffold) -> None:
-    """Raise UserError for a hyper-parameter outside its range."""
-    name = type(solver).__name__
-    if isinstance(solver.batch_size, bool) or not isinstance(solver.batch_size, int) or solver.batch_size < 1:
-        raise UserError(f"{name}: batch_size must be a whole number of at least 1, not {solver.batch_size!r}")
-    for field in (field.name for field in fields(solver) if field.name in _RANGES):
-        value, (allowed, words) = getattr(solver, field), _RANGES[field]
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            raise UserError(f"{name}: {field} must be a number, not {value!r}") from None
-        if not (isfinite(number) and allowed(number)):
-            raise UserError(f"{name}: {field} must be {words} and finite, not {value!r}")

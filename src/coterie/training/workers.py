@@ -7,7 +7,6 @@ slowest thread: somewhat slower on a quiet machine, and many times slower on one
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
@@ -24,11 +23,11 @@ _IMBALANCE = 1.25  # largest share over the mean from which one share with torch
 def longest_first(costs: Sequence[float], bins: int) -> list[list[int]]:
     """Indices spread over bins, longest first to the emptiest (Graham's LPT rule); the fullest bin comes first."""
     queues: list[list[int]] = [[] for _ in range(min(bins, len(costs)))]
-    free = [(0.0, at) for at in range(len(queues))]
+    totals = [0.0] * len(queues)
     for index in sorted(range(len(costs)), key=lambda i: -costs[i]):
-        total, at = heapq.heappop(free)
+        at = totals.index(min(totals))
         queues[at].append(index)
-        heapq.heappush(free, (total + costs[index], at))
+        totals[at] += costs[index]
     return sorted(queues, key=lambda queue: -sum(costs[i] for i in queue))
 
 
