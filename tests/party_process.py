@@ -75,10 +75,15 @@ class Engine:
                 break
             if isinstance(wanted, Step):
                 coordination = Coordination(
-                    self.member, work, round=envelope.round, attempt=envelope.attempt, role=self.member.party.role
+                    self.member,
+                    work,
+                    self.send,
+                    round=envelope.round,
+                    attempt=envelope.attempt,
+                    role=self.member.party.role,
+                    request=envelope,
                 )
-                coordination.send = self.send
-                coordination.adopt(wanted, self.now())
+                coordination.start(self.now(), wanted)
                 handled = self.drive(coordination)
                 break
             (value,) = self.effects.run([(self.member.name, wanted)])
@@ -88,14 +93,11 @@ class Engine:
     def coordinate(self, steps: Steps[Any], round: int) -> Any:
         """A round of the hub."""
         self.member.heard_of(round, 0)
-        coordination = Coordination(
-            self.member, steps, round=round, attempt=0, role=self.member.party.role, critical=True
-        )
-        coordination.send = self.send
+        coordination = Coordination(self.member, steps, self.send, round=round, attempt=0, role=self.member.party.role)
         with self.member.leading():
             coordination.start(self.now())
             result = self.drive(coordination)
-        assert self.member.drop({kind.__name__ for kind in self.member.party.takes}) == []
+        assert self.member.drop() == []
         return result
 
     def drive(self, coordination: Coordination) -> Any:
@@ -129,7 +131,9 @@ def live(place: Place, pipe: Connection) -> None:
     assert own.identity is not None
     party = registry.get(place.system).make(own, place.common, place.config)
     keyring = PartyKeys(roster, {own.name: own.identity})
-    member = Member(own.name, {own.name: party}, roster.hub, place.roles, keyring, spool=Spool(1 << 30))
+    member = Member(
+        own.name, {own.name: party}, roster.hub, lambda name: place.roles.get(name, ()), keyring, spool=Spool(1 << 30)
+    )
     engine = Engine(member, Pulled({} if place.data is None else {own.name: place.data}), pipe)
     if own.name == roster.hub:
         coordinator: Any = party

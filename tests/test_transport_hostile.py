@@ -21,7 +21,7 @@ from coterie.transport.envelope import Envelope
 from coterie.transport.local import LocalTransport
 from coterie.transport.mail import Handled
 from coterie.transport.member import Member
-from coterie.transport.recorder import shown
+from coterie.transport.meter import shown
 
 
 def signed(envelope: Envelope, frame: bytes, **changes: Any) -> tuple[Envelope, bytes]:

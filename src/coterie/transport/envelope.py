@@ -7,8 +7,6 @@ bound in. So a message is accepted only by its recipient, in its session, round 
 
 from __future__ import annotations
 
-import hashlib
-from collections import OrderedDict
 from typing import Annotated, NamedTuple, Protocol
 
 import msgspec
@@ -48,16 +46,12 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
     def header(self) -> bytes:
         """The fields that a sealed payload is bound to: all but the digest and the signature."""
-        return _encode((*(getattr(self, name) for name in _HEADER),))
+        return msgspec.msgpack.encode(msgspec.structs.astuple(self)[:-2])
 
     @property
     def key(self) -> tuple[str, str, int]:
         """Sender, recipient and number, which no two messages of a session share."""
         return self.src, self.dst, self.number
-
-
-_HEADER = Envelope.__struct_fields__[:-2]
-_encode = msgspec.msgpack.Encoder().encode
 
 
 class Keyring(Protocol):
@@ -88,31 +82,3 @@ class Sent(NamedTuple):
     envelope: Envelope
     frame: bytes
     to_role: str
-
-
-class Digests:
-    """SHA-256 of frames. That of the same object is computed once: of a broadcast, and of what arrives in the process
-    that it was sent in. room: bytes of frames that are held for that.
-    """
-
-    def __init__(self, room: int) -> None:
-        self._room = room
-        self._held: OrderedDict[int, tuple[bytes, bytes]] = OrderedDict()  # by id, which stays its own while it is held
-        self._bytes = 0
-
-    def of(self, frame: bytes) -> bytes:
-        """32 bytes."""
-        known = self._held.get(id(frame))
-        if known is not None:
-            return known[1]
-        digest = hashlib.sha256(frame).digest()
-        self._held[id(frame)] = frame, digest
-        self._bytes += len(frame)
-        while self._bytes > self._room and len(self._held) > 1:
-            self._bytes -= len(self._held.popitem(last=False)[1][0])
-        return digest
-
-    def clear(self) -> None:
-        """Hold no frame."""
-        self._held.clear()
-        self._bytes = 0

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from coterie.protocol.errors import CoterieError
-from coterie.protocol.party import Party, Work
+from coterie.protocol.interpreters import by_group
+from coterie.protocol.party import Work
 from coterie.protocol.steps import Step
 from coterie.transport.mail import Handled
 from coterie.transport.meter import Meter
@@ -27,24 +28,17 @@ class Effects(Protocol):
 class Call:
     """A message that one party handles, in a role. work: ``Member.receive``."""
 
-    party: Party
+    party: str
     role: str
     kind: str
     work: Work[Handled]
 
 
-@dataclass(frozen=True)
-class Coordinates:
-    """A handler that coordinates and has yielded its first step."""
-
-    step: Any
-
-
-def run_handlers(calls: Sequence[Call], effects: Effects, meter: Meter) -> list[Handled | Coordinates]:
+def run_handlers(calls: Sequence[Call], effects: Effects, meter: Meter) -> list[Handled | Step]:
     """Run handlers of different parties side by side and their effects together. Returns results in order.
 
-    A handler that coordinates is left at its first step. If a handler raises an error that does not refuse its message,
-    the error is raised, and the changes of all unfinished handlers are undone.
+    A handler that coordinates is left at its first step, which is its result. If a handler raises an error that does
+    not refuse its message, the error is raised, and the changes of all unfinished handlers are undone.
     """
     results: list[Any] = [None] * len(calls)
     values: dict[int, Any] = dict.fromkeys(range(len(calls)))
@@ -56,7 +50,7 @@ def run_handlers(calls: Sequence[Call], effects: Effects, meter: Meter) -> list[
                 try:
                     wanted = call.work.throw(value) if isinstance(value, CoterieError) else call.work.send(value)
                     if isinstance(wanted, Step):
-                        results[i] = Coordinates(wanted)
+                        results[i] = wanted
                     else:
                         wants[i] = wanted
                 except StopIteration as stop:
@@ -72,16 +66,13 @@ def run_handlers(calls: Sequence[Call], effects: Effects, meter: Meter) -> list[
     return results
 
 
-def compute(wanted: Sequence[tuple[Party, str, Any]], effects: Effects, meter: Meter) -> list[Any]:
-    """Run effects, those of one role and kind together, and count their time. Returns results in order."""
-    results: list[Any] = [None] * len(wanted)
-    groups: dict[tuple[str, str], list[int]] = {}
-    for index, (_, role, effect) in enumerate(wanted):
-        groups.setdefault((role, type(effect).__name__), []).append(index)
-    for (role, name), indices in groups.items():
+def compute(wanted: Sequence[tuple[str, str, Any]], effects: Effects, meter: Meter) -> list[Any]:
+    """Run effects (party, role, effect), those of one role and kind together, and count their time."""
+
+    def run(group: tuple[str, str], of: Sequence[tuple[str, str, Any]]) -> Sequence[Any]:
         started = time.perf_counter()
-        group = effects.run([(wanted[i][0].name, wanted[i][2]) for i in indices])
-        for index, result in zip(indices, group, strict=True):
-            results[index] = result
-        meter.spent(role, name, time.perf_counter() - started)
-    return results
+        results = effects.run([(party, effect) for party, _, effect in of])
+        meter.spent(*group, time.perf_counter() - started)
+        return results
+
+    return by_group(wanted, lambda one: (one[1], type(one[2]).__name__), run)

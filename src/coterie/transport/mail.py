@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from coterie.protocol import codec
 from coterie.protocol.messages import M, Message
 from coterie.protocol.party import Party
-from coterie.transport.envelope import Digests, Envelope, Sent
+from coterie.transport.envelope import Envelope, Sent
 
-Roles = Mapping[str, tuple[str, ...]]
-"""The roles of every party by name, its main role first. All parties know them."""
+Roles = Callable[[str], tuple[str, ...]]
+"""The roles of a party by its name, its main role first; none for a stranger. All parties know them."""
 
 
-class RolesOf(Roles):
+def roles_of(parties: Mapping[str, Party]) -> Roles:
     """The roles of parties, each looked up when it is first asked for, so that nobody is made for it before."""
+    known: dict[str, tuple[str, ...]] = {}
 
-    def __init__(self, parties: Mapping[str, Party]) -> None:
-        self._parties = parties
-        self._known: dict[str, tuple[str, ...]] = {}
+    def roles(name: str) -> tuple[str, ...]:
+        if name not in known and name in parties:
+            party = parties[name]
+            known[name] = (party.role, *sorted(party.roles - {party.role}))
+        return known.get(name, ())
 
-    def __getitem__(self, name: str) -> tuple[str, ...]:
-        if name not in self._known:
-            party = self._parties[name]
-            self._known[name] = (party.role, *sorted(party.roles - {party.role}))
-        return self._known[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._parties)
-
-    def __len__(self) -> int:
-        return len(self._parties)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._parties
+    return roles
 
 
 @dataclass(frozen=True)
@@ -53,55 +45,47 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class Letter:
-    """One encoded message to be sent. role, to_role: the roles that sender and recipient act in."""
-
-    dst: str
-    kind: str
-    role: str
-    to_role: str
-    frame: bytes
-    weight: int
-
-
-@dataclass(frozen=True)
 class Handled:
     """The result of handling a message.
 
-    sent: the messages to send.  refused: why it was refused, or "".  again: whether it was handled before.
-    answered: whether its sender gets a direct answer.
+    sent: the messages to send.  refused: why it was refused, or "".  answered: whether its sender gets a direct answer.
     """
 
     sent: tuple[Sent, ...] = ()
     refused: str = ""
-    again: bool = False
     answered: bool = False
 
 
+@dataclass(frozen=True)
+class Waiting:
+    """A message that has come to a coordinator before a step asked for it. ticket: of its bytes."""
+
+    envelope: Envelope
+    ticket: int
+    at_s: float
+
+
 class Observer(Protocol):
-    """An observer beside the protocol, which is told what a member reads and refuses, for counts and views."""
+    """An observer beside the protocol, which is told what a member reads and refuses, for counts and views.
+
+    By default it does nothing.
+    """
 
     def read(self, opened: Opened) -> None:
         """A handler or a fold receives this message."""
+        return
 
     def refused(self, envelope: Envelope, role: str, reason: str) -> None:
         """This message was not accepted. role: the role that it was for."""
+        return
 
     def late(self, party: str) -> None:
         """A step did not wait for this party's answer."""
+        return
 
 
-class Unobserved:
+class Unobserved(Observer):
     """An observer that does nothing."""
-
-    def read(self, opened: Opened) -> None:
-        """Nothing."""
-
-    def refused(self, envelope: Envelope, role: str, reason: str) -> None:
-        """Nothing."""
-
-    def late(self, party: str) -> None:
-        """Nothing."""
 
 
 class Reader:
@@ -111,8 +95,20 @@ class Reader:
     """
 
     def __init__(self, room: int = 64 << 20) -> None:
-        self.digests = Digests(room)
+        self._room, self._bytes = room, 0
+        self._held: OrderedDict[int, tuple[bytes, bytes]] = OrderedDict()  # by id, which stays its own while it is held
         self._last: tuple[bytes, Message] | None = None
+
+    def digest(self, frame: bytes) -> bytes:
+        """SHA-256, computed once for the same object."""
+        if (known := self._held.get(id(frame))) is not None:
+            return known[1]
+        digest = hashlib.sha256(frame).digest()
+        self._held[id(frame)] = frame, digest
+        self._bytes += len(frame)
+        while self._bytes > self._room and len(self._held) > 1:
+            self._bytes -= len(self._held.popitem(last=False)[1][0])
+        return digest
 
     def decode(self, frame: bytes, kinds: tuple[type[M], ...]) -> M:
         """As ``codec.decode``."""
@@ -124,14 +120,5 @@ class Reader:
 
     def clear(self) -> None:
         """Hold no frame."""
-        self.digests.clear()
-        self._last = None
-
-
-@dataclass
-class Waiting:
-    """A message that has come to a coordinator before a step asked for it. ticket: of its bytes."""
-
-    envelope: Envelope
-    ticket: int
-    at_s: float
+        self._held.clear()
+        self._bytes, self._last = 0, None

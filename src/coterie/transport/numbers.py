@@ -12,14 +12,12 @@ from coterie.transport.envelope import Count, Envelope, EnvelopeError, Sent
 USED = "its number was used before"
 
 
-class StoredAnswer(msgspec.Struct, frozen=True, array_like=True):
+class Outcome(msgspec.Struct, frozen=True, array_like=True):
     """What became of a request: its digest and round, and the answer as it was sent or the refusal."""
 
     digest: bytes
     round: Count
-    envelope: Envelope | None = None
-    frame: bytes = b""
-    to_role: str = ""
+    answer: Sent | None = None
     refusal: str = ""
 
 
@@ -34,7 +32,7 @@ class Numbers(msgspec.Struct):
     taken: dict[str, Count] = msgspec.field(default_factory=dict)
     round: Count = 0
     attempts: dict[Count, Count] = msgspec.field(default_factory=dict)
-    kept: dict[str, dict[Count, StoredAnswer]] = msgspec.field(default_factory=dict)
+    kept: dict[str, dict[Count, Outcome]] = msgspec.field(default_factory=dict)
 
     def next(self) -> int:
         """A new number."""
@@ -49,34 +47,25 @@ class Numbers(msgspec.Struct):
         """Take its number."""
         self.taken[envelope.src] = envelope.number
 
-    def attempt(self, round: int) -> int:
-        """The current attempt of this round."""
-        return self.attempts.get(round, 0)
-
     def check_attempt(self, envelope: Envelope, *, announces: bool) -> None:
         """Raises EnvelopeError for a message of an attempt that was given up, or of one that nobody has announced.
 
         announces: whether its sender may: only the hub tries a round again.
         """
-        now = self.attempt(envelope.round)
+        now = self.attempts.get(envelope.round, 0)
         if envelope.attempt < now or (envelope.attempt > now and not announces):
             raise EnvelopeError(
                 f"it is of attempt {envelope.attempt} of round {envelope.round}, which is at attempt {now}"
             )
 
-    def keep(self, request: Envelope, sent: Sent | None = None, refusal: str = "") -> None:
+    def keep(self, request: Envelope, answer: Sent | None = None, refusal: str = "") -> None:
         """Remember what became of a request. A sender that goes on to another round will not repeat earlier ones."""
         of_sender = self.kept.setdefault(request.src, {})
         if of_sender and next(reversed(of_sender.values())).round < request.round:
             of_sender.clear()
-        envelope, frame, to_role = sent or (None, b"", "")
-        of_sender[request.number] = StoredAnswer(request.digest, request.round, envelope, frame, to_role, refusal)
+        of_sender[request.number] = Outcome(request.digest, request.round, answer, refusal)
 
-    def again(self, request: Envelope) -> StoredAnswer | None:
+    def again(self, request: Envelope) -> Outcome | None:
         """The outcome of this request, if the very same request was handled before."""
         kept = self.kept.get(request.src, {}).get(request.number)
         return kept if kept is not None and kept.digest == request.digest else None
-
-    def forget(self) -> None:
-        """Drop the outcomes of requests. Their numbers stay taken."""
-        self.kept.clear()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from math import inf
 
 import msgspec
@@ -70,15 +69,6 @@ Intercept = Callable[[Envelope, bytes], Sequence[bytes | tuple[Envelope, bytes]]
 Each delivered item is either bytes, which travel in this message's envelope, or an envelope and bytes. These may be
 changed, or captured before.
 """
-
-
-@dataclass(frozen=True)
-class Job:
-    """The next message of its recipient, and when its handler starts and ends."""
-
-    parcel: Parcel
-    start: Instant
-    done: Instant
 
 
 class Snapshot(msgspec.Struct):
