@@ -51,9 +51,9 @@ class Fit:
     """Train on the party's own training data: ``-> Fitted``.
 
     weights: (d,) float32 start.  solver: one of ``coterie.training.solvers``.  epochs: whole passes.
-    seed: decides the order of the batches (any non-negative integer).  state: the solver's named (d,) vectors.
+    seed: >= 0, decides the order of the batches.  state: the solver's named (d,) vectors.
     sample_weights: (n,) float32 >= 0, q_i of each training sample in its stored order. A batch's loss is sum_i q_i l_i
-    / |batch|. Weights of 1 (and None) give the plain mean, and smaller weights give smaller steps. Needs cross entropy.
+    / |batch|, so weights of 1 (and None) give the plain mean. Needs cross entropy.
     """
 
     weights: Vector
@@ -97,6 +97,10 @@ class OwnData:
     device: Any = None
 
 
+Many = Callable[[Sequence[OwnData], Sequence[tuple[Any, ...]]], Sequence[T]]
+"""The batched form of a function: data and arguments of several parties -> its results for one after the other."""
+
+
 @dataclass(eq=False)
 class LocalFunction(Generic[T]):
     """A function that is registered by ``local``. It is called like the function itself.
@@ -106,18 +110,13 @@ class LocalFunction(Generic[T]):
 
     name: str
     run: Callable[..., T]
-    many: Callable[[Sequence[OwnData], Sequence[tuple[Any, ...]]], Sequence[T]] | None = None
+    many: Many[T] | None = None
 
     def __call__(self, own: OwnData, *arguments: Any) -> T:
         return self.run(own, *arguments)
 
-    def batched(
-        self, many: Callable[[Sequence[OwnData], Sequence[tuple[Any, ...]]], Sequence[T]]
-    ) -> Callable[[Sequence[OwnData], Sequence[tuple[Any, ...]]], Sequence[T]]:
-        """Register the batched form ``many(data, arguments)``, with one of each for every party -> results in order.
-
-        Its results must be those of ``run`` for one party after the other. Raises TypeError for a second batched form.
-        """
+    def batched(self, many: Many[T]) -> Many[T]:
+        """Register the batched form. Raises TypeError for a second one."""
         if self.many is not None:
             raise TypeError(f"{self.name!r} has a batched form already")
         self.many = many
@@ -137,8 +136,7 @@ def local(name: str) -> Callable[[Callable[..., T]], LocalFunction[T]]:
     def register(run: Callable[..., T]) -> LocalFunction[T]:
         if (known := _REGISTERED.get(name)) is not None and _place(known.run) != _place(run):
             raise TypeError(f"{name!r} is the name of {_place(known.run)} already: give {_place(run)} another name")
-        made = LocalFunction(name, run)
-        _REGISTERED[name] = made
+        _REGISTERED[name] = made = LocalFunction(name, run)
         return made
 
     return register
@@ -213,6 +211,3 @@ class Compute:
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
-
-
-Effect = Fit | Evaluate | Losses | Local | Encrypt | Open | Compute

@@ -1,11 +1,6 @@
 """Steps: a coordinator yields them to talk to other parties, so that a round reads as one linear text.
 
-- ``ask`` one party and get its answer.
-- Ask ``for_each`` of many, and fold the answers one at a time.
-- ``post`` without waiting.
-- ``take`` messages that have come unasked or late.
-- ``spend`` virtual time on the coordinator's own work.
-- ``wake`` at an instant.
+The functions at the end of this file make them: ``ask``, ``for_each``, ``post``, ``take``, ``spend`` and ``wake``.
 
 No step keeps the answers: the fold decides what to keep of each. A fold that raises ``PeerError`` refuses that one
 message. The refusal is counted and the step goes on. So a fold must check a message before it changes anything.

@@ -54,9 +54,8 @@ def content(data: bytes) -> memoryview:
 def message_weight(message: Message, size: int) -> int:
     """The weight of a message of ``size`` encoded bytes. Raises DecodeError if it is more than a message can have."""
     weight = size
-    for name in message.BYTES:
-        field = getattr(message, name)
-        if field is not None:
+    for name in message.SCALARS:
+        if isinstance(field := getattr(message, name), bytes):
             weight += _packed(field_weight(message, name)) - _packed(len(field))
     if weight > MOST:
         raise DecodeError(f"a {type(message).__name__} of {weight} bytes; a message has at most {MOST}")
