@@ -146,10 +146,6 @@ class Server(Party, role="server"):
         super().__init__(own, common, config)
         self.state = self.State(common.starts)
 
-    def setup(self) -> Steps[None]:
-        """Nothing to agree on."""
-        yield from ()
-
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """The mean of each component over the answers, weighted by samples."""
         theta = self.state.weights

@@ -103,10 +103,6 @@ class Server(Party, role="server"):
         super().__init__(own, common, config)
         self.state = self.State(common.starts)
 
-    def setup(self) -> Steps[None]:
-        """Nothing to agree on."""
-        yield from ()
-
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """The mean of each cluster's answers; a cluster that nobody chose keeps its model."""
         means = [WeightedMean(self.spec.size) for _ in range(self.config.clusters)]

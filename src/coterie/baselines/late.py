@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import PartyFactory, System
-from coterie.protocols import late
+from coterie.protocols import averaging, late
 from coterie.protocols.local_training import SteppedTraining
 from coterie.training.solvers import Proximal
 
@@ -102,7 +102,7 @@ SYSTEMS: Mapping[str, System] = {
         citation=citation,
         config=config,
         parties=partial(_parties, sends, weight),
-        models=late.models,
+        models=averaging.models,
         sees=late.sees("plain model" if sends == "model" else "plain change of the model"),
         baseline=True,
         delta=late.DELTA,

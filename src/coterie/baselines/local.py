@@ -72,10 +72,6 @@ class Client(Party, role="client"):
 class Server(Party, role="server"):
     """Calls the rounds, so that they are those of the other methods."""
 
-    def setup(self) -> Steps[None]:
-        """Nothing to agree on."""
-        yield from ()
-
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """Ask the clients of the round to train, and wait for them."""
 

@@ -115,10 +115,6 @@ class Server(Party, role="server"):
         super().__init__(own, common, config)
         self.state = self.State(common.initial, np.zeros(common.spec.size, np.float32))
 
-    def setup(self) -> Steps[None]:
-        """Nothing to agree on."""
-        yield from ()
-
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """Algorithm 1, lines 16 and 17."""
         moved, turned = WeightedMean(self.spec.size), WeightedMean(self.spec.size)

@@ -132,6 +132,10 @@ class Party:
         """Secret randomness of this party, from the operating system in real runs."""
         return self.randomness.secrets(self.name, purpose, round)
 
+    def setup(self) -> Work[None]:
+        """Steps of the hub before round 1, for keys and greetings. By default there are none."""
+        yield from ()
+
     def __repr__(self) -> str:
         return f"<{self.role} {self.name}>"
 

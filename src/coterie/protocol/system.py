@@ -18,8 +18,8 @@ from coterie.protocol.told import Common, Own
 PartyFactory = Callable[[Own, Common, Any], Party]
 """Makes one party from what it alone knows, what everybody knows, and the system's config.
 
-The hub also has ``setup()``, for keys and greetings before round 1, and ``round(r)`` for r = 1, 2, ... Both yield
-steps, and ``round`` returns its notes for the metrics (numbers, short lists; JSON).
+The hub also has ``round(r)`` for r = 1, 2, ..., which yields steps and returns its notes for the metrics (numbers,
+short lists; JSON).
 """
 
 

@@ -15,7 +15,7 @@ from coterie.protocol.effects import Evaluate, Evaluated, Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.party import Work
 from coterie.protocols.local_training import LocalTraining
-from coterie.protocols.unused import refuse_unused
+from coterie.protocols.unused import at_least, refuse_unused
 from coterie.training.solvers import Sgd
 
 
@@ -36,9 +36,7 @@ class ClusterModels(LocalTraining):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, least in (("clusters", 1), ("pretrain_epochs", 1), ("pretrain_batch", 0)):
-            if getattr(self, name) < least:
-                raise UserError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        at_least(self, clusters=1, pretrain_epochs=1, pretrain_batch=0)
         if self.start not in ("random", "pretrained"):
             raise UserError(f"start must be 'random' or 'pretrained', not {self.start!r}")
         random = self.start == "random"

@@ -24,18 +24,18 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.aggregation.buffers import stepped, with_buffers
+from coterie.aggregation.buffers import stepped
 from coterie.aggregation.sums import Sum
-from coterie.protocol.effects import Fit, Fitted, Vector
+from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError, UserError
-from coterie.protocol.messages import Floats, M, Message, message
+from coterie.protocol.messages import M, Message
 from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.party import Cost, Party, Work, on
+from coterie.protocol.party import Party
 from coterie.protocol.steps import LATE, Answers, Steps, for_each, take
-from coterie.protocol.system import Federation, PartyFactory, Sees
+from coterie.protocol.system import PartyFactory, Sees
 from coterie.protocol.told import Common, Own
-from coterie.protocols.averaging import Train
-from coterie.protocols.local_training import LocalTraining, SteppedTraining, asked_in, batch_seed, check_model
+from coterie.protocols.averaging import Client, Sends, Train, Update
+from coterie.protocols.local_training import LocalTraining, SteppedTraining, asked_in
 from coterie.protocols.updates import Updates
 
 DELTA = 0.3
@@ -52,18 +52,6 @@ class LateTraining(SteppedTraining):
         super().__post_init__()
         if self.max_staleness < 0:
             raise UserError(f"max_staleness is a number of rounds and must be at least 0, not {self.max_staleness}")
-
-
-@message(src="client", dst="server")
-class Update(Message, frozen=True):
-    """The result of one training. round: the round that asked for it.  values: (d,), the model, its change, or what the
-    method says; buffers (running statistics) are the trained values in each case.  samples: its training samples.
-    """
-
-    round: int
-    spec: bytes
-    values: Floats
-    samples: int
 
 
 # -- how a server puts updates together ------------------------------------------------------------------------------
@@ -119,7 +107,7 @@ class Method:
     max_staleness: in rounds; 0 uses no late update.
     """
 
-    sends: Literal["model", "change"]
+    sends: Sends
     aggregate: Callable[[ModelSpec, Vector, float], Aggregate]
     max_staleness: int
 
@@ -183,31 +171,6 @@ def gather(
     return answers
 
 
-def training_cost(client: Any, msg: Train) -> Cost:
-    """The cost of a training for a client (which has samples, epochs and spec)."""
-    return Cost(samples=client.samples * client.epochs, flops_per_sample=client.spec.flops_per_sample)
-
-
-class Client(Party, role="client"):
-    """Trains when asked, and keeps nothing."""
-
-    config: SteppedTraining
-
-    def __init__(self, own: Own, common: Common, config: SteppedTraining, method: Method) -> None:
-        super().__init__(own, common, config)
-        self.sends = method.sends
-
-    @on(Train, training_cost)
-    def train(self, msg: Train, src: str) -> Work[Update]:
-        """E_i epochs from the global model."""
-        start = check_model(self.spec, msg.spec, msg.weights)
-        fitted: Fitted = yield Fit(start, self.config.solver(), self.epochs, batch_seed(self, msg.round))
-        values = fitted.weights
-        if self.sends == "change":
-            values = with_buffers(self.spec, fitted.weights - start, fitted.weights)
-        return Update(msg.round, self.spec.digest, values, fitted.samples)
-
-
 class Server(Party, role="server"):
     """Holds the global model, and knows which answers have not come yet."""
 
@@ -226,10 +189,6 @@ class Server(Party, role="server"):
         super().__init__(own, common, config)
         self.method, self.state = method, self.State(common.initial)
 
-    def setup(self) -> Steps[None]:
-        """Nothing to set up."""
-        yield from ()
-
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """Ask clients, wait for updates in time, take late updates, move the model."""
         step = self.config.server_step(r)
@@ -242,7 +201,7 @@ class Server(Party, role="server"):
 
         def fold(name: str, update: Update) -> None:
             nonlocal too_old
-            values = updates.checked(name, update.spec, update.values, update.samples)
+            values = updates.checked(name, update.spec, update.weights, update.samples)
             settle(owed, name, update.round)
             staleness = r - update.round
             if staleness > self.method.max_staleness:
@@ -271,13 +230,7 @@ class Server(Party, role="server"):
 
 def parties(method: Method) -> Mapping[str, PartyFactory]:
     """A server and its clients."""
-    return {"server": partial(Server, method=method), "client": partial(Client, method=method)}
-
-
-def models(federation: Federation) -> Mapping[str, Vector]:
-    """All clients use the global model."""
-    weights = federation.look(federation.hub).state.weights
-    return dict.fromkeys(federation.common.clients, weights)
+    return {"server": partial(Server, method=method), "client": partial(Client, sends=method.sends)}
 
 
 def sees(what: str) -> Mapping[str, Sees]:

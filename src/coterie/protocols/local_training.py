@@ -8,10 +8,11 @@ from math import inf
 
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError, UserError
+from coterie.protocol.messages import Message
 from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.party import Party
+from coterie.protocol.party import Cost, Party
 from coterie.protocol.randomness import rng
-from coterie.protocols.unused import refuse_unused
+from coterie.protocols.unused import at_least, refuse_unused
 from coterie.training.bounds import MOST_WEIGHT, largest
 from coterie.training.solvers import Sgd
 
@@ -43,17 +44,12 @@ class LocalTraining:
     join_every: int = 10
 
     def __post_init__(self) -> None:
-        if self.max_epochs < 1:
-            raise UserError(f"max_epochs must be at least 1, not {self.max_epochs}")
-        if not 0 < self.slowest <= 1:
-            raise UserError(f"slowest must lie in (0, 1], not {self.slowest}")
-        if not 0 < self.participation <= 1:
-            raise UserError(f"participation must lie in (0, 1], not {self.participation}")
+        at_least(self, max_epochs=1, founders=0, newcomers=1, join_every=1)
+        for name in ("slowest", "participation"):
+            if not 0 < getattr(self, name) <= 1:
+                raise UserError(f"{name} must lie in (0, 1], not {getattr(self, name)}")
         if self.deadline_s is not None and not self.deadline_s > 0:
             raise UserError(f"deadline_s must be positive, not {self.deadline_s}")
-        for name, least in (("founders", 0), ("newcomers", 1), ("join_every", 1)):
-            if getattr(self, name) < least:
-                raise UserError(f"{name} must be at least {least}, not {getattr(self, name)}")
         refuse_unused(self, ((name, "founders=0", not self.founders) for name in ("newcomers", "join_every")))
         self.solver()
 
@@ -147,6 +143,11 @@ def asked_in(clients: Sequence[str], config: LocalTraining, seed: int, r: int) -
 def batch_seed(party: Party, r: int) -> int:
     """The seed of a client's batch order in round r. It is the same for every system, so comparisons are paired."""
     return int(party.rng("batches", r).integers(1 << 62))
+
+
+def training_cost(client: Party, msg: Message) -> Cost:
+    """The cost of a training of the whole model: the client's samples, once per epoch."""
+    return Cost(samples=client.samples * client.epochs, flops_per_sample=client.spec.flops_per_sample)
 
 
 def check_model(spec: ModelSpec, digest: bytes, weights: Vector, models: int = 1) -> Vector:

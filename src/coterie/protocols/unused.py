@@ -1,6 +1,6 @@
-"""Settings that have no effect beside other settings, and settings that a mode fixes to one value.
+"""Checks of settings: those that are too small, have no effect beside other settings, or are fixed by a mode.
 
-A user who sets one of these expects something that would not happen, so it is refused.
+A user who sets one of the last two expects something that would not happen, so it is refused.
 """
 
 from __future__ import annotations
@@ -9,6 +9,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from coterie.protocol.errors import UserError
+
+
+def at_least(config: Any, **least: int) -> None:
+    """Raises UserError for the first setting that is below its least value."""
+    for name, value in least.items():
+        if getattr(config, name) < value:
+            raise UserError(f"{name} must be at least {value}, not {getattr(config, name)}")
 
 
 def refuse_unused(config: Any, unused: Iterable[tuple[str, str, bool]]) -> None:
