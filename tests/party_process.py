@@ -19,7 +19,7 @@ from coterie.protocol import state
 from coterie.protocol.errors import CoterieError
 from coterie.protocol.party import Work
 from coterie.protocol.spool import Spool
-from coterie.protocol.steps import Step, Steps
+from coterie.protocol.steps import Spend, Step, Steps
 from coterie.protocol.told import Common, Own
 from coterie.runs import registry
 from coterie.runs.keyring import PartyKeys
@@ -105,10 +105,10 @@ class Engine:
         on a virtual clock where everybody is as fast, so that sums are added up alike.
         """
         while not coordination.done:
-            if coordination.effect is not None:
-                coordination.computed(self.effects.run([(self.member.name, coordination.effect)])[0], self.now())
-            elif coordination.cost is not None:
+            if isinstance(coordination.effect, Spend):
                 coordination.spent(0.0, self.now())
+            elif coordination.effect is not None:
+                coordination.computed(self.effects.run([(self.member.name, coordination.effect)])[0], self.now())
             elif coordination.ends_s([(e.answers, e.kind, 0.0) for e, _ in self.waiting]) <= self.now():
                 for envelope, frame in sorted(self.waiting, key=lambda one: (one[0].src, one[0].number)):
                     coordination.deliver(envelope, frame, self.now())

@@ -323,7 +323,7 @@ def test_each_role_receives_exactly_what_the_system_says() -> None:
 
 def test_a_mean_may_be_taken_over_more_than_was_received() -> None:
     w = np.ones(4, np.float32)
-    mean = Mean(spec_of(4), w, 0.5, of="changes", weight=lambda staleness, samples: 1.0, over=4)
+    mean = Mean(spec_of(4), w, 0.5, of="change", weight=lambda staleness, samples: 1.0, over=4)
     mean.take(np.array([8, 0, 0, 0], np.float32), 0, 1)
     mean.take(np.array([0, 4, 0, 0], np.float32), 3, 9)
     assert mean.result().tolist() == [2.0, 1.5, 1.0, 1.0]

@@ -12,7 +12,7 @@ from typing import Any
 from coterie.protocol.errors import CoterieError
 from coterie.protocol.messages import Message
 from coterie.protocol.party import Cost, Handler, Party, Work
-from coterie.transport.links import Links
+from coterie.transport.wire import Links
 
 Between = Mapping[type, Callable[[Message, Any, Any], Any]]
 """By type of effect: (the message that is being handled, the effect, its result) -> what the handler goes on with."""

@@ -91,8 +91,8 @@ class Client(Party, role="client"):
 def _server(own: Own, common: Common, config: FedAdmmConfig) -> late.Server:
     """It adds up what clients send, over all N of them or over those received."""
     over = float(len(common.clients)) if config.reference == "own" else None
-    mean = partial(late.Mean, of="changes", weight=lambda staleness, samples: 1, over=over)
-    return late.Server(own, common, config, late.Method("change", mean, config.max_staleness))
+    mean = partial(late.Mean, of="change", weight=lambda staleness, samples: 1, over=over)
+    return late.Server(own, common, config, mean)
 
 
 def parties(config: FedAdmmConfig) -> Mapping[str, PartyFactory]:

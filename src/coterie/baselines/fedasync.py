@@ -80,7 +80,7 @@ class Mixing:
 def parties(config: FedAsyncConfig) -> Mapping[str, PartyFactory]:
     """All models, mixed in one by one."""
     mixing = partial(Mixing, exponent=config.exponent)
-    return late.parties(late.Method("model", mixing, config.max_staleness))
+    return late.parties("model", mixing)
 
 
 SYSTEM = System(

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import PartyFactory, System
@@ -71,10 +71,8 @@ def _by_age(config: TimeWeightedConfig, staleness: int, samples: int) -> float:
     return samples * config.base**-staleness
 
 
-def _parties(sends: Literal["model", "change"], weight: Weight, config: SteppedTraining) -> Mapping[str, PartyFactory]:
-    mean = partial(late.Mean, of="models" if sends == "model" else "changes", weight=partial(weight, config))
-    oldest = config.max_staleness if isinstance(config, late.LateTraining) else 0
-    return late.parties(late.Method(sends, mean, oldest))
+def _parties(sends: averaging.Sends, weight: Weight, config: SteppedTraining) -> Mapping[str, PartyFactory]:
+    return late.parties(sends, partial(late.Mean, of=sends, weight=partial(weight, config)))
 
 
 MCMAHAN = "McMahan et al., Communication-efficient learning of deep networks from decentralized data, AISTATS 2017"
@@ -85,7 +83,7 @@ CHEN = (
     "temporally weighted aggregation, TNNLS 2020"
 )
 
-_TABLE: tuple[tuple[str, str, str, type, Literal["model", "change"], Weight], ...] = (
+_TABLE: tuple[tuple[str, str, str, type, averaging.Sends, Weight], ...] = (
     ("fedavg_drop", "FedAvg, late dropped", MCMAHAN, SteppedTraining, "model", _by_samples),
     ("fedavg_late", "FedAvg+late", KONECNY, late.LateTraining, "change", _equally),
     ("fedavg_stale", "FedAvg, late included", MCMAHAN, late.LateTraining, "model", _by_samples),

@@ -1,6 +1,6 @@
 """Which clients are late in an experiment, and by how many rounds: a share of those asked, a law, and the seed decide.
 
-No party knows this table. The transport holds back what a client sends (``transport.links.Links.rounds``), and the hub
+No party knows this table. The transport holds back what a client sends (``transport.wire.Links.rounds``), and the hub
 meets an answer in a later round, as it would one of a slow device. Between real machines there is no such table.
 """
 

@@ -45,12 +45,16 @@ def ext_to_array(code: int, data: memoryview) -> NDArray[Any]:
     start = 2 + 8 * ndim
     if len(data) < start:
         raise ValueError("truncated array")
-    shape = struct.unpack_from(f"<{ndim}Q", data, 2)
-    if math.prod(shape) * dtype.itemsize != len(data) - start:
-        raise ValueError("array length does not match its shape")
-    if dtype.kind == "b" and (np.frombuffer(data, np.uint8, offset=start) > 1).any():
-        raise ValueError("a truth value is neither 0 nor 1")
-    array = np.frombuffer(bytes(data[start:]), dtype).reshape(shape)  # the copy is aligned and read-only
+    return to_array(dtype, struct.unpack_from(f"<{ndim}Q", data, 2), data[start:])
+
+
+def to_array(dtype: np.dtype[Any], shape: tuple[int, ...], data: memoryview | bytes) -> NDArray[Any]:
+    """The read-only array of these bytes. Raises ValueError, before anything is built, if they are none."""
+    if any(n < 0 for n in shape) or math.prod(shape) * dtype.itemsize != len(data):
+        raise ValueError(f"an array of {dtype} and shape {shape} in {len(data)} bytes")
+    array = np.frombuffer(bytes(data), dtype).reshape(shape)  # the copy of a view is aligned and read-only
+    if dtype.kind == "b" and (array.view(np.uint8) > 1).any():
+        raise ValueError("a truth value that is neither 0 nor 1")
     return array
 
 

@@ -1,9 +1,8 @@
 """Effects: the heavy work that a handler asks for instead of doing it.
 
 An effect is pure. Its result follows from its fields and, for ``Fit``, ``Evaluate``, ``Losses`` and ``Local``, from the
-party's own data, which the runner supplies. In a simulation the runner trains many clients together and opens identical
-bytes once. On a device each effect runs alone. Party code cannot tell the difference. A table says how each type of
-effect is computed (``interpreters.py``).
+party's own data, which the runner supplies. A simulation may compute many together, and equal ones once. Party code
+cannot tell the difference. A table says how each type of effect is computed (``interpreters.py``).
 
 Vectors are flat ``(d,) float32``, laid out by a ``ModelSpec``.
 """
@@ -152,9 +151,8 @@ def _place(function: Any) -> str:
 class Local:
     """``function(own, *arguments)`` of the party's own data: ``-> its result``, whose arrays are read-only.
 
-    It computes what a party needs from its data beside training: features, statistics, gradients, what its device can
-    do. function: one that is registered by ``@local(name)``, or its name. Other functions are refused with a TypeError.
-    So nothing but the registered functions is ever computed from a party's data.
+    It computes features, statistics, gradients, what a device can do. function: one that ``@local(name)`` registers, or
+    its name. Others are refused with a TypeError. So nothing else is ever computed from a party's data.
     """
 
     function: LocalFunction[Any] | str
@@ -164,9 +162,8 @@ class Local:
         known = _REGISTERED.get(self.name)
         if isinstance(self.function, str):
             if known is None:
-                raise TypeError(
-                    f"no function is registered as {self.function!r}; there are: {', '.join(sorted(_REGISTERED))}"
-                )
+                there = ", ".join(sorted(_REGISTERED))
+                raise TypeError(f"no function is registered as {self.function!r}; there are: {there}")
         elif known is None or _place(known.run) != _place(self.function.run):
             raise TypeError(f"{_place(self.function)} is not registered: decorate it with @local(name)")
 

@@ -1,7 +1,6 @@
 """Tables of interpreters, which say how each type of effect is computed.
 
-A simulation, a device and a test each run effects by one such table. The table begins with ``PLAIN`` and adds
-interpreters for the effects that need data or a machine.
+A simulation, a device and a test each use one: ``PLAIN``, and interpreters for effects that need data or a machine.
 """
 
 from __future__ import annotations

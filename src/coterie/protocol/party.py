@@ -1,8 +1,7 @@
 """Parties: each holds only what it may hold, and receives only what it is sent.
 
-A party keeps only its ``state`` and ``secret`` between two messages, which are ``msgspec.Struct``s. Everything else
-about it follows from what it was told when it was made (``told.py``). So a party can be made again before any message,
-from what it was told and the bytes of both.
+A party keeps only its ``state`` and ``secret`` between two messages, which are ``msgspec.Struct``s. So it can be made
+again before any message, from their bytes and what it was told when it was made (``told.py``).
 
 A handler is a transaction. It works on a fork of both, which replaces them if the handler returns and is dropped if it
 raises. A fork has its own dicts, lists, sets and Structs. Its arrays are shared, and therefore read-only. Other objects
@@ -60,15 +59,10 @@ class Handler:
     cost: Callable[[Any, Any], Cost]
 
 
-def _free(party: Any, message: Any) -> Cost:
-    return Cost()
+def on(kind: type[Message], cost: Callable[[Any, Any], Cost] = lambda *_: Cost()) -> Callable[[T], T]:
+    """Mark ``method(self, message, src)``, a function or a generator of effects, as the handler of one message type.
 
-
-def on(kind: type[Message], cost: Callable[[Any, Any], Cost] = _free) -> Callable[[T], T]:
-    """Mark ``method(self, message, src)`` as the handler of one message type.
-
-    The handler may be a plain function or a generator of effects. ``cost(self, message)`` states its nominal work
-    before anything is computed, from committed state and the message alone.
+    ``cost(self, message)`` states its nominal work beforehand, from committed state and the message alone.
     """
 
     def mark(method: T) -> T:
@@ -154,7 +148,7 @@ def fork(value: T) -> T:
         changed.update({key: fork(item) for key, item in value.items()})
         return changed
     if isinstance(value, list):
-        return copy.copy(value).__class__(fork(item) for item in value)
+        return type(value)(map(fork, value))
     return copy.copy(value) if isinstance(value, set) else value
 
 
@@ -192,14 +186,12 @@ class Transaction:
     def __enter__(self) -> Transaction:
         party = self.party
         self.saved = party.state, party.secret
-        for part in self.saved:
-            freeze(part)
+        freeze(self.saved)
         party.state, party.secret = fork(party.state), fork(party.secret)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
-            freeze(self.party.state)
-            freeze(self.party.secret)
+            freeze((self.party.state, self.party.secret))
         else:
             self.party.state, self.party.secret = self.saved

@@ -4,21 +4,17 @@
 
 Each round the server asks a share of the clients, waits for those that are in time, takes the updates of earlier rounds
 that have come, and moves its model. All baselines with late updates use it. They differ in what clients send and in how
-the server combines it. The server's step follows one schedule for all of them. Every update carries the round that
-asked for it. Each is used once, and none that is older than the bound. If a round has a deadline, a late client may
-finish before it is asked again (``able``). The server does not know why a client is late.
-
-Sees. server: every client's plain model (or change) and sample count, by name, and how late it is. client: the
-global model of every round that asks it.
+the server combines it. Each update is used once, and none that is older than the bound. The server does not know why a
+client is late. ``sees`` says what each party sees.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -67,6 +63,10 @@ class Aggregate(Protocol):
         """The server's next model, (d,) float64. It is called only if at least one update was taken."""
 
 
+Aggregates = Callable[[ModelSpec, Vector, float], Aggregate]
+
+
+@dataclass(eq=False)
 class Mean:
     """w + step (m - w) for models, w + step m for changes, with m the weighted mean of the updates.
 
@@ -74,42 +74,27 @@ class Mean:
     Buffers (running statistics) are in a change as they are, and get a mean of their own (``aggregation/buffers.py``).
     """
 
-    def __init__(
-        self,
-        spec: ModelSpec,
-        weights: Vector,
-        step: float,
-        *,
-        of: Literal["models", "changes"],
-        weight: Callable[[int, int], float],
-        over: float | None = None,
-    ) -> None:
-        self._spec, self._weights, self._step = spec, weights, step
-        self._of, self._weight, self._over = of, weight, over
-        self._sum, self._total = Sum(len(weights)), 0.0
+    spec: ModelSpec
+    weights: Vector
+    step: float
+    _: KW_ONLY
+    of: Sends
+    weight: Callable[[int, int], float]
+    over: float | None = None
+
+    def __post_init__(self) -> None:
+        self._sum, self._total = Sum(len(self.weights)), 0.0
 
     def take(self, values: Vector, staleness: int, samples: int) -> None:
-        weight = self._weight(staleness, samples)
+        weight = self.weight(staleness, samples)
         self._sum.take(values, weight)
         self._total += weight
 
     def result(self) -> NDArray[np.float64]:
-        total, over = self._sum.value(), self._over or self._total
-        w = self._weights.astype(np.float64)
-        change = total / over - w if self._of == "models" else total / over
-        return stepped(self._spec, w, change, total / self._total, self._step, self._total / over)
-
-
-@dataclass(frozen=True)
-class Method:
-    """The definition of a baseline. sends: what clients send.  aggregate(spec, weights, step): an empty ``Aggregate``.
-
-    max_staleness: in rounds; 0 uses no late update.
-    """
-
-    sends: Sends
-    aggregate: Callable[[ModelSpec, Vector, float], Aggregate]
-    max_staleness: int
+        total, over = self._sum.value(), self.over or self._total
+        w = self.weights.astype(np.float64)
+        change = total / over - w if self.of == "model" else total / over
+        return stepped(self.spec, w, change, total / self._total, self.step, self._total / over)
 
 
 # -- the parties -----------------------------------------------------------------------------------------------------
@@ -134,9 +119,8 @@ def able(
     owed: as for ``settle``.  oldest: by how many rounds an update may be late.
 
     If a client that needs longer than a round were asked in every round, it would be later each time, until none of its
-    updates is used. It is asked again when it has answered, or when its answer would be too old, because then the
-    answer may be lost. A round without a deadline waits for all answers except those that an experiment delays by whole
-    rounds. Asking these clients again makes them no later. So all clients can be asked.
+    updates is used. It is asked again when it has answered, or when its answer would be too old, since it may be lost.
+    Without a deadline only an experiment makes clients late, by whole rounds. Asking them again makes them no later.
     """
     if config.deadline_s is None:
         return tuple(asked)
@@ -172,7 +156,10 @@ def gather(
 
 
 class Server(Party, role="server"):
-    """Holds the global model, and knows which answers have not come yet."""
+    """Holds the global model, and knows which answers have not come yet.
+
+    aggregate(spec, weights, step): an empty ``Aggregate``.
+    """
 
     takes = (Update,)
 
@@ -185,17 +172,16 @@ class Server(Party, role="server"):
     state: State
     config: SteppedTraining
 
-    def __init__(self, own: Own, common: Common, config: SteppedTraining, method: Method) -> None:
+    def __init__(self, own: Own, common: Common, config: SteppedTraining, aggregate: Aggregates) -> None:
         super().__init__(own, common, config)
-        self.method, self.state = method, self.State(common.initial)
+        self.aggregate, self.state = aggregate, self.State(common.initial)
+        self.oldest = config.max_staleness if isinstance(config, LateTraining) else 0
 
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """Ask clients, wait for updates in time, take late updates, move the model."""
         step = self.config.server_step(r)
-        aggregate, updates = (
-            self.method.aggregate(self.spec, self.state.weights, step),
-            Updates(self.spec, self.state.weights),
-        )
+        aggregate = self.aggregate(self.spec, self.state.weights, step)
+        updates = Updates(self.spec, self.state.weights)
         used: Counter[int] = Counter()  # by rounds late
         too_old = 0
 
@@ -204,7 +190,7 @@ class Server(Party, role="server"):
             values = updates.checked(name, update.spec, update.weights, update.samples)
             settle(owed, name, update.round)
             staleness = r - update.round
-            if staleness > self.method.max_staleness:
+            if staleness > self.oldest:
                 too_old += 1
                 return
             aggregate.take(values, staleness, update.samples)
@@ -212,7 +198,7 @@ class Server(Party, role="server"):
             used[staleness] += 1
 
         owed, chosen = self.state.owed, asked_in(self.clients, self.config, self.randomness.seed, r)
-        asked = able(self.config, chosen, owed, r, self.method.max_staleness)
+        asked = able(self.config, chosen, owed, r, self.oldest)
         train = Train(r, self.spec.digest, self.state.weights)
         yield from gather(self.config, dict.fromkeys(asked, train), Update, fold, owed, r)
         if used:
@@ -228,9 +214,9 @@ class Server(Party, role="server"):
         }
 
 
-def parties(method: Method) -> Mapping[str, PartyFactory]:
-    """A server and its clients."""
-    return {"server": partial(Server, method=method), "client": partial(Client, sends=method.sends)}
+def parties(sends: Sends, aggregate: Aggregates) -> Mapping[str, PartyFactory]:
+    """A server and its clients, which send their models or changes."""
+    return {"server": partial(Server, aggregate=aggregate), "client": partial(Client, sends=sends)}
 
 
 def sees(what: str) -> Mapping[str, Sees]:

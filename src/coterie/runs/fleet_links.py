@@ -20,7 +20,7 @@ from coterie.protocol.randomness import rng
 
 
 class FleetLinks:
-    """``coterie.transport.links.Links`` over a fleet. profiles: by client's name; all other parties are a SERVER.
+    """``coterie.transport.wire.Links`` over a fleet. profiles: by client's name; all other parties are a SERVER.
 
     Whether a client is there is drawn once a round, from the seed, its name and the round. Whether it drops out is
     drawn for every request of the round, so a client may upload and then miss its model. In the set-up, round 0, all

@@ -5,8 +5,8 @@ as events happen, with the time of the event:
 
 - ``deliver``: a message has come.
 - ``refuse``: an answer will never come.
-- ``computed``: the effect that was asked for has a result.
-- ``spent``: the coordinator's own work takes this long.
+- ``computed``: the ``effect`` that was asked for has a result.
+- ``spent``: the ``effect`` is a ``Spend``, and the coordinator's own work takes this long.
 - ``expire``: the time ``wake_s`` has come. Messages that arrive at that time are delivered first.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 
 from coterie.protocol.errors import CoterieError, CryptoError, PeerError, RunError
 from coterie.protocol.messages import Message
-from coterie.protocol.party import Cost, To
+from coterie.protocol.party import To
 from coterie.protocol.steps import (
     LATE,
     PATIENCE_S,
@@ -35,10 +35,9 @@ from coterie.protocol.steps import (
     Take,
     Wake,
 )
-from coterie.transport.envelope import Envelope, EnvelopeError, Sent
+from coterie.transport.envelope import USED, Envelope, EnvelopeError, Sent
 from coterie.transport.mail import Waiting
 from coterie.transport.member import Member
-from coterie.transport.numbers import USED
 
 
 @dataclass
@@ -76,7 +75,6 @@ class Coordination:
             raise RunError(f"{member.name} yields steps in answer to {request.kind}: only its rounds may coordinate")
         self.member, self.round, self.attempt, self.role = member, round, attempt, role
         self.effect: Any = None
-        self.cost: Cost | None = None
         self.wake_s = inf
         self.patient = False  # whether nothing but the default deadline would wake it
         self.done = False
@@ -134,8 +132,8 @@ class Coordination:
         self._resume(value, now_s)
 
     def spent(self, seconds: float, now_s: float) -> None:
-        """The work of ``cost`` takes so many seconds."""
-        self.cost, self.wake_s = None, now_s + seconds
+        """The work of a ``Spend`` takes so many seconds."""
+        self.effect, self.wake_s = None, now_s + seconds
 
     def expire(self, now_s: float) -> None:
         """The time ``wake_s`` has come, or nothing more will: the step ends with what it has.
@@ -200,10 +198,7 @@ class Coordination:
         if isinstance(step, Post):
             self._send_all(step.messages)
             return False
-        if isinstance(step, Spend):
-            self.cost = step.cost
-            return True
-        if not isinstance(step, Step):
+        if isinstance(step, Spend) or not isinstance(step, Step):
             self.effect = step
             return True
         self._step, self._got, self._missing = step, [], {}

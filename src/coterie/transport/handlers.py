@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -46,17 +45,17 @@ def run_handlers(calls: Sequence[Call], effects: Effects, meter: Meter) -> list[
         while values:
             wants: dict[int, Any] = {}
             for i, value in values.items():
-                call, started = calls[i], time.perf_counter()
-                try:
-                    wanted = call.work.throw(value) if isinstance(value, CoterieError) else call.work.send(value)
-                    if isinstance(wanted, Step):
-                        results[i] = wanted
-                    else:
-                        wants[i] = wanted
-                except StopIteration as stop:
-                    results[i] = stop.value
-                finally:
-                    meter.spent(call.role, call.kind, time.perf_counter() - started)
+                call = calls[i]
+                with meter.timed(call.role, call.kind):
+                    try:
+                        wanted = call.work.throw(value) if isinstance(value, CoterieError) else call.work.send(value)
+                    except StopIteration as stop:
+                        results[i] = stop.value
+                        continue
+                if isinstance(wanted, Step):
+                    results[i] = wanted
+                else:
+                    wants[i] = wanted
             got = compute([(calls[i].party, calls[i].role, effect) for i, effect in wants.items()], effects, meter)
             values = dict(zip(wants, got, strict=True))
     except BaseException:
@@ -70,9 +69,7 @@ def compute(wanted: Sequence[tuple[str, str, Any]], effects: Effects, meter: Met
     """Run effects (party, role, effect), those of one role and kind together, and count their time."""
 
     def run(group: tuple[str, str], of: Sequence[tuple[str, str, Any]]) -> Sequence[Any]:
-        started = time.perf_counter()
-        results = effects.run([(party, effect) for party, _, effect in of])
-        meter.spent(*group, time.perf_counter() - started)
-        return results
+        with meter.timed(*group):
+            return effects.run([(party, effect) for party, _, effect in of])
 
     return by_group(wanted, lambda one: (one[1], type(one[2]).__name__), run)

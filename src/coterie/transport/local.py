@@ -15,10 +15,8 @@ In one process only an attacker can repeat a message, so answers are stored only
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -26,20 +24,17 @@ import msgspec
 from coterie.protocol.errors import CryptoError, PeerError, RunError
 from coterie.protocol.party import Party
 from coterie.protocol.spool import Spool
-from coterie.protocol.steps import LATE, REFUSED, UNACCEPTABLE, R, Step, Steps
+from coterie.protocol.steps import LATE, REFUSED, UNACCEPTABLE, R, Spend, Step, Steps
 from coterie.transport.coordination import Coordination
-from coterie.transport.envelope import Envelope, Keyring, Sent
+from coterie.transport.envelope import Envelope, Keyring, Numbers, Sent
 from coterie.transport.handlers import Call, Effects, compute, run_handlers
-from coterie.transport.leader import Leader, Lost
-from coterie.transport.links import Ideal, Links
 from coterie.transport.mail import Handled, Opened, Reader, Waiting, roles_of
 from coterie.transport.member import Member
 from coterie.transport.meter import TOO_LATE, Meter, Recorder
-from coterie.transport.numbers import Numbers
 from coterie.transport.parcel import Instant, Intercept, Parcel, Snapshot
-from coterie.transport.queues import Job, Queues, parts
+from coterie.transport.queues import Job, Leader, Lost, Queues, parts
 from coterie.transport.transcript import Transcript
-from coterie.transport.wire import Wire
+from coterie.transport.wire import Ideal, Links, Wire
 
 _COPIES = 4  # what a message in work takes, in its own size: its bytes, what they say, an answer as large, its bytes
 
@@ -186,7 +181,7 @@ class LocalTransport:
         )
         leader = Leader(coordination, at, request)
         self._queues.take_up(leader)
-        with self._timed(leader):
+        with self.meter.timed(role, "coordinate"):
             coordination.start(at[0], step)
         self._go_on(leader)
         return leader
@@ -202,7 +197,7 @@ class LocalTransport:
         self._reach(leader, at)
         if isinstance(event, Parcel):
             envelope, frame = event.envelope, self.spool.take(event.ticket)
-            with self._timed(leader, envelope.kind):
+            with self.meter.timed(coordination.role, envelope.kind):
                 genuine = coordination.deliver(envelope, frame, event.arrives_s)
             if not genuine and self._was_last(event):
                 coordination.refuse(envelope.answers, UNACCEPTABLE, leader.at[0])
@@ -219,32 +214,23 @@ class LocalTransport:
         else:
             leader.at = max(leader.at, at)
 
-    @contextmanager
-    def _timed(self, leader: Leader, work: str = "coordinate") -> Iterator[None]:
-        """Count the real seconds of a coordinator's work."""
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.meter.spent(leader.coordination.role, work, time.perf_counter() - started)
-
     def _expire(self, leader: Leader) -> None:
-        with self._timed(leader):
+        with self.meter.timed(leader.coordination.role, "coordinate"):
             leader.coordination.expire(leader.at[0])
         self._go_on(leader)
 
     def _go_on(self, leader: Leader) -> None:
         """Run the effects that a coordinator asks for, until it waits or is done."""
         coordination = leader.coordination
-        while coordination.effect is not None:
-            wanted = [(leader.name, coordination.role, coordination.effect)]
-            (value,) = compute(wanted, self.effects, self.meter)
-            with self._timed(leader):
+        while (effect := coordination.effect) is not None:
+            if isinstance(effect, Spend):
+                seconds = self.links.work_s(leader.name, effect.cost)
+                self.meter.spent_virtual(coordination.role, "coordinate", seconds)
+                coordination.spent(seconds, leader.at[0])
+                continue
+            (value,) = compute([(leader.name, coordination.role, effect)], self.effects, self.meter)
+            with self.meter.timed(coordination.role, "coordinate"):
                 coordination.computed(value, leader.at[0])
-        if coordination.cost is not None:
-            seconds = self.links.work_s(leader.name, coordination.cost)
-            self.meter.spent_virtual(coordination.role, "coordinate", seconds)
-            coordination.spent(seconds, leader.at[0])
         if coordination.done and leader.request is not None:
             self._dismiss(leader, "")
             self._finish(leader.request, coordination.result, leader.at)

@@ -6,7 +6,6 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from coterie.protocol import codec
 from coterie.protocol.messages import M, Message
@@ -46,14 +45,15 @@ class Opened:
 
 @dataclass(frozen=True)
 class Handled:
-    """The result of handling a message.
-
-    sent: the messages to send.  refused: why it was refused, or "".  answered: whether its sender gets a direct answer.
-    """
+    """The result of handling a message. sent: the messages to send.  refused: why it was refused, or ""."""
 
     sent: tuple[Sent, ...] = ()
     refused: str = ""
-    answered: bool = False
+
+    @property
+    def answered(self) -> bool:
+        """Whether its sender gets a direct answer."""
+        return any(one.envelope.answers for one in self.sent)
 
 
 @dataclass(frozen=True)
@@ -65,27 +65,17 @@ class Waiting:
     at_s: float
 
 
-class Observer(Protocol):
-    """An observer beside the protocol, which is told what a member reads and refuses, for counts and views.
-
-    By default it does nothing.
-    """
+class Observer:
+    """An observer beside the protocol, which is told what a member reads and refuses. This one does nothing."""
 
     def read(self, opened: Opened) -> None:
         """A handler or a fold receives this message."""
-        return
 
     def refused(self, envelope: Envelope, role: str, reason: str) -> None:
         """This message was not accepted. role: the role that it was for."""
-        return
 
     def late(self, party: str) -> None:
         """A step did not wait for this party's answer."""
-        return
-
-
-class Unobserved(Observer):
-    """An observer that does nothing."""
 
 
 class Reader:

@@ -20,9 +20,8 @@ from coterie.protocol.party import Cost, Party, To, Transaction, Work, unchanged
 from coterie.protocol.spool import Spool
 from coterie.protocol.steps import NoAnswerError
 from coterie.protocol.weight import message_weight
-from coterie.transport.envelope import Envelope, EnvelopeError, Keyring, Sent
-from coterie.transport.mail import Handled, Observer, Opened, Reader, Roles, Unobserved, Waiting
-from coterie.transport.numbers import USED, Numbers
+from coterie.transport.envelope import USED, Envelope, EnvelopeError, Keyring, Numbers, Sent
+from coterie.transport.mail import Handled, Observer, Opened, Reader, Roles, Waiting
 
 
 class Member:
@@ -48,7 +47,7 @@ class Member:
     ) -> None:
         self.name, self.hub, self.roles, self.keyring, self.spool = name, hub, roles, keyring, spool
         self.reader, self.repeats = reader or Reader(), repeats
-        self.observer: Observer = observer or Unobserved()
+        self.observer = observer or Observer()
         self.numbers = Numbers()
         self.inbox: list[Waiting] = []
         self.before: tuple[Any, Any] | None = None  # during the hub's own round: its state and secret before it
@@ -178,7 +177,7 @@ class Member:
         if self.numbers.is_old(envelope):
             kept = self.numbers.again(envelope)
             if kept is not None and kept.answer is not None:
-                return Handled((kept.answer,), answered=True)
+                return Handled((kept.answer,))
             return self._refuse(envelope, role, (kept.refusal if kept is not None else "") or USED)
         self.numbers.take(envelope)
         if opened is not None:
@@ -191,7 +190,7 @@ class Member:
                 answer = next((one for one in sent if one.envelope.answers), None)
                 if answer is not None and self.repeats:
                     self.numbers.keep(envelope, answer)
-                return Handled(sent, answered=answer is not None)
+                return Handled(sent)
         if self.repeats:
             self.numbers.keep(envelope, refusal=problem)
         return self._refuse(envelope, role, problem)

@@ -5,11 +5,14 @@ A recorder keeps them beside the protocol, and the views.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from coterie.transport.envelope import Envelope
-from coterie.transport.mail import Opened, Roles
+from coterie.transport.mail import Observer, Opened, Roles
 from coterie.transport.transcript import Seen, Transcript
 
 TOO_LATE = "too late"
@@ -41,9 +44,14 @@ class Meter:
         self.envelope_bytes[src] += envelope
         self.message_bytes[f"{src} > {dst} {kind}"] += size
 
-    def spent(self, role: str, work: str, seconds: float) -> None:
-        """Count real seconds."""
-        self.seconds[f"{role}/{work}"] += seconds  # type: ignore[assignment]
+    @contextmanager
+    def timed(self, role: str, work: str) -> Iterator[None]:
+        """Count the real seconds of the block."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[f"{role}/{work}"] += time.perf_counter() - started  # type: ignore[assignment]
 
     def spent_virtual(self, role: str, work: str, seconds: float) -> None:
         """Count virtual seconds."""
@@ -56,7 +64,7 @@ def shown(text: str) -> str:
     return short if short.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in short)
 
 
-class Recorder:
+class Recorder(Observer):
     """The ``Observer`` of a simulation: it counts for the meter of this round, and records views."""
 
     def __init__(self, roles: Roles, transcript: Transcript | None) -> None:

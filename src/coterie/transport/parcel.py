@@ -8,8 +8,7 @@ from math import inf
 import msgspec
 
 from coterie.protocol.errors import RunError, UserError
-from coterie.transport.envelope import Envelope
-from coterie.transport.numbers import Numbers
+from coterie.transport.envelope import Envelope, Numbers
 
 Instant = tuple[float, int]
 """Virtual seconds, and a count of steps within the same second (superdense time).

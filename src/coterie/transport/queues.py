@@ -1,10 +1,10 @@
-"""All messages under way, and the next ones that can be handled side by side as if they were handled one by one."""
+"""All messages under way: the events of coordinators, and those that handlers can take side by side."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
@@ -12,10 +12,77 @@ from msgspec.structs import replace
 
 from coterie.protocol.party import Party
 from coterie.protocol.spool import Spool
+from coterie.transport.coordination import Coordination
 from coterie.transport.envelope import Envelope
-from coterie.transport.leader import Leader
 from coterie.transport.mail import Opened
 from coterie.transport.parcel import START, Instant, Parcel, after
+
+
+@dataclass(frozen=True)
+class Lost:
+    """An answer that will never come. number: of its request; None if the coordinator itself is gone."""
+
+    number: int | None
+    reason: str
+
+
+@dataclass
+class Leader:
+    """A coordinator at work, and its events in order. at: its latest instant.  request: that it handles (hub: None)."""
+
+    coordination: Coordination
+    at: Instant
+    request: Parcel | None = None
+    _events: list[tuple[Any, int, Parcel | Lost]] = field(default_factory=list)  # a heap
+    _pushed: int = 0
+
+    @property
+    def name(self) -> str:
+        """Of the party."""
+        return self.coordination.member.name
+
+    @property
+    def is_hub(self) -> bool:
+        """Whether it runs a round of the hub."""
+        return self.request is None
+
+    @property
+    def next_s(self) -> float:
+        """The second of the next event."""
+        return float(self._events[0][0][0]) if self._events else inf
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no event is known to come, and only the default deadline would wake it."""
+        return self.next_s == inf and self.coordination.patient
+
+    @property
+    def turn(self) -> tuple[float, bool, str]:
+        """When it acts next. In the same second leaders act before the hub."""
+        wake_s = inf if self.coordination.done else self.coordination.wake_s
+        return min(self.next_s, wake_s), self.is_hub, self.name
+
+    def push(self, at: Instant, event: Parcel | Lost) -> None:
+        """Add an event at this instant. Messages of one instant come in their own order, and ``Lost`` after them."""
+        order = event.order if isinstance(event, Parcel) else (*at, chr(0x10FFFF))
+        self._pushed += 1
+        heapq.heappush(self._events, (order, self._pushed, event))
+
+    def pop(self) -> tuple[Instant, Parcel | Lost]:
+        """The next event and its instant."""
+        order, _, event = heapq.heappop(self._events)
+        return order[:2], event
+
+    def parcels(self) -> list[Parcel]:
+        """All messages, in order."""
+        return [event for _, _, event in sorted(self._events) if isinstance(event, Parcel)]
+
+    def ends_s(self) -> float:
+        """The latest second at which its open step ends, by the events that are known."""
+        events = [(order[0], event) for order, _, event in self._events]
+        coming = [(e.envelope.answers, e.envelope.kind, s) for s, e in events if isinstance(e, Parcel)]
+        lost = [(e.number, "", s) for s, e in events if isinstance(e, Lost) and e.number is not None]
+        return self.coordination.ends_s(coming + lost)
 
 
 @dataclass(frozen=True)
@@ -49,9 +116,8 @@ class Queues:
         self.busy: dict[str, Instant] = {}
         self._parties, self._spool, self._work, self._room = parties, spool, work, room
         self._heaps: dict[str, list[tuple[Any, Parcel]]] = {name: [] for name in parties}
-        self._next: dict[str, tuple[int, float]] = {}  # of each party's next message: ticket, seconds of work
-        self._opened: dict[int, Opened] = {}  # by ticket
-        self._held = 0  # bytes
+        self._next: dict[str, tuple[int, float, Opened | None]] = {}  # each party's next message: ticket, work, content
+        self._held = 0  # bytes of the opened ones
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
@@ -130,27 +196,30 @@ class Queues:
 
     def start(self, job: Job) -> None:
         """Start this job: remove its message, and make its party busy."""
-        heapq.heappop(self._heaps[job.parcel.envelope.dst])
-        self.busy[job.parcel.envelope.dst] = job.done
-        if (opened := self._opened.pop(job.parcel.ticket, None)) is not None:
-            self._held -= opened.size
+        dst = job.parcel.envelope.dst
+        heapq.heappop(self._heaps[dst])
+        self.busy[dst] = job.done
+        self._forget(dst)
+
+    def _forget(self, name: str) -> None:
+        *_, opened = self._next.pop(name, (None,))
+        self._held -= 0 if opened is None else opened.size
 
     def _job(self, parcel: Parcel) -> Job:
         dst = parcel.envelope.dst
-        start = max(parcel.arrives, self.busy.get(dst, START))
-        ticket, seconds = self._next.get(dst, (0, 0.0))
-        if ticket != parcel.ticket:
+        if dst not in self._next or self._next[dst][0] != parcel.ticket:
+            self._forget(dst)
             seconds, opened = self._work(parcel)
-            self._next[dst] = parcel.ticket, seconds
-            if opened is not None and parcel.ticket not in self._opened and self._held + opened.size <= self._room:
-                self._opened[parcel.ticket] = opened
-                self._held += opened.size
-        return Job(parcel, start, after(start, seconds), self._opened.get(parcel.ticket))
+            held = opened if opened is not None and self._held + opened.size <= self._room else None
+            self._next[dst] = parcel.ticket, seconds, held
+            self._held += 0 if held is None else held.size
+        _, seconds, opened = self._next[dst]
+        start = max(parcel.arrives, self.busy.get(dst, START))
+        return Job(parcel, start, after(start, seconds), opened)
 
     def let_go(self) -> None:
         """Hold no opened message."""
-        self._opened.clear()
-        self._held = 0
+        self._next, self._held = {}, 0
 
 
 def parts(jobs: Sequence[Job], sizes: Sequence[int], most: int, room: int) -> Iterator[Sequence[Job]]:

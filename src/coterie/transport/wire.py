@@ -1,16 +1,51 @@
-"""The simulated wire between parties: it times, counts, loses and, under attack, replaces messages."""
+"""The simulated wire between parties: it times, counts, loses and, under attack, replaces messages.
+
+A higher layer provides the ``Links``: how long things take on each device, and which devices are there.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
 
+from coterie.protocol.party import Cost
 from coterie.transport.envelope import Sent
-from coterie.transport.links import Links
 from coterie.transport.meter import Recorder
 from coterie.transport.parcel import START, Instant, Intercept, Parcel, arrival
 from coterie.transport.transcript import Seen
+
+
+class Links(Protocol):
+    """Virtual seconds of a party's transfers and work, and whether the party is there at all. Defaults: ``Ideal``."""
+
+    def down_s(self, party: str, size: int) -> float:
+        """Seconds until ``size`` bytes sent to this party have arrived."""
+        return 0.0
+
+    def up_s(self, party: str, size: int) -> float:
+        """Seconds until ``size`` bytes sent by this party have arrived."""
+        return 0.0
+
+    def work_s(self, party: str, cost: Cost) -> float:
+        """Seconds that this party's device needs for this work."""
+        return 0.0
+
+    def rounds(self, party: str, round: int) -> int:
+        """By how many rounds the experiment holds back what this party sends for a request of this round.
+
+        It is stated in rounds, since the seconds of a round are not known beforehand. The party is free meanwhile.
+        """
+        return 0
+
+    def fate(self, party: str, round: int, request: int) -> str:
+        """``"ok"``, ``"offline"`` (never receives it) or ``"dropped"`` (fails while working on it)."""
+        return "ok"
+
+
+class Ideal(Links):
+    """Links without delays, and parties that are always there."""
 
 
 class Wire:
