@@ -1,5 +1,6 @@
 """The passive attacks on planted views whose answer is known, and on views that hold nothing."""
 
+import inspect
 import itertools
 
 import numpy as np
@@ -8,6 +9,7 @@ from scipy.stats import ortho_group
 from sklearn.metrics import roc_auc_score
 from sklearn.metrics.pairwise import cosine_similarity
 
+from coterie import attacks
 from coterie.attacks import (
     Result,
     group_ari,
@@ -378,8 +380,8 @@ def test_a_shuffled_view_gives_the_shuffled_guess(seed):
 
 
 def test_the_registry_lists_every_attack():
-    attacks = [attack for audit in filter(None, map(audit_of, SYSTEMS.values())) for attack in audit.attacks]
-    assert [attack.name for attack in attacks] == [
+    listed = [attack for audit in filter(None, map(audit_of, SYSTEMS.values())) for attack in audit.attacks]
+    assert [attack.name for attack in listed] == [
         "relink",
         "relink-profiles",
         "label-shares",
@@ -394,12 +396,18 @@ def test_the_registry_lists_every_attack():
         "real-mask",
         "key-in-sum",
     ]
-    for attack in attacks:
-        assert attack.function.__doc__
-        assert all(score.__doc__ and "hance" in score.__doc__ for score in attack.scores)
+    for attack in listed:
         assert attack.summary[0].islower()
         who = "cloud service provider", "business server", "server", "helper", "one client, deviating"
         assert attack.adversary.startswith(who)
+
+
+def test_every_attack_is_described_and_every_score_says_what_chance_gives():
+    functions = [function for name in attacks.__all__ if inspect.isfunction(function := getattr(attacks, name))]
+    assert all(function.__doc__ for function in functions)
+    scores = [function for function in functions if function.__annotations__["return"] == "Result"]
+    assert {"relink_accuracy", "identity_accuracy", "count_accuracy"} <= {score.__name__ for score in scores}
+    assert all("hance" in score.__doc__ for score in scores)
 
 
 def test_leak_is_a_fraction_of_what_could_leak():

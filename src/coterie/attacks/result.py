@@ -37,17 +37,11 @@ class Result:
 
 @dataclass(frozen=True)
 class Attack:
-    """An attack as listed to a person.
-
-    adversary: the party that runs it.  summary: what it finds out.  function: view -> guess.
-    scores: (guess, truth) -> `Result`.
-    """
+    """An attack as listed to a person. adversary: the party that runs it.  summary: what it finds out."""
 
     name: str
     adversary: str
     summary: str
-    function: Callable[..., Any]
-    scores: tuple[Callable[..., Result], ...]
 
 
 def shuffled_sd(score: Callable[[NDArray[np.intp]], float], n: int, draws: int = 200) -> float:

@@ -69,11 +69,7 @@ class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
         self.length = config.sketch_dim if self.sketches else common.spec.size
         self.state = self.State()
 
-    def open_cost(self, msg: Blinded) -> Cost:
-        """One decryption."""
-        return Cost(crypto_s=self.key(SERVICE).nominal_seconds_decrypt(self.length))
-
-    @on(Blinded, open_cost)
+    @on(Blinded, lambda self, msg: Cost(crypto_s=self.key(SERVICE).nominal_seconds_decrypt(self.length)))
     def open(self, msg: Blinded, src: str) -> Work[None]:
         """Step III, eq. (7)."""
         if not 0 <= msg.position < len(self.clients):
@@ -120,11 +116,7 @@ class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
         )
         return sorted((self.state.number, before, self.state.found))[1]
 
-    def aggregate_cost(self, msg: Aggregate) -> Cost:
-        """One encryption."""
-        return Cost(crypto_s=self.public(USER).nominal_seconds_encrypt(self.spec.size))
-
-    @on(Aggregate, aggregate_cost)
+    @on(Aggregate, lambda self, msg: Cost(crypto_s=self.public(USER).nominal_seconds_encrypt(self.spec.size)))
     def aggregate(self, msg: Aggregate, src: str) -> ClusterSum:
         """Step V, eq. (9) without its division."""
         missing = [int(j) for j in msg.positions if int(j) not in self.state.opened]

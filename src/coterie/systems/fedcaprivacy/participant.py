@@ -88,11 +88,7 @@ class Participant(KeyHolder[PublicKey, SecretKey], role=PARTICIPANT):
         self.state.weights, self.state.clusters, self.state.round = fitted.weights, {}, msg.round
         return Upload(msg.round, self.pid, self.now_s, cipher, sketch, signature)
 
-    def open_cost(self, msg: ClusterModel) -> Cost:
-        """One decryption."""
-        return Cost(crypto_s=self.key(USER).nominal_seconds_decrypt(self.spec.size))
-
-    @on(ClusterModel, open_cost)
+    @on(ClusterModel, lambda self, msg: Cost(crypto_s=self.key(USER).nominal_seconds_decrypt(self.spec.size)))
     def receive(self, msg: ClusterModel, src: str) -> Work[Received]:
         """Step VII: verify both servers' signatures, open, and divide by the count."""
         if msg.count < 1 or msg.round != self.state.round:

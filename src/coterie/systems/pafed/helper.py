@@ -81,21 +81,13 @@ class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
         open_s, seal_s = key.nominal_seconds_decrypt(1), key.nominal_seconds_encrypt(1)
         return Cost(crypto_s=opened * open_s + sealed * seal_s) if 0 < opened <= MOST_SCALARS else Cost()
 
-    def compare_cost(self, msg: Compare) -> Cost:
-        """An opening and an encryption of every scalar."""
-        return self._scalar_cost(msg.count, msg.count)
-
-    @on(Compare, compare_cost)
+    @on(Compare, lambda self, msg: self._scalar_cost(msg.count, msg.count))
     def compare(self, msg: Compare, src: str) -> Compared:
         """The positive part of every masked cosine, freshly encrypted (eq. 13 without Min)."""
         values, at_most = self._opened(msg.ciphers, msg.count)
         return Compared(msg.round, self._sealed([max(x, 0.0) for x in values], at_most))
 
-    def invert_cost(self, msg: Invert) -> Cost:
-        """Four openings and three encryptions a set."""
-        return self._scalar_cost(4 * msg.count, 3 * msg.count)
-
-    @on(Invert, invert_cost)
+    @on(Invert, lambda self, msg: self._scalar_cost(4 * msg.count, 3 * msg.count))
     def invert(self, msg: Invert, src: str) -> Inverted:
         """The inverses for algorithm 4, of the masked sums of every set."""
         sums, _ = self._opened(msg.ciphers, 4 * msg.count)
@@ -125,11 +117,7 @@ class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
         self.state.round, self.state.blinded = msg.round, blinded.stored()
         return Refreshed(msg.round, key.public.encrypt_blinded(blinded).to_bytes())
 
-    def convert_cost(self, msg: Convert) -> Cost:
-        """One encryption."""
-        return Cost(crypto_s=self._key().nominal_seconds_encrypt(self.layout.size))
-
-    @on(Convert, convert_cost)
+    @on(Convert, lambda self, msg: Cost(crypto_s=self._key().nominal_seconds_encrypt(self.layout.size)))
     def convert(self, msg: Convert, src: str) -> Converted:
         """Algorithm 5, line 10: w + r under pk_i."""
         state = self.state
