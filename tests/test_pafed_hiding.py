@@ -21,7 +21,7 @@ from coterie.protocol.randomness import Secrets
 from coterie.runs.config import RunConfig, resolve
 from coterie.runs.recorded import recorded_run
 from coterie.systems.pafed import audit
-from coterie.systems.pafed.hiding import delta, drawn
+from coterie.systems.pafed.classification import delta, drawn
 from coterie.systems.pafed.messages import HELPER, Compare, Invert
 from studies.security.directed import played
 

@@ -42,9 +42,8 @@ from coterie.protocol.steps import Answers
 from coterie.runs.config import RunConfig
 from coterie.runs.recorded import record
 from coterie.systems.pafed.audit import COUNTED, by_signs, passive, recorded_rounds
-from coterie.systems.pafed.correction import by_helper, by_minimum
+from coterie.systems.pafed.classification import MASK_BITS, by_helper, by_minimum
 from coterie.systems.pafed.messages import HELPER, HUB, SERVICE, USER, Convert, Refresh, Train, Update
-from coterie.systems.pafed.scalars import MASK_BITS
 from studies.security.compared import compared, summary
 from studies.security.directed import Directed, played
 from studies.security.theft import thieves

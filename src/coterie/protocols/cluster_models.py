@@ -39,8 +39,6 @@ class ClusterModels(LocalTraining):
         for name, least in (("clusters", 1), ("pretrain_epochs", 1), ("pretrain_batch", 0)):
             if getattr(self, name) < least:
                 raise UserError(f"{name} must be at least {least}, not {getattr(self, name)}")
-        if self.start not in ("random", "pretrained"):
-            raise UserError(f"start must be 'random' or 'pretrained', not {self.start!r}")
         random = self.start == "random"
         refuse_unused(self, ((name, "start=random", random) for name in ("pretrain_epochs", "pretrain_batch")))
 

@@ -11,7 +11,7 @@ from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.party import Party
 from coterie.protocol.randomness import rng
-from coterie.protocols.unused import refuse_unused
+from coterie.protocols.unused import check_choices, refuse_unused
 from coterie.training.bounds import MOST_WEIGHT, largest
 from coterie.training.solvers import Sgd
 
@@ -43,6 +43,7 @@ class LocalTraining:
     join_every: int = 10
 
     def __post_init__(self) -> None:
+        check_choices(self)
         if self.max_epochs < 1:
             raise UserError(f"max_epochs must be at least 1, not {self.max_epochs}")
         if not 0 < self.slowest <= 1:

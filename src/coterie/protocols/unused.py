@@ -1,14 +1,22 @@
-"""Settings that have no effect beside other settings, and settings that a mode fixes to one value.
+"""Settings that are refused: unknown choices, settings without effect beside others, and those that a mode fixes.
 
-A user who sets one of these expects something that would not happen, so it is refused.
+A user who sets one of these expects something that would not happen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from coterie.protocol.errors import UserError
+
+
+def check_choices(config: Any) -> None:
+    """Raises UserError for the first ``Literal`` field of a dataclass that has none of its values."""
+    for name, kind in get_type_hints(type(config)).items():
+        value = getattr(config, name)
+        if get_origin(kind) is Literal and value not in get_args(kind):
+            raise UserError(f"{name} must be one of {', '.join(map(str, get_args(kind)))}, not {value!r}")
 
 
 def refuse_unused(config: Any, unused: Iterable[tuple[str, str, bool]]) -> None:

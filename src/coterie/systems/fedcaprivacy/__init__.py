@@ -11,13 +11,7 @@ clustering". Equation and line numbers are that paper's.
                              business_server  --Forget/Forgotten-->  csp                at the end of every round
     participant <-ClusterModel- business_server                                         steps VI, VII
 
-Sees (``paper``).
-key_centre: when keys are wanted.
-business_server: who takes part and when, every client's clusters by name (phi), and cluster sizes. It sees no model.
-csp: all models plus one common mask in shuffled order, so their exact differences, and the clusters. It sees no names.
-participant: the mean models and sizes of its own clusters.
-In ``hardened`` mode with sketches, csp sees differences of random projections instead, and learns nothing from masked
-sums. With rotation, it sees differences of models under a secret rotation: distances, but no single coordinates.
+What each party sees: ``SEES``, and ``SEES_HARDENED`` for mode ``hardened``.
 
 Assumes that the two servers do not collude, and that no participant colludes with one of them (all participants share
 one secret key).

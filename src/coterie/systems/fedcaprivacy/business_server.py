@@ -21,25 +21,9 @@ from coterie.protocol.steps import Answers, Steps, for_each, post, spend
 from coterie.protocol.told import Common, Own
 from coterie.protocols.key_centre import ENROLMENT, Keyed, enrol
 from coterie.protocols.local_training import asked_in
+from coterie.systems.fedcaprivacy import messages
 from coterie.systems.fedcaprivacy.config import FedCAPrivacyConfig
-from coterie.systems.fedcaprivacy.messages import (
-    CSP,
-    HUB,
-    SERVICE,
-    USER,
-    Aggregate,
-    Blinded,
-    Cluster,
-    Clustered,
-    ClusterModel,
-    ClusterSum,
-    Convert,
-    Forget,
-    Forgotten,
-    Received,
-    Train,
-    Upload,
-)
+from coterie.systems.fedcaprivacy.messages import CSP, HUB, SERVICE, USER
 
 SPOOL_BYTES = 256 << 20
 
@@ -90,7 +74,7 @@ class BusinessServer(Keyed[PublicKey, SecretKey], role=HUB):
             names = sorted(blinded, key=self.clients.index)
             shuffled = [names[i] for i in self.secrets("shuffle", r).permutation(len(names))]  # l. 16: pi
             for j, name in enumerate(shuffled):  # l. 15: B = W [mu]
-                yield from post({CSP: Blinded(r, j, spool.take(blinded[name]))})
+                yield from post({CSP: messages.Blinded(r, j, spool.take(blinded[name]))})
             here, clustered = yield from self.group(r, names, shuffled)
             if isinstance(clustered, str):
                 notes |= {"skipped": clustered}
@@ -102,7 +86,7 @@ class BusinessServer(Keyed[PublicKey, SecretKey], role=HUB):
                     "clusters": {"sizes": sizes, "why_fewer": clustered.why_fewer, "unreleased": unreleased},
                     "clusters_per_client": float(np.mean([row.sum() for row in here.values()])),
                 }
-            yield from for_each({CSP: Forget(r)}, Forgotten, lambda *_: None)
+            yield from for_each({CSP: messages.Forget(r)}, messages.Forgotten, lambda *_: None)
             return {**notes, "membership": self.membership()}
 
     def collect(self, r: int, spool: Spool, mask: Mask) -> Steps[tuple[dict[str, int], dict[str, int], Answers]]:
@@ -110,20 +94,20 @@ class BusinessServer(Keyed[PublicKey, SecretKey], role=HUB):
         models: dict[str, int] = {}
         blinded: dict[str, int] = {}
 
-        def fold(name: str, upload: Upload) -> None:
+        def fold(name: str, upload: messages.Upload) -> None:
             blinded[name] = spool.put(self.verified(name, upload, r).blind(mask).to_bytes())  # eq. (6)
             if self.sketches:
                 models[name] = spool.put(upload.cipher)
 
-        first, again = Train(r, self.spec.digest, self.common.initial), Train(r, self.spec.digest, None)
+        first, again = (messages.Train(r, self.spec.digest, start) for start in (self.common.initial, None))
         asked = asked_in(self.clients, self.config, self.randomness.seed, r)
         requests = {name: again if name in self.state.started else first for name in asked}
-        answers = yield from for_each(requests, Upload, fold, deadline_s=self.config.deadline_s)
+        answers = yield from for_each(requests, messages.Upload, fold, deadline_s=self.config.deadline_s)
         yield from spend(Cost(crypto_s=len(blinded) * self.public(SERVICE).nominal_seconds_encrypt(mask.length)))
         self.state.started |= frozenset(answers.got)
         return models, blinded, answers
 
-    def verified(self, name: str, upload: Upload, r: int) -> CipherVector:
+    def verified(self, name: str, upload: messages.Upload, r: int) -> CipherVector:
         """The ciphertext of an upload that the CSP may see. Checks signature, freshness and both ciphertexts first."""
         pid, service = self.clients.index(name), self.public(SERVICE)
         if upload.pid != pid:
@@ -143,7 +127,7 @@ class BusinessServer(Keyed[PublicKey, SecretKey], role=HUB):
 
     def group(
         self, r: int, names: list[str], shuffled: list[str]
-    ) -> Steps[tuple[dict[str, NDArray[Any]], Clustered | str]]:
+    ) -> Steps[tuple[dict[str, NDArray[Any]], messages.Clustered | str]]:
         """Step IV: phi of this round's participants, and the CSP's answer, or why there is none."""
         rows = self.state.phi_rows
         force = any(name not in self.state.phi for name in names)
@@ -151,16 +135,16 @@ class BusinessServer(Keyed[PublicKey, SecretKey], role=HUB):
             force |= self.state.unsettled  # until two clusterings agree, so that a bad first one is not kept
         if self.mode == "literal":
             force = rows is None or len(rows) != len(names)
-        got: list[tuple[dict[str, NDArray[Any]], Clustered]] = []
+        got: list[tuple[dict[str, NDArray[Any]], messages.Clustered]] = []
 
-        def fold(_: str, clustered: Clustered) -> None:
+        def fold(_: str, clustered: messages.Clustered) -> None:
             got.append((self.assigned(r, clustered, shuffled), clustered))
 
-        answers = yield from for_each({CSP: Cluster(r, force)}, Clustered, fold)
+        answers = yield from for_each({CSP: messages.Cluster(r, force)}, messages.Clustered, fold)
         self.state.unsettled |= not got
         return got[0] if got else ({}, f"{CSP}: {answers.missing[CSP]}")
 
-    def assigned(self, r: int, clustered: Clustered, shuffled: list[str]) -> dict[str, NDArray[Any]]:
+    def assigned(self, r: int, clustered: messages.Clustered, shuffled: list[str]) -> dict[str, NDArray[Any]]:
         """phi of this round's participants: the new one, or else the old one, which is kept by name."""
         where = clustered.positions.tolist()
         c = len(where) if self.config.clusters == "auto" else self.config.clusters
@@ -222,25 +206,27 @@ class BusinessServer(Keyed[PublicKey, SecretKey], role=HUB):
             if self.sketches:
                 masks[k] = service.mask(size, self.secrets(f"mask of cluster {k}", r).bytes), 1
                 total = sum_ciphers(service.from_bytes(spool.peek(models[name]), size) for name in members[k])
-                requests[k] = To(CSP, Convert(r, k, sizes[k], total.blind(masks[k][0]).to_bytes()))
+                requests[k] = To(CSP, messages.Convert(r, k, sizes[k], total.blind(masks[k][0]).to_bytes()))
             else:
                 masks[k] = mask, sizes[k]
                 places = np.array([shuffled.index(name) for name in members[k]], np.int64)
-                requests[k] = To(CSP, Aggregate(r, k, places))
+                requests[k] = To(CSP, messages.Aggregate(r, k, places))
         works = len(requests) * (1 + self.sketches)
         yield from spend(Cost(crypto_s=works * self.public(USER).nominal_seconds_encrypt(size)))
-        released: dict[int, ClusterModel] = {}
+        released: dict[int, messages.ClusterModel] = {}
 
-        def fold(k: int, reply: ClusterSum) -> None:
+        def fold(k: int, reply: messages.ClusterSum) -> None:
             released[k] = self.unmasked(r, k, sizes[k], reply, *masks[k])
 
-        answers = yield from for_each(requests, ClusterSum, fold)
+        answers = yield from for_each(requests, messages.ClusterSum, fold)
         unreleased |= {str(k): f"{CSP}: {why}" for k, why in answers.missing.items()}
         to_all = {(k, name): To(name, released[k]) for k in sorted(released) for name in members[k]}  # by name: pi^-1
-        yield from for_each(to_all, Received, lambda *_: None, deadline_s=self.config.deadline_s)
+        yield from for_each(to_all, messages.Received, lambda *_: None, deadline_s=self.config.deadline_s)
         return sizes, unreleased
 
-    def unmasked(self, r: int, k: int, count: int, reply: ClusterSum, mask: Mask, times: int) -> ClusterModel:
+    def unmasked(
+        self, r: int, k: int, count: int, reply: messages.ClusterSum, mask: Mask, times: int
+    ) -> messages.ClusterModel:
         """The CSP's sum, checked and signed, without the masks (eq. 10 with sums and counts). Raises PeerError."""
         csp_key = verify_key(self.common, CSP)
         csp_key.verify(reply.signature, "cluster sum", r, k, count, reply.cipher)
@@ -248,7 +234,7 @@ class BusinessServer(Keyed[PublicKey, SecretKey], role=HUB):
         cipher = self.public(USER).from_bytes(reply.cipher, self.spec.size, terms=count, blinded=times)
         data = cipher.unblind(mask, times).to_bytes()  # eq. (10)
         signature = signing_key(self.own).sign("cluster model", r, k, count, data)
-        return ClusterModel(r, k, count, data, signature, reply.count_signature)
+        return messages.ClusterModel(r, k, count, data, signature, reply.count_signature)
 
     def membership(self) -> list[list[int]]:
         """Clusters of every client, in the order of the clients; empty before its first."""

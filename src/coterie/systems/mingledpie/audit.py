@@ -72,11 +72,7 @@ class Opener:
 
     def counts(self, message: Mingled) -> Doubles:
         """Of a ``Mingled``: H, (k, k); or the sizes of the true clusters, (k,)."""
-        layout, k = self.rebuild.layout, self.rebuild.layout.clusters
-        rows = self._opened(message.ciphers, layout.widths)
-        if layout.kind == "mingled":
-            return np.stack([row[layout.own :] for row in rows[:k]])
-        return rows[0].reshape(k, -1)[:, -1] if layout.kind == "uploads" else np.concatenate(rows[k : 2 * k])
+        return self.rebuild.layout.parts(self._opened(message.ciphers, self.rebuild.layout.widths))[1]
 
     def rebuilt(self, message: Mingled, models: NDArray[Any]) -> NDArray[Any]:
         """The cluster models (k, d) that a client makes of a ``Mingled`` and of those of the round before."""

@@ -8,16 +8,7 @@ settings". Equation, algorithm and section numbers are that paper's.
     aggregator  --Compare, Invert-->  helper  --Compared, Inverted-->  aggregator  algorithm 4
     aggregator  --Refresh, Convert-->  helper  --Refreshed, Converted-->  aggregator   algorithm 5
 
-Sees (``paper``).
-key_centre: when keys are wanted. It draws all pairs and forgets the secret halves.
-aggregator (S_0): who takes part, when, and how late; an update's length, if the settings let lengths travel; and
-ciphertexts under others' keys.
-helper (S_1): masked cosines of late updates, shuffled among dummies, and four masked sums, so about how many of them
-conflict (``signs=hidden``: cosines under random signs, and masked sums among decoys). It sees the model only under a
-uniform mask.
-client: the global model of every round that asks it.
-Sees (``literal``). helper: three masked sums, no cosines, and the model under a mask of real numbers, with which it can
-distinguish any two models. The others see the same as above.
+What each party sees: ``SEES``, and ``SEES_LITERAL`` for mode ``literal``.
 
 Assumes that the two servers do not collude, since together they open every update. A client learns nothing of another's
 key. The aggregator with a client learns the global model of every round that asks that client. The aggregator is

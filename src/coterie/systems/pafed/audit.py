@@ -34,19 +34,9 @@ from coterie.audit.received import held_key
 from coterie.crypto.seal import ring
 from coterie.protocol.bundle import unbundle
 from coterie.protocol.errors import CoterieError, UserError
+from coterie.systems.pafed import messages
 from coterie.systems.pafed.config import layout_of
-from coterie.systems.pafed.messages import (
-    HELPER,
-    HUB,
-    SERVICE,
-    USER,
-    Compare,
-    Invert,
-    Refresh,
-    Refreshed,
-    Train,
-    Update,
-)
+from coterie.systems.pafed.messages import HELPER, HUB, SERVICE, USER
 from coterie.systems.pafed.theft import stolen_key
 
 COUNTED = "helper: number of conflicting late updates"
@@ -91,10 +81,10 @@ def recorded_rounds(
     rounds, now = [], Round(1)
     for seen in views[HUB].seen if HUB in views else ():
         message = seen.message
-        if isinstance(message, Refreshed):
+        if isinstance(message, messages.Refreshed):
             rounds += [now] if now.early or now.late else []
             now = Round(seen.round)
-        elif isinstance(message, Update) and now.number - message.round <= oldest:
+        elif isinstance(message, messages.Update) and now.number - message.round <= oldest:
             try:
                 found = update(_opened(key, message.cipher))
             except CoterieError:
@@ -105,13 +95,15 @@ def recorded_rounds(
                 now.late.append(found)
     rounds.append(now)
     for one in rounds:
-        one.shown = _scalars(views[HELPER], key, Compare, one.number, 1)
-        sums = _scalars(views[HELPER], key, Invert, one.number, 4)
+        one.shown = _scalars(views[HELPER], key, messages.Compare, one.number, 1)
+        sums = _scalars(views[HELPER], key, messages.Invert, one.number, 4)
         one.sums = None if sums is None else sums.reshape(-1, 4)
     return [one for one in rounds if one.early or one.late]
 
 
-def _scalars(view: View, key: Any, kind: type[Compare | Invert], round: int, each: int) -> Doubles | None:
+def _scalars(
+    view: View, key: Any, kind: type[messages.Compare | messages.Invert], round: int, each: int
+) -> Doubles | None:
     """What the helper opened of a round's request, which counts groups of ``each``."""
     for _, message in view.messages(kind, round):
         parts = unbundle(message.ciphers, each * message.count)
@@ -126,7 +118,7 @@ def _opened(key: Any, cipher: bytes) -> Doubles:
 def masked_numbers(view: View) -> Iterator[Doubles]:
     """Round by round, what the helper opened of the masked model, over its range: in [0, 1), uniform if it hides."""
     key = held_key(view, SERVICE)
-    for _, message in view.messages(Refresh):
+    for _, message in view.messages(messages.Refresh):
         yield opened_fractions(key, key.public.from_bytes(message.cipher))
 
 
@@ -190,7 +182,7 @@ def by_real_mask(views: Mapping[str, View], clients: Sequence[str], bound: float
             if r not in models:
                 models[r] = _opened(held_key(views[name], USER), cipher)
     probabilities = []
-    for seen, message in views[HELPER].messages(Refresh):
+    for seen, message in views[HELPER].messages(messages.Refresh):
         if {seen.round, seen.round - 1} <= models.keys():
             pair = models[seen.round], models[seen.round - 1]
             probabilities.append(told_apart(_opened(key, message.cipher)[None], *pair, bound * (1 + _ROUNDING))[0])
@@ -220,7 +212,7 @@ def by_clients_key(views: Mapping[str, View], clients: Sequence[str], start: NDA
 
 def _models(view: View) -> dict[int, bytes]:
     """By round, the encrypted model that a client was sent."""
-    return {seen.round: message.cipher for seen, message in view.messages(Train) if message.cipher}
+    return {seen.round: message.cipher for seen, message in view.messages(messages.Train) if message.cipher}
 
 
 def passive(run: Recorded) -> list[Finding]:

@@ -74,7 +74,7 @@ class Compared(OfRound, frozen=True):
 class Invert(OfRound, frozen=True):
     """Masked sums: [rho_1 n_1], [rho_2 n_2], [rho_3 |m|^2], [rho_4 sum_j w_j c_j], 4 scalars a set; a bundle of all.
 
-    count: of sets, all but one decoys (``hiding.py``).
+    count: of sets, all but one decoys (``classification.py``).
     """
 
     count: int
