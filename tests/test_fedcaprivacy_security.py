@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from federation import Pulled, Steady, planted, rig
 
-from coterie.attacks import Result
+from coterie.attacks.result import Result
 from coterie.audit.received import granted, held_key
 from coterie.protocol.errors import UserError
 from coterie.runs.recorded import recorded_run

@@ -16,11 +16,8 @@ import pytest
 from federation import Steady, planted, rig
 from mingling import coefficients, drawn_sets
 
-from coterie.attacks import (
-    Expected,
-    Result,
-    expected_accuracy,
-)
+from coterie.attacks.identity import expected_accuracy
+from coterie.attacks.result import Expected, Result
 from coterie.audit.findings import Finding
 from coterie.audit.profiling import plain_findings, plain_steps
 from coterie.clustering.identity_law import IdentityLaw

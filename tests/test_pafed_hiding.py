@@ -13,8 +13,7 @@ import pytest
 from pafed_parts import EIGHT, paf, service_key, small_keys
 from scipy import stats
 
-from coterie.attacks import count_accuracy, count_among_decoys
-from coterie.attacks.conflicts import class_of
+from coterie.attacks.conflicts import class_of, count_accuracy, count_among_decoys
 from coterie.protocol.bundle import unbundle
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import Secrets

@@ -19,18 +19,15 @@ import pytest
 from pafed_parts import TARGETS, model, opened, paf, service_key, small_keys, taken
 
 from coterie.aggregation.correction import misrouted_share
-from coterie.attacks import (
+from coterie.attacks.conflicts import (
+    class_of,
     count_accuracy,
     count_posterior,
     expected_correlation,
     expected_count,
-    expected_told_apart,
-    needed_bound,
     size_correlation,
-    telling_accuracy,
-    told_apart,
 )
-from coterie.attacks.conflicts import class_of
+from coterie.attacks.real_mask import expected_told_apart, needed_bound, telling_accuracy, told_apart
 from coterie.crypto.seal_products import transformed
 from coterie.protocol.errors import PeerError, UserError
 from coterie.runs.config import RunConfig

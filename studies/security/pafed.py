@@ -18,20 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation.correction import misrouted_share
-from coterie.attacks import (
-    Expected,
-    Result,
+from coterie.attacks.conflicts import (
     count_accuracy,
     count_posterior,
     expected_correlation,
     expected_count,
-    expected_told_apart,
-    needed_bound,
     size_correlation,
-    telling_accuracy,
-    told_apart,
 )
 from coterie.attacks.key_in_sum import coefficients
+from coterie.attacks.real_mask import expected_told_apart, needed_bound, telling_accuracy, told_apart
+from coterie.attacks.result import Expected, Result
 from coterie.audit import Recorded
 from coterie.crypto.ckks import keygen
 from coterie.crypto.seal import ring

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import NamedTuple, ParamSpec
 
-from coterie.attacks import Expected, Result
+from coterie.attacks.result import Expected, Result
 from coterie.audit.findings import Finding
 
 P = ParamSpec("P")

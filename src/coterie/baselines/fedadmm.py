@@ -31,8 +31,8 @@ from coterie.protocol.party import Party, Work, on
 from coterie.protocol.system import PartyFactory, System
 from coterie.protocol.told import Common, Own
 from coterie.protocols import late
-from coterie.protocols.averaging import Train
-from coterie.protocols.local_training import batch_seed, check_model
+from coterie.protocols.averaging import Train, models
+from coterie.protocols.local_training import batch_seed, check_model, training_cost
 from coterie.training.solvers import Admm, augmented_change
 
 
@@ -73,7 +73,7 @@ class Client(Party, role="client"):
         super().__init__(own, common, config)
         self.state = self.State(common.initial)
 
-    @on(Train, late.training_cost)
+    @on(Train, training_cost)
     def train(self, msg: Train, src: str) -> Work[late.Update]:
         """PAFed algorithm 2, then eq. 16."""
         w = check_model(self.spec, msg.spec, msg.weights)
@@ -106,7 +106,7 @@ SYSTEM = System(
     citation="Gong, Li and Freris, FedADMM: a robust federated deep learning framework, ICDE 2022",
     config=FedAdmmConfig,
     parties=parties,
-    models=late.models,
+    models=models,
     sees=late.sees("change of the model plus that of its dual variable"),
     baseline=True,
     delta=late.DELTA,

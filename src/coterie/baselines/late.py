@@ -23,24 +23,13 @@ from typing import Any, Literal
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import PartyFactory, System
 from coterie.protocols import late
-from coterie.protocols.local_training import SteppedTraining
-from coterie.training.solvers import Proximal
+from coterie.protocols.averaging import models
+from coterie.protocols.local_training import ProximalTraining, SteppedTraining
 
 
 @dataclass(frozen=True)
-class FedProxDropConfig(SteppedTraining):
-    """mu: weight of the proximal term; 0.01 as in ``fedprox``."""
-
-    mu: float = 0.01
-
-    def solver(self) -> Proximal:
-        """SGD on the proximal objective."""
-        return Proximal(self.lr, self.batch_size, self.momentum, self.weight_decay, mu=self.mu)
-
-
-@dataclass(frozen=True)
-class FedProxStaleConfig(FedProxDropConfig, late.LateTraining):
-    """The same, and the bound on the age of an update."""
+class FedProxStaleConfig(ProximalTraining, late.LateTraining):
+    """The proximal term, and the bound on the age of an update."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +78,7 @@ _TABLE: tuple[tuple[str, str, str, type, Literal["model", "change"], Weight], ..
     ("fedavg_drop", "FedAvg, late dropped", MCMAHAN, SteppedTraining, "model", _by_samples),
     ("fedavg_late", "FedAvg+late", KONECNY, late.LateTraining, "change", _equally),
     ("fedavg_stale", "FedAvg, late included", MCMAHAN, late.LateTraining, "model", _by_samples),
-    ("fedprox_drop", "FedProx, late dropped", LI, FedProxDropConfig, "model", _by_samples),
+    ("fedprox_drop", "FedProx, late dropped", LI, ProximalTraining, "model", _by_samples),
     ("fedprox_stale", "FedProx, late included", LI, FedProxStaleConfig, "model", _by_samples),
     ("time_weighted", "Time-weighted averaging", CHEN, TimeWeightedConfig, "model", _by_age),
 )
@@ -102,7 +91,7 @@ SYSTEMS: Mapping[str, System] = {
         citation=citation,
         config=config,
         parties=partial(_parties, sends, weight),
-        models=late.models,
+        models=models,
         sees=late.sees("plain model" if sends == "model" else "plain change of the model"),
         baseline=True,
         delta=late.DELTA,

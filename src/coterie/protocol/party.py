@@ -124,6 +124,10 @@ class Party:
         self.state = Nothing()
         self.secret = Nothing()
 
+    def setup(self) -> Work[None]:
+        """What a hub coordinates before round 1; nothing, if it does not say so."""
+        yield from ()
+
     def rng(self, purpose: str, round: int = 0) -> np.random.Generator:
         """Experimental randomness of this party, which follows the seed."""
         return self.randomness.rng(self.name, purpose, round)

@@ -30,12 +30,18 @@ from coterie.protocol.effects import Fit, Fitted, Vector
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.messages import Floats, M, Message, message
 from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.party import Cost, Party, Work, on
+from coterie.protocol.party import Party, Work, on
 from coterie.protocol.steps import LATE, Answers, Steps, for_each, take
-from coterie.protocol.system import Federation, PartyFactory, Sees
+from coterie.protocol.system import PartyFactory, Sees
 from coterie.protocol.told import Common, Own
 from coterie.protocols.averaging import Train
-from coterie.protocols.local_training import SteppedTraining, asked_in, batch_seed, check_model
+from coterie.protocols.local_training import (
+    SteppedTraining,
+    asked_in,
+    batch_seed,
+    check_model,
+    training_cost,
+)
 from coterie.protocols.updates import Updates
 
 DELTA = 0.3
@@ -196,11 +202,6 @@ class Gathering:
         return {"participants": self.used.total(), "staleness": staleness, **self._notes}
 
 
-def training_cost(client: Any, msg: Train) -> Cost:
-    """The cost of a training for a client (which has samples, epochs and spec)."""
-    return Cost(samples=client.samples * client.epochs, flops_per_sample=client.spec.flops_per_sample)
-
-
 class Client(Party, role="client"):
     """Trains when asked, and keeps nothing."""
 
@@ -239,10 +240,6 @@ class Server(Party, role="server"):
         super().__init__(own, common, config)
         self.method, self.state = method, self.State(common.initial)
 
-    def setup(self) -> Steps[None]:
-        """Nothing to set up."""
-        yield from ()
-
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """Ask clients, wait for updates in time, take late updates, move the model."""
         step, weights = self.config.server_step(r), self.state.weights
@@ -267,12 +264,6 @@ class Server(Party, role="server"):
 def parties(method: Method) -> Mapping[str, PartyFactory]:
     """A server and its clients."""
     return {"server": partial(Server, method=method), "client": partial(Client, method=method)}
-
-
-def models(federation: Federation) -> Mapping[str, Vector]:
-    """All clients use the global model."""
-    weights = federation.look(federation.hub).state.weights
-    return dict.fromkeys(federation.common.clients, weights)
 
 
 def sees(what: str) -> Mapping[str, Sees]:

@@ -16,25 +16,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.attacks import (
-    Attack,
-    pair_auc,
-    pair_correlation,
+from coterie.attacks.blinded_rows import (
     recover_from_colluder,
     recover_from_start,
     recovery_error,
     relink,
     relink_accuracy,
     relink_by_profiles,
-    similar_pairs,
-    telling,
 )
+from coterie.attacks.result import Attack
+from coterie.attacks.similarity import pair_auc, pair_correlation, similar_pairs, telling
 from coterie.audit import Audit, Recorded, View
 from coterie.audit.findings import Finding
 from coterie.audit.measured import Measured, findings
 from coterie.audit.profiling import profiled
 from coterie.audit.received import granted, held_key
-from coterie.clustering import pairwise_distances
+from coterie.clustering.affinity import pairwise_distances
 from coterie.crypto.paillier import SecretKey
 from coterie.crypto.sketch import project, unrotate
 from coterie.protocol.errors import CoterieError, UserError

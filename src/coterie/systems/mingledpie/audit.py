@@ -15,20 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.attacks import (
-    Attack,
-    Expected,
-    Result,
-    change_posterior,
+from coterie.attacks.identity import (
     cluster_posterior,
     estimated_sizes,
     expected_accuracy,
-    expected_after_change,
     expected_by_estimates,
     identity_accuracy,
     intersection_posterior,
 )
-from coterie.attacks.identity_changes import MOST_SETS
+from coterie.attacks.identity_changes import MOST_SETS, change_posterior, expected_after_change
+from coterie.attacks.result import Attack, Expected, Result
 from coterie.audit import Audit, Recorded, View
 from coterie.audit.findings import Finding
 from coterie.audit.measured import Measured, findings

@@ -16,16 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import kstest
 
-from coterie.attacks import (
-    Attack,
-    Result,
-    count_accuracy,
-    count_among_decoys,
-    count_posterior,
-    telling_accuracy,
-    told_apart,
-)
-from coterie.attacks.conflicts import Classes
+from coterie.attacks.conflicts import Classes, count_accuracy, count_among_decoys, count_posterior
+from coterie.attacks.real_mask import telling_accuracy, told_apart
+from coterie.attacks.result import Attack, Result
 from coterie.audit import Audit, Recorded, View
 from coterie.audit.findings import Finding
 from coterie.audit.measured import Measured, findings
