@@ -18,7 +18,8 @@ from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.system import PartyFactory, System
-from coterie.protocols import averaging, late
+from coterie.protocols import late
+from coterie.protocols.averaging import models
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ SYSTEM = System(
     citation="Xie, Koyejo and Gupta, Asynchronous federated optimization, 2019",
     config=FedAsyncConfig,
     parties=parties,
-    models=averaging.models,
+    models=models,
     sees=late.sees("plain model"),
     baseline=True,
     delta=late.DELTA,

@@ -22,25 +22,14 @@ from typing import Any
 
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import PartyFactory, System
-from coterie.protocols import averaging, late
-from coterie.protocols.local_training import SteppedTraining
-from coterie.training.solvers import Proximal
+from coterie.protocols import late
+from coterie.protocols.averaging import Sends, models
+from coterie.protocols.local_training import ProximalTraining, SteppedTraining
 
 
 @dataclass(frozen=True)
-class FedProxDropConfig(SteppedTraining):
-    """mu: weight of the proximal term; 0.01 as in ``fedprox``."""
-
-    mu: float = 0.01
-
-    def solver(self) -> Proximal:
-        """SGD on the proximal objective."""
-        return Proximal(self.lr, self.batch_size, self.momentum, self.weight_decay, mu=self.mu)
-
-
-@dataclass(frozen=True)
-class FedProxStaleConfig(FedProxDropConfig, late.LateTraining):
-    """The same, and the bound on the age of an update."""
+class FedProxStaleConfig(ProximalTraining, late.LateTraining):
+    """The proximal term, and the bound on the age of an update."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +60,7 @@ def _by_age(config: TimeWeightedConfig, staleness: int, samples: int) -> float:
     return samples * config.base**-staleness
 
 
-def _parties(sends: averaging.Sends, weight: Weight, config: SteppedTraining) -> Mapping[str, PartyFactory]:
+def _parties(sends: Sends, weight: Weight, config: SteppedTraining) -> Mapping[str, PartyFactory]:
     return late.parties(sends, partial(late.Mean, of=sends, weight=partial(weight, config)))
 
 
@@ -83,11 +72,11 @@ CHEN = (
     "temporally weighted aggregation, TNNLS 2020"
 )
 
-_TABLE: tuple[tuple[str, str, str, type, averaging.Sends, Weight], ...] = (
+_TABLE: tuple[tuple[str, str, str, type, Sends, Weight], ...] = (
     ("fedavg_drop", "FedAvg, late dropped", MCMAHAN, SteppedTraining, "model", _by_samples),
     ("fedavg_late", "FedAvg+late", KONECNY, late.LateTraining, "change", _equally),
     ("fedavg_stale", "FedAvg, late included", MCMAHAN, late.LateTraining, "model", _by_samples),
-    ("fedprox_drop", "FedProx, late dropped", LI, FedProxDropConfig, "model", _by_samples),
+    ("fedprox_drop", "FedProx, late dropped", LI, ProximalTraining, "model", _by_samples),
     ("fedprox_stale", "FedProx, late included", LI, FedProxStaleConfig, "model", _by_samples),
     ("time_weighted", "Time-weighted averaging", CHEN, TimeWeightedConfig, "model", _by_age),
 )
@@ -100,7 +89,7 @@ SYSTEMS: Mapping[str, System] = {
         citation=citation,
         config=config,
         parties=partial(_parties, sends, weight),
-        models=averaging.models,
+        models=models,
         sees=late.sees("plain model" if sends == "model" else "plain change of the model"),
         baseline=True,
         delta=late.DELTA,

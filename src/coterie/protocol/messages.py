@@ -55,6 +55,12 @@ class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     OPTIONAL: ClassVar[frozenset[str]]
 
 
+class OfRound(Message, frozen=True):
+    """Base of messages of one round, which is their first field."""
+
+    round: int
+
+
 M = TypeVar("M", bound=Message)
 
 

@@ -106,10 +106,20 @@ def for_each(
     return answers
 
 
-def ask(dst: str, request: Message, reply: type[M], *, deadline_s: float | None = None) -> Steps[M]:
-    """Ask one party; raises NoAnswerError (a RunError), with the outcome, when there is no acceptable answer."""
-    got: list[M] = []
-    answers: Answers = yield Ask({dst: request}, reply, lambda _, message: got.append(message), deadline_s)
+def ask(
+    dst: str,
+    request: Message,
+    reply: type[M],
+    read: Callable[[M], Any] = lambda answer: answer,
+    *,
+    deadline_s: float | None = None,
+) -> Steps[Any]:
+    """Ask one party. Returns what ``read`` makes of its answer, and the answer itself without it.
+
+    Raises NoAnswerError (a RunError), with the outcome, if there is no answer, or if ``read`` refuses it.
+    """
+    got: list[Any] = []
+    answers: Answers = yield Ask({dst: request}, reply, lambda _, message: got.append(read(message)), deadline_s)
     if not got:
         outcome = answers.missing.get(dst, "no answer")
         raise NoAnswerError(f"{dst} did not answer {type(request).__name__}: {outcome}")

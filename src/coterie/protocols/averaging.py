@@ -19,13 +19,12 @@ import msgspec
 from coterie.aggregation.buffers import stepped, with_buffers
 from coterie.aggregation.sums import WeightedMean
 from coterie.protocol.effects import Fit, Fitted, Vector
-from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import Floats, Message, message
 from coterie.protocol.party import Party, Work, on
-from coterie.protocol.steps import Steps, for_each
+from coterie.protocol.steps import Steps
 from coterie.protocol.system import Federation, PartyFactory, Sees
 from coterie.protocol.told import Common, Own
-from coterie.protocols.local_training import SteppedTraining, asked_in, batch_seed, check_model, training_cost
+from coterie.protocols.local_training import SteppedTraining, ask_round, batch_seed, check_model, training_cost
 from coterie.protocols.updates import Updates
 
 Sends = Literal["model", "change"]
@@ -46,7 +45,7 @@ class Averaging(SteppedTraining):
 
 @message(src="server", dst="client")
 class Train(Message, frozen=True):
-    """Train this model on your data. weights: (d,) the global model."""
+    """Train on your data. weights: (d,) the global model, or (k d,) all models, one after the other."""
 
     round: int
     spec: bytes
@@ -107,20 +106,16 @@ class Server(Party, role="server"):
         mean, updates = WeightedMean(self.spec.size), Updates(self.spec, self.state.weights)
 
         def fold(name: str, update: Update) -> None:
-            if update.round != r:
-                raise PeerError(f"{name}: an update for round {update.round} in round {r}")
             mean.take(updates.checked(name, update.spec, update.weights, update.samples), update.samples)
             updates.took(name, update.weights, samples=update.samples)
 
-        asked = asked_in(self.clients, self.config, self.randomness.seed, r)
-        train = Train(r, self.spec.digest, self.state.weights)
-        answers = yield from for_each(dict.fromkeys(asked, train), Update, fold, deadline_s=self.config.deadline_s)
-        if answers.got:
+        notes = yield from ask_round(self, r, Train(r, self.spec.digest, self.state.weights), Update, fold)
+        if mean.count:
             step, new = self.config.server_step(r), mean.mean()  # FedCAPrivacy eq. (2)
             if step != 1:
                 new = stepped(self.spec, self.state.weights, new - self.state.weights, new, step)
             self.state.weights = updates.model(new)
-        return {"participants": len(answers.got), "asked": len(asked), **updates.notes()}
+        return {**notes, **updates.notes()}
 
 
 def parties(config: Averaging) -> Mapping[str, PartyFactory]:

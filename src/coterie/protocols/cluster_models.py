@@ -12,7 +12,6 @@ from typing import Literal
 import numpy as np
 
 from coterie.protocol.effects import Evaluate, Evaluated, Vector
-from coterie.protocol.errors import UserError
 from coterie.protocol.party import Work
 from coterie.protocols.local_training import LocalTraining
 from coterie.protocols.unused import at_least, refuse_unused
@@ -37,8 +36,6 @@ class ClusterModels(LocalTraining):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(self, clusters=1, pretrain_epochs=1, pretrain_batch=0)
-        if self.start not in ("random", "pretrained"):
-            raise UserError(f"start must be 'random' or 'pretrained', not {self.start!r}")
         random = self.start == "random"
         refuse_unused(self, ((name, "start=random", random) for name in ("pretrain_epochs", "pretrain_batch")))
 

@@ -31,7 +31,7 @@ from coterie.protocol.steps import LATE, Answers, Steps, for_each, take
 from coterie.protocol.system import PartyFactory, Sees
 from coterie.protocol.told import Common, Own
 from coterie.protocols.averaging import Client, Sends, Train, Update
-from coterie.protocols.local_training import LocalTraining, SteppedTraining, asked_in
+from coterie.protocols.local_training import SteppedTraining, asked_in
 from coterie.protocols.updates import Updates
 
 DELTA = 0.3
@@ -100,59 +100,73 @@ class Mean:
 # -- the parties -----------------------------------------------------------------------------------------------------
 
 
-def settle(owed: dict[str, tuple[int, ...]], name: str, round: int) -> None:
-    """Take a client's answer to a round. Raises PeerError if the round did not ask this client, or has had its answer.
+class Gathering:
+    """One round of a server: the clients that it asks, and the updates that it takes, in time and late.
 
-    Answers may come in any order. owed: by client, the rounds that it has not answered yet; changed.
+    owed: by client, the rounds that it has not answered yet; changed.  oldest: by how many rounds an update may be
+    late.  used: how many updates of each lateness were used; the server counts them.
     """
-    rounds = owed.get(name, ())
-    if round not in rounds:
-        raise PeerError(f"{name}: an update for round {round}, which did not ask for it or has had it already")
-    owed[name] = tuple(other for other in rounds if other != round)
 
+    def __init__(self, server: Party, r: int, owed: dict[str, tuple[int, ...]], oldest: int) -> None:
+        self.config, self.r, self.owed, self.oldest = server.config, r, owed, oldest
+        self._chosen = asked_in(server.clients, server.config, server.randomness.seed, r)
+        self.asked = self._able(self._chosen)
+        self.used: Counter[int] = Counter()
+        self._notes = {"asked": 0, "busy": 0, "too_old": 0}  # before anybody was asked
 
-def able(
-    config: LocalTraining, asked: Sequence[str], owed: Mapping[str, tuple[int, ...]], r: int, oldest: int
-) -> tuple[str, ...]:
-    """The clients among ``asked`` that round r can ask. If rounds have a deadline, it leaves out clients that are late.
+    def _able(self, chosen: Sequence[str]) -> tuple[str, ...]:
+        """The clients that the round can ask. If rounds have a deadline, it leaves out clients that are late.
 
-    owed: as for ``settle``.  oldest: by how many rounds an update may be late.
+        If a client that needs longer than a round were asked in every round, it would be later each time, until none of
+        its updates is used. It is asked again when it has answered, or when its answer would be too old, because then
+        the answer may be lost. A round without a deadline waits for all answers except those that an experiment delays
+        by whole rounds. Asking these clients again makes them no later. So all clients can be asked.
+        """
+        if self.config.deadline_s is None:
+            return tuple(chosen)
+        patience = max(1, self.oldest)
+        return tuple(name for name in chosen if all(self.r - q > patience for q in self.owed.get(name, ())))
 
-    If a client that needs longer than a round were asked in every round, it would be later each time, until none of its
-    updates is used. It is asked again when it has answered, or when its answer would be too old, since it may be lost.
-    Without a deadline only an experiment makes clients late, by whole rounds. Asking them again makes them no later.
-    """
-    if config.deadline_s is None:
-        return tuple(asked)
-    return tuple(name for name in asked if all(r - q > max(1, oldest) for q in owed.get(name, ())))
+    def settle(self, name: str, round: int) -> int | None:
+        """Take a client's answer to a round. Returns by how many rounds it is late, or None if it is too old.
 
+        Answers may come in any order. Raises PeerError if that round did not ask this client, or has had its answer.
+        """
+        rounds = self.owed.get(name, ())
+        if round not in rounds:
+            raise PeerError(f"{name}: an update for round {round}, which did not ask for it or has had it already")
+        self.owed[name] = tuple(other for other in rounds if other != round)
+        if self.r - round <= self.oldest:
+            return self.r - round
+        self._notes["too_old"] += 1
+        return None
 
-def gather(
-    config: LocalTraining,
-    requests: Mapping[str, Message],
-    reply: type[M],
-    fold: Callable[[str, M], None],
-    owed: dict[str, tuple[int, ...]],
-    r: int,
-) -> Steps[Answers]:
-    """Round r: ask, wait for the answers in time, then take answers to earlier rounds that have come.
+    def gather(self, requests: Mapping[str, Message], reply: type[M], fold: Callable[[str, M], None]) -> Steps[Answers]:
+        """Ask, wait for the answers in time, then take answers to earlier rounds that have come.
 
-    owed: as for ``settle``; changed. If there is no client to ask, the round waits for the first answer to an earlier
-    round, or until the deadline. Otherwise rounds would take no time, and every answer would become too old. If rounds
-    have a deadline, later rounds do not wait for a client that is known not to answer (it is offline, refused the
-    request, or sent an unacceptable answer).
-    """
-    for name in requests:
-        owed[name] = (*owed.get(name, ()), r)
-    answers = yield from for_each(requests, reply, fold, deadline_s=config.deadline_s)
-    if config.deadline_s is not None:
-        for name in (name for name, why in answers.missing.items() if why != LATE):
-            owed[name] = tuple(q for q in owed[name] if q != r)
-    if requests:
-        yield from take(reply, fold)
-    else:
-        yield from take(reply, fold, at_least=1, until_s=config.deadline_s)
-    return answers
+        If there is no client to ask, the round waits for the first answer to an earlier round, or until the deadline.
+        Otherwise rounds would take no time, and every answer would become too old. If rounds have a deadline, later
+        rounds do not wait for a client that is known not to answer (it is offline, refused the request, or sent an
+        unacceptable answer).
+        """
+        deadline_s, owed = self.config.deadline_s, self.owed
+        self._notes |= {"asked": len(requests), "busy": len(self._chosen) - len(self.asked)}
+        for name in requests:
+            owed[name] = (*owed.get(name, ()), self.r)
+        answers = yield from for_each(requests, reply, fold, deadline_s=deadline_s)
+        if deadline_s is not None:
+            for name in (name for name, why in answers.missing.items() if why != LATE):
+                owed[name] = tuple(q for q in owed[name] if q != self.r)
+        if requests:
+            yield from take(reply, fold)
+        else:
+            yield from take(reply, fold, at_least=1, until_s=deadline_s)
+        return answers
+
+    def notes(self) -> dict[str, Any]:
+        """Counts of clients and updates. staleness: of the updates that were used, those 0, 1, ... rounds late."""
+        staleness = [self.used[age] for age in range(max(self.used, default=-1) + 1)]
+        return {"participants": self.used.total(), "staleness": staleness, **self._notes}
 
 
 class Server(Party, role="server"):
@@ -179,39 +193,23 @@ class Server(Party, role="server"):
 
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """Ask clients, wait for updates in time, take late updates, move the model."""
-        step = self.config.server_step(r)
-        aggregate = self.aggregate(self.spec, self.state.weights, step)
-        updates = Updates(self.spec, self.state.weights)
-        used: Counter[int] = Counter()  # by rounds late
-        too_old = 0
+        step, weights = self.config.server_step(r), self.state.weights
+        aggregate, updates = self.aggregate(self.spec, weights, step), Updates(self.spec, weights)
+        gathering = Gathering(self, r, self.state.owed, self.oldest)
 
         def fold(name: str, update: Update) -> None:
-            nonlocal too_old
             values = updates.checked(name, update.spec, update.weights, update.samples)
-            settle(owed, name, update.round)
-            staleness = r - update.round
-            if staleness > self.oldest:
-                too_old += 1
-                return
-            aggregate.take(values, staleness, update.samples)
-            updates.took(name, values, samples=update.samples)
-            used[staleness] += 1
+            staleness = gathering.settle(name, update.round)
+            if staleness is not None:
+                aggregate.take(values, staleness, update.samples)
+                updates.took(name, values, samples=update.samples)
+                gathering.used[staleness] += 1
 
-        owed, chosen = self.state.owed, asked_in(self.clients, self.config, self.randomness.seed, r)
-        asked = able(self.config, chosen, owed, r, self.oldest)
-        train = Train(r, self.spec.digest, self.state.weights)
-        yield from gather(self.config, dict.fromkeys(asked, train), Update, fold, owed, r)
-        if used:
+        train = Train(r, self.spec.digest, weights)
+        yield from gathering.gather(dict.fromkeys(gathering.asked, train), Update, fold)
+        if gathering.used:
             self.state.weights = updates.model(aggregate.result())
-        return {
-            "participants": used.total(),
-            "asked": len(asked),
-            "busy": len(chosen) - len(asked),
-            "staleness": [used[age] for age in range(max(used, default=-1) + 1)],  # used, 0, 1, ... rounds late
-            "too_old": too_old,
-            "server_step": step,
-            **updates.notes(),
-        }
+        return {**gathering.notes(), "server_step": step, **updates.notes()}
 
 
 def parties(sends: Sends, aggregate: Aggregates) -> Mapping[str, PartyFactory]:

@@ -1,20 +1,22 @@
-"""Local training in all systems: the solver's settings, the clients that a round asks, and their numbers of epochs."""
+"""Local training in all systems: the solver's settings, a round's clients and their answers, their epochs and cost."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import Any
 
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError, UserError
-from coterie.protocol.messages import Message
+from coterie.protocol.messages import M, Message
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.party import Cost, Party
 from coterie.protocol.randomness import rng
-from coterie.protocols.unused import at_least, refuse_unused
+from coterie.protocol.steps import Steps, for_each
+from coterie.protocols.unused import at_least, check_choices, refuse_unused
 from coterie.training.bounds import MOST_WEIGHT, largest
-from coterie.training.solvers import Sgd
+from coterie.training.solvers import Proximal, Sgd
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class LocalTraining:
     join_every: int = 10
 
     def __post_init__(self) -> None:
+        check_choices(self)
         at_least(self, max_epochs=1, founders=0, newcomers=1, join_every=1)
         for name in ("slowest", "participation"):
             if not 0 < getattr(self, name) <= 1:
@@ -105,6 +108,17 @@ class SteppedTraining(LocalTraining):
         return self.server_lr / (1 + self.server_decay * (r - 1))
 
 
+@dataclass(frozen=True)
+class ProximalTraining(SteppedTraining):
+    """mu: weight of the proximal term of FedProx; 0.01 in FedCAPrivacy's comparison (table I)."""
+
+    mu: float = 0.01
+
+    def solver(self) -> Proximal:
+        """SGD on the proximal objective."""
+        return Proximal(self.lr, self.batch_size, self.momentum, self.weight_decay, mu=self.mu)
+
+
 def local_epochs(clients: Sequence[str], config: LocalTraining, seed: int) -> dict[str, int]:
     """E_i = round(d_i E_m), at least 1, for every client. It is a pure function of the seed and the client's name."""
     drawn: dict[str, int] = {}
@@ -138,6 +152,22 @@ def sample_clients(clients: Sequence[str], participation: float, seed: int, r: i
 def asked_in(clients: Sequence[str], config: LocalTraining, seed: int, r: int) -> tuple[str, ...]:
     """The clients that round r asks: a sample of those that have joined by then."""
     return sample_clients(joined(clients, config, r), config.participation, seed, r)
+
+
+def ask_round(
+    server: Party, r: int, request: Message, reply: type[M], fold: Callable[[str, M], None]
+) -> Steps[dict[str, Any]]:
+    """Ask the clients of round r and fold their answers, which state this round. Returns the round's first notes."""
+
+    def checked(name: str, answer: M) -> None:
+        if (stated := getattr(answer, "round", None)) != r:
+            raise PeerError(f"{name}: an answer for round {stated} in round {r}")
+        fold(name, answer)
+
+    asked = asked_in(server.clients, server.config, server.randomness.seed, r)
+    deadline_s = server.config.deadline_s
+    answers = yield from for_each(dict.fromkeys(asked, request), reply, checked, deadline_s=deadline_s)
+    return {"participants": len(answers.got), "asked": len(asked)}
 
 
 def batch_seed(party: Party, r: int) -> int:

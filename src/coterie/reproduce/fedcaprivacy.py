@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from coterie.clustering.schedule import expected_events, sd_events
+from coterie.clustering.schedule import Schedule
 from coterie.reproduce.plots import curves_figure
 from coterie.reproduce.study import Cell, Curve, Item, percent, spread
 from coterie.runs.config import RunConfig
@@ -127,8 +127,9 @@ def _table_2(curves: Mapping[str, Sequence[Curve]]) -> list[dict[str, Any]]:
 
 def _expected(alpha: float, rounds: int) -> str:
     """Clustering events by the closed form, with their standard deviation, and how many fewer than always that is."""
-    events = expected_events(alpha, rounds)
-    return f"{events:.1f} ± {sd_events(alpha, rounds):.1f} ({rounds / events:.2f}x)"
+    decay = Schedule(alpha)
+    events = decay.expected_events(rounds)
+    return f"{events:.1f} ± {decay.sd_events(rounds):.1f} ({rounds / events:.2f}x)"
 
 
 def _events(curves: Mapping[str, Sequence[Curve]]) -> list[dict[str, Any]]:
