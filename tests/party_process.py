@@ -74,15 +74,7 @@ class Engine:
                 handled = stop.value
                 break
             if isinstance(wanted, Step):
-                coordination = Coordination(
-                    self.member,
-                    work,
-                    self.send,
-                    round=envelope.round,
-                    attempt=envelope.attempt,
-                    role=self.member.party.role,
-                    request=envelope,
-                )
+                coordination = Coordination(self.member, work, self.send, self.member.party.role, envelope)
                 coordination.start(self.now(), wanted)
                 handled = self.drive(coordination)
                 break
@@ -93,7 +85,7 @@ class Engine:
     def coordinate(self, steps: Steps[Any], round: int) -> Any:
         """A round of the hub."""
         self.member.heard_of(round, 0)
-        coordination = Coordination(self.member, steps, self.send, round=round, attempt=0, role=self.member.party.role)
+        coordination = Coordination(self.member, steps, self.send, self.member.party.role, (round, 0))
         with self.member.leading():
             coordination.start(self.now())
             result = self.drive(coordination)

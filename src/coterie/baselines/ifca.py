@@ -27,8 +27,7 @@ from coterie.protocol.steps import Steps
 from coterie.protocol.system import Federation, Sees, System
 from coterie.protocol.told import Common, Own
 from coterie.protocols.averaging import Train
-from coterie.protocols.cluster_models import ClusterModels, best_model
-from coterie.protocols.local_training import ask_round, batch_seed, check_model
+from coterie.protocols.local_training import ClusterModels, ask_round, batch_seed, best_model, check_model
 from coterie.protocols.updates import Updates
 
 

@@ -11,7 +11,8 @@ in it must not be changed in place.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -177,21 +178,15 @@ def freeze(value: Any) -> None:
             freeze(item)
 
 
-class Transaction:
-    """``with Transaction(party):`` commits the party's changes at the end, or undoes them if the block raises."""
-
-    def __init__(self, party: Party) -> None:
-        self.party = party
-
-    def __enter__(self) -> Transaction:
-        party = self.party
-        self.saved = party.state, party.secret
-        freeze(self.saved)
+@contextmanager
+def transaction(party: Party) -> Iterator[tuple[Any, Any]]:
+    """Commits the party's changes at the end of the block, or undoes them if it raises. Gives what they were before."""
+    saved = party.state, party.secret
+    freeze(saved)
+    try:
         party.state, party.secret = fork(party.state), fork(party.secret)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            freeze((self.party.state, self.party.secret))
-        else:
-            self.party.state, self.party.secret = self.saved
+        yield saved
+        freeze((party.state, party.secret))
+    except BaseException:
+        party.state, party.secret = saved
+        raise

@@ -2,13 +2,13 @@
 
     hub --Deal--> key_centre --Granted (signed, sealed)--> all others --Ready--> hub
 
-The roster lists the parties and their signing keys, and the operator has signed it (``protocol/roster.py``). So the key
-centre draws only encryption keys and other secrets. A list of **grants** says which: key pairs, seeds, or shares of one
-key among chosen parties. The key centre signs each grant for one recipient and one dealing, and the transport seals it.
-The hub that relays it sees its size, and can neither read nor replace it. The key centre forgets the secret halves.
+Signing keys are on the roster (``protocol/roster.py``). The key centre draws encryption keys and other secrets. A list
+of **grants** says which: key pairs, seeds, or shares of one key among chosen parties. It signs each grant for one
+recipient and one dealing, and the transport seals it. The hub that relays it sees its size, and can neither read nor
+replace it. The key centre forgets the secret halves.
 
-A grant may be dealt again among other parties when membership changes. The new dealing has the next number, and the old
-one is refused from then on.
+A grant may be dealt again among other parties when membership changes, under the next number. The old one is refused
+from then on.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class Deal(Message, frozen=True):
 
 @message(src=KEY_CENTRE, dst=ANY)
 class Granted(Message, frozen=True):
-    """The keys that one party may hold.
+    """The keys that one party may hold. keys: a bundle of them.  names: of each, on a line of its own.
 
-    names: of the keys, one on each line: ``secret NAME``, ``public NAME`` or ``public NAME OWNER``.  keys: a bundle of
-    the keys in this order.  signature: the key centre's, over all fields, the recipient and the session.
+    A name is ``secret NAME``, ``public NAME`` or ``public NAME OWNER``.  signature: over all fields, the recipient and
+    the session.
     """
 
     number: int

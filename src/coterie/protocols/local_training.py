@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import Any, Literal
 
-from coterie.protocol.effects import Vector
+import numpy as np
+
+from coterie.protocol.effects import Evaluate, Evaluated, Vector
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.messages import M, Message
 from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.party import Cost, Party
+from coterie.protocol.party import Cost, Party, Work
 from coterie.protocol.randomness import rng
 from coterie.protocol.steps import Steps, for_each
 from coterie.protocols.unused import at_least, check_choices, refuse_unused
@@ -119,13 +121,49 @@ class ProximalTraining(SteppedTraining):
         return Proximal(self.lr, self.batch_size, self.momentum, self.weight_decay, mu=self.mu)
 
 
+@dataclass(frozen=True)
+class ClusterModels(LocalTraining):
+    """Local training in clusters with one model each (IFCA, MingledPie). clusters: k, the number of models.
+
+    start: "random", each model with weights of its own; or "pretrained", each also trained beforehand on all data of
+    one of the data's own groups, as MingledPie's authors do ("prior knowledge"). Then the models differ from the start,
+    but the server must hold the clients' data.  pretrain_epochs: passes over those data.
+    pretrain_batch: samples a step in the pre-training; 0 for all at once, so that an epoch is one gradient step.
+    """
+
+    clusters: int = 5
+    start: Literal["random", "pretrained"] = "random"
+    pretrain_epochs: int = 1
+    pretrain_batch: int = 50
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, clusters=1, pretrain_epochs=1, pretrain_batch=0)
+        random = self.start == "random"
+        refuse_unused(self, ((name, "start=random", random) for name in ("pretrain_epochs", "pretrain_batch")))
+
+    def beyond_budget(self) -> Mapping[str, str]:
+        """The pre-training, which no budget counts."""
+        if self.start == "random":
+            return {}
+        return {"start": f"its models begin after {self.pretrain_epochs} epochs on all data of the true groups"}
+
+    @property
+    def models(self) -> int:
+        """One a cluster."""
+        return self.clusters
+
+    def pretraining(self) -> tuple[Sgd, int] | None:
+        """Solver and epochs of the pre-training, each model on all data of one of the data's own groups."""
+        if self.start == "random":
+            return None
+        return Sgd(self.lr, self.pretrain_batch or 1 << 40), self.pretrain_epochs
+
+
 def local_epochs(clients: Sequence[str], config: LocalTraining, seed: int) -> dict[str, int]:
     """E_i = round(d_i E_m), at least 1, for every client. It is a pure function of the seed and the client's name."""
-    drawn: dict[str, int] = {}
-    for name in clients:
-        d = rng(seed, name, "uplink time").uniform(config.slowest, 1.0)
-        drawn[name] = max(1, round(d * config.max_epochs))
-    return drawn
+    drawn = {name: rng(seed, name, "uplink time").uniform(config.slowest, 1.0) for name in clients}  # d_i
+    return {name: max(1, round(d * config.max_epochs)) for name, d in drawn.items()}
 
 
 def joined(clients: Sequence[str], config: LocalTraining, r: int) -> tuple[str, ...]:
@@ -195,3 +233,15 @@ def check_model(spec: ModelSpec, digest: bytes, weights: Vector, models: int = 1
     if variances.size and (least := float(variances.min())) < 0:
         raise PeerError(f"a model with a running variance of {least:.2g}; variances are at least 0")
     return weights
+
+
+def best_model(models: Iterable[Vector]) -> Work[int]:
+    """The number of the model with the lowest loss on the party's training data (MingledPie eq. 2); ties: the first.
+
+    A diverged model, with a loss of NaN, is the worst.
+    """
+    losses = []
+    for weights in models:
+        seen: Evaluated = yield Evaluate(weights, "train")
+        losses.append(seen.loss)
+    return int(np.argmin([np.inf if np.isnan(loss) else loss for loss in losses]))

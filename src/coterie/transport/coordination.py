@@ -1,13 +1,7 @@
 """The coordination of one generator of steps: the hub's round, or the handler of a leader.
 
-A coordination knows no clock, no queue and no network. Its driver calls ``start`` once. Then it calls the other methods
-as events happen, with the time of the event:
-
-- ``deliver``: a message has come.
-- ``refuse``: an answer will never come.
-- ``computed``: the ``effect`` that was asked for has a result.
-- ``spent``: the ``effect`` is a ``Spend``, and the coordinator's own work takes this long.
-- ``expire``: the time ``wake_s`` has come. Messages that arrive at that time are delivered first.
+A coordination knows no clock, no queue and no network. Its driver calls ``start`` once, and then the other methods as
+events happen, with the time of the event. At the time ``wake_s`` it delivers what arrives then, before ``expire``.
 """
 
 from __future__ import annotations
@@ -17,26 +11,11 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any
 
+from coterie.protocol import steps
 from coterie.protocol.errors import CoterieError, CryptoError, PeerError, RunError
 from coterie.protocol.messages import Message
 from coterie.protocol.party import To
-from coterie.protocol.steps import (
-    LATE,
-    PATIENCE_S,
-    REFUSED,
-    UNACCEPTABLE,
-    Answers,
-    Ask,
-    NoAnswerError,
-    Post,
-    Spend,
-    Step,
-    Steps,
-    Take,
-    Wake,
-)
-from coterie.transport.envelope import USED, Envelope, EnvelopeError, Sent
-from coterie.transport.mail import Waiting
+from coterie.transport.envelope import USED, Envelope, EnvelopeError, Sent, Waiting
 from coterie.transport.member import Member
 
 
@@ -54,34 +33,37 @@ class _Asked:
 
 
 class Coordination:
-    """One generator of steps and effects, for one round and attempt.
+    """One generator of steps and effects.
 
     send: is given each message as soon as it is made.  role: the role that the party acts in.  request: the message
-    whose handler this is; None for the hub's round. An error in sending ends the hub's run, but only a leader's work.
+    whose handler this is, or the round and attempt of the hub. An error in sending ends the hub's run, but only a
+    leader's work.
     """
 
     def __init__(
         self,
         member: Member,
-        work: Steps[Any],
+        work: steps.Steps[Any],
         send: Callable[[Sent], None],
-        *,
-        round: int,
-        attempt: int,
         role: str,
-        request: Envelope | None = None,
+        request: Envelope | tuple[int, int],
     ) -> None:
-        if request is not None and member.before is not None:
-            raise RunError(f"{member.name} yields steps in answer to {request.kind}: only its rounds may coordinate")
-        self.member, self.round, self.attempt, self.role = member, round, attempt, role
+        self._error: type[CoterieError] = RunError
+        if isinstance(request, Envelope):
+            if member.before is not None:
+                asked = f"{member.name} yields steps in answer to {request.kind}"
+                raise RunError(f"{asked}: only its rounds may coordinate")
+            self._error, request = PeerError, (request.round, request.attempt)
+        self.round, self.attempt = request
+        self.member, self.role = member, role
         self.effect: Any = None
         self.wake_s = inf
         self.patient = False  # whether nothing but the default deadline would wake it
         self.done = False
         self.result: Any = None
         self.asked: set[int] = set()  # numbers of all its requests
-        self._work, self._send, self._error = work, send, RunError if request is None else PeerError
-        self._step: Step | None = None
+        self._work, self._send = work, send
+        self._step: steps.Step | None = None
         self._open: dict[int, _Asked] = {}
         self._got: list[Any] = []
         self._missing: dict[Any, str] = {}
@@ -108,8 +90,8 @@ class Coordination:
         member.numbers.take(envelope)
         request = self._open.get(envelope.answers)
         if request is not None and request.dst == envelope.src and request.outcome is None:
-            request.outcome = "" if self._fold(envelope, frame, request.key, now_s) else UNACCEPTABLE
-        elif isinstance(step, Take) and envelope.kind == step.kind.__name__:
+            request.outcome = "" if self._fold(envelope, frame, request.key, now_s) else steps.UNACCEPTABLE
+        elif isinstance(step, steps.Take) and envelope.kind == step.kind.__name__:
             self._fold(envelope, frame, envelope.src, now_s)
         else:
             member.inbox.append(Waiting(envelope, member.spool.put(frame), now_s))
@@ -127,12 +109,12 @@ class Coordination:
             self._may_end(now_s)
 
     def computed(self, value: Any, now_s: float) -> None:
-        """The result of ``effect``. If it is a CoterieError, it is raised where the effect was yielded."""
+        """The ``effect`` has this result. If it is a CoterieError, it is raised where the effect was yielded."""
         self.effect = None
         self._resume(value, now_s)
 
     def spent(self, seconds: float, now_s: float) -> None:
-        """The work of a ``Spend`` takes so many seconds."""
+        """The ``effect`` is a ``Spend``, and takes so many seconds."""
         self.effect, self.wake_s = None, now_s + seconds
 
     def expire(self, now_s: float) -> None:
@@ -141,13 +123,13 @@ class Coordination:
         Raises NoAnswerError in a ``take`` that waits for more messages and states no time.
         """
         step = self._step
-        value: Answers | NoAnswerError | None = None
-        if isinstance(step, Take) and step.until_s is None and len(self._got) < step.at_least:
-            value = NoAnswerError(
+        value: steps.Answers | steps.NoAnswerError | None = None
+        if isinstance(step, steps.Take) and step.until_s is None and len(self._got) < step.at_least:
+            value = steps.NoAnswerError(
                 f"{self.member.name} waits for {step.at_least} {step.kind.__name__}, has {len(self._got)}, and no more "
                 "will come"
             )
-        elif isinstance(step, Ask | Take):
+        elif isinstance(step, steps.Ask | steps.Take):
             value = self._answers()
         self.wake_s, self.patient, self._step, self._open = inf, False, None, {}
         self._resume(value, now_s)
@@ -160,16 +142,15 @@ class Coordination:
     def ends_s(self, coming: Iterable[tuple[int, str, float]]) -> float:
         """The latest second at which the open step ends.
 
-        coming: known future events, each with the number of the request, the kind of message ("" for no answer), and
-        the second.
+        coming: known events: the number of the request, the kind of message ("" for no answer), the second.
         """
         step, ends_s = self._step, inf
-        if isinstance(step, Ask):
+        if isinstance(step, steps.Ask):
             waits = self._waits(step)
             counts = {n: at_s for n, kind, at_s in coming if n in waits and (kind or step.deadline_s is None)}
             if len(counts) == len(waits):
                 ends_s = max(counts.values(), default=inf)
-        elif isinstance(step, Take) and (left := step.at_least - len(self._got)) > 0:
+        elif isinstance(step, steps.Take) and (left := step.at_least - len(self._got)) > 0:
             arrivals = sorted(at_s for _, kind, at_s in coming if kind == step.kind.__name__)
             ends_s = arrivals[left - 1] if left <= len(arrivals) else inf
         return min(self.wake_s, ends_s)
@@ -177,7 +158,7 @@ class Coordination:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _resume(self, value: Any, now_s: float, step: Any = None) -> None:
-        """Run the generator to its next wait. step: a step that it has yielded already."""
+        """Run the generator to its next wait."""
         while True:
             self.member.party.now_s = now_s
             try:
@@ -195,25 +176,25 @@ class Coordination:
 
     def _begin(self, step: Any, now_s: float) -> bool:
         """Begin a step or an effect. Returns whether there is something to wait for."""
-        if isinstance(step, Post):
+        if isinstance(step, steps.Post):
             self._send_all(step.messages)
             return False
-        if isinstance(step, Spend) or not isinstance(step, Step):
+        if isinstance(step, steps.Spend) or not isinstance(step, steps.Step):
             self.effect = step
             return True
         self._step, self._got, self._missing = step, [], {}
-        if isinstance(step, Wake):
+        if isinstance(step, steps.Wake):
             self.wake_s = max(now_s, self._finite(step.at_s))
             return True
-        if isinstance(step, Ask):
+        if isinstance(step, steps.Ask):
             self._open = self._send_all(step.requests, step.reply)
             limit_s = step.deadline_s
         else:
-            assert isinstance(step, Take)
+            assert isinstance(step, steps.Take)
             limit_s = 0.0 if step.at_least == 0 and step.until_s is None else step.until_s
             self._take_waiting(step)
         self.patient = limit_s is None
-        self.wake_s = now_s + (PATIENCE_S if limit_s is None else self._finite(limit_s))
+        self.wake_s = now_s + (steps.PATIENCE_S if limit_s is None else self._finite(limit_s))
         self._may_end(now_s)
         return True
 
@@ -250,7 +231,7 @@ class Coordination:
             raise RunError(f"{member.name} can't send {kind}: {error}") from error
         return asked
 
-    def _waits(self, step: Ask) -> set[int]:
+    def _waits(self, step: steps.Ask) -> set[int]:
         """The open requests that keep the step waiting: those that failed do so only until a stated deadline."""
         stated = step.deadline_s is not None
         return {n for n, one in self._open.items() if one.outcome is None and (stated or not one.failed)}
@@ -258,27 +239,27 @@ class Coordination:
     def _may_end(self, now_s: float) -> None:
         """Let the step end now if it has everything that it waits for."""
         step = self._step
-        if isinstance(step, Ask):
+        if isinstance(step, steps.Ask):
             enough = not self._waits(step)
         else:
-            enough = isinstance(step, Take) and 0 < step.at_least <= len(self._got)
+            enough = isinstance(step, steps.Take) and 0 < step.at_least <= len(self._got)
         if enough:
             self.wake_s, self.patient = min(self.wake_s, now_s), False
 
-    def _answers(self) -> Answers:
+    def _answers(self) -> steps.Answers:
         """The outcome of the step."""
         declined = []
         for one in self._open.values():
             if one.outcome == "":
                 continue
-            outcome = self._missing[one.key] = one.outcome or one.failed or LATE
-            if outcome == LATE:
+            outcome = self._missing[one.key] = one.outcome or one.failed or steps.LATE
+            if outcome == steps.LATE:
                 self.member.observer.late(one.dst)
-            elif outcome == REFUSED:
+            elif outcome == steps.REFUSED:
                 declined.append(one.key)
-        return Answers(tuple(self._got), self._missing, tuple(declined))
+        return steps.Answers(tuple(self._got), self._missing, tuple(declined))
 
-    def _take_waiting(self, step: Take) -> None:
+    def _take_waiting(self, step: steps.Take) -> None:
         """Take the messages that came before this step."""
         waiting, self.member.inbox = self.member.inbox, []
         for one in waiting:
@@ -290,16 +271,16 @@ class Coordination:
     def _fold(self, envelope: Envelope, frame: bytes, key: Any, at_s: float) -> bool:
         """Give a verified message to the fold of the open step. Returns whether the fold accepts it."""
         member, party, step = self.member, self.member.party, self._step
-        assert isinstance(step, Ask | Take)
+        assert isinstance(step, steps.Ask | steps.Take)
         before, party.now_s = party.now_s, at_s
         try:
-            opened = member.read(envelope, frame, (step.reply if isinstance(step, Ask) else step.kind,), at_s)
+            opened = member.read(envelope, frame, (step.reply if isinstance(step, steps.Ask) else step.kind,), at_s)
             member.observer.read(opened)
             step.fold(key, opened.message)
         except (PeerError, CryptoError) as error:
             member.observer.refused(envelope, self.role, str(error))
-            if isinstance(step, Take):
-                self._missing[key] = UNACCEPTABLE
+            if isinstance(step, steps.Take):
+                self._missing[key] = steps.UNACCEPTABLE
             return False
         finally:
             party.now_s = before

@@ -1,4 +1,4 @@
-"""Envelopes: the metadata of a message on any wire, which its sender signs together with the payload's digest.
+"""Envelopes, the metadata of a message on any wire, which its sender signs together with the payload's digest.
 
 A relay sees an envelope and the payload's bytes, and may drop either. Any change to them is refused: the signature
 covers every field and the digest, and a message between two parties other than the hub is sealed with the same fields
@@ -10,11 +10,13 @@ attempt. It is kept with the party, which continues with it if it is made again 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, NamedTuple, Protocol
 
 import msgspec
 
 from coterie.protocol.errors import PeerError
+from coterie.protocol.messages import Message
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 USED = "its number was used before"
@@ -86,6 +88,42 @@ class Sent(NamedTuple):
     envelope: Envelope
     frame: bytes
     to_role: str
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A message that was verified, unsealed and decoded.
+
+    role: the role that its recipient acts in.  at_s: when it came.  size: bytes of its frame.
+    """
+
+    envelope: Envelope
+    message: Message
+    role: str
+    at_s: float
+    size: int
+
+
+@dataclass(frozen=True)
+class Handled:
+    """The result of handling a message. sent: the messages to send.  refused: why it was refused, or ""."""
+
+    sent: tuple[Sent, ...] = ()
+    refused: str = ""
+
+    @property
+    def answered(self) -> bool:
+        """Whether its sender gets a direct answer."""
+        return any(one.envelope.answers for one in self.sent)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A message that has come to a coordinator before a step asked for it. ticket: of its bytes."""
+
+    envelope: Envelope
+    ticket: int
+    at_s: float
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):

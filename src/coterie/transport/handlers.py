@@ -10,7 +10,7 @@ from coterie.protocol.errors import CoterieError
 from coterie.protocol.interpreters import by_group
 from coterie.protocol.party import Work
 from coterie.protocol.steps import Step
-from coterie.transport.mail import Handled
+from coterie.transport.envelope import Handled
 from coterie.transport.meter import Meter
 
 

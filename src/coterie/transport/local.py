@@ -5,10 +5,9 @@ another's objects, and code that runs here also runs on a wire. The network is a
 two other parties, which are sealed. ``Member`` and ``Coordination`` process the messages and know nothing of this file.
 
 Time is virtual. The arrival of a message follows from sizes, nominal costs and device profiles alone. Handlers run in
-batches that give exactly the results of running them one by one in order of arrival (see ``Schedule``). A coordinator
+batches that give exactly the results of running them one by one in order of arrival (``Queues.next``). A coordinator
 acts after all other parties have done what they can do by that time, and the hub acts last. If ``links`` delays a party
-by rounds, its answer to a request is sent when that later round begins. The hub's step does not wait for it, as for any
-other late answer.
+by rounds, its answer to a request is sent when that later round begins. The hub's step does not wait for it.
 
 In one process only an attacker can repeat a message, so answers are stored only while ``intercept`` is set.
 """
@@ -17,6 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -26,10 +26,9 @@ from coterie.protocol.party import Party
 from coterie.protocol.spool import Spool
 from coterie.protocol.steps import LATE, REFUSED, UNACCEPTABLE, R, Spend, Step, Steps
 from coterie.transport.coordination import Coordination
-from coterie.transport.envelope import Envelope, Keyring, Numbers, Sent
+from coterie.transport.envelope import Envelope, Handled, Keyring, Numbers, Opened, Sent, Waiting
 from coterie.transport.handlers import Call, Effects, compute, run_handlers
-from coterie.transport.mail import Handled, Opened, Reader, Waiting, roles_of
-from coterie.transport.member import Member
+from coterie.transport.member import Member, Reader, roles_of
 from coterie.transport.meter import TOO_LATE, Meter, Recorder
 from coterie.transport.parcel import Instant, Intercept, Parcel, Snapshot
 from coterie.transport.queues import Job, Leader, Lost, Queues, parts
@@ -40,7 +39,7 @@ _COPIES = 4  # what a message in work takes, in its own size: its bytes, what th
 
 
 class LocalTransport:
-    """Runs a coordinator's steps against the other parties, all in this process.
+    """Runs a coordinator's steps against the other parties.
 
     parties: by name.  hub: the coordinator's name.  effects: computes effects.  keyring: the keys of all parties.
     links: devices and network.  transcript: records views.  spool_bytes: how many bytes of waiting messages stay in
@@ -72,15 +71,7 @@ class LocalTransport:
         self._reader, self._recorder = Reader(spool_bytes // 8), Recorder(roles, transcript)
         self.members = {
             name: Member(
-                name,
-                parties,
-                hub,
-                roles,
-                keyring,
-                spool=self.spool,
-                reader=self._reader,
-                observer=self._recorder,
-                repeats=False,
+                name, parties, hub, roles, keyring, spool=self.spool, reader=self._reader, observer=self._recorder
             )
             for name in parties
         }
@@ -103,8 +94,7 @@ class LocalTransport:
 
         Its changes commit at the end. Messages that other parties have received by then have been handled. Raises the
         error of the coordinator or a handler. Then the changes of both are undone, and a run continues from a snapshot.
-        attempt: 1 or more tries the round again, from the state that all parties had committed at its beginning (needs
-        ``retries``).
+        attempt: if above 0, tries the round again from what all parties had committed before it (needs ``retries``).
         """
         if attempt:
             self._go_back(round, attempt)
@@ -120,7 +110,7 @@ class LocalTransport:
             self._transmit(Sent(parcel.envelope, frame, parcel.to_role), (self.clock_s, 0))
         try:
             with self.hub.leading():
-                hub = self._coordinate(self.hub, steps, self.hub.party.role, (self.clock_s, 0), round, attempt)
+                hub = self._coordinate(self.hub, steps, self.hub.party.role, (self.clock_s, 0), (round, attempt))
                 self._advance(hub)
         finally:
             steps.close()
@@ -164,22 +154,13 @@ class LocalTransport:
         work: Steps[Any],
         role: str,
         at: Instant,
-        round: int,
-        attempt: int,
-        request: Parcel | None = None,
+        request: Parcel | tuple[int, int],
         step: Any = None,
     ) -> Leader:
-        """A party coordinates from now on: in a round of the hub, or for a request whose handler has yielded a step."""
-        coordination = Coordination(
-            member,
-            work,
-            lambda sent: self._transmit(sent, leader.at),
-            round=round,
-            attempt=attempt,
-            role=role,
-            request=None if request is None else request.envelope,
-        )
-        leader = Leader(coordination, at, request)
+        """A party coordinates from now on: in a round and attempt of the hub, or if a handler has yielded a step."""
+        of = request.envelope if isinstance(request, Parcel) else request
+        coordination = Coordination(member, work, lambda sent: self._transmit(sent, leader.at), role, of)
+        leader = Leader(coordination, at, request if isinstance(request, Parcel) else None)
         self._queues.take_up(leader)
         with self.meter.timed(role, "coordinate"):
             coordination.start(at[0], step)
@@ -289,21 +270,19 @@ class LocalTransport:
 
     def _nominal(self, parcel: Parcel) -> tuple[float, Opened | None]:
         """Nominal seconds of a party's next message, and the message. One that will be refused takes no time."""
-        member = self.members[parcel.envelope.dst]
-        try:
-            opened = self._opened(parcel, self.spool.peek(parcel.ticket))
-            return (0.0, None) if opened is None else (self.links.work_s(member.name, member.cost(opened)), opened)
-        except (PeerError, CryptoError):
-            return 0.0, None
+        member, opened = self.members[parcel.envelope.dst], self._opened(parcel, self.spool.peek(parcel.ticket))
+        with suppress(PeerError, CryptoError):
+            if opened is not None:
+                return self.links.work_s(member.name, member.cost(opened)), opened
+        return 0.0, None
 
     def _opened(self, parcel: Parcel, frame: bytes) -> Opened | None:
         """A message for a handler, or None if its recipient will refuse it."""
         member = self.members[parcel.envelope.dst]
-        try:
-            old = member.numbers.is_old(parcel.envelope)
-            return None if old else member.open(parcel.envelope, frame, parcel.arrives_s)
-        except PeerError:
-            return None
+        with suppress(PeerError):
+            if not member.numbers.is_old(parcel.envelope):
+                return member.open(parcel.envelope, frame, parcel.arrives_s)
+        return None
 
     def _handle(self, jobs: Sequence[Job]) -> None:
         """Take the next message of some parties, run their handlers together and send what they return."""
@@ -327,8 +306,7 @@ class LocalTransport:
         results = run_handlers([call for _, call in todo], self.effects, self.meter)
         for (job, call), result in zip(todo, results, strict=True):
             if isinstance(result, Step):
-                member, e = self.members[call.party], job.parcel.envelope
-                self._coordinate(member, call.work, call.role, job.done, e.round, e.attempt, job.parcel, result)
+                self._coordinate(self.members[call.party], call.work, call.role, job.done, job.parcel, result)
             else:
                 self._finish(job.parcel, result, job.done)
 

@@ -7,7 +7,9 @@ party's time, runs the effects that the member yields, and sends the messages th
 from __future__ import annotations
 
 import copy
-from collections.abc import Generator, Iterable, Iterator, Mapping
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,13 +17,77 @@ from msgspec.structs import replace
 
 from coterie.protocol import codec
 from coterie.protocol.errors import CryptoError, PeerError, RunError
-from coterie.protocol.messages import ANY, Message
-from coterie.protocol.party import Cost, Party, To, Transaction, Work, unchanged
+from coterie.protocol.messages import ANY, M, Message
+from coterie.protocol.party import Cost, Party, To, Work, transaction, unchanged
 from coterie.protocol.spool import Spool
 from coterie.protocol.steps import NoAnswerError
 from coterie.protocol.weight import message_weight
-from coterie.transport.envelope import USED, Envelope, EnvelopeError, Keyring, Numbers, Sent
-from coterie.transport.mail import Handled, Observer, Opened, Reader, Roles, Waiting
+from coterie.transport.envelope import USED, Envelope, EnvelopeError, Handled, Keyring, Numbers, Opened, Sent, Waiting
+
+Roles = Callable[[str], tuple[str, ...]]
+"""The roles of a party by its name, its main role first; none for a stranger. All parties know them."""
+
+
+def roles_of(parties: Mapping[str, Party]) -> Roles:
+    """The roles of parties, each looked up when it is first asked for, so that nobody is made for it before."""
+    known: dict[str, tuple[str, ...]] = {}
+
+    def roles(name: str) -> tuple[str, ...]:
+        if name not in known and name in parties:
+            party = parties[name]
+            known[name] = (party.role, *sorted(party.roles - {party.role}))
+        return known.get(name, ())
+
+    return roles
+
+
+class Observer:
+    """An observer beside the protocol, which is told what a member reads and refuses. This one does nothing."""
+
+    def read(self, opened: Opened) -> None:
+        """A handler or a fold receives this message."""
+
+    def refused(self, envelope: Envelope, role: str, reason: str) -> None:
+        """This message was not accepted. role: the role that it was for."""
+
+    def late(self, party: str) -> None:
+        """A step did not wait for this party's answer."""
+
+
+class Reader:
+    """Decodes and digests. Members of one process share it: a broadcast is decoded once for all, a frame digested once.
+
+    room: bytes of frames that are held to know their digests.
+    """
+
+    def __init__(self, room: int = 64 << 20) -> None:
+        self._room, self._bytes = room, 0
+        self._held: OrderedDict[int, tuple[bytes, bytes]] = OrderedDict()  # by id, which stays its own while it is held
+        self._last: tuple[bytes, Message] | None = None
+
+    def digest(self, frame: bytes) -> bytes:
+        """SHA-256, computed once for the same object."""
+        if (known := self._held.get(id(frame))) is not None:
+            return known[1]
+        digest = hashlib.sha256(frame).digest()
+        self._held[id(frame)] = frame, digest
+        self._bytes += len(frame)
+        while self._bytes > self._room and len(self._held) > 1:
+            self._bytes -= len(self._held.popitem(last=False)[1][0])
+        return digest
+
+    def decode(self, frame: bytes, kinds: tuple[type[M], ...]) -> M:
+        """As ``codec.decode``."""
+        if self._last is not None and self._last[0] is frame and type(self._last[1]) in kinds:
+            return self._last[1]  # type: ignore[return-value]
+        message = codec.decode(frame, *kinds)
+        self._last = frame, message
+        return message
+
+    def clear(self) -> None:
+        """Hold no frame."""
+        self._held.clear()
+        self._bytes, self._last = 0, None
 
 
 class Member:
@@ -29,7 +95,7 @@ class Member:
 
     parties: finds the party by its name. It is looked up each time, since it may have been made again.
     hub: the party that relays messages between two others, which are sealed.  spool: holds messages that no step of a
-    coordinator has asked for.  repeats: whether answers are kept for requests that come again.
+    coordinator has asked for.  repeats: whether answers are kept for requests that come again; true by default.
     """
 
     def __init__(
@@ -43,10 +109,9 @@ class Member:
         spool: Spool,
         reader: Reader | None = None,
         observer: Observer | None = None,
-        repeats: bool = True,
     ) -> None:
         self.name, self.hub, self.roles, self.keyring, self.spool = name, hub, roles, keyring, spool
-        self.reader, self.repeats = reader or Reader(), repeats
+        self.reader, self.repeats = reader or Reader(), True
         self.observer = observer or Observer()
         self.numbers = Numbers()
         self.inbox: list[Waiting] = []
@@ -84,20 +149,10 @@ class Member:
             answers = 0
             if request is not None and request.src == dst:
                 answers, request = request.number, None
-            sealed = self._sealed(self.name, dst)
-            bare = Envelope(
-                self.name,
-                dst,
-                kind.SRC if kind.SRC in self.roles(self.name) else acting,
-                kind.__name__,
-                self.keyring.session,
-                round,
-                attempt,
-                self.numbers.next(),
-                answers,
-                sealed,
-                weight + self.keyring.overhead * sealed,
-            )
+            src, role = self.name, kind.SRC if kind.SRC in self.roles(self.name) else acting
+            number, session, sealed = self.numbers.next(), self.keyring.session, self._sealed(src, dst)
+            total = weight + self.keyring.overhead * sealed
+            bare = Envelope(src, dst, role, kind.__name__, session, round, attempt, number, answers, sealed, total)
             header = bare.header()
             frame = self.keyring.seal(self.name, dst, encoded, header) if sealed else encoded
             digest = self.reader.digest(frame)
@@ -205,11 +260,11 @@ class Member:
         A handler of the hub that runs during its own round reads what is committed, and may change nothing.
         """
         party, request = self._committed(), opened.envelope
-        with Transaction(party) as transaction:
+        with transaction(party) as saved:
             outcome = party.handlers[type(opened.message)].run(party, opened.message, request.src)
             if isinstance(outcome, Generator):
                 outcome = yield from outcome
-            if self.before is not None and not unchanged(transaction.saved, (party.state, party.secret)):
+            if self.before is not None and not unchanged(saved, (party.state, party.secret)):
                 raise RunError(
                     f"{self.name} changes its state in answer to {request.kind} during its own round: "
                     "then a handler may only read"
@@ -230,8 +285,7 @@ class Member:
     @contextmanager
     def leading(self) -> Iterator[None]:
         """A round of the hub as one transaction. Meanwhile its handlers answer by what was committed before."""
-        with Transaction(self.party) as transaction:
-            self.before = transaction.saved
+        with transaction(self.party) as self.before:
             try:
                 yield
             finally:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from coterie.transport.envelope import Envelope
-from coterie.transport.mail import Observer, Opened, Roles
+from coterie.transport.envelope import Envelope, Opened
+from coterie.transport.member import Observer, Roles
 from coterie.transport.transcript import Seen, Transcript
 
 TOO_LATE = "too late"

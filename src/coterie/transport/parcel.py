@@ -53,7 +53,6 @@ class Parcel(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def arrives(self) -> Instant:
-        """When it arrives."""
         return self.arrives_s, self.step
 
     @property
@@ -65,8 +64,7 @@ class Parcel(msgspec.Struct, frozen=True, array_like=True):
 Intercept = Callable[[Envelope, bytes], Sequence[bytes | tuple[Envelope, bytes]]]
 """An active attacker on the wire: given one message, what is delivered instead (nothing if it is lost).
 
-Each delivered item is either bytes, which travel in this message's envelope, or an envelope and bytes. These may be
-changed, or captured before.
+Each item is bytes, which travel in this message's envelope, or an envelope and bytes, changed or captured before.
 """
 
 

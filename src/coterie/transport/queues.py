@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from coterie.protocol.party import Party
 from coterie.protocol.spool import Spool
 from coterie.transport.coordination import Coordination
-from coterie.transport.envelope import Envelope
-from coterie.transport.mail import Opened
+from coterie.transport.envelope import Envelope, Opened
 from coterie.transport.parcel import START, Instant, Parcel, after
 
 
@@ -38,17 +37,14 @@ class Leader:
 
     @property
     def name(self) -> str:
-        """Of the party."""
         return self.coordination.member.name
 
     @property
     def is_hub(self) -> bool:
-        """Whether it runs a round of the hub."""
         return self.request is None
 
     @property
     def next_s(self) -> float:
-        """The second of the next event."""
         return float(self._events[0][0][0]) if self._events else inf
 
     @property
@@ -69,12 +65,10 @@ class Leader:
         heapq.heappush(self._events, (order, self._pushed, event))
 
     def pop(self) -> tuple[Instant, Parcel | Lost]:
-        """The next event and its instant."""
         order, _, event = heapq.heappop(self._events)
         return order[:2], event
 
     def parcels(self) -> list[Parcel]:
-        """All messages, in order."""
         return [event for _, _, event in sorted(self._events) if isinstance(event, Parcel)]
 
     def ends_s(self) -> float:
@@ -122,7 +116,6 @@ class Queues:
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def push(self, parcel: Parcel, frame: bytes) -> None:
-        """Put a message under way."""
         self.route(replace(parcel, ticket=self._spool.put(frame)))
 
     def route(self, parcel: Parcel) -> None:
