@@ -34,7 +34,7 @@ PATIENCE_S = 7 * 86_400.0
 
 @dataclass(frozen=True)
 class Ask:
-    """``for_each`` and ``ask``."""
+    """The step of ``for_each`` and ``ask``."""
 
     requests: Mapping[Any, Message | To]
     reply: type[Message]
@@ -44,14 +44,14 @@ class Ask:
 
 @dataclass(frozen=True)
 class Post:
-    """``post``."""
+    """The step of ``post``."""
 
     messages: Mapping[Any, Message | To]
 
 
 @dataclass(frozen=True)
 class Take:
-    """``take``."""
+    """The step of ``take``."""
 
     kind: type[Message]
     fold: Fold
@@ -61,14 +61,14 @@ class Take:
 
 @dataclass(frozen=True)
 class Spend:
-    """``spend``."""
+    """The step of ``spend``."""
 
     cost: Cost
 
 
 @dataclass(frozen=True)
 class Wake:
-    """``wake``."""
+    """The step of ``wake``."""
 
     at_s: float
 
