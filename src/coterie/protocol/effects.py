@@ -126,10 +126,9 @@ _REGISTERED: dict[str, LocalFunction[Any]] = {}
 
 
 def local(name: str) -> Callable[[Callable[..., T]], LocalFunction[T]]:
-    """``@local("class counts")`` registers ``function(own, *arguments)`` for ``Local``, under a unique name.
+    """``@local("class counts")`` registers a pure ``function(own, *arguments)`` for ``Local``, under a unique name.
 
-    The function must be pure: the same data and arguments give the same result, without side effects. It may refuse
-    with a PeerError. Raises TypeError for the name of another function.
+    It may refuse with a PeerError. Raises TypeError for the name of another function.
     """
 
     def register(run: Callable[..., T]) -> LocalFunction[T]:
@@ -202,8 +201,7 @@ class Open:
 class Compute:
     """``function(*arguments)``, a pure function that several parties compute from the same inputs: ``-> its result``.
 
-    In a simulation it runs once for equal arguments. Arrays are compared by their contents, and the same object needs
-    no comparison. The result is shared, so it must not be changed in place.
+    A simulation runs it once for equal arguments (arrays by contents). So the result must not be changed in place.
     """
 
     function: Callable[..., Any]

@@ -62,8 +62,8 @@ def _or_error(compute: Callable[..., Any], *arguments: Any) -> Any:
 def locally(own: Callable[[str], OwnData]) -> Interpreter:
     """The interpreter of ``Local``, given each party's own data.
 
-    If a function has a batched form, all its calls are computed together. If that refuses with an error, the calls are
-    repeated one by one, so that the error reaches the right party.
+    A function's batched form computes all its calls together. If it refuses, they are repeated one by one, so that the
+    error reaches the right party.
     """
 
     def run(function: LocalFunction[Any], wanted: Sequence[tuple[str, Any]]) -> Sequence[Any]:

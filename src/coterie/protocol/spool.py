@@ -20,10 +20,10 @@ class _Frame:
 
 
 class Spool:
-    """``put`` returns a ticket, and ``take`` gives its bytes back once. Files lie in a private temporary folder.
+    """``put`` returns a ticket, and ``take`` gives its bytes back once. Raises RunError when the disk is full.
 
-    One bytes object that is put many times (a broadcast) is held, counted and written once. Raises RunError when the
-    disk is full. The folder is removed by ``close``, or with the spool.
+    One bytes object that is put many times (a broadcast) is held, counted and written once. Files lie in a private
+    temporary folder, which is removed by ``close``, or with the spool.
     """
 
     def __init__(self, limit_bytes: int) -> None:

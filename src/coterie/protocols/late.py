@@ -220,7 +220,4 @@ def parties(sends: Sends, aggregate: Aggregates) -> Mapping[str, PartyFactory]:
 def sees(what: str) -> Mapping[str, Sees]:
     """What each role sees, if clients send ``what`` unencrypted."""
     learns = f"every client's {what} and number of samples, by name, and by how many rounds it is late"
-    return {
-        "server": Sees((Update,), learns),
-        "client": Sees((Train,), "the global model of every round that asks it"),
-    }
+    return {"server": Sees((Update,), learns), "client": Sees((Train,), "the global model of every round that asks it")}

@@ -23,8 +23,7 @@ _MOST = 300  # characters of what is shown
 class Meter:
     """The counters of one round. Keys: roles; ``"role/work"``; ``"role/Message: reason"``.
 
-    Bytes are the weights of messages. ``envelope_bytes``, by role of the sender, are added to these and take no virtual
-    time.
+    Bytes are the weights of messages. ``envelope_bytes``, by role of the sender, come on top and take no virtual time.
     """
 
     bytes_up: Counter[str] = field(default_factory=Counter)

@@ -177,9 +177,8 @@ class Queues:
     def next(self) -> tuple[float, list[Job]]:
         """The second in which the first of the next jobs is done, and the jobs that no future message can precede.
 
-        This is conservative look-ahead. Nothing new can be sent before the earliest completion among the next messages
-        of all parties, and it arrives after it was sent. So any message that has arrived by that instant comes first at
-        its recipient.
+        This is conservative look-ahead. Nothing new can be sent before the earliest completion among all parties' next
+        messages, and it arrives later. So any message that has arrived by that instant comes first at its recipient.
         """
         held = {name for name, leader in self.leaders.items() if not leader.is_hub}
         heads = [self._job(heap[0][1]) for name, heap in self._heaps.items() if heap and name not in held]
