@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coterie.protocol.import_path import lazily
+from coterie.protocol.lazily import lazily
 
 if TYPE_CHECKING:
     from coterie.training.engine import DivergedError, Job, batch_order, choose_path, evaluate_many, fit_many
