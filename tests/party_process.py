@@ -19,7 +19,7 @@ from coterie.protocol import state
 from coterie.protocol.errors import CoterieError
 from coterie.protocol.party import Work
 from coterie.protocol.spool import Spool
-from coterie.protocol.steps import Step, Steps
+from coterie.protocol.steps import Spend, Step, Steps
 from coterie.protocol.told import Common, Own
 from coterie.runs import registry
 from coterie.runs.keyring import PartyKeys
@@ -74,11 +74,8 @@ class Engine:
                 handled = stop.value
                 break
             if isinstance(wanted, Step):
-                coordination = Coordination(
-                    self.member, work, round=envelope.round, attempt=envelope.attempt, role=self.member.party.role
-                )
-                coordination.send = self.send
-                coordination.adopt(wanted, self.now())
+                coordination = Coordination(self.member, work, self.send, self.member.party.role, envelope)
+                coordination.start(self.now(), wanted)
                 handled = self.drive(coordination)
                 break
             (value,) = self.effects.run([(self.member.name, wanted)])
@@ -88,14 +85,11 @@ class Engine:
     def coordinate(self, steps: Steps[Any], round: int) -> Any:
         """A round of the hub."""
         self.member.heard_of(round, 0)
-        coordination = Coordination(
-            self.member, steps, round=round, attempt=0, role=self.member.party.role, critical=True
-        )
-        coordination.send = self.send
+        coordination = Coordination(self.member, steps, self.send, self.member.party.role, (round, 0))
         with self.member.leading():
             coordination.start(self.now())
             result = self.drive(coordination)
-        assert self.member.drop({kind.__name__ for kind in self.member.party.takes}) == []
+        assert self.member.drop() == []
         return result
 
     def drive(self, coordination: Coordination) -> Any:
@@ -103,10 +97,10 @@ class Engine:
         on a virtual clock where everybody is as fast, so that sums are added up alike.
         """
         while not coordination.done:
-            if coordination.effect is not None:
-                coordination.computed(self.effects.run([(self.member.name, coordination.effect)])[0], self.now())
-            elif coordination.cost is not None:
+            if isinstance(coordination.effect, Spend):
                 coordination.spent(0.0, self.now())
+            elif coordination.effect is not None:
+                coordination.computed(self.effects.run([(self.member.name, coordination.effect)])[0], self.now())
             elif coordination.ends_s([(e.answers, e.kind, 0.0) for e, _ in self.waiting]) <= self.now():
                 for envelope, frame in sorted(self.waiting, key=lambda one: (one[0].src, one[0].number)):
                     coordination.deliver(envelope, frame, self.now())
@@ -129,7 +123,9 @@ def live(place: Place, pipe: Connection) -> None:
     assert own.identity is not None
     party = registry.get(place.system).make(own, place.common, place.config)
     keyring = PartyKeys(roster, {own.name: own.identity})
-    member = Member(own.name, {own.name: party}, roster.hub, place.roles, keyring, spool=Spool(1 << 30))
+    member = Member(
+        own.name, {own.name: party}, roster.hub, lambda name: place.roles.get(name, ()), keyring, spool=Spool(1 << 30)
+    )
     engine = Engine(member, Pulled({} if place.data is None else {own.name: place.data}), pipe)
     if own.name == roster.hub:
         coordinator: Any = party

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.aggregation import Sum, WeightedMean, cluster_means, cluster_sums, mean_of_clusters
+from coterie.aggregation.sums import Sum, WeightedMean, cluster_means, cluster_sums, mean_of_clusters
 from coterie.protocol.errors import UserError
 
 # float32 weights whose non-zero magnitudes span 2^50, as the module promises to add exactly

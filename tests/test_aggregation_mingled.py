@@ -20,7 +20,6 @@ from coterie.aggregation.mingled import (
     rebuild,
     rebuild_error,
     rebuild_literal,
-    smallest_cluster,
 )
 from coterie.protocol.errors import PeerError, UserError
 
@@ -345,7 +344,6 @@ def test_models_beyond_float32_are_not_taken() -> None:
         lambda h, s, q: rebuild_error(np.eye(3), np.arange(3)),
         lambda h, s, q: rebuild_error(np.eye(3, dtype=bool), np.array([0, 1, 3])),
         lambda h, s, q: rebuild_error(np.eye(3, dtype=bool), np.array([0, 1, 1])),
-        lambda h, s, q: smallest_cluster(1),
     ],
 )  # fmt: skip
 def test_mistakes(call) -> None:  # type: ignore[no-untyped-def]

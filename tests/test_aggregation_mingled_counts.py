@@ -15,7 +15,6 @@ from coterie.aggregation.mingled import (
     rebuild,
     rebuild_error,
     round_counts,
-    smallest_cluster,
 )
 from coterie.protocol.errors import PeerError
 
@@ -189,17 +188,3 @@ def test_error_of_rebuilding_where_there_is_none_or_no_end() -> None:
     np.testing.assert_allclose(rebuild_error(alone, true), [0, 0, np.nan, 0], atol=1e-12)
     everywhere = np.ones((4, 4), dtype=bool)
     np.testing.assert_array_equal(rebuild_error(everywhere, true), [np.inf, np.inf, np.nan, np.inf])
-
-
-def test_smallest_cluster_of_theorem_4() -> None:
-    """Eq. (29) by trial; eq. (30) as printed admits clusters that violate it from k = 4 on."""
-
-    def eq_29(size: float, k: int) -> bool:
-        return 3 * np.sqrt(size) / 2 < size / (k - 1)
-
-    for k in range(2, 20):
-        assert not eq_29(smallest_cluster(k), k)
-        assert eq_29(smallest_cluster(k) + 1e-6, k)
-        printed = (k - 1) ** 2 + 105 / 16
-        assert eq_29(printed + 1e-6, k) == (k < 4)
-    assert (smallest_cluster(5), smallest_cluster(10)) == (36, 182.25)

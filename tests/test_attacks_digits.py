@@ -11,21 +11,11 @@ import pytest
 from sklearn.datasets import load_digits
 from sklearn.metrics import adjusted_rand_score
 
-from coterie.attacks import (
-    group_ari,
-    label_shares,
-    pair_auc,
-    pair_correlation,
-    recover_from_start,
-    recovery_error,
-    relink,
-    relink_accuracy,
-    relink_by_profiles,
-    share_correlation,
-    similar_pairs,
-    top_label_hit_rate,
-)
-from coterie.clustering import pairwise_distances, soft_spectral
+from coterie.attacks.blinded_rows import recover_from_start, recovery_error, relink, relink_accuracy, relink_by_profiles
+from coterie.attacks.label_shares import label_shares, share_correlation, top_label_hit_rate
+from coterie.attacks.similarity import pair_auc, pair_correlation, similar_pairs
+from coterie.clustering.affinity import pairwise_distances
+from coterie.clustering.spectral import soft_spectral
 from coterie.protocol.model_spec import ModelSpec, Part
 from studies.scalar_mask import unmask_scalar, unmasking_error
 
@@ -108,10 +98,10 @@ def test_algorithm_2_finds_the_groups_and_its_literal_text_does_not(grouped):
             for options in ({}, {"gamma": "median", "kernel": "rbf"}):
                 soft = soft_spectral(rows, 5, **options)
                 assert adjusted_rand_score(history.groups, soft.labels) >= 0.95
-                assert soft.clusters_per_row <= 1.2
+                assert soft.membership.sum(axis=1).mean() <= 1.2
             literal = soft_spectral(rows, 5, literal=True)
             assert adjusted_rand_score(history.groups, literal.labels) < 0.4
-            assert literal.clusters_per_row > 1.5
+            assert literal.membership.sum(axis=1).mean() > 1.5
 
 
 def test_a_sketch_of_16_numbers_is_enough_to_find_the_groups(grouped):
@@ -127,7 +117,6 @@ def test_the_business_server_reads_similarity_off_phi(grouped):
         phi = soft_spectral(history.rounds[0], 5).membership
         assert pair_auc(similar_pairs(phi), history.groups).value > 0.95
         assert pair_correlation(similar_pairs(phi), history.counts).value > 0.9
-        assert group_ari(phi, history.groups).value > 0.9
 
 
 def test_shuffled_clients_are_re_linked(uneven):

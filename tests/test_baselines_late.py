@@ -222,7 +222,7 @@ def test_fedadmm_keeps_count_of_every_client_however_late_it_is() -> None:
         federation.round(r)
     gap = np.abs(augmented(federation, rho).mean(0) - federation.models()[0]).max()
     assert gap > 1e-3  # updates are under way
-    received = [seen.message.values for seen in federation.view("server").seen]
+    received = [seen.message.weights for seen in federation.view("server").seen]
     np.testing.assert_allclose(federation.models()[0], start + np.sum(received, axis=0) / N, atol=1e-5)
     asked = sum(len(sample_clients(NAMES, 0.75, 0, r)) for r in range(1, 10))
     assert len(received) < asked
@@ -244,7 +244,7 @@ def test_fedadmms_clients_that_are_asked_again_while_late_stay_consistent() -> N
             duals[i] += rho * (state.own - w)
             np.testing.assert_allclose(state.dual, duals[i], atol=1e-5)
     for seen in federation.view("server").seen:
-        sent[NAMES.index(seen.src)] += seen.message.values
+        sent[NAMES.index(seen.src)] += seen.message.weights
     owes = {p.envelope.src for p in federation.transport.snapshot().parcels if p.due}
     assert 0 < len(owes) < N
     for i, name in enumerate(NAMES):

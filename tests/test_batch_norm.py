@@ -364,7 +364,7 @@ def test_which_coordinates_are_buffers_and_variances() -> None:
     st.lists(st.tuples(vectors, st.integers(0, 4), st.integers(1, 50)), min_size=1, max_size=5),
     vectors,
     st.floats(0.01, 5),
-    st.sampled_from(["models", "changes"]),
+    st.sampled_from(["model", "change"]),
     st.sampled_from([None, 5.0]),
 )
 def test_late_updates_by_hand(updates: Any, w: np.ndarray, step: float, of: Any, over: float | None) -> None:
@@ -379,7 +379,7 @@ def test_late_updates_by_hand(updates: Any, w: np.ndarray, step: float, of: Any,
     rows = np.array([values for values, _, _ in updates], np.float64)
     divisor = over or weights.sum()
     summed = weights @ rows
-    change = summed / divisor - (w if of == "models" else 0)
+    change = summed / divisor - (w if of == "model" else 0)
     near(mean.result()[~B], (w + step * change)[~B], 1e-4)
     share = min(1.0, step * weights.sum() / divisor)
     near(mean.result()[B], ((1 - share) * w + share * summed / weights.sum())[B], 1e-4)

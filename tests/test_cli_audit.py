@@ -13,7 +13,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from coterie.attacks import expected_accuracy
+from coterie.attacks.identity import expected_accuracy
 from coterie.audit.received import Received, received
 from coterie.cli.app import app
 from coterie.clustering.identity_law import IdentityLaw

@@ -15,7 +15,7 @@ from coterie.baselines import ifca
 from coterie.protocol.effects import Evaluate, Evaluated
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import rng
-from coterie.protocols.cluster_models import ClusterModels, best_model
+from coterie.protocols.local_training import ClusterModels, best_model
 from coterie.runs import RunConfig, build
 from coterie.runs.experiment import Experiment
 from coterie.systems import mingledpie

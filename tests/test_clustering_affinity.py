@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.clustering import affinity, cross_distances, lexicographic_order, median_gamma, pairwise_distances
+from coterie.clustering.affinity import affinity, cross_distances, lexicographic_order, median_gamma, pairwise_distances
 from coterie.protocol.errors import UserError
 
 

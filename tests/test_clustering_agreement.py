@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.clustering import Grouping, grouping
+from coterie.clustering.agreement import Grouping, grouping
 from coterie.protocol.errors import UserError
 
 Clusters = st.lists(st.integers(0, 4), max_size=3)

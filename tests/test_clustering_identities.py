@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import hmac
 import itertools
 import math
 from collections import Counter
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from coterie.clustering.identities import (
-    ClusterKeys,
-    coin_set,
-    coin_sets,
-    derived_bytes,
-    false_positive_rate,
-    identity_set,
-)
+from coterie.clustering.identities import ClusterKeys, coin_sets, identity_set
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.protocol.errors import CryptoError, DecodeError, UserError
 
@@ -120,7 +110,7 @@ def test_equation_3_as_printed_is_a_tautology():
 )
 def test_group_and_coins_have_the_same_distribution(k, n, true, threshold, counts):
     """Both against the probability of every single set."""
-    law = IdentityLaw(k, false_positive_rate(n), threshold, counts)
+    law = IdentityLaw(k, 0.5**n, threshold, counts)
     exact = exact_law(k, 0.5**n, true, law.least)
     keys, source = ClusterKeys.generate(k, n, seeded(1)), seeded(2)
     drawn = [identity_set(keys, true, threshold, source, counts) for _ in range(1200)]
@@ -150,48 +140,6 @@ def test_each_client_gets_its_own_true_cluster_and_enough_others():
         assert sets[np.arange(2000), truth].all()
         assert sets.sum(axis=1).min() == least
         assert tries.min() == 1 < tries.max()
-
-
-def test_one_set_is_a_row_of_many():
-    joined, tries = coin_set(6, 0.3, 4, 3, seeded(5))
-    sets, counted = coin_sets(IdentityLaw(6, 0.3, 3), [4], seeded(5))
-    assert joined.tolist() == sets[0].tolist()
-    assert tries == counted[0]
-    assert coin_set(6, 0.3, 4, 3, seeded(5), "false_positives")[0].sum() >= 4
-
-
-# ---------------------------------------------------------------- sets that are kept
-
-
-def test_a_derived_stream_is_hkdf_and_chacha20():
-    seed, cluster = bytes(range(32)), 3
-    pseudorandom = hmac.digest(bytes(32), seed, "sha256")
-    info = b"coterie/identity set/1" + cluster.to_bytes(8, "little")
-    key = hmac.digest(pseudorandom, info + b"\x01", "sha256")
-    stream = Cipher(ChaCha20(key, bytes(16)), None).encryptor().update(bytes(100))
-    draw = derived_bytes(seed, cluster)
-    assert draw(60) + draw(40) == stream
-
-
-def test_a_client_that_returns_shows_the_same_set():
-    seed = b"a secret of a client"
-    first = [coin_set(10, 0.5, j, 2, derived_bytes(seed, j))[0].tolist() for j in range(10)]
-    again = [coin_set(10, 0.5, j, 2, derived_bytes(seed, j))[0].tolist() for j in range(10)]
-    other = [coin_set(10, 0.5, j, 2, derived_bytes(b"another client's one", j))[0].tolist() for j in range(10)]
-    assert first == again
-    assert first != other
-    assert len({bytes(derived_bytes(seed, j)(16)) for j in range(10)}) == 10
-
-
-def test_derived_sets_of_many_clients_follow_the_law():
-    source = seeded(0)
-    sets = [coin_set(4, 0.5, 1, 2, derived_bytes(source(16), 1))[0] for _ in range(3000)]
-    assert fit(sets, exact_law(4, 0.5, 1, 2)) > 0.01
-
-
-def test_a_short_seed_is_refused():
-    with pytest.raises(CryptoError, match="at least 16 bytes, not 15"):
-        derived_bytes(bytes(15), 0)
 
 
 # ---------------------------------------------------------------- keys
@@ -285,7 +233,7 @@ def test_impossible_keys_are_refused(clusters, bits):
         (lambda: identity_set(KEYS, 0, 4, seeded(0), printed=True), "1 to 3, not at 4"),
         (lambda: identity_set(KEYS, 0, 3, seeded(0), "false_positives"), "1 to 2, not at 3"),
         (
-            lambda: coin_set(5, 2**-10, 0, 4, seeded(0)),
+            lambda: coin_sets(IdentityLaw(5, 2**-10, 4), [0], seeded(0)),
             "2.69e\\+08 tries on average, more than 10000: lower the thresh",
         ),
         (lambda: coin_sets(IdentityLaw(5, 0.5, 2), [], seeded(0)), "whole numbers"),
@@ -300,7 +248,7 @@ def test_mistakes_are_told(call, says):
 
 def test_a_source_that_repeats_itself_is_told():
     with pytest.raises(CryptoError, match="repeats itself"):
-        coin_set(5, 0.5, 0, 2, lambda n: b"\xff" * n)
+        coin_sets(IdentityLaw(5, 0.5, 2), [0], lambda n: b"\xff" * n)
     keys = ClusterKeys.generate(3, 4, seeded(0))
     stuck = next(s for s in range(50) if identity_set(keys, 0, 1, lambda n, s=s: bytes([s]) * n)[0].sum() == 1)
     with pytest.raises(CryptoError, match="repeats itself"):
@@ -309,7 +257,7 @@ def test_a_source_that_repeats_itself_is_told():
 
 def test_a_source_that_gives_too_little_is_told():
     for call in (
-        lambda: coin_set(5, 0.5, 0, 2, lambda n: bytes(n - 1)),
+        lambda: coin_sets(IdentityLaw(5, 0.5, 2), [0], lambda n: bytes(n - 1)),
         lambda: identity_set(KEYS, 0, 2, lambda n: bytes(n - 1)),
         lambda: ClusterKeys.generate(3, 2, lambda n: bytes(n + 1)),
     ):

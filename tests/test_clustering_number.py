@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.clustering import count_clusters, pairwise_distances
-from coterie.clustering.number import CLOUDS
+from coterie.clustering.affinity import pairwise_distances
+from coterie.clustering.number import CLOUDS, count_clusters
 from coterie.protocol.errors import UserError
 
 

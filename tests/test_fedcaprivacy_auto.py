@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
 from test_fedcaprivacy_twin import fixed_shuffles
 
-from coterie.clustering import soft_spectral
+from coterie.clustering.spectral import soft_spectral
 from coterie.protocol.effects import Fit, Fitted
 from coterie.protocol.errors import UserError
 from coterie.runs import RunConfig, run

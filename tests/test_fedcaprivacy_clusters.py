@@ -7,7 +7,7 @@ import pytest
 from federation import Pulled, Rig, Steady, on_the_wire, planted, rig
 from sklearn.metrics import adjusted_rand_score
 
-from coterie.clustering import soft_spectral
+from coterie.clustering.spectral import soft_spectral
 from coterie.protocol.effects import Fit, Fitted
 from coterie.protocol.errors import UserError
 from coterie.systems.fedcaprivacy import SYSTEM, csp

@@ -194,7 +194,7 @@ def test_an_upload_that_was_accepted_is_not_accepted_again() -> None:
     run.round(1)
     seen, upload = next(run.view("business_server").messages(Upload, 1))
     with pytest.raises(PeerError, match="was accepted before"):
-        run.hub.verified(seen.src, upload, 1, run.hub.public("service"))
+        run.hub.verified(seen.src, upload, 1)
 
 
 RAW = [

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from federation import Pulled, Steady, planted, rig
 
-from coterie.attacks import Result
+from coterie.attacks.result import Result
 from coterie.audit.received import granted, held_key
 from coterie.protocol.errors import UserError
 from coterie.runs.recorded import recorded_run
@@ -190,8 +190,8 @@ def test_rounds_with_others_are_linked_by_who_was_in_both() -> None:
     rounds = recorded_rounds(views, run.common.clients, identity)
     assert [sorted(one.who) for one in rounds] == [[0, 1, 2, 3, 4, 5], [0, 1, 3, 4, 5], [1, 2, 3, 4, 5]]
     counts = np.random.default_rng(0).integers(1, 9, (6, 3))
-    linked = measure(rounds, counts, run.common.spec, run.common.initial)["csp: re-linked, by vectors"]
-    assert [result.n for result in linked] == [5, 4]
+    found = {finding.name: finding for finding in measure(rounds, counts, run.common.spec, run.common.initial)}
+    assert [result.n for result in found["csp: re-linked, by vectors"].results] == [5, 4]
 
 
 def test_views_that_do_not_fit_are_refused() -> None:

@@ -15,7 +15,7 @@ from fedcaprivacy_parts import where_they_count
 from federation import Pulled, planted, rig
 from torch import nn
 
-from coterie.clustering import soft_spectral
+from coterie.clustering.spectral import soft_spectral
 from coterie.crypto.sketch import project, rotate
 from coterie.protocol.effects import Fit
 from coterie.protocol.randomness import Secrets, rng

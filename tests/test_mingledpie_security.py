@@ -7,19 +7,17 @@ the attacks' own oracles, and that what scores the attacks is the truth.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from federation import Steady, planted, rig, spec_of
+from federation import Steady, planted, rig
 from mingling import coefficients, drawn_sets
 
-from coterie.attacks import (
-    Expected,
-    Result,
-    expected_accuracy,
-)
+from coterie.attacks.identity import expected_accuracy
+from coterie.attacks.result import Expected, Result
 from coterie.audit.findings import Finding
 from coterie.audit.profiling import plain_findings, plain_steps
 from coterie.clustering.identity_law import IdentityLaw
@@ -28,7 +26,7 @@ from coterie.protocol.errors import CoterieError, UserError
 from coterie.runs.config import RunConfig
 from coterie.runs.recorded import recorded_run
 from coterie.systems.mingledpie import SYSTEM, audit, observe
-from coterie.systems.mingledpie.audit import Opener, opener, terms
+from coterie.systems.mingledpie.audit import Opener, Terms, opener
 from coterie.systems.mingledpie.messages import HUB, Mingled, Update
 from coterie.transport.transcript import View
 from studies.security import mingledpie as study
@@ -55,7 +53,7 @@ def read(played: Any) -> tuple[list[audit.Round], audit.Terms]:
     """Rounds as the audit sees them, and what the server knows."""
     opens = opener(played.federation, played.views)
     rounds = audit.recorded_rounds(played.views, played.clients, played.config.clusters, opens)
-    return [one for one, _ in rounds], terms(played.config, played.mode)
+    return [one for one, _ in rounds], Terms(played.config, played.mode)
 
 
 def found(findings: list[Finding]) -> dict[str, Finding]:
@@ -115,18 +113,18 @@ def test_an_indicator_that_is_not_one_hot_has_no_true_cluster() -> None:
 
 
 def test_views_without_what_an_audit_needs_are_refused() -> None:
-    empty = {HUB: View(HUB, HUB), "client/0": View("client/0", "client")}
-    with pytest.raises(UserError, match="record from the set-up on"):
-        audit.clients_key(empty)
-    played = play([even(10)])
-    opens = opener(played.federation, played.views)
-    with pytest.raises(UserError, match="no client's view holds the initial models"):
-        audit.measure(empty, played.clients, terms(played.config, "paper"), opens, np.ones((10, 3)), spec_of(3))
-    cut = {**played.views, HUB: View(HUB, HUB)}
-    with pytest.raises(UserError, match="no updates"):
-        audit.measure(cut, played.clients, terms(played.config, "paper"), opens, np.ones((10, 3)), spec_of(3))
+    run, _ = trained("mingledpie", clients=3, rounds=1, partition="iid")
+    begun = [seen for seen in run.views["client/0"].seen if seen.kind == "Granted"]
+    for views, says in (
+        ({HUB: run.views[HUB]}, "no client's view holds the clients' key"),
+        ({"client/0": View("client/0", "client")}, "holds no keys: record from the set-up on"),
+        ({"client/0": View("client/0", "client", begun)}, "no client's view holds the initial models"),
+        ({**run.views, HUB: View(HUB, HUB)}, "holds no updates"),
+    ):
+        with pytest.raises(UserError, match=says):
+            audit.passive(replace(run, views=views))
     with pytest.raises(UserError, match="models in the clear"):
-        plain_findings(played.views, played.clients, np.ones((10, 3)), spec_of(3))
+        plain_findings(run.views, run.clients, run.label_counts, run.spec)
 
 
 # -- one set -----------------------------------------------------------------------------------------------------------
@@ -196,7 +194,7 @@ def test_changing_p_gives_sets_of_other_laws() -> None:
     assert (rounds[0].sets == rounds[1].sets).all()  # the same keys: the sets are kept
     (finding,) = audit.by_all_keys(rounds, known)
     assert agree([finding])["closed_form"] == expected_accuracy([LAW, IdentityLaw(5, 0.25, 2)]).accuracy
-    kept = terms(play([even(10)], keep_sets=True, p_changes="3:0.25").config, "paper")
+    kept = Terms(play([even(10)], keep_sets=True, p_changes="3:0.25").config, "paper")
     assert (kept.law(2), kept.law(3)) == (LAW, None)  # from then on sets of both laws are about
 
 
@@ -315,17 +313,17 @@ def test_the_twin_of_the_coefficients_counts() -> None:
 # -- preference profiling ----------------------------------------------------------------------------------------------
 
 
-def trained(system: str, **settings: Any) -> tuple[Any, Any]:
-    options: dict[str, Any] = {"clients": 20, "rounds": 2, "partition": "labelsets:5", "crypto": "emulated"}
-    run, experiment = recorded_run(RunConfig(system, record=True, settings=settings, **options))
+def trained(system: str, settings: dict[str, Any] | None = None, **given: Any) -> tuple[Any, Any]:
+    options: dict[str, Any] = {"clients": 20, "rounds": 2, "partition": "labelsets:5", "crypto": "emulated", **given}
+    run, experiment = recorded_run(RunConfig(system, record=True, settings=settings or {}, **options))
     experiment.close()
     return run, experiment
 
 
 def test_local_models_tell_labels_unless_they_are_encrypted() -> None:
     """In round 1 IFCA and MingledPie train the same models: the one shows them, of the other a client's key does."""
-    plain, _ = trained("ifca", clusters=5)
-    mingled, experiment = trained("mingledpie", clusters=5)
+    plain, _ = trained("ifca", {"clusters": 5})
+    mingled, experiment = trained("mingledpie", {"clusters": 5})
     names, steps = next(plain_steps(plain.views, plain.spec.size, "server"))
     steps = steps[np.argsort([plain.clients.index(name) for name in names])]
     opens = opener(mingled.federation, mingled.views)

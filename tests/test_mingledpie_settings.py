@@ -45,7 +45,7 @@ CONFIG = [
     ({"max_condition": float("inf")}, "max_condition"),
     ({"max_condition": float("nan")}, "max_condition"),
     ({"min_participants": 0}, "min_participants"),
-    ({"start": "somewhere"}, "start must be 'random' or 'pretrained'"),
+    ({"start": "somewhere"}, "start must be one of random, pretrained"),
     ({"pretrain_epochs": 0}, "pretrain_epochs must be at least 1"),
     ({"pretrain_batch": -1}, "pretrain_batch must be at least 0"),
     ({"lr": -1.0}, "lr"),

@@ -13,15 +13,14 @@ import pytest
 from pafed_parts import EIGHT, paf, service_key, small_keys
 from scipy import stats
 
-from coterie.attacks import count_accuracy, count_among_decoys
-from coterie.attacks.conflicts import class_of
+from coterie.attacks.conflicts import class_of, count_accuracy, count_among_decoys
 from coterie.protocol.bundle import unbundle
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import Secrets
 from coterie.runs.config import RunConfig, resolve
 from coterie.runs.recorded import recorded_run
 from coterie.systems.pafed import audit
-from coterie.systems.pafed.hiding import delta, drawn
+from coterie.systems.pafed.classification import delta, drawn
 from coterie.systems.pafed.messages import HELPER, Compare, Invert
 from studies.security.directed import played
 

@@ -19,18 +19,15 @@ import pytest
 from pafed_parts import TARGETS, model, opened, paf, service_key, small_keys, taken
 
 from coterie.aggregation.correction import misrouted_share
-from coterie.attacks import (
+from coterie.attacks.conflicts import (
+    class_of,
     count_accuracy,
     count_posterior,
     expected_correlation,
     expected_count,
-    expected_told_apart,
-    needed_bound,
     size_correlation,
-    telling_accuracy,
-    told_apart,
 )
-from coterie.attacks.conflicts import class_of
+from coterie.attacks.real_mask import expected_told_apart, needed_bound, telling_accuracy, told_apart
 from coterie.crypto.seal_products import transformed
 from coterie.protocol.errors import PeerError, UserError
 from coterie.runs.config import RunConfig
@@ -356,10 +353,9 @@ def test_an_audit_of_a_run_on_digits(mode: str, crypto: str) -> None:
 def test_views_without_what_an_audit_needs_are_refused() -> None:
     with pytest.raises(UserError, match="holds no keys: record from the set-up on"):
         audit.held_key(View(HELPER, HELPER), SERVICE)
-    run = paf(TARGETS[:2])
-    views = {name: run.view(name) for name in (HUB, HELPER, "client/0")}
+    run = study.digits(0, {"max_epochs": 1}, clients=2, rounds=1, model="linear")
     with pytest.raises(UserError, match="holds no updates"):
-        audit.measure(views, ("client/0",), np.ones((1, 3)), run.common.spec, np.zeros(20), dummies=4, oldest=9)
+        audit.passive(replace(run, views={**run.views, HUB: View(HUB, HUB)}))
 
 
 def test_what_is_far_from_uniform_is_told() -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.protocol.messages import ANY, Message, message
-from coterie.protocol.party import Party, Transaction, fork, on
+from coterie.protocol.party import Party, fork, on, transaction
 from coterie.protocol.randomness import Randomness, rng
 from coterie.protocol.told import Own
 
@@ -95,7 +95,7 @@ def test_a_transaction_commits_or_takes_everything_back() -> None:
     before = fork(made.state)
 
     def fail() -> None:
-        with Transaction(made):
+        with transaction(made):
             change(made.state)
             made.state.w = made.state.w + 1
             raise ZeroDivisionError
@@ -105,7 +105,7 @@ def test_a_transaction_commits_or_takes_everything_back() -> None:
     assert made.state.w.tolist() == [0, 0]
     made.state.w = before.w = None
     assert made.state == before
-    with Transaction(made):
+    with transaction(made):
         change(made.state)
     change(before)
     assert made.state == before
@@ -115,7 +115,7 @@ def test_a_transaction_commits_or_takes_everything_back() -> None:
 def test_arrays_are_read_only_from_the_first_transaction_on(wrap: Any) -> None:
     first, second = np.zeros(2), np.zeros(2)
     made = party(State(w=wrap(first)))
-    with Transaction(made):
+    with transaction(made):
         with pytest.raises(ValueError, match="read-only"):
             first += 1
         second += 1

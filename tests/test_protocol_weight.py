@@ -123,14 +123,18 @@ class Taker(Party, role="b"):
 
 
 def members(hub: str) -> tuple[Member, Member]:
-    roles, spool = {"a": ("a",), "b": ("b",), "c": ("c",)}, Spool(0)
+    spool = Spool(0)
+
+    def roles(name: str) -> tuple[str, ...]:
+        return (name,) if name in "abc" else ()
+
     parties = {"a": Ends(Own("a", RANDOMNESS)), "b": Taker(Own("b", RANDOMNESS))}
     return Member("a", parties, hub, roles, KEYS, spool=spool), Member("b", parties, hub, roles, KEYS, spool=spool)
 
 
 def sent(member: Member, package: Package) -> Sent:
-    (letter,) = member.letters(iter([To("b", package)]), "a")
-    return member.address(letter, round=1, attempt=0)
+    (one,) = member.send([To("b", package)], "a", round=1, attempt=0)
+    return one
 
 
 @pytest.mark.parametrize("hub", ["a", "c"], ids=["open", "sealed"])

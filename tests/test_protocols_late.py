@@ -15,8 +15,8 @@ from coterie.devices.links import Delays
 from coterie.protocol import codec
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import System
-from coterie.protocols.averaging import Train
-from coterie.protocols.late import LateTraining, Mean, Update
+from coterie.protocols.averaging import Train, Update
+from coterie.protocols.late import LateTraining, Mean
 from coterie.protocols.local_training import sample_clients
 
 NAMES = tuple(f"client/{i}" for i in range(10))
@@ -92,7 +92,7 @@ def test_a_late_update_is_what_the_client_made_of_the_model_it_was_sent() -> Non
         sent[r] = run.hub.state.weights
         for name, update in handed(run, r)[1]:
             step = 0.5 * (TARGETS[int(name.split("/")[1])].astype(np.float32) - sent[update.round])
-            np.testing.assert_allclose(update.values, step, atol=1e-6)
+            np.testing.assert_allclose(update.weights, step, atol=1e-6)
             late += update.round < r
     assert late > 10
 
@@ -269,7 +269,7 @@ def test_an_old_update_in_place_of_a_new_one_is_refused(bound: int) -> None:
         (lambda u: change(u, round=u.round + 1), "did not ask"),
         (lambda u: change(u, round=2**62), "did not ask"),
         (lambda u: change(u, samples=0), "0 samples"),
-        (lambda u: change(u, values=u.values[:-1]), "another shape"),
+        (lambda u: change(u, weights=u.weights[:-1]), "another shape"),
         (lambda u: change(u, spec=b"x" * 16), "another shape"),
         (lambda u: codec.encode(u)[:-3], ""),
     ],
@@ -323,7 +323,7 @@ def test_each_role_receives_exactly_what_the_system_says() -> None:
 
 def test_a_mean_may_be_taken_over_more_than_was_received() -> None:
     w = np.ones(4, np.float32)
-    mean = Mean(spec_of(4), w, 0.5, of="changes", weight=lambda staleness, samples: 1.0, over=4)
+    mean = Mean(spec_of(4), w, 0.5, of="change", weight=lambda staleness, samples: 1.0, over=4)
     mean.take(np.array([8, 0, 0, 0], np.float32), 0, 1)
     mean.take(np.array([0, 4, 0, 0], np.float32), 3, 9)
     assert mean.result().tolist() == [2.0, 1.5, 1.0, 1.0]

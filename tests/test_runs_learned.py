@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coterie.attacks import Result
+from coterie.attacks.result import Result
 from coterie.audit.findings import Finding
 from coterie.protocol.errors import UserError
 from coterie.report.race import sentences

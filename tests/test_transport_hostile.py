@@ -17,11 +17,10 @@ from coterie.protocol.errors import RunError
 from coterie.protocol.messages import Message, message
 from coterie.protocol.party import To, on
 from coterie.protocol.steps import REFUSED, Steps, ask, for_each, post, take, wake
-from coterie.transport.envelope import Envelope
+from coterie.transport.envelope import Envelope, Handled
 from coterie.transport.local import LocalTransport
-from coterie.transport.mail import Handled
 from coterie.transport.member import Member
-from coterie.transport.recorder import shown
+from coterie.transport.meter import shown
 
 
 def signed(envelope: Envelope, frame: bytes, **changes: Any) -> tuple[Envelope, bytes]:

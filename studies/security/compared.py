@@ -7,7 +7,7 @@ from math import sqrt
 from statistics import fmean, stdev
 from typing import Any
 
-from coterie.attacks import Expected, Result
+from coterie.attacks.result import Expected, Result
 from coterie.protocol.errors import UserError
 
 MOST_ERRORS = 3.0

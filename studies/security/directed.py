@@ -13,7 +13,7 @@ from coterie.devices.links import Delays
 from coterie.protocol.effects import Vector
 from coterie.systems.pafed import SYSTEM
 from coterie.systems.pafed.config import PAFedConfig
-from coterie.transport.links import Ideal
+from coterie.transport.wire import Ideal
 from studies.security.played import Played, federation
 
 Direction = Callable[[str, Vector], Vector]

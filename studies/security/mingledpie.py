@@ -28,7 +28,6 @@ from coterie.systems.mingledpie.audit import (
     by_one_set,
     opener,
     recorded_rounds,
-    terms,
 )
 from coterie.systems.mingledpie.config import MingledPieConfig
 from coterie.systems.mingledpie.messages import HUB
@@ -254,7 +253,7 @@ def _read(played: Played) -> tuple[list[Round], Terms]:
     """What the server saw of a script, and what it knows."""
     found = recorded_rounds(played.views, played.clients, played.config.clusters, _opener(played))
     rounds = [one for one, _ in found]
-    return rounds, terms(played.config, played.mode)
+    return rounds, Terms(played.config, played.mode)
 
 
 def _one_round(truth: NDArray[np.int64], seed: int, **settings: Any) -> list[Finding]:

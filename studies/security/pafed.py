@@ -18,20 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation.correction import misrouted_share
-from coterie.attacks import (
-    Expected,
-    Result,
+from coterie.attacks.conflicts import (
     count_accuracy,
     count_posterior,
     expected_correlation,
     expected_count,
-    expected_told_apart,
-    needed_bound,
     size_correlation,
-    telling_accuracy,
-    told_apart,
 )
 from coterie.attacks.key_in_sum import coefficients
+from coterie.attacks.real_mask import expected_told_apart, needed_bound, telling_accuracy, told_apart
+from coterie.attacks.result import Expected, Result
 from coterie.audit import Recorded
 from coterie.crypto.ckks import keygen
 from coterie.crypto.seal import ring
@@ -42,9 +38,8 @@ from coterie.protocol.steps import Answers
 from coterie.runs.config import RunConfig
 from coterie.runs.recorded import record
 from coterie.systems.pafed.audit import COUNTED, by_signs, passive, recorded_rounds
-from coterie.systems.pafed.correction import by_helper, by_minimum
+from coterie.systems.pafed.classification import MASK_BITS, by_helper, by_minimum
 from coterie.systems.pafed.messages import HELPER, HUB, SERVICE, USER, Convert, Refresh, Train, Update
-from coterie.systems.pafed.scalars import MASK_BITS
 from studies.security.compared import compared, summary
 from studies.security.directed import Directed, played
 from studies.security.theft import thieves

@@ -17,9 +17,9 @@ from coterie.protocol.randomness import Randomness
 from coterie.protocol.system import Federation, System
 from coterie.runs.keyring import PartyKeys
 from coterie.runs.parties import simulate
-from coterie.transport.links import Links
 from coterie.transport.local import LocalTransport
 from coterie.transport.transcript import Transcript, View
+from coterie.transport.wire import Links
 
 
 class Effects:

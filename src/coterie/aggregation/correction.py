@@ -6,7 +6,7 @@ through few *scalars*: with the mean m of the updates in time, the late updates 
 
     alpha_0 m + sum_j beta_j v_j + gamma m
 
-and beta_j, gamma follow from the c_j and |m|^2 alone (:func:`step_coefficients`). So under encryption a vector is
+and beta_j, gamma follow from the c_j and |m|^2 alone. So under encryption a vector is
 multiplied twice only: once in c_j, once by beta_j.
 
 The paper says in section V-A that updates with c_j < 0 are averaged as they are and the others projected; its
@@ -83,28 +83,6 @@ def misrouted_share(cosines: NDArray[Any], iterations: int | None = None) -> flo
     return float(wrong / (np.abs(agreeing).sum() + np.abs(conflicting).sum()))
 
 
-def step_coefficients(
-    dots: NDArray[Any], square: float, rates: Rates, *, weights: tuple[Floats, Floats], unit_mean: bool = False
-) -> tuple[Floats, float]:
-    """beta (m,) and gamma: what eq. (12), (13) and (17) give every late update, and the mean besides alpha_0.
-
-    dots: (m,) c_j = <m, v_j>.  square: |m|^2.  weights: of :func:`class_weights`.
-    unit_mean: project by eq. (14) as printed, which takes m for a unit vector; the mean of unit vectors is none.
-
-    A class whose weights nearly sum to 0 is left out (``LEAST_WEIGHT``).
-    """
-    dots = np.asarray(dots, dtype=np.float64)
-    beta, gamma = np.zeros(len(dots)), 0.0
-    agreeing, conflicting = weights
-    if abs(n1 := float(agreeing.sum())) >= LEAST_WEIGHT:
-        beta += rates.agreeing * agreeing / n1
-    if abs(n2 := float(conflicting.sum())) >= LEAST_WEIGHT:
-        shares = conflicting / n2
-        beta += rates.conflicting * shares
-        gamma = -rates.conflicting * float(shares @ dots) / (1.0 if unit_mean else square)  # eq. (12) or (14)
-    return beta, gamma
-
-
 def corrected_step(
     mean: NDArray[Any],
     late: NDArray[Any],
@@ -117,7 +95,9 @@ def corrected_step(
     """Eq. (17): what is added to the global model, (d,) float64.
 
     mean: (d,) of the updates in time.  late: (m, d), of norm 1 each.  iterations: as in :func:`class_weights`.
-    unit_mean: as in :func:`step_coefficients`.  project: False averages the late updates, weighted by |c_j|, unturned.
+    unit_mean: project by eq. (14) as printed, which takes m for a unit vector; the mean of unit vectors is none.
+    project: False averages the late updates, weighted by |c_j|, unturned.
+    A class whose weights nearly sum to 0 is left out (``LEAST_WEIGHT``).
     """
     m, v = np.asarray(mean, dtype=np.float64), np.asarray(late, dtype=np.float64)
     if m.ndim != 1 or v.ndim != 2 or v.shape[1] != len(m):
@@ -128,6 +108,11 @@ def corrected_step(
     dots, square = v @ m, float(m @ m)
     if square <= 0:
         return np.asarray(step + rates.agreeing * v.mean(axis=0))  # nothing to conflict with
-    weights = class_weights(dots, iterations)
-    beta, gamma = step_coefficients(dots, square, rates, weights=weights, unit_mean=unit_mean)
-    return np.asarray(step + beta @ v + (gamma * m if project else 0.0))
+    agreeing, conflicting = class_weights(dots, iterations)
+    if abs(n1 := float(agreeing.sum())) >= LEAST_WEIGHT:
+        step = step + rates.agreeing * agreeing / n1 @ v
+    if abs(n2 := float(conflicting.sum())) >= LEAST_WEIGHT:
+        shares = conflicting / n2
+        turn = float(shares @ dots) / (1.0 if unit_mean else square) if project else 0.0  # eq. (12) or (14)
+        step = step + rates.conflicting * (shares @ v - turn * m)
+    return np.asarray(step)

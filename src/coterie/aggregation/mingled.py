@@ -12,7 +12,8 @@ Shapes everywhere: sums (k, d), coefficients H (k, k), sizes |G_a| (k,), models 
 Two departures from the text as printed. The right-hand side is the sums, not the means: H holds counts, and with means
 (eq. 8, alg. 2 line 6) the models shrink by the size of their clusters, see :func:`rebuild_literal`. And how well H can
 be solved is looked at in every round: theorem 3's premise |G*| >= (N - |G*|) p fails in the paper's own default setting
-(24 >= 48), and theorem 4's bound is misprinted, see :func:`smallest_cluster`. Where H's condition is above a bound, a
+(24 >= 48), and theorem 4's bound is misprinted: eq. (29) asks for clusters of more than 9 (k-1)^2 / 4 clients, which is
+more than eq. (30), (k-1)^2 + 105/16, from k = 4 on. Where H's condition is above a bound, a
 ridge around the previous models takes the place of the plain solve.
 """
 
@@ -334,14 +335,3 @@ def rebuild_error(member: NDArray[np.bool_], true: NDArray[Any], *, max_conditio
     if lam > 0 or np.isfinite(condition):
         error[live] = np.linalg.norm(inverse @ (m - h @ mean), axis=1)  # of every client's model in every rebuilt one
     return np.asarray(error, dtype=np.float64)
-
-
-def smallest_cluster(clusters: int) -> float:
-    """Theorem 4: a smallest cluster above this many clients keeps H diagonally dominant enough, by eq. (29).
-
-    Eq. (29), 3 sqrt(G) / 2 < G / (k-1), is G > 9 (k-1)^2 / 4: 36 for k = 5 and 182.25 for k = 10. The printed eq. (30),
-    (k-1)^2 + 105/16, is less from k = 4 on: 22.6 and 87.6. Neither is needed in practice: :func:`rebuild` looks.
-    """
-    if clusters < 2:
-        raise UserError(f"{clusters} clusters; mingling needs at least 2")
-    return 9 * (clusters - 1) ** 2 / 4

@@ -16,15 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from coterie.attacks.identity import Expected
-from coterie.attacks.result import Result
+from coterie.attacks.result import Expected, Result, top_share
 from coterie.protocol.errors import UserError
 
 Doubles = NDArray[np.float64]
 Classes = Literal["both", "agreeing", "conflicting"]
 """Which classes have anybody in them, as the masked sums show."""
-
-_TIE = 1e-9
 
 
 def count_posterior(
@@ -35,8 +32,8 @@ def count_posterior(
     classes: as the sums show it; None for who doesn't look at them.  prior: (late + 1,), by default each update
     conflicts with probability 1/2. Raises UserError for a number of signs that these can't have.
     """
-    posterior = _prior(late, prior) * _seen(late, classes)
-    posterior *= binom.pmf(negative - np.arange(late + 1), dummies, 0.5)
+    seen = np.array([classes in (None, class_of(k, late)) for k in range(late + 1)])
+    posterior = _prior(late, prior) * seen * binom.pmf(negative - np.arange(late + 1), dummies, 0.5)
     if not (total := float(posterior.sum())):
         raise UserError(f"{negative} negative signs of {late} late updates and {dummies} dummies are impossible here")
     return np.asarray(posterior / total)
@@ -61,8 +58,8 @@ def count_accuracy(posteriors: Sequence[NDArray[Any]], truth: Sequence[int]) -> 
     """
     if not len(posteriors) or len(posteriors) != len(truth):
         raise UserError(f"{len(posteriors)} posteriors for {len(truth)} rounds: give one each, and at least one")
-    right = [_share(posterior)[k] for posterior, k in zip(posteriors, truth, strict=True)]
-    chance = [_share(_prior(len(posterior) - 1, None))[k] for posterior, k in zip(posteriors, truth, strict=True)]
+    right = [top_share(posterior)[k] for posterior, k in zip(posteriors, truth, strict=True)]
+    chance = [top_share(_prior(len(posterior) - 1, None))[k] for posterior, k in zip(posteriors, truth, strict=True)]
     return Result("conflicting updates counted (share)", float(np.mean(right)), float(np.mean(chance)), 1.0, len(right))
 
 
@@ -71,14 +68,14 @@ def expected_count(late: int, dummies: int, *, sums: bool = True) -> Expected:
 
     sums: whether the attacker looks at the classes' sums.
     """
-    prior, mean, square, drawn = _prior(late, None), 0.0, 0.0, 0.0
-    for k, probable in enumerate(prior):
+    mean, square = 0.0, 0.0
+    for k, probable in enumerate(_prior(late, None)):
         for positive in range(dummies + 1):
             weight = float(probable * binom.pmf(positive, dummies, 0.5))
             posterior = count_posterior(k + positive, late, dummies, class_of(k, late) if sums else None)
-            score = float(_share(posterior)[k])
-            mean, square, drawn = mean + weight * score, square + weight * score**2, drawn + weight * score
-    return Expected(mean, math.sqrt(max(0.0, square - mean**2)), math.sqrt(max(0.0, drawn - mean**2)))
+            score = float(top_share(posterior)[k])
+            mean, square = mean + weight * score, square + weight * score**2
+    return Expected.of_moments(mean, square)
 
 
 def class_of(conflicting: int, late: int) -> Classes:
@@ -111,14 +108,3 @@ def _prior(late: int, prior: NDArray[Any] | None) -> Doubles:
     if late < 1 or weights.shape != (late + 1,) or not (weights >= 0).all() or not weights.sum() > 0:
         raise UserError(f"a prior over 0 to {late} conflicting updates has {late + 1} weights, not {weights.shape}")
     return np.array(weights / weights.sum())
-
-
-def _seen(late: int, classes: Classes | None) -> Doubles:
-    """(late + 1,) whether each number fits what the sums show."""
-    return np.array([1.0 if classes in (None, class_of(k, late)) else 0.0 for k in range(late + 1)])
-
-
-def _share(posterior: NDArray[Any]) -> Doubles:
-    """Each number's share of the likeliest guess."""
-    best = posterior >= posterior.max() * (1 - _TIE)
-    return np.asarray(best / best.sum())

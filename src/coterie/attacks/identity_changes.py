@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.attacks.identity import Expected
+from coterie.attacks.result import Expected
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.protocol.errors import UserError
 
@@ -85,5 +85,4 @@ def expected_after_change(law: IdentityLaw) -> Expected:
                 second += pairs * ways / tied
     if seen == 0:
         raise UserError("all sets of this law are the same: no change can be seen")
-    first, second = first / seen, second / seen
-    return Expected(first, math.sqrt(max(second - first**2, 0.0)), math.sqrt(first - first**2))
+    return Expected.of_moments(first / seen, second / seen)

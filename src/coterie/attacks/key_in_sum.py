@@ -185,11 +185,10 @@ class KeyThief:
 
     def _shortest(self, values: NDArray[Any], degree: int) -> int:
         """The full ciphertext of parameters alone in which these values are the shortest."""
-        buffers = [part for part in self.spec.parts if part.kind == "buffer"]
         lengths = {
             row: float(np.linalg.norm(values[row * degree :][:degree]))
             for row in range(len(values) // degree)
-            if not any(_overlap(row * degree, degree, part.offset, part.size) for part in buffers)
+            if not self.spec.buffers[row * degree :][:degree].any()
         }
         if not lengths:
             raise UserError(
@@ -197,10 +196,6 @@ class KeyThief:
                 "must open to zero: take a larger one (on digits --model mlp)"
             )
         return min(lengths, key=lambda row: lengths[row])
-
-
-def _overlap(start: int, length: int, other: int, others: int) -> bool:
-    return start < other + others and other < start + length
 
 
 def _round(message: Message) -> int:

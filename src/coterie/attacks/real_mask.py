@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.attacks.identity import Expected
-from coterie.attacks.result import Result, real_rows
+from coterie.attacks.result import Expected, Result, real_rows
 from coterie.protocol.errors import UserError
 
 

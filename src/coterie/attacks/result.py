@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,24 +36,34 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Attack:
-    """An attack as listed to a person.
+class Expected:
+    """The closed form of a score: what it is on average.
 
-    adversary: the party that runs it.  summary: what it finds out.  function: view -> guess.
-    scores: (guess, truth) -> `Result`.
+    accuracy: the mean.  sd: standard deviation of one client's score.  drawn_sd: the same for an attacker who breaks
+    ties by a coin instead of sharing them.
     """
+
+    accuracy: float
+    sd: float
+    drawn_sd: float
+
+    @classmethod
+    def of_moments(cls, mean: float, square: float) -> Expected:
+        """From the means of a client's score and of its square. A drawn score is 0 or 1, with the same mean."""
+        return cls(mean, *(math.sqrt(max(0.0, second - mean**2)) for second in (square, mean)))
+
+    def standard_error(self, clients: int) -> float:
+        """Standard deviation of an accuracy measured over so many clients whose scores are independent."""
+        return self.sd / math.sqrt(clients)
+
+
+@dataclass(frozen=True)
+class Attack:
+    """An attack as listed to a person. adversary: the party that runs it.  summary: what it finds out."""
 
     name: str
     adversary: str
     summary: str
-    function: Callable[..., Any]
-    scores: tuple[Callable[..., Result], ...]
-
-
-def shuffled_sd(score: Callable[[NDArray[np.intp]], float], n: int, draws: int = 200) -> float:
-    """Standard deviation of ``score(permutation)`` over random permutations of n clients (fixed seed)."""
-    rng = np.random.default_rng(0)
-    return float(np.std([score(rng.permutation(n)) for _ in range(draws)], ddof=1))
 
 
 def real_rows(name: str, rows: NDArray[Any]) -> NDArray[np.float64]:
@@ -73,3 +83,9 @@ def same_shape(name: str, a: NDArray[Any], other: str, b: NDArray[Any]) -> None:
     """UserError unless both arrays have one shape."""
     if a.shape != b.shape:
         raise UserError(f"{name} of shape {a.shape} and {other} of shape {b.shape} must have one shape")
+
+
+def top_share(posterior: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(..., k) each guess's share of the likeliest: 1 over their number, or 0. Rounding makes no difference."""
+    best = posterior >= posterior.max(axis=-1, keepdims=True) * (1 - 1e-9)
+    return np.asarray(best / best.sum(axis=-1, keepdims=True))

@@ -7,15 +7,15 @@ server learns exactly the similarity between participants that the paper promise
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
-from sklearn.metrics import adjusted_rand_score
 
 from coterie.attacks.label_shares import shares
-from coterie.attacks.result import Result, real_rows, shuffled_sd
+from coterie.attacks.result import Result, real_rows
 from coterie.protocol.errors import UserError
 
 
@@ -49,9 +49,7 @@ def pair_correlation(guess: NDArray[Any], label_counts: NDArray[Any]) -> Result:
     def score(order: NDArray[np.intp]) -> float:
         return float(centred[np.ix_(order, order)][upper] @ target) / norm
 
-    n = len(cosine)
-    value = score(np.arange(n))
-    return Result("correlation with label similarity of pairs", value, 0.0, 1.0, n, shuffled_sd(score, n))
+    return _scored("correlation with label similarity of pairs", 0.0, len(cosine), score)
 
 
 def pair_auc(guess: NDArray[Any], groups: NDArray[Any]) -> Result:
@@ -75,8 +73,7 @@ def pair_auc(guess: NDArray[Any], groups: NDArray[Any]) -> Result:
         rank_sum = float(ranks[np.ix_(order, order)][upper][same].sum())
         return (rank_sum - hits * (hits + 1) / 2) / (hits * misses)
 
-    n = len(groups)
-    return Result("AUC for pairs of one group", score(np.arange(n)), 0.5, 1.0, n, shuffled_sd(score, n))
+    return _scored("AUC for pairs of one group", 0.5, len(groups), score)
 
 
 def telling(labels: NDArray[Any]) -> bool:
@@ -84,21 +81,11 @@ def telling(labels: NDArray[Any]) -> bool:
     return 1 < len(np.unique(labels)) < len(labels)
 
 
-def group_ari(membership: NDArray[Any], groups: NDArray[Any]) -> Result:
-    """Adjusted Rand index between the clients' sets of clusters (equal rows of phi are one group) and ``groups`` (n,).
-
-    Chance is 0; 1 means that phi gives the groups away completely.
-    """
-    phi, groups = real_rows("membership", membership), np.asarray(groups)
-    if groups.shape != (len(phi),):
-        raise UserError(f"groups must have shape ({len(phi)},), not {groups.shape}")
-    found = np.unique(phi, axis=0, return_inverse=True)[1].reshape(-1)
-
-    def score(order: NDArray[np.intp]) -> float:
-        return float(adjusted_rand_score(groups, found[order]))
-
-    n = len(phi)
-    return Result("adjusted Rand index with the groups", score(np.arange(n)), 0.0, 1.0, n, shuffled_sd(score, n))
+def _scored(metric: str, chance: float, n: int, score: Callable[[NDArray[np.intp]], float]) -> Result:
+    """``score(order)`` of n clients as they are, and its spread over 200 random orders (fixed seed)."""
+    rng = np.random.default_rng(0)
+    shuffled = [score(rng.permutation(n)) for _ in range(200)]
+    return Result(metric, score(np.arange(n)), chance, 1.0, n, float(np.std(shuffled, ddof=1)))
 
 
 def _pairs(guess: NDArray[Any], n: int) -> NDArray[np.float64]:

@@ -12,7 +12,7 @@ from typing import Any
 from coterie.protocol.errors import CoterieError
 from coterie.protocol.messages import Message
 from coterie.protocol.party import Cost, Handler, Party, Work
-from coterie.transport.links import Links
+from coterie.transport.wire import Links
 
 Between = Mapping[type, Callable[[Message, Any, Any], Any]]
 """By type of effect: (the message that is being handled, the effect, its result) -> what the handler goes on with."""
@@ -51,28 +51,26 @@ def _passed(work: Work[Any], message: Message, between: Between) -> Work[Any]:
 
 
 class LateParty:
-    """The links of a federation in which one party sends what a round asks it for ``late`` rounds later at least."""
+    """The links of a federation in which one party sends what a round asks it for ``late`` rounds later at least.
+
+    That is but in the set-up, round 0. All else is as without it.
+    """
 
     def __init__(self, links: Links, party: str, late: int) -> None:
         self._links, self._party, self._late = links, party, late
 
     def rounds(self, party: str, round: int) -> int:
-        """As without it for all others, and in the set-up, round 0."""
         own = self._late if party == self._party and round else 0
         return max(own, self._links.rounds(party, round))
 
     def down_s(self, party: str, size: int) -> float:
-        """As without it."""
         return self._links.down_s(party, size)
 
     def up_s(self, party: str, size: int) -> float:
-        """As without it."""
         return self._links.up_s(party, size)
 
     def work_s(self, party: str, cost: Cost) -> float:
-        """As without it."""
         return self._links.work_s(party, cost)
 
     def fate(self, party: str, round: int, request: int) -> str:
-        """As without it."""
         return self._links.fate(party, round, request)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from coterie.attacks import Expected, Result
+from coterie.attacks.result import Expected, Result
 from coterie.protocol.errors import UserError
 
 

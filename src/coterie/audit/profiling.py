@@ -12,18 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.attacks import (
-    Result,
-    label_shares,
-    pair_auc,
-    pair_correlation,
-    share_correlation,
-    telling,
-    top_label_hit_rate,
-)
+from coterie.attacks.label_shares import label_shares, share_correlation, top_label_hit_rate
+from coterie.attacks.result import Result
+from coterie.attacks.similarity import pair_auc, pair_correlation, telling
 from coterie.audit import Audit, Recorded
 from coterie.audit.findings import Finding
-from coterie.clustering import pairwise_distances
+from coterie.clustering.affinity import pairwise_distances
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
 from coterie.transport.transcript import View

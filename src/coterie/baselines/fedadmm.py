@@ -31,8 +31,8 @@ from coterie.protocol.party import Party, Work, on
 from coterie.protocol.system import PartyFactory, System
 from coterie.protocol.told import Common, Own
 from coterie.protocols import late
-from coterie.protocols.averaging import Train
-from coterie.protocols.local_training import batch_seed, check_model
+from coterie.protocols.averaging import Train, Update, models
+from coterie.protocols.local_training import batch_seed, check_model, training_cost
 from coterie.training.solvers import Admm, augmented_change
 
 
@@ -73,8 +73,8 @@ class Client(Party, role="client"):
         super().__init__(own, common, config)
         self.state = self.State(common.initial)
 
-    @on(Train, late.training_cost)
-    def train(self, msg: Train, src: str) -> Work[late.Update]:
+    @on(Train, training_cost)
+    def train(self, msg: Train, src: str) -> Work[Update]:
         """PAFed algorithm 2, then eq. 16."""
         w = check_model(self.spec, msg.spec, msg.weights)
         y = np.zeros(self.spec.size, np.float32) if self.state.dual is None else self.state.dual
@@ -85,14 +85,14 @@ class Client(Party, role="client"):
         self.state.dual = fitted.state["dual"]
         if self.config.reference == "own":
             self.state.own = fitted.weights
-        return late.Update(msg.round, self.spec.digest, values, fitted.samples)
+        return Update(msg.round, self.spec.digest, values, fitted.samples)
 
 
 def _server(own: Own, common: Common, config: FedAdmmConfig) -> late.Server:
     """It adds up what clients send, over all N of them or over those received."""
     over = float(len(common.clients)) if config.reference == "own" else None
-    mean = partial(late.Mean, of="changes", weight=lambda staleness, samples: 1, over=over)
-    return late.Server(own, common, config, late.Method("change", mean, config.max_staleness))
+    mean = partial(late.Mean, of="change", weight=lambda staleness, samples: 1, over=over)
+    return late.Server(own, common, config, mean)
 
 
 def parties(config: FedAdmmConfig) -> Mapping[str, PartyFactory]:
@@ -106,7 +106,7 @@ SYSTEM = System(
     citation="Gong, Li and Freris, FedADMM: a robust federated deep learning framework, ICDE 2022",
     config=FedAdmmConfig,
     parties=parties,
-    models=late.models,
+    models=models,
     sees=late.sees("change of the model plus that of its dual variable"),
     baseline=True,
     delta=late.DELTA,

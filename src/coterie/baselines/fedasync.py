@@ -19,6 +19,7 @@ from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.system import PartyFactory, System
 from coterie.protocols import late
+from coterie.protocols.averaging import models
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Mixing:
 def parties(config: FedAsyncConfig) -> Mapping[str, PartyFactory]:
     """All models, mixed in one by one."""
     mixing = partial(Mixing, exponent=config.exponent)
-    return late.parties(late.Method("model", mixing, config.max_staleness))
+    return late.parties("model", mixing)
 
 
 SYSTEM = System(
@@ -89,7 +90,7 @@ SYSTEM = System(
     citation="Xie, Koyejo and Gupta, Asynchronous federated optimization, 2019",
     config=FedAsyncConfig,
     parties=parties,
-    models=late.models,
+    models=models,
     sees=late.sees("plain model"),
     baseline=True,
     delta=late.DELTA,

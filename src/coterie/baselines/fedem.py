@@ -32,12 +32,12 @@ from numpy.typing import NDArray
 from coterie.aggregation.sums import WeightedMean
 from coterie.protocol.effects import Fit, Fitted, Losses
 from coterie.protocol.errors import PeerError, UserError
-from coterie.protocol.messages import Floats, Message, message
 from coterie.protocol.party import Cost, Party, Work, on
-from coterie.protocol.steps import Steps, for_each
-from coterie.protocol.system import Federation, Mixture, PartyFactory, Sees, System
+from coterie.protocol.steps import Steps
+from coterie.protocol.system import Federation, Mixture, Sees, System
 from coterie.protocol.told import Common, Own
-from coterie.protocols.local_training import LocalTraining, batch_seed, check_model, joined, sample_clients
+from coterie.protocols.averaging import Train, Update
+from coterie.protocols.local_training import LocalTraining, ask_round, batch_seed, check_model
 from coterie.protocols.updates import Updates
 
 Doubles = NDArray[np.float64]
@@ -62,25 +62,6 @@ class FedEmConfig(LocalTraining):
     def beyond_budget(self) -> Mapping[str, str]:
         """Its several models."""
         return {"components": "it trains so many models in every epoch"} if self.components > 1 else {}
-
-
-@message(src="server", dst="client")
-class Train(Message, frozen=True):
-    """All components, one after the other: weights (M d,)."""
-
-    round: int
-    spec: bytes
-    weights: Floats
-
-
-@message(src="client", dst="server")
-class Update(Message, frozen=True):
-    """All components after local training, (M d,). samples: the weight in the components' means."""
-
-    round: int
-    spec: bytes
-    weights: Floats
-    samples: int
 
 
 def responsibilities(mixture: Doubles, losses: NDArray[np.float32]) -> Doubles:
@@ -146,33 +127,19 @@ class Server(Party, role="server"):
         super().__init__(own, common, config)
         self.state = self.State(common.starts)
 
-    def setup(self) -> Steps[None]:
-        """Nothing to agree on."""
-        yield from ()
-
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """The mean of each component over the answers, weighted by samples."""
         theta = self.state.weights
         mean, updates = WeightedMean(theta.size), Updates(self.spec, theta, len(theta))
 
         def fold(name: str, update: Update) -> None:
-            if update.round != r:
-                raise PeerError(f"{name}: an update for round {update.round} in round {r}")
             mean.take(updates.checked(name, update.spec, update.weights, update.samples), update.samples)
             updates.took(name, update.weights, samples=update.samples)
 
-        here = joined(self.clients, self.config, r)
-        asked = sample_clients(here, self.config.participation, self.randomness.seed, r)
-        train = Train(r, self.spec.digest, theta.reshape(-1))
-        answers = yield from for_each(dict.fromkeys(asked, train), Update, fold, deadline_s=self.config.deadline_s)
-        if answers.got:
+        notes = yield from ask_round(self, r, Train(r, self.spec.digest, theta.reshape(-1)), Update, fold)
+        if mean.count:
             self.state.weights = updates.model(mean.mean()).reshape(theta.shape)
-        return {"participants": len(answers.got), "asked": len(asked), **updates.notes()}
-
-
-def parties(config: FedEmConfig) -> Mapping[str, PartyFactory]:
-    """A server and its clients."""
-    return {"server": Server, "client": Client}
+        return {**notes, **updates.notes()}
 
 
 def models(federation: Federation) -> Mapping[str, Mixture]:
@@ -198,7 +165,7 @@ SYSTEM = System(
     title="FedEM",
     citation="Marfoq et al., Federated multi-task learning under a mixture of distributions, NeurIPS 2021",
     config=FedEmConfig,
-    parties=parties,
+    parties=lambda config: {"server": Server, "client": Client},
     models=models,
     sees={
         "server": Sees(

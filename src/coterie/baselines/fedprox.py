@@ -8,18 +8,12 @@ from dataclasses import dataclass
 
 from coterie.protocol.system import System
 from coterie.protocols import averaging
-from coterie.training.solvers import Proximal
+from coterie.protocols.local_training import ProximalTraining
 
 
 @dataclass(frozen=True)
-class FedProxConfig(averaging.Averaging):
-    """mu: weight of the proximal term; 0.01 in FedCAPrivacy's comparison (table I)."""
-
-    mu: float = 0.01
-
-    def solver(self) -> Proximal:
-        """SGD on the proximal objective."""
-        return Proximal(self.lr, self.batch_size, self.momentum, self.weight_decay, mu=self.mu)
+class FedProxConfig(averaging.Averaging, ProximalTraining):
+    """Federated averaging with the proximal term."""
 
 
 SYSTEM = System(

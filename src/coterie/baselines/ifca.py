@@ -23,11 +23,11 @@ from coterie.protocol.effects import Fit, Fitted, Vector
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import Floats, Message, message
 from coterie.protocol.party import Cost, Party, Work, on
-from coterie.protocol.steps import Steps, for_each
-from coterie.protocol.system import Federation, PartyFactory, Sees, System
+from coterie.protocol.steps import Steps
+from coterie.protocol.system import Federation, Sees, System
 from coterie.protocol.told import Common, Own
-from coterie.protocols.cluster_models import ClusterModels, best_model
-from coterie.protocols.local_training import batch_seed, check_model, joined, sample_clients
+from coterie.protocols.averaging import Train
+from coterie.protocols.local_training import ClusterModels, ask_round, batch_seed, best_model, check_model
 from coterie.protocols.updates import Updates
 
 
@@ -36,15 +36,6 @@ class IfcaConfig(ClusterModels):
     """clusters: k, the number of models; 3 in FedCAPrivacy's comparison (table I)."""
 
     clusters: int = 3
-
-
-@message(src="server", dst="client")
-class Train(Message, frozen=True):
-    """All cluster models, one after the other: weights (k d,)."""
-
-    round: int
-    spec: bytes
-    weights: Floats
 
 
 @message(src="client", dst="server")
@@ -103,44 +94,27 @@ class Server(Party, role="server"):
         super().__init__(own, common, config)
         self.state = self.State(common.starts)
 
-    def setup(self) -> Steps[None]:
-        """Nothing to agree on."""
-        yield from ()
-
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """The mean of each cluster's answers; a cluster that nobody chose keeps its model."""
         means = [WeightedMean(self.spec.size) for _ in range(self.config.clusters)]
         updates, chosen = Updates(self.spec, self.state.weights), dict[str, int]()
 
         def fold(name: str, update: Update) -> None:
-            if update.round != r or not 0 <= update.cluster < len(means):
-                raise PeerError(f"{name}: an update for round {update.round}, cluster {update.cluster} in round {r}")
+            if not 0 <= update.cluster < len(means):
+                raise PeerError(f"{name}: an update for cluster {update.cluster} of {len(means)}")
             weights = updates.checked(name, update.spec, update.weights, update.samples)
             means[update.cluster].take(weights, update.samples)
             updates.took(name, weights, samples=update.samples)
             chosen[name] = update.cluster
 
-        here = joined(self.clients, self.config, r)
-        asked = sample_clients(here, self.config.participation, self.randomness.seed, r)
         train = Train(r, self.spec.digest, self.state.weights.reshape(-1))
-        answers = yield from for_each(dict.fromkeys(asked, train), Update, fold, deadline_s=self.config.deadline_s)
+        notes = yield from ask_round(self, r, train, Update, fold)
         sizes = [sum(k == cluster for cluster in chosen.values()) for k in range(len(means))]
         new = [mean.mean() if size else old for mean, size, old in zip(means, sizes, self.state.weights, strict=True)]
         self.state.weights = updates.model(np.stack(new))
         membership = [[chosen[name]] if name in chosen else [] for name in self.clients]
-        return {
-            "participants": len(answers.got),
-            "asked": len(asked),
-            "clustered": True,
-            "clusters": {"sizes": sizes},
-            "membership": membership,
-            **updates.notes(),
-        }
-
-
-def parties(config: IfcaConfig) -> Mapping[str, PartyFactory]:
-    """A server and its clients."""
-    return {"server": Server, "client": Client}
+        clusters = {"clustered": True, "clusters": {"sizes": sizes}, "membership": membership}
+        return {**notes, **clusters, **updates.notes()}
 
 
 def models(federation: Federation) -> Mapping[str, Vector]:
@@ -160,7 +134,7 @@ SYSTEM = System(
     title="IFCA",
     citation="Ghosh et al., An efficient framework for clustered federated learning, NeurIPS 2020",
     config=IfcaConfig,
-    parties=parties,
+    parties=lambda config: {"server": Server, "client": Client},
     models=models,
     sees={
         "server": Sees((Update,), "every client's cluster and plain model in every round, by name"),

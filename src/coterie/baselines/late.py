@@ -18,29 +18,18 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import PartyFactory, System
 from coterie.protocols import late
-from coterie.protocols.local_training import SteppedTraining
-from coterie.training.solvers import Proximal
+from coterie.protocols.averaging import Sends, models
+from coterie.protocols.local_training import ProximalTraining, SteppedTraining
 
 
 @dataclass(frozen=True)
-class FedProxDropConfig(SteppedTraining):
-    """mu: weight of the proximal term; 0.01 as in ``fedprox``."""
-
-    mu: float = 0.01
-
-    def solver(self) -> Proximal:
-        """SGD on the proximal objective."""
-        return Proximal(self.lr, self.batch_size, self.momentum, self.weight_decay, mu=self.mu)
-
-
-@dataclass(frozen=True)
-class FedProxStaleConfig(FedProxDropConfig, late.LateTraining):
-    """The same, and the bound on the age of an update."""
+class FedProxStaleConfig(ProximalTraining, late.LateTraining):
+    """The proximal term, and the bound on the age of an update."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +60,8 @@ def _by_age(config: TimeWeightedConfig, staleness: int, samples: int) -> float:
     return samples * config.base**-staleness
 
 
-def _parties(sends: Literal["model", "change"], weight: Weight, config: SteppedTraining) -> Mapping[str, PartyFactory]:
-    mean = partial(late.Mean, of="models" if sends == "model" else "changes", weight=partial(weight, config))
-    oldest = config.max_staleness if isinstance(config, late.LateTraining) else 0
-    return late.parties(late.Method(sends, mean, oldest))
+def _parties(sends: Sends, weight: Weight, config: SteppedTraining) -> Mapping[str, PartyFactory]:
+    return late.parties(sends, partial(late.Mean, of=sends, weight=partial(weight, config)))
 
 
 MCMAHAN = "McMahan et al., Communication-efficient learning of deep networks from decentralized data, AISTATS 2017"
@@ -85,11 +72,11 @@ CHEN = (
     "temporally weighted aggregation, TNNLS 2020"
 )
 
-_TABLE: tuple[tuple[str, str, str, type, Literal["model", "change"], Weight], ...] = (
+_TABLE: tuple[tuple[str, str, str, type, Sends, Weight], ...] = (
     ("fedavg_drop", "FedAvg, late dropped", MCMAHAN, SteppedTraining, "model", _by_samples),
     ("fedavg_late", "FedAvg+late", KONECNY, late.LateTraining, "change", _equally),
     ("fedavg_stale", "FedAvg, late included", MCMAHAN, late.LateTraining, "model", _by_samples),
-    ("fedprox_drop", "FedProx, late dropped", LI, FedProxDropConfig, "model", _by_samples),
+    ("fedprox_drop", "FedProx, late dropped", LI, ProximalTraining, "model", _by_samples),
     ("fedprox_stale", "FedProx, late included", LI, FedProxStaleConfig, "model", _by_samples),
     ("time_weighted", "Time-weighted averaging", CHEN, TimeWeightedConfig, "model", _by_age),
 )
@@ -102,7 +89,7 @@ SYSTEMS: Mapping[str, System] = {
         citation=citation,
         config=config,
         parties=partial(_parties, sends, weight),
-        models=late.models,
+        models=models,
         sees=late.sees("plain model" if sends == "model" else "plain change of the model"),
         baseline=True,
         delta=late.DELTA,

@@ -19,11 +19,11 @@ import msgspec
 from coterie.protocol.effects import Fit, Fitted, Vector
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import Message, message
-from coterie.protocol.party import Cost, Party, Work, on
-from coterie.protocol.steps import Steps, for_each
-from coterie.protocol.system import Federation, PartyFactory, Sees, System
+from coterie.protocol.party import Party, Work, on
+from coterie.protocol.steps import Steps
+from coterie.protocol.system import Federation, Sees, System
 from coterie.protocol.told import Common, Own
-from coterie.protocols.local_training import LocalTraining, batch_seed, joined, sample_clients
+from coterie.protocols.local_training import LocalTraining, ask_round, batch_seed, training_cost
 
 
 @message(src="server", dst="client")
@@ -55,11 +55,7 @@ class Client(Party, role="client"):
         super().__init__(own, common, config)
         self.state = self.State(common.initial)
 
-    def cost(self, msg: Train) -> Cost:
-        """Its samples, once per epoch."""
-        return Cost(samples=self.samples * self.epochs, flops_per_sample=self.spec.flops_per_sample)
-
-    @on(Train, cost)
+    @on(Train, training_cost)
     def train(self, msg: Train, src: str) -> Work[Trained]:
         """E_i epochs from its own model."""
         if msg.round <= self.state.round:
@@ -72,26 +68,9 @@ class Client(Party, role="client"):
 class Server(Party, role="server"):
     """Calls the rounds, so that they are those of the other methods."""
 
-    def setup(self) -> Steps[None]:
-        """Nothing to agree on."""
-        yield from ()
-
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """Ask the clients of the round to train, and wait for them."""
-
-        def fold(name: str, trained: Trained) -> None:
-            if trained.round != r:
-                raise PeerError(f"an answer for round {trained.round} in round {r}")
-
-        here = joined(self.clients, self.config, r)
-        asked = sample_clients(here, self.config.participation, self.randomness.seed, r)
-        answers = yield from for_each(dict.fromkeys(asked, Train(r)), Trained, fold, deadline_s=self.config.deadline_s)
-        return {"participants": len(answers.got), "asked": len(asked)}
-
-
-def parties(config: LocalTraining) -> Mapping[str, PartyFactory]:
-    """A server and its clients."""
-    return {"server": Server, "client": Client}
+        return (yield from ask_round(self, r, Train(r), Trained, lambda name, trained: None))
 
 
 def models(federation: Federation) -> Mapping[str, Vector]:
@@ -104,7 +83,7 @@ SYSTEM = System(
     title="Local alone",
     citation="no federation: each client trains on its own data",
     config=LocalTraining,
-    parties=parties,
+    parties=lambda config: {"server": Server, "client": Client},
     models=models,
     sees={
         "server": Sees((Trained,), "which clients trained in which round, by name; nothing of models or data"),

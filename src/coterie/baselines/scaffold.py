@@ -21,13 +21,14 @@ import numpy as np
 from coterie.aggregation.buffers import stepped, with_buffers
 from coterie.aggregation.sums import WeightedMean
 from coterie.protocol.effects import Fit, Fitted, Vector
-from coterie.protocol.errors import PeerError, UserError
+from coterie.protocol.errors import UserError
 from coterie.protocol.messages import Floats, Message, message
-from coterie.protocol.party import Cost, Party, Work, on
-from coterie.protocol.steps import Steps, for_each
-from coterie.protocol.system import Federation, PartyFactory, Sees, System
+from coterie.protocol.party import Party, Work, on
+from coterie.protocol.steps import Steps
+from coterie.protocol.system import Sees, System
 from coterie.protocol.told import Common, Own
-from coterie.protocols.local_training import LocalTraining, batch_seed, check_model, joined, sample_clients
+from coterie.protocols import averaging
+from coterie.protocols.local_training import LocalTraining, ask_round, batch_seed, check_model, training_cost
 from coterie.protocols.updates import Updates
 from coterie.training.solvers import Scaffold
 
@@ -84,11 +85,7 @@ class Client(Party, role="client"):
         self.solver = Scaffold(config.lr, config.batch_size, weight_decay=config.weight_decay)
         self.state = self.State(np.zeros(common.spec.size, np.float32))
 
-    def cost(self, msg: Train) -> Cost:
-        """Its samples, once per epoch."""
-        return Cost(samples=self.samples * self.epochs, flops_per_sample=self.spec.flops_per_sample)
-
-    @on(Train, cost)
+    @on(Train, training_cost)
     def train(self, msg: Train, src: str) -> Work[Change]:
         """Algorithm 1, lines 7 to 13."""
         x, c = (check_model(self.spec, msg.spec, v) for v in (msg.weights, msg.control))
@@ -115,45 +112,24 @@ class Server(Party, role="server"):
         super().__init__(own, common, config)
         self.state = self.State(common.initial, np.zeros(common.spec.size, np.float32))
 
-    def setup(self) -> Steps[None]:
-        """Nothing to agree on."""
-        yield from ()
-
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """Algorithm 1, lines 16 and 17."""
         moved, turned = WeightedMean(self.spec.size), WeightedMean(self.spec.size)
         updates = Updates(self.spec, self.state.weights)
 
         def fold(name: str, change: Change) -> None:
-            if change.round != r:
-                raise PeerError(f"{name}: a change for round {change.round} in round {r}")
             y, c = (updates.checked(name, change.spec, values) for values in (change.weights, change.control))
             moved.take(y, 1)
             turned.take(c, 1)
             updates.took(name, y, c)
 
-        here = joined(self.clients, self.config, r)
-        asked = sample_clients(here, self.config.participation, self.randomness.seed, r)
-        train = Train(r, self.spec.digest, self.state.weights, self.state.control)
-        answers = yield from for_each(dict.fromkeys(asked, train), Change, fold, deadline_s=self.config.deadline_s)
-        if answers.got:
-            share = len(answers.got) / len(self.clients)  # |S| / N
-            x, c = self.state.weights, self.state.control
-            mean = moved.mean()
+        x, c = self.state.weights, self.state.control
+        notes = yield from ask_round(self, r, Train(r, self.spec.digest, x, c), Change, fold)
+        if moved.count:
+            share, mean = moved.count / len(self.clients), moved.mean()  # |S| / N
             self.state.weights = updates.model(stepped(self.spec, x, mean, mean, self.config.server_lr))
             self.state.control = updates.model(c + share * turned.mean())
-        return {"participants": len(answers.got), "asked": len(asked), **updates.notes()}
-
-
-def parties(config: ScaffoldConfig) -> Mapping[str, PartyFactory]:
-    """A server and its clients."""
-    return {"server": Server, "client": Client}
-
-
-def models(federation: Federation) -> Mapping[str, Vector]:
-    """Everybody uses the global model."""
-    weights = federation.look(federation.hub).state.weights
-    return dict.fromkeys(federation.common.clients, weights)
+        return {**notes, **updates.notes()}
 
 
 SYSTEM = System(
@@ -161,8 +137,8 @@ SYSTEM = System(
     title="SCAFFOLD",
     citation="Karimireddy et al., SCAFFOLD: stochastic controlled averaging for federated learning, ICML 2020",
     config=ScaffoldConfig,
-    parties=parties,
-    models=models,
+    parties=lambda config: {"server": Server, "client": Client},
+    models=averaging.models,
     sees={
         "server": Sees((Change,), "every client's change of model and of control variate in every round, by name"),
         "client": Sees((Train,), "the global model and the server's control variate"),

@@ -26,11 +26,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from numpy.typing import NDArray
 
@@ -50,8 +46,6 @@ _ECDH = ec.ECDH()
 _HEADER = struct.Struct("<4sBBH")
 _MAGIC, _VERSION = b"CoCI", 1
 _HASH_DOMAIN = b"coterie/cluster identity/1"
-_SEED_DOMAIN = b"coterie/identity set/1"
-_SEED_BYTES = 16  # at least
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,7 +91,7 @@ class ClusterKeys:
     @property
     def p(self) -> float:
         """The false positive rate 2^-n."""
-        return false_positive_rate(self.bits)
+        return float(2.0**-self.bits)
 
     def to_bytes(self) -> bytes:
         """Header (magic, version u8, n u8, k u16), all scalars, all points, cluster by cluster."""
@@ -121,11 +115,6 @@ class ClusterKeys:
 
     def __repr__(self) -> str:
         return f"<ClusterKeys of {self.clusters} clusters with {self.bits} bits>"
-
-
-def false_positive_rate(bits: int) -> float:
-    """p = 2^-n for keys of n ``bits``."""
-    return float(2.0**-bits)
 
 
 def identity_set(
@@ -160,19 +149,6 @@ def identity_set(
     raise _stuck(law)
 
 
-def coin_set(
-    clusters: int,
-    p: float,
-    true_cluster: int,
-    threshold: int,
-    random_bytes: RandomBytes,
-    counts: Counts = "identities",
-) -> tuple[NDArray[np.bool_], int]:
-    """A set of `identity_set`'s distribution by coins of probability p: (k,) bool, and the number of tries."""
-    sets, tries = coin_sets(IdentityLaw(clusters, p, threshold, counts), [true_cluster], random_bytes)
-    return sets[0], int(tries[0])
-
-
 def coin_sets(
     law: IdentityLaw, true_clusters: Any, random_bytes: RandomBytes
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
@@ -197,21 +173,6 @@ def coin_sets(
     if open_rows.size:
         raise _stuck(law)
     return sets, tries
-
-
-def derived_bytes(seed: bytes, cluster: int) -> RandomBytes:
-    """A stream of random bytes that depends on a client's secret seed (16 bytes or more) and on the cluster alone.
-
-    Each call starts the stream anew, so a client that draws its coins from it (`coin_set`, with the p and the threshold
-    that it first met) has one set per cluster for good: whoever returns to a cluster, in whatever round, shows the set
-    that it showed before, and an intersection of sets finds nothing. A set in the group would follow the keys, too.
-    HKDF-SHA256 gives a key of ChaCha20, both by ``cryptography``.
-    """
-    if len(seed) < _SEED_BYTES:
-        raise CryptoError(f"a client's secret seed has at least {_SEED_BYTES} bytes, not {len(seed)}")
-    key = HKDF(hashes.SHA256(), 32, salt=None, info=_SEED_DOMAIN + operator.index(cluster).to_bytes(8, "little"))
-    stream = Cipher(ChaCha20(key.derive(bytes(seed)), nonce=bytes(16)), mode=None).encryptor()
-    return lambda count: stream.update(bytes(count))
 
 
 _LIMITS = f"2 to {MAX_CLUSTERS} clusters and 1 to {MAX_BITS} bits are possible"

@@ -51,21 +51,6 @@ class Schedule:
         return math.sqrt(math.fsum(p * (1 - p) for p in map(self.probability, range(1, rounds + 1))))
 
 
-def clusters_now(r: int, alpha: float, coin: float) -> bool:
-    """Whether round r (from 1) clusters under the paper's decay: Pr = 1 / (1 + alpha r), certain at r = 1."""
-    return Schedule(alpha).clusters_now(r, coin)
-
-
-def expected_events(alpha: float, rounds: int) -> float:
-    """Expected number of clusterings in ``rounds`` rounds of decay ``alpha``: 1 + the sum over r = 2.. of its Pr."""
-    return Schedule(alpha).expected_events(rounds)
-
-
-def sd_events(alpha: float, rounds: int) -> float:
-    """Standard deviation of the number of clusterings in ``rounds`` rounds of decay ``alpha``."""
-    return Schedule(alpha).sd_events(rounds)
-
-
 def parse_schedule(text: str, alpha: float) -> Schedule:
     """``decay`` (the paper's, with ``alpha``), ``always`` (alpha = 0) or ``every:DELTA``; UserError for others.
 

@@ -15,7 +15,7 @@ computed, and all of it runs on one thread, so a shuffle of the input gives the 
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -64,11 +64,6 @@ class Soft:
         """(c,) how many rows belong to each cluster, |C_k|; a row may count in several."""
         sizes: NDArray[np.int64] = self.membership.sum(axis=0, dtype=np.int64)
         return sizes
-
-    @property
-    def clusters_per_row(self) -> float:
-        """Mean number of clusters of a row: 1.0 is a hard clustering, ``clusters`` is no clustering at all."""
-        return float(self.membership.sum(axis=1).mean())
 
 
 def soft_spectral(
@@ -196,15 +191,8 @@ def _kmeans(points: Floats, clusters: int) -> NDArray[np.int64]:
 def _reordered(soft: Soft, order: NDArray[np.intp]) -> Soft:
     """Row i of ``soft`` is row order[i] of the result."""
     back = np.argsort(order)
-    return Soft(
-        labels=soft.labels[back],
-        closeness=soft.closeness[back],
-        budget=soft.budget[back],
-        membership=soft.membership[back],
-        affinity=soft.affinity[np.ix_(back, back)],
-        requested=soft.requested,
-        fewer_because=soft.fewer_because,
-    )
+    rows = {name: getattr(soft, name)[back] for name in ("labels", "closeness", "budget", "membership")}
+    return replace(soft, **rows, affinity=soft.affinity[np.ix_(back, back)])
 
 
 def _dense_rank(keys: Floats) -> NDArray[np.intp]:

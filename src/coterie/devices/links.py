@@ -1,7 +1,7 @@
 """The links of a simulation: seconds for bytes and work, which clients are there in a round, and which are late.
 
 How many rounds an answer is late is drawn for the experiment: a share of those asked, a law, and the seed decide. No
-party knows this table. The transport holds back what a client sends (``transport.links.Links.rounds``), and the hub
+party knows this table. The transport holds back what a client sends (``transport.wire.Links.rounds``), and the hub
 meets an answer in a later round, as it would one of a slow device. Between real machines there is no such table.
 """
 
@@ -15,7 +15,7 @@ from coterie.devices.profiles import SERVER, Profile
 from coterie.protocol.errors import UserError
 from coterie.protocol.party import Cost
 from coterie.protocol.randomness import rng
-from coterie.transport.links import Links
+from coterie.transport.wire import Links
 
 Law = Callable[[np.random.Generator], int]
 """Draws by how many rounds an answer is late; at least 1."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import struct
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import or_
 from typing import Annotated, Any
 
 import msgspec
@@ -44,32 +45,26 @@ def ext_to_array(code: int, data: memoryview) -> NDArray[Any]:
     start = 2 + 8 * ndim
     if len(data) < start:
         raise ValueError("truncated array")
-    shape = struct.unpack_from(f"<{ndim}Q", data, 2)
-    if math.prod(shape) * dtype.itemsize != len(data) - start:
-        raise ValueError("array length does not match its shape")
-    if dtype.kind == "b" and (np.frombuffer(data, np.uint8, offset=start) > 1).any():
-        raise ValueError("a truth value is neither 0 nor 1")
-    array = np.frombuffer(bytes(data[start:]), dtype).reshape(shape)  # the copy is aligned and read-only
+    return to_array(dtype, struct.unpack_from(f"<{ndim}Q", data, 2), data[start:])
+
+
+def to_array(dtype: np.dtype[Any], shape: tuple[int, ...], data: memoryview | bytes) -> NDArray[Any]:
+    """The read-only array of these bytes. Raises ValueError, before anything is built, if they are none."""
+    if any(n < 0 for n in shape) or math.prod(shape) * dtype.itemsize != len(data):
+        raise ValueError(f"an array of {dtype} and shape {shape} in {len(data)} bytes")
+    array = np.frombuffer(bytes(data), dtype).reshape(shape)  # the copy of a view is aligned and read-only
+    if dtype.kind == "b" and (array.view(np.uint8) > 1).any():
+        raise ValueError("a truth value that is neither 0 nor 1")
     return array
 
 
-def _as_is(expected: Any, value: Any) -> Any:
-    """The value itself. msgspec compares it with the expected type."""
-    return value
-
-
 _encoder = msgspec.msgpack.Encoder(enc_hook=array_to_ext)
+_elements = msgspec.msgpack.Decoder(Annotated[list[msgspec.Raw], msgspec.Meta(max_length=MAX_FIELDS)])
 
 
 @lru_cache(maxsize=1024)
 def _decoder(kinds: tuple[type[Message], ...]) -> msgspec.msgpack.Decoder[Any]:
-    union: Any = kinds[0]
-    for kind in kinds[1:]:
-        union = union | kind
-    return msgspec.msgpack.Decoder(union, dec_hook=_as_is, ext_hook=ext_to_array)
-
-
-_elements = msgspec.msgpack.Decoder(Annotated[list[msgspec.Raw], msgspec.Meta(max_length=MAX_FIELDS)])
+    return msgspec.msgpack.Decoder(reduce(or_, kinds), dec_hook=lambda _, value: value, ext_hook=ext_to_array)
 
 
 def encode(message: Message) -> bytes:
@@ -82,10 +77,7 @@ def encode(message: Message) -> bytes:
         if type(value := getattr(message, name)) not in types:
             expected = " or ".join(sorted(option.__name__ for option in types))
             raise TypeError(f"{kind.__name__}.{name}: expected {expected}, got {type(value).__name__}")
-    if wrong := _mistyped(message):
-        raise TypeError(wrong)
-    if wrong := _not_finite(message):
-        raise DecodeError(wrong)
+    _check(message, TypeError)
     return _encoder.encode(message)
 
 
@@ -102,35 +94,27 @@ def decode(data: bytes, *kinds: type[M]) -> M:
         names = " or ".join(kind.__name__ for kind in kinds)
         reason = ascii(str(error))[1:-1]  # it may quote the sender's text: no control characters, and no megabyte of it
         raise DecodeError(f"not a valid {names}: {reason[:MAX_REASON]}") from None
-    if wrong := _mistyped(message) or _not_finite(message):
-        raise DecodeError(wrong)
+    _check(message, DecodeError)
     return message
 
 
-def _mistyped(message: Message) -> str | None:
-    """The error for an array of the wrong dtype or number of dimensions, or None."""
+def _check(message: Message, mistyped: type[Exception]) -> None:
+    """Raises ``mistyped`` for an array of the wrong dtype or dimensions, and DecodeError for NaN and infinity."""
     kind = type(message)
     for name, expected in kind.ARRAYS.items():
-        array = getattr(message, name)
+        array, field = getattr(message, name), f"{kind.__name__}.{name}"
         if array is None and name in kind.OPTIONAL:
             continue
-        wanted = f"{kind.__name__}.{name}: expected {expected.ndim} dimension(s) of {expected.dtype}"
         if not isinstance(array, np.ndarray):
-            return f"{wanted}, got {type(array).__name__}"
-        if array.dtype.newbyteorder("<").str != expected.dtype or array.ndim != expected.ndim:
-            return f"{wanted}, got shape {array.shape} of {array.dtype}"
-    return None
-
-
-def _not_finite(message: Message) -> str | None:
-    """The error for a field with a NaN or an infinity, or None."""
-    kind = type(message)
-    for name, expected in kind.ARRAYS.items():
-        array = getattr(message, name)
-        if array is not None and expected.dtype in ("<f4", "<f8") and not np.isfinite(array).all():
-            return f"{kind.__name__}.{name}: NaN or infinite values"
-    for name in kind.FLOATS:
+            got = type(array).__name__
+        elif array.dtype.newbyteorder("<").str != expected.dtype or array.ndim != expected.ndim:
+            got = f"shape {array.shape} of {array.dtype}"
+        elif array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise DecodeError(f"{field}: NaN or infinite values")
+        else:
+            continue
+        raise mistyped(f"{field}: expected {expected.ndim} dimension(s) of {expected.dtype}, got {got}")
+    for name in kind.SCALARS:
         value = getattr(message, name)
-        if value is not None and not math.isfinite(value):
-            return f"{kind.__name__}.{name}: {value} is not finite"
-    return None
+        if isinstance(value, float) and not math.isfinite(value):
+            raise DecodeError(f"{kind.__name__}.{name}: {value} is not finite")

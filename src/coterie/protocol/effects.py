@@ -1,9 +1,8 @@
 """Effects: the heavy work that a handler asks for instead of doing it.
 
 An effect is pure. Its result follows from its fields and, for ``Fit``, ``Evaluate``, ``Losses`` and ``Local``, from the
-party's own data, which the runner supplies. In a simulation the runner trains many clients together and opens identical
-bytes once. On a device each effect runs alone. Party code cannot tell the difference. A table says how each type of
-effect is computed (``interpreters.py``).
+party's own data, which the runner supplies. A simulation may compute many together, and equal ones once. Party code
+cannot tell the difference. A table says how each type of effect is computed (``interpreters.py``).
 
 Vectors are flat ``(d,) float32``, laid out by a ``ModelSpec``.
 """
@@ -51,9 +50,9 @@ class Fit:
     """Train on the party's own training data: ``-> Fitted``.
 
     weights: (d,) float32 start.  solver: one of ``coterie.training.solvers``.  epochs: whole passes.
-    seed: decides the order of the batches (any non-negative integer).  state: the solver's named (d,) vectors.
+    seed: >= 0, decides the order of the batches.  state: the solver's named (d,) vectors.
     sample_weights: (n,) float32 >= 0, q_i of each training sample in its stored order. A batch's loss is sum_i q_i l_i
-    / |batch|. Weights of 1 (and None) give the plain mean, and smaller weights give smaller steps. Needs cross entropy.
+    / |batch|, so weights of 1 (and None) give the plain mean. Needs cross entropy.
     """
 
     weights: Vector
@@ -97,6 +96,10 @@ class OwnData:
     device: Any = None
 
 
+Many = Callable[[Sequence[OwnData], Sequence[tuple[Any, ...]]], Sequence[T]]
+"""The batched form of a function: data and arguments of several parties -> its results for one after the other."""
+
+
 @dataclass(eq=False)
 class LocalFunction(Generic[T]):
     """A function that is registered by ``local``. It is called like the function itself.
@@ -106,18 +109,13 @@ class LocalFunction(Generic[T]):
 
     name: str
     run: Callable[..., T]
-    many: Callable[[Sequence[OwnData], Sequence[tuple[Any, ...]]], Sequence[T]] | None = None
+    many: Many[T] | None = None
 
     def __call__(self, own: OwnData, *arguments: Any) -> T:
         return self.run(own, *arguments)
 
-    def batched(
-        self, many: Callable[[Sequence[OwnData], Sequence[tuple[Any, ...]]], Sequence[T]]
-    ) -> Callable[[Sequence[OwnData], Sequence[tuple[Any, ...]]], Sequence[T]]:
-        """Register the batched form ``many(data, arguments)``, with one of each for every party -> results in order.
-
-        Its results must be those of ``run`` for one party after the other. Raises TypeError for a second batched form.
-        """
+    def batched(self, many: Many[T]) -> Many[T]:
+        """Register the batched form. Raises TypeError for a second one."""
         if self.many is not None:
             raise TypeError(f"{self.name!r} has a batched form already")
         self.many = many
@@ -128,17 +126,15 @@ _REGISTERED: dict[str, LocalFunction[Any]] = {}
 
 
 def local(name: str) -> Callable[[Callable[..., T]], LocalFunction[T]]:
-    """``@local("class counts")`` registers ``function(own, *arguments)`` for ``Local``, under a unique name.
+    """``@local("class counts")`` registers a pure ``function(own, *arguments)`` for ``Local``, under a unique name.
 
-    The function must be pure: the same data and arguments give the same result, without side effects. It may refuse
-    with a PeerError. Raises TypeError for the name of another function.
+    It may refuse with a PeerError. Raises TypeError for the name of another function.
     """
 
     def register(run: Callable[..., T]) -> LocalFunction[T]:
         if (known := _REGISTERED.get(name)) is not None and _place(known.run) != _place(run):
             raise TypeError(f"{name!r} is the name of {_place(known.run)} already: give {_place(run)} another name")
-        made = LocalFunction(name, run)
-        _REGISTERED[name] = made
+        _REGISTERED[name] = made = LocalFunction(name, run)
         return made
 
     return register
@@ -154,9 +150,8 @@ def _place(function: Any) -> str:
 class Local:
     """``function(own, *arguments)`` of the party's own data: ``-> its result``, whose arrays are read-only.
 
-    It computes what a party needs from its data beside training: features, statistics, gradients, what its device can
-    do. function: one that is registered by ``@local(name)``, or its name. Other functions are refused with a TypeError.
-    So nothing but the registered functions is ever computed from a party's data.
+    It computes features, statistics, gradients, what a device can do. function: one that ``@local(name)`` registers, or
+    its name. Others are refused with a TypeError. So nothing else is ever computed from a party's data.
     """
 
     function: LocalFunction[Any] | str
@@ -166,9 +161,8 @@ class Local:
         known = _REGISTERED.get(self.name)
         if isinstance(self.function, str):
             if known is None:
-                raise TypeError(
-                    f"no function is registered as {self.function!r}; there are: {', '.join(sorted(_REGISTERED))}"
-                )
+                there = ", ".join(sorted(_REGISTERED))
+                raise TypeError(f"no function is registered as {self.function!r}; there are: {there}")
         elif known is None or _place(known.run) != _place(self.function.run):
             raise TypeError(f"{_place(self.function)} is not registered: decorate it with @local(name)")
 
@@ -207,12 +201,8 @@ class Open:
 class Compute:
     """``function(*arguments)``, a pure function that several parties compute from the same inputs: ``-> its result``.
 
-    In a simulation it runs once for equal arguments. Arrays are compared by their contents, and the same object needs
-    no comparison. The result is shared, so it must not be changed in place.
+    A simulation runs it once for equal arguments (arrays by contents). So the result must not be changed in place.
     """
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
-
-
-Effect = Fit | Evaluate | Losses | Local | Encrypt | Open | Compute

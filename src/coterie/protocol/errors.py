@@ -1,12 +1,4 @@
-"""All exceptions of Coterie. A message says what was wrong, where, and what to do about it.
-
-There are four kinds, because they are handled differently:
-
-- ``UserError``   a mistake of the caller (option, data, configuration): exit code 2
-- ``RunError``    the run cannot go on (too few parties, full disk, ...): exit code 1
-- ``PeerError``   a message of another party cannot be accepted: it is refused and counted, and the round goes on
-- ``CryptoError`` our own code misuses keys or ciphertexts: a bug or a wrong configuration, never ignored
-"""
+"""All exceptions of Coterie. A message says what was wrong, where, and what to do about it."""
 
 from __future__ import annotations
 
@@ -19,15 +11,15 @@ class CoterieError(Exception):
 
 
 class UserError(CoterieError):
-    """A mistake of the caller. It names the option or file, and says what is wrong with it and what would be right."""
+    """A mistake of the caller (option, data, configuration): exit code 2."""
 
 
 class RunError(CoterieError):
-    """The run cannot continue. The error says at which step, and what to change."""
+    """The run cannot go on (too few parties, full disk, ...): exit code 1."""
 
 
 class PeerError(CoterieError):
-    """A message of another party that cannot be accepted.
+    """A message of another party that cannot be accepted. It is refused and counted, and the round goes on.
 
     The text is for the observer alone. It may contain the party's own numbers, so it is never sent to another party.
     """
@@ -38,7 +30,7 @@ class DecodeError(PeerError):
 
 
 class CryptoError(CoterieError):
-    """Keys or ciphertexts used in a way that would give a wrong or an unsafe result."""
+    """Our own code uses keys or ciphertexts in a way that would give a wrong or an unsafe result. Never ignored."""
 
 
 class KeyMismatchError(CryptoError):

@@ -1,17 +1,19 @@
 """Tables of interpreters, which say how each type of effect is computed.
 
-A simulation, a device and a test each run effects by one such table. The table begins with ``PLAIN`` and adds
-interpreters for the effects that need data or a machine.
+A simulation, a device and a test each use one: ``PLAIN``, and interpreters for effects that need data or a machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from coterie.protocol.effects import Compute, Encrypt, LocalFunction, Open, OwnData
 from coterie.protocol.errors import CryptoError, PeerError
 from coterie.protocol.party import freeze
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 Interpreter = Callable[[Sequence[tuple[str, Any]]], Sequence[Any]]
 """Pairs of a party's name and an effect, all of one type -> results in order.
@@ -21,31 +23,33 @@ If a result is a PeerError or CryptoError, it is raised in the handler that yiel
 Interpreters = Mapping[type, Interpreter]
 
 
+def by_group(items: Sequence[T], key: Callable[[T], K], run: Callable[[K, Sequence[T]], Sequence[Any]]) -> list[Any]:
+    """One result for each item, in their order. ``run(key, items)`` computes those of one key together."""
+    results: list[Any] = [None] * len(items)
+    groups: dict[K, list[int]] = {}
+    for index, item in enumerate(items):
+        groups.setdefault(key(item), []).append(index)
+    for group, indices in groups.items():
+        for index, result in zip(indices, run(group, [items[i] for i in indices]), strict=True):
+            results[index] = result
+    return results
+
+
 def interpret(table: Interpreters, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
     """Results of ``(party, effect)`` pairs in their order; all effects of one type are computed together.
 
     Raises TypeError for an effect that the table does not have.
     """
-    results: list[Any] = [None] * len(wanted)
-    groups: dict[type, list[int]] = {}
-    for index, (party, effect) in enumerate(wanted):
+    for party, effect in wanted:
         if type(effect) not in table:
             known = ", ".join(kind.__name__ for kind in table)
             raise TypeError(f"{party} yields {type(effect).__name__}, which is no effect here: there are {known}")
-        groups.setdefault(type(effect), []).append(index)
-    for kind, indices in groups.items():
-        for index, result in zip(indices, table[kind]([wanted[i] for i in indices]), strict=True):
-            results[index] = result
-    return results
+    return by_group(wanted, lambda one: type(one[1]), lambda kind, group: table[kind](group))
 
 
 def each(compute: Callable[[str, Any], Any]) -> Interpreter:
     """The interpreter that computes one effect after the other. The error of a refused effect becomes its result."""
-
-    def interpreter(wanted: Sequence[tuple[str, Any]]) -> list[Any]:
-        return [_or_error(compute, party, effect) for party, effect in wanted]
-
-    return interpreter
+    return lambda wanted: [_or_error(compute, party, effect) for party, effect in wanted]
 
 
 def _or_error(compute: Callable[..., Any], *arguments: Any) -> Any:
@@ -58,37 +62,26 @@ def _or_error(compute: Callable[..., Any], *arguments: Any) -> Any:
 def locally(own: Callable[[str], OwnData]) -> Interpreter:
     """The interpreter of ``Local``, given each party's own data.
 
-    If a function has a batched form, all its calls are computed together. If that refuses with an error, the calls are
-    repeated one by one, so that the error reaches the right party.
+    A function's batched form computes all its calls together. If it refuses, they are repeated one by one, so that the
+    error reaches the right party.
     """
 
+    def run(function: LocalFunction[Any], wanted: Sequence[tuple[str, Any]]) -> Sequence[Any]:
+        data, arguments = [own(party) for party, _ in wanted], [effect.arguments for _, effect in wanted]
+        if function.many is not None:
+            together = _or_error(function.many, data, arguments)
+            if not isinstance(together, PeerError | CryptoError):
+                if len(together) != len(data):
+                    raise TypeError(f"batched {function.name!r} gives {len(together)} results for {len(data)} parties")
+                return list(together)
+        return [_or_error(function.run, one, *given) for one, given in zip(data, arguments, strict=True)]
+
     def interpreter(wanted: Sequence[tuple[str, Any]]) -> list[Any]:
-        results: list[Any] = [None] * len(wanted)
-        groups: dict[LocalFunction[Any], list[int]] = {}
-        for index, (_, effect) in enumerate(wanted):
-            groups.setdefault(effect.registered, []).append(index)
-        for function, indices in groups.items():
-            data = [own(wanted[i][0]) for i in indices]
-            found = _applied(function, data, [wanted[i][1].arguments for i in indices])
-            for index, result in zip(indices, found, strict=True):
-                freeze(result)
-                results[index] = result
+        results = by_group(wanted, lambda one: one[1].registered, run)
+        freeze(results)
         return results
 
     return interpreter
-
-
-def _applied(
-    function: LocalFunction[Any], data: Sequence[OwnData], arguments: Sequence[tuple[Any, ...]]
-) -> Sequence[Any]:
-    if function.many is not None:
-        together = _or_error(function.many, data, arguments)
-        if not isinstance(together, PeerError | CryptoError):
-            if len(together) != len(data):
-                raise TypeError(f"batched {function.name!r} gives {len(together)} results for {len(data)} parties")
-            found: Sequence[Any] = together
-            return found
-    return [_or_error(function.run, own, *given) for own, given in zip(data, arguments, strict=True)]
 
 
 def _opened(party: str, effect: Open) -> Any:

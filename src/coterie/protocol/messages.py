@@ -12,7 +12,7 @@ import types
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
 import msgspec
 import numpy as np
@@ -37,39 +37,31 @@ Doubles = Annotated[NDArray[np.float64], ArrayOf("<f8", 1)]
 Integers = Annotated[NDArray[np.int64], ArrayOf("<i8", 1)]
 Bytes2D = Annotated[NDArray[np.uint8], ArrayOf("|u1", 2)]
 Flags2D = Annotated[NDArray[np.bool_], ArrayOf("|b1", 2)]
-
-
-@dataclass(frozen=True)
-class Bundled:
-    """Marks a ``bytes`` field that holds a bundle (``bundle.py``), so that the weights of its parts count."""
-
-
-Bundle = Annotated[bytes, Bundled()]
-
-_SCALARS: frozenset[type] = frozenset({int, float, bool, str, bytes})
+Bundle = Annotated[bytes, "bundle"]
+"""A ``bytes`` field that holds a bundle (``bundle.py``), so that the weights of its parts count."""
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True, eq=False):
-    """Base of all messages; declare one with ``@message(src=..., dst=...)``."""
+    """Base of all messages; declare one with ``@message(src=..., dst=...)``.
+
+    By name, the fields that are arrays, and the types that other fields may have. BUNDLES, OPTIONAL: those that are so.
+    """
 
     SRC: ClassVar[str]
     DST: ClassVar[str]
     ARRAYS: ClassVar[dict[str, ArrayOf]]
     SCALARS: ClassVar[dict[str, frozenset[type]]]
-    FLOATS: ClassVar[tuple[str, ...]]
-    BYTES: ClassVar[tuple[str, ...]]
     BUNDLES: ClassVar[frozenset[str]]
     OPTIONAL: ClassVar[frozenset[str]]
 
 
+class OfRound(Message, frozen=True):
+    """Base of messages of one round, which is their first field."""
+
+    round: int
+
+
 M = TypeVar("M", bound=Message)
-
-
-def _options(annotation: Any) -> tuple[Any, ...]:
-    """The alternatives of ``X | None``; ``(X,)`` for a plain X. ``Annotated`` wrappers are kept."""
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return typing.get_args(annotation)
-    return (annotation,)
 
 
 def message(*, src: str, dst: str) -> Callable[[type[M]], type[M]]:
@@ -81,28 +73,25 @@ def message(*, src: str, dst: str) -> Callable[[type[M]], type[M]]:
     def declare(cls: type[M]) -> type[M]:
         arrays: dict[str, ArrayOf] = {}
         scalars: dict[str, frozenset[type]] = {}
-        optional: set[str] = set()
-        bundles: set[str] = set()
+        optional, bundles = set(), set()
         for field in msgspec.structs.fields(cls):
-            options = [option for option in _options(field.type) if option is not type(None)]
-            if len(options) < len(_options(field.type)):
+            union = typing.get_origin(field.type) in (typing.Union, types.UnionType)
+            options = set(typing.get_args(field.type) if union else [field.type])
+            if type(None) in options:
                 optional.add(field.name)
-            option = options[0] if len(options) == 1 else None
-            marks = [m for m in getattr(option, "__metadata__", ()) if isinstance(m, ArrayOf)]
+            option = next(iter(options - {type(None)})) if len(options - {type(None)}) == 1 else None
             if option == Bundle:
                 bundles.add(field.name)
                 option = bytes
-            if marks:
+            if marks := [mark for mark in getattr(option, "__metadata__", ()) if isinstance(mark, ArrayOf)]:
                 arrays[field.name] = marks[0]
-            elif option in _SCALARS:
+            elif option in (int, float, bool, str, bytes):
                 accepted = {option, int} if option is float else {option}
-                scalars[field.name] = frozenset(accepted | ({type(None)} if field.name in optional else set()))
+                scalars[field.name] = frozenset(accepted | (options & {type(None)}))
             else:
                 raise TypeError(f"{cls.__name__}.{field.name}: {field.type} cannot travel in a message; see {__name__}")
-        cls.SRC, cls.DST, cls.ARRAYS, cls.SCALARS, cls.OPTIONAL = src, dst, arrays, scalars, frozenset(optional)
-        cls.FLOATS = tuple(name for name, types in scalars.items() if float in types)
-        cls.BYTES = tuple(name for name, types in scalars.items() if bytes in types)
-        cls.BUNDLES = frozenset(bundles)
+        cls.SRC, cls.DST, cls.ARRAYS, cls.SCALARS = src, dst, arrays, scalars
+        cls.BUNDLES, cls.OPTIONAL = frozenset(bundles), frozenset(optional)
         return cls
 
     return declare

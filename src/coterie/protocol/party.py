@@ -1,8 +1,7 @@
 """Parties: each holds only what it may hold, and receives only what it is sent.
 
-A party keeps only its ``state`` and ``secret`` between two messages, which are ``msgspec.Struct``s. Everything else
-about it follows from what it was told when it was made (``told.py``). So a party can be made again before any message,
-from what it was told and the bytes of both.
+A party keeps only its ``state`` and ``secret`` between two messages, which are ``msgspec.Struct``s. So it can be made
+again before any message, from their bytes and what it was told when it was made (``told.py``).
 
 A handler is a transaction. It works on a fork of both, which replaces them if the handler returns and is dropped if it
 raises. A fork has its own dicts, lists, sets and Structs. Its arrays are shared, and therefore read-only. Other objects
@@ -12,7 +11,8 @@ in it must not be changed in place.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -60,15 +60,10 @@ class Handler:
     cost: Callable[[Any, Any], Cost]
 
 
-def _free(party: Any, message: Any) -> Cost:
-    return Cost()
+def on(kind: type[Message], cost: Callable[[Any, Any], Cost] = lambda *_: Cost()) -> Callable[[T], T]:
+    """Mark ``method(self, message, src)``, a function or a generator of effects, as the handler of one message type.
 
-
-def on(kind: type[Message], cost: Callable[[Any, Any], Cost] = _free) -> Callable[[T], T]:
-    """Mark ``method(self, message, src)`` as the handler of one message type.
-
-    The handler may be a plain function or a generator of effects. ``cost(self, message)`` states its nominal work
-    before anything is computed, from committed state and the message alone.
+    ``cost(self, message)`` states its nominal work beforehand, from committed state and the message alone.
     """
 
     def mark(method: T) -> T:
@@ -132,6 +127,10 @@ class Party:
         """Secret randomness of this party, from the operating system in real runs."""
         return self.randomness.secrets(self.name, purpose, round)
 
+    def setup(self) -> Work[None]:
+        """Steps of the hub before round 1, for keys and greetings. By default there are none."""
+        yield from ()
+
     def __repr__(self) -> str:
         return f"<{self.role} {self.name}>"
 
@@ -150,7 +149,7 @@ def fork(value: T) -> T:
         changed.update({key: fork(item) for key, item in value.items()})
         return changed
     if isinstance(value, list):
-        return copy.copy(value).__class__(fork(item) for item in value)
+        return type(value)(map(fork, value))
     return copy.copy(value) if isinstance(value, set) else value
 
 
@@ -179,23 +178,15 @@ def freeze(value: Any) -> None:
             freeze(item)
 
 
-class Transaction:
-    """``with Transaction(party):`` commits the party's changes at the end, or undoes them if the block raises."""
-
-    def __init__(self, party: Party) -> None:
-        self.party = party
-
-    def __enter__(self) -> Transaction:
-        party = self.party
-        self.saved = party.state, party.secret
-        for part in self.saved:
-            freeze(part)
+@contextmanager
+def transaction(party: Party) -> Iterator[tuple[Any, Any]]:
+    """Commits the party's changes at the end of the block, or undoes them if it raises. Gives what they were before."""
+    saved = party.state, party.secret
+    freeze(saved)
+    try:
         party.state, party.secret = fork(party.state), fork(party.secret)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            freeze(self.party.state)
-            freeze(self.party.secret)
-        else:
-            self.party.state, self.party.secret = self.saved
+        yield saved
+        freeze((party.state, party.secret))
+    except BaseException:
+        party.state, party.secret = saved
+        raise

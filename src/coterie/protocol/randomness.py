@@ -1,9 +1,9 @@
 """The source of random numbers.
 
 Experiments (partition, initial weights, sampling, delays) follow the seed. Secrets (keys, masks, shuffles, noise) come
-from the operating system in real runs. In emulated runs they come from the seed, so that those repeat and resume
-exactly. There is no continuing stream. Each draw names its party, purpose, round and attempt, so a handler that runs
-again draws the same numbers.
+from the operating system in real runs, and from the seed in emulated ones, which therefore repeat and resume exactly.
+There is no continuing stream. Each draw names its party, purpose, round and attempt, so a handler that runs again draws
+the same numbers.
 """
 
 from __future__ import annotations
@@ -36,10 +36,7 @@ class Secrets:
     def permutation(self, count: int) -> NDArray[np.int64]:
         """A uniform permutation of ``range(count)``, (count,) int64."""
         order = np.arange(count, dtype=np.int64)
-        if self.generator is None:
-            secrets.SystemRandom().shuffle(order)  # type: ignore[arg-type]
-            return order
-        self.generator.shuffle(order)
+        (self.generator or secrets.SystemRandom()).shuffle(order)  # type: ignore[arg-type]
         return order
 
 
@@ -56,6 +53,4 @@ class Randomness:
 
     def secrets(self, party: str, purpose: str, round: int = 0, attempt: int = 0) -> Secrets:
         """Secret randomness for one purpose."""
-        if not self.emulated:
-            return Secrets(None)
-        return Secrets(rng(self.seed, party, f"secret {purpose}", round, attempt))
+        return Secrets(self.rng(party, f"secret {purpose}", round, attempt) if self.emulated else None)

@@ -1,7 +1,6 @@
 """The members of a federation: the names, roles and public keys of all parties, and a party's own secret halves.
 
-The operator of a federation signs its roster (``crypto/roster.py``). So a party that knows the operator's public key
-knows which keys to trust.
+The operator signs the roster (``crypto/roster.py``). So a party that knows the operator's key knows which to trust.
 """
 
 from __future__ import annotations

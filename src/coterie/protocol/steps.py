@@ -1,11 +1,6 @@
 """Steps: a coordinator yields them to talk to other parties, so that a round reads as one linear text.
 
-- ``ask`` one party and get its answer.
-- Ask ``for_each`` of many, and fold the answers one at a time.
-- ``post`` without waiting.
-- ``take`` messages that have come unasked or late.
-- ``spend`` virtual time on the coordinator's own work.
-- ``wake`` at an instant.
+The functions at the end of this file make them, and say what each does.
 
 No step keeps the answers: the fold decides what to keep of each. A fold that raises ``PeerError`` refuses that one
 message. The refusal is counted and the step goes on. So a fold must check a message before it changes anything.
@@ -39,10 +34,7 @@ PATIENCE_S = 7 * 86_400.0
 
 @dataclass(frozen=True)
 class Ask:
-    """Send requests and wait for their answers, or until ``deadline_s`` seconds have passed.
-
-    requests: by a key. The key is the recipient's name, or any other key if the request is a ``To`` with the name.
-    """
+    """The step of ``for_each`` and ``ask``."""
 
     requests: Mapping[Any, Message | To]
     reply: type[Message]
@@ -52,19 +44,14 @@ class Ask:
 
 @dataclass(frozen=True)
 class Post:
-    """Send without waiting. messages: as for ``Ask``."""
+    """The step of ``post``."""
 
     messages: Mapping[Any, Message | To]
 
 
 @dataclass(frozen=True)
 class Take:
-    """Consume messages of one type that answer no open request, because they were not asked for or are late.
-
-    Waits until ``at_least`` messages were taken or ``until_s`` seconds have passed. Then takes all others that are
-    there. Messages that no step has taken are dropped when the round ends, unless the coordinator's ``takes`` names
-    their type.
-    """
+    """The step of ``take``."""
 
     kind: type[Message]
     fold: Fold
@@ -74,14 +61,14 @@ class Take:
 
 @dataclass(frozen=True)
 class Spend:
-    """The coordinator's own nominal work, which takes virtual time. (Handlers of other parties state their own.)"""
+    """The step of ``spend``."""
 
     cost: Cost
 
 
 @dataclass(frozen=True)
 class Wake:
-    """Wait until this instant, in seconds of the party's clock (``now_s``). Does not wait if it has passed."""
+    """The step of ``wake``."""
 
     at_s: float
 
@@ -94,8 +81,7 @@ class Answers:
     """The outcomes of a step's requests, by their keys (usually the parties' names).
 
     got: keys of the answered requests, in order of arrival.  missing: by key, why there is no answer.
-    declined: of those in ``missing``, the keys of requests that the party itself refused. The reason of a refusal is
-    not told, since it may contain the party's own numbers. Only the observer knows it.
+    declined: of those in ``missing``, the keys of requests that the party itself refused (``REFUSED``).
     """
 
     got: tuple[Any, ...] = ()
@@ -110,7 +96,7 @@ class NoAnswerError(RunError):
 def for_each(
     requests: Mapping[K, Message | To], reply: type[M], fold: Callable[[K, M], None], *, deadline_s: float | None = None
 ) -> Steps[Answers]:
-    """Ask many at once; ``fold(key, message)`` consumes each answer as it arrives.
+    """Ask many at once, and wait for the answers or ``deadline_s`` seconds. ``fold(key, message)`` consumes each.
 
     requests: by the name of the party that is asked. To ask one party several things in one step, use other keys:
     ``{k: To("helper", Convert(k)) for k in ...}``. Every request has its own answer and outcome. A mapping may make
@@ -120,10 +106,20 @@ def for_each(
     return answers
 
 
-def ask(dst: str, request: Message, reply: type[M], *, deadline_s: float | None = None) -> Steps[M]:
-    """Ask one party; raises NoAnswerError (a RunError), with the outcome, when there is no acceptable answer."""
-    got: list[M] = []
-    answers: Answers = yield Ask({dst: request}, reply, lambda _, message: got.append(message), deadline_s)
+def ask(
+    dst: str,
+    request: Message,
+    reply: type[M],
+    read: Callable[[M], Any] = lambda answer: answer,
+    *,
+    deadline_s: float | None = None,
+) -> Steps[Any]:
+    """Ask one party. Returns what ``read`` makes of its answer, and the answer itself without it.
+
+    Raises NoAnswerError (a RunError), with the outcome, if there is no answer, or if ``read`` refuses it.
+    """
+    got: list[Any] = []
+    answers: Answers = yield Ask({dst: request}, reply, lambda _, message: got.append(read(message)), deadline_s)
     if not got:
         outcome = answers.missing.get(dst, "no answer")
         raise NoAnswerError(f"{dst} did not answer {type(request).__name__}: {outcome}")
@@ -138,16 +134,21 @@ def post(messages: Mapping[Any, Message | To]) -> Steps[None]:
 def take(
     kind: type[M], fold: Callable[[str, M], None], *, at_least: int = 0, until_s: float | None = None
 ) -> Steps[Answers]:
-    """Consume messages that came unasked for or late, in order of arrival, by ``fold(sender, message)``."""
+    """Consume messages that answer no open request, unasked or late, in order of arrival: ``fold(sender, message)``.
+
+    Waits until ``at_least`` messages were taken or ``until_s`` seconds have passed. Then takes all others that are
+    there. Messages that no step has taken are dropped when the round ends, unless the coordinator's ``takes`` names
+    their type.
+    """
     answers: Answers = yield Take(kind, fold, at_least, until_s)
     return answers
 
 
 def spend(cost: Cost) -> Steps[None]:
-    """Let the coordinator's own work take its virtual time."""
+    """Let the coordinator's own nominal work take its virtual time. (Handlers of other parties state their own.)"""
     yield Spend(cost)
 
 
 def wake(at_s: float) -> Steps[None]:
-    """Go on at this instant of the party's own clock."""
+    """Go on at this instant of the party's own clock (``now_s``), or at once if it has passed."""
     yield Wake(at_s)

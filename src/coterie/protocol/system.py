@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,26 +13,14 @@ from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.messages import Message
 from coterie.protocol.party import Party
-from coterie.protocol.steps import Steps
 from coterie.protocol.told import Common, Own
 
-MODES = ("paper", "literal", "hardened")
-
-
 PartyFactory = Callable[[Own, Common, Any], Party]
-"""Makes one party from what it alone knows, what everybody knows, and the system's config."""
+"""Makes one party from what it alone knows, what everybody knows, and the system's config.
 
-
-class Coordinator(Protocol):
-    """The hub of a federation: a party that also runs the rounds."""
-
-    name: str
-
-    def setup(self) -> Steps[None]:
-        """Before round 1: keys and greetings."""
-
-    def round(self, r: int) -> Steps[Mapping[str, Any]]:
-        """Round r = 1, 2, ...; returns its notes for the metrics (numbers, short lists; JSON)."""
+The hub also has ``round(r)`` for r = 1, 2, ..., which yields steps and returns its notes for the metrics (numbers,
+short lists; JSON).
+"""
 
 
 @dataclass(frozen=True)

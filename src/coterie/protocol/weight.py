@@ -1,15 +1,13 @@
 """The weight of bytes: an emulated ciphertext counts as many bytes as a real one, but is not padded to that length.
 
-An emulated ciphertext is several times shorter than the real one that it stands for. The difference is counted wherever
-bytes are counted (links, meters, views). It is never written, hashed or kept. Weighted bytes are a header and then the
-content, in little-endian order:
+It is several times shorter. The difference is counted wherever bytes are counted (links, meters, views), and never
+written, hashed or kept. Weighted bytes are a header and then the content, in little-endian order:
 
     magic C1 "hollow" 00, weight u64
 
 Only the emulated ciphers make weighted bytes. No other key or ciphertext vector begins with these eight bytes. A
-message weighs as much as if each of its ``bytes`` fields were as long as its weight says. Its envelope states the
-weight of the whole message, and the recipient checks it. The weight of a single field is a claim until its cipher has
-checked it. Real keys and ciphertexts are never weighted.
+message weighs as much as if each of its ``bytes`` fields were as long as its weight says. The recipient checks the
+weight that the envelope states. The weight of a single field is a claim until its cipher has checked it.
 """
 
 from __future__ import annotations
@@ -54,9 +52,8 @@ def content(data: bytes) -> memoryview:
 def message_weight(message: Message, size: int) -> int:
     """The weight of a message of ``size`` encoded bytes. Raises DecodeError if it is more than a message can have."""
     weight = size
-    for name in message.BYTES:
-        field = getattr(message, name)
-        if field is not None:
+    for name in message.SCALARS:
+        if isinstance(field := getattr(message, name), bytes):
             weight += _packed(field_weight(message, name)) - _packed(len(field))
     if weight > MOST:
         raise DecodeError(f"a {type(message).__name__} of {weight} bytes; a message has at most {MOST}")

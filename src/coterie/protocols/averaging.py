@@ -1,9 +1,9 @@
-"""Federated averaging: one server sends its model to clients, the clients train it, and the server averages the
-results.
+"""Federated averaging: a server sends its model to clients, the clients train it, and the server averages the results.
 
     server --Train--> client --Update--> server            (every round)
 
-FedAvg and FedProx use it. They differ in the local solver only.
+FedAvg and FedProx use it. They differ in the local solver only. Baselines with late updates have another server
+(``late.py``).
 
 Sees. server: every client's plain model and sample count, by name. client: the global model.
 """
@@ -12,29 +12,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from coterie.aggregation.buffers import stepped
+from coterie.aggregation.buffers import stepped, with_buffers
 from coterie.aggregation.sums import WeightedMean
 from coterie.protocol.effects import Fit, Fitted, Vector
-from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import Floats, Message, message
-from coterie.protocol.party import Cost, Party, Work, on
-from coterie.protocol.steps import Steps, for_each
+from coterie.protocol.party import Party, Work, on
+from coterie.protocol.steps import Steps
 from coterie.protocol.system import Federation, PartyFactory, Sees
 from coterie.protocol.told import Common, Own
-from coterie.protocols.local_training import SteppedTraining, asked_in, batch_seed, check_model
+from coterie.protocols.local_training import SteppedTraining, ask_round, batch_seed, check_model, training_cost
 from coterie.protocols.updates import Updates
+
+Sends = Literal["model", "change"]
 
 
 @dataclass(frozen=True)
 class Averaging(SteppedTraining):
-    """Local training with the usual defaults of FedAvg, where the mean itself is the next model.
-
-    Late updates are dropped. (``protocols/late.py`` has methods that use them.)
-    """
+    """Local training with the usual defaults of FedAvg, where the mean itself is the next model."""
 
     lr: float = 0.01
     momentum: float = 0.0
@@ -47,7 +45,7 @@ class Averaging(SteppedTraining):
 
 @message(src="server", dst="client")
 class Train(Message, frozen=True):
-    """Train this model on your data. weights: (d,) the global model."""
+    """Train on your data. weights: (d,) the global model, or (k d,) all models, one after the other."""
 
     round: int
     spec: bytes
@@ -56,9 +54,10 @@ class Train(Message, frozen=True):
 
 @message(src="client", dst="server")
 class Update(Message, frozen=True):
-    """A locally trained model. weights: (d,).  samples: this client's training samples, its weight in the mean.
+    """The result of one training. round: the round that asked for it.  samples: of this client's training data.
 
-    ``protocols/updates.py`` says which updates a server takes, here and in all other baselines.
+    weights: (d,), the model, its change, or what the method says; buffers (running statistics) are the trained values
+    in each case. ``updates.py`` says which updates a server takes, here and in all other baselines.
     """
 
     round: int
@@ -68,20 +67,23 @@ class Update(Message, frozen=True):
 
 
 class Client(Party, role="client"):
-    """Trains when asked, and keeps nothing."""
+    """Trains when asked, and keeps nothing. sends: its trained model, or the change of the model."""
 
-    config: Averaging
+    config: SteppedTraining
 
-    def cost(self, msg: Train) -> Cost:
-        """Its samples, once per epoch."""
-        return Cost(samples=self.samples * self.epochs, flops_per_sample=self.spec.flops_per_sample)
+    def __init__(self, own: Own, common: Common, config: SteppedTraining, sends: Sends = "model") -> None:
+        super().__init__(own, common, config)
+        self.sends = sends
 
-    @on(Train, cost)
+    @on(Train, training_cost)
     def train(self, msg: Train, src: str) -> Work[Update]:
         """E_i epochs from the global model."""
         start = check_model(self.spec, msg.spec, msg.weights)
         fitted: Fitted = yield Fit(start, self.config.solver(), self.epochs, batch_seed(self, msg.round))
-        return Update(msg.round, self.spec.digest, fitted.weights, fitted.samples)
+        weights = fitted.weights
+        if self.sends == "change":
+            weights = with_buffers(self.spec, weights - start, weights)
+        return Update(msg.round, self.spec.digest, weights, fitted.samples)
 
 
 class Server(Party, role="server"):
@@ -99,29 +101,21 @@ class Server(Party, role="server"):
         super().__init__(own, common, config)
         self.state = self.State(common.initial)
 
-    def setup(self) -> Steps[None]:
-        """Nothing to set up."""
-        yield from ()
-
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """One round. The mean of the answers, weighted by samples, is the new global model."""
         mean, updates = WeightedMean(self.spec.size), Updates(self.spec, self.state.weights)
 
         def fold(name: str, update: Update) -> None:
-            if update.round != r:
-                raise PeerError(f"{name}: an update for round {update.round} in round {r}")
             mean.take(updates.checked(name, update.spec, update.weights, update.samples), update.samples)
             updates.took(name, update.weights, samples=update.samples)
 
-        asked = asked_in(self.clients, self.config, self.randomness.seed, r)
-        train = Train(r, self.spec.digest, self.state.weights)
-        answers = yield from for_each(dict.fromkeys(asked, train), Update, fold, deadline_s=self.config.deadline_s)
-        if answers.got:
+        notes = yield from ask_round(self, r, Train(r, self.spec.digest, self.state.weights), Update, fold)
+        if mean.count:
             step, new = self.config.server_step(r), mean.mean()  # FedCAPrivacy eq. (2)
             if step != 1:
                 new = stepped(self.spec, self.state.weights, new - self.state.weights, new, step)
             self.state.weights = updates.model(new)
-        return {"participants": len(answers.got), "asked": len(asked), **updates.notes()}
+        return {**notes, **updates.notes()}
 
 
 def parties(config: Averaging) -> Mapping[str, PartyFactory]:

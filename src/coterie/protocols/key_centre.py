@@ -2,22 +2,23 @@
 
     hub --Deal--> key_centre --Granted (signed, sealed)--> all others --Ready--> hub
 
-The roster lists the parties and their signing keys, and the operator has signed it (``protocol/roster.py``). So the key
-centre draws only encryption keys and other secrets. A list of **grants** says which: key pairs, seeds, or shares of one
-key among chosen parties. The key centre signs each grant for one recipient and one dealing, and the transport seals it.
-The hub that relays it sees its size, and can neither read nor replace it. The key centre forgets the secret halves.
+Signing keys are on the roster (``protocol/roster.py``). The key centre draws encryption keys and other secrets. A list
+of **grants** says which: key pairs, seeds, or shares of one key among chosen parties. It signs each grant for one
+recipient and one dealing, and the transport seals it. The hub that relays it sees its size, and can neither read nor
+replace it. The key centre forgets the secret halves.
 
-A grant may be dealt again among other parties when membership changes. The new dealing has the next number, and the old
-one is refused from then on.
+A grant may be dealt again among other parties when membership changes, under the next number. The old one is refused
+from then on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_origin
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast, get_args, get_origin
 
 import msgspec
+from msgspec.structs import replace
 
 from coterie.crypto.arrays import RandomBytes
 from coterie.crypto.fields import Field
@@ -49,10 +50,10 @@ class Deal(Message, frozen=True):
 
 @message(src=KEY_CENTRE, dst=ANY)
 class Granted(Message, frozen=True):
-    """The keys that one party may hold.
+    """The keys that one party may hold. keys: a bundle of them.  names: of each, on a line of its own.
 
-    names: of the keys, one on each line: ``secret NAME``, ``public NAME`` or ``public NAME OWNER``.  keys: a bundle of
-    the keys in this order.  signature: the key centre's, over all fields, the recipient and the session.
+    A name is ``secret NAME``, ``public NAME`` or ``public NAME OWNER``.  signature: over all fields, the recipient and
+    the session.
     """
 
     number: int
@@ -91,42 +92,39 @@ class Dealt:
     """
 
     secret: Mapping[str, bytes]
-    public: Mapping[str, bytes]
-    better: Mapping[str, Mapping[str, bytes]]
+    public: Mapping[str, bytes] = field(default_factory=dict)
+    better: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<Dealt to {', '.join(self.secret)}>"
 
 
+@dataclass(frozen=True)
 class Grant(Protocol):
     """A secret that the key centre deals.
 
     name: without blanks or line breaks.  role: only parties of this role may ever hold it, whatever the hub asks for.
     """
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def role(self) -> str: ...
+    name: str
+    role: str
 
     def holders(self, roster: Roster) -> tuple[str, ...]:
-        """Its usual holders."""
+        """Its usual holders: all parties of its role."""
+        return roster.of_role(self.role)
 
     def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> Dealt:
         """Draw it for these holders. Raises PeerError if they are too few."""
 
 
 @dataclass(frozen=True)
-class Pair:
-    """A key pair. role: of the holders of its secret half.  keygen: draws it.  each: one pair for each holder.
+class Pair(Grant):
+    """A key pair. Its holders get the secret half.  keygen: draws it.  each: one pair for each holder.
 
     works: the role that multiplies its ciphertexts, if products are needed. This role gets the evaluation key
     (``public evaluation``), and a public key that allows products.
     """
 
-    name: str
-    role: str
     keygen: Keygen
     each: bool = False
     works: str = ""
@@ -135,51 +133,34 @@ class Pair:
         if self.each and self.works:
             raise TypeError(f"{self.name}: products need one pair for a role, not one for each of its parties")
 
-    def holders(self, roster: Roster) -> tuple[str, ...]:
-        """All parties of its role."""
-        return roster.of_role(self.role)
-
     def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> Dealt:
         """One pair for all of them, or one for each."""
-        if self.each:
-            owned = {h: self.keygen(emulated=emulated, random_bytes=draw(f"{self.name} {h} key")) for h in holders}
-        else:
-            owned = {"": self.keygen(emulated=emulated, random_bytes=draw(f"{self.name} key"))}
+        names = {h: f"{self.name} {h} key" for h in holders} if self.each else {"": f"{self.name} key"}
+        owned = {owner: self.keygen(emulated=emulated, random_bytes=draw(name)) for owner, name in names.items()}
         secret = {h: owned[h if self.each else ""].to_bytes() for h in holders}
+        whole = {owner: key.public.to_bytes() for owner, key in owned.items()}
         if not self.works:
-            return Dealt(secret, {owner: key.public.to_bytes() for owner, key in owned.items()}, {})
-        public = {owner: key.public.without_products().to_bytes() for owner, key in owned.items()}
-        better = {owner: key.public.to_bytes() for owner, key in owned.items()}
-        evaluation = {EVALUATION: owned[""].evaluation().to_bytes()}
-        return Dealt(secret, public, {self.works: {**better, **evaluation}})
+            return Dealt(secret, whole)
+        without = {"": owned[""].public.without_products().to_bytes()}
+        return Dealt(secret, without, {self.works: {**whole, EVALUATION: owned[""].evaluation().to_bytes()}})
 
 
 @dataclass(frozen=True)
-class Seed:
-    """32 secret bytes that all parties of a role share."""
-
-    name: str
-    role: str
-
-    def holders(self, roster: Roster) -> tuple[str, ...]:
-        """All parties of its role."""
-        return roster.of_role(self.role)
+class Seed(Grant):
+    """32 secret bytes that all holders share."""
 
     def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> Dealt:
         """The same bytes for all of them."""
-        seed = draw(f"{self.name} seed")(32)
-        return Dealt(dict.fromkeys(holders, seed), {}, {})
+        return Dealt(dict.fromkeys(holders, draw(f"{self.name} seed")(32)))
 
 
 @dataclass(frozen=True)
-class Shares:
+class Shares(Grant):
     """Shares of one key among chosen parties of a role. chosen: the names of the first holders.
 
     least: the least number of holders.  split(n, random_bytes): the public key, and n shares of its secret half.
     """
 
-    name: str
-    role: str
     chosen: tuple[str, ...]
     least: int
     split: Callable[[int, RandomBytes], tuple[bytes, Sequence[bytes]]]
@@ -193,7 +174,7 @@ class Shares:
         if len(holders) < self.least:
             raise PeerError(f"{self.name} is shared by at least {self.least} parties, not by {len(holders)}")
         public, shares = self.split(len(holders), draw(f"{self.name} key"))
-        return Dealt(dict(zip(holders, shares, strict=True)), {"": public}, {})
+        return Dealt(dict(zip(holders, shares, strict=True)), {"": public})
 
 
 class KeyCentre(Party, role=KEY_CENTRE):
@@ -247,13 +228,12 @@ class KeyCentre(Party, role=KEY_CENTRE):
         return tuple(To(name, self._granted(msg, name, own)) for name, own in items.items())
 
     def _granted(self, msg: Deal, name: str, own: Mapping[str, bytes]) -> Granted:
-        names, keys = "\n".join(own), bundle(list(own.values()))
-        fields = _signed(self.common, name, msg.number, msg.grant, names, keys)
-        return Granted(msg.number, msg.grant, names, keys, signing_key(self.own).sign(*fields))
+        bare = Granted(msg.number, msg.grant, "\n".join(own), bundle(list(own.values())), b"")
+        return replace(bare, signature=signing_key(self.own).sign(*_signed(self.common, name, bare)))
 
 
-def _signed(common: Common, recipient: str, number: int, grant: str, names: str, keys: bytes) -> tuple[Field, ...]:
-    return "granted", common.roster.session, recipient, number, grant, names, keys
+def _signed(common: Common, recipient: str, msg: Granted) -> tuple[Field, ...]:
+    return "granted", common.roster.session, recipient, msg.number, msg.grant, msg.names, msg.keys
 
 
 PK = TypeVar("PK")
@@ -301,8 +281,7 @@ class Keyed(Party, Generic[PK, SK]):
 
     def granted(self, msg: Granted) -> None:
         """Store keys. Raises PeerError if the key centre did not sign them, or if the dealing is old."""
-        fields = _signed(self.common, self.name, msg.number, msg.grant, msg.names, msg.keys)
-        verify_key(self.common, KEY_CENTRE).verify(msg.signature, *fields)
+        verify_key(self.common, KEY_CENTRE).verify(msg.signature, *_signed(self.common, self.name, msg))
         keys = self.secret.keys
         before = [keys.dealt.get(msg.grant, 0), keys.dealt.get("", 0)] if msg.grant else keys.dealt.values()
         if msg.number <= (last := max(before, default=0)):
@@ -313,8 +292,7 @@ class Keyed(Party, Generic[PK, SK]):
             raise PeerError("a granted key is neither secret nor public")
         if msg.grant:  # of an earlier dealing nothing is kept
             keys.secret.pop(msg.grant, None)
-            for name in [n for n in keys.public if n.split(" ")[0] == msg.grant]:
-                del keys.public[name]
+            keys.public = {name: key for name, key in keys.public.items() if name.split(" ")[0] != msg.grant}
         for name, data in items.items():
             kind, _, rest = name.partition(" ")
             {"secret": keys.secret, "public": keys.public}[kind][rest] = data
@@ -322,13 +300,11 @@ class Keyed(Party, Generic[PK, SK]):
 
     def public(self, name: str) -> PK:
         """The public key of a grant (``NAME`` or ``NAME OWNER``). Raises PeerError for none, or one of no use here."""
-        found: PK = self._usable(public_key(self._one(self.secret.keys.public, name)), self.kinds[0], name)
-        return found
+        return cast(PK, self._usable(public_key(self._one(self.secret.keys.public, name)), self.kinds[0], name))
 
     def key(self, name: str) -> SK:
         """SECRET: the key that this party holds of a grant. Raises PeerError for none, or one of no use here."""
-        found: SK = self._usable(secret_key(self._one(self.secret.keys.secret, name)), self.kinds[1], name)
-        return found
+        return cast(SK, self._usable(secret_key(self._one(self.secret.keys.secret, name)), self.kinds[1], name))
 
     def secret_of(self, name: str) -> bytes:
         """SECRET: the bytes that this party holds of a grant. Raises PeerError before it was granted."""
@@ -358,27 +334,24 @@ class KeyHolder(Keyed[PK, SK]):
 
 def enrol(hub: Keyed[Any, Any]) -> Steps[None]:
     """The hub's part: request all grants, and wait until all parties have theirs."""
-    others = {one.name for one in hub.common.roster.entries} - {hub.name, KEY_CENTRE}
-    yield from post({KEY_CENTRE: Deal(1, "", "")})
-    yield from _granted(hub, others, 1, "")
+    yield from _dealt(hub, Deal(1, "", ""))
 
 
 def deal_again(hub: Keyed[Any, Any], grant: str, holders: Sequence[str]) -> Steps[None]:
     """Request one grant anew for these parties, and wait until all parties have their part of it."""
     number = max(hub.secret.keys.dealt.get(grant, 0), hub.secret.keys.dealt.get("", 0)) + 1
-    others = {one.name for one in hub.common.roster.entries} - {hub.name, KEY_CENTRE}
-    yield from post({KEY_CENTRE: Deal(number, grant, "\n".join(holders))})
-    yield from _granted(hub, others, number, grant)
+    yield from _dealt(hub, Deal(number, grant, "\n".join(holders)))
 
 
-def _granted(hub: Keyed[Any, Any], others: set[str], number: int, grant: str) -> Steps[None]:
-    ready: set[str] = set()
+def _dealt(hub: Keyed[Any, Any], deal: Deal) -> Steps[None]:
+    others, ready = hub.common.roster.by_name.keys() - {hub.name, KEY_CENTRE}, set[str]()
 
     def greet(name: str, msg: Ready) -> None:
-        if name in ready or name not in others or (msg.number, msg.grant) != (number, grant):
+        if name in ready or name not in others or (msg.number, msg.grant) != (deal.number, deal.grant):
             raise PeerError(f"{name} is ready for dealing {msg.number}, or has been before")
         ready.add(name)
 
+    yield from post({KEY_CENTRE: deal})
     yield from take(Granted, lambda name, msg: hub.granted(msg), at_least=1)
     if others:
         yield from take(Ready, greet, at_least=len(others))

@@ -4,38 +4,34 @@
 
 Each round the server asks a share of the clients, waits for those that are in time, takes the updates of earlier rounds
 that have come, and moves its model. All baselines with late updates use it. They differ in what clients send and in how
-the server combines it. The server's step follows one schedule for all of them. Every update carries the round that
-asked for it. Each is used once, and none that is older than the bound. If a round has a deadline, a late client may
-finish before it is asked again (``able``). The server does not know why a client is late.
-
-Sees. server: every client's plain model (or change) and sample count, by name, and how late it is. client: the
-global model of every round that asks it.
+the server combines it. Each update is used once, and none that is older than the bound. The server does not know why a
+client is late. ``sees`` says what each party sees.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.aggregation.buffers import stepped, with_buffers
+from coterie.aggregation.buffers import stepped
 from coterie.aggregation.sums import Sum
-from coterie.protocol.effects import Fit, Fitted, Vector
+from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError, UserError
-from coterie.protocol.messages import Floats, M, Message, message
+from coterie.protocol.messages import M, Message
 from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.party import Cost, Party, Work, on
+from coterie.protocol.party import Party
 from coterie.protocol.steps import LATE, Answers, Steps, for_each, take
-from coterie.protocol.system import Federation, PartyFactory, Sees
+from coterie.protocol.system import PartyFactory, Sees
 from coterie.protocol.told import Common, Own
-from coterie.protocols.averaging import Train
-from coterie.protocols.local_training import LocalTraining, SteppedTraining, asked_in, batch_seed, check_model
+from coterie.protocols.averaging import Client, Sends, Train, Update
+from coterie.protocols.local_training import SteppedTraining, asked_in
 from coterie.protocols.updates import Updates
 
 DELTA = 0.3
@@ -54,18 +50,6 @@ class LateTraining(SteppedTraining):
             raise UserError(f"max_staleness is a number of rounds and must be at least 0, not {self.max_staleness}")
 
 
-@message(src="client", dst="server")
-class Update(Message, frozen=True):
-    """The result of one training. round: the round that asked for it.  values: (d,), the model, its change, or what the
-    method says; buffers (running statistics) are the trained values in each case.  samples: its training samples.
-    """
-
-    round: int
-    spec: bytes
-    values: Floats
-    samples: int
-
-
 # -- how a server puts updates together ------------------------------------------------------------------------------
 
 
@@ -79,6 +63,10 @@ class Aggregate(Protocol):
         """The server's next model, (d,) float64. It is called only if at least one update was taken."""
 
 
+Aggregates = Callable[[ModelSpec, Vector, float], Aggregate]
+
+
+@dataclass(eq=False)
 class Mean:
     """w + step (m - w) for models, w + step m for changes, with m the weighted mean of the updates.
 
@@ -86,130 +74,106 @@ class Mean:
     Buffers (running statistics) are in a change as they are, and get a mean of their own (``aggregation/buffers.py``).
     """
 
-    def __init__(
-        self,
-        spec: ModelSpec,
-        weights: Vector,
-        step: float,
-        *,
-        of: Literal["models", "changes"],
-        weight: Callable[[int, int], float],
-        over: float | None = None,
-    ) -> None:
-        self._spec, self._weights, self._step = spec, weights, step
-        self._of, self._weight, self._over = of, weight, over
-        self._sum, self._total = Sum(len(weights)), 0.0
+    spec: ModelSpec
+    weights: Vector
+    step: float
+    _: KW_ONLY
+    of: Sends
+    weight: Callable[[int, int], float]
+    over: float | None = None
+
+    def __post_init__(self) -> None:
+        self._sum, self._total = Sum(len(self.weights)), 0.0
 
     def take(self, values: Vector, staleness: int, samples: int) -> None:
-        weight = self._weight(staleness, samples)
+        weight = self.weight(staleness, samples)
         self._sum.take(values, weight)
         self._total += weight
 
     def result(self) -> NDArray[np.float64]:
-        total, over = self._sum.value(), self._over or self._total
-        w = self._weights.astype(np.float64)
-        change = total / over - w if self._of == "models" else total / over
-        return stepped(self._spec, w, change, total / self._total, self._step, self._total / over)
-
-
-@dataclass(frozen=True)
-class Method:
-    """The definition of a baseline. sends: what clients send.  aggregate(spec, weights, step): an empty ``Aggregate``.
-
-    max_staleness: in rounds; 0 uses no late update.
-    """
-
-    sends: Literal["model", "change"]
-    aggregate: Callable[[ModelSpec, Vector, float], Aggregate]
-    max_staleness: int
+        total, over = self._sum.value(), self.over or self._total
+        w = self.weights.astype(np.float64)
+        change = total / over - w if self.of == "model" else total / over
+        return stepped(self.spec, w, change, total / self._total, self.step, self._total / over)
 
 
 # -- the parties -----------------------------------------------------------------------------------------------------
 
 
-def settle(owed: dict[str, tuple[int, ...]], name: str, round: int) -> None:
-    """Take a client's answer to a round. Raises PeerError if the round did not ask this client, or has had its answer.
+class Gathering:
+    """One round of a server: the clients that it asks, and the updates that it takes, in time and late.
 
-    Answers may come in any order. owed: by client, the rounds that it has not answered yet; changed.
+    owed: by client, the rounds that it has not answered yet; changed.  oldest: by how many rounds an update may be
+    late.  used: how many updates of each lateness were used; the server counts them.
     """
-    rounds = owed.get(name, ())
-    if round not in rounds:
-        raise PeerError(f"{name}: an update for round {round}, which did not ask for it or has had it already")
-    owed[name] = tuple(other for other in rounds if other != round)
 
+    def __init__(self, server: Party, r: int, owed: dict[str, tuple[int, ...]], oldest: int) -> None:
+        self.config, self.r, self.owed, self.oldest = server.config, r, owed, oldest
+        self._chosen = asked_in(server.clients, server.config, server.randomness.seed, r)
+        self.asked = self._able(self._chosen)
+        self.used: Counter[int] = Counter()
+        self._notes = {"asked": 0, "busy": 0, "too_old": 0}  # before anybody was asked
 
-def able(
-    config: LocalTraining, asked: Sequence[str], owed: Mapping[str, tuple[int, ...]], r: int, oldest: int
-) -> tuple[str, ...]:
-    """The clients among ``asked`` that round r can ask. If rounds have a deadline, it leaves out clients that are late.
+    def _able(self, chosen: Sequence[str]) -> tuple[str, ...]:
+        """The clients that the round can ask. If rounds have a deadline, it leaves out clients that are late.
 
-    owed: as for ``settle``.  oldest: by how many rounds an update may be late.
+        If a client that needs longer than a round were asked in every round, it would be later each time, until none of
+        its updates is used. It is asked again when it has answered, or when its answer would be too old, because then
+        the answer may be lost. A round without a deadline waits for all answers except those that an experiment delays
+        by whole rounds. Asking these clients again makes them no later. So all clients can be asked.
+        """
+        if self.config.deadline_s is None:
+            return tuple(chosen)
+        patience = max(1, self.oldest)
+        return tuple(name for name in chosen if all(self.r - q > patience for q in self.owed.get(name, ())))
 
-    If a client that needs longer than a round were asked in every round, it would be later each time, until none of its
-    updates is used. It is asked again when it has answered, or when its answer would be too old, because then the
-    answer may be lost. A round without a deadline waits for all answers except those that an experiment delays by whole
-    rounds. Asking these clients again makes them no later. So all clients can be asked.
-    """
-    if config.deadline_s is None:
-        return tuple(asked)
-    return tuple(name for name in asked if all(r - q > max(1, oldest) for q in owed.get(name, ())))
+    def settle(self, name: str, round: int) -> int | None:
+        """Take a client's answer to a round. Returns by how many rounds it is late, or None if it is too old.
 
+        Answers may come in any order. Raises PeerError if that round did not ask this client, or has had its answer.
+        """
+        rounds = self.owed.get(name, ())
+        if round not in rounds:
+            raise PeerError(f"{name}: an update for round {round}, which did not ask for it or has had it already")
+        self.owed[name] = tuple(other for other in rounds if other != round)
+        if self.r - round <= self.oldest:
+            return self.r - round
+        self._notes["too_old"] += 1
+        return None
 
-def gather(
-    config: LocalTraining,
-    requests: Mapping[str, Message],
-    reply: type[M],
-    fold: Callable[[str, M], None],
-    owed: dict[str, tuple[int, ...]],
-    r: int,
-) -> Steps[Answers]:
-    """Round r: ask, wait for the answers in time, then take answers to earlier rounds that have come.
+    def gather(self, requests: Mapping[str, Message], reply: type[M], fold: Callable[[str, M], None]) -> Steps[Answers]:
+        """Ask, wait for the answers in time, then take answers to earlier rounds that have come.
 
-    owed: as for ``settle``; changed. If there is no client to ask, the round waits for the first answer to an earlier
-    round, or until the deadline. Otherwise rounds would take no time, and every answer would become too old. If rounds
-    have a deadline, later rounds do not wait for a client that is known not to answer (it is offline, refused the
-    request, or sent an unacceptable answer).
-    """
-    for name in requests:
-        owed[name] = (*owed.get(name, ()), r)
-    answers = yield from for_each(requests, reply, fold, deadline_s=config.deadline_s)
-    if config.deadline_s is not None:
-        for name in (name for name, why in answers.missing.items() if why != LATE):
-            owed[name] = tuple(q for q in owed[name] if q != r)
-    if requests:
-        yield from take(reply, fold)
-    else:
-        yield from take(reply, fold, at_least=1, until_s=config.deadline_s)
-    return answers
+        If there is no client to ask, the round waits for the first answer to an earlier round, or until the deadline.
+        Otherwise rounds would take no time, and every answer would become too old. If rounds have a deadline, later
+        rounds do not wait for a client that is known not to answer (it is offline, refused the request, or sent an
+        unacceptable answer).
+        """
+        deadline_s, owed = self.config.deadline_s, self.owed
+        self._notes |= {"asked": len(requests), "busy": len(self._chosen) - len(self.asked)}
+        for name in requests:
+            owed[name] = (*owed.get(name, ()), self.r)
+        answers = yield from for_each(requests, reply, fold, deadline_s=deadline_s)
+        if deadline_s is not None:
+            for name in (name for name, why in answers.missing.items() if why != LATE):
+                owed[name] = tuple(q for q in owed[name] if q != self.r)
+        if requests:
+            yield from take(reply, fold)
+        else:
+            yield from take(reply, fold, at_least=1, until_s=deadline_s)
+        return answers
 
-
-def training_cost(client: Any, msg: Train) -> Cost:
-    """The cost of a training for a client (which has samples, epochs and spec)."""
-    return Cost(samples=client.samples * client.epochs, flops_per_sample=client.spec.flops_per_sample)
-
-
-class Client(Party, role="client"):
-    """Trains when asked, and keeps nothing."""
-
-    config: SteppedTraining
-
-    def __init__(self, own: Own, common: Common, config: SteppedTraining, method: Method) -> None:
-        super().__init__(own, common, config)
-        self.sends = method.sends
-
-    @on(Train, training_cost)
-    def train(self, msg: Train, src: str) -> Work[Update]:
-        """E_i epochs from the global model."""
-        start = check_model(self.spec, msg.spec, msg.weights)
-        fitted: Fitted = yield Fit(start, self.config.solver(), self.epochs, batch_seed(self, msg.round))
-        values = fitted.weights
-        if self.sends == "change":
-            values = with_buffers(self.spec, fitted.weights - start, fitted.weights)
-        return Update(msg.round, self.spec.digest, values, fitted.samples)
+    def notes(self) -> dict[str, Any]:
+        """Counts of clients and updates. staleness: of the updates that were used, those 0, 1, ... rounds late."""
+        staleness = [self.used[age] for age in range(max(self.used, default=-1) + 1)]
+        return {"participants": self.used.total(), "staleness": staleness, **self._notes}
 
 
 class Server(Party, role="server"):
-    """Holds the global model, and knows which answers have not come yet."""
+    """Holds the global model, and knows which answers have not come yet.
+
+    aggregate(spec, weights, step): an empty ``Aggregate``.
+    """
 
     takes = (Update,)
 
@@ -222,68 +186,38 @@ class Server(Party, role="server"):
     state: State
     config: SteppedTraining
 
-    def __init__(self, own: Own, common: Common, config: SteppedTraining, method: Method) -> None:
+    def __init__(self, own: Own, common: Common, config: SteppedTraining, aggregate: Aggregates) -> None:
         super().__init__(own, common, config)
-        self.method, self.state = method, self.State(common.initial)
-
-    def setup(self) -> Steps[None]:
-        """Nothing to set up."""
-        yield from ()
+        self.aggregate, self.state = aggregate, self.State(common.initial)
+        self.oldest = config.max_staleness if isinstance(config, LateTraining) else 0
 
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """Ask clients, wait for updates in time, take late updates, move the model."""
-        step = self.config.server_step(r)
-        aggregate, updates = (
-            self.method.aggregate(self.spec, self.state.weights, step),
-            Updates(self.spec, self.state.weights),
-        )
-        used: Counter[int] = Counter()  # by rounds late
-        too_old = 0
+        step, weights = self.config.server_step(r), self.state.weights
+        aggregate, updates = self.aggregate(self.spec, weights, step), Updates(self.spec, weights)
+        gathering = Gathering(self, r, self.state.owed, self.oldest)
 
         def fold(name: str, update: Update) -> None:
-            nonlocal too_old
-            values = updates.checked(name, update.spec, update.values, update.samples)
-            settle(owed, name, update.round)
-            staleness = r - update.round
-            if staleness > self.method.max_staleness:
-                too_old += 1
-                return
-            aggregate.take(values, staleness, update.samples)
-            updates.took(name, values, samples=update.samples)
-            used[staleness] += 1
+            values = updates.checked(name, update.spec, update.weights, update.samples)
+            staleness = gathering.settle(name, update.round)
+            if staleness is not None:
+                aggregate.take(values, staleness, update.samples)
+                updates.took(name, values, samples=update.samples)
+                gathering.used[staleness] += 1
 
-        owed, chosen = self.state.owed, asked_in(self.clients, self.config, self.randomness.seed, r)
-        asked = able(self.config, chosen, owed, r, self.method.max_staleness)
-        train = Train(r, self.spec.digest, self.state.weights)
-        yield from gather(self.config, dict.fromkeys(asked, train), Update, fold, owed, r)
-        if used:
+        train = Train(r, self.spec.digest, weights)
+        yield from gathering.gather(dict.fromkeys(gathering.asked, train), Update, fold)
+        if gathering.used:
             self.state.weights = updates.model(aggregate.result())
-        return {
-            "participants": used.total(),
-            "asked": len(asked),
-            "busy": len(chosen) - len(asked),
-            "staleness": [used[age] for age in range(max(used, default=-1) + 1)],  # used, 0, 1, ... rounds late
-            "too_old": too_old,
-            "server_step": step,
-            **updates.notes(),
-        }
+        return {**gathering.notes(), "server_step": step, **updates.notes()}
 
 
-def parties(method: Method) -> Mapping[str, PartyFactory]:
-    """A server and its clients."""
-    return {"server": partial(Server, method=method), "client": partial(Client, method=method)}
-
-
-def models(federation: Federation) -> Mapping[str, Vector]:
-    """All clients use the global model."""
-    weights = federation.look(federation.hub).state.weights
-    return dict.fromkeys(federation.common.clients, weights)
+def parties(sends: Sends, aggregate: Aggregates) -> Mapping[str, PartyFactory]:
+    """A server and its clients, which send their models or changes."""
+    return {"server": partial(Server, aggregate=aggregate), "client": partial(Client, sends=sends)}
 
 
 def sees(what: str) -> Mapping[str, Sees]:
     """What each role sees, if clients send ``what`` unencrypted."""
     learns = f"every client's {what} and number of samples, by name, and by how many rounds it is late"
-    return {
-        "server": Sees((Update,), learns),
-        "client": Sees((Train,), "the global model of every round that asks it"),
-    }
+    return {"server": Sees((Update,), learns), "client": Sees((Train,), "the global model of every round that asks it")}

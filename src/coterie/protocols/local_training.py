@@ -1,18 +1,23 @@
-"""Local training in all systems: the solver's settings, the clients that a round asks, and their numbers of epochs."""
+"""Local training in all systems: the solver's settings, a round's clients and their answers, their epochs and cost."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import Any, Literal
 
-from coterie.protocol.effects import Vector
+import numpy as np
+
+from coterie.protocol.effects import Evaluate, Evaluated, Vector
 from coterie.protocol.errors import PeerError, UserError
+from coterie.protocol.messages import M, Message
 from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.party import Party
+from coterie.protocol.party import Cost, Party, Work
 from coterie.protocol.randomness import rng
-from coterie.protocols.unused import refuse_unused
-from coterie.training.solvers import MOST_WEIGHT, Sgd, largest
+from coterie.protocol.steps import Steps, for_each
+from coterie.protocols.unused import at_least, check_choices, refuse_unused
+from coterie.training.solvers import MOST_WEIGHT, Proximal, Sgd, largest
 
 
 @dataclass(frozen=True)
@@ -42,17 +47,13 @@ class LocalTraining:
     join_every: int = 10
 
     def __post_init__(self) -> None:
-        if self.max_epochs < 1:
-            raise UserError(f"max_epochs must be at least 1, not {self.max_epochs}")
-        if not 0 < self.slowest <= 1:
-            raise UserError(f"slowest must lie in (0, 1], not {self.slowest}")
-        if not 0 < self.participation <= 1:
-            raise UserError(f"participation must lie in (0, 1], not {self.participation}")
+        check_choices(self)
+        at_least(self, max_epochs=1, founders=0, newcomers=1, join_every=1)
+        for name in ("slowest", "participation"):
+            if not 0 < getattr(self, name) <= 1:
+                raise UserError(f"{name} must lie in (0, 1], not {getattr(self, name)}")
         if self.deadline_s is not None and not self.deadline_s > 0:
             raise UserError(f"deadline_s must be positive, not {self.deadline_s}")
-        for name, least in (("founders", 0), ("newcomers", 1), ("join_every", 1)):
-            if getattr(self, name) < least:
-                raise UserError(f"{name} must be at least {least}, not {getattr(self, name)}")
         refuse_unused(self, ((name, "founders=0", not self.founders) for name in ("newcomers", "join_every")))
         self.solver()
 
@@ -108,13 +109,60 @@ class SteppedTraining(LocalTraining):
         return self.server_lr / (1 + self.server_decay * (r - 1))
 
 
+@dataclass(frozen=True)
+class ProximalTraining(SteppedTraining):
+    """mu: weight of the proximal term of FedProx; 0.01 in FedCAPrivacy's comparison (table I)."""
+
+    mu: float = 0.01
+
+    def solver(self) -> Proximal:
+        """SGD on the proximal objective."""
+        return Proximal(self.lr, self.batch_size, self.momentum, self.weight_decay, mu=self.mu)
+
+
+@dataclass(frozen=True)
+class ClusterModels(LocalTraining):
+    """Local training in clusters with one model each (IFCA, MingledPie). clusters: k, the number of models.
+
+    start: "random", each model with weights of its own; or "pretrained", each also trained beforehand on all data of
+    one of the data's own groups, as MingledPie's authors do ("prior knowledge"). Then the models differ from the start,
+    but the server must hold the clients' data.  pretrain_epochs: passes over those data.
+    pretrain_batch: samples a step in the pre-training; 0 for all at once, so that an epoch is one gradient step.
+    """
+
+    clusters: int = 5
+    start: Literal["random", "pretrained"] = "random"
+    pretrain_epochs: int = 1
+    pretrain_batch: int = 50
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(self, clusters=1, pretrain_epochs=1, pretrain_batch=0)
+        random = self.start == "random"
+        refuse_unused(self, ((name, "start=random", random) for name in ("pretrain_epochs", "pretrain_batch")))
+
+    def beyond_budget(self) -> Mapping[str, str]:
+        """The pre-training, which no budget counts."""
+        if self.start == "random":
+            return {}
+        return {"start": f"its models begin after {self.pretrain_epochs} epochs on all data of the true groups"}
+
+    @property
+    def models(self) -> int:
+        """One a cluster."""
+        return self.clusters
+
+    def pretraining(self) -> tuple[Sgd, int] | None:
+        """Solver and epochs of the pre-training, each model on all data of one of the data's own groups."""
+        if self.start == "random":
+            return None
+        return Sgd(self.lr, self.pretrain_batch or 1 << 40), self.pretrain_epochs
+
+
 def local_epochs(clients: Sequence[str], config: LocalTraining, seed: int) -> dict[str, int]:
     """E_i = round(d_i E_m), at least 1, for every client. It is a pure function of the seed and the client's name."""
-    drawn: dict[str, int] = {}
-    for name in clients:
-        d = rng(seed, name, "uplink time").uniform(config.slowest, 1.0)
-        drawn[name] = max(1, round(d * config.max_epochs))
-    return drawn
+    drawn = {name: rng(seed, name, "uplink time").uniform(config.slowest, 1.0) for name in clients}  # d_i
+    return {name: max(1, round(d * config.max_epochs)) for name, d in drawn.items()}
 
 
 def joined(clients: Sequence[str], config: LocalTraining, r: int) -> tuple[str, ...]:
@@ -143,17 +191,37 @@ def asked_in(clients: Sequence[str], config: LocalTraining, seed: int, r: int) -
     return sample_clients(joined(clients, config, r), config.participation, seed, r)
 
 
+def ask_round(
+    server: Party, r: int, request: Message, reply: type[M], fold: Callable[[str, M], None]
+) -> Steps[dict[str, Any]]:
+    """Ask the clients of round r and fold their answers, which state this round. Returns the round's first notes."""
+
+    def checked(name: str, answer: M) -> None:
+        if (stated := getattr(answer, "round", None)) != r:
+            raise PeerError(f"{name}: an answer for round {stated} in round {r}")
+        fold(name, answer)
+
+    asked = asked_in(server.clients, server.config, server.randomness.seed, r)
+    deadline_s = server.config.deadline_s
+    answers = yield from for_each(dict.fromkeys(asked, request), reply, checked, deadline_s=deadline_s)
+    return {"participants": len(answers.got), "asked": len(asked)}
+
+
 def batch_seed(party: Party, r: int) -> int:
     """The seed of a client's batch order in round r. It is the same for every system, so comparisons are paired."""
     return int(party.rng("batches", r).integers(1 << 62))
 
 
+def training_cost(client: Party, msg: Message) -> Cost:
+    """The cost of a training of the whole model: the client's samples, once per epoch."""
+    return Cost(samples=client.samples * client.epochs, flops_per_sample=client.spec.flops_per_sample)
+
+
 def check_model(spec: ModelSpec, digest: bytes, weights: Vector, models: int = 1) -> Vector:
     """These weights (models d,) of another party. Raises PeerError unless they can be those of a model of this shape.
 
-    They must have this model's shape, none may be beyond ``MOST_WEIGHT``, and no running variance may be below 0. The
-    same holds for a change of the parameters, whose sender leaves its buffers as they are (``aggregation/buffers.py``),
-    and for a control variate, which is 0 at buffers.
+    None may be beyond ``MOST_WEIGHT``, and no running variance below 0. The same holds for a change of the parameters,
+    whose sender leaves its buffers as they are (``aggregation/buffers.py``), and for a control variate (0 at buffers).
     """
     if digest != spec.digest or len(weights) != models * spec.size:
         raise PeerError(f"a model of {len(weights)} numbers or of another shape; expected {models * spec.size} of ours")
@@ -163,3 +231,15 @@ def check_model(spec: ModelSpec, digest: bytes, weights: Vector, models: int = 1
     if variances.size and (least := float(variances.min())) < 0:
         raise PeerError(f"a model with a running variance of {least:.2g}; variances are at least 0")
     return weights
+
+
+def best_model(models: Iterable[Vector]) -> Work[int]:
+    """The number of the model with the lowest loss on the party's training data (MingledPie eq. 2); ties: the first.
+
+    A diverged model, with a loss of NaN, is the worst.
+    """
+    losses = []
+    for weights in models:
+        seen: Evaluated = yield Evaluate(weights, "train")
+        losses.append(seen.loss)
+    return int(np.argmin([np.inf if np.isnan(loss) else loss for loss in losses]))

@@ -1,14 +1,26 @@
-"""Settings that have no effect beside other settings, and settings that a mode fixes to one value.
-
-A user who sets one of these expects something that would not happen, so it is refused.
-"""
+"""Checks of settings: too small, unknown choices, without effect beside other settings, or fixed by a mode."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from coterie.protocol.errors import UserError
+
+
+def at_least(config: Any, **least: int) -> None:
+    """Raises UserError for the first setting that is below its least value."""
+    for name, value in least.items():
+        if getattr(config, name) < value:
+            raise UserError(f"{name} must be at least {value}, not {getattr(config, name)}")
+
+
+def check_choices(config: Any) -> None:
+    """Raises UserError for the first ``Literal`` field of a dataclass that has none of its values."""
+    for name, kind in get_type_hints(type(config)).items():
+        value = getattr(config, name)
+        if get_origin(kind) is Literal and value not in get_args(kind):
+            raise UserError(f"{name} must be one of {', '.join(map(str, get_args(kind)))}, not {value!r}")
 
 
 def refuse_unused(config: Any, unused: Iterable[tuple[str, str, bool]]) -> None:

@@ -1,8 +1,8 @@
 """The updates of one round at a server that averages them: which it refuses, and which stand out.
 
-The bounds keep one message from ending a run, since the mean of the accepted updates is finite. They do not keep one
-client from ending it. A client that lies within the bounds spoils the mean, and the trainings that start there may
-diverge in the next round. An update that stands out is noted, so that an error can name its client.
+The bounds keep the mean finite, so that no message ends a run. They do not keep a client from ending it: one that lies
+within the bounds spoils the mean, and the trainings that start there may diverge in the next round. An update that
+stands out is noted, so that an error can name its client.
 """
 
 from __future__ import annotations

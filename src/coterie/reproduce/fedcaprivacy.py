@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from coterie.clustering.schedule import expected_events, sd_events
+from coterie.clustering.schedule import Schedule
 from coterie.reproduce.plots import curves_picture
 from coterie.reproduce.study import Cell, Curve, Item, Row, by_cell, last_rounds, named, percent, spread
 from coterie.runs.config import RunConfig
@@ -115,8 +115,9 @@ def _table_2(name: str, found: Sequence[Curve]) -> Row:
 
 def _expected(alpha: float, rounds: int) -> str:
     """Clustering events by the closed form, with their standard deviation, and how many fewer than always that is."""
-    events = expected_events(alpha, rounds)
-    return f"{events:.1f} ± {sd_events(alpha, rounds):.1f} ({rounds / events:.2f}x)"
+    decay = Schedule(alpha)
+    events = decay.expected_events(rounds)
+    return f"{events:.1f} ± {decay.sd_events(rounds):.1f} ({rounds / events:.2f}x)"
 
 
 @by_cell

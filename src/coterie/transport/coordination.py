@@ -1,15 +1,7 @@
 """The coordination of one generator of steps: the hub's round, or the handler of a leader.
 
-A coordination knows no clock, no queue and no network. Its driver calls ``start`` once. Then it calls the other methods
-as events happen, with the time of the event:
-
-- ``deliver``: a message has come.
-- ``refuse``: an answer will never come.
-- ``computed``: the effect that was asked for has a result.
-- ``spent``: the coordinator's own work takes this long.
-- ``expire``: the time ``wake_s`` has come. Messages that arrive at that time are delivered first.
-
-Each message to send is passed to ``send`` as soon as it is made. By default ``send`` appends it to ``letters``.
+A coordination knows no clock, no queue and no network. Its driver calls ``start`` once, and then the other methods as
+events happen, with the time of the event. At the time ``wake_s`` it delivers what arrives then, before ``expire``.
 """
 
 from __future__ import annotations
@@ -19,28 +11,12 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any
 
+from coterie.protocol import steps
 from coterie.protocol.errors import CoterieError, CryptoError, PeerError, RunError
 from coterie.protocol.messages import Message
-from coterie.protocol.party import Cost, To
-from coterie.protocol.steps import (
-    LATE,
-    PATIENCE_S,
-    REFUSED,
-    UNACCEPTABLE,
-    Answers,
-    Ask,
-    NoAnswerError,
-    Post,
-    Spend,
-    Step,
-    Steps,
-    Take,
-    Wake,
-)
-from coterie.transport.envelope import Envelope, EnvelopeError, Sent
-from coterie.transport.mail import Waiting
+from coterie.protocol.party import To
+from coterie.transport.envelope import USED, Envelope, EnvelopeError, Sent, Waiting
 from coterie.transport.member import Member
-from coterie.transport.numbers import USED
 
 
 @dataclass
@@ -57,39 +33,45 @@ class _Asked:
 
 
 class Coordination:
-    """One generator of steps and effects, for one round and attempt.
+    """One generator of steps and effects.
 
-    role: the role that the party acts in.  critical: whether a message that cannot be sent ends the run (for the hub),
-    or only this work.
+    send: is given each message as soon as it is made.  role: the role that the party acts in.  request: the message
+    whose handler this is, or the round and attempt of the hub. An error in sending ends the hub's run, but only a
+    leader's work.
     """
 
     def __init__(
-        self, member: Member, work: Steps[Any], *, round: int, attempt: int, role: str, critical: bool = False
+        self,
+        member: Member,
+        work: steps.Steps[Any],
+        send: Callable[[Sent], None],
+        role: str,
+        request: Envelope | tuple[int, int],
     ) -> None:
-        self.member, self.round, self.attempt, self.role = member, round, attempt, role
-        self.letters: list[Sent] = []
-        self.send: Callable[[Sent], None] = self.letters.append
+        self._error: type[CoterieError] = RunError
+        if isinstance(request, Envelope):
+            if member.before is not None:
+                asked = f"{member.name} yields steps in answer to {request.kind}"
+                raise RunError(f"{asked}: only its rounds may coordinate")
+            self._error, request = PeerError, (request.round, request.attempt)
+        self.round, self.attempt = request
+        self.member, self.role = member, role
         self.effect: Any = None
-        self.cost: Cost | None = None
         self.wake_s = inf
         self.patient = False  # whether nothing but the default deadline would wake it
         self.done = False
         self.result: Any = None
         self.asked: set[int] = set()  # numbers of all its requests
-        self._work, self._critical = work, critical
-        self._step: Step | None = None
+        self._work, self._send = work, send
+        self._step: steps.Step | None = None
         self._open: dict[int, _Asked] = {}
         self._got: list[Any] = []
         self._missing: dict[Any, str] = {}
 
     # -- for the driver ------------------------------------------------------------------------------------------------
 
-    def start(self, now_s: float) -> None:
-        """Run to the first wait."""
-        self._resume(None, now_s)
-
-    def adopt(self, step: Any, now_s: float) -> None:
-        """Continue a generator that has already yielded this step."""
+    def start(self, now_s: float, step: Any = None) -> None:
+        """Run to the first wait. step: one that the generator has yielded already."""
         self._resume(None, now_s, step)
 
     def deliver(self, envelope: Envelope, frame: bytes, now_s: float) -> bool:
@@ -97,7 +79,7 @@ class Coordination:
 
         Returns whether the message is genuine and new. A forged or repeated message changes nothing.
         """
-        member = self.member
+        member, step = self.member, self._step
         try:
             member.verify(envelope, frame)
             if member.numbers.is_old(envelope):
@@ -107,12 +89,10 @@ class Coordination:
             return False
         member.numbers.take(envelope)
         request = self._open.get(envelope.answers)
-        wanted = request is not None and request.dst == envelope.src and request.outcome is None
-        if isinstance(self._step, Ask) and request is not None and wanted:
-            accepted = self._fold(envelope, frame, self._step.reply, request.key, now_s)
-            request.outcome = "" if accepted else UNACCEPTABLE
-        elif isinstance(self._step, Take) and envelope.kind == self._step.kind.__name__:
-            self._take_one(envelope, frame, now_s)
+        if request is not None and request.dst == envelope.src and request.outcome is None:
+            request.outcome = "" if self._fold(envelope, frame, request.key, now_s) else steps.UNACCEPTABLE
+        elif isinstance(step, steps.Take) and envelope.kind == step.kind.__name__:
+            self._fold(envelope, frame, envelope.src, now_s)
         else:
             member.inbox.append(Waiting(envelope, member.spool.put(frame), now_s))
         self._may_end(now_s)
@@ -129,39 +109,30 @@ class Coordination:
             self._may_end(now_s)
 
     def computed(self, value: Any, now_s: float) -> None:
-        """The result of ``effect``. If it is a CoterieError, it is raised where the effect was yielded."""
+        """The ``effect`` has this result. If it is a CoterieError, it is raised where the effect was yielded."""
         self.effect = None
         self._resume(value, now_s)
 
     def spent(self, seconds: float, now_s: float) -> None:
-        """The work of ``cost`` takes so many seconds."""
-        self.cost, self.wake_s = None, now_s + seconds
+        """The ``effect`` is a ``Spend``, and takes so many seconds."""
+        self.effect, self.wake_s = None, now_s + seconds
 
     def expire(self, now_s: float) -> None:
-        """The time ``wake_s`` has come, so the step ends with what it has. A ``take`` that lacks messages starves."""
-        step = self._step
-        if isinstance(step, Take) and step.until_s is None and len(self._got) < step.at_least:
-            self.starve(now_s)
-            return
-        self.wake_s, self.patient, self._step = inf, False, None
-        value: Any = None
-        if isinstance(step, Ask):
-            value = self._answers()
-        elif isinstance(step, Take):
-            value = Answers(tuple(self._got), self._missing)
-        self._open = {}
-        self._resume(value, now_s)
+        """The time ``wake_s`` has come, or nothing more will: the step ends with what it has.
 
-    def starve(self, now_s: float) -> None:
-        """No party will send anything more. Raises NoAnswerError in a ``take`` that waits for more messages."""
+        Raises NoAnswerError in a ``take`` that waits for more messages and states no time.
+        """
         step = self._step
-        if not isinstance(step, Take):
-            self.expire(now_s)
-            return
-        self.wake_s, self.patient, self._step = inf, False, None
-        wanted, name = f"{step.at_least} {step.kind.__name__}", self.member.name
-        why = f"{name} waits for {wanted}, has {len(self._got)}, and no more will come"
-        self._resume(NoAnswerError(why), now_s)
+        value: steps.Answers | steps.NoAnswerError | None = None
+        if isinstance(step, steps.Take) and step.until_s is None and len(self._got) < step.at_least:
+            value = steps.NoAnswerError(
+                f"{self.member.name} waits for {step.at_least} {step.kind.__name__}, has {len(self._got)}, and no more "
+                "will come"
+            )
+        elif isinstance(step, steps.Ask | steps.Take):
+            value = self._answers()
+        self.wake_s, self.patient, self._step, self._open = inf, False, None, {}
+        self._resume(value, now_s)
 
     def stop(self) -> None:
         """Stop the work and undo its changes."""
@@ -171,25 +142,23 @@ class Coordination:
     def ends_s(self, coming: Iterable[tuple[int, str, float]]) -> float:
         """The latest second at which the open step ends.
 
-        coming: known future events, each with the number of the request, the kind of message ("" for no answer), and
-        the second.
+        coming: known events: the number of the request, the kind of message ("" for no answer), the second.
         """
-        step = self._step
-        if isinstance(step, Ask):
-            waits = {n for n, one in self._open.items() if one.outcome is None and not one.failed}
-            stated = step.deadline_s is not None
-            times = {n: at_s for n, kind, at_s in coming if n in waits and (kind or not stated)}
-            known = len(times) == len(waits) and not (stated and any(one.failed for one in self._open.values()))
-            return min(self.wake_s, max(times.values(), default=inf)) if known else self.wake_s
-        if isinstance(step, Take) and (left := step.at_least - len(self._got)) > 0:
+        step, ends_s = self._step, inf
+        if isinstance(step, steps.Ask):
+            waits = self._waits(step)
+            counts = {n: at_s for n, kind, at_s in coming if n in waits and (kind or step.deadline_s is None)}
+            if len(counts) == len(waits):
+                ends_s = max(counts.values(), default=inf)
+        elif isinstance(step, steps.Take) and (left := step.at_least - len(self._got)) > 0:
             arrivals = sorted(at_s for _, kind, at_s in coming if kind == step.kind.__name__)
-            return min([self.wake_s, *arrivals[left - 1 : left]])
-        return self.wake_s
+            ends_s = arrivals[left - 1] if left <= len(arrivals) else inf
+        return min(self.wake_s, ends_s)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _resume(self, value: Any, now_s: float, step: Any = None) -> None:
-        """Run the generator to its next wait. step: a step that it has yielded already."""
+        """Run the generator to its next wait."""
         while True:
             self.member.party.now_s = now_s
             try:
@@ -207,45 +176,41 @@ class Coordination:
 
     def _begin(self, step: Any, now_s: float) -> bool:
         """Begin a step or an effect. Returns whether there is something to wait for."""
-        if isinstance(step, Post):
-            self._send(step.messages)
+        if isinstance(step, steps.Post):
+            self._send_all(step.messages)
             return False
-        if not isinstance(step, Step):
+        if isinstance(step, steps.Spend) or not isinstance(step, steps.Step):
             self.effect = step
             return True
-        if isinstance(step, Spend):
-            self.cost = step.cost
-            return True
         self._step, self._got, self._missing = step, [], {}
-        if isinstance(step, Wake):
+        if isinstance(step, steps.Wake):
             self.wake_s = max(now_s, self._finite(step.at_s))
             return True
-        if isinstance(step, Ask):
-            self._open = self._send(step.requests, step.reply)
+        if isinstance(step, steps.Ask):
+            self._open = self._send_all(step.requests, step.reply)
             limit_s = step.deadline_s
         else:
-            assert isinstance(step, Take)
+            assert isinstance(step, steps.Take)
             limit_s = 0.0 if step.at_least == 0 and step.until_s is None else step.until_s
             self._take_waiting(step)
         self.patient = limit_s is None
-        self.wake_s = now_s + (PATIENCE_S if limit_s is None else self._finite(limit_s))
+        self.wake_s = now_s + (steps.PATIENCE_S if limit_s is None else self._finite(limit_s))
         self._may_end(now_s)
         return True
 
     def _finite(self, seconds: float) -> float:
         """A time to wait. Another party may have named it: so where it is none, only the work of a leader ends."""
         if not isfinite(seconds):
-            error = RunError if self._critical else PeerError
-            raise error(f"{self.member.name} would wait for {seconds} seconds: no step waits for ever")
+            raise self._error(f"{self.member.name} would wait for {seconds} seconds: no step waits for ever")
         return seconds
 
-    def _send(self, messages: Mapping[Any, Message | To], reply: type[Message] | None = None) -> dict[int, _Asked]:
+    def _send_all(self, messages: Mapping[Any, Message | To], reply: type[Message] | None = None) -> dict[int, _Asked]:
         """Address and send messages. Returns those that await a ``reply``, by their numbers."""
-        member, key, kind = self.member, None, ""
-        open_: dict[int, _Asked] = {}
+        member, kind = self.member, ""
+        asked: dict[int, _Asked] = {}
 
         def addressed() -> Iterator[To]:
-            nonlocal key, kind
+            nonlocal kind
             for key, message in messages.items():
                 to = message if isinstance(message, To) else To(key, message)
                 kind = type(to.message).__name__
@@ -254,67 +219,68 @@ class Coordination:
                 yield to
 
         try:
-            for letter in member.letters(addressed(), self.role):
-                sent = member.address(letter, round=self.round, attempt=self.attempt)
+            made = member.send(addressed(), self.role, round=self.round, attempt=self.attempt)
+            for key, sent in zip(messages, made, strict=True):
                 if reply is not None:
-                    open_[sent.envelope.number] = _Asked(key, letter.dst)
+                    asked[sent.envelope.number] = _Asked(key, sent.envelope.dst)
                     self.asked.add(sent.envelope.number)
-                self.send(sent)
+                self._send(sent)
         except PeerError as error:
-            raise (RunError(f"{member.name} can't send {kind}: {error}") if self._critical else error) from error
-        return open_
+            if self._error is PeerError:
+                raise
+            raise RunError(f"{member.name} can't send {kind}: {error}") from error
+        return asked
+
+    def _waits(self, step: steps.Ask) -> set[int]:
+        """The open requests that keep the step waiting: those that failed do so only until a stated deadline."""
+        stated = step.deadline_s is not None
+        return {n for n, one in self._open.items() if one.outcome is None and (stated or not one.failed)}
 
     def _may_end(self, now_s: float) -> None:
         """Let the step end now if it has everything that it waits for."""
         step = self._step
-        if isinstance(step, Ask):
-            missing = any(one.outcome is None and not one.failed for one in self._open.values())
-            failed = any(one.outcome is None and one.failed for one in self._open.values())
-            enough = not missing and not (failed and step.deadline_s is not None)
+        if isinstance(step, steps.Ask):
+            enough = not self._waits(step)
         else:
-            enough = isinstance(step, Take) and 0 < step.at_least <= len(self._got)
+            enough = isinstance(step, steps.Take) and 0 < step.at_least <= len(self._got)
         if enough:
             self.wake_s, self.patient = min(self.wake_s, now_s), False
 
-    def _answers(self) -> Answers:
-        """The outcome of every request of the step."""
+    def _answers(self) -> steps.Answers:
+        """The outcome of the step."""
         declined = []
         for one in self._open.values():
             if one.outcome == "":
                 continue
-            outcome = one.outcome or one.failed or LATE
-            self._missing[one.key] = outcome
-            if outcome == LATE:
+            outcome = self._missing[one.key] = one.outcome or one.failed or steps.LATE
+            if outcome == steps.LATE:
                 self.member.observer.late(one.dst)
-            elif outcome == REFUSED:
+            elif outcome == steps.REFUSED:
                 declined.append(one.key)
-        return Answers(tuple(self._got), self._missing, tuple(declined))
+        return steps.Answers(tuple(self._got), self._missing, tuple(declined))
 
-    def _take_waiting(self, step: Take) -> None:
+    def _take_waiting(self, step: steps.Take) -> None:
         """Take the messages that came before this step."""
         waiting, self.member.inbox = self.member.inbox, []
         for one in waiting:
             if one.envelope.kind == step.kind.__name__:
-                self._take_one(one.envelope, self.member.spool.take(one.ticket), one.at_s)
+                self._fold(one.envelope, self.member.spool.take(one.ticket), one.envelope.src, one.at_s)
             else:
                 self.member.inbox.append(one)
 
-    def _take_one(self, envelope: Envelope, frame: bytes, at_s: float) -> None:
-        assert isinstance(self._step, Take)
-        if not self._fold(envelope, frame, self._step.kind, envelope.src, at_s):
-            self._missing[envelope.src] = UNACCEPTABLE
-
-    def _fold(self, envelope: Envelope, frame: bytes, kind: type[Message], key: Any, at_s: float) -> bool:
-        """Give a verified message to the coordinator's fold. Returns whether the fold accepts it."""
-        member, party = self.member, self.member.party
-        assert isinstance(self._step, Ask | Take)
+    def _fold(self, envelope: Envelope, frame: bytes, key: Any, at_s: float) -> bool:
+        """Give a verified message to the fold of the open step. Returns whether the fold accepts it."""
+        member, party, step = self.member, self.member.party, self._step
+        assert isinstance(step, steps.Ask | steps.Take)
         before, party.now_s = party.now_s, at_s
         try:
-            opened = member.read(envelope, frame, (kind,), at_s)
+            opened = member.read(envelope, frame, (step.reply if isinstance(step, steps.Ask) else step.kind,), at_s)
             member.observer.read(opened)
-            self._step.fold(key, opened.message)
+            step.fold(key, opened.message)
         except (PeerError, CryptoError) as error:
             member.observer.refused(envelope, self.role, str(error))
+            if isinstance(step, steps.Take):
+                self._missing[key] = steps.UNACCEPTABLE
             return False
         finally:
             party.now_s = before

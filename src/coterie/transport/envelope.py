@@ -1,21 +1,25 @@
-"""Envelopes: the metadata of a message on any wire, which its sender signs together with the payload's digest.
+"""Envelopes, the metadata of a message on any wire, which its sender signs together with the payload's digest.
 
 A relay sees an envelope and the payload's bytes, and may drop either. Any change to them is refused: the signature
 covers every field and the digest, and a message between two parties other than the hub is sealed with the same fields
 bound in. So a message is accepted only by its recipient, in its session, round and attempt, and under its number.
+
+``Numbers`` is what a party remembers of its links, so that no message is handled twice, out of order or in another
+attempt. It is kept with the party, which continues with it if it is made again from its bytes.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections import OrderedDict
+from dataclasses import dataclass
 from typing import Annotated, NamedTuple, Protocol
 
 import msgspec
 
 from coterie.protocol.errors import PeerError
+from coterie.protocol.messages import Message
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+USED = "its number was used before"
 
 
 class EnvelopeError(PeerError):
@@ -48,16 +52,12 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
     def header(self) -> bytes:
         """The fields that a sealed payload is bound to: all but the digest and the signature."""
-        return _encode((*(getattr(self, name) for name in _HEADER),))
+        return msgspec.msgpack.encode(msgspec.structs.astuple(self)[:-2])
 
     @property
     def key(self) -> tuple[str, str, int]:
         """Sender, recipient and number, which no two messages of a session share."""
         return self.src, self.dst, self.number
-
-
-_HEADER = Envelope.__struct_fields__[:-2]
-_encode = msgspec.msgpack.Encoder().encode
 
 
 class Keyring(Protocol):
@@ -90,29 +90,96 @@ class Sent(NamedTuple):
     to_role: str
 
 
-class Digests:
-    """SHA-256 of frames. That of the same object is computed once: of a broadcast, and of what arrives in the process
-    that it was sent in. room: bytes of frames that are held for that.
+@dataclass(frozen=True)
+class Opened:
+    """A message that was verified, unsealed and decoded.
+
+    role: the role that its recipient acts in.  at_s: when it came.  size: bytes of its frame.
     """
 
-    def __init__(self, room: int) -> None:
-        self._room = room
-        self._held: OrderedDict[int, tuple[bytes, bytes]] = OrderedDict()  # by id, which stays its own while it is held
-        self._bytes = 0
+    envelope: Envelope
+    message: Message
+    role: str
+    at_s: float
+    size: int
 
-    def of(self, frame: bytes) -> bytes:
-        """32 bytes."""
-        known = self._held.get(id(frame))
-        if known is not None:
-            return known[1]
-        digest = hashlib.sha256(frame).digest()
-        self._held[id(frame)] = frame, digest
-        self._bytes += len(frame)
-        while self._bytes > self._room and len(self._held) > 1:
-            self._bytes -= len(self._held.popitem(last=False)[1][0])
-        return digest
 
-    def clear(self) -> None:
-        """Hold no frame."""
-        self._held.clear()
-        self._bytes = 0
+@dataclass(frozen=True)
+class Handled:
+    """The result of handling a message. sent: the messages to send.  refused: why it was refused, or ""."""
+
+    sent: tuple[Sent, ...] = ()
+    refused: str = ""
+
+    @property
+    def answered(self) -> bool:
+        """Whether its sender gets a direct answer."""
+        return any(one.envelope.answers for one in self.sent)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A message that has come to a coordinator before a step asked for it. ticket: of its bytes."""
+
+    envelope: Envelope
+    ticket: int
+    at_s: float
+
+
+class Outcome(msgspec.Struct, frozen=True, array_like=True):
+    """What became of a request: its digest and round, and the answer as it was sent or the refusal."""
+
+    digest: bytes
+    round: Count
+    answer: Sent | None = None
+    refusal: str = ""
+
+
+class Numbers(msgspec.Struct):
+    """sent: the last number that the party used.  taken: by sender, the last number that it took.
+
+    round: the newest that it has heard of from the hub.  attempts: by round, its attempt, where it was tried again.
+    kept: by sender and number, what became of the requests of the sender's newest round.
+    """
+
+    sent: Count = 0
+    taken: dict[str, Count] = msgspec.field(default_factory=dict)
+    round: Count = 0
+    attempts: dict[Count, Count] = msgspec.field(default_factory=dict)
+    kept: dict[str, dict[Count, Outcome]] = msgspec.field(default_factory=dict)
+
+    def next(self) -> int:
+        """A new number."""
+        self.sent += 1
+        return self.sent
+
+    def is_old(self, envelope: Envelope) -> bool:
+        """Whether its number was taken before. Numbers grow along each link."""
+        return envelope.number <= self.taken.get(envelope.src, 0)
+
+    def take(self, envelope: Envelope) -> None:
+        """Take its number."""
+        self.taken[envelope.src] = envelope.number
+
+    def check_attempt(self, envelope: Envelope, *, announces: bool) -> None:
+        """Raises EnvelopeError for a message of an attempt that was given up, or of one that nobody has announced.
+
+        announces: whether its sender may: only the hub tries a round again.
+        """
+        now = self.attempts.get(envelope.round, 0)
+        if envelope.attempt < now or (envelope.attempt > now and not announces):
+            raise EnvelopeError(
+                f"it is of attempt {envelope.attempt} of round {envelope.round}, which is at attempt {now}"
+            )
+
+    def keep(self, request: Envelope, answer: Sent | None = None, refusal: str = "") -> None:
+        """Remember what became of a request. A sender that goes on to another round will not repeat earlier ones."""
+        of_sender = self.kept.setdefault(request.src, {})
+        if of_sender and next(reversed(of_sender.values())).round < request.round:
+            of_sender.clear()
+        of_sender[request.number] = Outcome(request.digest, request.round, answer, refusal)
+
+    def again(self, request: Envelope) -> Outcome | None:
+        """The outcome of this request, if the very same request was handled before."""
+        kept = self.kept.get(request.src, {}).get(request.number)
+        return kept if kept is not None and kept.digest == request.digest else None

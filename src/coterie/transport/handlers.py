@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from coterie.protocol.errors import CoterieError
-from coterie.protocol.party import Party, Work
+from coterie.protocol.interpreters import by_group
+from coterie.protocol.party import Work
 from coterie.protocol.steps import Step
-from coterie.transport.mail import Handled
+from coterie.transport.envelope import Handled
 from coterie.transport.meter import Meter
 
 
@@ -27,24 +27,17 @@ class Effects(Protocol):
 class Call:
     """A message that one party handles, in a role. work: ``Member.receive``."""
 
-    party: Party
+    party: str
     role: str
     kind: str
     work: Work[Handled]
 
 
-@dataclass(frozen=True)
-class Coordinates:
-    """A handler that coordinates and has yielded its first step."""
-
-    step: Any
-
-
-def run_handlers(calls: Sequence[Call], effects: Effects, meter: Meter) -> list[Handled | Coordinates]:
+def run_handlers(calls: Sequence[Call], effects: Effects, meter: Meter) -> list[Handled | Step]:
     """Run handlers of different parties side by side and their effects together. Returns results in order.
 
-    A handler that coordinates is left at its first step. If a handler raises an error that does not refuse its message,
-    the error is raised, and the changes of all unfinished handlers are undone.
+    A handler that coordinates is left at its first step, which is its result. If a handler raises an error that does
+    not refuse its message, the error is raised, and the changes of all unfinished handlers are undone.
     """
     results: list[Any] = [None] * len(calls)
     values: dict[int, Any] = dict.fromkeys(range(len(calls)))
@@ -52,17 +45,17 @@ def run_handlers(calls: Sequence[Call], effects: Effects, meter: Meter) -> list[
         while values:
             wants: dict[int, Any] = {}
             for i, value in values.items():
-                call, started = calls[i], time.perf_counter()
-                try:
-                    wanted = call.work.throw(value) if isinstance(value, CoterieError) else call.work.send(value)
-                    if isinstance(wanted, Step):
-                        results[i] = Coordinates(wanted)
-                    else:
-                        wants[i] = wanted
-                except StopIteration as stop:
-                    results[i] = stop.value
-                finally:
-                    meter.spent(call.role, call.kind, time.perf_counter() - started)
+                call = calls[i]
+                with meter.timed(call.role, call.kind):
+                    try:
+                        wanted = call.work.throw(value) if isinstance(value, CoterieError) else call.work.send(value)
+                    except StopIteration as stop:
+                        results[i] = stop.value
+                        continue
+                if isinstance(wanted, Step):
+                    results[i] = wanted
+                else:
+                    wants[i] = wanted
             got = compute([(calls[i].party, calls[i].role, effect) for i, effect in wants.items()], effects, meter)
             values = dict(zip(wants, got, strict=True))
     except BaseException:
@@ -72,16 +65,11 @@ def run_handlers(calls: Sequence[Call], effects: Effects, meter: Meter) -> list[
     return results
 
 
-def compute(wanted: Sequence[tuple[Party, str, Any]], effects: Effects, meter: Meter) -> list[Any]:
-    """Run effects, those of one role and kind together, and count their time. Returns results in order."""
-    results: list[Any] = [None] * len(wanted)
-    groups: dict[tuple[str, str], list[int]] = {}
-    for index, (_, role, effect) in enumerate(wanted):
-        groups.setdefault((role, type(effect).__name__), []).append(index)
-    for (role, name), indices in groups.items():
-        started = time.perf_counter()
-        group = effects.run([(wanted[i][0].name, wanted[i][2]) for i in indices])
-        for index, result in zip(indices, group, strict=True):
-            results[index] = result
-        meter.spent(role, name, time.perf_counter() - started)
-    return results
+def compute(wanted: Sequence[tuple[str, str, Any]], effects: Effects, meter: Meter) -> list[Any]:
+    """Run effects (party, role, effect), those of one role and kind together, and count their time."""
+
+    def run(group: tuple[str, str], of: Sequence[tuple[str, str, Any]]) -> Sequence[Any]:
+        with meter.timed(*group):
+            return effects.run([(party, effect) for party, _, effect in of])
+
+    return by_group(wanted, lambda one: (one[1], type(one[2]).__name__), run)

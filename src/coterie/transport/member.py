@@ -6,32 +6,96 @@ party's time, runs the effects that the member yields, and sends the messages th
 
 from __future__ import annotations
 
-from collections.abc import Container, Generator, Iterator, Mapping
+import copy
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
 from coterie.protocol import codec
-from coterie.protocol.errors import CoterieError, CryptoError, PeerError, RunError
-from coterie.protocol.messages import ANY, Message
-from coterie.protocol.party import Cost, Party, To, Transaction, Work, fork, unchanged
+from coterie.protocol.errors import CryptoError, PeerError, RunError
+from coterie.protocol.messages import ANY, M, Message
+from coterie.protocol.party import Cost, Party, To, Work, transaction, unchanged
 from coterie.protocol.spool import Spool
-from coterie.protocol.steps import NoAnswerError, Step
+from coterie.protocol.steps import NoAnswerError
 from coterie.protocol.weight import message_weight
-from coterie.transport.envelope import Envelope, EnvelopeError, Keyring, Sent
-from coterie.transport.mail import Handled, Letter, Observer, Opened, Reader, Roles, Unobserved, Waiting
-from coterie.transport.numbers import USED, Numbers
+from coterie.transport.envelope import USED, Envelope, EnvelopeError, Handled, Keyring, Numbers, Opened, Sent, Waiting
+
+Roles = Callable[[str], tuple[str, ...]]
+"""The roles of a party by its name, its main role first; none for a stranger. All parties know them."""
+
+
+def roles_of(parties: Mapping[str, Party]) -> Roles:
+    """The roles of parties, each looked up when it is first asked for, so that nobody is made for it before."""
+    known: dict[str, tuple[str, ...]] = {}
+
+    def roles(name: str) -> tuple[str, ...]:
+        if name not in known and name in parties:
+            party = parties[name]
+            known[name] = (party.role, *sorted(party.roles - {party.role}))
+        return known.get(name, ())
+
+    return roles
+
+
+class Observer:
+    """An observer beside the protocol, which is told what a member reads and refuses. This one does nothing."""
+
+    def read(self, opened: Opened) -> None:
+        """A handler or a fold receives this message."""
+
+    def refused(self, envelope: Envelope, role: str, reason: str) -> None:
+        """This message was not accepted. role: the role that it was for."""
+
+    def late(self, party: str) -> None:
+        """A step did not wait for this party's answer."""
+
+
+class Reader:
+    """Decodes and digests. Members of one process share it: a broadcast is decoded once for all, a frame digested once.
+
+    room: bytes of frames that are held to know their digests.
+    """
+
+    def __init__(self, room: int = 64 << 20) -> None:
+        self._room, self._bytes = room, 0
+        self._held: OrderedDict[int, tuple[bytes, bytes]] = OrderedDict()  # by id, which stays its own while it is held
+        self._last: tuple[bytes, Message] | None = None
+
+    def digest(self, frame: bytes) -> bytes:
+        """SHA-256, computed once for the same object."""
+        if (known := self._held.get(id(frame))) is not None:
+            return known[1]
+        digest = hashlib.sha256(frame).digest()
+        self._held[id(frame)] = frame, digest
+        self._bytes += len(frame)
+        while self._bytes > self._room and len(self._held) > 1:
+            self._bytes -= len(self._held.popitem(last=False)[1][0])
+        return digest
+
+    def decode(self, frame: bytes, kinds: tuple[type[M], ...]) -> M:
+        """As ``codec.decode``."""
+        if self._last is not None and self._last[0] is frame and type(self._last[1]) in kinds:
+            return self._last[1]  # type: ignore[return-value]
+        message = codec.decode(frame, *kinds)
+        self._last = frame, message
+        return message
+
+    def clear(self) -> None:
+        """Hold no frame."""
+        self._held.clear()
+        self._bytes, self._last = 0, None
 
 
 class Member:
     """A party with what it needs to talk: the roles of all parties, its keys, its numbers.
 
     parties: finds the party by its name. It is looked up each time, since it may have been made again.
-    hub: the party that relays messages between two others, which are sealed.  numbers: those to continue with.
-    spool: holds messages that no step of a coordinator has asked for.  repeats: whether answers are kept for requests
-    that come again.
+    hub: the party that relays messages between two others, which are sealed.  spool: holds messages that no step of a
+    coordinator has asked for.  repeats: whether answers are kept for requests that come again; true by default.
     """
 
     def __init__(
@@ -43,19 +107,16 @@ class Member:
         keyring: Keyring,
         *,
         spool: Spool,
-        numbers: Numbers | None = None,
         reader: Reader | None = None,
         observer: Observer | None = None,
-        repeats: bool = True,
     ) -> None:
         self.name, self.hub, self.roles, self.keyring, self.spool = name, hub, roles, keyring, spool
-        self._parties = parties
-        self.numbers = numbers or Numbers()
-        self.reader = reader or Reader()
-        self.observer: Observer = observer or Unobserved()
-        self.repeats = repeats
+        self.reader, self.repeats = reader or Reader(), True
+        self.observer = observer or Observer()
+        self.numbers = Numbers()
         self.inbox: list[Waiting] = []
-        self._leading: Transaction | None = None
+        self.before: tuple[Any, Any] | None = None  # during the hub's own round: its state and secret before it
+        self._parties = parties
         self._start: tuple[int, Any, Any, dict[str, int]] | None = None
 
     @property
@@ -65,56 +126,45 @@ class Member:
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
-    def letters(self, messages: Iterator[To], acting: str) -> Iterator[Letter]:
-        """Messages, encoded. A message object that goes to many in a row is encoded once.
+    def send(
+        self, messages: Iterable[To], acting: str, *, round: int, attempt: int, request: Envelope | None = None
+    ) -> Iterator[Sent]:
+        """Encode and number messages, seal those that the hub would read, and sign them.
 
-        acting: the role that the party acts in. Raises PeerError for a stranger, TypeError and DecodeError for what
+        An object that goes to many in a row is encoded once. acting: the role that the party acts in.  request: the
+        first message to its sender is the answer. Raises PeerError for a stranger, TypeError and DecodeError for what
         cannot travel.
         """
         last: Message | None = None  # held, not its id: messages may be made as they are asked for
-        frame, weight = b"", 0
-        for to in messages:
-            kind = type(to.message)
-            if to.dst not in self.roles:
+        encoded, weight = b"", 0
+        for dst, message in ((to.dst, to.message) for to in messages):
+            kind = type(message)
+            if not self.roles(dst):
                 raise PeerError(  # its name may have come from another party
-                    f"{self.name} sends {kind.__name__} to {to.dst!r:.40}, which is not a party of this federation"
+                    f"{self.name} sends {kind.__name__} to {dst!r:.40}, which is not a party of this federation"
                 )
-            role = kind.SRC if kind.SRC in self.roles[self.name] else acting
-            if to.message is not last:
-                last, frame = to.message, codec.encode(to.message)
-                weight = message_weight(last, len(frame))
-            yield Letter(to.dst, kind.__name__, role, self._role(kind, to.dst), frame, weight)
-
-    def address(self, letter: Letter, *, round: int, attempt: int, answers: int = 0) -> Sent:
-        """Number a letter, seal it if the hub would read it, and sign it."""
-        src, dst, frame, weight = self.name, letter.dst, letter.frame, letter.weight
-        sealed = self._sealed(src, dst)
-        bare = Envelope(
-            src,
-            dst,
-            letter.role,
-            letter.kind,
-            self.keyring.session,
-            round,
-            attempt,
-            self.numbers.next(),
-            answers,
-            sealed,
-            weight + self.keyring.overhead * sealed,
-        )
-        header = bare.header()
-        if sealed:
-            frame = self.keyring.seal(src, dst, frame, header)
-        digest = self.reader.digests.of(frame)
-        signature = self.keyring.sign(src, header, digest)
-        return Sent(replace(bare, digest=digest, signature=signature), frame, letter.to_role)
+            if message is not last:
+                last, encoded = message, codec.encode(message)
+                weight = message_weight(message, len(encoded))
+            answers = 0
+            if request is not None and request.src == dst:
+                answers, request = request.number, None
+            src, role = self.name, kind.SRC if kind.SRC in self.roles(self.name) else acting
+            number, session, sealed = self.numbers.next(), self.keyring.session, self._sealed(src, dst)
+            total = weight + self.keyring.overhead * sealed
+            bare = Envelope(src, dst, role, kind.__name__, session, round, attempt, number, answers, sealed, total)
+            header = bare.header()
+            frame = self.keyring.seal(self.name, dst, encoded, header) if sealed else encoded
+            digest = self.reader.digest(frame)
+            signature = self.keyring.sign(self.name, header, digest)
+            yield Sent(replace(bare, digest=digest, signature=signature), frame, self._role(kind, dst))
 
     def _sealed(self, src: str, dst: str) -> bool:
         return self.hub not in (src, dst) and src != dst
 
     def _role(self, kind: type[Message], name: str) -> str:
         """The role that a party acts in when it receives such a message."""
-        return self.roles[name][0] if kind.DST == ANY else kind.DST
+        return self.roles(name)[0] if kind.DST == ANY else kind.DST
 
     # -- receiving -----------------------------------------------------------------------------------------------------
 
@@ -123,9 +173,9 @@ class Member:
         src = envelope.src
         if envelope.session != self.keyring.session or envelope.dst != self.name:
             raise EnvelopeError(f"it is for {envelope.dst!r} in session {envelope.session!r:.40}")
-        if envelope.role not in self.roles.get(src, ()):
+        if envelope.role not in self.roles(src):
             raise EnvelopeError(f"{src!r} is no {envelope.role!r:.40} of this federation")
-        if envelope.digest != self.reader.digests.of(frame):
+        if envelope.digest != self.reader.digest(frame):
             raise EnvelopeError("its payload is not the one that was sent")
         try:
             self.keyring.verify(src, envelope.signature, envelope.header(), envelope.digest)
@@ -159,8 +209,8 @@ class Member:
 
     def cost(self, opened: Opened) -> Cost:
         """The nominal work of a message, by committed state; raises PeerError."""
-        with self._committed():
-            return self.party.handlers[type(opened.message)].cost(self.party, opened.message)
+        party = self._committed()
+        return party.handlers[type(opened.message)].cost(party, opened.message)
 
     def receive(
         self, envelope: Envelope, frame: bytes, at_s: float = 0.0, *, opened: Opened | None = None
@@ -170,149 +220,93 @@ class Member:
         opened: the message, if ``open`` has been called before. A forged message changes nothing. PeerError,
         CryptoError and NoAnswerError of the handler refuse the message. Its other errors are raised.
         """
-        problem = ""
+        role, problem = self.roles(self.name)[0], ""
         try:
             opened = opened or self.open(envelope, frame, at_s)
         except EnvelopeError as error:
-            self.observer.refused(envelope, self.roles[self.name][0], str(error))
-            return Handled(refused=str(error))
+            return self._refuse(envelope, role, str(error))
         except PeerError as error:
             problem = str(error)
         if envelope.src == self.hub:
             self.heard_of(envelope.round, envelope.attempt)
         if self.numbers.is_old(envelope):
-            return self._again(envelope)
+            kept = self.numbers.again(envelope)
+            if kept is not None and kept.answer is not None:
+                return Handled((kept.answer,))
+            return self._refuse(envelope, role, (kept.refusal if kept is not None else "") or USED)
         self.numbers.take(envelope)
+        if opened is not None:
+            self.observer.read(opened)
+            try:
+                sent = yield from self._run(opened)
+            except (PeerError, CryptoError, NoAnswerError) as error:
+                role, problem = opened.role, str(error)
+            else:
+                answer = next((one for one in sent if one.envelope.answers), None)
+                if answer is not None and self.repeats:
+                    self.numbers.keep(envelope, answer)
+                return Handled(sent)
         if self.repeats:
-            self.numbers.keep(envelope)
-        if opened is None:
-            return self._refuse(envelope, self.roles[self.name][0], problem)
-        self.observer.read(opened)
-        try:
-            letters = yield from self._run(opened)
-        except (PeerError, CryptoError, NoAnswerError) as error:
-            return self._refuse(envelope, opened.role, str(error))
-        return self._send(envelope, letters)
-
-    def _run(self, opened: Opened) -> Work[tuple[Letter, ...]]:
-        """Run the handler as one transaction.
-
-        Its letters are encoded before it commits, so a handler whose message cannot be encoded changes nothing.
-        """
-        party = self.party
-        run = party.handlers[type(opened.message)].run
-        if self._leading is not None:
-            return (yield from self._beside(run, opened))
-        with Transaction(party):
-            outcome = run(party, opened.message, opened.envelope.src)
-            if isinstance(outcome, Generator):
-                outcome = yield from outcome
-            return self._outcome(opened, outcome)
-
-    def _outcome(self, opened: Opened, outcome: Any) -> tuple[Letter, ...]:
-        if isinstance(outcome, Message):
-            outcome = To(opened.envelope.src, outcome)
-        messages = (outcome,) if isinstance(outcome, To) else outcome or ()
-        if not isinstance(messages, tuple) or not all(isinstance(to, To) for to in messages):
-            raise RunError(
-                f"{self.name} ends {opened.envelope.kind} with {outcome!r:.80}: a handler returns a message "
-                "to its sender, To(name, message), several of those in a tuple, or nothing"
-            )
-        return tuple(self.letters(iter(messages), opened.role))
-
-    def _send(self, request: Envelope, letters: tuple[Letter, ...]) -> Handled:
-        """Address a handler's letters. The first one to the sender of the request is the answer."""
-        sent: list[Sent] = []
-        answered = False
-        for letter in letters:
-            answers = letter.dst == request.src and not answered
-            number = request.number if answers else 0
-            sent.append(self.address(letter, round=request.round, attempt=request.attempt, answers=number))
-            if answers:
-                answered = True
-                if self.repeats:
-                    self.numbers.keep(request, sent[-1])
-        return Handled(tuple(sent), answered=answered)
+            self.numbers.keep(envelope, refusal=problem)
+        return self._refuse(envelope, role, problem)
 
     def _refuse(self, envelope: Envelope, role: str, reason: str) -> Handled:
-        if self.repeats:
-            self.numbers.keep(envelope, refusal=reason)
         self.observer.refused(envelope, role, reason)
         return Handled(refused=reason)
 
-    def _again(self, envelope: Envelope) -> Handled:
-        """For a message with an old number: the stored answer, or a refusal."""
-        kept = self.numbers.again(envelope)
-        if kept is not None and kept.envelope is not None:
-            return Handled((Sent(kept.envelope, kept.frame, kept.to_role),), again=True, answered=True)
-        reason = kept.refusal if kept is not None and kept.refusal else USED
-        self.observer.refused(envelope, self.roles[self.name][0], reason)
-        return Handled(refused=reason, again=True)
+    def _run(self, opened: Opened) -> Work[tuple[Sent, ...]]:
+        """Run the handler as one transaction, which includes its messages: if one cannot travel, all is undone.
+
+        A handler of the hub that runs during its own round reads what is committed, and may change nothing.
+        """
+        party, request = self._committed(), opened.envelope
+        with transaction(party) as saved:
+            outcome = party.handlers[type(opened.message)].run(party, opened.message, request.src)
+            if isinstance(outcome, Generator):
+                outcome = yield from outcome
+            if self.before is not None and not unchanged(saved, (party.state, party.secret)):
+                raise RunError(
+                    f"{self.name} changes its state in answer to {request.kind} during its own round: "
+                    "then a handler may only read"
+                )
+            if isinstance(outcome, Message):
+                outcome = To(request.src, outcome)
+            messages = (outcome,) if isinstance(outcome, To) else outcome or ()
+            if not isinstance(messages, tuple) or not all(isinstance(to, To) for to in messages):
+                raise RunError(
+                    f"{self.name} ends {request.kind} with {outcome!r:.80}: a handler returns a message "
+                    "to its sender, To(name, message), several of those in a tuple, or nothing"
+                )
+            sent = self.send(messages, opened.role, round=request.round, attempt=request.attempt, request=request)
+            return tuple(sent)
 
     # -- coordinating, and what is committed meanwhile -----------------------------------------------------------------
 
     @contextmanager
     def leading(self) -> Iterator[None]:
         """A round of the hub as one transaction. Meanwhile its handlers answer by what was committed before."""
-        with Transaction(self.party) as transaction:
-            self._leading = transaction
+        with transaction(self.party) as self.before:
             try:
                 yield
             finally:
-                self._leading = None
+                self.before = None
 
-    @contextmanager
-    def _committed(self) -> Iterator[None]:
-        """The party as it was last committed, also during its own round."""
-        if self._leading is None:
-            yield
-            return
-        party = self.party
-        own = party.state, party.secret
-        party.state, party.secret = self._leading.saved
-        try:
-            yield
-        finally:
-            party.state, party.secret = own
+    def _committed(self) -> Party:
+        """The party as it was last committed: during its own round of the hub, a twin of the party."""
+        if self.before is None:
+            return self.party
+        twin = copy.copy(self.party)
+        twin.state, twin.secret = self.before
+        return twin
 
-    def _beside(self, run: Any, opened: Opened) -> Work[tuple[Letter, ...]]:
-        """Run a handler of the hub during its own round. It reads what is committed, and may change nothing."""
-        party = self.party
-        assert self._leading is not None
-        saved = self._leading.saved
-        twin = fork(saved[0]), fork(saved[1])
-
-        def swapped(step: Any) -> Any:
-            own = party.state, party.secret
-            party.state, party.secret = twin
-            try:
-                return step()
-            finally:
-                party.state, party.secret = own
-
-        outcome = swapped(lambda: run(party, opened.message, opened.envelope.src))
-        if isinstance(outcome, Generator):
-            work, send = outcome, partial(outcome.send, None)
-            try:
-                while True:
-                    effect = swapped(send)
-                    if isinstance(effect, Step):
-                        kind = opened.envelope.kind
-                        raise RunError(f"{self.name} yields steps in answer to {kind}: only its rounds may coordinate")
-                    try:
-                        send = partial(work.send, (yield effect))
-                    except CoterieError as error:
-                        send = partial(work.throw, error)
-            except StopIteration as stop:
-                outcome = stop.value
-            finally:
-                work.close()
-        if not unchanged(saved, twin):
-            raise RunError(
-                f"{self.name} changes its state in answer to {opened.envelope.kind} during its own round: "
-                "then a handler may only read"
-            )
-        return self._outcome(opened, outcome)
+    def drop(self) -> list[Envelope]:
+        """Drop the unasked messages that no later round may take (``Party.takes``). Returns their envelopes."""
+        takes = {kind.__name__ for kind in self.party.takes}
+        dropped = [one for one in self.inbox if one.envelope.kind not in takes]
+        self.inbox = [one for one in self.inbox if one.envelope.kind in takes]
+        for one in dropped:
+            self.spool.drop(one.ticket)
+        return [one.envelope for one in dropped]
 
     # -- rounds and attempts -------------------------------------------------------------------------------------------
 
@@ -320,8 +314,8 @@ class Member:
         """The hub says that it is this round: what became of the requests of earlier ones is forgotten."""
         if round > self.numbers.round:
             self.numbers.round = round
-            self.numbers.forget()
-        if attempt > self.numbers.attempt(round):
+            self.numbers.kept.clear()
+        if attempt > self.numbers.attempts.get(round, 0):
             self.restart(round, attempt)
 
     def begin(self, round: int) -> None:
@@ -335,23 +329,10 @@ class Member:
         Messages of other rounds that were taken since then may come again. Numbers that this party used stay used.
         """
         self.numbers.attempts[round] = attempt
-        self.numbers.forget()
-        for one in [one for one in self.inbox if (one.envelope.round, one.envelope.attempt) < (round, attempt)]:
-            if one.envelope.round == round:
-                self.inbox.remove(one)
-                self.spool.drop(one.ticket)
+        self.numbers.kept.clear()
+        for one in [w for w in self.inbox if w.envelope.round == round and w.envelope.attempt < attempt]:
+            self.inbox.remove(one)
+            self.spool.drop(one.ticket)
         if self._start is not None and self._start[0] == round:
             _, self.party.state, self.party.secret, taken = self._start
             self.numbers.taken = dict(taken)
-
-    def drop(self, keep: Container[str]) -> list[Envelope]:
-        """Drop the unasked messages that no later round may take. Returns their envelopes."""
-        waiting, self.inbox = self.inbox, []
-        dropped: list[Envelope] = []
-        for one in waiting:
-            if one.envelope.kind in keep:
-                self.inbox.append(one)
-            else:
-                self.spool.drop(one.ticket)
-                dropped.append(one.envelope)
-        return dropped

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from math import inf
 
 import msgspec
 
 from coterie.protocol.errors import RunError, UserError
-from coterie.transport.envelope import Envelope
-from coterie.transport.numbers import Numbers
+from coterie.transport.envelope import Envelope, Numbers
 
 Instant = tuple[float, int]
 """Virtual seconds, and a count of steps within the same second (superdense time).
@@ -55,7 +53,6 @@ class Parcel(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def arrives(self) -> Instant:
-        """When it arrives."""
         return self.arrives_s, self.step
 
     @property
@@ -67,18 +64,8 @@ class Parcel(msgspec.Struct, frozen=True, array_like=True):
 Intercept = Callable[[Envelope, bytes], Sequence[bytes | tuple[Envelope, bytes]]]
 """An active attacker on the wire: given one message, what is delivered instead (nothing if it is lost).
 
-Each delivered item is either bytes, which travel in this message's envelope, or an envelope and bytes. These may be
-changed, or captured before.
+Each item is bytes, which travel in this message's envelope, or an envelope and bytes, changed or captured before.
 """
-
-
-@dataclass(frozen=True)
-class Job:
-    """The next message of its recipient, and when its handler starts and ends."""
-
-    parcel: Parcel
-    start: Instant
-    done: Instant
 
 
 class Snapshot(msgspec.Struct):

@@ -1,75 +1,228 @@
-"""All messages under way: to handlers, to coordinators, and to a later round."""
+"""All messages under way: the events of coordinators, and those that handlers can take side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import heapq
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from coterie.protocol.party import Party
 from coterie.protocol.spool import Spool
-from coterie.transport.agenda import Agenda, Leader
-from coterie.transport.delayed import Delayed
-from coterie.transport.envelope import Envelope
-from coterie.transport.parcel import Parcel
-from coterie.transport.schedule import Schedule
+from coterie.transport.coordination import Coordination
+from coterie.transport.envelope import Envelope, Opened
+from coterie.transport.parcel import START, Instant, Parcel, after
+
+
+@dataclass(frozen=True)
+class Lost:
+    """An answer that will never come. number: of its request; None if the coordinator itself is gone."""
+
+    number: int | None
+    reason: str
+
+
+@dataclass
+class Leader:
+    """A coordinator at work, and its events in order. at: its latest instant.  request: that it handles (hub: None)."""
+
+    coordination: Coordination
+    at: Instant
+    request: Parcel | None = None
+    _events: list[tuple[Any, int, Parcel | Lost]] = field(default_factory=list)  # a heap
+    _pushed: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.coordination.member.name
+
+    @property
+    def is_hub(self) -> bool:
+        return self.request is None
+
+    @property
+    def next_s(self) -> float:
+        return float(self._events[0][0][0]) if self._events else inf
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no event is known to come, and only the default deadline would wake it."""
+        return self.next_s == inf and self.coordination.patient
+
+    @property
+    def turn(self) -> tuple[float, bool, str]:
+        """When it acts next. In the same second leaders act before the hub."""
+        wake_s = inf if self.coordination.done else self.coordination.wake_s
+        return min(self.next_s, wake_s), self.is_hub, self.name
+
+    def push(self, at: Instant, event: Parcel | Lost) -> None:
+        """Add an event at this instant. Messages of one instant come in their own order, and ``Lost`` after them."""
+        order = event.order if isinstance(event, Parcel) else (*at, chr(0x10FFFF))
+        self._pushed += 1
+        heapq.heappush(self._events, (order, self._pushed, event))
+
+    def pop(self) -> tuple[Instant, Parcel | Lost]:
+        order, _, event = heapq.heappop(self._events)
+        return order[:2], event
+
+    def parcels(self) -> list[Parcel]:
+        return [event for _, _, event in sorted(self._events) if isinstance(event, Parcel)]
+
+    def ends_s(self) -> float:
+        """The latest second at which its open step ends, by the events that are known."""
+        events = [(order[0], event) for order, _, event in self._events]
+        coming = [(e.envelope.answers, e.envelope.kind, s) for s, e in events if isinstance(e, Parcel)]
+        lost = [(e.number, "", s) for s, e in events if isinstance(e, Lost) and e.number is not None]
+        return self.coordination.ends_s(coming + lost)
+
+
+@dataclass(frozen=True)
+class Job:
+    """The next message of its recipient, and when its handler starts and ends. opened: the message, if it is held."""
+
+    parcel: Parcel
+    start: Instant
+    done: Instant
+    opened: Opened | None
 
 
 class Queues:
-    """schedule: of the handlers.  agenda: of the hub.  leaders: by name, the parties that coordinate now.
-    delayed: messages that are sent in a later round.
+    """Each party handles its own messages in order of arrival, one at a time. What is for a coordination goes to that.
+
+    work: nominal seconds of a party's next message, by the state that the party has committed by then, and the message
+    as it was opened for that. Such messages are held until they are handled, as long as they fit into ``room`` bytes.
+    leaders: by name, the parties that coordinate now.  delayed: messages that are sent in a later round than they were
+    written in (``Links.rounds``), in the order of writing.  busy: by party, until when.
     """
 
-    def __init__(self, parties: Mapping[str, Party], hub: str, spool: Spool, work: Callable[[Parcel], float]) -> None:
-        self.parties, self.hub, self.spool = parties, hub, spool
-        self.schedule = Schedule(parties, work)
-        self.delayed = Delayed(spool)
-        self.agenda = Agenda()
+    def __init__(
+        self,
+        parties: Mapping[str, Party],
+        spool: Spool,
+        work: Callable[[Parcel], tuple[float, Opened | None]],
+        room: int,
+    ) -> None:
         self.leaders: dict[str, Leader] = {}
+        self.delayed: list[Parcel] = []
+        self.busy: dict[str, Instant] = {}
+        self._parties, self._spool, self._work, self._room = parties, spool, work, room
+        self._heaps: dict[str, list[tuple[Any, Parcel]]] = {name: [] for name in parties}
+        self._next: dict[str, tuple[int, float, Opened | None]] = {}  # each party's next message: ticket, work, content
+        self._held = 0  # bytes of the opened ones
+
+    # -- messages ------------------------------------------------------------------------------------------------------
 
     def push(self, parcel: Parcel, frame: bytes) -> None:
-        """Put a message under way."""
-        self.route(msgspec.structs.replace(parcel, ticket=self.spool.put(frame)))
+        self.route(replace(parcel, ticket=self._spool.put(frame)))
 
     def route(self, parcel: Parcel) -> None:
         """Put a message under way whose bytes are in the spool: to its recipient's coordination, or to a handler."""
-        envelope, leader = parcel.envelope, self.leaders.get(parcel.envelope.dst)
-        if leader is not None and self.is_for(leader, envelope):
-            leader.agenda.push(parcel.arrives, parcel)
-        elif self.is_for_hub(envelope):
-            self.agenda.push(parcel.arrives, parcel)
+        leader = self.leaders.get(parcel.envelope.dst)
+        if leader is not None and self._is_for(leader, parcel.envelope):
+            leader.push(parcel.arrives, parcel)
         else:
-            self.schedule.push(parcel)
-
-    def is_for(self, leader: Leader, envelope: Envelope) -> bool:
-        """Whether a message is for a party's coordination, and not for one of its handlers."""
-        return envelope.answers in leader.coordination.asked or not self.handles(leader.name, envelope)
-
-    def is_for_hub(self, envelope: Envelope) -> bool:
-        """Whether only a round of the hub can take it."""
-        return envelope.dst == self.hub and not self.handles(self.hub, envelope)
+            heapq.heappush(self._heaps[parcel.envelope.dst], (parcel.order, parcel))
 
     def handles(self, name: str, envelope: Envelope) -> bool:
         """Whether a party has a handler for such a message."""
-        return any(kind.__name__ == envelope.kind for kind in self.parties[name].handlers)
+        return any(kind.__name__ == envelope.kind for kind in self._parties[name].handlers)
 
-    def all(self, come: Iterable[Parcel]) -> tuple[list[Parcel], dict[int, int]]:
-        """All messages under way, after those in ``come``, and by place a ticket of each frame.
+    def _is_for(self, leader: Leader, envelope: Envelope) -> bool:
+        """Whether a message is for a party's coordination, and not for one of its handlers."""
+        return envelope.answers in leader.coordination.asked or not self.handles(leader.name, envelope)
 
-        come: messages that the hub has received and not taken.
-        """
-        parcels = [*come, *self.agenda.parcels(), *self.schedule.waiting(), *self.delayed.waiting()]
-        return parcels, {self.spool.place(parcel.ticket): parcel.ticket for parcel in parcels}
+    def take_up(self, leader: Leader) -> None:
+        """A party coordinates from now on. What it shall handle waits meanwhile, unless it is the hub."""
+        self.leaders[leader.name] = leader
+        heap, self._heaps[leader.name] = self._heaps[leader.name], []
+        for _, parcel in sorted(heap):
+            self.route(parcel)
+
+    def dismiss(self, leader: Leader) -> None:
+        """A party stops coordinating. Messages for its coordination wait for the next one, or go to its handlers."""
+        del self.leaders[leader.name]
+        if not leader.is_hub:
+            self.busy[leader.name] = max(leader.at, self.busy.get(leader.name, START))
+        for parcel in leader.parcels():
+            self.route(parcel)
+
+    def delay(self, parcel: Parcel, frame: bytes, due: int) -> None:
+        """Keep a message until round ``due``."""
+        self.delayed.append(replace(parcel, due=due, ticket=self._spool.put(frame)))
+
+    def due(self, src: str, dst: str) -> int:
+        """The round of the last message that is delayed on this link, or 0."""
+        return max((p.due for p in self.delayed if (p.envelope.src, p.envelope.dst) == (src, dst)), default=0)
+
+    def release(self, round: int) -> list[tuple[Parcel, bytes]]:
+        """The delayed messages whose round has come, and their bytes."""
+        ready = [p for p in self.delayed if p.due <= round]
+        self.delayed = [p for p in self.delayed if p.due > round]
+        return [(replace(p, due=0), self._spool.take(p.ticket)) for p in ready]
+
+    def all(self) -> list[Parcel]:
+        """All messages between two rounds, those of one party in order of arrival, and then the delayed ones."""
+        return [parcel for heap in self._heaps.values() for _, parcel in sorted(heap)] + self.delayed
 
     def clear(self) -> None:
-        """Forget all messages. Their bytes stay in the spool."""
-        self.schedule.clear()
-        self.agenda.clear()
-        self.delayed.clear()
+        """Forget all messages between two rounds. Their bytes stay in the spool."""
+        self._heaps = {name: [] for name in self._heaps}
+        self.delayed = []
 
-    def respooled(self, parcels: Sequence[Parcel], frames: Iterable[bytes]) -> list[Parcel]:
-        """These parcels with their bytes in the spool. Before, their tickets are indices of ``frames``."""
-        tickets: dict[int, int] = {}
-        for place, frame in enumerate(frames):
-            tickets |= {i: self.spool.put(frame) for i, parcel in enumerate(parcels) if parcel.ticket == place}
-        return [msgspec.structs.replace(parcel, ticket=tickets[i]) for i, parcel in enumerate(parcels)]
+    # -- jobs ----------------------------------------------------------------------------------------------------------
+
+    def next(self) -> tuple[float, list[Job]]:
+        """The second in which the first of the next jobs is done, and the jobs that no future message can precede.
+
+        This is conservative look-ahead. Nothing new can be sent before the earliest completion among all parties' next
+        messages, and it arrives later. So any message that has arrived by that instant comes first at its recipient.
+        """
+        held = {name for name, leader in self.leaders.items() if not leader.is_hub}
+        heads = [self._job(heap[0][1]) for name, heap in self._heaps.items() if heap and name not in held]
+        safe = min((job.done for job in heads), default=(inf, 0))
+        jobs = [job for job in heads if job.parcel.arrives <= safe]
+        return safe[0], sorted(jobs, key=lambda job: job.parcel.order)
+
+    def start(self, job: Job) -> None:
+        """Start this job: remove its message, and make its party busy."""
+        dst = job.parcel.envelope.dst
+        heapq.heappop(self._heaps[dst])
+        self.busy[dst] = job.done
+        self._forget(dst)
+
+    def _forget(self, name: str) -> None:
+        *_, opened = self._next.pop(name, (None,))
+        self._held -= 0 if opened is None else opened.size
+
+    def _job(self, parcel: Parcel) -> Job:
+        dst = parcel.envelope.dst
+        if dst not in self._next or self._next[dst][0] != parcel.ticket:
+            self._forget(dst)
+            seconds, opened = self._work(parcel)
+            held = opened if opened is not None and self._held + opened.size <= self._room else None
+            self._next[dst] = parcel.ticket, seconds, held
+            self._held += 0 if held is None else held.size
+        _, seconds, opened = self._next[dst]
+        start = max(parcel.arrives, self.busy.get(dst, START))
+        return Job(parcel, start, after(start, seconds), opened)
+
+    def let_go(self) -> None:
+        """Hold no opened message."""
+        self._next, self._held = {}, 0
+
+
+def parts(jobs: Sequence[Job], sizes: Sequence[int], most: int, room: int) -> Iterator[Sequence[Job]]:
+    """Jobs in order, in parts of at most ``most`` jobs whose sizes sum to at most ``room``. A part has at least one."""
+    part: list[Job] = []
+    left = room
+    for job, size in zip(jobs, sizes, strict=True):
+        if part and (len(part) == most or size > left):
+            yield part
+            part, left = [], room
+        part.append(job)
+        left -= size
+    if part:
+        yield part

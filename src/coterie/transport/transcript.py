@@ -43,8 +43,7 @@ class View:
 class Transcript:
     """Records the views of all parties until ``limit_bytes`` are held. Then it stops, in round ``stopped_at``.
 
-    views: by party. A party that acts in several roles has a view for each. For instance, what a client has learnt as a
-    leader stands under ``"client/0 as leader"``.
+    views: by party, and one more for each other role that it acts in, such as ``"client/0 as leader"``.
     """
 
     def __init__(self, limit_bytes: int) -> None:

@@ -11,13 +11,7 @@ clustering". Equation and line numbers are that paper's.
                              business_server  --Forget/Forgotten-->  csp                at the end of every round
     participant <-ClusterModel- business_server                                         steps VI, VII
 
-Sees (``paper``).
-key_centre: when keys are wanted.
-business_server: who takes part and when, every client's clusters by name (phi), and cluster sizes. It sees no model.
-csp: all models plus one common mask in shuffled order, so their exact differences, and the clusters. It sees no names.
-participant: the mean models and sizes of its own clusters.
-In ``hardened`` mode with sketches, csp sees differences of random projections instead, and learns nothing from masked
-sums. With rotation, it sees differences of models under a secret rotation: distances, but no single coordinates.
+What each party sees: ``SEES``, and ``SEES_HARDENED`` for mode ``hardened``.
 
 Assumes that the two servers do not collude, and that no participant colludes with one of them (all participants share
 one secret key).
@@ -44,27 +38,9 @@ from coterie.protocol.effects import Vector
 from coterie.protocol.system import Federation, PartyFactory, Sees, System
 from coterie.protocol.told import Common, Own
 from coterie.protocols.key_centre import ENROLMENT, KEY_CENTRE, Deal, Granted, KeyCentre, Pair, Seed
+from coterie.systems.fedcaprivacy import messages
 from coterie.systems.fedcaprivacy.config import FedCAPrivacyConfig, check
-from coterie.systems.fedcaprivacy.messages import (
-    CSP,
-    GROUP,
-    HUB,
-    PARTICIPANT,
-    SERVICE,
-    USER,
-    Aggregate,
-    Blinded,
-    Cluster,
-    Clustered,
-    ClusterModel,
-    ClusterSum,
-    Convert,
-    Forget,
-    Forgotten,
-    Received,
-    Train,
-    Upload,
-)
+from coterie.systems.fedcaprivacy.messages import CSP, GROUP, HUB, PARTICIPANT, SERVICE, USER
 
 
 def parties(config: FedCAPrivacyConfig) -> Mapping[str, PartyFactory]:
@@ -104,17 +80,17 @@ def observe(federation: Federation) -> Mapping[str, Any]:
 SEES = {
     KEY_CENTRE: Sees((Deal,), "when keys are wanted; it draws the encryption keys and forgets the secret ones"),
     HUB: Sees(
-        (*ENROLMENT, Upload, Clustered, ClusterSum, Forgotten, Received),
+        (*ENROLMENT, messages.Upload, messages.Clustered, messages.ClusterSum, messages.Forgotten, messages.Received),
         "who takes part and when, and every client's clusters by name (phi), which is the similarity that the paper "
         "promises to hide; models only as ciphertexts",
     ),
     CSP: Sees(
-        (Granted, Blinded, Cluster, Aggregate, Forget),
+        (Granted, messages.Blinded, messages.Cluster, messages.Aggregate, messages.Forget),
         "all models of a round plus one common mask, in shuffled order: their exact differences, from which it can "
         "re-link clients across rounds and read label shares off the last layer; no names and no absolute weights",
     ),
     PARTICIPANT: Sees(
-        (Granted, Train, ClusterModel),
+        (Granted, messages.Train, messages.ClusterModel),
         "the mean models of its own clusters and their sizes; with a server's help, those of all clusters, since all "
         "participants share one secret key",
     ),
@@ -122,7 +98,7 @@ SEES = {
 SEES_HARDENED = {
     **SEES,
     CSP: Sees(
-        (Granted, Blinded, Cluster, Aggregate, Convert, Forget),
+        (Granted, messages.Blinded, messages.Cluster, messages.Aggregate, messages.Convert, messages.Forget),
         "with sketches: differences of short random projections in shuffled order and masked cluster sums, no "
         "coordinate of a model; with rotation: differences under a secret rotation, so all distances",
     ),

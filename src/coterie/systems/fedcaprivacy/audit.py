@@ -7,7 +7,7 @@ all rounds of a run and scores them against the truth, which the auditor has and
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -16,27 +16,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.attacks import (
-    Attack,
-    Result,
-    label_shares,
-    pair_auc,
-    pair_correlation,
+from coterie.attacks.blinded_rows import (
     recover_from_colluder,
     recover_from_start,
     recovery_error,
     relink,
     relink_accuracy,
     relink_by_profiles,
-    share_correlation,
-    similar_pairs,
-    telling,
-    top_label_hit_rate,
 )
+from coterie.attacks.result import Attack
+from coterie.attacks.similarity import pair_auc, pair_correlation, similar_pairs, telling
 from coterie.audit import Audit, Recorded, View
 from coterie.audit.findings import Finding
+from coterie.audit.measured import Measured, findings
+from coterie.audit.profiling import profiled
 from coterie.audit.received import granted, held_key
-from coterie.clustering import pairwise_distances
+from coterie.clustering.affinity import pairwise_distances
 from coterie.crypto.paillier import SecretKey
 from coterie.crypto.sketch import project, unrotate
 from coterie.protocol.errors import CoterieError, UserError
@@ -147,57 +142,58 @@ def _uploads(hub: View, key: SecretKey, round: int) -> tuple[dict[str, Rows], di
     return shown, models
 
 
+@findings
 def measure(
     rounds: Sequence[Round],
     label_counts: NDArray[Any],
     spec: ModelSpec,
     start: NDArray[Any],
     groups: NDArray[Any] | None = None,
-) -> dict[str, list[Result]]:
-    """Every attack on every round (or two consecutive ones), as ``"who: what" -> results``; needs 3 clients a round.
+) -> Iterator[Measured]:
+    """Every attack on every round (or two consecutive ones), each named ``"who: what"``; needs 3 clients a round.
 
     label_counts: (clients, classes).  start: (d,) the public initial weights.  groups: (clients,) the data's own, where
     there are some.
     """
-    found: dict[str, list[Result]] = defaultdict(list)
-    counts = np.asarray(label_counts)
     for one in rounds:
-        labels = counts[one.who]
-        far = pairwise_distances(one.rows)
-        found["csp: which pairs have similar labels, by distances"].append(pair_correlation(-far, labels))
-        if groups is not None and telling(groups[one.who]):
-            found["csp: which pairs are of one group, by distances"].append(pair_auc(-far, groups[one.who]))
-        estimate = label_shares(one.alone, spec)
-        found["csp: label shares"].append(share_correlation(estimate, labels))
-        found["csp: top label"].append(top_label_hit_rate(estimate, labels))
+        labels = label_counts[one.who]
+        yield from _pairs("csp", "distances", -pairwise_distances(one.rows), one.who, label_counts, groups)
+        yield from _profiles("csp", one.alone, labels, spec)
         if one.number == 1:
             guess = recover_from_start(one.alone, start)
-            found["csp, knowing the start: models of round 1"].append(recovery_error(guess, one.models, start))
-        estimate = label_shares(one.weights, spec)
-        found["csp with a participant: label shares"].append(share_correlation(estimate, labels))
-        found["csp with a participant: top label"].append(top_label_hit_rate(estimate, labels))
+            yield Measured("csp, knowing the start: models of round 1", recovery_error(guess, one.models, start))
+        yield from _profiles("csp with a participant", one.weights, labels, spec)
         guess = recover_from_colluder(one.weights, 0, one.models[0])
-        found["csp with a participant: models"].append(recovery_error(guess, one.models, start))
+        yield Measured("csp with a participant: models", recovery_error(guess, one.models, start))
         got = np.flatnonzero(one.phi.any(axis=1))
         if len(got) >= 3:
-            pairs = similar_pairs(one.phi[got])
-            found["business server: which pairs have similar labels, by phi"].append(
-                pair_correlation(pairs, counts[got])
-            )
-            if groups is not None and telling(groups[got]):
-                found["business server: which pairs are of one group, by phi"].append(pair_auc(pairs, groups[got]))
-            top = counts[got].argmax(axis=1)
+            pairs, top = similar_pairs(one.phi[got]), label_counts[got].argmax(axis=1)
+            yield from _pairs("business server", "phi", pairs, got, label_counts, groups)
             if telling(top):
-                found["business server: which pairs have one top label, by phi"].append(pair_auc(pairs, top))
+                yield Measured("business server: which pairs have one top label, by phi", pair_auc(pairs, top))
     for a, b in pairwise(rounds):
-        truth = np.array([{i: row for row, i in enumerate(a.who)}.get(i, -1) for i in b.who])
+        truth, n = np.array([{i: row for row, i in enumerate(a.who)}.get(i, -1) for i in b.who]), len(a.who)
         if a.rows.shape[1] == b.rows.shape[1]:
-            found["csp: re-linked, by vectors"].append(relink_accuracy(relink(a.rows, b.rows), truth, len(a.who)))
+            yield Measured("csp: re-linked, by vectors", relink_accuracy(relink(a.rows, b.rows), truth, n))
         profiles = relink_by_profiles(pairwise_distances(a.rows), pairwise_distances(b.rows))
-        found["csp: re-linked, by distances"].append(relink_accuracy(profiles, truth, len(a.who)))
+        yield Measured("csp: re-linked, by distances", relink_accuracy(profiles, truth, n))
         linked = relink(a.weights, b.weights)
-        found["csp with a participant: re-linked"].append(relink_accuracy(linked, truth, len(a.who)))
-    return dict(found)
+        yield Measured("csp with a participant: re-linked", relink_accuracy(linked, truth, n))
+
+
+def _pairs(
+    who: str, by: str, pairs: Rows, clients: NDArray[Any], label_counts: NDArray[Any], groups: NDArray[Any] | None
+) -> Iterator[Measured]:
+    """Which pairs of these clients are similar, guessed by (n, n) numbers that grow with similarity."""
+    yield Measured(f"{who}: which pairs have similar labels, by {by}", pair_correlation(pairs, label_counts[clients]))
+    if groups is not None and telling(groups[clients]):
+        yield Measured(f"{who}: which pairs are of one group, by {by}", pair_auc(pairs, groups[clients]))
+
+
+def _profiles(who: str, steps: Rows, labels: NDArray[Any], spec: ModelSpec) -> Iterator[Measured]:
+    shares, top = profiled(steps, labels, spec)
+    yield Measured(f"{who}: label shares", shares)
+    yield Measured(f"{who}: top label", top)
 
 
 def participants_help(protection: str, size: int) -> Unprotect:
@@ -227,55 +223,24 @@ def passive(run: Recorded) -> list[Finding]:
     """Every attack on a recorded run."""
     protection = run.settings.hardening if run.mode == "hardened" else "none"
     rounds = recorded_rounds(run.views, run.clients, participants_help(protection, run.spec.size))
-    found = measure(rounds, run.label_counts, run.spec, run.initial, run.groups)
-    return [Finding(name, tuple(results)) for name, results in found.items()]
+    return measure(rounds, run.label_counts, run.spec, run.initial, run.groups)
 
 
 _CSP = "cloud service provider"
 AUDIT = Audit(
     passive,
     attacks=(
+        Attack("relink", _CSP, "follows shuffled clients from round to round by their differences from the mean row"),
         Attack(
-            "relink",
-            _CSP,
-            "follows shuffled clients from round to round by their differences from the mean row",
-            relink,
-            (relink_accuracy,),
+            "relink-profiles", _CSP, "follows shuffled clients from round to round where only distances are visible"
         ),
-        Attack(
-            "relink-profiles",
-            _CSP,
-            "follows shuffled clients from round to round where only distances are visible",
-            relink_by_profiles,
-            (relink_accuracy,),
-        ),
-        Attack(
-            "label-shares",
-            _CSP,
-            "tells which classes a client has more of than others from the last layer's bias",
-            label_shares,
-            (share_correlation, top_label_hit_rate),
-        ),
+        Attack("label-shares", _CSP, "tells which classes a client has more of than others from the last layer's bias"),
         Attack(
             "similar-pairs",
             "business server",
             "tells which participants have similar data from the clusters that they share",
-            similar_pairs,
-            (pair_correlation, pair_auc),
         ),
-        Attack(
-            "models-from-start",
-            f"{_CSP} knowing the initial model",
-            "recovers all models up to the mean update",
-            recover_from_start,
-            (recovery_error,),
-        ),
-        Attack(
-            "models-from-colluder",
-            f"{_CSP} with one colluding client",
-            "recovers all models exactly",
-            recover_from_colluder,
-            (recovery_error,),
-        ),
+        Attack("models-from-start", f"{_CSP} knowing the initial model", "recovers all models up to the mean update"),
+        Attack("models-from-colluder", f"{_CSP} with one colluding client", "recovers all models exactly"),
     ),
 )

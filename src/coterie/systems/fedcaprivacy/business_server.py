@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
 import msgspec
@@ -19,26 +20,10 @@ from coterie.protocol.spool import Spool
 from coterie.protocol.steps import Answers, Steps, for_each, post, spend
 from coterie.protocol.told import Common, Own
 from coterie.protocols.key_centre import ENROLMENT, Keyed, enrol
-from coterie.protocols.local_training import joined, sample_clients
+from coterie.protocols.local_training import asked_in
+from coterie.systems.fedcaprivacy import messages
 from coterie.systems.fedcaprivacy.config import FedCAPrivacyConfig
-from coterie.systems.fedcaprivacy.messages import (
-    CSP,
-    HUB,
-    SERVICE,
-    USER,
-    Aggregate,
-    Blinded,
-    Cluster,
-    Clustered,
-    ClusterModel,
-    ClusterSum,
-    Convert,
-    Forget,
-    Forgotten,
-    Received,
-    Train,
-    Upload,
-)
+from coterie.systems.fedcaprivacy.messages import CSP, HUB, SERVICE, USER
 
 SPOOL_BYTES = 256 << 20
 
@@ -77,61 +62,54 @@ class BusinessServer(Keyed[PublicKey, SecretKey], role=HUB):
 
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """Algorithm 1, one iteration."""
-        config, d, spool = self.config, self.spec.size, Spool(SPOOL_BYTES)
-        service, users = self.public(SERVICE), self.public(USER)
-        mask = service.mask(config.sketch_dim if self.sketches else d, self.secrets("mask", r).bytes)  # l. 14
-        try:
-            uploads, blinded, answers = yield from self.collect(r, spool, service, mask)
+        length = self.config.sketch_dim if self.sketches else self.spec.size
+        mask = self.public(SERVICE).mask(length, self.secrets("mask", r).bytes)  # l. 14
+        with closing(Spool(SPOOL_BYTES)) as spool:
+            models, blinded, answers = yield from self.collect(r, spool, mask)
             asked = len(answers.got) + len(answers.missing)
-            notes: dict[str, Any] = {"asked": asked, "participants": len(answers.got)}
-            if len(uploads) < config.min_participants:
-                why = f"{len(uploads)} uploads, at least {config.min_participants} are needed"
-                return {**notes, "skipped": why, "clustered": False, "membership": self.membership()}
-            names = sorted(uploads, key=self.clients.index)
+            notes: dict[str, Any] = {"asked": asked, "participants": len(answers.got), "clustered": False}
+            if len(blinded) < self.config.min_participants:
+                why = f"{len(blinded)} uploads, at least {self.config.min_participants} are needed"
+                return {**notes, "skipped": why, "membership": self.membership()}
+            names = sorted(blinded, key=self.clients.index)
             shuffled = [names[i] for i in self.secrets("shuffle", r).permutation(len(names))]  # l. 16: pi
             for j, name in enumerate(shuffled):  # l. 15: B = W [mu]
-                yield from post({CSP: Blinded(r, j, spool.take(blinded[name]))})
+                yield from post({CSP: messages.Blinded(r, j, spool.take(blinded[name]))})
             here, clustered = yield from self.group(r, names, shuffled)
             if isinstance(clustered, str):
-                notes |= {"skipped": clustered, "clustered": False}
+                notes |= {"skipped": clustered}
             else:
-                sizes, unreleased = yield from self.release(r, here, shuffled, uploads, spool, service, users, mask)
+                sizes, unreleased = yield from self.release(r, here, shuffled, models, spool, mask)
                 notes |= {
                     "left_out": [name for name in names if name not in here],
                     "clustered": clustered.membership is not None,
                     "clusters": {"sizes": sizes, "why_fewer": clustered.why_fewer, "unreleased": unreleased},
                     "clusters_per_client": float(np.mean([row.sum() for row in here.values()])),
                 }
-            yield from for_each({CSP: Forget(r)}, Forgotten, lambda *_: None)
+            yield from for_each({CSP: messages.Forget(r)}, messages.Forgotten, lambda *_: None)
             return {**notes, "membership": self.membership()}
-        finally:
-            spool.close()
 
-    def collect(
-        self, r: int, spool: Spool, service: PublicKey, mask: Mask
-    ) -> Steps[tuple[dict[str, int], dict[str, int], Answers]]:
-        """Steps I and II: ask, verify, blind. Returns tickets of models (for sketches) and blinded vectors."""
-        uploads: dict[str, int] = {}
+    def collect(self, r: int, spool: Spool, mask: Mask) -> Steps[tuple[dict[str, int], dict[str, int], Answers]]:
+        """Steps I and II: ask, verify, blind. Returns tickets of models (with sketches) and of blinded vectors."""
+        models: dict[str, int] = {}
         blinded: dict[str, int] = {}
 
-        def fold(name: str, upload: Upload) -> None:
-            described = self.verified(name, upload, r, service)
-            blinded[name] = spool.put(described.blind(mask).to_bytes())  # eq. (6)
-            uploads[name] = spool.put(upload.cipher) if self.sketches else 0
+        def fold(name: str, upload: messages.Upload) -> None:
+            blinded[name] = spool.put(self.verified(name, upload, r).blind(mask).to_bytes())  # eq. (6)
+            if self.sketches:
+                models[name] = spool.put(upload.cipher)
 
-        here = joined(self.clients, self.config, r)
-        asked = sample_clients(here, self.config.participation, self.randomness.seed, r)
-        first = Train(r, self.spec.digest, self.common.initial)
-        again = Train(r, self.spec.digest, None)
+        first, again = (messages.Train(r, self.spec.digest, start) for start in (self.common.initial, None))
+        asked = asked_in(self.clients, self.config, self.randomness.seed, r)
         requests = {name: again if name in self.state.started else first for name in asked}
-        answers = yield from for_each(requests, Upload, fold, deadline_s=self.config.deadline_s)
-        yield from spend(Cost(crypto_s=len(uploads) * service.nominal_seconds_encrypt(mask.length)))  # eq. (6)
+        answers = yield from for_each(requests, messages.Upload, fold, deadline_s=self.config.deadline_s)
+        yield from spend(Cost(crypto_s=len(blinded) * self.public(SERVICE).nominal_seconds_encrypt(mask.length)))
         self.state.started |= frozenset(answers.got)
-        return uploads, blinded, answers
+        return models, blinded, answers
 
-    def verified(self, name: str, upload: Upload, r: int, service: PublicKey) -> CipherVector:
+    def verified(self, name: str, upload: messages.Upload, r: int) -> CipherVector:
         """The ciphertext of an upload that the CSP may see. Checks signature, freshness and both ciphertexts first."""
-        pid = self.clients.index(name)
+        pid, service = self.clients.index(name), self.public(SERVICE)
         if upload.pid != pid:
             raise PeerError(f"{name} has PID {pid} and claims {upload.pid}")
         fields = ("upload", upload.round, upload.pid, repr(upload.timestamp_s), upload.cipher, upload.sketch)
@@ -149,7 +127,7 @@ class BusinessServer(Keyed[PublicKey, SecretKey], role=HUB):
 
     def group(
         self, r: int, names: list[str], shuffled: list[str]
-    ) -> Steps[tuple[dict[str, NDArray[Any]], Clustered | str]]:
+    ) -> Steps[tuple[dict[str, NDArray[Any]], messages.Clustered | str]]:
         """Step IV: phi of this round's participants, and the CSP's answer, or why there is none."""
         rows = self.state.phi_rows
         force = any(name not in self.state.phi for name in names)
@@ -157,39 +135,39 @@ class BusinessServer(Keyed[PublicKey, SecretKey], role=HUB):
             force |= self.state.unsettled  # until two clusterings agree, so that a bad first one is not kept
         if self.mode == "literal":
             force = rows is None or len(rows) != len(names)
-        got: list[tuple[dict[str, NDArray[Any]], Clustered]] = []
+        got: list[tuple[dict[str, NDArray[Any]], messages.Clustered]] = []
 
-        def fold(_: str, clustered: Clustered) -> None:
+        def fold(_: str, clustered: messages.Clustered) -> None:
             got.append((self.assigned(r, clustered, shuffled), clustered))
 
-        answers = yield from for_each({CSP: Cluster(r, force)}, Clustered, fold)
+        answers = yield from for_each({CSP: messages.Cluster(r, force)}, messages.Clustered, fold)
         self.state.unsettled |= not got
         return got[0] if got else ({}, f"{CSP}: {answers.missing[CSP]}")
 
-    def assigned(self, r: int, clustered: Clustered, shuffled: list[str]) -> dict[str, NDArray[Any]]:
+    def assigned(self, r: int, clustered: messages.Clustered, shuffled: list[str]) -> dict[str, NDArray[Any]]:
         """phi of this round's participants: the new one, or else the old one, which is kept by name."""
-        where = [int(j) for j in clustered.positions]
+        where = clustered.positions.tolist()
         c = len(where) if self.config.clusters == "auto" else self.config.clusters
         distinct = 0 < len(set(where)) == len(where)
         if clustered.round != r or not distinct or not set(where) <= set(range(len(shuffled))):
             raise PeerError(f"positions {where} of round {clustered.round} in round {r}")
-        new = clustered.membership
+        names, new = [shuffled[j] for j in where], clustered.membership
         if new is not None:
             if len(new) != len(where) or new.shape[1] > c or not new.any(axis=1).all():
                 raise PeerError(f"phi {new.shape} for {len(where)} positions and {c} clusters, or a row without any")
             if self.mode != "literal":
-                new = self.renumbered([shuffled[j] for j in where], new)
-            rows = {shuffled[j]: row for j, row in zip(where, new, strict=True)}
+                new = self.renumbered(names, new)
+            rows = dict(zip(names, new, strict=True))
             self.state.unsettled = any(self.clusters_of(name) != numbers(row) for name, row in rows.items())
             self.state.phi |= rows
             self.state.phi_rows = new
-            self.state.clustered_order, self.state.clustered = tuple(shuffled[j] for j in where), r
+            self.state.clustered_order, self.state.clustered = tuple(names), r
         elif self.mode == "literal" and self.state.phi_rows is not None:
             kept = self.state.phi_rows  # as printed: the old phi by position, under a new pi
             self.state.phi |= {shuffled[j]: kept[j] for j in where if j < len(kept)}
-        if any(shuffled[j] not in self.state.phi for j in where):
+        if not self.state.phi.keys() >= set(names):
             raise PeerError(f"no phi in round {r}, where it was asked for")
-        return {shuffled[j]: self.state.phi[shuffled[j]] for j in where}
+        return {name: self.state.phi[name] for name in names}
 
     def renumbered(self, names: list[str], new: NDArray[Any]) -> NDArray[Any]:
         """phi of these participants, (n, c), in numbers that they know. With auto a new cluster gets a free number."""
@@ -208,57 +186,55 @@ class BusinessServer(Keyed[PublicKey, SecretKey], role=HUB):
         r: int,
         here: dict[str, NDArray[Any]],
         shuffled: list[str],
-        uploads: dict[str, int],
+        models: dict[str, int],
         spool: Spool,
-        service: PublicKey,
-        users: PublicKey,
         mask: Mask,
     ) -> Steps[tuple[list[int], dict[str, str]]]:
         """Steps V and VI for every cluster: send its members the sum without the mask.
 
         Returns the sizes, and by cluster why its model was not released. Then its members keep their own models.
         """
+        service, size = self.public(SERVICE), self.spec.size
         width = max(len(row) for row in here.values())
-        members = [[name for name in here if k < len(here[name]) and here[name][k]] for k in range(width)]
-        smallest = self.config.min_cluster if self.mode == "hardened" else 1
+        members = [[name for name, row in here.items() if k in numbers(row)] for k in range(width)]
         sizes = [len(names) for names in members]
-        unreleased = {str(k): f"only {size} members" for k, size in enumerate(sizes) if 0 < size < smallest}
-        released = [k for k in range(width) if sizes[k] >= smallest]
+        smallest = self.config.min_cluster if self.mode == "hardened" else 1
+        unreleased = {str(k): f"only {count} members" for k, count in enumerate(sizes) if 0 < count < smallest}
         masks: dict[int, tuple[Mask, int]] = {}
         requests: dict[int, To] = {}
-        for k in released:
+        for k in (k for k, count in enumerate(sizes) if count >= smallest):
             if self.sketches:
-                masks[k] = service.mask(self.spec.size, self.secrets(f"mask of cluster {k}", r).bytes), 1
-                total = sum_ciphers(service.from_bytes(spool.peek(uploads[n]), self.spec.size) for n in members[k])
-                requests[k] = To(CSP, Convert(r, k, sizes[k], total.blind(masks[k][0]).to_bytes()))
+                masks[k] = service.mask(size, self.secrets(f"mask of cluster {k}", r).bytes), 1
+                total = sum_ciphers(service.from_bytes(spool.peek(models[name]), size) for name in members[k])
+                requests[k] = To(CSP, messages.Convert(r, k, sizes[k], total.blind(masks[k][0]).to_bytes()))
             else:
                 masks[k] = mask, sizes[k]
                 places = np.array([shuffled.index(name) for name in members[k]], np.int64)
-                requests[k] = To(CSP, Aggregate(r, k, places))
-        works = len(released) * (1 + self.sketches)
-        yield from spend(Cost(crypto_s=works * users.nominal_seconds_encrypt(self.spec.size)))
-        models: dict[int, ClusterModel] = {}
+                requests[k] = To(CSP, messages.Aggregate(r, k, places))
+        works = len(requests) * (1 + self.sketches)
+        yield from spend(Cost(crypto_s=works * self.public(USER).nominal_seconds_encrypt(size)))
+        released: dict[int, messages.ClusterModel] = {}
 
-        def fold(k: int, reply: ClusterSum) -> None:
-            models[k] = self.unmasked(r, k, sizes[k], reply, users, *masks[k])
+        def fold(k: int, reply: messages.ClusterSum) -> None:
+            released[k] = self.unmasked(r, k, sizes[k], reply, *masks[k])
 
-        answers = yield from for_each(requests, ClusterSum, fold)
+        answers = yield from for_each(requests, messages.ClusterSum, fold)
         unreleased |= {str(k): f"{CSP}: {why}" for k, why in answers.missing.items()}
-        to_all = {(k, name): To(name, models[k]) for k in sorted(models) for name in members[k]}  # by name: pi^-1
-        yield from for_each(to_all, Received, lambda *_: None, deadline_s=self.config.deadline_s)
+        to_all = {(k, name): To(name, released[k]) for k in sorted(released) for name in members[k]}  # by name: pi^-1
+        yield from for_each(to_all, messages.Received, lambda *_: None, deadline_s=self.config.deadline_s)
         return sizes, unreleased
 
     def unmasked(
-        self, r: int, k: int, count: int, reply: ClusterSum, users: PublicKey, mask: Mask, times: int
-    ) -> ClusterModel:
+        self, r: int, k: int, count: int, reply: messages.ClusterSum, mask: Mask, times: int
+    ) -> messages.ClusterModel:
         """The CSP's sum, checked and signed, without the masks (eq. 10 with sums and counts). Raises PeerError."""
         csp_key = verify_key(self.common, CSP)
         csp_key.verify(reply.signature, "cluster sum", r, k, count, reply.cipher)
         csp_key.verify(reply.count_signature, "cluster count", r, k, count)
-        cipher = users.from_bytes(reply.cipher, self.spec.size, terms=count, blinded=times)
+        cipher = self.public(USER).from_bytes(reply.cipher, self.spec.size, terms=count, blinded=times)
         data = cipher.unblind(mask, times).to_bytes()  # eq. (10)
         signature = signing_key(self.own).sign("cluster model", r, k, count, data)
-        return ClusterModel(r, k, count, data, signature, reply.count_signature)
+        return messages.ClusterModel(r, k, count, data, signature, reply.count_signature)
 
     def membership(self) -> list[list[int]]:
         """Clusters of every client, in the order of the clients; empty before its first."""

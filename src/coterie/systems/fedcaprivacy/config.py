@@ -64,8 +64,6 @@ class FedCAPrivacyConfig(LocalTraining):
         for name in ("clusters", "min_participants", "sketch_dim", "min_cluster"):
             if getattr(self, name) != "auto" and getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.hardening not in ("sketch", "rotation"):
-            raise UserError(f"hardening must be 'sketch' or 'rotation', not {self.hardening!r}")
         if not self.max_age_s > 0 or not self.max_ahead_s >= 0:
             raise UserError(f"max_age_s must be positive, not {self.max_age_s}, and max_ahead_s not {self.max_ahead_s}")
         if self.gamma != "median" and not (isinstance(self.gamma, int | float) and 0 < self.gamma < math.inf):

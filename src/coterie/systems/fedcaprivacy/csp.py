@@ -24,20 +24,9 @@ from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Cost, Work, on
 from coterie.protocol.told import Common, Own
 from coterie.protocols.key_centre import KeyHolder
+from coterie.systems.fedcaprivacy import messages
 from coterie.systems.fedcaprivacy.config import FedCAPrivacyConfig
-from coterie.systems.fedcaprivacy.messages import (
-    CSP,
-    SERVICE,
-    USER,
-    Aggregate,
-    Blinded,
-    Cluster,
-    Clustered,
-    ClusterSum,
-    Convert,
-    Forget,
-    Forgotten,
-)
+from coterie.systems.fedcaprivacy.messages import CSP, SERVICE, USER
 
 
 class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
@@ -69,12 +58,8 @@ class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
         self.length = config.sketch_dim if self.sketches else common.spec.size
         self.state = self.State()
 
-    def open_cost(self, msg: Blinded) -> Cost:
-        """One decryption."""
-        return Cost(crypto_s=self.key(SERVICE).nominal_seconds_decrypt(self.length))
-
-    @on(Blinded, open_cost)
-    def open(self, msg: Blinded, src: str) -> Work[None]:
+    @on(messages.Blinded, lambda self, msg: Cost(crypto_s=self.key(SERVICE).nominal_seconds_decrypt(self.length)))
+    def open(self, msg: messages.Blinded, src: str) -> Work[None]:
         """Step III, eq. (7)."""
         if not 0 <= msg.position < len(self.clients):
             raise PeerError(f"position {msg.position} of {len(self.clients)}")
@@ -85,8 +70,8 @@ class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
             raise PeerError(f"{blinded.length} blinded numbers; expected {self.length}")
         self.state.opened[msg.position] = blinded.stored()
 
-    @on(Cluster)
-    def cluster(self, msg: Cluster, src: str) -> Clustered:
+    @on(messages.Cluster)
+    def cluster(self, msg: messages.Cluster, src: str) -> messages.Clustered:
         """Step IV: the decaying coin, and algorithm 2 if the coin says so."""
         opened = self.state.opened if msg.round == self.state.round else {}
         positions, differences = comparable(self.blinded(opened))
@@ -97,11 +82,11 @@ class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
         number = self.counted(msg.round, rows) if self.config.clusters == "auto" else self.config.clusters
         changed = self.config.clusters == "auto" and number != self.state.number
         if not (msg.force or changed or self.schedule.clusters_now(msg.round, coin)):
-            return Clustered(msg.round, where, None, "")
+            return messages.Clustered(msg.round, where, None, "")
         soft = soft_spectral(rows, number, self.config.gamma, self.config.kernel, literal=self.mode == "literal")
         self.state.affinity, self.state.clustered, self.state.number = soft.affinity, msg.round, number
         phi = without_small_clusters(soft, self.smallest)
-        return Clustered(msg.round, where, phi, soft.fewer_because)
+        return messages.Clustered(msg.round, where, phi, soft.fewer_because)
 
     def blinded(self, stored: Mapping[int, StoredVector]) -> dict[int, paillier.BlindedVector]:
         """The vectors that it has opened, by position."""
@@ -120,12 +105,8 @@ class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
         )
         return sorted((self.state.number, before, self.state.found))[1]
 
-    def aggregate_cost(self, msg: Aggregate) -> Cost:
-        """One encryption."""
-        return Cost(crypto_s=self.public(USER).nominal_seconds_encrypt(self.spec.size))
-
-    @on(Aggregate, aggregate_cost)
-    def aggregate(self, msg: Aggregate, src: str) -> ClusterSum:
+    @on(messages.Aggregate, lambda self, msg: Cost(crypto_s=self.public(USER).nominal_seconds_encrypt(self.spec.size)))
+    def aggregate(self, msg: messages.Aggregate, src: str) -> messages.ClusterSum:
         """Step V, eq. (9) without its division."""
         missing = [int(j) for j in msg.positions if int(j) not in self.state.opened]
         if msg.round != self.state.round or missing or self.sketches or not len(msg.positions):
@@ -136,30 +117,30 @@ class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
         total = sum_blinded(opened.values())  # eq. (9)
         return self.release(msg.round, msg.cluster, len(msg.positions), total)
 
-    def convert_cost(self, msg: Convert) -> Cost:
+    def convert_cost(self, msg: messages.Convert) -> Cost:
         """One decryption and one encryption."""
         opening = self.key(SERVICE).nominal_seconds_decrypt(self.spec.size)
         return Cost(crypto_s=opening + self.public(USER).nominal_seconds_encrypt(self.spec.size))
 
-    @on(Convert, convert_cost)
-    def convert(self, msg: Convert, src: str) -> Work[ClusterSum]:
+    @on(messages.Convert, convert_cost)
+    def convert(self, msg: messages.Convert, src: str) -> Work[messages.ClusterSum]:
         """Hardened step V: convert a masked sum from the service's key to the users' key."""
         total = yield Open(self.key(SERVICE), msg.cipher, blinded=True)
         if total.terms != msg.count or total.length != self.spec.size:
             raise PeerError(f"a sum of {total.terms} vectors of {total.length}, announced as {msg.count}")
         return self.release(msg.round, msg.cluster, msg.count, total)
 
-    @on(Forget)
-    def forget(self, msg: Forget, src: str) -> Forgotten:
+    @on(messages.Forget)
+    def forget(self, msg: messages.Forget, src: str) -> messages.Forgotten:
         """Keep no vector after its round."""
         self.state.opened = {}
-        return Forgotten(msg.round)
+        return messages.Forgotten(msg.round)
 
-    def release(self, r: int, k: int, count: int, total: Any) -> ClusterSum:
+    def release(self, r: int, k: int, count: int, total: Any) -> messages.ClusterSum:
         """Encrypt under the users' key and sign."""
         cipher = self.public(USER).encrypt_blinded(total).to_bytes()
         key = signing_key(self.own)
-        return ClusterSum(
+        return messages.ClusterSum(
             r, k, count, cipher, key.sign("cluster sum", r, k, count, cipher), key.sign("cluster count", r, k, count)
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coterie.protocol.messages import Flags2D, Floats, Integers, Message, message
+from coterie.protocol.messages import Flags2D, Floats, Integers, OfRound, message
 
 HUB = "business_server"
 CSP = "csp"
@@ -11,23 +11,21 @@ SERVICE, USER, GROUP = "service", "user", "group"  # grants of the key centre: t
 
 
 @message(src=HUB, dst=PARTICIPANT)
-class Train(Message, frozen=True):
+class Train(OfRound, frozen=True):
     """Train for this round. weights: (d,) omega_g^0 for a participant without a model; None: go on from your own."""
 
-    round: int
     spec: bytes
     weights: Floats | None
 
 
 @message(src=PARTICIPANT, dst=HUB)
-class Upload(Message, frozen=True):
+class Upload(OfRound, frozen=True):
     """T_i and its signature zeta_i (section IV-B, step I).
 
     cipher: the model under the service's key (eq. 5).  sketch: its projection under the same key, hardened mode only.
     pid, timestamp_s: as in the paper.  signature: Ed25519 over all of it and the round.
     """
 
-    round: int
     pid: int
     timestamp_s: float
     cipher: bytes
@@ -36,63 +34,57 @@ class Upload(Message, frozen=True):
 
 
 @message(src=HUB, dst=CSP)
-class Blinded(Message, frozen=True):
+class Blinded(OfRound, frozen=True):
     """One blinded vector (eq. 6) at its shuffled position j = pi(i)."""
 
-    round: int
     position: int
     cipher: bytes
 
 
 @message(src=HUB, dst=CSP)
-class Cluster(Message, frozen=True):
+class Cluster(OfRound, frozen=True):
     """All blinded vectors of the round have been sent. force: cluster in any case, e.g. for a new participant."""
 
-    round: int
     force: bool
 
 
 @message(src=CSP, dst=HUB)
-class Clustered(Message, frozen=True):
+class Clustered(OfRound, frozen=True):
     """positions: (m,), those that hold a model.  membership: phi, (m, c), or None if the coin said not to cluster.
 
     why_fewer: why there are fewer clusters than asked for, or empty.
     """
 
-    round: int
     positions: Integers
     membership: Flags2D | None
     why_fewer: str
 
 
 @message(src=HUB, dst=CSP)
-class Aggregate(Message, frozen=True):
+class Aggregate(OfRound, frozen=True):
     """Sum the vectors at these positions, (|C_k|,), for cluster k (eq. 9)."""
 
-    round: int
     cluster: int
     positions: Integers
 
 
 @message(src=HUB, dst=CSP)
-class Convert(Message, frozen=True):
+class Convert(OfRound, frozen=True):
     """Hardened mode: convert the hub's own masked sum of ``count`` models of cluster k to the users' key."""
 
-    round: int
     cluster: int
     count: int
     cipher: bytes
 
 
 @message(src=CSP, dst=HUB)
-class ClusterSum(Message, frozen=True):
+class ClusterSum(OfRound, frozen=True):
     """The masked sum over cluster k under the users' key.
 
     signature: over round, cluster, count and cipher, for the hub.  count_signature: over round, cluster and count, for
     the participants, which never see this cipher.
     """
 
-    round: int
     cluster: int
     count: int
     cipher: bytes
@@ -101,27 +93,22 @@ class ClusterSum(Message, frozen=True):
 
 
 @message(src=HUB, dst=CSP)
-class Forget(Message, frozen=True):
+class Forget(OfRound, frozen=True):
     """The round is over, with or without success. Keep nothing of it."""
-
-    round: int
 
 
 @message(src=CSP, dst=HUB)
-class Forgotten(Message, frozen=True):
+class Forgotten(OfRound, frozen=True):
     """Done."""
-
-    round: int
 
 
 @message(src=HUB, dst=PARTICIPANT)
-class ClusterModel(Message, frozen=True):
+class ClusterModel(OfRound, frozen=True):
     """The sum over cluster k without its mask (eq. 10), under the users' key, and the number of models in it.
 
     signature: the hub's, over round, cluster, count and cipher.  count_signature: the service's, as above.
     """
 
-    round: int
     cluster: int
     count: int
     cipher: bytes
@@ -130,8 +117,7 @@ class ClusterModel(Message, frozen=True):
 
 
 @message(src=PARTICIPANT, dst=HUB)
-class Received(Message, frozen=True):
+class Received(OfRound, frozen=True):
     """This cluster model was verified and opened."""
 
-    round: int
     cluster: int

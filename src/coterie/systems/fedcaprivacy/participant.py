@@ -18,19 +18,9 @@ from coterie.protocol.party import Cost, Work, on
 from coterie.protocol.told import Common, Own
 from coterie.protocols.key_centre import KeyHolder
 from coterie.protocols.local_training import batch_seed, check_model
+from coterie.systems.fedcaprivacy import messages
 from coterie.systems.fedcaprivacy.config import FedCAPrivacyConfig
-from coterie.systems.fedcaprivacy.messages import (
-    CSP,
-    GROUP,
-    HUB,
-    PARTICIPANT,
-    SERVICE,
-    USER,
-    ClusterModel,
-    Received,
-    Train,
-    Upload,
-)
+from coterie.systems.fedcaprivacy.messages import CSP, GROUP, HUB, PARTICIPANT, SERVICE, USER
 
 
 def round_seed(group_seed: bytes, r: int) -> bytes:
@@ -61,7 +51,7 @@ class Participant(KeyHolder[PublicKey, SecretKey], role=PARTICIPANT):
         self.rotates = common.mode == "hardened" and config.hardening == "rotation"
         self.state = self.State()
 
-    def train_cost(self, msg: Train) -> Cost:
+    def train_cost(self, msg: messages.Train) -> Cost:
         """Its samples, once per epoch, and one encryption; with sketches two."""
         key = self.public(SERVICE)
         crypto_s = key.nominal_seconds_encrypt(self.spec.size)
@@ -69,8 +59,8 @@ class Participant(KeyHolder[PublicKey, SecretKey], role=PARTICIPANT):
             crypto_s += key.nominal_seconds_encrypt(self.config.sketch_dim)
         return Cost(self.samples * self.epochs, self.spec.flops_per_sample, crypto_s)
 
-    @on(Train, train_cost)
-    def train(self, msg: Train, src: str) -> Work[Upload]:
+    @on(messages.Train, train_cost)
+    def train(self, msg: messages.Train, src: str) -> Work[messages.Upload]:
         """Step I: local training for E_i epochs, fixed point, encryption, signature."""
         if msg.round <= self.state.round:
             raise PeerError(f"asked to train for round {msg.round} after round {self.state.round}")
@@ -86,14 +76,10 @@ class Participant(KeyHolder[PublicKey, SecretKey], role=PARTICIPANT):
         signing = signing_key(self.own)
         signature = signing.sign("upload", msg.round, self.pid, repr(self.now_s), cipher, sketch)  # zeta_i
         self.state.weights, self.state.clusters, self.state.round = fitted.weights, {}, msg.round
-        return Upload(msg.round, self.pid, self.now_s, cipher, sketch, signature)
+        return messages.Upload(msg.round, self.pid, self.now_s, cipher, sketch, signature)
 
-    def open_cost(self, msg: ClusterModel) -> Cost:
-        """One decryption."""
-        return Cost(crypto_s=self.key(USER).nominal_seconds_decrypt(self.spec.size))
-
-    @on(ClusterModel, open_cost)
-    def receive(self, msg: ClusterModel, src: str) -> Work[Received]:
+    @on(messages.ClusterModel, lambda self, msg: Cost(crypto_s=self.key(USER).nominal_seconds_decrypt(self.spec.size)))
+    def receive(self, msg: messages.ClusterModel, src: str) -> Work[messages.Received]:
         """Step VII: verify both servers' signatures, open, and divide by the count."""
         if msg.count < 1 or msg.round != self.state.round:
             raise PeerError(f"a mean of {msg.count} models of round {msg.round} for round {self.state.round}")
@@ -108,7 +94,7 @@ class Participant(KeyHolder[PublicKey, SecretKey], role=PARTICIPANT):
             mean = unrotate(mean, round_seed(self.group_seed, msg.round))
             mean = not_below_zero(self.spec, mean)  # the rotation back spreads rounding errors over all coordinates
         self.state.clusters[msg.cluster] = mean.astype(np.float32)
-        return Received(msg.round, msg.cluster)
+        return messages.Received(msg.round, msg.cluster)
 
     @property
     def group_seed(self) -> bytes:

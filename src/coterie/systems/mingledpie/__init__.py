@@ -8,13 +8,7 @@ CFL", NDSS 2025. Equation, algorithm and section numbers are that paper's.
     server  --Train------->  client  --Update---->  server             algorithm 3, lines 12 to 22
     server  --Mingled----->  client  --Received-->  server             line 23, and lines 7 to 11 of the next round
 
-Sees (``paper``).
-key_centre: when keys are wanted. It draws the clients' pair and forgets it.
-server: every client's set of cluster identities CI_i, by name, in every round, and ciphertexts. The true cluster is one
-of the set.
-client: all cluster models, and H, that is, how many clients of each cluster were mingled into each.
-In ``hardened`` mode there are no identities. The server sees who takes part, and a client the sizes of the true
-clusters.
+What each party sees: ``SEES``, and ``SEES_HARDENED`` for mode ``hardened``.
 
 Assumes an honest-but-curious server with which no client colludes. All clients share one secret key, so the server and
 one client together open everything. A client whose encrypted indicator is not one-hot spoils all models. The others

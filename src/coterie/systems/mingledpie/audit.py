@@ -1,6 +1,6 @@
 """What the parties of MingledPie find out from their views, as numbers with their closed forms.
 
-The first functions turn recorded views into arrays. ``measure`` runs the attacks of ``coterie.attacks`` on all rounds
+The first functions turn recorded views into arrays. ``passive`` runs the attacks of ``coterie.attacks`` on all rounds
 of a run. The server's attacks take the sets that it was sent and nothing else. What scores them, the clients' true
 clusters, comes out of the same record: the clients' one secret key opens every update, which is also what the server
 gets from any client that helps it.
@@ -8,36 +8,31 @@ gets from any client that helps it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.attacks import (
-    Attack,
-    Expected,
-    Result,
-    change_posterior,
+from coterie.attacks.identity import (
     cluster_posterior,
     estimated_sizes,
     expected_accuracy,
-    expected_after_change,
     expected_by_estimates,
     identity_accuracy,
     intersection_posterior,
 )
-from coterie.attacks.identity_changes import MOST_SETS
+from coterie.attacks.identity_changes import MOST_SETS, change_posterior, expected_after_change
+from coterie.attacks.result import Attack, Expected, Result
 from coterie.audit import Audit, Recorded, View
 from coterie.audit.findings import Finding
+from coterie.audit.measured import Measured, findings
 from coterie.audit.profiling import profiled, profiling
-from coterie.audit.received import granted
+from coterie.audit.received import held_key
 from coterie.clustering.identity_law import IdentityLaw
-from coterie.crypto.ckks import secret_key
 from coterie.protocol.bundle import unbundle
 from coterie.protocol.errors import CryptoError, PeerError, UserError
-from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.system import Federation
 from coterie.systems.mingledpie.config import MingledPieConfig
 from coterie.systems.mingledpie.layout import Rebuilding
@@ -73,11 +68,7 @@ class Opener:
 
     def counts(self, message: Mingled) -> Doubles:
         """Of a ``Mingled``: H, (k, k); or the sizes of the true clusters, (k,)."""
-        layout, k = self.rebuild.layout, self.rebuild.layout.clusters
-        rows = self._opened(message.ciphers, layout.widths)
-        if layout.kind == "mingled":
-            return np.stack([row[layout.own :] for row in rows[:k]])
-        return rows[0].reshape(k, -1)[:, -1] if layout.kind == "uploads" else np.concatenate(rows[k : 2 * k])
+        return self.rebuild.layout.parts(self._opened(message.ciphers, self.rebuild.layout.widths))[1]
 
     def rebuilt(self, message: Mingled, models: NDArray[Any]) -> NDArray[Any]:
         """The cluster models (k, d) that a client makes of a ``Mingled`` and of those of the round before."""
@@ -98,38 +89,36 @@ class Opener:
 
 
 def opener(federation: Federation, views: Mapping[str, View]) -> Opener:
-    """What opens the ciphertexts of a recorded run: the key in any client's view. federation: as the run built it."""
-    return Opener(next(federation.of_role(CLIENT)).rebuild, secret_key(clients_key(views)))
+    """What opens the ciphertexts of a recorded run: the key in any client's view. federation: as the run built it.
+
+    Raises UserError where recording began too late.
+    """
+    holder = next((view for view in views.values() if view.role == CLIENT), None)
+    if holder is None:
+        raise UserError("no client's view holds the clients' key: record from the set-up on")
+    return Opener(next(federation.of_role(CLIENT)).rebuild, held_key(holder, USER))
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What the server itself knows of a run, by round.
+    """What the server itself knows of a run."""
 
-    clusters: k.  law: the distribution of the sets shown in round r, None where clients name no clusters (or where
-    sets of several laws are kept).  keys: which keys round r's sets were drawn under, as a number; a client shows one
-    set per cluster under the same keys.
-    """
+    config: MingledPieConfig
+    mode: str
 
-    clusters: int
-    law: Callable[[int], IdentityLaw | None]
-    keys: Callable[[int], int]
+    def keys(self, r: int) -> int:
+        """Which keys round r's sets were drawn under, as a number. A client shows one set per cluster under them."""
+        return 0 if self.config.keep_sets else max(since for since in self.config.rates() if since <= r)
 
+    def law(self, r: int) -> IdentityLaw | None:
+        """The distribution of the sets shown in round r, None where clients name no clusters.
 
-def terms(config: MingledPieConfig, mode: str) -> Terms:
-    """What the server knows of a run with these settings."""
-    rates = config.rates()
-
-    def keys(r: int) -> int:
-        return 0 if config.keep_sets else max(since for since in rates if since <= r)
-
-    def law(r: int) -> IdentityLaw | None:
-        if config.kind(mode) != "mingled" or (config.keep_sets and config.rate(r) != config.rate(0)):
+        Also None where sets of several laws are kept.
+        """
+        config, p, k = self.config, self.config.rate(r), self.config.clusters
+        if config.kind(self.mode) != "mingled" or (config.keep_sets and p != config.rate(0)):
             return None
-        p, k = config.rate(r), config.clusters
-        return IdentityLaw(k, p, k) if mode == "literal" else config.law(p)  # as printed, all clusters match
-
-    return Terms(config.clusters, law, keys)
+        return IdentityLaw(k, p, k) if self.mode == "literal" else config.law(p)  # as printed, all clusters match
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,19 +149,7 @@ def updates(views: Mapping[str, View]) -> dict[int, dict[str, Update]]:
 
 def mingled(views: Mapping[str, View]) -> dict[int, Mingled]:
     """The ``Mingled`` message of each round, from whichever client's view has it: all are sent the same."""
-    found: dict[int, Mingled] = {}
-    for view in views.values():
-        for _, message in view.messages(Mingled):
-            found.setdefault(message.round, message)
-    return found
-
-
-def clients_key(views: Mapping[str, View]) -> bytes:
-    """The secret key that every client holds, from the view of one; raises UserError where recording began too late."""
-    for view in views.values():
-        if view.role == CLIENT:
-            return granted(view)[f"secret {USER}"]
-    raise UserError("no client's view holds the clients' key: record from the set-up on")
+    return {message.round: message for view in views.values() for _, message in view.messages(Mingled)}
 
 
 def recorded_rounds(
@@ -197,67 +174,59 @@ def recorded_rounds(
         yield Round(r, who, sets, np.array(truth)), np.stack(models)
 
 
-def by_one_set(rounds: Sequence[Round], terms: Terms) -> list[Finding]:
+@findings
+def by_one_set(rounds: Sequence[Round], terms: Terms) -> Iterator[Measured]:
     """Cluster-identity inference (A1) on each round alone: without a prior, with known and with estimated sizes.
 
     Where clients name no clusters the posterior is the prior, and there is nothing to estimate sizes from.
     """
-    names = (
-        "server: true cluster",
-        "server knowing the sizes: true cluster",
-        "server estimating the sizes: true cluster",
-    )
-    results: dict[str, list[Result]] = {name: [] for name in names}
-    expected: dict[str, list[Expected]] = {name: [] for name in names}
+
+    def guessed(name: str, one: Round, prior: Doubles | None, form: Expected | None) -> Measured:
+        return Measured(name, identity_accuracy(cluster_posterior(one.sets, prior), one.truth, prior), form)
+
     for one in rounds:
         law, sizes = terms.law(one.number), one.sizes.astype(np.float64)
-        tried: list[tuple[Doubles | None, Expected | None]] = [
-            (None, None if law is None else expected_accuracy(law, shares=sizes)),
-            (sizes, None if law is None else expected_accuracy(law, sizes)),
-        ]
+        form = None if law is None else expected_accuracy(law, shares=sizes)
+        yield guessed("server: true cluster", one, None, form)
+        form = None if law is None else expected_accuracy(law, sizes)
+        yield guessed("server knowing the sizes: true cluster", one, sizes, form)
         if law is not None and law.p_correct() < 1:
-            estimates = estimated_sizes(one.sets, law.p_correct())
-            tried.append((estimates, expected_by_estimates(law, one.sets, one.truth)))
-        for name, (prior, form) in zip(names, tried, strict=False):
-            results[name].append(identity_accuracy(cluster_posterior(one.sets, prior), one.truth, prior))
-            if form is not None:
-                expected[name].append(form)
-    return _findings(results, expected)
+            estimates, form = (
+                estimated_sizes(one.sets, law.p_correct()),
+                expected_by_estimates(law, one.sets, one.truth),
+            )
+            yield guessed("server estimating the sizes: true cluster", one, estimates, form)
 
 
-def by_all_keys(rounds: Sequence[Round], terms: Terms) -> list[Finding]:
+@findings
+def by_all_keys(rounds: Sequence[Round], terms: Terms) -> Iterator[Measured]:
     """Intersection: after the sets drawn under 1, 2, ... keys, as if clients stayed in their clusters.
 
     One result for each keys but the first, of their last round. The closed form holds if everybody scored has a set
     under each keys so far and did stay.
     """
-    name = "server intersecting sets of several keys: true cluster"
-    results, expected = [], []
     last = _last_by_keys(rounds, terms)
     for count in range(2, len(last) + 1):
         past, now = last[:count], last[count - 1]
-        sets = np.zeros((count, len(now.who), terms.clusters), np.bool_)
-        truth = np.full((count, len(now.who)), -1)  # of who was away
+        sets = np.zeros((count, *now.sets.shape), np.bool_)
+        truth = np.full((count, len(now.who)), -1)  # -1: was away
         for m, one in enumerate(past):
             here, there = np.nonzero(now.who[:, None] == one.who)
             sets[m, here], truth[m, here] = one.sets[there], one.truth[there]
-        results.append(identity_accuracy(intersection_posterior(sets, home_share=_HOME), now.truth))
-        laws = [terms.law(one.number) for one in past]
-        if (truth == now.truth).all() and None not in laws:
-            expected.append(expected_accuracy([law for law in laws if law], shares=now.sizes))
-    return _findings({name: results}, {name: expected})
+        result = identity_accuracy(intersection_posterior(sets, home_share=_HOME), now.truth)
+        laws = [law for one in past if (law := terms.law(one.number))]
+        stayed = (truth == now.truth).all() and len(laws) == count
+        form = expected_accuracy(laws, shares=now.sizes) if stayed else None
+        yield Measured("server intersecting sets of several keys: true cluster", result, form)
 
 
-def by_changes(rounds: Sequence[Round], terms: Terms) -> list[Finding]:
+@findings
+def by_changes(rounds: Sequence[Round], terms: Terms) -> Iterator[Measured]:
     """What several sets of a client under the same keys tell of its cluster now, beside what its last set alone tells.
 
     Scored at the end of each keys, over the clients that showed more than one set. The closed form holds if each of
     them showed two.
     """
-    alone = "server: true cluster of who has changed, by the set of now"
-    changed = "server: true cluster of who has changed, by all sets"
-    results: dict[str, list[Result]] = {alone: [], changed: []}
-    expected: dict[str, list[Expected]] = {alone: [], changed: []}
     for now in _last_by_keys(rounds, terms):
         keys, law = terms.keys(now.number), terms.law(now.number)
         shown: dict[int, dict[bytes, Sets]] = {}
@@ -272,57 +241,52 @@ def by_changes(rounds: Sequence[Round], terms: Terms) -> list[Finding]:
         for n in moved:
             others = [row for row in shown[int(now.who[n])].values() if (row != now.sets[n]).any()]
             posterior.append(change_posterior(np.stack([now.sets[n], *others[: MOST_SETS - 1]]))[0])
-        results[changed].append(identity_accuracy(np.stack(posterior), now.truth[moved]))
-        results[alone].append(identity_accuracy(cluster_posterior(now.sets[moved]), now.truth[moved]))
-        if law is not None and all(len(shown[int(now.who[n])]) == 2 for n in moved):
-            expected[changed].append(expected_after_change(law))
-    return _findings(results, expected)
+        result = identity_accuracy(cluster_posterior(now.sets[moved]), now.truth[moved])
+        yield Measured("server: true cluster of who has changed, by the set of now", result)
+        two_each = all(len(shown[int(now.who[n])]) == 2 for n in moved)
+        form = expected_after_change(law) if law is not None and two_each else None
+        result = identity_accuracy(np.stack(posterior), now.truth[moved])
+        yield Measured("server: true cluster of who has changed, by all sets", result, form)
 
 
-def by_coefficients(views: Mapping[str, View], rounds: Sequence[Round], opener: Opener) -> list[Finding]:
+@findings
+def by_coefficients(views: Mapping[str, View], rounds: Sequence[Round], opener: Opener) -> Iterator[Measured]:
     """What a client reads off the sums that it decrypts: the sizes of the true clusters, and which have one member."""
-    known, alone = [], []
     sums = mingled(views)
     for one in rounds:
         if one.number in sums:
-            counts = np.rint(opener.counts(sums[one.number]))
+            counts, n = np.rint(opener.counts(sums[one.number])), len(one.who)
             sizes = np.diag(counts) if counts.ndim == 2 else counts
-            right = float((sizes == one.sizes).mean())
-            known.append(Result("true clusters of known size (share)", right, 0.0, 1.0, len(one.who)))
-            share = float((sizes == 1).sum()) / len(one.who)
-            alone.append(Result("clients alone in a cluster (share)", share, 0.0, 1.0, len(one.who)))
-    names = "client: sizes of the true clusters", "client: models of clients alone in a cluster"
-    return _findings(dict(zip(names, (known, alone), strict=True)), {})
+            known, alone = float((sizes == one.sizes).mean()), float((sizes == 1).sum()) / n
+            result = Result("true clusters of known size (share)", known, 0.0, 1.0, n)
+            yield Measured("client: sizes of the true clusters", result)
+            result = Result("clients alone in a cluster (share)", alone, 0.0, 1.0, n)
+            yield Measured("client: models of clients alone in a cluster", result)
 
 
-def measure(
-    views: Mapping[str, View],
-    clients: Sequence[str],
-    terms: Terms,
-    opener: Opener,
-    label_counts: NDArray[Any],
-    spec: ModelSpec,
-) -> list[Finding]:
-    """Every attack on a recorded run. label_counts: (clients, classes) training samples.
+def passive(run: Recorded) -> list[Finding]:
+    """Every attack on a recorded run.
 
     Raises UserError for a record without updates, or without the key that scores the attacks.
     """
+    views, terms, opens = run.views, Terms(run.settings, run.mode), opener(run.federation, run.views)
+    k = run.settings.clusters
     rounds, opened, profiles = [], [], []
-    sums, models = mingled(views), _start(views, terms.clusters)
-    for one, trained in recorded_rounds(views, clients, terms.clusters, opener):
+    sums, models = mingled(views), _start(views, k)
+    for one, trained in recorded_rounds(views, run.clients, k, opens):
         rounds.append(one)
-        opened.append(Result("true cluster guessed (share)", 1.0, 1 / terms.clusters, 1.0, len(one.who)))
+        opened.append(Result("true cluster guessed (share)", 1.0, 1 / k, 1.0, len(one.who)))
         if len(one.who) > 1:
-            profiles.append(profiled(trained - models[one.truth], label_counts[one.who], spec))
+            profiles.append(profiled(trained - models[one.truth], run.label_counts[one.who], run.spec))
         if one.number in sums:
-            models = opener.rebuilt(sums[one.number], models)
+            models = opens.rebuilt(sums[one.number], models)
     if not rounds:
         raise UserError("the server's view holds no updates: nothing was sent that could be attacked")
     found = by_one_set(rounds, terms)
     if any(terms.law(one.number) for one in rounds) or not all(one.sets.all() for one in rounds):
         found += by_all_keys(rounds, terms) + by_changes(rounds, terms)
     found.append(Finding("server with any client's key: true cluster", tuple(opened)))
-    return found + profiling("server with any client's key", profiles) + by_coefficients(views, rounds, opener)
+    return found + profiling("server with any client's key", profiles) + by_coefficients(views, rounds, opens)
 
 
 def _start(views: Mapping[str, View], clusters: int) -> NDArray[Any]:
@@ -338,22 +302,6 @@ def _last_by_keys(rounds: Sequence[Round], terms: Terms) -> list[Round]:
     return list({terms.keys(one.number): one for one in rounds}.values())
 
 
-def _findings(results: Mapping[str, list[Result]], expected: Mapping[str, list[Expected]]) -> list[Finding]:
-    """Those with results; closed forms where each of its results has one."""
-    found = []
-    for name, of_rounds in results.items():
-        forms = expected.get(name, [])
-        if of_rounds:
-            found.append(Finding(name, tuple(of_rounds), tuple(forms) if len(forms) == len(of_rounds) else ()))
-    return found
-
-
-def passive(run: Recorded) -> list[Finding]:
-    """Every attack on a recorded run."""
-    opens = opener(run.federation, run.views)
-    return measure(run.views, run.clients, terms(run.settings, run.mode), opens, run.label_counts, run.spec)
-
-
 AUDIT = Audit(
     passive,
     attacks=(
@@ -361,29 +309,21 @@ AUDIT = Audit(
             "cluster-identity",
             "server",
             "guesses a client's true cluster among those that it joins, all equally likely",
-            cluster_posterior,
-            (identity_accuracy,),
         ),
         Attack(
             "cluster-identity-by-size",
             "server knowing or estimating the clusters' sizes",
             "guesses the largest of the clusters that a client joins",
-            cluster_posterior,
-            (identity_accuracy,),
         ),
         Attack(
             "identity-intersection",
             "server",
             "finds a client's true cluster as the one that is in all sets that it drew",
-            intersection_posterior,
-            (identity_accuracy,),
         ),
         Attack(
             "identity-changes",
             "server",
             "finds a client's true cluster from the sets of the other clusters that it has been in",
-            change_posterior,
-            (identity_accuracy,),
         ),
     ),
 )

@@ -19,9 +19,8 @@ from coterie.protocol.errors import CryptoError, PeerError
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.party import Cost, Work, on
 from coterie.protocol.told import Common, Own
-from coterie.protocols.cluster_models import best_model
 from coterie.protocols.key_centre import KeyHolder
-from coterie.protocols.local_training import batch_seed, check_model
+from coterie.protocols.local_training import batch_seed, best_model, check_model
 from coterie.systems.mingledpie.config import MingledPieConfig, rebuilding_of
 from coterie.systems.mingledpie.messages import CLIENT, HUB, USER, Mingled, Noted, Parameters, Received, Train, Update
 

@@ -13,8 +13,7 @@ from coterie.clustering.identity_law import IdentityLaw
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.told import Common
-from coterie.protocols.cluster_models import ClusterModels
-from coterie.protocols.local_training import joined
+from coterie.protocols.local_training import ClusterModels, joined
 from coterie.protocols.unused import refuse_unused
 from coterie.systems.mingledpie.layout import Layout, Rebuilding, Solving
 
@@ -59,10 +58,6 @@ class MingledPieConfig(ClusterModels):
                     f"p={p:g} with threshold={self.threshold} takes {tries:.3g} tries a set: raise p (to at least "
                     f"2^-{MAX_BITS} in any case) or lower the threshold"
                 )
-        choices = {"rebuild": ("counts", "ideal", "none"), "hardening": ("uploads", "products")}
-        for name, known in choices.items():
-            if getattr(self, name) not in known:
-                raise UserError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
         if self.min_participants < 1:
             raise UserError(f"min_participants must be at least 1, not {self.min_participants}")
         if not 1 < self.max_condition <= MOST_CONDITION:

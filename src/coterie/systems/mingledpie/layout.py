@@ -146,6 +146,17 @@ class Layout:
             if cipher.tally.form != expected:
                 raise PeerError(f"ciphertext {i} is a {cipher.tally.form}, not a {expected}")
 
+    def parts(self, rows: Sequence[Doubles]) -> tuple[Doubles, Doubles]:
+        """Of the opened sums, those of models (k, own), and of indicators: H (k, k), or counts of clients (k,)."""
+        k, own = self.clusters, self.own
+        if self.kind == "products":
+            return np.stack(rows[:k]), np.concatenate(rows[k : 2 * k])
+        if self.kind == "uploads":
+            blocks = rows[0].reshape(k, own + 1)
+            return blocks[:, :own], blocks[:, own]
+        sums = np.stack(rows[:k])
+        return sums[:, :own], sums[:, own:]
+
     def contributions(self, ciphers: Sequence[Any], identities: Sequence[int]) -> Iterator[tuple[int, Any]]:
         """The summands of an update: (slot, ciphertext vector)."""
         first, scalars, shared = ciphers[0], ciphers[1 : 1 + self.scalars], ciphers[1 + self.scalars :]
@@ -183,27 +194,21 @@ class Rebuilding:
         previous: (k, d), the models that are kept if there are no new ones.  sizes: (k,) |G_j| or (0,).  Raises
         PeerError if a slot has a wrong length.
         """
-        layout, k, own = self.layout, self.layout.clusters, self.layout.own
+        layout = self.layout
         rows = [np.zeros(n) if row is None else row for row, n in zip(opened, layout.widths, strict=True)]
         if [len(row) for row in rows] != list(layout.widths):
             raise PeerError(f"sums of {[len(row) for row in rows]} numbers; expected {layout.widths}")
         before, units = previous[:, layout.of_clusters], ckks_units(layout.spec)
-        scale = units[layout.of_clusters]
+        sums, counts = layout.parts(rows)
         if layout.kind == "mingled":
-            sums = np.stack(rows[:k])
-            rebuilt = self._solved(sums[:, :own], sums[:, own:], before, np.asarray(sizes), participants)
-        elif layout.kind == "uploads":
-            blocks = rows[0].reshape(k, own + 1)
-            rebuilt = mingled.exact_means(blocks[:, :own] * scale, blocks[:, own], before, participants)
+            rebuilt = self._solved(sums, counts, before, np.asarray(sizes), participants)
         else:
-            counts = np.concatenate(rows[k : 2 * k])
-            rebuilt = mingled.exact_means(np.stack(rows[:k]) * scale, counts, before, participants)
+            rebuilt = mingled.exact_means(sums * units[layout.of_clusters], counts, before, participants)
         models = previous.copy()
         models[:, layout.of_clusters] = rebuilt.models
         if layout.shared and not rebuilt.refused:
-            models[:, layout.common] = (rows[-1] * units[layout.common] / participants).astype(
-                np.float32
-            )  # FedAvg, section III-A
+            mean = rows[-1] * units[layout.common] / participants  # FedAvg, section III-A
+            models[:, layout.common] = mean.astype(np.float32)
         models = not_below_zero(layout.spec, models)  # the cipher may have rounded variances
         models.setflags(write=False)
         return replace(rebuilt, models=models)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coterie.protocol.messages import Bundle, Floats, Integers, Message, message
+from coterie.protocol.messages import Bundle, Floats, Integers, OfRound, message
 
 HUB = "server"
 CLIENT = "client"
@@ -10,14 +10,13 @@ USER = "user"  # the key centre's grant: a key pair, whose secret half all clien
 
 
 @message(src=HUB, dst=CLIENT)
-class Parameters(Message, frozen=True):
+class Parameters(OfRound, frozen=True):
     """The server's parameters, for all clients at the start and when p changes, and later for newcomers.
 
     keys: ``ClusterKeys`` of eq. (1), empty if clients send no identities.  start: (k d,) theta_j^0, the same for all.
     signature: the server's, over all fields.
     """
 
-    round: int
     spec: bytes
     keys: bytes
     start: Floats
@@ -25,29 +24,25 @@ class Parameters(Message, frozen=True):
 
 
 @message(src=CLIENT, dst=HUB)
-class Noted(Message, frozen=True):
+class Noted(OfRound, frozen=True):
     """The parameters were verified and kept."""
-
-    round: int
 
 
 @message(src=HUB, dst=CLIENT)
-class Train(Message, frozen=True):
+class Train(OfRound, frozen=True):
     """Find your cluster and train its model. basis: the round whose models to start from; 0 for theta_j^0."""
 
-    round: int
     basis: int
 
 
 @message(src=CLIENT, dst=HUB)
-class Update(Message, frozen=True):
+class Update(OfRound, frozen=True):
     """The update of algorithm 3, line 15.
 
     identities: CI_i, cluster numbers in ascending order; none in mode hardened.  ciphers: a bundle of ciphertext
     vectors, HE(theta_i) and HE(sigma_i) as ``layout.py`` lays them out.  signature: over all of it.
     """
 
-    round: int
     basis: int
     identities: Integers
     ciphers: Bundle
@@ -55,14 +50,13 @@ class Update(Message, frozen=True):
 
 
 @message(src=HUB, dst=CLIENT)
-class Mingled(Message, frozen=True):
+class Mingled(OfRound, frozen=True):
     """The sums of eq. (5) and (6), still encrypted (algorithm 3, line 23).
 
     ciphers: a bundle as ``layout.py`` lays it out; an empty part is a sum of no updates.  sizes: (k,) |G_j|, or
     (0,) if clients send no identities.  participants: how many updates are in it.
     """
 
-    round: int
     spec: bytes
     sizes: Integers
     participants: int
@@ -71,8 +65,7 @@ class Mingled(Message, frozen=True):
 
 
 @message(src=CLIENT, dst=HUB)
-class Received(Message, frozen=True):
+class Received(OfRound, frozen=True):
     """The sums were verified and opened. rebuilt: whether they gave new models, or the old ones were kept."""
 
-    round: int
     rebuilt: bool

@@ -8,16 +8,7 @@ settings". Equation, algorithm and section numbers are that paper's.
     aggregator  --Compare, Invert-->  helper  --Compared, Inverted-->  aggregator  algorithm 4
     aggregator  --Refresh, Convert-->  helper  --Refreshed, Converted-->  aggregator   algorithm 5
 
-Sees (``paper``).
-key_centre: when keys are wanted. It draws all pairs and forgets the secret halves.
-aggregator (S_0): who takes part, when, and how late; an update's length, if the settings let lengths travel; and
-ciphertexts under others' keys.
-helper (S_1): masked cosines of late updates, shuffled among dummies, and four masked sums, so about how many of them
-conflict (``signs=hidden``: cosines under random signs, and masked sums among decoys). It sees the model only under a
-uniform mask.
-client: the global model of every round that asks it.
-Sees (``literal``). helper: three masked sums, no cosines, and the model under a mask of real numbers, with which it can
-distinguish any two models. The others see the same as above.
+What each party sees: ``SEES``, and ``SEES_LITERAL`` for mode ``literal``.
 
 Assumes that the two servers do not collude, since together they open every update. A client learns nothing of another's
 key. The aggregator with a client learns the global model of every round that asks that client. The aggregator is
@@ -53,24 +44,9 @@ from coterie.protocol.system import Federation, PartyFactory, Sees, System
 from coterie.protocol.told import Common, Own
 from coterie.protocols.key_centre import ENROLMENT, KEY_CENTRE, Deal, Granted, KeyCentre, Pair
 from coterie.protocols.late import DELTA
+from coterie.systems.pafed import messages
 from coterie.systems.pafed.config import PARAMETERS, PRINTED, PAFedConfig, check
-from coterie.systems.pafed.messages import (
-    CLIENT,
-    HELPER,
-    HUB,
-    SERVICE,
-    USER,
-    Compare,
-    Compared,
-    Convert,
-    Converted,
-    Invert,
-    Inverted,
-    Refresh,
-    Refreshed,
-    Train,
-    Update,
-)
+from coterie.systems.pafed.messages import CLIENT, HELPER, HUB, SERVICE, USER
 
 
 def parties(config: PAFedConfig) -> Mapping[str, PartyFactory]:
@@ -108,27 +84,29 @@ def models(federation: Federation) -> Mapping[str, Vector]:
 SEES = {
     KEY_CENTRE: Sees((Deal,), "when keys are wanted; it draws all encryption keys and forgets the secret ones"),
     HUB: Sees(
-        (*ENROLMENT, Update, Compared, Inverted, Refreshed, Converted),
+        (*ENROLMENT, messages.Update, messages.Compared, messages.Inverted, messages.Refreshed, messages.Converted),
         "who takes part, when, and how late, by name, and an update's length if the settings let it travel; updates "
         "and models only as ciphertexts under keys that it does not have",
     ),
     HELPER: Sees(
-        (Granted, Compare, Invert, Refresh, Convert),
+        (Granted, messages.Compare, messages.Invert, messages.Refresh, messages.Convert),
         "masked cosines of late updates, shuffled among dummies, and four masked sums, so roughly how many of them "
         "conflict (with signs=hidden: cosines under random signs, and masked sums among decoys); who is asked in a "
         "round; the model only under a mask that is uniform over the ciphertext ring",
     ),
     CLIENT: Sees(
-        (Granted, Train),
+        (Granted, messages.Train),
         "the global model of every round that asks it; no other's key, if it follows the protocol: one that forges an "
         "update reads the helper's key off a model, and that key opens every update",
     ),
 }
 SEES_LITERAL = {
     **SEES,
-    HUB: Sees((*ENROLMENT, Update, Inverted, Refreshed, Converted), SEES[HUB].learns),
+    HUB: Sees(
+        (*ENROLMENT, messages.Update, messages.Inverted, messages.Refreshed, messages.Converted), SEES[HUB].learns
+    ),
     HELPER: Sees(
-        (Granted, Invert, Refresh, Convert),
+        (Granted, messages.Invert, messages.Refresh, messages.Convert),
         "three masked sums over the late updates; the model under a mask of real numbers, which tells any two models "
         "apart (attack real-mask)",
     ),

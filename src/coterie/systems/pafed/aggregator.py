@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from typing import Any
 
 import msgspec
@@ -17,8 +17,7 @@ from coterie.protocol.spool import Spool
 from coterie.protocol.steps import Answers, NoAnswerError, Steps
 from coterie.protocol.told import Common, Own
 from coterie.protocols.key_centre import ENROLMENT, Keyed, enrol
-from coterie.protocols.late import able, gather, settle
-from coterie.protocols.local_training import sample_clients
+from coterie.protocols.late import Gathering
 from coterie.systems.pafed.config import PAFedConfig, layout_of
 from coterie.systems.pafed.correction import Late, averaged, correct
 from coterie.systems.pafed.messages import HUB, MODEL_TERMS, SERVICE, Train, Update
@@ -68,36 +67,30 @@ class Aggregator(Keyed[PublicKey, SecretKey], role=HUB):
         round's updates are lost. If most of the clients asked refuse the model because it does not open (an update
         encrypted large numbers, or the helper's copy was damaged), the last model that clients opened is taken again.
         """
-        spool, server_step = Spool(SPOOL_BYTES), self.config.server_step(r)
-        notes = {"asked": 0, "busy": 0, "participants": 0, "staleness": [], "too_old": 0, "server_step": server_step}
-        try:
-            yield from self._round(r, spool, notes)
-        except (NoAnswerError, PeerError) as error:
-            notes |= {"skipped": str(error), "lost_updates": notes["participants"], "participants": 0, "staleness": []}
-        finally:
-            spool.close()
-        return notes
+        gathering = Gathering(self, r, self.state.owed, self.config.max_staleness)
+        skipped: dict[str, Any] = {}
+        with closing(Spool(SPOOL_BYTES)) as spool:
+            try:
+                yield from self._round(r, gathering, spool)
+            except (NoAnswerError, PeerError) as error:
+                lost = {"lost_updates": gathering.used.total(), "participants": 0, "staleness": []}
+                skipped = {"skipped": str(error), **lost}
+        return {**gathering.notes(), "server_step": self.config.server_step(r), **skipped}
 
-    def _round(self, r: int, spool: Spool, notes: dict[str, Any]) -> Steps[None]:
-        config, layout, service = self.config, self.layout, self.public(SERVICE)
-        owed, chosen = self.state.owed, sample_clients(self.clients, config.participation, self.randomness.seed, r)
-        asked = able(config, chosen, owed, r, config.max_staleness)
-        fresh, requests = yield from self._requests(r, asked, spool)
+    def _round(self, r: int, gathering: Gathering, spool: Spool) -> Steps[None]:
+        config, layout, service, used = self.config, self.layout, self.public(SERVICE), gathering.used
+        fresh, requests = yield from self._requests(r, gathering.asked, spool)
         late = Late(spool, layout)
         lengths: list[float] = []
-        used: Counter[int] = Counter()
         newest = total = None
-        too_old = 0
 
         def fold(name: str, update: Update) -> None:
-            nonlocal newest, total, too_old
+            nonlocal newest, total
             self._verify(name, update)
             cipher = service.from_bytes(update.cipher, layout.size, terms=1, blinded=0, form=service.fresh)
-            settle(owed, name, update.round)
+            staleness = gathering.settle(name, update.round)
             newest = max(newest or 0, update.round)
-            staleness = r - update.round
-            if staleness > config.max_staleness:
-                too_old += 1
+            if staleness is None:
                 return
             if staleness:
                 late.put(cipher)
@@ -106,15 +99,8 @@ class Aggregator(Keyed[PublicKey, SecretKey], role=HUB):
             lengths.append(update.length)
             used[staleness] += 1
 
-        answers = yield from gather(config, requests, Update, fold, owed, r)
-        notes |= {
-            "asked": len(asked),
-            "busy": len(chosen) - len(asked),
-            "participants": used.total(),
-            "staleness": [used[age] for age in range(max(used, default=-1) + 1)],
-            "too_old": too_old,
-        }
-        self._judge(r, len(asked), answers, newest)
+        answers = yield from gathering.gather(requests, Update, fold)
+        self._judge(r, len(requests), answers, newest)
         if not used:
             raise NoAnswerError("no update came")
         rates = config.rates(r).scaled(float(np.mean(lengths)))

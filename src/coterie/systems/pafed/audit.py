@@ -16,39 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import kstest
 
-from coterie.attacks import (
-    Attack,
-    Result,
-    count_accuracy,
-    count_among_decoys,
-    count_posterior,
-    key_agreement,
-    read_key,
-    telling_accuracy,
-    told_apart,
-)
-from coterie.attacks.conflicts import Classes
+from coterie.attacks.conflicts import Classes, count_accuracy, count_among_decoys, count_posterior
+from coterie.attacks.real_mask import telling_accuracy, told_apart
+from coterie.attacks.result import Attack, Result
 from coterie.audit import Audit, Recorded, View
 from coterie.audit.findings import Finding
+from coterie.audit.measured import Measured, findings
 from coterie.audit.profiling import profiled, profiling
 from coterie.audit.received import held_key
 from coterie.crypto.seal import ring
 from coterie.protocol.bundle import unbundle
 from coterie.protocol.errors import CoterieError, UserError
-from coterie.protocol.model_spec import ModelSpec
+from coterie.systems.pafed import messages
 from coterie.systems.pafed.config import layout_of
-from coterie.systems.pafed.messages import (
-    HELPER,
-    HUB,
-    SERVICE,
-    USER,
-    Compare,
-    Invert,
-    Refresh,
-    Refreshed,
-    Train,
-    Update,
-)
+from coterie.systems.pafed.messages import HELPER, HUB, SERVICE, USER
 from coterie.systems.pafed.theft import stolen_key
 
 COUNTED = "helper: number of conflicting late updates"
@@ -93,12 +74,12 @@ def recorded_rounds(
     rounds, now = [], Round(1)
     for seen in views[HUB].seen if HUB in views else ():
         message = seen.message
-        if isinstance(message, Refreshed):
+        if isinstance(message, messages.Refreshed):
             rounds += [now] if now.early or now.late else []
             now = Round(seen.round)
-        elif isinstance(message, Update) and now.number - message.round <= oldest:
+        elif isinstance(message, messages.Update) and now.number - message.round <= oldest:
             try:
-                found = update(np.asarray(key.decrypt(key.public.from_bytes(message.cipher))))
+                found = update(_opened(key, message.cipher))
             except CoterieError:
                 continue  # the aggregator has refused it, or whoever trains on it will
             if message.round == now.number:
@@ -107,24 +88,30 @@ def recorded_rounds(
                 now.late.append(found)
     rounds.append(now)
     for one in rounds:
-        one.shown = _scalars(views[HELPER], key, Compare, one.number, 1)
-        sums = _scalars(views[HELPER], key, Invert, one.number, 4)
+        one.shown = _scalars(views[HELPER], key, messages.Compare, one.number, 1)
+        sums = _scalars(views[HELPER], key, messages.Invert, one.number, 4)
         one.sums = None if sums is None else sums.reshape(-1, 4)
     return [one for one in rounds if one.early or one.late]
 
 
-def _scalars(view: View, key: Any, kind: type[Compare | Invert], round: int, each: int) -> Doubles | None:
+def _scalars(
+    view: View, key: Any, kind: type[messages.Compare | messages.Invert], round: int, each: int
+) -> Doubles | None:
     """What the helper opened of a round's request, which counts groups of ``each``."""
     for _, message in view.messages(kind, round):
         parts = unbundle(message.ciphers, each * message.count)
-        return np.array([float(key.decrypt(key.public.from_bytes(part))[0]) for part in parts])
+        return np.array([float(_opened(key, part)[0]) for part in parts])
     return None
+
+
+def _opened(key: Any, cipher: bytes) -> Doubles:
+    return np.asarray(key.decrypt(key.public.from_bytes(cipher)))
 
 
 def masked_numbers(view: View) -> Iterator[Doubles]:
     """Round by round, what the helper opened of the masked model, over its range: in [0, 1), uniform if it hides."""
     key = held_key(view, SERVICE)
-    for _, message in view.messages(Refresh):
+    for _, message in view.messages(messages.Refresh):
         yield opened_fractions(key, key.public.from_bytes(message.cipher))
 
 
@@ -136,22 +123,17 @@ def opened_fractions(key: Any, vector: Any) -> Doubles:
     return np.asarray(opened / ring(key.parameters).moduli_at(vector.tally.form.level).astype(np.float64)).ravel()
 
 
-def by_signs(rounds: Sequence[Round], dummies: int, *, hidden: bool = False) -> list[Finding]:
+@findings
+def by_signs(rounds: Sequence[Round], dummies: int, *, hidden: bool = False) -> Iterator[Measured]:
     """How many late updates conflict, by the helper: from the signs that it tells, and the classes that it inverts.
 
     hidden: signs are under coins, and the dummies are sets of sums.
     """
-    results = []
     for one in rounds:
-        cosines = one.cosines()
-        if (
-            one.shown is not None
-            and one.sums is not None
-            and len(one.shown) + len(one.sums) == len(cosines) + dummies + 1
-        ):
-            truth = int((cosines < 0).sum())
-            results.append(count_accuracy([_counted(one.shown, one.sums, len(cosines), dummies, hidden)], [truth]))
-    return [Finding(COUNTED, tuple(results))] if results else []
+        cosines, shown, sums = one.cosines(), one.shown, one.sums
+        if shown is not None and sums is not None and len(shown) + len(sums) == len(cosines) + dummies + 1:
+            believed = _counted(shown, sums, len(cosines), dummies, hidden)
+            yield Measured(COUNTED, count_accuracy([believed], [int((cosines < 0).sum())]))
 
 
 def _counted(shown: Doubles, sums: Doubles, late: int, dummies: int, hidden: bool) -> Doubles:
@@ -172,16 +154,17 @@ def _classes(sums: Doubles) -> Classes:
     return "agreeing" if abs(sums[1]) < _NO_WEIGHT else "both"
 
 
-def by_mask(views: Mapping[str, View]) -> list[Finding]:
+@findings
+def by_mask(views: Mapping[str, View]) -> Iterator[Measured]:
     """How far the masked models that the helper opens are from uniform numbers."""
-    results = []
     for numbers in masked_numbers(views[HELPER]):
         distance, n = float(kstest(numbers, "uniform").statistic), len(numbers)
-        results.append(Result("distance from uniform", distance, _KS_CHANCE / n**0.5, 1.0, n, 0.26 / n**0.5))
-    return [Finding("helper: the model under its mask", tuple(results))] if results else []
+        result = Result("distance from uniform", distance, _KS_CHANCE / n**0.5, 1.0, n, 0.26 / n**0.5)
+        yield Measured("helper: the model under its mask", result)
 
 
-def by_real_mask(views: Mapping[str, View], clients: Sequence[str], bound: float) -> list[Finding]:
+@findings
+def by_real_mask(views: Mapping[str, View], clients: Sequence[str], bound: float) -> Iterator[Measured]:
     """Mode ``literal``: whether the helper can tell which of two models is under a mask of real numbers in +-bound.
 
     The model of a round or the one of the round before; the truth is what clients open.
@@ -190,20 +173,19 @@ def by_real_mask(views: Mapping[str, View], clients: Sequence[str], bound: float
     for name in (name for name in clients if name in views):
         for r, cipher in _models(views[name]).items():
             if r not in models:
-                models[r] = _opened(views[name], cipher)
+                models[r] = _opened(held_key(views[name], USER), cipher)
     probabilities = []
-    for seen, message in views[HELPER].messages(Refresh):
+    for seen, message in views[HELPER].messages(messages.Refresh):
         if {seen.round, seen.round - 1} <= models.keys():
-            masked = np.asarray(key.decrypt(key.public.from_bytes(message.cipher)))
             pair = models[seen.round], models[seen.round - 1]
-            probabilities.append(told_apart(masked[None], *pair, bound * (1 + _ROUNDING))[0])
-    if not probabilities:
-        return []
-    found = telling_accuracy(np.array(probabilities), np.ones(len(probabilities), np.bool_))
-    return [Finding("helper: the model under its mask", (found,))]
+            probabilities.append(told_apart(_opened(key, message.cipher)[None], *pair, bound * (1 + _ROUNDING))[0])
+    if probabilities:
+        result = telling_accuracy(np.array(probabilities), np.ones(len(probabilities), np.bool_))
+        yield Measured("helper: the model under its mask", result)
 
 
-def by_clients_key(views: Mapping[str, View], clients: Sequence[str], start: NDArray[Any]) -> list[Finding]:
+@findings
+def by_clients_key(views: Mapping[str, View], clients: Sequence[str], start: NDArray[Any]) -> Iterator[Measured]:
     """The aggregator with one client (the one that was asked most often): what it opens of every round's model.
 
     Scored by what another client opens. start: (d,) the public initial weights, as they are encrypted; chance is the
@@ -211,94 +193,56 @@ def by_clients_key(views: Mapping[str, View], clients: Sequence[str], start: NDA
     """
     sent = {name: _models(views[name]) for name in clients if name in views}
     helping = max(sent, key=lambda name: len(sent[name]), default="")
-    results = []
     for r, cipher in sent.pop(helping, {}).items():
         other = next((name for name in sent if r in sent[name]), None)
         if other is not None:
-            model, truth = (_opened(views[name], data) for name, data in ((helping, cipher), (other, sent[other][r])))
+            model = _opened(held_key(views[helping], USER), cipher)
+            truth = _opened(held_key(views[other], USER), sent[other][r])
             error = float(np.linalg.norm(model - truth) / (np.linalg.norm(truth - start) or 1.0))
-            results.append(Result("relative error of the model", error, 1.0, 0.0, 1))
-    return [Finding("aggregator with one client: global model", tuple(results))] if results else []
+            result = Result("relative error of the model", error, 1.0, 0.0, 1)
+            yield Measured("aggregator with one client: global model", result)
 
 
 def _models(view: View) -> dict[int, bytes]:
     """By round, the encrypted model that a client was sent."""
-    return {seen.round: message.cipher for seen, message in view.messages(Train) if message.cipher}
-
-
-def _opened(view: View, cipher: bytes) -> Doubles:
-    key = held_key(view, USER)
-    return np.asarray(key.decrypt(key.public.from_bytes(cipher)))
-
-
-def measure(
-    views: Mapping[str, View],
-    clients: Sequence[str],
-    label_counts: NDArray[Any],
-    spec: ModelSpec,
-    start: NDArray[Any],
-    update: Callable[[Doubles], Doubles] = np.asarray,
-    *,
-    dummies: int,
-    oldest: int,
-    hidden: bool = False,
-    bound: float | None = None,
-) -> list[Finding]:
-    """Every attack on a recorded run. label_counts: (clients, classes) training samples.
-
-    dummies, oldest, hidden (signs): settings.  start: as in ``by_clients_key``.  update: as in ``recorded_rounds``.
-    bound: of a mask of real numbers, None for one of the ring. Raises UserError for a record without updates or keys.
-    """
-    rounds = recorded_rounds(views, oldest, update)
-    if not rounds:
-        raise UserError("the aggregator's view holds no updates: nothing was sent that could be attacked")
-    profiles = [
-        profiled(np.stack(list(one.early.values())), label_counts[[clients.index(name) for name in one.early]], spec)
-        for one in rounds
-        if len(one.early) > 1
-    ]
-    together = profiling("aggregator with the helper", profiles)
-    under_mask = by_mask(views) if bound is None else by_real_mask(views, clients, bound)
-    return by_signs(rounds, dummies, hidden=hidden) + under_mask + together + by_clients_key(views, clients, start)
+    return {seen.round: message.cipher for seen, message in view.messages(messages.Train) if message.cipher}
 
 
 def passive(run: Recorded) -> list[Finding]:
-    """Every attack on a recorded run."""
-    layout, settings, paper = layout_of(run.spec, run.mode), run.settings, run.mode == "paper"
+    """Every attack on a recorded run. Raises UserError for a record without updates or keys."""
+    views, clients, settings, paper = run.views, run.clients, run.settings, run.mode == "paper"
+    layout = layout_of(run.spec, run.mode)
 
     def update(opened: Doubles) -> Doubles:
         """(d,) an update as the spec lays it out, 0 for buffers, which are no step."""
         return np.where(run.spec.buffers, 0.0, layout.unpacked(opened))
 
-    known: dict[str, Any] = {"dummies": settings.dummies if paper else 0, "oldest": settings.max_staleness}
-    known |= {"hidden": settings.signs == "hidden", "bound": None if paper else settings.mask_bound}
-    return measure(run.views, run.clients, run.label_counts, run.spec, layout.packed(run.initial), update, **known)
+    rounds = recorded_rounds(views, settings.max_staleness, update)
+    if not rounds:
+        raise UserError("the aggregator's view holds no updates: nothing was sent that could be attacked")
+    profiles = [
+        profiled(
+            np.stack(list(one.early.values())), run.label_counts[[clients.index(name) for name in one.early]], run.spec
+        )
+        for one in rounds
+        if len(one.early) > 1
+    ]
+    counted = by_signs(rounds, settings.dummies if paper else 0, hidden=settings.signs == "hidden")
+    under_mask = by_mask(views) if paper else by_real_mask(views, clients, settings.mask_bound)
+    together = profiling("aggregator with the helper", profiles)
+    return counted + under_mask + together + by_clients_key(views, clients, layout.packed(run.initial))
 
 
 AUDIT = Audit(
     passive,
     stolen_key,
     (
-        Attack(
-            "conflict-count",
-            "helper",
-            "guesses how many late updates conflict with the others",
-            count_posterior,
-            (count_accuracy,),
-        ),
+        Attack("conflict-count", "helper", "guesses how many late updates conflict with the others"),
         Attack(
             "real-mask",
             "helper",
             "tells two models apart by what the range of a mask of real numbers allows (mode literal)",
-            told_apart,
-            (telling_accuracy,),
         ),
-        Attack(
-            "key-in-sum",
-            "one client, deviating",
-            "reads the helper's secret key off the model that it is handed",
-            read_key,
-            (key_agreement,),
-        ),
+        Attack("key-in-sum", "one client, deviating", "reads the helper's secret key off the model that it is handed"),
     ),
 )

@@ -43,7 +43,7 @@ class PAFedConfig(LateTraining):
     average. 0 for steps of constant length, as printed.
     signs: "shown": the helper sees the signs of late updates' masked cosines, among dummies. "hidden": each cosine has
     the sign of a fair coin, and the sums of both classes are among decoys, so that the helper does not see whether any
-    update conflicts (hiding.py).
+    update conflicts (classification.py).
     dummies: number of random masked cosines that the helper also sees; with signs=hidden, of decoy sets of sums.
     iterations: of Min(), mode literal.  mask_bound: the mask of algorithm 5 is uniform in +-this, mode literal.
     """
@@ -62,10 +62,6 @@ class PAFedConfig(LateTraining):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.rates(1)
-        choices = ("local", ("admm", "sgd")), ("project", ("exact", "printed", "none")), ("signs", ("shown", "hidden"))
-        for name, known in choices:
-            if getattr(self, name) not in known:
-                raise UserError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
         if not 0 <= self.clip < math.inf:
             raise UserError(f"clip must be at least 0 and finite, not {self.clip}")
         if not 0 <= self.dummies <= MOST_DUMMIES or not 0 <= self.iterations <= 7:

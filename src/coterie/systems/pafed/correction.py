@@ -5,10 +5,10 @@ time. The step is then ``alpha_0 m + sum_j beta_j v_j + gamma m`` (``aggregation
 encrypted under the helper's key:
 
 1. c_j and |m|^2 are dot products of encrypted vectors.
-2. The helper finds the conflicting updates. It opens rho_j c_j, each with a random positive rho_j, shuffled among
-   dummies, and returns max(rho_j c_j, 0) freshly encrypted. It learns about how many are negative, and sizes up to a
-   factor of 256. With ``signs=hidden`` it learns no sign, and sees the sums of step 4 among decoys (``hiding.py``).
-   Mode ``literal`` uses algorithm 1's Min() on the ciphertexts instead, and no party learns a sign.
+2. The helper finds the conflicting updates (``classification.py``). It opens rho_j c_j, each with a random positive
+   rho_j, shuffled among dummies, and returns max(rho_j c_j, 0) freshly encrypted. It learns about how many are
+   negative, and sizes up to a factor of 256. With ``signs=hidden`` it learns no sign, and sees the sums of step 4 among
+   decoys. Mode ``literal`` uses algorithm 1's Min() on the ciphertexts instead, and no party learns a sign.
 3. These give the weights of eq. (13) and their sums n_1, n_2.
 4. The helper inverts the divisors rho_1 n_1 and rho_2 n_2, and returns the ratio of eq. (12), also masked.
 5. beta_j and gamma each take one product, with v_j and with m.
@@ -17,32 +17,35 @@ encrypted under the helper's key:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import reduce
 from itertools import chain
 from typing import Any
 
 from coterie.aggregation.correction import Rates
-from coterie.crypto.ckks import evaluation_key
+from coterie.crypto.ckks import PublicKey, SecretKey, evaluation_key
 from coterie.crypto.ckks_masks import SANITISING_BITS
 from coterie.crypto.vector import sum_ciphers
 from coterie.protocol.bundle import bundle
-from coterie.protocol.randomness import Secrets
 from coterie.protocol.spool import Spool
-from coterie.protocol.steps import Steps
-from coterie.protocols.key_centre import EVALUATION
-from coterie.systems.pafed.hiding import among_decoys, by_coins
-from coterie.systems.pafed.layout import Layout
-from coterie.systems.pafed.messages import LARGEST, SERVICE, STEP_SHARES, Compare, Compared, Invert, Inverted
-from coterie.systems.pafed.scalars import (
-    MASK_BITS,
+from coterie.protocol.steps import Steps, ask
+from coterie.protocols.key_centre import EVALUATION, Keyed
+from coterie.systems.pafed.classification import (
     SUM_MASK_BITS,
-    Hub,
-    from_helper,
-    plus,
+    among_decoys,
+    by_coins,
+    by_helper,
+    by_minimum,
     product,
     random_mask,
     scalars_of,
-    within,
 )
+from coterie.systems.pafed.layout import Layout
+from coterie.systems.pafed.messages import HELPER, LARGEST, SERVICE, STEP_SHARES, Invert, Inverted
+
+
+def within(parts: Iterable[Any], terms: int) -> Any:
+    """The sum of the parts. It and all partial sums lie within so many terms, however many parts there are."""
+    return reduce(lambda x, y: (x + y).within(terms), parts)
 
 
 class Late:
@@ -81,7 +84,7 @@ def averaged(service: Any, total: Any, late: Late, count: int) -> Any:
     return within((part.at_level(1).times_plain(1 / count, at_most=1) for part in parts), 1)
 
 
-def correct(hub: Hub, r: int, total: Any, in_time: int, late: Late, rates: Rates) -> Steps[Any]:
+def correct(hub: Keyed[PublicKey, SecretKey], r: int, total: Any, in_time: int, late: Late, rates: Rates) -> Steps[Any]:
     """The step of eq. (17) under the helper's key, at level 0: of parameters.
 
     total: the sum of ``in_time`` updates, or None if there was none. Then late updates are averaged as they are, since
@@ -97,7 +100,9 @@ def correct(hub: Hub, r: int, total: Any, in_time: int, late: Late, rates: Rates
     return within(parts, STEP_SHARES * hub.config.largest_share)
 
 
-def _corrected(hub: Hub, r: int, service: Any, total: Any, n: int, late: Late, rates: Rates) -> Steps[Any]:
+def _corrected(
+    hub: Keyed[PublicKey, SecretKey], r: int, service: Any, total: Any, n: int, late: Late, rates: Rates
+) -> Steps[Any]:
     """Algorithm 4. Everything is in units of the sum, n times the mean: c = <total, v_j> lies within +-n."""
     keys, config = evaluation_key(hub.secret.keys.public[f"{SERVICE} {EVALUATION}"]), hub.config
     source = hub.secrets("masks of the correction", r)
@@ -131,7 +136,7 @@ def _corrected(hub: Hub, r: int, service: Any, total: Any, n: int, late: Late, r
         noise_bits = service.parameters.flood()
     request = Invert(r, len(sets), bundle([x.sanitised(noise_bits).to_bytes() for one in sets for x in one]))
     count = 3 * len(sets)
-    answers = yield from from_helper(request, Inverted, lambda reply: scalars_of(service, r, reply, count, LARGEST))
+    answers = yield from ask(HELPER, request, Inverted, lambda reply: scalars_of(service, r, reply, count, LARGEST))
     one, two, turn = answers[3 * place : 3 * place + 3]
     rho1, rho2, rho3, rho4 = masks
     bound = hub.config.largest_share
@@ -146,43 +151,3 @@ def _corrected(hub: Hub, r: int, service: Any, total: Any, n: int, late: Late, r
     products = (product(v.at_level(level), b, at_most=bound) for v, b in zip(late.updates(service), betas, strict=True))
     turned = product(total.at_level(level), gamma.add_plain([rates.in_time / n]), at_most=2 * bound)
     return within(chain([turned], products), STEP_SHARES * bound).at_level(0)
-
-
-def by_helper(
-    r: int, service: Any, dots: list[Any], n: int, dummies: int, source: Secrets
-) -> Steps[tuple[list[Any], list[Any]]]:
-    """[max(c_j, 0)] and [min(c_j, 0)], by the helper's comparison of masked and shuffled cosines.
-
-    A dummy is another late update's cosine under a random sign and mask, so it looks like a real one.
-    """
-    masks = [random_mask(source, MASK_BITS) for _ in dots]
-    masked = [dot.times_plain(mask / n, at_most=1) for dot, mask in zip(dots, masks, strict=True)]
-    for _ in range(dummies):
-        j, sign = source.bytes(2)
-        mask = random_mask(source, MASK_BITS) * (1 if sign & 1 else -1)
-        masked.append(dots[j % len(dots)].times_plain(mask / n, at_most=1))
-    order = [int(i) for i in source.permutation(len(masked))]
-    request = Compare(r, len(masked), bundle([masked[i].sanitised().to_bytes() for i in order]))
-    answers = yield from from_helper(request, Compared, lambda reply: scalars_of(service, r, reply, len(masked), 1))
-    found = dict(zip(order, answers, strict=True))
-    agreeing = [found[j].times_plain(n / mask, at_most=n) for j, mask in enumerate(masks)]
-    conflicting = [
-        plus(dots[j], found[j].times_plain(-n / mask, at_most=n)) for j, mask in enumerate(masks)
-    ]  # eq. (13): the part of c_j that is not in the one class is in the other
-    return agreeing, conflicting
-
-
-def by_minimum(dots: list[Any], n: int, iterations: int) -> tuple[list[Any], list[Any]]:
-    """Twice n times the weights of eq. (13) by algorithm 1: c/2 + 2n m_d and c/2 - 2n m_d, with m_d about |c| / 4n."""
-    agreeing, conflicting = [], []
-    for dot in dots:
-        y = dot.times_plain(1 / (4 * n), at_most=1)  # l. 1, for a = (c/n + 1) / 2 and b = 1/2
-        m = product(y, y, at_most=1)  # l. 2
-        q = m.add_plain([-1.0])
-        for _ in range(iterations):
-            m = product(m, q.times_plain(-0.5, at_most=1).add_plain([1.0]), at_most=1)  # l. 4
-            q = product(product(q, q, at_most=1), q.add_plain([-3.0]).times_plain(0.25, at_most=1), at_most=1)  # l. 5
-        half = dot.times_plain(0.5, at_most=n)
-        agreeing.append(plus(half, m.times_plain(2.0 * n, at_most=n)))
-        conflicting.append(plus(half, m.times_plain(-2.0 * n, at_most=n)))
-    return agreeing, conflicting

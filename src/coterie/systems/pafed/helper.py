@@ -16,22 +16,9 @@ from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Cost, on
 from coterie.protocol.told import Common, Own
 from coterie.protocols.key_centre import KeyHolder
+from coterie.systems.pafed import messages
 from coterie.systems.pafed.config import PAFedConfig, layout_of
-from coterie.systems.pafed.messages import (
-    HELPER,
-    LARGEST,
-    SERVICE,
-    USER,
-    Compare,
-    Compared,
-    Convert,
-    Converted,
-    Invert,
-    Inverted,
-    Refresh,
-    Refreshed,
-    wide,
-)
+from coterie.systems.pafed.messages import HELPER, LARGEST, SERVICE, USER, wide
 
 MOST_SCALARS = 1 << 16
 """The most scalars of one request."""
@@ -81,35 +68,27 @@ class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
         open_s, seal_s = key.nominal_seconds_decrypt(1), key.nominal_seconds_encrypt(1)
         return Cost(crypto_s=opened * open_s + sealed * seal_s) if 0 < opened <= MOST_SCALARS else Cost()
 
-    def compare_cost(self, msg: Compare) -> Cost:
-        """An opening and an encryption of every scalar."""
-        return self._scalar_cost(msg.count, msg.count)
-
-    @on(Compare, compare_cost)
-    def compare(self, msg: Compare, src: str) -> Compared:
+    @on(messages.Compare, lambda self, msg: self._scalar_cost(msg.count, msg.count))
+    def compare(self, msg: messages.Compare, src: str) -> messages.Compared:
         """The positive part of every masked cosine, freshly encrypted (eq. 13 without Min)."""
         values, at_most = self._opened(msg.ciphers, msg.count)
-        return Compared(msg.round, self._sealed([max(x, 0.0) for x in values], at_most))
+        return messages.Compared(msg.round, self._sealed([max(x, 0.0) for x in values], at_most))
 
-    def invert_cost(self, msg: Invert) -> Cost:
-        """Four openings and three encryptions a set."""
-        return self._scalar_cost(4 * msg.count, 3 * msg.count)
-
-    @on(Invert, invert_cost)
-    def invert(self, msg: Invert, src: str) -> Inverted:
+    @on(messages.Invert, lambda self, msg: self._scalar_cost(4 * msg.count, 3 * msg.count))
+    def invert(self, msg: messages.Invert, src: str) -> messages.Inverted:
         """The inverses for algorithm 4, of the masked sums of every set."""
         sums, _ = self._opened(msg.ciphers, 4 * msg.count)
         inverted = [x for at in range(0, len(sums), 4) for x in inverses(*sums[at : at + 4])]
-        return Inverted(msg.round, self._sealed(inverted, LARGEST))
+        return messages.Inverted(msg.round, self._sealed(inverted, LARGEST))
 
-    def refresh_cost(self, msg: Refresh) -> Cost:
+    def refresh_cost(self, msg: messages.Refresh) -> Cost:
         """One opening and one encryption."""
         key, d = self._key(), self.layout.size
         sealed_s = 0.0 if self.literal else key.nominal_seconds_encrypt(d)
         return Cost(crypto_s=key.nominal_seconds_decrypt(d) + sealed_s)
 
-    @on(Refresh, refresh_cost)
-    def refresh(self, msg: Refresh, src: str) -> Refreshed:
+    @on(messages.Refresh, refresh_cost)
+    def refresh(self, msg: messages.Refresh, src: str) -> messages.Refreshed:
         """Open w + r, keep it for the round, and encrypt it anew under pk_s. Once a round.
 
         Mode ``literal`` opens real numbers, and returns an empty answer.
@@ -120,17 +99,13 @@ class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
         cipher = key.public.from_bytes(msg.cipher, self.layout.size, blinded=0 if self.literal else 1)
         if self.literal:
             self.state.round, self.state.numbers = msg.round, key.decrypt(cipher)
-            return Refreshed(msg.round, b"")
+            return messages.Refreshed(msg.round, b"")
         blinded = key.open_blinded(cipher)
         self.state.round, self.state.blinded = msg.round, blinded.stored()
-        return Refreshed(msg.round, key.public.encrypt_blinded(blinded).to_bytes())
+        return messages.Refreshed(msg.round, key.public.encrypt_blinded(blinded).to_bytes())
 
-    def convert_cost(self, msg: Convert) -> Cost:
-        """One encryption."""
-        return Cost(crypto_s=self._key().nominal_seconds_encrypt(self.layout.size))
-
-    @on(Convert, convert_cost)
-    def convert(self, msg: Convert, src: str) -> Converted:
+    @on(messages.Convert, lambda self, msg: Cost(crypto_s=self._key().nominal_seconds_encrypt(self.layout.size)))
+    def convert(self, msg: messages.Convert, src: str) -> messages.Converted:
         """Algorithm 5, line 10: w + r under pk_i."""
         state = self.state
         if state.round != msg.round or msg.client not in self.clients:
@@ -140,7 +115,7 @@ class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
             sealed = wide(own, state.numbers)
         elif state.blinded is not None:
             sealed = own.encrypt_blinded(self._key().public.blinded(state.blinded))
-        return Converted(msg.round, msg.client, sealed.to_bytes())
+        return messages.Converted(msg.round, msg.client, sealed.to_bytes())
 
 
 def inverses(n1: float, n2: float, square: float, inner: float) -> tuple[float, float, float]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from coterie.protocol.messages import Bundle, Floats, Message, message
+from coterie.protocol.messages import Bundle, Floats, OfRound, message
 
 HUB = "aggregator"
 HELPER = "helper"
@@ -28,14 +28,13 @@ def wide(key: Any, numbers: NDArray[Any]) -> Any:
 
 
 @message(src=HUB, dst=CLIENT)
-class Train(Message, frozen=True):
+class Train(OfRound, frozen=True):
     """Train on the global model w^tau. weights: (d,) w^0 in round 1, else None.  cipher: [w^tau] under pk_i, or empty.
 
     ``layout.py`` has the layout of a model in a ciphertext vector. signature: the aggregator's, over all fields and the
     recipient.
     """
 
-    round: int
     spec: bytes
     weights: Floats | None
     cipher: bytes
@@ -43,14 +42,13 @@ class Train(Message, frozen=True):
 
 
 @message(src=CLIENT, dst=HUB)
-class Update(Message, frozen=True):
+class Update(OfRound, frozen=True):
     """[nabla w_i] under pk_s (algorithm 3, lines 5 to 10), together with the values of the client's buffers.
 
     round: the round that asked for it, its timestamp.  length: the number by which the update was divided, at most the
     clip, if the settings let it travel; else 1.  signature: over all fields.
     """
 
-    round: int
     spec: bytes
     cipher: bytes
     length: float
@@ -58,70 +56,62 @@ class Update(Message, frozen=True):
 
 
 @message(src=HUB, dst=HELPER)
-class Compare(Message, frozen=True):
+class Compare(OfRound, frozen=True):
     """Masked cosines rho_j c_j of this round's late updates, shuffled among dummies: a bundle of ``count`` scalars."""
 
-    round: int
     count: int
     ciphers: Bundle
 
 
 @message(src=HELPER, dst=HUB)
-class Compared(Message, frozen=True):
+class Compared(OfRound, frozen=True):
     """max(x, 0) of every scalar, freshly encrypted under the same key: a bundle."""
 
-    round: int
     ciphers: Bundle
 
 
 @message(src=HUB, dst=HELPER)
-class Invert(Message, frozen=True):
+class Invert(OfRound, frozen=True):
     """Masked sums: [rho_1 n_1], [rho_2 n_2], [rho_3 |m|^2], [rho_4 sum_j w_j c_j], 4 scalars a set; a bundle of all.
 
-    count: of sets, all but one decoys (``hiding.py``).
+    count: of sets, all but one decoys (``classification.py``).
     """
 
-    round: int
     count: int
     ciphers: Bundle
 
 
 @message(src=HELPER, dst=HUB)
-class Inverted(Message, frozen=True):
+class Inverted(OfRound, frozen=True):
     """[1/x_1], [1/x_2] and [x_4 / (x_2 x_3)] of every set, a bundle; zero for a class that is left out."""
 
-    round: int
     ciphers: Bundle
 
 
 @message(src=HUB, dst=HELPER)
-class Refresh(Message, frozen=True):
+class Refresh(OfRound, frozen=True):
     """[w + r] under pk_s: open it and keep it for this round. ``transformation.py`` has the mask r."""
 
-    round: int
     cipher: bytes
 
 
 @message(src=HELPER, dst=HUB)
-class Refreshed(Message, frozen=True):
+class Refreshed(OfRound, frozen=True):
     """The same [w + r], freshly encrypted under pk_s, so that the global model does not age; empty in ``literal``."""
 
-    round: int
     cipher: bytes
 
 
 @message(src=HUB, dst=HELPER)
-class Convert(Message, frozen=True):
+class Convert(OfRound, frozen=True):
     """Put this round's w + r under the key of one client (algorithm 5, lines 8 to 12)."""
 
-    round: int
     client: str
 
 
 @message(src=HELPER, dst=HUB)
-class Converted(Message, frozen=True):
+class Converted(OfRound, frozen=True):
     """[w + r] under pk_i."""
 
-    round: int
     client: str
     cipher: bytes

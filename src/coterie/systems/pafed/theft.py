@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie.attacks import Result, key_agreement
-from coterie.attacks.key_in_sum import KeyThief, key_coefficients
+from coterie.attacks.key_in_sum import KeyThief, key_agreement, key_coefficients
+from coterie.attacks.result import Result
 from coterie.attacks.wrapping import wrap
 from coterie.audit import Meddle, Meddled, Recorded
 from coterie.audit.findings import Finding

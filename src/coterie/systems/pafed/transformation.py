@@ -14,51 +14,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from coterie.crypto.ckks import PublicKey, SecretKey
 from coterie.crypto.tally import PLAIN
 from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Cost, To
 from coterie.protocol.randomness import Secrets
 from coterie.protocol.spool import Spool
-from coterie.protocol.steps import NoAnswerError, Steps, for_each, spend
+from coterie.protocol.steps import NoAnswerError, Steps, ask, for_each, spend
+from coterie.protocols.key_centre import Keyed
+from coterie.systems.pafed import messages
 from coterie.systems.pafed.config import layout_of
-from coterie.systems.pafed.messages import (
-    HELPER,
-    MODEL_TERMS,
-    SERVICE,
-    USER,
-    Convert,
-    Converted,
-    Refresh,
-    Refreshed,
-    wide,
-)
-from coterie.systems.pafed.scalars import Hub, from_helper
-
-
-class Mask(Protocol):
-    """r of algorithm 5."""
-
-    def on(self, model: Any) -> Any:
-        """Lines 3 and 4: [w + r]."""
-
-    def off(self, key: Any, cipher: bytes) -> Any:
-        """Lines 15 and 16: [w] from the helper's [w + r] under any key. Raises PeerError for other bytes."""
+from coterie.systems.pafed.messages import HELPER, MODEL_TERMS, SERVICE, USER, wide
 
 
 class RingMask:
-    """r uniform over the ring of the ciphertexts."""
+    """r of algorithm 5, uniform over the ring of the ciphertexts."""
 
     def __init__(self, service: Any, size: int, source: Secrets) -> None:
         self._size, self._mask = size, service.mask(size, source.bytes)
 
     def on(self, model: Any) -> Any:
+        """Lines 3 and 4: [w + r]."""
         return model.blind(self._mask)
 
     def off(self, key: Any, cipher: bytes) -> Any:
+        """Lines 15 and 16: [w] from the helper's [w + r] under any key. Raises PeerError for other bytes."""
         masked = key.from_bytes(cipher, self._size, terms=MODEL_TERMS, blinded=1, form=PLAIN)
         return masked.unblind(self._mask, 1)
 
@@ -78,16 +62,18 @@ class RealMask:
         return (masked + wide(key, -self._numbers)).within(MODEL_TERMS)
 
 
-def transformed(hub: Hub, r: int, asked: Sequence[str], spool: Spool) -> Steps[tuple[bytes, dict[str, int]]]:
+def transformed(
+    hub: Keyed[PublicKey, SecretKey], r: int, asked: Sequence[str], spool: Spool
+) -> Steps[tuple[bytes, dict[str, int]]]:
     """[w] under pk_s to go on from, and by client of this round where ``spool`` holds [w] under its key."""
     service = hub.public(SERVICE)
     size, literal = layout_of(hub.spec, hub.common.mode).size, hub.common.mode == "literal"
     source = hub.secrets("mask", r)
-    mask: Mask = RealMask(service, size, source, hub.config.mask_bound) if literal else RingMask(service, size, source)
+    mask = RealMask(service, size, source, hub.config.mask_bound) if literal else RingMask(service, size, source)
     blinded = mask.on(service.from_bytes(hub.state.model, size)).to_bytes()
     yield from spend(Cost(crypto_s=service.nominal_seconds_encrypt(size)))
 
-    def unmasked(key: Any, reply: Refreshed | Converted, name: str = "") -> bytes:
+    def unmasked(key: Any, reply: messages.Refreshed | messages.Converted, name: str = "") -> bytes:
         if (reply.round, getattr(reply, "client", "")) != (r, name):
             raise PeerError(f"{HELPER} answers {name or 'for itself'} in round {r} with {reply!r:.80}")
         if literal and not name:
@@ -96,16 +82,18 @@ def transformed(hub: Hub, r: int, asked: Sequence[str], spool: Spool) -> Steps[t
         made: bytes = mask.off(key, reply.cipher).to_bytes()
         return made
 
-    fresh: bytes = yield from from_helper(Refresh(r, blinded), Refreshed, partial(unmasked, service))
+    fresh: bytes = yield from ask(HELPER, messages.Refresh(r, blinded), messages.Refreshed, partial(unmasked, service))
     tickets: dict[str, int] = {}
 
-    def keep(name: str, reply: Converted) -> None:
+    def keep(name: str, reply: messages.Converted) -> None:
         cipher = unmasked(hub.public(f"{USER} {name}"), reply, name)
         if name in asked:
             tickets[name] = spool.put(cipher)
 
     names = hub.clients if literal else asked
-    answers = yield from for_each({name: To(HELPER, Convert(r, name)) for name in names}, Converted, keep)
+    answers = yield from for_each(
+        {name: To(HELPER, messages.Convert(r, name)) for name in names}, messages.Converted, keep
+    )
     for why in answers.missing.values():
         raise NoAnswerError(f"{HELPER} did not answer Convert: {why}")
     return fresh, {name: tickets[name] for name in asked}

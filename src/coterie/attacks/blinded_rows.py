@@ -1,10 +1,14 @@
-"""Re-linking shuffled clients from one round to the next.
+"""Who is who, and whole models, from blinded and shuffled rows.
 
-Who: the cloud service provider of FedCAPrivacy, honest but curious. On: the blinded, shuffled rows that it decrypts in
-two rounds (`relink`), or only their distances within each round (`relink_by_profiles`; all that is left when clients
-rotate their models by a per-round secret). It proves that a fresh shuffle does not make clients anonymous: the mask is
-common to all rows of a round, so it disappears from their differences, and a client's difference from the others
-hardly changes between rounds.
+Who: the cloud service provider of FedCAPrivacy, honest but curious. On: the rows that it decrypts in a round, which
+have one mask in common. The mask disappears from their differences.
+
+It proves that a fresh shuffle does not make clients anonymous: a client's difference from the others hardly changes
+from one round to the next (`relink`). Where clients rotate their models by a per-round secret, only the distances
+within each round are left (`relink_by_profiles`).
+
+It proves, too, that a common mask hides one vector, not n of them: one known vector opens every model. That may be what
+the paper does not count as a secret, the public start of the training, or the model of one client that colludes.
 """
 
 from __future__ import annotations
@@ -15,9 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from coterie.attacks.result import Result
+from coterie.attacks.result import Result, real_rows, same_shape
 from coterie.clustering.affinity import cross_distances
 from coterie.protocol.errors import UserError
+
+Doubles = NDArray[np.float64]
 
 
 def relink(previous: NDArray[Any], following: NDArray[Any]) -> NDArray[np.int64]:
@@ -63,14 +69,49 @@ def relink_accuracy(guess: NDArray[np.int64], truth: NDArray[np.int64], previous
     return Result("re-linked clients (share)", accuracy, chance, 1.0, k, float(np.sqrt(max(variance, 0.0))))
 
 
-def _match(cost: NDArray[np.float64]) -> NDArray[np.int64]:
+def recover_from_start(rows: NDArray[Any], start: NDArray[Any]) -> Doubles:
+    """Blinded rows (n, d) and the weights (d,) that all clients started from -> (n, d) guess of the models.
+
+    The mean row stands for the start, so what is missed is the mean update.
+    """
+    rows = real_rows("rows", rows)
+    return np.asarray(rows - rows.mean(axis=0) + _known(start, rows))
+
+
+def recover_from_colluder(rows: NDArray[Any], position: int, model: NDArray[Any]) -> Doubles:
+    """Blinded rows (n, d), the colluding client's row number and its model (d,) -> (n, d) the models, exactly."""
+    rows = real_rows("rows", rows)
+    if not 0 <= position < len(rows):
+        raise UserError(f"position {position} is not one of the {len(rows)} rows")
+    return np.asarray(rows - rows[position] + _known(model, rows))
+
+
+def recovery_error(recovered: NDArray[Any], models: NDArray[Any], start: NDArray[Any]) -> Result:
+    """Mean over clients of |recovered - model| / |model| (L2).
+
+    Chance is an adversary who knows the start (d,) alone: the mean of |start - model| / |model|.
+    """
+    recovered, models = real_rows("recovered", recovered), real_rows("models", models)
+    same_shape("recovered", recovered, "models", models)
+    size = np.linalg.norm(models, axis=1)
+    if not size.all():
+        raise UserError("a model is 0: a relative error does not exist")
+    error, chance = (
+        float((np.linalg.norm(guess - models, axis=1) / size).mean()) for guess in (recovered, _known(start, models))
+    )
+    if chance == 0:
+        raise UserError("no client moved from the start: there is nothing to recover")
+    return Result("relative error of models", error, chance, 0.0, len(models))
+
+
+def _match(cost: Doubles) -> NDArray[np.int64]:
     before, after = linear_sum_assignment(cost)
     guess = np.full(cost.shape[1], -1, dtype=np.int64)
     guess[after] = before
     return guess
 
 
-def _profiles(distances: NDArray[Any], points: int) -> NDArray[np.float64]:
+def _profiles(distances: NDArray[Any], points: int) -> Doubles:
     """(n, points) quantiles of each row's distances to the others, over their median."""
     matrix = np.asarray(distances, dtype=np.float64)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or len(matrix) < 2 or not np.isfinite(matrix).all():
@@ -78,3 +119,10 @@ def _profiles(distances: NDArray[Any], points: int) -> NDArray[np.float64]:
     others = np.sort(matrix[~np.eye(len(matrix), dtype=bool)].reshape(len(matrix), -1), axis=1)
     scale = float(np.median(others)) or 1.0
     return np.quantile(others / scale, np.linspace(0, 1, points), axis=1).T
+
+
+def _known(vector: NDArray[Any], rows: Doubles) -> Doubles:
+    known = np.asarray(vector, dtype=np.float64)
+    if known.shape != rows.shape[1:]:
+        raise UserError(f"expected a known model of {rows.shape[1]} weights, not of shape {known.shape}")
+    return known

@@ -1,0 +1,197 @@
+"""Which late updates conflict: algorithm 4's weights of eq. (13) under encryption, and how they are hidden.
+
+There are three ways: ``by_minimum`` (mode ``literal``), ``by_helper``, and ``by_coins`` (``signs=hidden``). With the
+latter two the helper opens masked cosines to find their signs, and masked sums of both classes to invert them. Coins
+and decoys (``among_decoys``) hide from it whether late updates conflict, and how many:
+
+- A cosine c_j travels as s_j rho_j c_j, with a fair coin s_j = +-1 that the aggregator alone knows. So the sign that
+  the helper sees is a fair coin, whatever the sign of c_j.
+- The real set of sums travels among decoys, which are sets made of the same |c_j| as if other updates conflicted. The
+  pattern of a decoy (no update conflicts, all do, or some) is uniform over the possible ones. If it is some, their
+  number is uniform, and they are a uniform choice. All sets are in random order, under masks of their own.
+
+The helper sees of a set whether a class is empty and, up to the mask, its weight. With N_a sets of pattern a in its
+view, the odds that the real set is of pattern a and not b change by the factor N_a / N_b. ``delta`` says how far from 1
+that is. Three things are not hidden: how many updates are late, about how large the sum of all |c_j| is, and, among
+sets of pattern "some", how the conflicting updates differ from a random choice of as many.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from scipy.stats import binom
+
+from coterie.crypto.vector import sum_ciphers
+from coterie.protocol.bundle import bundle, unbundle
+from coterie.protocol.errors import PeerError, UserError
+from coterie.protocol.randomness import Secrets
+from coterie.protocol.steps import Steps, ask
+from coterie.systems.pafed.messages import HELPER, Compare, Compared, Inverted
+
+MASK_BITS = 8
+"""A mask of a cosine is 2^-u, u uniform in [0, MASK_BITS]: its magnitude is blurred 256-fold."""
+SUM_MASK_BITS = 3
+"""The same for the sums of a class."""
+
+
+def product(x: Any, y: Any, *, at_most: int) -> Any:
+    """x times the scalar y, at the lower of their levels, rescaled."""
+    level = min(x.tally.form.level, y.tally.form.level)
+    return x.at_level(level).times(y.at_level(level), at_most=at_most).rescaled()
+
+
+def plus(x: Any, y: Any) -> Any:
+    """x + y at the lower of their levels."""
+    level = min(x.tally.form.level, y.tally.form.level)
+    return x.at_level(level) + y.at_level(level)
+
+
+def random_mask(source: Secrets, bits: int) -> float:
+    """2^-u, u uniform in [0, bits]."""
+    u = int.from_bytes(source.bytes(7), "little") / 2.0**56
+    return float(2.0 ** (-bits * u))
+
+
+def scalars_of(service: Any, r: int, reply: Compared | Inverted, count: int, at_most: int) -> list[Any]:
+    """The scalars of an answer to this round. Raises PeerError for any other answer."""
+    if reply.round != r:
+        raise PeerError(f"{HELPER} answers round {reply.round} in round {r}")
+    return [
+        service.from_bytes(part, length=1, terms=at_most, blinded=0, form=service.fresh_scalar)
+        for part in unbundle(reply.ciphers, count)
+    ]
+
+
+def by_minimum(dots: list[Any], n: int, iterations: int) -> tuple[list[Any], list[Any]]:
+    """Twice n times the weights of eq. (13) by algorithm 1: c/2 + 2n m_d and c/2 - 2n m_d, with m_d about |c| / 4n."""
+    agreeing, conflicting = [], []
+    for dot in dots:
+        y = dot.times_plain(1 / (4 * n), at_most=1)  # l. 1, for a = (c/n + 1) / 2 and b = 1/2
+        m = product(y, y, at_most=1)  # l. 2
+        q = m.add_plain([-1.0])
+        for _ in range(iterations):
+            m = product(m, q.times_plain(-0.5, at_most=1).add_plain([1.0]), at_most=1)  # l. 4
+            q = product(product(q, q, at_most=1), q.add_plain([-3.0]).times_plain(0.25, at_most=1), at_most=1)  # l. 5
+        half = dot.times_plain(0.5, at_most=n)
+        agreeing.append(plus(half, m.times_plain(2.0 * n, at_most=n)))
+        conflicting.append(plus(half, m.times_plain(-2.0 * n, at_most=n)))
+    return agreeing, conflicting
+
+
+def by_helper(
+    r: int, service: Any, dots: list[Any], n: int, dummies: int, source: Secrets
+) -> Steps[tuple[list[Any], list[Any]]]:
+    """[max(c_j, 0)] and [min(c_j, 0)], by the helper's comparison of masked and shuffled cosines.
+
+    dots: [c_j], within +-n. A dummy is another late update's cosine under a random sign and mask, so it looks like a
+    real one.
+    """
+    masks = [random_mask(source, MASK_BITS) for _ in dots]
+    masked = [dot.times_plain(mask / n, at_most=1) for dot, mask in zip(dots, masks, strict=True)]
+    for _ in range(dummies):
+        j, sign = source.bytes(2)
+        mask = random_mask(source, MASK_BITS) * (1 if sign & 1 else -1)
+        masked.append(dots[j % len(dots)].times_plain(mask / n, at_most=1))
+    found = yield from _positive(r, service, masked, 1, source)
+    agreeing = [found[j].times_plain(n / mask, at_most=n) for j, mask in enumerate(masks)]
+    conflicting = [
+        plus(dots[j], found[j].times_plain(-n / mask, at_most=n)) for j, mask in enumerate(masks)
+    ]  # eq. (13): the part of c_j that is not in the one class is in the other
+    return agreeing, conflicting
+
+
+def by_coins(
+    r: int, service: Any, dots: Sequence[Any], n: int, source: Secrets
+) -> Steps[tuple[list[Any], list[Any], list[Any]]]:
+    """[max(c_j, 0)], [min(c_j, 0)] and [|c_j|], by the helper's comparison of cosines under random signs.
+
+    Masks are at least 1, 2^u. Removing one shrinks the noise of the ciphers, so that the weight of an empty class stays
+    below the noise of the scalars of ``Invert``, as in a decoy.
+    """
+    largest = 1 << MASK_BITS
+    signs = [1 if source.bytes(1)[0] & 1 else -1 for _ in dots]
+    masks = [1 / random_mask(source, MASK_BITS) for _ in dots]
+    masked = [
+        dot.times_plain(sign * mask / n, at_most=largest) for dot, sign, mask in zip(dots, signs, masks, strict=True)
+    ]
+    found = yield from _positive(r, service, masked, largest, source)
+    agreeing, conflicting, sizes = [], [], []
+    for j, (dot, sign, mask) in enumerate(zip(dots, signs, masks, strict=True)):
+        part = found[j].times_plain(sign * n / mask, at_most=n)  # max(c, 0) for heads, min(c, 0) for tails
+        rest = plus(dot, found[j].times_plain(-sign * n / mask, at_most=n))  # eq. (13): the other class
+        agreeing.append(part if sign > 0 else rest)
+        conflicting.append(rest if sign > 0 else part)
+        twice = found[j].times_plain(2 * n / mask, at_most=2 * n)
+        sizes.append(plus(twice, dot if sign < 0 else dot.times_plain(-1.0)))  # |c| = 2 max(c, 0) - c
+    return agreeing, conflicting, sizes
+
+
+def _positive(r: int, service: Any, masked: Sequence[Any], at_most: int, source: Secrets) -> Steps[dict[int, Any]]:
+    """max(x, 0) of each, by its place, from the helper, which sees them in random order."""
+    order = [int(i) for i in source.permutation(len(masked))]
+    request = Compare(r, len(order), bundle([masked[i].sanitised().to_bytes() for i in order]))
+    answers = yield from ask(
+        HELPER, request, Compared, lambda reply: scalars_of(service, r, reply, len(order), at_most)
+    )
+    return dict(zip(order, answers, strict=True))
+
+
+def drawn(late: int, decoys: int, source: Secrets) -> list[frozenset[int]]:
+    """For each decoy, the late updates, 0 to late - 1, that conflict in it."""
+
+    def uniform(count: int) -> int:
+        return int(source.permutation(count)[0])
+
+    found = []
+    for _ in range(decoys):
+        counts = [0, late, 1 + uniform(late - 1)] if late > 1 else [0, late]
+        count = counts[uniform(len(counts))]
+        found.append(frozenset(int(j) for j in source.permutation(late)[:count]))
+    return found
+
+
+def among_decoys(
+    service: Any, real: Sequence[Any], dots: Sequence[Any], sizes: Sequence[Any], n: int, decoys: int, source: Secrets
+) -> tuple[list[list[Any]], int]:
+    """The real set of masked sums (rho_1 n_1, rho_2 n_2, rho_3 |m|^2, rho_4 sum_j w_j c_j) among decoys, at level 0.
+
+    dots: [c_j].  sizes: [|c_j|].  Returns all sets in random order, and the place of the real one. |m|^2 is the same in
+    all of them, under one mask, since several masks would show its size.
+    """
+    late, lowered = len(dots), [x.at_level(0) for x in real]
+    squares = [product(dot, dot, at_most=n * n) for dot in dots]
+
+    def total(values: Sequence[Any], members: Iterable[int], unit: float) -> Any:
+        """rho times the sum of the members' values, in units; zero if there are no members."""
+        factor = random_mask(source, SUM_MASK_BITS) / unit
+        parts = [values[j].at_level(1).times_plain(factor, at_most=1) for j in members]
+        return sum_ciphers(parts).within(late) if parts else service.encrypt_scalar(0.0, late, 0)
+
+    sets = [lowered]
+    for conflicting in drawn(late, decoys, source):
+        agreeing = [j for j in range(late) if j not in conflicting]
+        n1, n2 = total(sizes, agreeing, n), total(sizes, conflicting, -n)
+        sets.append([n1, n2, lowered[2], total(squares, conflicting, n * n)])
+    order = [int(i) for i in source.permutation(len(sets))]
+    return [sets[i] for i in order], order.index(0)
+
+
+def delta(decoys: int, epsilon: float, patterns: int = 3) -> float:
+    """How well the pattern of the real set is hidden: the delta of differential privacy at this epsilon.
+
+    It is the sum over views of max(0, P(view | a) - e^epsilon P(view | b)) for any two patterns a and b. P(view | a) /
+    P(view | b) is N_a / N_b, so the sum is E[max(0, 1 - e^epsilon N_b / N_a)] with N_a one more than its share of the
+    decoys. patterns: how many there are, 2 with one late update, else 3. Raises UserError for numbers out of range.
+    """
+    if decoys < 0 or epsilon < 0 or patterns not in (2, 3):
+        raise UserError(f"decoys ({decoys}) and epsilon ({epsilon}) are at least 0, patterns ({patterns}) 2 or 3")
+    total = 0.0
+    for a in range(decoys + 1):
+        rest = decoys - a
+        for b in range(rest + 1):
+            weight = binom.pmf(a, decoys, 1 / patterns) * binom.pmf(b, rest, 1 / (patterns - 1))
+            total += float(weight) * max(0.0, 1.0 - math.exp(epsilon) * b / (a + 1))
+    return total
