@@ -17,13 +17,13 @@ from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Cost
 from coterie.protocol.steps import Answers, Steps, for_each, spend
 from coterie.protocol.told import Common, Own
-from coterie.protocols.key_centre import ENROLMENT, Keyed, enrol
+from coterie.protocols.key_centre import KeyHub
 from coterie.protocols.local_training import joined, sample_clients
 from coterie.systems.mingledpie.config import MingledPieConfig, layout_of
 from coterie.systems.mingledpie.messages import HUB, USER, Mingled, Noted, Parameters, Received, Train, Update
 
 
-class Server(Keyed[PublicKey, SecretKey], role=HUB):
+class Server(KeyHub[PublicKey, SecretKey], role=HUB):
     """Publishes parameters, adds up ciphertexts by the identities that come with them, and sends the sums to all."""
 
     class State(msgspec.Struct):
@@ -41,7 +41,6 @@ class Server(Keyed[PublicKey, SecretKey], role=HUB):
 
     state: State
     config: MingledPieConfig
-    takes = ENROLMENT
 
     def __init__(self, own: Own, common: Common, config: MingledPieConfig) -> None:
         super().__init__(own, common, config)
@@ -50,7 +49,7 @@ class Server(Keyed[PublicKey, SecretKey], role=HUB):
 
     def setup(self) -> Steps[None]:
         """Deal the keys; then publish cluster keys and initial models (lines 3 and 4) to the first clients."""
-        yield from enrol(self)
+        yield from super().setup()
         self._renew_keys(0)
         yield from self._publish(0, joined(self.clients, self.config, 1))
 
