@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
@@ -157,12 +157,11 @@ class Aggregator(KeyHub[PublicKey, SecretKey], role=HUB):
 class Requests(Mapping[str, Train]):
     """Requests that are made when they are sent, so that not all of them are held at once."""
 
-    def __init__(self, tickets: Mapping[str, int], make: Any) -> None:
+    def __init__(self, tickets: Mapping[str, int], make: Callable[[str, int], Train]) -> None:
         self._tickets, self._make = tickets, make
 
     def __getitem__(self, name: str) -> Train:
-        made: Train = self._make(name, self._tickets[name])
-        return made
+        return self._make(name, self._tickets[name])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tickets)

@@ -106,15 +106,10 @@ def _opened(key: Any, cipher: bytes) -> Doubles:
     return np.asarray(key.decrypt(key.public.from_bytes(cipher)))
 
 
-def masked_numbers(view: View) -> Iterator[Doubles]:
-    """Round by round, what the helper opened of the masked model, over its range: in [0, 1), uniform if it hides."""
-    key = held_key(view, SERVICE)
-    for _, message in view.messages(messages.Refresh):
-        yield opened_fractions(key, key.public.from_bytes(message.cipher))
-
-
 def opened_fractions(key: Any, vector: Any) -> Doubles:
-    """What opening a masked vector gives, over its range: residues over their primes, or an emulated key's integers."""
+    """What opening a masked vector gives, over its range, in [0, 1): residues over their primes, or an emulated key's
+    integers.
+    """
     opened = key.open_blinded(vector).array.exact
     if key.emulated:
         return np.asarray(opened.view(np.uint64) / 2.0**64)
@@ -154,8 +149,10 @@ def _classes(sums: Doubles) -> Classes:
 
 @findings
 def by_mask(views: Mapping[str, View]) -> Iterator[Measured]:
-    """How far the masked models that the helper opens are from uniform numbers."""
-    for numbers in masked_numbers(views[HELPER]):
+    """How far the masked models that the helper opens are from uniform numbers, which would hide them."""
+    key = held_key(views[HELPER], SERVICE)
+    for _, message in views[HELPER].messages(messages.Refresh):
+        numbers = opened_fractions(key, key.public.from_bytes(message.cipher))
         distance, n = float(kstest(numbers, "uniform").statistic), len(numbers)
         result = Result("distance from uniform", distance, _KS_CHANCE / n**0.5, 1.0, n, 0.26 / n**0.5)
         yield Measured("helper: the model under its mask", result)

@@ -5,10 +5,9 @@ time. The step is then ``alpha_0 m + sum_j beta_j v_j + gamma m`` (``aggregation
 encrypted under the helper's key:
 
 1. c_j and |m|^2 are dot products of encrypted vectors.
-2. The helper finds the conflicting updates (``classification.py``). It opens rho_j c_j, each with a random positive
-   rho_j, shuffled among dummies, and returns max(rho_j c_j, 0) freshly encrypted. It learns about how many are
-   negative, and sizes up to a factor of 256. With ``signs=hidden`` it learns no sign, and sees the sums of step 4 among
-   decoys. Mode ``literal`` uses algorithm 1's Min() on the ciphertexts instead, and no party learns a sign.
+2. The helper finds the conflicting updates among masked cosines and dummies (``classification.py``). It learns about
+   how many there are, and sizes up to a factor of 256. With ``signs=hidden`` it learns no sign. Mode ``literal`` uses
+   algorithm 1's Min() on the ciphertexts instead, and no party learns a sign.
 3. These give the weights of eq. (13) and their sums n_1, n_2.
 4. The helper inverts the divisors rho_1 n_1 and rho_2 n_2, and returns the ratio of eq. (12), also masked.
 5. beta_j and gamma each take one product, with v_j and with m.
