@@ -304,7 +304,7 @@ def test_what_the_service_opens_in_hardened_mode_is_a_fresh_secret_map_of_the_we
     for hardening, secret_map in (("sketch", lambda w, seed: project(w, 16, seed)), ("rotation", rotate)):
         run = small("hardened", emulated=True, hardening=hardening)
         run.rounds(1)
-        group_seed = run.party("client/0").group_seed
+        group_seed = run.party("client/0").secret_of("group")
         key = run.party("csp").key("service")
         for seen, upload in run.view("business_server").messages(Upload, 1):
             weights = run.party(seen.src).state.weights

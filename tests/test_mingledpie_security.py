@@ -26,7 +26,7 @@ from coterie.protocol.errors import CoterieError, UserError
 from coterie.runs.config import RunConfig
 from coterie.runs.recorded import recorded_run
 from coterie.systems.mingledpie import SYSTEM, audit, observe
-from coterie.systems.mingledpie.audit import Opener, Terms, opener
+from coterie.systems.mingledpie.audit import Opener, opener
 from coterie.systems.mingledpie.messages import HUB, Mingled, Update
 from coterie.transport.transcript import View
 from studies.security import mingledpie as study
@@ -49,11 +49,10 @@ def sized(sizes: tuple[int, ...]) -> np.ndarray:
     return np.repeat(np.arange(len(sizes)), sizes)
 
 
-def read(played: Any) -> tuple[list[audit.Round], audit.Terms]:
-    """Rounds as the audit sees them, and what the server knows."""
+def read(played: Any) -> list[audit.Round]:
+    """Rounds as the audit sees them."""
     opens = opener(played.federation, played.views)
-    rounds = audit.recorded_rounds(played.views, played.clients, played.config.clusters, opens)
-    return [one for one, _ in rounds], Terms(played.config, played.mode)
+    return [one for one, _ in audit.recorded_rounds(played.views, played.clients, played.config, played.mode, opens)]
 
 
 def found(findings: list[Finding]) -> dict[str, Finding]:
@@ -90,7 +89,7 @@ def test_the_views_give_the_servers_sets_and_the_true_clusters(mode: str) -> Non
         opens = opener(run.federation, views)
         rebuilt = opens.rebuilt(audit.mingled(views)[r], rebuilt)
         assert (rebuilt == run.party("client/0").models()).all()
-        *_, (one, models) = audit.recorded_rounds(views, run.common.clients, 3, opens)
+        *_, (one, models) = audit.recorded_rounds(views, run.common.clients, run.hub.config, run.common.mode, opens)
         there = [i for i in range(12) if (i, r) != (5, 2)]
         assert (one.number, sorted(one.who.tolist())) == (r, there)
         true = np.array([own[0] for own in observe(run.federation)["membership"]])
@@ -109,7 +108,7 @@ def test_an_indicator_that_is_not_one_hot_has_no_true_cluster() -> None:
 
     played = play([even(10)])
     with pytest.raises(UserError, match="indicator of client/0 is not one-hot"):
-        list(audit.recorded_rounds(played.views, played.clients, 5, Lying()))  # type: ignore[arg-type]
+        list(audit.recorded_rounds(played.views, played.clients, played.config, "paper", Lying()))  # type: ignore[arg-type]
 
 
 def test_views_without_what_an_audit_needs_are_refused() -> None:
@@ -143,21 +142,21 @@ def test_a_uniform_guess_within_the_set_is_right_as_often_as_it_should(
     k: int, p: float, threshold: int, counts: str, theory: float
 ) -> None:
     settings: dict[str, Any] = {"clusters": k, "p": p, "threshold": threshold, "threshold_counts": counts}
-    runs = [audit.by_one_set(*read(play([even(clusters=k)], seed=seed, **settings)))[0] for seed in range(2)]
+    runs = [audit.by_one_set(read(play([even(clusters=k)], seed=seed, **settings)))[0] for seed in range(2)]
     row = agree(runs)
     assert row["closed_form"] == pytest.approx(theory, abs=5e-5)
     assert (row["clients"], row["chance"]) == (240, pytest.approx(1 / k))
 
 
 def test_as_printed_every_set_is_all_clusters_and_tells_nothing() -> None:
-    findings = audit.by_one_set(*read(play([even(20)], mode="literal")))
+    findings = audit.by_one_set(read(play([even(20)], mode="literal")))
     assert agree([findings[0]])["measured"] == pytest.approx(0.2)
     assert [f.name for f in findings] == ["server: true cluster", "server knowing the sizes: true cluster"]
 
 
 def test_known_and_estimated_sizes_break_theorem_2() -> None:
     """Sizes 10, 10, 10, 20, 70: .68 and .67, three standard errors and more above the bound of 1/2."""
-    runs = [audit.by_one_set(*read(play([sized(UNEQUAL)], seed=seed))) for seed in range(3)]
+    runs = [audit.by_one_set(read(play([sized(UNEQUAL)], seed=seed))) for seed in range(3)]
     uniform, known, estimated = (list(of) for of in zip(*runs, strict=True))
     assert agree(uniform)["measured"] < LAW.bounds[1]
     row = agree(known)
@@ -176,26 +175,26 @@ def test_every_new_key_tells_more_unless_sets_are_kept() -> None:
     script = [even(60)] * 5
     changes = {"p_changes": "2:0.5,3:0.5,4:0.5,5:0.5"}
     runs = [read(play(script, seed=seed, **changes)) for seed in range(2)]
-    (later, again) = ([audit.by_all_keys(*run)[0] for run in runs], [audit.by_one_set(*run)[0] for run in runs])
+    (later, again) = ([audit.by_all_keys(run)[0] for run in runs], [audit.by_one_set(run)[0] for run in runs])
     theory = [agree(later, n)["closed_form"] for n in range(4)]
     assert np.round(theory, 2).tolist() == [0.56, 0.73, 0.85, 0.92]
     assert agree(again, 4)["closed_form"] == pytest.approx(0.3467, abs=5e-5)
-    rounds, known = read(play(script[:3], keep_sets=True, p_changes="2:0.5,3:0.5"))
+    rounds = read(play(script[:3], keep_sets=True, p_changes="2:0.5,3:0.5"))
     assert all((one.sets == rounds[0].sets).all() for one in rounds)
-    assert audit.by_all_keys(rounds, known) == []
-    agree(audit.by_one_set(rounds[-1:], known)[:1])
+    assert audit.by_all_keys(rounds) == []
+    agree(audit.by_one_set(rounds[-1:])[:1])
 
 
 def test_changing_p_gives_sets_of_other_laws() -> None:
-    rounds, known = read(play([even(60)] * 3, p_changes="3:0.25"))
-    assert [known.keys(r) for r in (1, 2, 3)] == [0, 0, 3]
-    assert known.law(2) == LAW
-    assert known.law(3) == IdentityLaw(5, 0.25, 2)
+    rounds = read(play([even(60)] * 3, p_changes="3:0.25"))
+    assert [one.keys for one in rounds] == [0, 0, 3]
+    assert rounds[1].law == LAW
+    assert rounds[2].law == IdentityLaw(5, 0.25, 2)
     assert (rounds[0].sets == rounds[1].sets).all()  # the same keys: the sets are kept
-    (finding,) = audit.by_all_keys(rounds, known)
+    (finding,) = audit.by_all_keys(rounds)
     assert agree([finding])["closed_form"] == expected_accuracy([LAW, IdentityLaw(5, 0.25, 2)]).accuracy
-    kept = Terms(play([even(10)], keep_sets=True, p_changes="3:0.25").config, "paper")
-    assert (kept.law(2), kept.law(3)) == (LAW, None)  # from then on sets of both laws are about
+    kept = play([even(10)], keep_sets=True, p_changes="3:0.25").config
+    assert [audit.law_of(kept, "paper", r) for r in (2, 3)] == [LAW, None]  # from then on sets of both laws are about
 
 
 def test_an_intersection_of_who_moved_or_was_away_has_no_closed_form() -> None:
@@ -203,12 +202,12 @@ def test_an_intersection_of_who_moved_or_was_away_has_no_closed_form() -> None:
     moved = truth.copy()
     moved[0] = (truth[0] + 1) % 5
     for script in ([truth, moved], [moved, truth]):
-        (finding,) = audit.by_all_keys(*read(play(script, p_changes="2:0.5")))
+        (finding,) = audit.by_all_keys(read(play(script, p_changes="2:0.5")))
         assert finding.expected == ()
-    rounds, known = read(play([truth, truth], p_changes="2:0.5"))
+    rounds = read(play([truth, truth], p_changes="2:0.5"))
     there = np.arange(20) > 0
-    first = audit.Round(1, rounds[0].who[there], rounds[0].sets[there], rounds[0].truth[there])
-    (finding,) = audit.by_all_keys([first, rounds[1]], known)
+    first = replace(rounds[0], who=rounds[0].who[there], sets=rounds[0].sets[there], truth=rounds[0].truth[there])
+    (finding,) = audit.by_all_keys([first, rounds[1]])
     assert finding.expected == ()
     assert finding.results[0].n == 20
 
@@ -222,13 +221,13 @@ def test_two_sets_of_a_client_that_changed_tell_a_little_more_than_one() -> None
     second = (first + np.random.default_rng(5).integers(1, 5, 120)) % 5
     both = []
     for seed in range(2):
-        rounds, known = read(play([first, second, first], seed=seed))
-        alone, by_both = audit.by_changes(rounds[:2], known)
+        rounds = read(play([first, second, first], seed=seed))
+        alone, by_both = audit.by_changes(rounds[:2])
         both.append(by_both)
         assert alone.results[0].n == by_both.results[0].n == int((rounds[0].sets != rounds[1].sets).any(1).sum())
         assert (rounds[2].sets == rounds[0].sets).all()
-        assert audit.by_changes(rounds, known)[1].results[0].n == alone.results[0].n  # of round 3 now, not of 2
-        assert audit.by_changes(rounds[:1], known) == []
+        assert audit.by_changes(rounds)[1].results[0].n == alone.results[0].n  # of round 3 now, not of 2
+        assert audit.by_changes(rounds[:1]) == []
     assert agree(both)["closed_form"] == pytest.approx(0.4078, abs=5e-5)
 
 
@@ -244,7 +243,7 @@ def test_hardened_leaves_the_server_its_prior_and_no_sizes(mode: str) -> None:
     assert {(len(message.identities), size) for message, size in sent} == {(0, sent[0][1])}
     (mingled,) = {len(message.sizes) for _, message in played.views["client/0"].messages(Mingled)}
     assert mingled == 0  # what the server itself says of the sums
-    guess, by_size = audit.by_one_set(*read(played))
+    guess, by_size = audit.by_one_set(read(played))
     assert (guess.results[0].value, by_size.results[0].value) == pytest.approx((0.2, 10 / 20))
     assert guess.results[0].leak == by_size.results[0].leak == 0
     assert (guess.expected, by_size.expected) == ((), ())
@@ -277,7 +276,7 @@ def test_a_client_learns_the_coefficients_and_who_is_alone(mode: str) -> None:
     """H by its definition; and the model of a cluster of one is that client's own, with every client."""
     truth = sized((1, 2, 3, 5, 9))
     played = play([truth], **MODES[mode])
-    (one,), _ = read(played)
+    (one,) = read(played)
     opens = opener(played.federation, played.views)
     (message,) = (m for _, m in played.views["client/7"].messages(Mingled))
     counts = np.rint(opens.counts(message))
@@ -327,7 +326,7 @@ def test_local_models_tell_labels_unless_they_are_encrypted() -> None:
     names, steps = next(plain_steps(plain.views, plain.spec.size, "server"))
     steps = steps[np.argsort([plain.clients.index(name) for name in names])]
     opens = opener(mingled.federation, mingled.views)
-    one, models = next(audit.recorded_rounds(mingled.views, mingled.clients, 5, opens))
+    one, models = next(audit.recorded_rounds(mingled.views, mingled.clients, mingled.settings, mingled.mode, opens))
     assert one.who.tolist() == list(range(20))
     starts = experiment.common.starts
     assert np.abs(models - starts[one.truth] - steps).max() < 1e-5

@@ -7,7 +7,7 @@ them: the server's attacks use none of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import ceil, log10
 from statistics import fmean, stdev
 from typing import Any
@@ -21,7 +21,6 @@ from coterie.runs.recorded import attackable, recorded_run
 from coterie.systems.mingledpie.audit import (
     Opener,
     Round,
-    Terms,
     by_all_keys,
     by_changes,
     by_coefficients,
@@ -120,8 +119,8 @@ def several_keys(seeds: int) -> list[Row]:
         }
         script = [_even(k)] * KEYS
         runs = [_read(play(script, seed=seed, **settings)) for seed in _seeds(seeds, 50 + cell)]
-        first = [by_one_set(rounds[:1], known)[0] for rounds, known in runs]
-        later = [by_all_keys(rounds, known)[0] for rounds, known in runs]
+        first = [by_one_set(rounds[:1])[0] for rounds in runs]
+        later = [by_all_keys(rounds)[0] for rounds in runs]
         rows.append({**settings, "sets": 1, **_beside(first)})
         for n in range(KEYS - 1):
             row = compared([one.results[n] for one in later], [one.expected[n] for one in later])
@@ -129,8 +128,8 @@ def several_keys(seeds: int) -> list[Row]:
         if not halved:
             settings["keep_sets"] = True
             runs = [_read(play(script, seed=seed, **settings)) for seed in _seeds(seeds, 60 + cell)]
-            last = [by_one_set(rounds[-1:], known)[0] for rounds, known in runs]
-            same = all(np.array_equal(one.sets, rounds[0].sets) for rounds, _ in runs for one in rounds)
+            last = [by_one_set(rounds[-1:])[0] for rounds in runs]
+            same = all(np.array_equal(one.sets, rounds[0].sets) for rounds in runs for one in rounds)
             rows.append({**settings, "sets": KEYS, "all_the_same": same, **_beside(last)})
     return rows
 
@@ -143,8 +142,8 @@ def change(seeds: int) -> list[Row]:
         for seed in _seeds(seeds, 70 + cell):
             first = _even(k)
             second = (first + np.random.default_rng(seed).integers(1, k, len(first))) % k
-            rounds, known = _read(play([first, second, first], seed=seed, clusters=k, p=p))
-            by_one, by_both = by_changes(rounds[:2], known)
+            rounds = _read(play([first, second, first], seed=seed, clusters=k, p=p))
+            by_one, by_both = by_changes(rounds[:2])
             alone.append(by_one)
             both.append(by_both)
             again.append(float((rounds[2].sets == rounds[0].sets).all(axis=1).mean()))
@@ -163,7 +162,7 @@ def hardened() -> list[Row]:
     rows = []
     for name in ("hardened, products", "hardened, uploads"):
         played = play([_sized(UNEQUAL)], **FORMS[name])
-        guess, by_size = by_one_set(*_read(played))
+        guess, by_size = by_one_set(_read(played))
         sent = [seen for seen in played.views[HUB].seen if seen.kind == "Update"]
         kinds = {(getattr(seen.message, "identities", np.zeros(1)).tobytes(), seen.size) for seen in sent}
         row: Row = {"mode": name, "sizes": list(UNEQUAL), "kinds_of_update": len(kinds)}
@@ -182,7 +181,7 @@ def opened() -> list[Row]:
     truth = _sized((1, 2, 3, 4, 10))
     for name, settings in FORMS.items():
         played = play([truth], emulated=False, **settings)
-        ((one, models),) = recorded_rounds(played.views, played.clients, 5, _opener(played))
+        ((one, models),) = _opened(played)
         right = float((one.truth == truth[one.who]).mean())
         error = float(np.abs(models - played.starts[truth[one.who]]).max())
         bound = 10.0 ** ceil(log10(error)) if error else 0.0
@@ -196,7 +195,7 @@ def coefficients() -> list[Row]:
     sizes = (1, 2, 17, 30, 70)
     for name, settings in FORMS.items():
         played = play([_sized(sizes)], **settings)
-        rounds, _ = _read(played)
+        rounds = _read(played)
         for finding in by_coefficients(played.views, rounds, _opener(played)):
             rows.append({"mode": name, "sizes": list(sizes), "who": finding.name, **_measured([finding])})
     return rows
@@ -249,15 +248,18 @@ def _opener(played: Played) -> Opener:
     return opener(played.federation, played.views)
 
 
-def _read(played: Played) -> tuple[list[Round], Terms]:
-    """What the server saw of a script, and what it knows."""
-    found = recorded_rounds(played.views, played.clients, played.config.clusters, _opener(played))
-    rounds = [one for one, _ in found]
-    return rounds, Terms(played.config, played.mode)
+def _read(played: Played) -> list[Round]:
+    """What the server saw of a script."""
+    return [one for one, _ in _opened(played)]
+
+
+def _opened(played: Played) -> Iterator[tuple[Round, NDArray[np.float64]]]:
+    """The same, with the models (n, d) that the clients' key opens."""
+    return recorded_rounds(played.views, played.clients, played.config, played.mode, _opener(played))
 
 
 def _one_round(truth: NDArray[np.int64], seed: int, **settings: Any) -> list[Finding]:
-    return by_one_set(*_read(play([truth], seed=seed, **settings)))
+    return by_one_set(_read(play([truth], seed=seed, **settings)))
 
 
 def _beside(findings: Sequence[Finding]) -> Row:

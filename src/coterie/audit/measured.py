@@ -20,18 +20,20 @@ class Measured(NamedTuple):
     expected: Expected | None = None
 
 
-def findings(attacks: Callable[P, Iterable[Measured]]) -> Callable[P, list[Finding]]:
-    """Decorates a generator of results, so that it returns findings, in the order in which each first has a result.
+def gathered(measured: Iterable[Measured]) -> list[Finding]:
+    """Findings, in the order in which each first has a result. A finding has closed forms if each result has one."""
+    found: dict[str, list[Measured]] = {}
+    for one in measured:
+        found.setdefault(one.name, []).append(one)
+    return [_finding(name, results) for name, results in found.items()]
 
-    A finding has closed forms if each of its results has one.
-    """
+
+def findings(attacks: Callable[P, Iterable[Measured]]) -> Callable[P, list[Finding]]:
+    """Decorates a generator of results, so that it returns findings (``gathered``)."""
 
     @wraps(attacks)
     def collect(*args: P.args, **kwargs: P.kwargs) -> list[Finding]:
-        found: dict[str, list[Measured]] = {}
-        for one in attacks(*args, **kwargs):
-            found.setdefault(one.name, []).append(one)
-        return [_finding(name, results) for name, results in found.items()]
+        return gathered(attacks(*args, **kwargs))
 
     return collect
 

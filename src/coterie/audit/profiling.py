@@ -17,6 +17,7 @@ from coterie.attacks.result import Result
 from coterie.attacks.similarity import pair_auc, pair_correlation, telling
 from coterie.audit import Audit, Recorded
 from coterie.audit.findings import Finding
+from coterie.audit.measured import Measured, findings
 from coterie.clustering.affinity import pairwise_distances
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
@@ -48,20 +49,26 @@ def _sent(view: View | None, round: int, size: int) -> NDArray[Any] | None:
     return None if weights is None else np.asarray(weights).reshape(-1, size)
 
 
-def profiled(steps: NDArray[Any], label_counts: NDArray[Any], spec: ModelSpec) -> tuple[Result, Result]:
+def profiles(who: str, steps: NDArray[Any], label_counts: NDArray[Any], spec: ModelSpec) -> Iterator[Measured]:
     """Label shares and top labels from updates (n, d) of clients whose samples have these labels, (n, classes)."""
     estimate = label_shares(steps, spec)
-    return share_correlation(estimate, label_counts), top_label_hit_rate(estimate, label_counts)
+    yield Measured(f"{who}: label shares", share_correlation(estimate, label_counts))
+    yield Measured(f"{who}: top label", top_label_hit_rate(estimate, label_counts))
 
 
-def profiling(who: str, rounds: Sequence[tuple[Result, Result]]) -> list[Finding]:
-    """The findings of whoever got ``profiled`` in each of these rounds; none where there were none."""
-    if not rounds:
-        return []
-    shares, top = zip(*rounds, strict=True)
-    return [Finding(f"{who}: label shares", shares), Finding(f"{who}: top label", top)]
+def alike(
+    who: str, by: str, pairs: NDArray[Any], clients: Any, label_counts: NDArray[Any], groups: NDArray[Any] | None
+) -> Iterator[Measured]:
+    """Which pairs of these clients (n,) are similar, guessed by (n, n) numbers that grow with similarity.
+
+    label_counts, groups: of all clients, as for ``plain_findings``.
+    """
+    yield Measured(f"{who}: which pairs have similar labels, by {by}", pair_correlation(pairs, label_counts[clients]))
+    if groups is not None and telling(groups[clients]):
+        yield Measured(f"{who}: which pairs are of one group, by {by}", pair_auc(pairs, groups[clients]))
 
 
+@findings
 def plain_findings(
     views: Mapping[str, View],
     clients: Sequence[str],
@@ -69,37 +76,26 @@ def plain_findings(
     spec: ModelSpec,
     groups: NDArray[Any] | None = None,
     hub: str = "server",
-) -> list[Finding]:
+) -> Iterator[Measured]:
     """What the server of a system without encryption finds out, in every round with at least 2 clients.
 
     label_counts: (clients, classes) training samples.  groups: (clients,) the data's own, where there are some.
     Models and names are in the updates themselves, so reading and following them takes no attack.
     Raises UserError where the views have no such round.
     """
-    rounds, read, followed, similar, alike = [], [], [], [], []
+    attacked = False
     for names, steps in plain_steps(views, spec.size, hub):
-        n = len(names)
+        n, who = len(names), [clients.index(name) for name in names]
         if n < 2:
             continue
-        who = [clients.index(name) for name in names]
-        rounds.append(profiled(steps, label_counts[who], spec))
-        read.append(Result("models read (share)", 1.0, 0.0, 1.0, n))
-        followed.append(Result("re-linked clients (share)", 1.0, 1 / n, 1.0, n))
+        attacked = True
+        yield from profiles(hub, steps, label_counts[who], spec)
+        yield Measured(f"{hub}: models, as they are sent", Result("models read (share)", 1.0, 0.0, 1.0, n))
+        yield Measured(f"{hub}: re-linked, by name", Result("re-linked clients (share)", 1.0, 1 / n, 1.0, n))
         if n > 2:
-            near = -pairwise_distances(steps)
-            similar.append(pair_correlation(near, label_counts[who]))
-            if groups is not None and telling(groups[who]):
-                alike.append(pair_auc(near, groups[who]))
-    if not rounds:
+            yield from alike(hub, "updates", -pairwise_distances(steps), who, label_counts, groups)
+    if not attacked:
         raise UserError(f"in the view of {hub!r} no round has two clients' models in the clear")
-    found = profiling(hub, rounds)
-    found.append(Finding(f"{hub}: models, as they are sent", tuple(read)))
-    found.append(Finding(f"{hub}: re-linked, by name", tuple(followed)))
-    if similar:
-        found.append(Finding(f"{hub}: which pairs have similar labels, by updates", tuple(similar)))
-    if alike:
-        found.append(Finding(f"{hub}: which pairs are of one group, by updates", tuple(alike)))
-    return found
 
 
 def _plain(run: Recorded) -> list[Finding]:

@@ -74,6 +74,10 @@ class Ready(Message, frozen=True):
     grant: str
 
 
+ENROLMENT = (Granted, Ready)
+"""The messages that a hub takes for enrolment (``Party.takes``)."""
+
+
 class Keygen(Protocol):
     """Draws an encryption key pair. The result has ``public`` and ``to_bytes`` (``crypto/vector.py``)."""
 
@@ -252,7 +256,7 @@ class Keys(msgspec.Struct):
 
 
 class Keyed(Party, Generic[PK, SK]):
-    """A party that is granted keys of one scheme; a hub is one. A subclass's ``Secret`` has this one's field.
+    """A party that is granted keys of one scheme. A subclass's ``Secret`` has this one's field.
 
     kinds: the classes of public and secret keys that its declaration names.
     """
@@ -322,6 +326,16 @@ class Keyed(Party, Generic[PK, SK]):
         return keys[name]
 
 
+class KeyHub(Keyed[PK, SK]):
+    """The hub of a federation with keys, which has them dealt before round 1."""
+
+    takes: ClassVar[tuple[type[Message], ...]] = ENROLMENT
+
+    def setup(self) -> Steps[None]:
+        """Deal the keys."""
+        yield from enrol(self)
+
+
 class KeyHolder(Keyed[PK, SK]):
     """A party that gets keys and is not the hub: ``class Client(KeyHolder[PublicKey, SecretKey], role="client")``."""
 
@@ -355,7 +369,3 @@ def _dealt(hub: Keyed[Any, Any], deal: Deal) -> Steps[None]:
     yield from take(Granted, lambda name, msg: hub.granted(msg), at_least=1)
     if others:
         yield from take(Ready, greet, at_least=len(others))
-
-
-ENROLMENT = (Granted, Ready)
-"""The messages that a hub takes for enrolment (``Party.takes``)."""

@@ -25,11 +25,11 @@ from coterie.attacks.blinded_rows import (
     relink_by_profiles,
 )
 from coterie.attacks.result import Attack
-from coterie.attacks.similarity import pair_auc, pair_correlation, similar_pairs, telling
+from coterie.attacks.similarity import pair_auc, similar_pairs, telling
 from coterie.audit import Audit, Recorded, View
 from coterie.audit.findings import Finding
 from coterie.audit.measured import Measured, findings
-from coterie.audit.profiling import profiled
+from coterie.audit.profiling import alike, profiles
 from coterie.audit.received import granted, held_key
 from coterie.clustering.affinity import pairwise_distances
 from coterie.crypto.paillier import SecretKey
@@ -157,43 +157,28 @@ def measure(
     """
     for one in rounds:
         labels = label_counts[one.who]
-        yield from _pairs("csp", "distances", -pairwise_distances(one.rows), one.who, label_counts, groups)
-        yield from _profiles("csp", one.alone, labels, spec)
+        yield from alike("csp", "distances", -pairwise_distances(one.rows), one.who, label_counts, groups)
+        yield from profiles("csp", one.alone, labels, spec)
         if one.number == 1:
             guess = recover_from_start(one.alone, start)
             yield Measured("csp, knowing the start: models of round 1", recovery_error(guess, one.models, start))
-        yield from _profiles("csp with a participant", one.weights, labels, spec)
+        yield from profiles("csp with a participant", one.weights, labels, spec)
         guess = recover_from_colluder(one.weights, 0, one.models[0])
         yield Measured("csp with a participant: models", recovery_error(guess, one.models, start))
         got = np.flatnonzero(one.phi.any(axis=1))
         if len(got) >= 3:
             pairs, top = similar_pairs(one.phi[got]), label_counts[got].argmax(axis=1)
-            yield from _pairs("business server", "phi", pairs, got, label_counts, groups)
+            yield from alike("business server", "phi", pairs, got, label_counts, groups)
             if telling(top):
                 yield Measured("business server: which pairs have one top label, by phi", pair_auc(pairs, top))
     for a, b in pairwise(rounds):
         truth, n = np.array([{i: row for row, i in enumerate(a.who)}.get(i, -1) for i in b.who]), len(a.who)
         if a.rows.shape[1] == b.rows.shape[1]:
             yield Measured("csp: re-linked, by vectors", relink_accuracy(relink(a.rows, b.rows), truth, n))
-        profiles = relink_by_profiles(pairwise_distances(a.rows), pairwise_distances(b.rows))
-        yield Measured("csp: re-linked, by distances", relink_accuracy(profiles, truth, n))
+        linked = relink_by_profiles(pairwise_distances(a.rows), pairwise_distances(b.rows))
+        yield Measured("csp: re-linked, by distances", relink_accuracy(linked, truth, n))
         linked = relink(a.weights, b.weights)
         yield Measured("csp with a participant: re-linked", relink_accuracy(linked, truth, n))
-
-
-def _pairs(
-    who: str, by: str, pairs: Rows, clients: NDArray[Any], label_counts: NDArray[Any], groups: NDArray[Any] | None
-) -> Iterator[Measured]:
-    """Which pairs of these clients are similar, guessed by (n, n) numbers that grow with similarity."""
-    yield Measured(f"{who}: which pairs have similar labels, by {by}", pair_correlation(pairs, label_counts[clients]))
-    if groups is not None and telling(groups[clients]):
-        yield Measured(f"{who}: which pairs are of one group, by {by}", pair_auc(pairs, groups[clients]))
-
-
-def _profiles(who: str, steps: Rows, labels: NDArray[Any], spec: ModelSpec) -> Iterator[Measured]:
-    shares, top = profiled(steps, labels, spec)
-    yield Measured(f"{who}: label shares", shares)
-    yield Measured(f"{who}: top label", top)
 
 
 def participants_help(protection: str, size: int) -> Unprotect:

@@ -19,7 +19,7 @@ from coterie.protocol.party import Cost, To
 from coterie.protocol.spool import Spool
 from coterie.protocol.steps import Answers, Steps, for_each, post, spend
 from coterie.protocol.told import Common, Own
-from coterie.protocols.key_centre import ENROLMENT, Keyed, enrol
+from coterie.protocols.key_centre import KeyHub
 from coterie.protocols.local_training import asked_in
 from coterie.systems.fedcaprivacy import messages
 from coterie.systems.fedcaprivacy.config import FedCAPrivacyConfig
@@ -28,7 +28,7 @@ from coterie.systems.fedcaprivacy.messages import CSP, HUB, SERVICE, USER
 SPOOL_BYTES = 256 << 20
 
 
-class BusinessServer(Keyed[PublicKey, SecretKey], role=HUB):
+class BusinessServer(KeyHub[PublicKey, SecretKey], role=HUB):
     """The BS, which coordinates: it blinds, shuffles, keeps phi by name, takes the mask off and distributes."""
 
     class State(msgspec.Struct):
@@ -48,17 +48,12 @@ class BusinessServer(Keyed[PublicKey, SecretKey], role=HUB):
 
     state: State  # masks and permutations live for one round only
     config: FedCAPrivacyConfig
-    takes = ENROLMENT
 
     def __init__(self, own: Own, common: Common, config: FedCAPrivacyConfig) -> None:
         super().__init__(own, common, config)
         self.mode = common.mode
         self.sketches = common.mode == "hardened" and config.hardening == "sketch"
         self.state = self.State()
-
-    def setup(self) -> Steps[None]:
-        """Deal the keys."""
-        yield from enrol(self)
 
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """Algorithm 1, one iteration."""

@@ -114,8 +114,7 @@ class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
         if len(np.unique(msg.positions)) < len(msg.positions):  # each counts once in the sum, and so in the count
             raise PeerError(f"positions {msg.positions.tolist()} name a vector twice")
         opened = self.blinded({int(j): self.state.opened[int(j)] for j in msg.positions})
-        total = sum_blinded(opened.values())  # eq. (9)
-        return self.release(msg.round, msg.cluster, len(msg.positions), total)
+        return self.release(msg.round, msg.cluster, len(msg.positions), sum_blinded(opened.values()))  # eq. (9)
 
     def convert_cost(self, msg: messages.Convert) -> Cost:
         """One decryption and one encryption."""
@@ -138,11 +137,9 @@ class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
 
     def release(self, r: int, k: int, count: int, total: Any) -> messages.ClusterSum:
         """Encrypt under the users' key and sign."""
-        cipher = self.public(USER).encrypt_blinded(total).to_bytes()
-        key = signing_key(self.own)
-        return messages.ClusterSum(
-            r, k, count, cipher, key.sign("cluster sum", r, k, count, cipher), key.sign("cluster count", r, k, count)
-        )
+        cipher, key = self.public(USER).encrypt_blinded(total).to_bytes(), signing_key(self.own)
+        signatures = key.sign("cluster sum", r, k, count, cipher), key.sign("cluster count", r, k, count)
+        return messages.ClusterSum(r, k, count, cipher, *signatures)
 
 
 def comparable(opened: Mapping[int, paillier.BlindedVector]) -> tuple[list[int], NDArray[np.int64]]:

@@ -66,15 +66,15 @@ class Participant(KeyHolder[PublicKey, SecretKey], role=PARTICIPANT):
             raise PeerError(f"asked to train for round {msg.round} after round {self.state.round}")
         start = self.model() if msg.weights is None else check_model(self.spec, msg.spec, msg.weights)
         fitted: Fitted = yield Fit(start, self.config.solver(), self.epochs, batch_seed(self, msg.round))  # eq. (3)
-        seed = round_seed(self.group_seed, msg.round)
+        seed = round_seed(self.secret_of(GROUP), msg.round)
         omega = rotate(fitted.weights, seed) if self.rotates else fitted.weights
         key = self.public(SERVICE)
         cipher = (yield Encrypt(key, omega)).to_bytes()  # eq. (4), (5)
         sketch = b""
         if self.sketches:
             sketch = (yield Encrypt(key, project(fitted.weights, self.config.sketch_dim, seed))).to_bytes()
-        signing = signing_key(self.own)
-        signature = signing.sign("upload", msg.round, self.pid, repr(self.now_s), cipher, sketch)  # zeta_i
+        fields = "upload", msg.round, self.pid, repr(self.now_s), cipher, sketch
+        signature = signing_key(self.own).sign(*fields)  # zeta_i
         self.state.weights, self.state.clusters, self.state.round = fitted.weights, {}, msg.round
         return messages.Upload(msg.round, self.pid, self.now_s, cipher, sketch, signature)
 
@@ -91,15 +91,10 @@ class Participant(KeyHolder[PublicKey, SecretKey], role=PARTICIPANT):
             raise PeerError(f"a cluster model of {len(total)} numbers; expected {self.spec.size}")
         mean = total / msg.count
         if self.rotates:
-            mean = unrotate(mean, round_seed(self.group_seed, msg.round))
+            mean = unrotate(mean, round_seed(self.secret_of(GROUP), msg.round))
             mean = not_below_zero(self.spec, mean)  # the rotation back spreads rounding errors over all coordinates
         self.state.clusters[msg.cluster] = mean.astype(np.float32)
         return messages.Received(msg.round, msg.cluster)
-
-    @property
-    def group_seed(self) -> bytes:
-        """SECRET: the seed that all participants share and no server has. Raises PeerError before it was granted."""
-        return self.secret_of(GROUP)
 
     def model(self) -> Vector:
         """omega_{i,g}, eq. (11): the mean over its clusters' models, or its own weights while there are none."""

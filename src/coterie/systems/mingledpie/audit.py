@@ -27,8 +27,8 @@ from coterie.attacks.identity_changes import MOST_SETS, change_posterior, expect
 from coterie.attacks.result import Attack, Expected, Result
 from coterie.audit import Audit, Recorded, View
 from coterie.audit.findings import Finding
-from coterie.audit.measured import Measured, findings
-from coterie.audit.profiling import profiled, profiling
+from coterie.audit.measured import Measured, findings, gathered
+from coterie.audit.profiling import profiles
 from coterie.audit.received import held_key
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.protocol.bundle import unbundle
@@ -99,36 +99,30 @@ def opener(federation: Federation, views: Mapping[str, View]) -> Opener:
     return Opener(next(federation.of_role(CLIENT)).rebuild, held_key(holder, USER))
 
 
-@dataclass(frozen=True)
-class Terms:
-    """What the server itself knows of a run."""
+def keys_of(config: MingledPieConfig, r: int) -> int:
+    """Which keys round r's sets were drawn under, as a number. A client shows one set per cluster under them."""
+    return 0 if config.keep_sets else max(since for since in config.rates() if since <= r)
 
-    config: MingledPieConfig
-    mode: str
 
-    def keys(self, r: int) -> int:
-        """Which keys round r's sets were drawn under, as a number. A client shows one set per cluster under them."""
-        return 0 if self.config.keep_sets else max(since for since in self.config.rates() if since <= r)
-
-    def law(self, r: int) -> IdentityLaw | None:
-        """The distribution of the sets shown in round r, None where clients name no clusters.
-
-        Also None where sets of several laws are kept.
-        """
-        config, p, k = self.config, self.config.rate(r), self.config.clusters
-        if config.kind(self.mode) != "mingled" or (config.keep_sets and p != config.rate(0)):
-            return None
-        return IdentityLaw(k, p, k) if self.mode == "literal" else config.law(p)  # as printed, all clusters match
+def law_of(config: MingledPieConfig, mode: str, r: int) -> IdentityLaw | None:
+    """The distribution of the sets shown in round r; None if clients name no clusters or keep sets of two laws."""
+    p, k = config.rate(r), config.clusters
+    if config.kind(mode) != "mingled" or (config.keep_sets and p != config.rate(0)):
+        return None
+    return IdentityLaw(k, p, k) if mode == "literal" else config.law(p)  # as printed, all clusters match
 
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """One round: what the server was sent in the clear, and the truth, which takes a client's help.
+    """One round: what the server knows of it, and the truth, which takes a client's help.
 
-    who: (n,) numbers of the clients.  truth: (n,) clusters.  sets: (n, k) bool, all True where clients name none.
+    keys, law: under which the sets were drawn (``keys_of``, ``law_of``).  who: (n,) numbers of the clients.
+    truth: (n,) clusters.  sets: (n, k) bool, all True where clients name none.
     """
 
     number: int
+    keys: int
+    law: IdentityLaw | None
     who: NDArray[np.int64]
     sets: Sets
     truth: NDArray[np.int64]
@@ -153,7 +147,7 @@ def mingled(views: Mapping[str, View]) -> dict[int, Mingled]:
 
 
 def recorded_rounds(
-    views: Mapping[str, View], clients: Sequence[str], clusters: int, opener: Opener
+    views: Mapping[str, View], clients: Sequence[str], config: MingledPieConfig, mode: str, opener: Opener
 ) -> Iterator[tuple[Round, Doubles]]:
     """Each round with updates, its clients in order, and their models (n, d) as the clients' key opens them.
 
@@ -161,21 +155,21 @@ def recorded_rounds(
     """
     for r, arrived in sorted(updates(views).items()):
         sent = {name: arrived[name] for name in clients if name in arrived}
-        sets = np.zeros((len(sent), clusters), np.bool_)
+        sets = np.zeros((len(sent), config.clusters), np.bool_)
         models, truth = [], []
         for row, (name, message) in zip(sets, sent.items(), strict=True):
             model, indicator = opener.update(message)
-            if sorted(np.rint(indicator)) != [*[0.0] * (clusters - 1), 1.0]:
+            if sorted(np.rint(indicator)) != [*[0.0] * (config.clusters - 1), 1.0]:
                 raise UserError(f"round {r}: the indicator of {name} is not one-hot, so it has no true cluster")
             row[message.identities if len(message.identities) else slice(None)] = True
             models.append(model)
             truth.append(int(np.argmax(indicator)))
         who = np.array([clients.index(name) for name in sent])
-        yield Round(r, who, sets, np.array(truth)), np.stack(models)
+        yield Round(r, keys_of(config, r), law_of(config, mode, r), who, sets, np.array(truth)), np.stack(models)
 
 
 @findings
-def by_one_set(rounds: Sequence[Round], terms: Terms) -> Iterator[Measured]:
+def by_one_set(rounds: Sequence[Round]) -> Iterator[Measured]:
     """Cluster-identity inference (A1) on each round alone: without a prior, with known and with estimated sizes.
 
     Where clients name no clusters the posterior is the prior, and there is nothing to estimate sizes from.
@@ -185,27 +179,25 @@ def by_one_set(rounds: Sequence[Round], terms: Terms) -> Iterator[Measured]:
         return Measured(name, identity_accuracy(cluster_posterior(one.sets, prior), one.truth, prior), form)
 
     for one in rounds:
-        law, sizes = terms.law(one.number), one.sizes.astype(np.float64)
+        law, sizes = one.law, one.sizes.astype(np.float64)
         form = None if law is None else expected_accuracy(law, shares=sizes)
         yield guessed("server: true cluster", one, None, form)
         form = None if law is None else expected_accuracy(law, sizes)
         yield guessed("server knowing the sizes: true cluster", one, sizes, form)
         if law is not None and law.p_correct() < 1:
-            estimates, form = (
-                estimated_sizes(one.sets, law.p_correct()),
-                expected_by_estimates(law, one.sets, one.truth),
-            )
+            estimates = estimated_sizes(one.sets, law.p_correct())
+            form = expected_by_estimates(law, one.sets, one.truth)
             yield guessed("server estimating the sizes: true cluster", one, estimates, form)
 
 
 @findings
-def by_all_keys(rounds: Sequence[Round], terms: Terms) -> Iterator[Measured]:
+def by_all_keys(rounds: Sequence[Round]) -> Iterator[Measured]:
     """Intersection: after the sets drawn under 1, 2, ... keys, as if clients stayed in their clusters.
 
     One result for each keys but the first, of their last round. The closed form holds if everybody scored has a set
     under each keys so far and did stay.
     """
-    last = _last_by_keys(rounds, terms)
+    last = _last_by_keys(rounds)
     for count in range(2, len(last) + 1):
         past, now = last[:count], last[count - 1]
         sets = np.zeros((count, *now.sets.shape), np.bool_)
@@ -214,24 +206,23 @@ def by_all_keys(rounds: Sequence[Round], terms: Terms) -> Iterator[Measured]:
             here, there = np.nonzero(now.who[:, None] == one.who)
             sets[m, here], truth[m, here] = one.sets[there], one.truth[there]
         result = identity_accuracy(intersection_posterior(sets, home_share=_HOME), now.truth)
-        laws = [law for one in past if (law := terms.law(one.number))]
+        laws = [one.law for one in past if one.law]
         stayed = (truth == now.truth).all() and len(laws) == count
         form = expected_accuracy(laws, shares=now.sizes) if stayed else None
         yield Measured("server intersecting sets of several keys: true cluster", result, form)
 
 
 @findings
-def by_changes(rounds: Sequence[Round], terms: Terms) -> Iterator[Measured]:
+def by_changes(rounds: Sequence[Round]) -> Iterator[Measured]:
     """What several sets of a client under the same keys tell of its cluster now, beside what its last set alone tells.
 
     Scored at the end of each keys, over the clients that showed more than one set. The closed form holds if each of
     them showed two.
     """
-    for now in _last_by_keys(rounds, terms):
-        keys, law = terms.keys(now.number), terms.law(now.number)
+    for now in _last_by_keys(rounds):
         shown: dict[int, dict[bytes, Sets]] = {}
         for one in rounds:
-            if terms.keys(one.number) == keys:
+            if one.keys == now.keys:
                 for i, row in zip(one.who, one.sets, strict=True):
                     shown.setdefault(int(i), {})[row.tobytes()] = row
         moved = [n for n, i in enumerate(now.who) if len(shown[int(i)]) > 1]
@@ -244,7 +235,7 @@ def by_changes(rounds: Sequence[Round], terms: Terms) -> Iterator[Measured]:
         result = identity_accuracy(cluster_posterior(now.sets[moved]), now.truth[moved])
         yield Measured("server: true cluster of who has changed, by the set of now", result)
         two_each = all(len(shown[int(now.who[n])]) == 2 for n in moved)
-        form = expected_after_change(law) if law is not None and two_each else None
+        form = expected_after_change(now.law) if now.law is not None and two_each else None
         result = identity_accuracy(np.stack(posterior), now.truth[moved])
         yield Measured("server: true cluster of who has changed, by all sets", result, form)
 
@@ -269,24 +260,25 @@ def passive(run: Recorded) -> list[Finding]:
 
     Raises UserError for a record without updates, or without the key that scores the attacks.
     """
-    views, terms, opens = run.views, Terms(run.settings, run.mode), opener(run.federation, run.views)
-    k = run.settings.clusters
-    rounds, opened, profiles = [], [], []
+    views, k, opens = run.views, run.settings.clusters, opener(run.federation, run.views)
     sums, models = mingled(views), _start(views, k)
-    for one, trained in recorded_rounds(views, run.clients, k, opens):
+    rounds: list[Round] = []
+    shared: list[Measured] = []
+    who = "server with any client's key"
+    for one, trained in recorded_rounds(views, run.clients, run.settings, run.mode, opens):
         rounds.append(one)
-        opened.append(Result("true cluster guessed (share)", 1.0, 1 / k, 1.0, len(one.who)))
+        result = Result("true cluster guessed (share)", 1.0, 1 / k, 1.0, len(one.who))
+        shared.append(Measured(f"{who}: true cluster", result))
         if len(one.who) > 1:
-            profiles.append(profiled(trained - models[one.truth], run.label_counts[one.who], run.spec))
+            shared += profiles(who, trained - models[one.truth], run.label_counts[one.who], run.spec)
         if one.number in sums:
             models = opens.rebuilt(sums[one.number], models)
     if not rounds:
         raise UserError("the server's view holds no updates: nothing was sent that could be attacked")
-    found = by_one_set(rounds, terms)
-    if any(terms.law(one.number) for one in rounds) or not all(one.sets.all() for one in rounds):
-        found += by_all_keys(rounds, terms) + by_changes(rounds, terms)
-    found.append(Finding("server with any client's key: true cluster", tuple(opened)))
-    return found + profiling("server with any client's key", profiles) + by_coefficients(views, rounds, opens)
+    found = by_one_set(rounds)
+    if any(one.law for one in rounds) or not all(one.sets.all() for one in rounds):
+        found += by_all_keys(rounds) + by_changes(rounds)
+    return found + gathered(shared) + by_coefficients(views, rounds, opens)
 
 
 def _start(views: Mapping[str, View], clusters: int) -> NDArray[Any]:
@@ -297,9 +289,9 @@ def _start(views: Mapping[str, View], clusters: int) -> NDArray[Any]:
     raise UserError("no client's view holds the initial models: record from the set-up on")
 
 
-def _last_by_keys(rounds: Sequence[Round], terms: Terms) -> list[Round]:
+def _last_by_keys(rounds: Sequence[Round]) -> list[Round]:
     """The last round of each keys, in order."""
-    return list({terms.keys(one.number): one for one in rounds}.values())
+    return list({one.keys: one for one in rounds}.values())
 
 
 AUDIT = Audit(

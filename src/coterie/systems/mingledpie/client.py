@@ -68,7 +68,8 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
     @on(Parameters)
     def note(self, msg: Parameters, src: str) -> Work[Noted]:
         """Keep the initial models and the identities' keys. With new keys, identities are drawn anew unless kept."""
-        self._hub_key().verify(msg.signature, "parameters", msg.round, msg.spec, msg.keys, msg.start.tobytes())
+        fields = msg.round, msg.spec, msg.keys, msg.start.tobytes()
+        verify_key(self.common, HUB).verify(msg.signature, "parameters", *fields)
         if msg.round <= self.state.noted:
             raise PeerError(f"parameters of round {msg.round} after those of round {self.state.noted}")
         if self.layout.kind == "mingled":
@@ -107,12 +108,10 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
         parts: list[bytes] = []
         for vector in self.layout.vectors(fitted.weights, cluster):
             parts.append((yield Encrypt(key, vector)).to_bytes())
-        scalars = [
-            key.encrypt_scalar(float(x)).to_bytes() for x in self.layout.indicator(cluster)[: self.layout.scalars]
-        ]
-        ciphers = bundle([parts[0], *scalars, *parts[1:]])
-        signing = signing_key(self.own)
-        signature = signing.sign("update", msg.round, msg.basis, identities.tobytes(), ciphers)
+        sigma = self.layout.indicator(cluster)[: self.layout.scalars]
+        ciphers = bundle([parts[0], *(key.encrypt_scalar(float(x)).to_bytes() for x in sigma), *parts[1:]])
+        fields = (msg.round, msg.basis, identities.tobytes(), ciphers)
+        signature = signing_key(self.own).sign("update", *fields)
         self.secret.cluster, self.state.trained = cluster, msg.round
         if self.layout.local.any():
             self.state.buffers = fitted.weights[self.layout.local]
@@ -143,21 +142,19 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
         A client that was away may keep older models than the others. The next sums with a contribution of that cluster
         correct this.
         """
-        parts: list[bytes] = yield Compute(_verified, (self._hub_key(), msg, self.layout.slots))
+        parts: list[bytes] = yield Compute(_verified, (verify_key(self.common, HUB), msg, self.layout.slots))
         if self.state.models is None or msg.spec != self.spec.digest or msg.round < self.state.round:
             raise PeerError(f"sums of round {msg.round} for models of round {self.state.round}, or of another shape")
         if msg.round > self.state.round:  # else the server asks again, because the answer was late or lost
             rebuilt = yield from self._rebuilt(msg, parts)
             self.state.models, self.state.round = rebuilt.models, msg.round
             self.state.condition, self.state.ridge, self.state.why = rebuilt.condition, rebuilt.ridge, rebuilt.why
-            self.state.kept = tuple(int(j) for j in np.flatnonzero(rebuilt.kept))
+            self.state.kept = tuple(np.flatnonzero(rebuilt.kept).tolist())
         return Received(msg.round, len(self.state.kept) < self.layout.clusters)
 
     def _rebuilt(self, msg: Mingled, parts: list[bytes]) -> Work[Rebuilt]:
         """The models of these sums; or the old ones, and why, if a broken update has made the sums unusable."""
-        models = self.state.models
-        assert models is not None
-        key = self.key(USER)
+        models, key = self.state.models, self.key(USER)
         opened: list[Any] = []
         try:
             for part in parts:
@@ -167,9 +164,6 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
         except (PeerError, CryptoError) as error:
             rebuilt = yield Compute(kept_all, (models, f"{error}, so all models were kept"))
         return rebuilt
-
-    def _hub_key(self) -> VerifyKey:
-        return verify_key(self.common, HUB)
 
     def with_own_buffers(self, model: Vector) -> Vector:
         """A cluster's model (d,), with this client's own buffers if it has some."""

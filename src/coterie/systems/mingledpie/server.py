@@ -17,13 +17,13 @@ from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Cost
 from coterie.protocol.steps import Answers, Steps, for_each, spend
 from coterie.protocol.told import Common, Own
-from coterie.protocols.key_centre import ENROLMENT, Keyed, enrol
+from coterie.protocols.key_centre import KeyHub
 from coterie.protocols.local_training import joined, sample_clients
 from coterie.systems.mingledpie.config import MingledPieConfig, layout_of
 from coterie.systems.mingledpie.messages import HUB, USER, Mingled, Noted, Parameters, Received, Train, Update
 
 
-class Server(Keyed[PublicKey, SecretKey], role=HUB):
+class Server(KeyHub[PublicKey, SecretKey], role=HUB):
     """Publishes parameters, adds up ciphertexts by the identities that come with them, and sends the sums to all."""
 
     class State(msgspec.Struct):
@@ -41,7 +41,6 @@ class Server(Keyed[PublicKey, SecretKey], role=HUB):
 
     state: State
     config: MingledPieConfig
-    takes = ENROLMENT
 
     def __init__(self, own: Own, common: Common, config: MingledPieConfig) -> None:
         super().__init__(own, common, config)
@@ -50,7 +49,7 @@ class Server(Keyed[PublicKey, SecretKey], role=HUB):
 
     def setup(self) -> Steps[None]:
         """Deal the keys; then publish cluster keys and initial models (lines 3 and 4) to the first clients."""
-        yield from enrol(self)
+        yield from super().setup()
         self._renew_keys(0)
         yield from self._publish(0, joined(self.clients, self.config, 1))
 
@@ -61,8 +60,12 @@ class Server(Keyed[PublicKey, SecretKey], role=HUB):
             self._renew_keys(r)
         yield from self._publish(r, here)
         asked = sample_clients(here, self.config.participation, self.randomness.seed, r)
-        yield from self._catch_up(asked)
-        able = [name for name in asked if self._current(name)]
+        noted, has = self.state.noted, self.state.has
+        behind = [name for name in asked if name in noted and has[name] != self.state.round]  # away before, or new
+        if behind and self.state.last:
+            yield from self._send(codec.decode(self.state.last, Mingled), behind)
+        newest = self.state.version, self.state.round
+        able = [name for name in asked if (noted.get(name), has.get(name)) == newest]
         sets, totals, answers = yield from self._collect(r, able)
         notes: dict[str, Any] = {"asked": len(asked), "participants": len(answers.got), "clustered": True}
         notes["behind"] = [name for name in asked if name not in able]
@@ -71,11 +74,10 @@ class Server(Keyed[PublicKey, SecretKey], role=HUB):
             why = f"{len(answers.got)} updates, at least {self.config.min_participants} are needed"
             return {**notes, "clustered": False, "skipped": why}
         yield from spend(Cost(crypto_s=self.layout.sum_seconds(self.public(USER), len(answers.got))))
-        sizes = np.array([sum(j in own for own in sets.values()) for j in range(self.layout.clusters)], np.int64)
-        if self.layout.kind != "mingled":
-            sizes = sizes[:0]  # in this kind the server knows no clusters
-        parts = [b"" if total is None else total.to_bytes() for total in totals]
-        ciphers, spec = bundle(parts), self.spec.digest
+        named = range(self.layout.clusters if self.layout.kind == "mingled" else 0)  # else the server knows no clusters
+        sizes = np.array([sum(j in own for own in sets.values()) for j in named], np.int64)
+        ciphers = bundle([b"" if total is None else total.to_bytes() for total in totals])
+        spec = self.spec.digest
         fields = (r, spec, sizes.tobytes(), len(answers.got), ciphers)
         signature = signing_key(self.own).sign("mingled", *fields)
         mingled = Mingled(r, spec, sizes, len(answers.got), ciphers, signature)
@@ -110,16 +112,6 @@ class Server(Keyed[PublicKey, SecretKey], role=HUB):
 
         yield from for_each(dict.fromkeys(new, parameters), Noted, fold, deadline_s=self.config.deadline_s)
 
-    def _current(self, name: str) -> bool:
-        """Whether a client has the newest keys and models."""
-        return self.state.noted.get(name) == self.state.version and self.state.has.get(name) == self.state.round
-
-    def _catch_up(self, asked: tuple[str, ...]) -> Steps[None]:
-        """Send the last sums again to clients that were away or are new."""
-        behind = [n for n in asked if n in self.state.noted and self.state.has[n] != self.state.round]
-        if behind and self.state.last:
-            yield from self._send(codec.decode(self.state.last, Mingled), behind)
-
     def _send(self, mingled: Mingled, names: list[str]) -> Steps[dict[str, bool]]:
         """Line 23: send the sums to these clients. Returns by name whether the client rebuilt its models."""
         rebuilt: dict[str, bool] = {}
@@ -145,13 +137,10 @@ class Server(Keyed[PublicKey, SecretKey], role=HUB):
             parts = unbundle(update.ciphers, len(self.layout.lengths))
             ciphers = [public.from_bytes(p, n, terms=1) for p, n in zip(parts, self.layout.lengths, strict=True)]
             self.layout.check(ciphers)
-            added = {
-                slot: cipher if totals[slot] is None else totals[slot] + cipher
-                for slot, cipher in self.layout.contributions(ciphers, own)
-            }  # made before any is stored, so that an update that does not fit changes nothing
-            for slot, total in added.items():
-                totals[slot] = total
-            sets[name] = own
+            added = list(totals)  # stored when it is whole, so that an update that does not fit changes nothing
+            for slot, cipher in self.layout.contributions(ciphers, own):
+                added[slot] = cipher if totals[slot] is None else totals[slot] + cipher
+            totals[:], sets[name] = added, own
 
         train = Train(r, self.state.round)
         answers = yield from for_each(dict.fromkeys(able, train), Update, fold, deadline_s=self.config.deadline_s)

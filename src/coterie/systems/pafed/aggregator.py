@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
@@ -16,7 +16,7 @@ from coterie.protocol.errors import PeerError
 from coterie.protocol.spool import Spool
 from coterie.protocol.steps import Answers, NoAnswerError, Steps
 from coterie.protocol.told import Common, Own
-from coterie.protocols.key_centre import ENROLMENT, Keyed, enrol
+from coterie.protocols.key_centre import ENROLMENT, KeyHub
 from coterie.protocols.late import Gathering
 from coterie.systems.pafed.config import PAFedConfig, layout_of
 from coterie.systems.pafed.correction import Late, averaged, correct
@@ -33,7 +33,7 @@ class Tried(msgspec.Struct, frozen=True):
     model: bytes
 
 
-class Aggregator(Keyed[PublicKey, SecretKey], role=HUB):
+class Aggregator(KeyHub[PublicKey, SecretKey], role=HUB):
     """S_0: asks clients, collects and corrects updates, moves the model, and has it converted to the clients' keys."""
 
     class State(msgspec.Struct):
@@ -56,10 +56,6 @@ class Aggregator(Keyed[PublicKey, SecretKey], role=HUB):
         self.mode, self.layout = common.mode, layout_of(common.spec, common.mode)
         self.state = self.State()
 
-    def setup(self) -> Steps[None]:
-        """Deal the keys."""
-        yield from enrol(self)
-
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """Algorithm 3, lines 4 to 14.
 
@@ -80,7 +76,7 @@ class Aggregator(Keyed[PublicKey, SecretKey], role=HUB):
     def _round(self, r: int, gathering: Gathering, spool: Spool) -> Steps[None]:
         config, layout, service, used = self.config, self.layout, self.public(SERVICE), gathering.used
         fresh, requests = yield from self._requests(r, gathering.asked, spool)
-        late = Late(spool, layout)
+        late = Late(spool, layout, service)
         lengths: list[float] = []
         newest = total = None
 
@@ -107,7 +103,7 @@ class Aggregator(Keyed[PublicKey, SecretKey], role=HUB):
         head, buffers = (None, None) if total is None else layout.split(total)
         step = yield from correct(self, r, head, used[0], late, rates)
         if layout.has_buffers:
-            buffers = averaged(service, buffers, late, used.total()).within(MODEL_TERMS)
+            buffers = averaged(buffers, late, used.total()).within(MODEL_TERMS)
         if fresh:
             w, _ = layout.split(service.from_bytes(fresh, layout.size))
             model = step + w
@@ -161,12 +157,11 @@ class Aggregator(Keyed[PublicKey, SecretKey], role=HUB):
 class Requests(Mapping[str, Train]):
     """Requests that are made when they are sent, so that not all of them are held at once."""
 
-    def __init__(self, tickets: Mapping[str, int], make: Any) -> None:
+    def __init__(self, tickets: Mapping[str, int], make: Callable[[str, int], Train]) -> None:
         self._tickets, self._make = tickets, make
 
     def __getitem__(self, name: str) -> Train:
-        made: Train = self._make(name, self._tickets[name])
-        return made
+        return self._make(name, self._tickets[name])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tickets)

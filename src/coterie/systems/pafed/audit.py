@@ -22,7 +22,7 @@ from coterie.attacks.result import Attack, Result
 from coterie.audit import Audit, Recorded, View
 from coterie.audit.findings import Finding
 from coterie.audit.measured import Measured, findings
-from coterie.audit.profiling import profiled, profiling
+from coterie.audit.profiling import profiles
 from coterie.audit.received import held_key
 from coterie.crypto.seal import ring
 from coterie.protocol.bundle import unbundle
@@ -94,9 +94,7 @@ def recorded_rounds(
     return [one for one in rounds if one.early or one.late]
 
 
-def _scalars(
-    view: View, key: Any, kind: type[messages.Compare | messages.Invert], round: int, each: int
-) -> Doubles | None:
+def _scalars(view: View, key: Any, kind: Any, round: int, each: int) -> Doubles | None:
     """What the helper opened of a round's request, which counts groups of ``each``."""
     for _, message in view.messages(kind, round):
         parts = unbundle(message.ciphers, each * message.count)
@@ -108,15 +106,10 @@ def _opened(key: Any, cipher: bytes) -> Doubles:
     return np.asarray(key.decrypt(key.public.from_bytes(cipher)))
 
 
-def masked_numbers(view: View) -> Iterator[Doubles]:
-    """Round by round, what the helper opened of the masked model, over its range: in [0, 1), uniform if it hides."""
-    key = held_key(view, SERVICE)
-    for _, message in view.messages(messages.Refresh):
-        yield opened_fractions(key, key.public.from_bytes(message.cipher))
-
-
 def opened_fractions(key: Any, vector: Any) -> Doubles:
-    """What opening a masked vector gives, over its range: residues over their primes, or an emulated key's integers."""
+    """What opening a masked vector gives, over its range, in [0, 1): residues over their primes, or an emulated key's
+    integers.
+    """
     opened = key.open_blinded(vector).array.exact
     if key.emulated:
         return np.asarray(opened.view(np.uint64) / 2.0**64)
@@ -156,8 +149,10 @@ def _classes(sums: Doubles) -> Classes:
 
 @findings
 def by_mask(views: Mapping[str, View]) -> Iterator[Measured]:
-    """How far the masked models that the helper opens are from uniform numbers."""
-    for numbers in masked_numbers(views[HELPER]):
+    """How far the masked models that the helper opens are from uniform numbers, which would hide them."""
+    key = held_key(views[HELPER], SERVICE)
+    for _, message in views[HELPER].messages(messages.Refresh):
+        numbers = opened_fractions(key, key.public.from_bytes(message.cipher))
         distance, n = float(kstest(numbers, "uniform").statistic), len(numbers)
         result = Result("distance from uniform", distance, _KS_CHANCE / n**0.5, 1.0, n, 0.26 / n**0.5)
         yield Measured("helper: the model under its mask", result)
@@ -208,6 +203,15 @@ def _models(view: View) -> dict[int, bytes]:
     return {seen.round: message.cipher for seen, message in view.messages(messages.Train) if message.cipher}
 
 
+@findings
+def by_both(rounds: Sequence[Round], run: Recorded) -> Iterator[Measured]:
+    """The aggregator with the helper: what the updates in time, opened, tell of their clients' labels."""
+    for one in rounds:
+        if len(one.early) > 1:
+            labels = run.label_counts[[run.clients.index(name) for name in one.early]]
+            yield from profiles("aggregator with the helper", np.stack(list(one.early.values())), labels, run.spec)
+
+
 def passive(run: Recorded) -> list[Finding]:
     """Every attack on a recorded run. Raises UserError for a record without updates or keys."""
     views, clients, settings, paper = run.views, run.clients, run.settings, run.mode == "paper"
@@ -220,17 +224,9 @@ def passive(run: Recorded) -> list[Finding]:
     rounds = recorded_rounds(views, settings.max_staleness, update)
     if not rounds:
         raise UserError("the aggregator's view holds no updates: nothing was sent that could be attacked")
-    profiles = [
-        profiled(
-            np.stack(list(one.early.values())), run.label_counts[[clients.index(name) for name in one.early]], run.spec
-        )
-        for one in rounds
-        if len(one.early) > 1
-    ]
     counted = by_signs(rounds, settings.dummies if paper else 0, hidden=settings.signs == "hidden")
     under_mask = by_mask(views) if paper else by_real_mask(views, clients, settings.mask_bound)
-    together = profiling("aggregator with the helper", profiles)
-    return counted + under_mask + together + by_clients_key(views, clients, layout.packed(run.initial))
+    return counted + under_mask + by_both(rounds, run) + by_clients_key(views, clients, layout.packed(run.initial))
 
 
 AUDIT = Audit(

@@ -5,10 +5,9 @@ time. The step is then ``alpha_0 m + sum_j beta_j v_j + gamma m`` (``aggregation
 encrypted under the helper's key:
 
 1. c_j and |m|^2 are dot products of encrypted vectors.
-2. The helper finds the conflicting updates (``classification.py``). It opens rho_j c_j, each with a random positive
-   rho_j, shuffled among dummies, and returns max(rho_j c_j, 0) freshly encrypted. It learns about how many are
-   negative, and sizes up to a factor of 256. With ``signs=hidden`` it learns no sign, and sees the sums of step 4 among
-   decoys. Mode ``literal`` uses algorithm 1's Min() on the ciphertexts instead, and no party learns a sign.
+2. The helper finds the conflicting updates among masked cosines and dummies (``classification.py``). It learns about
+   how many there are, and sizes up to a factor of 256. With ``signs=hidden`` it learns no sign. Mode ``literal`` uses
+   algorithm 1's Min() on the ciphertexts instead, and no party learns a sign.
 3. These give the weights of eq. (13) and their sums n_1, n_2.
 4. The helper inverts the divisors rho_1 n_1 and rho_2 n_2, and returns the ratio of eq. (12), also masked.
 5. beta_j and gamma each take one product, with v_j and with m.
@@ -49,10 +48,10 @@ def within(parts: Iterable[Any], terms: int) -> Any:
 
 
 class Late:
-    """The late updates of a round, on disk when there are many."""
+    """The late updates of a round, on disk when there are many. key: the helper's public key."""
 
-    def __init__(self, spool: Spool, layout: Layout) -> None:
-        self._spool, self._layout = spool, layout
+    def __init__(self, spool: Spool, layout: Layout, key: Any) -> None:
+        self._spool, self._layout, self._key = spool, layout, key
         self._tickets: list[int] = []
 
     def put(self, cipher: Any) -> None:
@@ -62,25 +61,18 @@ class Late:
     def __len__(self) -> int:
         return len(self._tickets)
 
-    def updates(self, key: Any) -> Iterator[Any]:
-        """Their parameters, one at a time. Can be called again."""
-        return (parameters for parameters, _ in self._each(key))
-
-    def buffers(self, key: Any) -> Iterator[Any]:
-        """Their buffers."""
-        return (buffers for _, buffers in self._each(key))
-
-    def _each(self, key: Any) -> Iterator[tuple[Any, Any]]:
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        """Parameters and buffers (``Layout.split``) of one update after the other."""
         for ticket in self._tickets:
-            yield self._layout.split(key.from_bytes(self._spool.peek(ticket), self._layout.size, terms=1))
+            yield self._layout.split(self._key.from_bytes(self._spool.peek(ticket), self._layout.size, terms=1))
 
 
-def averaged(service: Any, total: Any, late: Late, count: int) -> Any:
+def averaged(total: Any, late: Late, count: int) -> Any:
     """The mean of the buffers of all ``count`` updates, under the helper's key at level 0.
 
     total: the sum of those in time, or None. Every weight is 1 / count, so the mean lies among the clients' values.
     """
-    parts = chain([] if total is None else [total], late.buffers(service))
+    parts = chain([] if total is None else [total], (buffers for _, buffers in late))
     return within((part.at_level(1).times_plain(1 / count, at_most=1) for part in parts), 1)
 
 
@@ -90,24 +82,22 @@ def correct(hub: Keyed[PublicKey, SecretKey], r: int, total: Any, in_time: int, 
     total: the sum of ``in_time`` updates, or None if there was none. Then late updates are averaged as they are, since
     there is no mean with which they could conflict. They are also averaged if the settings want no correction.
     """
-    service = hub.public(SERVICE)
     if total is not None and len(late) and hub.config.project != "none":
-        return (yield from _corrected(hub, r, service, total, in_time, late, rates))
+        return (yield from _corrected(hub, r, total, in_time, late, rates))
     share = rates.agreeing / max(1, len(late))
-    parts: Iterable[Any] = (v.at_level(1).times_plain(share) for v in late.updates(service))
+    parts: Iterable[Any] = (v.at_level(1).times_plain(share) for v, _ in late)
     if total is not None:
         parts = chain([total.at_level(1).times_plain(rates.in_time / in_time)], parts)
     return within(parts, STEP_SHARES * hub.config.largest_share)
 
 
-def _corrected(
-    hub: Keyed[PublicKey, SecretKey], r: int, service: Any, total: Any, n: int, late: Late, rates: Rates
-) -> Steps[Any]:
+def _corrected(hub: Keyed[PublicKey, SecretKey], r: int, total: Any, n: int, late: Late, rates: Rates) -> Steps[Any]:
     """Algorithm 4. Everything is in units of the sum, n times the mean: c = <total, v_j> lies within +-n."""
+    service: Any = hub.public(SERVICE)
     keys, config = evaluation_key(hub.secret.keys.public[f"{SERVICE} {EVALUATION}"]), hub.config
     source = hub.secrets("masks of the correction", r)
     prepared = total.conjugated(keys)
-    dots = [v.dot(prepared, keys) for v in late.updates(service)]
+    dots = [v.dot(prepared, keys) for v, _ in late]
     square = total.dot(prepared, keys)
     hidden = hub.common.mode == "paper" and config.signs == "hidden"
     sizes: list[Any] = []
@@ -148,6 +138,6 @@ def _corrected(
         for w1, w2 in zip(agreeing, conflicting, strict=True)
     ]
     level = betas[0].tally.form.level
-    products = (product(v.at_level(level), b, at_most=bound) for v, b in zip(late.updates(service), betas, strict=True))
+    products = (product(v.at_level(level), b, at_most=bound) for (v, _), b in zip(late, betas, strict=True))
     turned = product(total.at_level(level), gamma.add_plain([rates.in_time / n]), at_most=2 * bound)
     return within(chain([turned], products), STEP_SHARES * bound).at_level(0)

@@ -7,10 +7,10 @@ the same seed. Keys and the ciphers' noise are fresh, as in every real run.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,8 +29,7 @@ update in time is so long that |m|^2 is implausible to PAFed's helper if others 
 """
 
 
-@dataclass(frozen=True, eq=False)
-class Theft:
+class Theft(NamedTuple):
     """A run with a thief. client: the thief's name.  run: the record."""
 
     thief: KeyThief
@@ -56,8 +55,9 @@ def stolen_key(run: Recorded) -> list[Finding]:
 
 def asked_most(run: Recorded) -> str:
     """The client that was asked in the most rounds; of several, the one that was asked first."""
-    views = [run.views[name] for name in run.clients if name in run.views]
-    asked = {view.party: [seen.round for seen, _ in view.messages(Train)] for view in views}
+    asked = {
+        name: [seen.round for seen, _ in run.views[name].messages(Train)] for name in run.clients if name in run.views
+    }
     name = max(asked, key=lambda name: (len(asked[name]), -min(asked[name], default=0)))
     if len(asked[name]) < 2:
         raise UserError("no client was asked in two rounds, and it reads the key off the next model: take more rounds")
@@ -79,26 +79,24 @@ def theft(play: Callable[[Meddle], Recorded], client: str) -> Theft:
 
 
 def findings(theft: Theft) -> list[Finding]:
-    """How much of the key is right in the last reading. If all is, also the error of others' updates opened with it."""
-    thief, truth = theft.thief, held_key(theft.run.views[HELPER], SERVICE)
+    """How much of the key is right in the last reading. If all is, also the error of others' updates opened with it.
+
+    The true key opens these updates, too. Chance is a guess of zero.
+    """
+    thief, client, run = theft
+    truth = held_key(run.views[HELPER], SERVICE)
     if thief.guess is None:
-        raise UserError(f"{theft.client} received no model after its forged update: take more rounds")
+        raise UserError(f"{client} received no model after its forged update: take more rounds")
     agreement = key_agreement(thief.guess, key_coefficients(truth))
-    found = [Finding(f"{theft.client}, deviating: the helper's key", (agreement,), round=thief.round)]
+    found = [Finding(f"{client}, deviating: the helper's key", (agreement,), round=thief.round)]
     if thief.key is not None:
-        opened = _opened(theft, truth)
-        found.append(Finding(f"the hub with the key of {theft.client}: the others' updates", (opened,)))
+        errors: dict[str, list[float]] = {}
+        for seen, message in run.views[HUB].messages(Update):
+            if seen.src != client:
+                vector = truth.public.from_bytes(message.cipher)
+                update = truth.decrypt(vector)
+                error = float(np.linalg.norm(thief.key.decrypt(vector) - update) / np.linalg.norm(update))
+                errors.setdefault(seen.src, []).append(error)
+        opened = Result("relative error of updates", fmean(chain(*errors.values())), 1.0, 0.0, len(errors))
+        found.append(Finding(f"the hub with the key of {client}: the others' updates", (opened,)))
     return found
-
-
-def _opened(theft: Theft, truth: Any) -> Result:
-    """All updates of the others opened with the stolen key, compared with the true key. Chance is a guess of zero."""
-    key, errors, others = theft.thief.key, [], set()
-    assert key is not None
-    for seen, message in theft.run.views[HUB].messages(Update):
-        if seen.src != theft.client:
-            vector = truth.public.from_bytes(message.cipher)
-            update = truth.decrypt(vector)
-            errors.append(float(np.linalg.norm(key.decrypt(vector) - update) / np.linalg.norm(update)))
-            others.add(seen.src)
-    return Result("relative error of updates", fmean(errors), 1.0, 0.0, len(others))

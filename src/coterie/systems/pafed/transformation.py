@@ -77,10 +77,8 @@ def transformed(
         if (reply.round, getattr(reply, "client", "")) != (r, name):
             raise PeerError(f"{HELPER} answers {name or 'for itself'} in round {r} with {reply!r:.80}")
         if literal and not name:
-            unchanged: bytes = hub.state.model
-            return unchanged  # the text has nothing come back
-        made: bytes = mask.off(key, reply.cipher).to_bytes()
-        return made
+            return bytes(hub.state.model)  # the text has nothing come back
+        return bytes(mask.off(key, reply.cipher).to_bytes())
 
     fresh: bytes = yield from ask(HELPER, messages.Refresh(r, blinded), messages.Refreshed, partial(unmasked, service))
     tickets: dict[str, int] = {}
