@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -122,8 +123,10 @@ def test_views_without_what_an_audit_needs_are_refused() -> None:
     cut = {**played.views, HUB: View(HUB, HUB)}
     with pytest.raises(UserError, match="no updates"):
         audit.measure(cut, played.clients, terms(played.config, "paper"), opens, np.ones((10, 3)), spec_of(3))
+    options: dict[str, Any] = {"views": played.views, "clients": played.clients, "label_counts": np.ones((10, 3))}
+    cut_run: Any = SimpleNamespace(federation=played.federation, groups=None, spec=spec_of(3), **options)
     with pytest.raises(UserError, match="models in the clear"):
-        plain_findings(played.views, played.clients, np.ones((10, 3)), spec_of(3))
+        plain_findings(cut_run)
 
 
 # -- one set -----------------------------------------------------------------------------------------------------------
@@ -330,7 +333,7 @@ def test_local_models_tell_labels_unless_they_are_encrypted() -> None:
     assert one.who.tolist() == list(range(20))
     starts = experiment.common.starts
     assert np.abs(models - starts[one.truth] - steps).max() < 1e-5
-    open_hub = found(plain_findings(plain.views, plain.clients, plain.label_counts, plain.spec))
+    open_hub = found(plain_findings(plain))
     shares = open_hub["server: label shares"].results
     assert shares[0].value > 0.8
     assert shares[0].value > 5 * shares[0].chance_sd
@@ -344,7 +347,7 @@ def test_local_models_tell_labels_unless_they_are_encrypted() -> None:
 
 def test_fedavgs_server_reads_label_shares() -> None:
     run, _ = trained("fedavg")
-    shares, top, *_ = plain_findings(run.views, run.clients, run.label_counts, run.spec)
+    shares, top, *_ = plain_findings(run)
     assert min(result.value for result in shares.results) > 0.9
     assert top.results[0].value > 3 * top.results[0].chance
 

@@ -45,7 +45,7 @@ def count_among_decoys(patterns: Sequence[Classes], late: int, prior: NDArray[An
     The patterns of decoys are uniform over those that there are, so a pattern that n sets have is n times as likely as
     before to be the real one's. prior: as in `count_posterior`.
     """
-    posterior = _prior(late, prior) * [sum(seen == class_of(k, late) for seen in patterns) for k in range(late + 1)]
+    posterior = _prior(late, prior) * [patterns.count(class_of(k, late)) for k in range(late + 1)]
     if not (total := float(posterior.sum())):
         raise UserError(f"no set of sums of {len(patterns)} shows a pattern that {late} late updates can have")
     return np.asarray(posterior / total)
@@ -54,7 +54,7 @@ def count_among_decoys(patterns: Sequence[Classes], late: int, prior: NDArray[An
 def count_accuracy(posteriors: Sequence[NDArray[Any]], truth: Sequence[int]) -> Result:
     """How often the likeliest number of conflicting updates is right. truth: of each round. Ties share.
 
-    Chance: the likeliest number without any sign, each update conflicting with probability 1/2.
+    Chance: without any sign, each update conflicting with probability 1/2.
     """
     if not len(posteriors) or len(posteriors) != len(truth):
         raise UserError(f"{len(posteriors)} posteriors for {len(truth)} rounds: give one each, and at least one")

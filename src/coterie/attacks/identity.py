@@ -27,25 +27,17 @@ from coterie.clustering.identity_law import IdentityLaw
 from coterie.protocol.errors import UserError
 
 
-def cluster_posterior(sets: NDArray[Any], prior: NDArray[Any] | None = None) -> NDArray[np.float64]:
-    """Sets (n, k) of 0 and 1 -> (n, k) float64 probabilities that cluster j is client i's true one; rows sum to 1.
-
-    prior: (k,) sizes or shares of the true clusters, where the server knows them or estimates them
-    (`estimated_sizes`); without it all clusters of a set are equally likely. Raises UserError for an empty set and for
-    a set whose clusters are all empty by the prior.
-    """
-    return intersection_posterior(np.asarray(sets)[None], prior)
-
-
-def intersection_posterior(
+def cluster_posterior(
     sets: NDArray[Any], prior: NDArray[Any] | None = None, home_share: float = 1.0
 ) -> NDArray[np.float64]:
-    """Sets (m, n, k) of m rounds -> (n, k) float64 probabilities that cluster j is client i's.
+    """Sets (n, k) of one round, or (m, n, k) of several -> (n, k) probabilities that cluster j is client i's true one.
 
     A set that equals an earlier one of the same client was kept, not drawn, and counts once; a row without any cluster
-    is that of a client who was absent.  home_share: probability that a set was drawn for the client's main cluster, in
-    (1/k, 1]; the rest is spread over the other clusters. At 1 this is the intersection, and a client whose sets have
-    no cluster in common raises UserError.
+    is that of a client who was absent.  prior: (k,) sizes or shares of the true clusters, known or estimated
+    (`estimated_sizes`); without it all are alike.  home_share: probability that a set was drawn for the client's main
+    cluster, in (1/k, 1]; the rest is spread over the others. At 1 this is the intersection of the sets.
+
+    Raises UserError where a client has no set, or no cluster is possible for it.
     """
     joined = _sets(sets)
     _, n, k = joined.shape
@@ -191,7 +183,9 @@ def _hits(posterior: NDArray[np.float64], truth: NDArray[Any]) -> NDArray[np.flo
 
 
 def _sets(sets: NDArray[Any]) -> NDArray[np.bool_]:
+    """(m, n, k) bool."""
     array = np.asarray(sets)
+    array = array[None] if array.ndim == 2 else array
     if array.ndim != 3 or 0 in array.shape or array.shape[2] < 2 or not np.isin(array, (0, 1)).all():
         raise UserError(
             f"identity sets must be 0 and 1 for each client and cluster, at least 2 clusters; not {array.shape[-2:]} "

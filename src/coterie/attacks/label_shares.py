@@ -29,8 +29,8 @@ def last_bias(spec: ModelSpec) -> slice:
 def label_shares_from_bias(bias: NDArray[Any]) -> NDArray[np.float64]:
     """(n, classes) last-layer biases, under a common mask or not -> (n, classes) deviations of the label shares.
 
-    Row i is client i's shares minus the mean shares of all clients, up to one unknown positive factor for all. Rows and
-    columns sum to 0: adding a constant to all classes of a softmax changes nothing, and shares sum to 1.
+    Row i is client i's shares minus the mean shares of all clients, up to one unknown positive factor for all. Rows
+    sum to 0, for adding a constant to all classes of a softmax changes nothing.
     """
     bias = real_rows("bias", bias)
     across_clients = bias - bias.mean(axis=0)
@@ -47,8 +47,7 @@ def label_shares(rows: NDArray[Any], spec: ModelSpec) -> NDArray[np.float64]:
 def share_correlation(estimate: NDArray[Any], label_counts: NDArray[Any]) -> Result:
     """Pearson correlation of estimated with true deviations of label shares, over all clients and classes.
 
-    label_counts: (n, classes) samples of each class, or shares. Chance is 0, the mean over handing the
-    estimates to the clients at random; its standard deviation is exact.
+    label_counts: (n, classes). Chance, with its exact standard deviation, hands the estimates to clients at random.
     """
     estimate, truth = real_rows("estimate", estimate), shares(label_counts)
     same_shape("estimate", estimate, "label counts", truth)
@@ -62,10 +61,9 @@ def share_correlation(estimate: NDArray[Any], label_counts: NDArray[Any]) -> Res
 
 
 def top_label_hit_rate(estimate: NDArray[Any], label_counts: NDArray[Any]) -> Result:
-    """Share of clients whose most frequent label is the class with the largest estimate.
+    """Share of clients of whose most frequent labels one is the class with the largest estimate.
 
-    Chance is the mean hit rate when the same guesses are handed to the clients at random. A client with several
-    most frequent labels counts as hit by any of them.
+    Chance is the mean hit rate when the same guesses are handed to the clients at random.
     """
     estimate, truth = real_rows("estimate", estimate), shares(label_counts)
     same_shape("estimate", estimate, "label counts", truth)

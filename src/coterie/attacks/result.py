@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +14,10 @@ from coterie.protocol.errors import UserError
 
 @dataclass(frozen=True)
 class Result:
-    """One measured attack.
+    """One measured attack. chance: of the metric, without the leak (each score says how).  perfect: all leaks.
 
-    metric: what ``value`` is.  chance: what the same metric gives without the leak (each score says how).  perfect: its
-    value when everything leaks.  n: how many clients were scored.  chance_sd: standard deviation of the metric
-    over random guesses of the same kind, 0 where chance is no random guess.
+    n: how many clients were scored.  chance_sd: standard deviation of the metric over random guesses of the same kind,
+    0 where chance is no random guess.
     """
 
     metric: str
@@ -38,10 +36,9 @@ class Result:
 
 @dataclass(frozen=True)
 class Expected:
-    """The closed form of a score: what it is on average.
+    """The closed form of a score. accuracy: its mean.  sd: standard deviation of one client's score.
 
-    accuracy: the mean.  sd: standard deviation of one client's score.  drawn_sd: the same for an attacker who breaks
-    ties by a coin instead of sharing them.
+    drawn_sd: the same for an attacker who breaks ties by a coin instead of sharing them.
     """
 
     accuracy: float
@@ -60,17 +57,11 @@ class Expected:
 
 @dataclass(frozen=True)
 class Attack:
-    """An attack as listed to a person.
-
-    adversary: the party that runs it.  summary: what it finds out.  function: view -> guess.
-    scores: (guess, truth) -> `Result`.
-    """
+    """An attack as listed to a person. adversary: the party that runs it.  summary: what it finds out."""
 
     name: str
     adversary: str
     summary: str
-    function: Callable[..., Any]
-    scores: tuple[Callable[..., Result], ...]
 
 
 def real_rows(name: str, rows: NDArray[Any]) -> NDArray[np.float64]:
@@ -80,8 +71,7 @@ def real_rows(name: str, rows: NDArray[Any]) -> NDArray[np.float64]:
         raise UserError(
             f"{name} must be a non-empty (clients, d) array of real numbers, not {array.shape} {array.dtype}"
         )
-    array = array.astype(np.float64)
-    if not np.isfinite(array).all():
+    if not np.isfinite(array := array.astype(np.float64)).all():
         raise UserError(f"{name} holds NaN or infinity: score only what the party accepted")
     return array
 

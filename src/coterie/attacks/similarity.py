@@ -33,7 +33,7 @@ def similar_pairs(membership: NDArray[Any]) -> NDArray[np.float64]:
 def pair_correlation(guess: NDArray[Any], label_counts: NDArray[Any]) -> Result:
     """Pearson correlation of `similar_pairs` with the cosine of label counts (n, classes), over all pairs of clients.
 
-    Chance is 0, the mean over random relabellings of the clients. A constant guess (one cluster for all) scores 0.
+    Chance is 0, and so is a constant guess (one cluster for all).
     """
     truth = shares(label_counts)
     truth = truth / np.linalg.norm(truth, axis=1, keepdims=True)
@@ -55,7 +55,7 @@ def pair_correlation(guess: NDArray[Any], label_counts: NDArray[Any]) -> Result:
 def pair_auc(guess: NDArray[Any], groups: NDArray[Any]) -> Result:
     """Area under the ROC curve of `similar_pairs` as a test for "both clients are of one group"; groups: (n,) labels.
 
-    Chance is 0.5, also what a constant guess scores.
+    Chance is 0.5, and so is a constant guess.
     """
     groups = np.asarray(groups).ravel()
     guess = _pairs(guess, len(groups))

@@ -62,27 +62,20 @@ def profiling(who: str, rounds: Sequence[tuple[Result, Result]]) -> list[Finding
     return [Finding(f"{who}: label shares", shares), Finding(f"{who}: top label", top)]
 
 
-def plain_findings(
-    views: Mapping[str, View],
-    clients: Sequence[str],
-    label_counts: NDArray[Any],
-    spec: ModelSpec,
-    groups: NDArray[Any] | None = None,
-    hub: str = "server",
-) -> list[Finding]:
+def plain_findings(run: Recorded) -> list[Finding]:
     """What the server of a system without encryption finds out, in every round with at least 2 clients.
 
-    label_counts: (clients, classes) training samples.  groups: (clients,) the data's own, where there are some.
     Models and names are in the updates themselves, so reading and following them takes no attack.
     Raises UserError where the views have no such round.
     """
+    hub, clients, label_counts, groups = run.federation.hub, run.clients, run.label_counts, run.groups
     rounds, read, followed, similar, alike = [], [], [], [], []
-    for names, steps in plain_steps(views, spec.size, hub):
+    for names, steps in plain_steps(run.views, run.spec.size, hub):
         n = len(names)
         if n < 2:
             continue
         who = [clients.index(name) for name in names]
-        rounds.append(profiled(steps, label_counts[who], spec))
+        rounds.append(profiled(steps, label_counts[who], run.spec))
         read.append(Result("models read (share)", 1.0, 0.0, 1.0, n))
         followed.append(Result("re-linked clients (share)", 1.0, 1 / n, 1.0, n))
         if n > 2:
@@ -102,11 +95,7 @@ def plain_findings(
     return found
 
 
-def _plain(run: Recorded) -> list[Finding]:
-    return plain_findings(run.views, run.clients, run.label_counts, run.spec, run.groups)
-
-
-PLAIN = Audit(_plain)
+PLAIN = Audit(plain_findings)
 """Of systems without encryption: what a server reads off the models that it is sent."""
 NOTHING = Audit(lambda run: [])
 """Where no server receives anything of models or data, so that there is nothing to attack."""

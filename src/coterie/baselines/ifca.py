@@ -73,10 +73,8 @@ class Client(Party, role="client"):
     @on(Train, cost)
     def train(self, msg: Train, src: str) -> Work[Update]:
         """Estimate the cluster by loss, then train its model."""
-        weights = check_model(self.spec, msg.spec, msg.weights, self.clusters)
-        candidates = weights.reshape(self.clusters, self.spec.size)
-        best = yield from best_model(candidates)
-        self.state.cluster = best
+        candidates = check_model(self.spec, msg.spec, msg.weights, self.clusters).reshape(self.clusters, -1)
+        self.state.cluster = best = yield from best_model(candidates)
         fitted: Fitted = yield Fit(candidates[best], self.config.solver(), self.epochs, batch_seed(self, msg.round))
         return Update(msg.round, self.spec.digest, best, fitted.weights, fitted.samples)
 
@@ -103,19 +101,23 @@ class Server(Party, role="server"):
         def fold(name: str, update: Update) -> None:
             if not 0 <= update.cluster < len(means):
                 raise PeerError(f"{name}: an update for cluster {update.cluster} of {len(means)}")
-            weights = updates.checked(name, update.spec, update.weights, update.samples)
-            means[update.cluster].take(weights, update.samples)
-            updates.took(name, weights, samples=update.samples)
+            means[update.cluster].take(
+                updates.checked(name, update.spec, update.weights, update.samples), update.samples
+            )
+            updates.took(name, update.weights, samples=update.samples)
             chosen[name] = update.cluster
 
         train = Train(r, self.spec.digest, self.state.weights.reshape(-1))
         notes = yield from ask_round(self, r, train, Update, fold)
-        sizes = [sum(k == cluster for cluster in chosen.values()) for k in range(len(means))]
-        new = [mean.mean() if size else old for mean, size, old in zip(means, sizes, self.state.weights, strict=True)]
+        new = [mean.mean() if mean.count else old for mean, old in zip(means, self.state.weights, strict=True)]
         self.state.weights = updates.model(np.stack(new))
-        membership = [[chosen[name]] if name in chosen else [] for name in self.clients]
-        clusters = {"clustered": True, "clusters": {"sizes": sizes}, "membership": membership}
-        return {**notes, **clusters, **updates.notes()}
+        return {
+            **notes,
+            "clustered": True,
+            "clusters": {"sizes": [mean.count for mean in means]},
+            "membership": [[chosen[name]] if name in chosen else [] for name in self.clients],
+            **updates.notes(),
+        }
 
 
 def models(federation: Federation) -> Mapping[str, Vector]:

@@ -44,7 +44,7 @@ class Client(Party, role="client"):
     """Keeps its own model across rounds."""
 
     class State(msgspec.Struct):
-        """weights: (d,) float32, its own model.  round: the last that it trained for."""
+        """weights: (d,).  round: the last that it trained for."""
 
         weights: Vector
         round: int = 0

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from coterie.attacks.wrapping import LateParty
 from coterie.clustering.agreement import grouping
 from coterie.data.dataset import Dataset, Part
 from coterie.data.hold_out import hold_out
@@ -75,6 +74,7 @@ class Experiment:
     effects: LocalEffects
     keyring: PartyKeys
     transport: LocalTransport
+    delays: Delays
     observer: Observer
     held_out: Mapping[str, Samples]
     fingerprint: str
@@ -193,7 +193,7 @@ class Experiment:
 
     def delay(self, client: str, rounds: int) -> None:
         """From now on this client's answers come at least so many rounds later."""
-        self.transport.links = LateParty(self.transport.links, client, rounds)
+        self.delays.least[client] = rounds
 
     def close(self) -> None:
         """Remove the files of the transport and of parties on disk."""
@@ -278,11 +278,12 @@ def build(config: RunConfig, founded: tuple[Roster, Mapping[str, Identity]] | No
         devices=devices,
     )
     keyring = PartyKeys(federation.common.roster, {name: own.identity for name, own in owns.items() if own.identity})
+    delays = delays_of(config, names, settings)
     transport = LocalTransport(
         federation.parties,
         federation.hub,
         effects,
-        links=FleetLinks(devices, config.seed, delays_of(config, names, settings)),
+        links=FleetLinks(devices, config.seed, delays),
         keyring=keyring,
         transcript=Transcript(config.record_mib << 20) if config.record else None,
     )
@@ -299,6 +300,7 @@ def build(config: RunConfig, founded: tuple[Roster, Mapping[str, Identity]] | No
         effects=effects,
         keyring=keyring,
         transport=transport,
+        delays=delays,
         observer=Observer(model, samples, precision=config.precision, accelerator=config.accelerator),
         held_out=_held_out(split, tasks, names),
         fingerprint=_fingerprint(dataset, split, tasks, starts, epochs),

@@ -21,7 +21,6 @@ from coterie.attacks.identity import (
     expected_accuracy,
     expected_by_estimates,
     identity_accuracy,
-    intersection_posterior,
 )
 from coterie.attacks.identity_changes import MOST_SETS, change_posterior, expected_after_change
 from coterie.attacks.result import Attack, Expected, Result
@@ -237,7 +236,7 @@ def by_all_keys(rounds: Sequence[Round], terms: Terms) -> list[Finding]:
         for m, one in enumerate(past):
             here, there = np.nonzero(now.who[:, None] == one.who)
             sets[m, here], truth[m, here] = one.sets[there], one.truth[there]
-        results.append(identity_accuracy(intersection_posterior(sets, home_share=_HOME), now.truth))
+        results.append(identity_accuracy(cluster_posterior(sets, home_share=_HOME), now.truth))
         laws = [terms.law(one.number) for one in past]
         if (truth == now.truth).all() and None not in laws:
             expected.append(expected_accuracy([law for law in laws if law], shares=now.sizes))
@@ -357,29 +356,21 @@ AUDIT = Audit(
             "cluster-identity",
             "server",
             "guesses a client's true cluster among those that it joins, all equally likely",
-            cluster_posterior,
-            (identity_accuracy,),
         ),
         Attack(
             "cluster-identity-by-size",
             "server knowing or estimating the clusters' sizes",
             "guesses the largest of the clusters that a client joins",
-            cluster_posterior,
-            (identity_accuracy,),
         ),
         Attack(
             "identity-intersection",
             "server",
             "finds a client's true cluster as the one that is in all sets that it drew",
-            intersection_posterior,
-            (identity_accuracy,),
         ),
         Attack(
             "identity-changes",
             "server",
             "finds a client's true cluster from the sets of the other clusters that it has been in",
-            change_posterior,
-            (identity_accuracy,),
         ),
     ),
 )

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from scipy.stats import kstest
 
 from coterie.attacks.conflicts import Classes, count_accuracy, count_among_decoys, count_posterior
-from coterie.attacks.key_in_sum import key_agreement, read_key
 from coterie.attacks.real_mask import telling_accuracy, told_apart
 from coterie.attacks.result import Attack, Result
 from coterie.audit import Audit, Recorded, View
@@ -271,26 +270,12 @@ AUDIT = Audit(
     passive,
     stolen_key,
     (
-        Attack(
-            "conflict-count",
-            "helper",
-            "guesses how many late updates conflict with the others",
-            count_posterior,
-            (count_accuracy,),
-        ),
+        Attack("conflict-count", "helper", "guesses how many late updates conflict with the others"),
         Attack(
             "real-mask",
             "helper",
             "tells two models apart by what the range of a mask of real numbers allows (mode literal)",
-            told_apart,
-            (telling_accuracy,),
         ),
-        Attack(
-            "key-in-sum",
-            "one client, deviating",
-            "reads the helper's secret key off the model that it is handed",
-            read_key,
-            (key_agreement,),
-        ),
+        Attack("key-in-sum", "one client, deviating", "reads the helper's secret key off the model that it is handed"),
     ),
 )
