@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.aggregation.sums import Sum, WeightedMean, mean_of_clusters
+from coterie.aggregation.sums import Sum, WeightedMean
 from coterie.protocol.errors import UserError
 
 # float32 weights whose non-zero magnitudes span 2^50, as the module promises to add exactly
@@ -71,20 +71,6 @@ def test_taking_leaves_the_argument_and_earlier_results_alone():
     np.testing.assert_array_equal(mean.mean(), 3)
 
 
-def test_equation_11_by_hand():
-    """Three participants, two clusters {0, 1} and {1, 2}: means 15 and 25; the second participant belongs to both."""
-    phi = np.array([[True, False], [True, True], [False, True]])
-    means = np.array([[15.0], [25.0]])
-    assert [mean_of_clusters(means[member])[0] for member in phi] == [15.0, 20.0, 25.0]
-
-
-def test_eq_11_does_not_depend_on_the_order_of_the_clusters():
-    models = np.random.default_rng(0).normal(size=(5, 300)).astype(np.float32)
-    for seed in range(5):
-        order = np.random.default_rng(seed).permutation(5)
-        np.testing.assert_array_equal(mean_of_clusters(models[order]), mean_of_clusters(models))
-
-
 @pytest.mark.parametrize(
     ("values", "says"),
     [
@@ -111,7 +97,5 @@ def test_other_mistakes():
             WeightedMean(1).take(np.ones(1), samples)
     with pytest.raises(UserError, match="no models"):
         WeightedMean(1).mean()
-    with pytest.raises(UserError, match="without a cluster model"):
-        mean_of_clusters([])
     with pytest.raises(UserError, match="at least one coordinate"):
         Sum(0)

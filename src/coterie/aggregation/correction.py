@@ -6,8 +6,7 @@ through few *scalars*: with the mean m of the updates in time, the late updates 
 
     alpha_0 m + sum_j beta_j v_j + gamma m
 
-and beta_j, gamma follow from the c_j and |m|^2 alone. So under encryption a vector is
-multiplied twice only: once in c_j, once by beta_j.
+and beta_j, gamma follow from the c_j and |m|^2 alone. So a vector is multiplied twice only: in c_j, and by beta_j.
 
 The paper says in section V-A that updates with c_j < 0 are averaged as they are and the others projected; its
 definition 1, eq. (13), proof 1 and eq. (17) say the opposite, which is what is meant: conflicting ones are projected.
@@ -90,13 +89,11 @@ def corrected_step(
     *,
     iterations: int | None = None,
     unit_mean: bool = False,
-    project: bool = True,
 ) -> Floats:
     """Eq. (17): what is added to the global model, (d,) float64.
 
     mean: (d,) of the updates in time.  late: (m, d), of norm 1 each.  iterations: as in :func:`class_weights`.
     unit_mean: project by eq. (14) as printed, which takes m for a unit vector; the mean of unit vectors is none.
-    project: False averages the late updates, weighted by |c_j|, unturned.
     A class whose weights nearly sum to 0 is left out (``LEAST_WEIGHT``).
     """
     m, v = np.asarray(mean, dtype=np.float64), np.asarray(late, dtype=np.float64)
@@ -113,6 +110,6 @@ def corrected_step(
         step = step + rates.agreeing * agreeing / n1 @ v
     if abs(n2 := float(conflicting.sum())) >= LEAST_WEIGHT:
         shares = conflicting / n2
-        turn = float(shares @ dots) / (1.0 if unit_mean else square) if project else 0.0  # eq. (12) or (14)
+        turn = float(shares @ dots) / (1.0 if unit_mean else square)  # eq. (12) or (14)
         step = step + rates.conflicting * (shares @ v - turn * m)
     return np.asarray(step)

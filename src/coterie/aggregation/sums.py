@@ -9,7 +9,6 @@ numbers below 2^53 are exact in any case.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -78,16 +77,3 @@ class WeightedMean:
         if not self.samples:
             raise UserError("the mean of no models does not exist: check that some client answered")
         return self._sum.value() / self.samples
-
-
-def mean_of_clusters(models: Iterable[NDArray[Any]]) -> NDArray[np.float64]:
-    """Eq. (11): a participant's next model, the plain mean of the models (d,) of its clusters; (d,) float64.
-
-    Raises UserError for no models, and for models of unequal length.
-    """
-    members = [np.asarray(model, dtype=np.float64) for model in models]
-    if not members:
-        raise UserError("a participant without a cluster model has nothing to average: let it keep its own model")
-    if len({member.shape for member in members}) != 1 or members[0].ndim != 1:
-        raise UserError(f"expected models of one length, got shapes {sorted({m.shape for m in members})}")
-    return np.asarray(np.mean(members, axis=0))

@@ -4,34 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie.attacks.result import Attack
 from coterie.audit.findings import Finding
+from coterie.devices.delays import Delays
 from coterie.protocol.effects import Vector
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.system import Federation, System
 from coterie.transport.transcript import View
 
-__all__ = ["Audit", "Meddle", "Meddled", "Recorded", "View"]
+__all__ = ["Audit", "Meddle", "Recorded", "View"]
 
 
-class Meddled(Protocol):
-    """A run that is about to begin, as an active attack finds it."""
-
-    @property
-    def federation(self) -> Federation:
-        """Its parties."""
-
-    def delay(self, client: str, rounds: int) -> None:
-        """What a round asks this client for comes so many rounds later at least."""
-
-
-Meddle = Callable[[Meddled], None]
-"""What is done to a run before it begins."""
+Meddle = Callable[[Federation, Delays], None]
+"""What is done to a run before it begins: to its parties, and to when clients answer."""
 
 
 @dataclass(frozen=True, eq=False)

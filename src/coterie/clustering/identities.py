@@ -6,8 +6,7 @@ cluster under a hash of one bit, and joins those that match in all n bits: its t
 probability p = 2^-n. The server sees the set and cannot tell which match was no accident.
 
 Two departures from the printed algorithm: eq. (3) compares cluster j's key with cluster j's *own* address, which always
-match, where the true cluster's key is meant; and the set starts empty at every try, so that trying again is rejection
-sampling (else sets would only grow).
+match, where the true cluster's key is meant; and the set starts empty at every try, else sets would only grow.
 
 Since r and u = g^r never leave the client, independent coins of probability p give sets of the same distribution
 (`coin_sets`; its law is `IdentityLaw`), at no cost.
@@ -23,6 +22,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -52,8 +52,8 @@ _HASH_DOMAIN = b"coterie/cluster identity/1"
 class ClusterKeys:
     """Eq. (1): addresses dsk_j and public keys dpk_j of all clusters, each of n elements, in the group P-256.
 
-    addresses: scalars of 32 bytes, big-endian.  points: h_j^l = g^(x_j^l), compressed points of 33 bytes. The server
-    publishes both to all clients, so that nothing here is secret. Raises DecodeError for anything else.
+    addresses: scalars of 32 bytes, big-endian.  points: h_j^l = g^(x_j^l), compressed. The server publishes both to all
+    clients, so that nothing here is secret. Raises DecodeError for anything else.
     """
 
     addresses: tuple[tuple[bytes, ...], ...]
@@ -73,24 +73,23 @@ class ClusterKeys:
         if not 2 <= operator.index(clusters) <= MAX_CLUSTERS or not 1 <= operator.index(bits) <= MAX_BITS:
             raise UserError(f"keys for {clusters} clusters with {bits} bits cannot be made: {_LIMITS}")
         secrets = [[_scalar(random_bytes) for _ in range(bits)] for _ in range(clusters)]
+        numbers = ((x.private_numbers().private_value for x in row) for row in secrets)
         return cls(
-            tuple(tuple(_scalar_bytes(x) for x in row) for row in secrets),
+            tuple(tuple(x.to_bytes(SCALAR_BYTES, "big") for x in row) for row in numbers),
             tuple(tuple(_point_bytes(x.public_key()) for x in row) for row in secrets),
         )
 
     @property
     def clusters(self) -> int:
-        """k."""
         return len(self.addresses)
 
     @property
     def bits(self) -> int:
-        """n: how many bits must match."""
         return len(self.addresses[0])
 
     @property
     def p(self) -> float:
-        """The false positive rate 2^-n."""
+        """The false positive rate."""
         return float(2.0**-self.bits)
 
     def to_bytes(self) -> bytes:
@@ -109,9 +108,12 @@ class ClusterKeys:
         size = _HEADER.size + bits * clusters * (SCALAR_BYTES + POINT_BYTES)
         if len(data) != size:
             raise DecodeError(f"{clusters} clusters with {bits} bits take {size} bytes, not {len(data)}")
-        middle = _HEADER.size + bits * clusters * SCALAR_BYTES
-        scalars = _split(bytes(data[_HEADER.size : middle]), SCALAR_BYTES)
-        return cls(_rows(scalars, clusters), _rows(_split(bytes(data[middle:]), POINT_BYTES), clusters))
+        body = BytesIO(data[_HEADER.size :])
+        addresses, points = (
+            tuple(tuple(body.read(size) for _ in range(bits)) for _ in range(clusters))
+            for size in (SCALAR_BYTES, POINT_BYTES)
+        )
+        return cls(addresses, points)
 
     def __repr__(self) -> str:
         return f"<ClusterKeys of {self.clusters} clusters with {self.bits} bits>"
@@ -138,12 +140,8 @@ def identity_set(
         r = _scalar(random_bytes)
         u = r.public_key()  # u = g^r
         key_bits = _key_bits(r, points[true])
-        joined = np.array(
-            [
-                _matches(addresses[j], u, _key_bits(r, points[j]) if printed else key_bits)  # eq. (3)
-                for j in range(law.clusters)
-            ]
-        )
+        expected = [_key_bits(r, own) if printed else key_bits for own in points]  # eq. (3)
+        joined = np.array([_matches(address, u, bits) for address, bits in zip(addresses, expected, strict=True)])
         if joined.sum() >= law.least:
             return joined, tries
     raise _stuck(law)
@@ -232,21 +230,8 @@ def _public(point: bytes) -> ec.EllipticCurvePublicKey:
         raise DecodeError("a cluster's public key holds a point that is not on P-256") from None
 
 
-def _scalar_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_numbers().private_value.to_bytes(SCALAR_BYTES, "big")
-
-
 def _point_bytes(key: ec.EllipticCurvePublicKey) -> bytes:
     return key.public_bytes(Encoding.X962, PublicFormat.CompressedPoint)
-
-
-def _split(data: bytes, size: int) -> list[bytes]:
-    return [data[at : at + size] for at in range(0, len(data), size)]
-
-
-def _rows(items: list[bytes], count: int) -> tuple[tuple[bytes, ...], ...]:
-    width = len(items) // count if count else 0
-    return tuple(tuple(items[j * width : (j + 1) * width]) for j in range(count))
 
 
 def _true_clusters(clusters: Any, law: IdentityLaw) -> NDArray[np.intp]:

@@ -191,10 +191,6 @@ class Experiment:
     def _hub(self) -> Any:
         return self.federation.parties[self.federation.hub]
 
-    def delay(self, client: str, rounds: int) -> None:
-        """From now on this client's answers come at least so many rounds later."""
-        self.delays.least[client] = rounds
-
     def close(self) -> None:
         """Remove the files of the transport and of parties on disk."""
         self.transport.close()

@@ -16,13 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.attacks.identity import (
+    MOST_SETS,
+    change_posterior,
     cluster_posterior,
     estimated_sizes,
     expected_accuracy,
+    expected_after_change,
     expected_by_estimates,
     identity_accuracy,
 )
-from coterie.attacks.identity_changes import MOST_SETS, change_posterior, expected_after_change
 from coterie.attacks.result import Attack, Expected, Result
 from coterie.audit import Audit, Recorded, View
 from coterie.audit.findings import Finding
