@@ -18,7 +18,7 @@ from mingling import coefficients, drawn_sets
 
 from coterie.attacks.identity import expected_accuracy
 from coterie.attacks.result import Expected, Result
-from coterie.audit.findings import Finding
+from coterie.audit import Finding
 from coterie.audit.profiling import plain_findings, plain_steps
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.crypto.ckks import keygen as ckks_keygen

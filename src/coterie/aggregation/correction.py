@@ -65,8 +65,7 @@ def minimum(a: Any, b: Any, iterations: int) -> Any:
 def class_weights(cosines: NDArray[Any], iterations: int | None = None) -> tuple[Floats, Floats]:
     """Eq. (13): the weights of late updates among the agreeing, at least 0, and among the conflicting, at most 0.
 
-    cosines: (m,) c_j in [-1, 1].  iterations: of algorithm 1; None for the exact minimum. Then an update has a weight
-    of c_j / 2 in the class of its sign and none in the other.
+    cosines: (m,) c_j in [-1, 1].  iterations: of algorithm 1; None for the exact minimum, c_j / 2 in its sign's class.
     """
     c = np.asarray(cosines, dtype=np.float64)
     half = np.full_like(c, 0.5)

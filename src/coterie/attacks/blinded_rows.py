@@ -64,21 +64,16 @@ def relink_accuracy(guess: NDArray[np.int64], truth: NDArray[np.int64], previous
     return Result("re-linked clients (share)", accuracy, chance, 1.0, k, float(np.sqrt(max(variance, 0.0))))
 
 
-def recover_from_start(rows: NDArray[Any], start: NDArray[Any]) -> Doubles:
-    """Blinded rows (n, d) and the weights (d,) that all clients started from -> (n, d) guess of the models.
+def recover(rows: NDArray[Any], known: NDArray[Any], position: int | None = None) -> Doubles:
+    """Blinded rows (n, d) and one model (d,) that is known -> (n, d) the models.
 
-    The mean row stands for the start, so what is missed is the mean update.
+    position: its row, a colluding client's: then the guess is exact. Without it the model is that from which all
+    clients started; the mean row stands for it, so what is missed is the mean update.
     """
     rows = real_rows("rows", rows)
-    return np.asarray(rows - rows.mean(axis=0) + _known(start, rows))
-
-
-def recover_from_colluder(rows: NDArray[Any], position: int, model: NDArray[Any]) -> Doubles:
-    """Blinded rows (n, d), the colluding client's row number and its model (d,) -> (n, d) the models, exactly."""
-    rows = real_rows("rows", rows)
-    if not 0 <= position < len(rows):
+    if position is not None and not 0 <= position < len(rows):
         raise UserError(f"position {position} is not one of the {len(rows)} rows")
-    return np.asarray(rows - rows[position] + _known(model, rows))
+    return np.asarray(rows - (rows.mean(axis=0) if position is None else rows[position]) + _known(known, rows))
 
 
 def recovery_error(recovered: NDArray[Any], models: NDArray[Any], start: NDArray[Any]) -> Result:

@@ -63,11 +63,10 @@ def cluster_posterior(
 
 
 def estimated_sizes(sets: NDArray[Any], false_rate: float) -> NDArray[np.float64]:
-    """Sets (n, k) of one round -> (k,) float64 estimates of the true clusters' sizes, in clients.
+    """Sets (n, k) of one round -> (k,) float64 estimates of the true clusters' sizes, in clients, at least 1.
 
-    (|G_j| - p_c n) / (1 - p_c), since the mingled cluster G_j has all true members and a share p_c of all others; but
-    at least 1, as a cluster that somebody names may be that client's. Noise: about sqrt(n p_c / (1 - p_c)).
-    false_rate: p_c, `IdentityLaw.p_correct`, from what the server itself has published; in [0, 1).
+    (|G_j| - p_c n) / (1 - p_c), since the mingled cluster G_j has all true members and a share p_c of all others.
+    Noise: about sqrt(n p_c / (1 - p_c)).  false_rate: p_c, `IdentityLaw.p_correct`, which the server knows; in [0, 1).
     """
     joined = _sets(np.asarray(sets)[None])[0]
     if not 0 <= false_rate < 1:
@@ -79,8 +78,7 @@ def estimated_sizes(sets: NDArray[Any], false_rate: float) -> NDArray[np.float64
 def identity_accuracy(posterior: NDArray[Any], truth: NDArray[Any], prior: NDArray[Any] | None = None) -> Result:
     """Share of the clients whose true cluster (n,) has the largest posterior; ties are shared.
 
-    Chance is the same guess without any set: the largest cluster of the prior, 1/k for all where there is none. What
-    remains above it is the leak.
+    Chance is the same guess without any set: the largest cluster of the prior, 1/k for all where there is none.
     """
     posterior, truth = real_rows("posterior", posterior), np.asarray(truth)
     n, k = posterior.shape
@@ -135,11 +133,10 @@ def expected_accuracy(
 def expected_by_estimates(law: IdentityLaw, sets: NDArray[Any], truth: NDArray[Any]) -> Expected:
     """What `identity_accuracy` with `estimated_sizes` gives on average, each client's set drawn anew in turn.
 
-    sets (n, k) and truth (n,): of one round. `expected_accuracy` takes sizes that do not depend on the sets. Estimates
-    do: a false cluster that happens to be in many sets looks larger, and so beats the true ones more often in just
-    these sets. At equal sizes, where the ranks are all noise, that costs 2.4 points of 34.7 (k = 5, p = 1/2, T = 2, 120
-    clients). Only the clusters of a client's own set compete for it, and it is a member of each of these. So what ranks
-    them is everybody else's sets, and its own has its law still: as if it were in all.
+    sets (n, k) and truth (n,): of one round. A false cluster that happens to be in many sets looks larger, and so beats
+    the true ones more often in just these sets. At equal sizes, where the ranks are all noise, that costs 2.4 points of
+    34.7 (k = 5, p = 1/2, T = 2, 120 clients). Only the clusters of a client's own set compete for it, and it is a
+    member of each of these. So everybody else's sets rank them, and its own has its law still: as if it were in all.
 
     Exact on average over rounds. Scores of different clients hang together through the estimates, so the accuracy of
     one round may vary more than ``sd`` says (1.4 times at equal sizes): compare means of many by their own spread.

@@ -6,17 +6,23 @@ prefer. Works for every system whose updates carry a model; messages are read by
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.attacks.label_shares import label_shares, share_correlation, top_label_hit_rate
+from coterie.attacks.labels import (
+    label_shares,
+    pair_auc,
+    pair_correlation,
+    share_correlation,
+    telling,
+    top_label_hit_rate,
+)
 from coterie.attacks.result import Result
-from coterie.attacks.similarity import pair_auc, pair_correlation, telling
-from coterie.audit import Audit, Recorded
-from coterie.audit.findings import Finding
+from coterie.audit import Audit, Finding, Recorded
 from coterie.clustering.affinity import pairwise_distances
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
@@ -68,31 +74,24 @@ def plain_findings(run: Recorded) -> list[Finding]:
     Models and names are in the updates themselves, so reading and following them takes no attack.
     Raises UserError where the views have no such round.
     """
-    hub, clients, label_counts, groups = run.federation.hub, run.clients, run.label_counts, run.groups
-    rounds, read, followed, similar, alike = [], [], [], [], []
+    hub, found = run.federation.hub, defaultdict[str, list[Result]](list)
     for names, steps in plain_steps(run.views, run.spec.size, hub):
-        n = len(names)
+        n, who = len(names), [run.clients.index(name) for name in names]
         if n < 2:
             continue
-        who = [clients.index(name) for name in names]
-        rounds.append(profiled(steps, label_counts[who], run.spec))
-        read.append(Result("models read (share)", 1.0, 0.0, 1.0, n))
-        followed.append(Result("re-linked clients (share)", 1.0, 1 / n, 1.0, n))
+        counts, near = run.label_counts[who], -pairwise_distances(steps)
+        shares, top = profiled(steps, counts, run.spec)
+        found["label shares"].append(shares)
+        found["top label"].append(top)
+        found["models, as they are sent"].append(Result("models read (share)", 1.0, 0.0, 1.0, n))
+        found["re-linked, by name"].append(Result("re-linked clients (share)", 1.0, 1 / n, 1.0, n))
         if n > 2:
-            near = -pairwise_distances(steps)
-            similar.append(pair_correlation(near, label_counts[who]))
-            if groups is not None and telling(groups[who]):
-                alike.append(pair_auc(near, groups[who]))
-    if not rounds:
+            found["which pairs have similar labels, by updates"].append(pair_correlation(near, counts))
+        if n > 2 and run.groups is not None and telling(run.groups[who]):
+            found["which pairs are of one group, by updates"].append(pair_auc(near, run.groups[who]))
+    if not found:
         raise UserError(f"in the view of {hub!r} no round has two clients' models in the clear")
-    found = profiling(hub, rounds)
-    found.append(Finding(f"{hub}: models, as they are sent", tuple(read)))
-    found.append(Finding(f"{hub}: re-linked, by name", tuple(followed)))
-    if similar:
-        found.append(Finding(f"{hub}: which pairs have similar labels, by updates", tuple(similar)))
-    if alike:
-        found.append(Finding(f"{hub}: which pairs are of one group, by updates", tuple(alike)))
-    return found
+    return [Finding(f"{hub}: {name}", tuple(results)) for name, results in found.items()]
 
 
 PLAIN = Audit(plain_findings)

@@ -108,14 +108,6 @@ class Client(Party, role="client"):
         return Update(msg.round, self.spec.digest, np.concatenate(trained), fitted.samples)
 
 
-class Server(averaging.Server, role="server"):
-    """Holds the M components, and takes the mean of each as federated averaging does of one model."""
-
-    def __init__(self, own: Own, common: Common, config: Any) -> None:
-        super().__init__(own, common, config)
-        self.state = self.State(common.starts)
-
-
 def models(federation: Federation) -> Mapping[str, Mixture]:
     """Everybody mixes the server's components with weights of its own."""
     theta = federation.look(federation.hub).state.weights
@@ -139,7 +131,7 @@ SYSTEM = System(
     title="FedEM",
     citation="Marfoq et al., Federated multi-task learning under a mixture of distributions, NeurIPS 2021",
     config=FedEmConfig,
-    parties=lambda config: {"server": Server, "client": Client},
+    parties=lambda config: {"server": averaging.ServerOfSeveral, "client": Client},
     models=models,
     sees={
         "server": Sees(

@@ -26,6 +26,7 @@ from coterie.protocol.party import Cost, Party, Work, on
 from coterie.protocol.steps import Steps
 from coterie.protocol.system import Federation, Sees, System
 from coterie.protocol.told import Common, Own
+from coterie.protocols import averaging
 from coterie.protocols.averaging import Train
 from coterie.protocols.cluster_models import ClusterModels, best_model
 from coterie.protocols.local_training import ask_round, batch_seed, check_model
@@ -79,23 +80,12 @@ class Client(Party, role="client"):
         return Update(msg.round, self.spec.digest, best, fitted.weights, fitted.samples)
 
 
-class Server(Party, role="server"):
+class Server(averaging.ServerOfSeveral, role="server"):
     """Holds the k models."""
-
-    class State(msgspec.Struct):
-        """weights: (k, d) float32."""
-
-        weights: Vector
-
-    state: State
-
-    def __init__(self, own: Own, common: Common, config: IfcaConfig) -> None:
-        super().__init__(own, common, config)
-        self.state = self.State(common.starts)
 
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """The mean of each cluster's answers; a cluster that nobody chose keeps its model."""
-        means = [WeightedMean(self.spec.size) for _ in range(self.config.clusters)]
+        means = [WeightedMean(self.spec.size) for _ in self.state.weights]
         updates, chosen = Updates(self.spec, self.state.weights), dict[str, int]()
 
         def fold(name: str, update: Update) -> None:

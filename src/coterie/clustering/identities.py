@@ -52,68 +52,38 @@ _HASH_DOMAIN = b"coterie/cluster identity/1"
 class ClusterKeys:
     """Eq. (1): addresses dsk_j and public keys dpk_j of all clusters, each of n elements, in the group P-256.
 
-    addresses: scalars of 32 bytes, big-endian.  points: h_j^l = g^(x_j^l), compressed. The server publishes both to all
-    clients, so that nothing here is secret. Raises DecodeError for anything else.
+    data: header (magic, version u8, n u8, k u16), then all x_j^l, scalars of 32 bytes, big-endian, then all
+    h_j^l = g^(x_j^l), compressed points, cluster by cluster. The server publishes them to all clients, so that nothing
+    here is secret. Raises DecodeError for anything else.
     """
 
-    addresses: tuple[tuple[bytes, ...], ...]
-    points: tuple[tuple[bytes, ...], ...]
+    data: bytes
 
     def __post_init__(self) -> None:
-        lengths = {len(row) for rows in (self.addresses, self.points) for row in rows}
-        if len(lengths) != 1 or len(self.addresses) != len(self.points):
-            raise DecodeError("every cluster has as many scalars as points, and all clusters have equally many")
-        if not 2 <= self.clusters <= MAX_CLUSTERS or not 1 <= self.bits <= MAX_BITS:
-            raise DecodeError(f"keys of {self.clusters} clusters with {self.bits} bits: {_LIMITS}")
-        _loaded(self)
+        _loaded(self.data)
 
     @classmethod
     def generate(cls, clusters: int, bits: int, random_bytes: RandomBytes = os.urandom) -> ClusterKeys:
         """Fresh keys of ``bits`` = n elements for each of k ``clusters``. Raises UserError for impossible numbers."""
         if not 2 <= operator.index(clusters) <= MAX_CLUSTERS or not 1 <= operator.index(bits) <= MAX_BITS:
             raise UserError(f"keys for {clusters} clusters with {bits} bits cannot be made: {_LIMITS}")
-        secrets = [[_scalar(random_bytes) for _ in range(bits)] for _ in range(clusters)]
-        numbers = ((x.private_numbers().private_value for x in row) for row in secrets)
-        return cls(
-            tuple(tuple(x.to_bytes(SCALAR_BYTES, "big") for x in row) for row in numbers),
-            tuple(tuple(_point_bytes(x.public_key()) for x in row) for row in secrets),
-        )
+        keys = [_scalar(random_bytes) for _ in range(clusters * bits)]
+        scalars = (x.private_numbers().private_value.to_bytes(SCALAR_BYTES, "big") for x in keys)
+        points = (x.public_key().public_bytes(Encoding.X962, PublicFormat.CompressedPoint) for x in keys)
+        return cls(b"".join([_HEADER.pack(_MAGIC, _VERSION, bits, clusters), *scalars, *points]))
 
     @property
     def clusters(self) -> int:
-        return len(self.addresses)
+        return len(_loaded(self.data)[0])
 
     @property
     def bits(self) -> int:
-        return len(self.addresses[0])
+        return len(_loaded(self.data)[0][0])
 
     @property
     def p(self) -> float:
         """The false positive rate."""
         return float(2.0**-self.bits)
-
-    def to_bytes(self) -> bytes:
-        """Header (magic, version u8, n u8, k u16), all scalars, all points, cluster by cluster."""
-        header = _HEADER.pack(_MAGIC, _VERSION, self.bits, self.clusters)
-        return header + b"".join(b"".join(row) for rows in (self.addresses, self.points) for row in rows)
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> ClusterKeys:
-        """Keys from ``to_bytes``. Raises DecodeError, also for points off the curve or of other scalars."""
-        if len(data) < _HEADER.size:
-            raise DecodeError(f"{len(data)} bytes are no cluster keys: their header alone has {_HEADER.size}")
-        magic, version, bits, clusters = _HEADER.unpack_from(data)
-        if magic != _MAGIC or version != _VERSION:
-            raise DecodeError(f"no cluster keys of version {_VERSION}")
-        size = _HEADER.size + bits * clusters * (SCALAR_BYTES + POINT_BYTES)
-        if len(data) != size:
-            raise DecodeError(f"{clusters} clusters with {bits} bits take {size} bytes, not {len(data)}")
-        body = BytesIO(data[_HEADER.size :])
-        addresses, points = (
-            tuple(tuple(body.read(size) for _ in range(bits)) for _ in range(clusters))
-            for size in (SCALAR_BYTES, POINT_BYTES)
-        )
-        return cls(addresses, points)
 
     def __repr__(self) -> str:
         return f"<ClusterKeys of {self.clusters} clusters with {self.bits} bits>"
@@ -135,7 +105,7 @@ def identity_set(
     """
     law = IdentityLaw(keys.clusters, keys.p, threshold, counts)
     true = _true_clusters([true_cluster], law)[0]
-    addresses, points = _loaded(keys)
+    addresses, points = _loaded(keys.data)
     for tries in range(1, (1 if printed else _most_tries(law)) + 1):
         r = _scalar(random_bytes)
         u = r.public_key()  # u = g^r
@@ -174,19 +144,28 @@ def coin_sets(
 
 
 _LIMITS = f"2 to {MAX_CLUSTERS} clusters and 1 to {MAX_BITS} bits are possible"
-_Loaded = tuple[
-    tuple[tuple[ec.EllipticCurvePrivateKey, ...], ...],
-    tuple[tuple[ec.EllipticCurvePublicKey, ...], ...],
-]
+_Addresses = tuple[tuple[ec.EllipticCurvePrivateKey, ...], ...]
+_Points = tuple[tuple[ec.EllipticCurvePublicKey, ...], ...]
 
 
 @lru_cache(maxsize=8)
-def _loaded(keys: ClusterKeys) -> _Loaded:
-    """The library's objects of the last few keys, whichever objects hold their bytes. Raises DecodeError."""
-    addresses = tuple(tuple(_private(scalar) for scalar in row) for row in keys.addresses)
-    points = tuple(tuple(_public(point) for point in row) for row in keys.points)
-    for j, (row, expected) in enumerate(zip(addresses, keys.points, strict=True)):
-        if any(_point_bytes(x.public_key()) != point for x, point in zip(row, expected, strict=True)):
+def _loaded(data: bytes) -> tuple[_Addresses, _Points]:
+    """The addresses and points of the last few keys, cluster by cluster. Raises DecodeError."""
+    if len(data) < _HEADER.size:
+        raise DecodeError(f"{len(data)} bytes are no cluster keys: their header alone has {_HEADER.size}")
+    magic, version, bits, clusters = _HEADER.unpack_from(data)
+    if magic != _MAGIC or version != _VERSION:
+        raise DecodeError(f"no cluster keys of version {_VERSION}")
+    size = _HEADER.size + bits * clusters * (SCALAR_BYTES + POINT_BYTES)
+    if len(data) != size:
+        raise DecodeError(f"{clusters} clusters with {bits} bits take {size} bytes, not {len(data)}")
+    if not 2 <= clusters <= MAX_CLUSTERS or not 1 <= bits <= MAX_BITS:
+        raise DecodeError(f"keys of {clusters} clusters with {bits} bits: {_LIMITS}")
+    body = BytesIO(data[_HEADER.size :])
+    addresses = tuple(tuple(_private(body.read(SCALAR_BYTES)) for _ in range(bits)) for _ in range(clusters))
+    points = tuple(tuple(_public(body.read(POINT_BYTES)) for _ in range(bits)) for _ in range(clusters))
+    for j, (row, expected) in enumerate(zip(addresses, points, strict=True)):
+        if tuple(x.public_key() for x in row) != expected:
             raise DecodeError(f"the public key of cluster {j} is not that of its address")
     return addresses, points
 
@@ -216,22 +195,16 @@ def _scalar(random_bytes: RandomBytes) -> ec.EllipticCurvePrivateKey:
 
 def _private(scalar: bytes) -> ec.EllipticCurvePrivateKey:
     x = int.from_bytes(scalar, "big")
-    if len(scalar) != SCALAR_BYTES or not 1 <= x < _GROUP.group_order:
+    if not 1 <= x < _GROUP.group_order:
         raise DecodeError("a cluster address holds a number that is no scalar of P-256")
     return ec.derive_private_key(x, _GROUP)
 
 
 def _public(point: bytes) -> ec.EllipticCurvePublicKey:
-    if len(point) != POINT_BYTES:
-        raise DecodeError(f"a point has {POINT_BYTES} bytes, not {len(point)}")
     try:
         return ec.EllipticCurvePublicKey.from_encoded_point(_GROUP, point)
     except ValueError:
         raise DecodeError("a cluster's public key holds a point that is not on P-256") from None
-
-
-def _point_bytes(key: ec.EllipticCurvePublicKey) -> bytes:
-    return key.public_bytes(Encoding.X962, PublicFormat.CompressedPoint)
 
 
 def _true_clusters(clusters: Any, law: IdentityLaw) -> NDArray[np.intp]:

@@ -83,7 +83,7 @@ class Server(Party, role="server"):
     """Holds the global model."""
 
     class State(msgspec.Struct):
-        """weights: float32, (d,) of the global model, or (k, d) where a subclass holds several."""
+        """weights: float32, (d,) of the global model, or (k, d) of several."""
 
         weights: Vector
 
@@ -110,6 +110,14 @@ class Server(Party, role="server"):
                 new = stepped(self.spec, old, new - old, new, step)
             self.state.weights = updates.model(new).reshape(old.shape)
         return {**notes, **updates.notes()}
+
+
+class ServerOfSeveral(Server, role="server"):
+    """Holds k models, (k, d), and takes the mean of each."""
+
+    def __init__(self, own: Own, common: Common, config: Any) -> None:
+        super().__init__(own, common, config)
+        self.state = self.State(common.starts)
 
 
 def parties(config: Averaging) -> Mapping[str, PartyFactory]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from coterie.audit import Audit
-from coterie.audit.findings import Finding
+from coterie.audit import Audit, Finding
 from coterie.protocol.errors import UserError
 from coterie.runs.recorded import read_recorded
 from coterie.runs.registry import audit_of, get

@@ -17,18 +17,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.attacks.blinded_rows import (
-    recover_from_colluder,
-    recover_from_start,
+    recover,
     recovery_error,
     relink,
     relink_accuracy,
     relink_by_profiles,
 )
-from coterie.attacks.label_shares import label_shares, share_correlation, top_label_hit_rate
+from coterie.attacks.labels import (
+    label_shares,
+    pair_auc,
+    pair_correlation,
+    share_correlation,
+    similar_pairs,
+    telling,
+    top_label_hit_rate,
+)
 from coterie.attacks.result import Attack, Result
-from coterie.attacks.similarity import pair_auc, pair_correlation, similar_pairs, telling
-from coterie.audit import Audit, Recorded, View
-from coterie.audit.findings import Finding
+from coterie.audit import Audit, Finding, Recorded, View
 from coterie.audit.received import granted, held_key
 from coterie.clustering.affinity import pairwise_distances
 from coterie.crypto.paillier import SecretKey
@@ -165,12 +170,12 @@ def measure(
         found["csp: label shares"].append(share_correlation(estimate, labels))
         found["csp: top label"].append(top_label_hit_rate(estimate, labels))
         if one.number == 1:
-            guess = recover_from_start(one.alone, start)
+            guess = recover(one.alone, start)
             found["csp, knowing the start: models of round 1"].append(recovery_error(guess, one.models, start))
         estimate = label_shares(one.weights, spec)
         found["csp with a participant: label shares"].append(share_correlation(estimate, labels))
         found["csp with a participant: top label"].append(top_label_hit_rate(estimate, labels))
-        guess = recover_from_colluder(one.weights, 0, one.models[0])
+        guess = recover(one.weights, one.models[0], position=0)
         found["csp with a participant: models"].append(recovery_error(guess, one.models, start))
         got = np.flatnonzero(one.phi.any(axis=1))
         if len(got) >= 3:

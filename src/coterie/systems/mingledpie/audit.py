@@ -26,8 +26,7 @@ from coterie.attacks.identity import (
     identity_accuracy,
 )
 from coterie.attacks.result import Attack, Expected, Result
-from coterie.audit import Audit, Recorded, View
-from coterie.audit.findings import Finding
+from coterie.audit import Audit, Finding, Recorded, View
 from coterie.audit.profiling import profiled, profiling
 from coterie.audit.received import granted
 from coterie.clustering.identity_law import IdentityLaw

@@ -17,8 +17,7 @@ import numpy as np
 from coterie.attacks.key_in_sum import KeyThief, key_agreement, key_coefficients
 from coterie.attacks.result import Result
 from coterie.attacks.wrapping import wrap
-from coterie.audit import Meddle, Recorded
-from coterie.audit.findings import Finding
+from coterie.audit import Finding, Meddle, Recorded
 from coterie.audit.received import held_key
 from coterie.devices.delays import Delays
 from coterie.protocol.errors import UserError
