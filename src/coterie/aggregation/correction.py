@@ -41,7 +41,6 @@ class Rates:
             raise UserError(f"server rates must be finite and at least 0, not {self}")
 
     def scaled(self, factor: float) -> Rates:
-        """All of them times a factor, as a schedule wants it."""
         return Rates(factor * self.in_time, factor * self.agreeing, factor * self.conflicting)
 
 
@@ -82,12 +81,7 @@ def misrouted_share(cosines: NDArray[Any], iterations: int | None = None) -> flo
 
 
 def corrected_step(
-    mean: NDArray[Any],
-    late: NDArray[Any],
-    rates: Rates,
-    *,
-    iterations: int | None = None,
-    unit_mean: bool = False,
+    mean: NDArray[Any], late: NDArray[Any], rates: Rates, *, iterations: int | None = None, unit_mean: bool = False
 ) -> Floats:
     """Eq. (17): what is added to the global model, (d,) float64.
 

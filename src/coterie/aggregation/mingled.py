@@ -74,8 +74,7 @@ def round_counts(coefficients: NDArray[Any]) -> NDArray[np.int64]:
     x = np.asarray(coefficients)
     if reason := _unwhole(x):
         raise PeerError(f"{reason}, so somebody's encrypted indicator was not one-hot: keep the previous models")
-    counts: NDArray[np.int64] = np.rint(x).astype(np.int64)
-    return counts
+    return np.asarray(np.rint(x), dtype=np.int64)
 
 
 def implausible(

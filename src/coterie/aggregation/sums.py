@@ -62,7 +62,6 @@ class WeightedMean:
 
     @property
     def count(self) -> int:
-        """How many models went in."""
         return self._sum.count
 
     def take(self, weights: NDArray[Any], samples: int = 1) -> None:

@@ -84,11 +84,10 @@ def identity_accuracy(posterior: NDArray[Any], truth: NDArray[Any], prior: NDArr
     n, k = posterior.shape
     if truth.shape != (n,) or truth.dtype.kind not in "iu" or truth.min() < 0 or truth.max() >= k:
         raise UserError(f"truth must name one of {k} clusters for each of {n} clients")
-    blind = _hits(np.tile(_prior(prior, k), (n, 1)), truth)
+    guesses = posterior, np.tile(_prior(prior, k), (n, 1))
+    hits, blind = (top_share(guess)[np.arange(n), truth] for guess in guesses)
     sd = math.sqrt(float((blind * (1 - blind)).sum())) / n
-    return Result(
-        "true cluster guessed (share)", float(_hits(posterior, truth).mean()), float(blind.mean()), 1.0, n, sd
-    )
+    return Result("true cluster guessed (share)", float(hits.mean()), float(blind.mean()), 1.0, n, sd)
 
 
 def expected_accuracy(
@@ -96,9 +95,8 @@ def expected_accuracy(
 ) -> Expected:
     """The closed form of `identity_accuracy` after independent sets of these laws (one law: one set).
 
-    prior: what the attacker believes, (k,) as for `cluster_posterior`.  shares: (k,) what is true; the prior, or
-    all clusters equally large, if not given. For a prior that is estimated from the sets themselves, see
-    `expected_by_estimates`.
+    prior: what the attacker believes, as for `cluster_posterior`; estimated from the sets themselves it is another
+    case, `expected_by_estimates`.  shares: (k,) what is true; by default the prior.
 
     The false clusters in all sets are a uniformly random choice of I others (`common_false`). With b other clusters
     above the true one in the prior and e beside it, the guess is right by 1 / (1 + s) if none of the b and s of the e
@@ -241,11 +239,6 @@ def _ways(joined: NDArray[Any], without: list[NDArray[np.int64]]) -> list[NDArra
             more[without[i] | 1 << i] += ways[-1][without[i]]
         ways.append(more)
     return ways
-
-
-def _hits(posterior: NDArray[np.float64], truth: NDArray[Any]) -> NDArray[np.float64]:
-    """(n,) score of each client: 1 over the number of its most likely clusters if the true one is among them."""
-    return np.asarray(top_share(posterior)[np.arange(len(truth)), truth])
 
 
 def _sets(sets: NDArray[Any]) -> NDArray[np.bool_]:

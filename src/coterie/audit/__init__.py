@@ -19,7 +19,6 @@ from coterie.protocol.system import Federation, System
 from coterie.transport.transcript import View
 
 __all__ = ["Audit", "Finding", "Meddle", "Recorded", "View"]
-
 Meddle = Callable[[Federation, Delays], None]
 """What is done to a run before it begins: to its parties, and to when clients answer."""
 
@@ -51,7 +50,6 @@ class Recorded:
 
     @property
     def mode(self) -> str:
-        """Of the run."""
         return str(self.options["mode"])
 
 

@@ -3,8 +3,7 @@
     server --Train (k models)--> client --Update--> server
 
 Each client tries all k models on its training data, trains the one with the lowest loss and returns it; the server
-averages per cluster (their algorithm 1, model averaging). The models start from different random weights, unless
-the setting ``start`` says otherwise.
+averages per cluster (their algorithm 1, model averaging). The models start from different random weights by default.
 
 Sees. server: every client's cluster and plain model, by name. client: all k cluster models.
 """

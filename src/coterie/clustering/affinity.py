@@ -59,18 +59,12 @@ def cross_distances(x: NDArray[Any], y: NDArray[Any], *, centred: bool = False) 
     return _root(squares)
 
 
-def median_gamma(distances: NDArray[np.float64]) -> float:
-    """The median of the positive entries of ``distances`` (any shape), in their unit; 1.0 where there are none."""
-    positive = distances[distances > 0]
-    return float(np.median(positive)) if positive.size else 1.0
-
-
 def affinity(distances: NDArray[Any], gamma: Gamma = 0.5, kernel: Kernel = "laplacian") -> NDArray[np.float64]:
     """Eq. (8): distances of any shape -> affinities in [0, 1] of the same shape, 1 at distance 0.
 
     ``laplacian`` is the equation as printed, exp(-||.||_2 / (2 gamma)), although the paper calls it a Gaussian; ``rbf``
     is the Gaussian, exp(-||.||_2^2 / (2 gamma^2)). gamma is in the unit of the distances; ``"median"`` takes
-    `median_gamma`. Where it is far below the distances, nothing resembles anything.
+    the median of the positive ones, or 1. Where it is far below the distances, nothing resembles anything.
 
     Raises UserError for an unknown kernel, a gamma that is not positive, and negative or non-finite distances.
     """
@@ -138,7 +132,8 @@ def _root(squares: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _gamma(gamma: Gamma, distances: NDArray[np.float64]) -> float:
     if gamma == "median":
-        return median_gamma(distances)
+        positive = distances[distances > 0]
+        return float(np.median(positive)) if positive.size else 1.0
     if isinstance(gamma, bool) or not isinstance(gamma, int | float) or not 0 < gamma < float("inf"):
         raise UserError(f"gamma must be a positive number or 'median', not {gamma!r}")
     return float(gamma)

@@ -129,8 +129,6 @@ def coin_sets(
     below = np.uint64(int(law.p * 2**64))
     open_rows = np.arange(len(truth))
     for _ in range(_most_tries(law)):
-        if not open_rows.size:
-            return sets, tries
         shape = len(open_rows), law.clusters
         joined = np.frombuffer(_drawn(random_bytes, 8 * math.prod(shape)), "<u8").reshape(shape) < below
         joined[np.arange(len(open_rows)), truth[open_rows]] = True
@@ -138,9 +136,9 @@ def coin_sets(
         enough = joined.sum(axis=1) >= law.least
         sets[open_rows[enough]] = joined[enough]
         open_rows = open_rows[~enough]
-    if open_rows.size:
-        raise _stuck(law)
-    return sets, tries
+        if not open_rows.size:
+            return sets, tries
+    raise _stuck(law)
 
 
 _LIMITS = f"2 to {MAX_CLUSTERS} clusters and 1 to {MAX_BITS} bits are possible"
