@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.aggregation.sums import Sum, WeightedMean, cluster_means, cluster_sums, mean_of_clusters
+from coterie.aggregation.sums import Sum, WeightedMean
 from coterie.protocol.errors import UserError
 
 # float32 weights whose non-zero magnitudes span 2^50, as the module promises to add exactly
@@ -71,52 +71,6 @@ def test_taking_leaves_the_argument_and_earlier_results_alone():
     np.testing.assert_array_equal(mean.mean(), 3)
 
 
-@settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 2**32), n=st.integers(1, 8), c=st.integers(1, 4), d=st.integers(1, 5))
-def test_cluster_sums_of_integers_are_exact(seed, n, c, d):
-    rng = np.random.default_rng(seed)
-    rows = rng.integers(-(2**48), 2**48, size=(n, d))
-    phi = rng.random((n, c)) < 0.5
-    sums, counts = cluster_sums(rows, phi)
-    for k in range(c):
-        members = [j for j in range(n) if phi[j, k]]
-        assert counts[k] == len(members)
-        assert [int(v) for v in sums[k]] == [sum(int(rows[j, x]) for j in members) for x in range(d)]
-    order = rng.permutation(n)
-    np.testing.assert_array_equal(cluster_sums(rows[order], phi[order])[0], sums)
-
-
-def test_cluster_sums_reads_one_row_at_a_time():
-    phi = np.array([[1, 0], [1, 1], [0, 1]])
-    sums, counts = cluster_sums((np.array([float(i)]) for i in (1, 2, 4)), phi)
-    np.testing.assert_array_equal(sums, [[3.0], [6.0]])
-    np.testing.assert_array_equal(counts, [2, 2])
-
-
-def test_equations_9_and_11_by_hand():
-    """Three participants, two clusters {0, 1} and {1, 2}: means 15 and 25; the second participant belongs to both."""
-    rows = np.array([[10.0], [20.0], [30.0]])
-    phi = np.array([[True, False], [True, True], [False, True]])
-    means = cluster_means(*cluster_sums(rows, phi))
-    np.testing.assert_array_equal(means, [[15.0], [25.0]])
-    assert [mean_of_clusters(means[member])[0] for member in phi] == [15.0, 20.0, 25.0]
-
-
-def test_eq_11_does_not_depend_on_the_order_of_the_clusters():
-    models = np.random.default_rng(0).normal(size=(5, 300)).astype(np.float32)
-    for seed in range(5):
-        order = np.random.default_rng(seed).permutation(5)
-        np.testing.assert_array_equal(mean_of_clusters(models[order]), mean_of_clusters(models))
-
-
-def test_a_cluster_without_members_has_a_sum_but_no_mean():
-    sums, counts = cluster_sums(np.ones((2, 3)), np.array([[1, 0], [1, 0]]))
-    np.testing.assert_array_equal(sums[1], 0)
-    assert counts[1] == 0
-    with pytest.raises(UserError, match="cluster 1 has no members"):
-        cluster_means(sums, counts)
-
-
 @pytest.mark.parametrize(
     ("values", "says"),
     [
@@ -143,18 +97,5 @@ def test_other_mistakes():
             WeightedMean(1).take(np.ones(1), samples)
     with pytest.raises(UserError, match="no models"):
         WeightedMean(1).mean()
-    with pytest.raises(UserError, match="without a cluster model"):
-        mean_of_clusters([])
     with pytest.raises(UserError, match="at least one coordinate"):
         Sum(0)
-    with pytest.raises(UserError, match="more rows"):
-        cluster_sums(np.ones((3, 1)), np.ones((2, 1)))
-    with pytest.raises(UserError, match="1 rows for the 2"):
-        cluster_sums(np.ones((1, 1)), np.ones((2, 1)))
-    with pytest.raises(UserError, match="expected 2"):
-        cluster_sums([np.ones(2), np.ones(3)], np.ones((2, 1)))
-    for phi in (np.ones(3), np.ones((0, 2)), np.full((2, 2), 0.5)):
-        with pytest.raises(UserError, match="membership"):
-            cluster_sums(np.ones((2, 1)), phi)
-    with pytest.raises(UserError, match="do not belong together"):
-        cluster_means(np.ones((2, 3)), np.ones(3))

@@ -13,22 +13,23 @@ from sklearn.metrics.pairwise import cosine_similarity
 
 from coterie import attacks
 from coterie.attacks.blinded_rows import (
-    recover_from_colluder,
-    recover_from_start,
+    recover,
     recovery_error,
     relink,
     relink_accuracy,
     relink_by_profiles,
 )
-from coterie.attacks.label_shares import (
+from coterie.attacks.labels import (
     label_shares,
     label_shares_from_bias,
     last_bias,
+    pair_auc,
+    pair_correlation,
     share_correlation,
+    similar_pairs,
     top_label_hit_rate,
 )
 from coterie.attacks.result import Result
-from coterie.attacks.similarity import pair_auc, pair_correlation, similar_pairs
 from coterie.clustering.affinity import pairwise_distances
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec, Part
@@ -324,9 +325,9 @@ def test_a_colluding_client_opens_every_model():
     rng = np.random.default_rng(0)
     w = rng.integers(-(2**16), 2**16, size=(6, 100)) / 2**16
     blinded = w + rng.integers(-(2**40), 2**40, size=100) / 2**16
-    np.testing.assert_array_equal(recover_from_colluder(blinded, 4, w[4]), w)
-    assert recovery_error(recover_from_colluder(blinded, 4, w[4]), w, np.zeros(100)).leak == 1.0
-    wrong = recover_from_colluder(blinded, 3, w[4])  # taken for another row, all models are off by one difference
+    np.testing.assert_array_equal(recover(blinded, w[4], 4), w)
+    assert recovery_error(recover(blinded, w[4], 4), w, np.zeros(100)).leak == 1.0
+    wrong = recover(blinded, w[4], 3)  # taken for another row, all models are off by one difference
     np.testing.assert_array_equal(wrong - w, np.tile(w[4] - w[3], (6, 1)))
 
 
@@ -342,7 +343,7 @@ def test_the_public_start_opens_all_models_but_for_the_mean_update():
     drift = np.zeros(400)
     drift[0] = 0.01
     w = start + own + drift
-    recovered = recover_from_start(w + rng.normal(size=400) * 1e3, start)
+    recovered = recover(w + rng.normal(size=400) * 1e3, start)
     np.testing.assert_allclose(w - recovered, np.tile(drift, (8, 1)), atol=1e-11)
     result = recovery_error(recovered, w, start)
     assert result.value == pytest.approx(0.01, rel=0.02)
@@ -354,7 +355,7 @@ def test_a_wrong_start_opens_nothing():
     rng = np.random.default_rng(0)
     start, other = rng.normal(size=(2, 400))
     w = start + rng.normal(size=(8, 400)) * 0.05
-    assert recovery_error(recover_from_start(w + 5.0, other), w, start).leak < 0
+    assert recovery_error(recover(w + 5.0, other), w, start).leak < 0
 
 
 # ---------------------------------------------------------------- the same in every order
@@ -366,9 +367,7 @@ def test_a_shuffled_view_gives_the_shuffled_guess(seed):
     rows, order = rng.integers(-99, 99, size=(12, 30)) / 64, rng.permutation(12)
     start = rng.integers(-99, 99, size=30) / 64
     np.testing.assert_allclose(label_shares_from_bias(rows[order]), label_shares_from_bias(rows)[order], atol=1e-12)
-    np.testing.assert_allclose(
-        recover_from_start(rows[order], start), recover_from_start(rows, start)[order], atol=1e-12
-    )
+    np.testing.assert_allclose(recover(rows[order], start), recover(rows, start)[order], atol=1e-12)
     following = rows + rng.normal(size=rows.shape) * 0.01
     np.testing.assert_array_equal(relink(rows, following[order]), relink(rows, following)[order])
 
@@ -439,8 +438,8 @@ def test_leak_is_a_fraction_of_what_could_leak():
         (lambda: unmask_scalar(np.array([["a"]])), "array of numbers"),
         (lambda: unmasking_error(np.ones((1, 1)), np.zeros((1, 1))), "all models are 0"),
         (lambda: unmasking_error(np.array([[np.inf]]), np.ones((1, 1))), "NaN or infinity"),
-        (lambda: recover_from_start(np.ones((2, 3)), np.ones(2)), "known model of 3 weights"),
-        (lambda: recover_from_colluder(np.ones((2, 3)), 2, np.ones(3)), "position 2"),
+        (lambda: recover(np.ones((2, 3)), np.ones(2)), "known model of 3 weights"),
+        (lambda: recover(np.ones((2, 3)), np.ones(3), 2), "position 2"),
         (lambda: recovery_error(np.ones((2, 3)), np.ones((2, 3)), np.ones(3)), "nothing to recover"),
         (lambda: recovery_error(np.ones((2, 3)), np.zeros((2, 3)), np.ones(3)), "a model is 0"),
     ],

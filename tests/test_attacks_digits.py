@@ -11,9 +11,15 @@ import pytest
 from sklearn.datasets import load_digits
 from sklearn.metrics import adjusted_rand_score
 
-from coterie.attacks.blinded_rows import recover_from_start, recovery_error, relink, relink_accuracy, relink_by_profiles
-from coterie.attacks.label_shares import label_shares, share_correlation, top_label_hit_rate
-from coterie.attacks.similarity import pair_auc, pair_correlation, similar_pairs
+from coterie.attacks.blinded_rows import recover, recovery_error, relink, relink_accuracy, relink_by_profiles
+from coterie.attacks.labels import (
+    label_shares,
+    pair_auc,
+    pair_correlation,
+    share_correlation,
+    similar_pairs,
+    top_label_hit_rate,
+)
 from coterie.clustering.affinity import pairwise_distances
 from coterie.clustering.spectral import soft_spectral
 from coterie.protocol.model_spec import ModelSpec, Part
@@ -162,7 +168,7 @@ def test_scalar_mask_and_public_start_open_the_weights(uneven):
     for history in uneven:
         rows = history.rounds[0]
         assert unmasking_error(unmask_scalar(rows + 12345.678), rows).value < 0.03
-        recovered = recover_from_start(blinded(rows, np.random.default_rng(0))[0], history.start)
+        recovered = recover(blinded(rows, np.random.default_rng(0))[0], history.start)
         order = np.random.default_rng(0).permutation(len(rows))
         result = recovery_error(recovered, rows[order], history.start)
         assert result.leak > 0.2

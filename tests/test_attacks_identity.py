@@ -17,7 +17,6 @@ from coterie.attacks.identity import (
     estimated_sizes,
     expected_accuracy,
     identity_accuracy,
-    intersection_posterior,
 )
 from coterie.attacks.result import Result
 from coterie.clustering.identities import coin_sets
@@ -80,7 +79,7 @@ def test_the_posterior_of_several_sets_is_that_of_bayes(parameters, home_share, 
         return home_share * laws[main].get(s, 0) + (1 - home_share) * others
 
     joint = np.array([prior[j] * math.prod(likelihood(s, j) for s in rounds) for j in range(k)])
-    posterior = intersection_posterior(np.array(rounds)[:, None, :], prior, home_share)
+    posterior = cluster_posterior(np.array(rounds)[:, None, :], prior, home_share)
     assert posterior[0] == pytest.approx(joint / joint.sum())
 
 
@@ -89,18 +88,18 @@ def test_sets_that_were_kept_say_nothing_new():
     sets = drawn(DEFAULT, TRUTH, 2, rng.bytes)
     kept = sets[[0, 0, 1, 0, 1, 1]]
     for home_share in (1.0, 0.7):
-        once = intersection_posterior(sets, UNEQUAL, home_share)
-        assert intersection_posterior(kept, UNEQUAL, home_share) == pytest.approx(once)
+        once = cluster_posterior(sets, UNEQUAL, home_share)
+        assert cluster_posterior(kept, UNEQUAL, home_share) == pytest.approx(once)
 
 
 def test_absent_clients_are_followed_through_the_rounds_that_they_joined():
     sets = np.array([[[1, 1, 0], [0, 1, 1]], [[0, 0, 0], [1, 0, 1]], [[0, 1, 1], [0, 0, 0]]])
     for home_share in (1.0, 0.8):
-        first = intersection_posterior(sets[[0, 2], :1], None, home_share)
-        second = intersection_posterior(sets[:2, 1:], None, home_share)
-        together = intersection_posterior(sets, None, home_share)
+        first = cluster_posterior(sets[[0, 2], :1], None, home_share)
+        second = cluster_posterior(sets[:2, 1:], None, home_share)
+        together = cluster_posterior(sets, None, home_share)
         assert together == pytest.approx(np.concatenate([first, second]))
-    assert intersection_posterior(sets).tolist() == [[0, 1, 0], [0, 0, 1]]
+    assert cluster_posterior(sets).tolist() == [[0, 1, 0], [0, 0, 1]]
 
 
 def test_a_client_that_strays_is_found_where_it_mostly_is():
@@ -111,8 +110,8 @@ def test_a_client_that_strays_is_found_where_it_mostly_is():
     stray = (truth + rng.integers(1, 10, (3, 100))) % 10
     sets = np.concatenate([drawn(law, truth, 9, rng.bytes), *(drawn(law, row, 1, rng.bytes) for row in stray)])
     with pytest.raises(UserError, match="home_share below 1"):
-        intersection_posterior(sets)
-    result = identity_accuracy(intersection_posterior(sets, home_share=0.75), truth)
+        cluster_posterior(sets)
+    result = identity_accuracy(cluster_posterior(sets, home_share=0.75), truth)
     assert result.value > 0.95
     assert result.chance == pytest.approx(0.1)
 
@@ -157,7 +156,7 @@ def test_the_closed_form_is_the_mean_over_all_sets(parameters, m, data):
         sets = list(itertools.product(set_law(law, true).items(), repeat=m))
         chances = np.array([math.prod(pr for _, pr in each) for each in sets])
         views = np.array([[s for s, _ in each] for each in sets]).transpose(1, 0, 2)
-        posterior = intersection_posterior(views, prior)
+        posterior = cluster_posterior(views, prior)
         score = np.array([identity_accuracy(row[None], np.array([true])).value for row in posterior])
         share, first = shares[true] / shares.sum(), chances @ score
         mean += share * first
@@ -272,7 +271,7 @@ def test_fresh_sets_give_the_cluster_away(k, p, accuracies):
     for m, known in enumerate(accuracies, start=1):
         expected = expected_accuracy([law] * m)
         assert expected.accuracy == pytest.approx(known, abs=0.01)
-        assert agrees(identity_accuracy(intersection_posterior(sets[:m]), truth), expected)
+        assert agrees(identity_accuracy(cluster_posterior(sets[:m]), truth), expected)
 
 
 def test_every_change_of_p_costs_privacy_unless_sets_are_kept():
@@ -280,18 +279,18 @@ def test_every_change_of_p_costs_privacy_unless_sets_are_kept():
     laws = [IdentityLaw(5, p, 2) for p in (0.5, 0.25, 0.5)]
     truth, source = np.arange(2000) % 5, seeded(2)
     fresh = np.stack([coin_sets(law, truth, source)[0] for law in laws])
-    accuracy = [identity_accuracy(intersection_posterior(fresh[:m]), truth) for m in (1, 2, 3)]
+    accuracy = [identity_accuracy(cluster_posterior(fresh[:m]), truth) for m in (1, 2, 3)]
     for m, result in enumerate(accuracy, start=1):
         assert agrees(result, expected_accuracy(laws[:m]))
     assert accuracy[0].value < 0.4 < 0.6 < accuracy[1].value < accuracy[2].value
     kept = np.stack([fresh[0]] * 3)
-    assert agrees(identity_accuracy(intersection_posterior(kept), truth), expected_accuracy(laws[0]))
+    assert agrees(identity_accuracy(cluster_posterior(kept), truth), expected_accuracy(laws[0]))
 
 
 def test_a_prior_and_several_sets_together():
     truth = np.repeat(TRUTH, 50)
     sets = drawn(DEFAULT, truth, 2, seeded(3))
-    result = identity_accuracy(intersection_posterior(sets, UNEQUAL), truth, UNEQUAL)
+    result = identity_accuracy(cluster_posterior(sets, UNEQUAL), truth, UNEQUAL)
     expected = expected_accuracy([DEFAULT] * 2, UNEQUAL)
     assert agrees(result, expected)
     assert expected.accuracy > max(
@@ -343,7 +342,7 @@ def test_the_attacks_are_listed():
 
 def test_sizes_and_further_sets_tell_more_than_one_set():
     sets = drawn(DEFAULT, TRUTH, 2, seeded(5))
-    guesses = cluster_posterior(sets[0]), cluster_posterior(sets[0], UNEQUAL), intersection_posterior(sets)
+    guesses = cluster_posterior(sets[0]), cluster_posterior(sets[0], UNEQUAL), cluster_posterior(sets)
     leaks = [identity_accuracy(guess, TRUTH).value for guess in guesses]
     assert leaks[0] < min(leaks[1:])
 
@@ -362,10 +361,9 @@ def test_sizes_and_further_sets_tell_more_than_one_set():
         (lambda: cluster_posterior(np.ones((2, 3)), np.array([1, 1, -1])), "at least 0"),
         (lambda: cluster_posterior(np.ones((2, 3)), np.zeros(3)), "not all 0"),
         (lambda: cluster_posterior(np.ones((2, 3)), np.array([1, np.inf, 1])), "finite"),
-        (lambda: intersection_posterior(np.ones((2, 3))), "0 and 1 for each client and cluster"),
-        (lambda: intersection_posterior(np.array([[[1, 0]], [[0, 1]]])), "its cluster changed between the sets"),
-        (lambda: intersection_posterior(np.ones((1, 2, 4)), home_share=0.25), "above 1/4 and up to 1, not at 0.25"),
-        (lambda: intersection_posterior(np.ones((1, 2, 4)), home_share=1.1), "not at 1.1"),
+        (lambda: cluster_posterior(np.array([[[1, 0]], [[0, 1]]])), "its cluster changed between the sets"),
+        (lambda: cluster_posterior(np.ones((1, 2, 4)), home_share=0.25), "above 1/4 and up to 1, not at 0.25"),
+        (lambda: cluster_posterior(np.ones((1, 2, 4)), home_share=1.1), "not at 1.1"),
         (lambda: estimated_sizes(np.ones((2, 3)), 1.0), "the same for all clients"),
         (lambda: estimated_sizes(np.ones((2, 3)), -0.1), "lies in"),
         (lambda: estimated_sizes(np.ones((2, 3, 3)), 0.5), "must be 0 and 1"),

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from coterie.attacks.identity import (
+    change_posterior,
     cluster_posterior,
     estimated_sizes,
     expected_accuracy,
+    expected_after_change,
     expected_by_estimates,
     identity_accuracy,
 )
-from coterie.attacks.identity_changes import change_posterior, expected_after_change
 from coterie.clustering.identities import coin_sets
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.protocol.errors import UserError

@@ -22,7 +22,7 @@ from coterie.attacks.key_in_sum import (
     read_key,
     rebuilt,
 )
-from coterie.attacks.wrapping import LateParty, wrap
+from coterie.attacks.wrapping import wrap
 from coterie.crypto import ckks
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.seal_products import transformed
@@ -53,7 +53,7 @@ def robbed(targets: np.ndarray = TARGETS, late: int = 0, **options: Any) -> tupl
     run = paf(targets, **{"emulated": False, **options})
     thief = KeyThief(run.common.spec, share=4, late=late)
     wrap(run.party("client/0"), thief.between)
-    run.transport.links = LateParty(run.links, "client/0", late)
+    run.links.delays.least["client/0"] = late
     return run, thief
 
 

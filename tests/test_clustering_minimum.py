@@ -5,15 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.clustering.minimum import without_small_clusters
-from coterie.clustering.spectral import Soft
+from coterie.clustering.spectral import Soft, without_small_clusters
 from coterie.protocol.errors import UserError
 
 
 def soft(membership: list[list[int]], closeness: list[list[float]]) -> Soft:
     phi = np.array(membership, bool)
-    n, c = phi.shape
-    return Soft(np.zeros(n, int), np.array(closeness, float), np.zeros(n), phi, np.ones((n, n)), c, "")
+    n = len(phi)
+    return Soft(np.zeros(n, int), np.array(closeness, float), phi, np.ones((n, n)), "")
 
 
 def test_a_lone_member_joins_the_closest_other_cluster():

@@ -203,7 +203,7 @@ def test_new_keys_mean_new_sets_and_keep_sets_keeps_them() -> None:
     (first, *_), *_ = notes
     for run, drawn in ((changing, 3), (keeping, 1)):
         assert [run.party(name).secret.drawn for name in EVERYBODY] == [drawn] * N
-        assert ClusterKeys.from_bytes(run.party("client/3").state.keys).bits == 3
+        assert ClusterKeys(run.party("client/3").state.keys).bits == 3
     sets = [[note["membership"] for note in run] for run in notes]
     assert sets[0][0] == sets[0][1] == sets[1][0]
     assert sets[0][2] == sets[0][3]

@@ -18,7 +18,7 @@ from mingling import coefficients, drawn_sets
 
 from coterie.attacks.identity import expected_accuracy
 from coterie.attacks.result import Expected, Result
-from coterie.audit.findings import Finding
+from coterie.audit import Finding
 from coterie.audit.profiling import plain_findings, plain_steps
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.crypto.ckks import keygen as ckks_keygen
@@ -123,7 +123,7 @@ def test_views_without_what_an_audit_needs_are_refused() -> None:
         with pytest.raises(UserError, match=says):
             audit.passive(replace(run, views=views))
     with pytest.raises(UserError, match="models in the clear"):
-        plain_findings(run.views, run.clients, run.label_counts, run.spec)
+        plain_findings(run)
 
 
 # -- one set -----------------------------------------------------------------------------------------------------------
@@ -330,7 +330,7 @@ def test_local_models_tell_labels_unless_they_are_encrypted() -> None:
     assert one.who.tolist() == list(range(20))
     starts = experiment.common.starts
     assert np.abs(models - starts[one.truth] - steps).max() < 1e-5
-    open_hub = found(plain_findings(plain.views, plain.clients, plain.label_counts, plain.spec))
+    open_hub = found(plain_findings(plain))
     shares = open_hub["server: label shares"].results
     assert shares[0].value > 0.8
     assert shares[0].value > 5 * shares[0].chance_sd
@@ -344,7 +344,7 @@ def test_local_models_tell_labels_unless_they_are_encrypted() -> None:
 
 def test_fedavgs_server_reads_label_shares() -> None:
     run, _ = trained("fedavg")
-    shares, top, *_ = plain_findings(run.views, run.clients, run.label_counts, run.spec)
+    shares, top, *_ = plain_findings(run)
     assert min(result.value for result in shares.results) > 0.9
     assert top.results[0].value > 3 * top.results[0].chance
 

@@ -19,7 +19,7 @@ from coterie.protocol.model_spec import ModelSpec
 Doubles = NDArray[np.float64]
 
 CKKS_UNIT = 256.0
-"""So much is a 1 under CKKS where the model has a buffer, see :func:`ckks_units`."""
+"""So much is a 1 under CKKS at buffers: it has room for weights, of some tens, and running variances may be larger."""
 
 
 def with_buffers(spec: ModelSpec, values: NDArray[Any], of: NDArray[Any]) -> NDArray[Any]:
@@ -32,9 +32,9 @@ def stepped(
 ) -> Doubles:
     """A server's next model, (d,) float64: ``weights + step change`` at the parameters, a mean at the buffers.
 
-    weights: (d,), the server's.  change: (d,), the mean of its clients'.  mean: (d,), of which the buffers are the mean
-    of the clients'.  step: >= 0.  share: >= 0, the part of all clients that these stand for, where ``change`` is a mean
-    over all. Buffers go towards the clients' by step times share, but never beyond: at most by 1.
+    change: (d,), the mean of the clients'.  mean: (d,), of which the buffers are the mean of the clients'.  step: >= 0.
+    share: >= 0, the part of all clients that these stand for, where ``change`` is a mean over all. Buffers go towards
+    the clients' by step times share, at most by 1.
     """
     moved, b = np.asarray(weights + step * change, dtype=np.float64), spec.buffers
     moved[b] = weights[b] + min(step * share, 1.0) * (mean[b] - weights[b])
@@ -43,20 +43,14 @@ def stepped(
 
 @lru_cache(maxsize=4)
 def ckks_units(spec: ModelSpec) -> NDArray[np.float32]:
-    """(d,) what a 1 under CKKS stands for at each place of a model: 1 for parameters, ``CKKS_UNIT`` for buffers.
-
-    CKKS has room for weights, of some tens, and rounds to 1e-9. Running variances may be much larger than weights.
-    """
+    """(d,) what a 1 under CKKS stands for at each place of a model: 1 for parameters, ``CKKS_UNIT`` for buffers."""
     unit = np.where(spec.buffers, np.float32(CKKS_UNIT), np.float32(1))
     unit.setflags(write=False)
     return unit
 
 
 def not_below_zero(spec: ModelSpec, values: NDArray[Any]) -> NDArray[Any]:
-    """``values`` (..., d) with running variances of at least 0.
-
-    For what a cipher has rounded: the mean of a variance that is 0 everywhere may come out of it a little below.
-    """
+    """``values`` (..., d) with running variances of at least 0, where a cipher has rounded them a little below."""
     if not spec.variances.any():
         return values
     return np.asarray(np.where(spec.variances, np.maximum(values, 0), values), dtype=values.dtype)

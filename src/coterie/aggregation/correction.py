@@ -6,8 +6,7 @@ through few *scalars*: with the mean m of the updates in time, the late updates 
 
     alpha_0 m + sum_j beta_j v_j + gamma m
 
-and beta_j, gamma follow from the c_j and |m|^2 alone. So under encryption a vector is
-multiplied twice only: once in c_j, once by beta_j.
+and beta_j, gamma follow from the c_j and |m|^2 alone. So a vector is multiplied twice only: in c_j, and by beta_j.
 
 The paper says in section V-A that updates with c_j < 0 are averaged as they are and the others projected; its
 definition 1, eq. (13), proof 1 and eq. (17) say the opposite, which is what is meant: conflicting ones are projected.
@@ -42,7 +41,6 @@ class Rates:
             raise UserError(f"server rates must be finite and at least 0, not {self}")
 
     def scaled(self, factor: float) -> Rates:
-        """All of them times a factor, as a schedule wants it."""
         return Rates(factor * self.in_time, factor * self.agreeing, factor * self.conflicting)
 
 
@@ -66,8 +64,7 @@ def minimum(a: Any, b: Any, iterations: int) -> Any:
 def class_weights(cosines: NDArray[Any], iterations: int | None = None) -> tuple[Floats, Floats]:
     """Eq. (13): the weights of late updates among the agreeing, at least 0, and among the conflicting, at most 0.
 
-    cosines: (m,) c_j in [-1, 1].  iterations: of algorithm 1; None for the exact minimum. Then an update has a weight
-    of c_j / 2 in the class of its sign and none in the other.
+    cosines: (m,) c_j in [-1, 1].  iterations: of algorithm 1; None for the exact minimum, c_j / 2 in its sign's class.
     """
     c = np.asarray(cosines, dtype=np.float64)
     half = np.full_like(c, 0.5)
@@ -84,19 +81,12 @@ def misrouted_share(cosines: NDArray[Any], iterations: int | None = None) -> flo
 
 
 def corrected_step(
-    mean: NDArray[Any],
-    late: NDArray[Any],
-    rates: Rates,
-    *,
-    iterations: int | None = None,
-    unit_mean: bool = False,
-    project: bool = True,
+    mean: NDArray[Any], late: NDArray[Any], rates: Rates, *, iterations: int | None = None, unit_mean: bool = False
 ) -> Floats:
     """Eq. (17): what is added to the global model, (d,) float64.
 
     mean: (d,) of the updates in time.  late: (m, d), of norm 1 each.  iterations: as in :func:`class_weights`.
     unit_mean: project by eq. (14) as printed, which takes m for a unit vector; the mean of unit vectors is none.
-    project: False averages the late updates, weighted by |c_j|, unturned.
     A class whose weights nearly sum to 0 is left out (``LEAST_WEIGHT``).
     """
     m, v = np.asarray(mean, dtype=np.float64), np.asarray(late, dtype=np.float64)
@@ -113,6 +103,6 @@ def corrected_step(
         step = step + rates.agreeing * agreeing / n1 @ v
     if abs(n2 := float(conflicting.sum())) >= LEAST_WEIGHT:
         shares = conflicting / n2
-        turn = float(shares @ dots) / (1.0 if unit_mean else square) if project else 0.0  # eq. (12) or (14)
+        turn = float(shares @ dots) / (1.0 if unit_mean else square)  # eq. (12) or (14)
         step = step + rates.conflicting * (shares @ v - turn * m)
     return np.asarray(step)

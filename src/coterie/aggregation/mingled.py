@@ -10,11 +10,10 @@ solves for the cluster models theta*.
 Shapes everywhere: sums (k, d), coefficients H (k, k), sizes |G_a| (k,), models (k, d) float32.
 
 Two departures from the text as printed. The right-hand side is the sums, not the means: H holds counts, and with means
-(eq. 8, alg. 2 line 6) the models shrink by the size of their clusters, see :func:`rebuild_literal`. And how well H can
-be solved is looked at in every round: theorem 3's premise |G*| >= (N - |G*|) p fails in the paper's own default setting
-(24 >= 48), and theorem 4's bound is misprinted: eq. (29) asks for clusters of more than 9 (k-1)^2 / 4 clients, which is
-more than eq. (30), (k-1)^2 + 105/16, from k = 4 on. Where H's condition is above a bound, a
-ridge around the previous models takes the place of the plain solve.
+(eq. 8, alg. 2 line 6) the models shrink by the size of their clusters, see :func:`rebuild_literal`. And where H's
+condition is above a bound, a ridge around the previous models takes the place of the plain solve. For theorem 3's
+premise |G*| >= (N - |G*|) p fails in the paper's own default setting (24 >= 48), and theorem 4's bound is
+misprinted: eq. (29) asks for clusters of more than 9 (k-1)^2 / 4 clients, eq. (30) for fewer from k = 4 on.
 """
 
 from __future__ import annotations
@@ -39,12 +38,11 @@ Models = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Rebuilt:
-    """Cluster models, and how they came about.
+    """Cluster models (k, d), and how they came about.
 
-    models: (k, d) float32.  kept: (k,) bool, clusters that have their previous model again.
-    condition: of H, see :func:`rebuild`; infinite for a singular one and where there was none to solve.
-    why: in words, why some were kept; empty where all were rebuilt.
-    ridge: lambda of :func:`rebuild`, 0 where H was solved as it is.
+    kept: (k,) bool, clusters that have their previous model again.  why: in words; empty where all were rebuilt.
+    condition, ridge: of H and lambda, see :func:`rebuild`; infinite where H is singular or there was none to solve, and
+    0 where H was solved as it is.
     """
 
     models: Models
@@ -68,31 +66,23 @@ def kept_all(previous: NDArray[Any], why: str, condition: float = np.inf) -> Reb
 # What a client can tell of decrypted coefficients
 
 
-def round_counts(coefficients: NDArray[Any], tolerance: float = TOLERANCE) -> NDArray[np.int64]:
-    """The whole numbers that decrypted counts stand for; any shape.
+def round_counts(coefficients: NDArray[Any]) -> NDArray[np.int64]:
+    """The whole numbers that decrypted counts of any shape stand for, so that a solve does not amplify CKKS's errors.
 
-    CKKS decrypts to real numbers beside the counts, and a solve should not amplify the difference. Raises PeerError
-    where one is further than ``tolerance`` from a whole number: no sum of one-hot indicators is.
+    Raises PeerError where one is further than ``TOLERANCE`` from a whole number: no sum of one-hot indicators is.
     """
     x = np.asarray(coefficients)
-    if reason := _unwhole(x, tolerance):
+    if reason := _unwhole(x):
         raise PeerError(f"{reason}, so somebody's encrypted indicator was not one-hot: keep the previous models")
-    counts: NDArray[np.int64] = np.rint(x).astype(np.int64)
-    return counts
+    return np.asarray(np.rint(x), dtype=np.int64)
 
 
 def implausible(
-    coefficients: NDArray[Any],
-    sizes: NDArray[Any],
-    participants: int | None = None,
-    least: int = 1,
-    tolerance: float = TOLERANCE,
+    coefficients: NDArray[Any], sizes: NDArray[Any], participants: int | None = None, least: int = 1
 ) -> str:
     """Why honest one-hot indicators cannot have given these coefficients, in words; empty where they can.
 
     Indicators travel encrypted, so the server cannot see one that isn't one-hot, and a single one spoils every model.
-    Whoever decrypts H can see this much.
-
     coefficients: (k, k) real, H before or after rounding.  sizes: (k,), the |G_a| that the server counted.
     participants: clients whose updates were added, if known.  least: identities that every client must have (T).
 
@@ -103,7 +93,7 @@ def implausible(
     x, sizes = np.asarray(coefficients), np.asarray(sizes)
     if x.ndim != 2 or x.shape[0] != x.shape[1] or sizes.shape != x.shape[:1]:
         return f"coefficients of shape {x.shape} and sizes of shape {sizes.shape} do not belong together"
-    if reason := _unwhole(x, tolerance):
+    if reason := _unwhole(x):
         return reason
     if reason := _unwhole(sizes, 0.0):
         return f"among the sizes, {reason}"
@@ -132,7 +122,7 @@ def implausible(
     return "; ".join(found)
 
 
-def _unwhole(x: NDArray[Any], tolerance: float) -> str:
+def _unwhole(x: NDArray[Any], tolerance: float = TOLERANCE) -> str:
     """Why x are no counts, or nothing."""
     if x.dtype.kind not in "fiu" or not (np.abs(x) < 2**53).all():  # NaN fails too
         return "the counts are not all numbers below 2^53"
@@ -147,12 +137,7 @@ def _unwhole(x: NDArray[Any], tolerance: float) -> str:
 
 
 def rebuild(
-    sums: NDArray[Any],
-    coefficients: NDArray[Any],
-    previous: NDArray[Any],
-    *,
-    max_condition: float,
-    ridge: bool = True,
+    sums: NDArray[Any], coefficients: NDArray[Any], previous: NDArray[Any], *, max_condition: float, ridge: bool = True
 ) -> Rebuilt:
     """Eq. (7) solved for the cluster models: ``H theta* = S`` with un-normalised sums.
 
@@ -161,15 +146,13 @@ def rebuild(
         error some .02 to .07 of it, in units of the spread of models within a cluster (see :func:`rebuild_error`).
     ridge: what is done about an H of a larger condition. True: ``min ||H theta - S||^2 + lambda sum_b |h_b|^2
         (theta_b - previous_b)^2`` is solved, h_b the columns of H and lambda the smallest that brings the condition
-        down to ``max_condition``: what the round says little about stays as it was (and does not go to 0), the rest is
-        rebuilt. False: nothing is rebuilt, all models are kept.
+        down to ``max_condition``: what the round says little about stays as it was. False: all models are kept.
 
     A true cluster without members is a column of zeros: it keeps its model. A mingled cluster without members is a row
     of zeros: it says nothing. The false members of an empty cluster still do, so rows may outnumber columns: least
-    squares. The condition is the 2-norm condition number of H with its columns scaled to length 1. A cluster's size
-    scales its column, and that large and small clusters live side by side costs a solve nothing; what costs is mingled
-    clusters that are nearly alike, and only those are seen. For the ideal coefficients (eq. 11) of any sizes it is
-    (1 + (k-1) p) / (1-p).
+    squares. The condition is the 2-norm condition number of H with its columns scaled to length 1, because a cluster's
+    size, which scales its column, costs a solve nothing; what costs is mingled clusters that are nearly alike. For the
+    ideal coefficients (eq. 11) of any sizes it is (1 + (k-1) p) / (1-p).
 
     Raises PeerError for sums that are not finite, UserError for arguments that do not fit together.
     """
@@ -177,9 +160,7 @@ def rebuild(
     h = np.asarray(coefficients, dtype=np.float64)
     k = len(sums)
     if h.shape != (k, k) or not np.isfinite(h).all() or (h < 0).any():
-        raise UserError(
-            f"{k} sums need ({k}, {k}) finite coefficients of at least 0: check them for plausibility first"
-        )
+        raise UserError(f"{k} sums need ({k}, {k}) finite coefficients of at least 0: check their plausibility first")
     if not 1 < max_condition <= MOST_CONDITION:
         raise UserError(f"max_condition is {max_condition}; it must be above 1 and at most {MOST_CONDITION:g}")
     rows, columns = np.asarray(h.any(axis=1)), np.asarray(h.any(axis=0))
@@ -203,8 +184,7 @@ def rebuild_literal(
     """Alg. 2 as printed: eq. (8) with H in counts, but with the means S_a / |G_a| on its right-hand side.
 
     The rows of H sum to |G_a|, so models come out smaller by about that factor: 1, 2, 3, 4, 5 as some .02 to .05 in the
-    default setting. sizes: (k,) whole, |G_a|. Above ``max_condition`` all models are kept: no ridge is printed.
-    Otherwise as :func:`rebuild`.
+    default setting. sizes: (k,) whole, |G_a|. Otherwise as :func:`rebuild` without a ridge: none is printed.
     """
     sums, previous = _fitting(sums, previous)
     means = sums / np.maximum(_counts(sizes, len(sums)), 1)[:, None]
@@ -298,8 +278,7 @@ def ideal_coefficients(sizes: NDArray[Any], rate: float) -> Floats:
     """Eq. (11): the coefficients (k, k) that are to be expected, |G*_b| on the diagonal and rate |G*_b| off it.
 
     sizes: (k,), of the *true* clusters.  rate: the paper's p; alg. 1 really gives p_c (eq. 9), larger because sets
-    below the threshold are drawn again. Their determinant is eq. (12). Rebuilding with them instead of the counts of
-    the round is the paper's ablation (table V, 1 + 2 + 3).
+    below the threshold are drawn again. Rebuilding with them is the paper's ablation (table V, 1 + 2 + 3).
     """
     sizes = np.asarray(sizes, dtype=np.float64)
     if sizes.ndim != 1 or not len(sizes) or not (np.isfinite(sizes) & (sizes >= 0)).all() or not 0 <= rate <= 1:
@@ -311,13 +290,12 @@ def rebuild_error(member: NDArray[np.bool_], true: NDArray[Any], *, max_conditio
     """(k,): how far a rebuilt model is from the exact mean of its cluster, RMS, where members' models spread by 1.
 
     member: (N, k) bool, [a in CI_i].  true: (N,) whole, the true cluster of each client.  max_condition: as for
-    :func:`rebuild`, here without a bound if not given. A ridge's error has another part, which is not in it: how far
-    the exact means have moved from the previous models in directions that are held back.
+    :func:`rebuild`. A ridge's error has another part, which is not in it: how far the exact means have moved from the
+    previous models in directions that are held back.
 
     Eq. (7) takes the false members from cluster b for a fair sample of it. They aren't quite, and solving amplifies the
     difference. If a client's weights are its cluster's expected weights plus independent noise of standard deviation
-    sigma, ``rebuild_error * sigma`` is the exact standard deviation of (rebuilt - exact mean), given the sets; against
-    the expected weights it is sqrt(rebuild_error^2 + 1 / |G*|) sigma, the second part being that of any mean.
+    sigma, ``rebuild_error * sigma`` is the exact standard deviation of (rebuilt - exact mean), given the sets.
     nan for a cluster without members; infinite for all where H is singular.
     """
     member = np.asarray(member)

@@ -9,7 +9,6 @@ numbers below 2^53 are exact in any case.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -63,7 +62,6 @@ class WeightedMean:
 
     @property
     def count(self) -> int:
-        """How many models went in."""
         return self._sum.count
 
     def take(self, weights: NDArray[Any], samples: int = 1) -> None:
@@ -78,59 +76,3 @@ class WeightedMean:
         if not self.samples:
             raise UserError("the mean of no models does not exist: check that some client answered")
         return self._sum.value() / self.samples
-
-
-def cluster_sums(
-    rows: Iterable[NDArray[Any]], membership: NDArray[np.bool_]
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Eq. (9) without its division: per-cluster sums and the number of members.
-
-    rows: n vectors (d,) real, as an (n, d) array or one at a time.  membership: (n, c) bool, phi.
-    Returns ``(sums (c, d) float64, counts (c,) int64)``; a cluster that is nobody's has sum 0 and count 0.
-    Raises UserError where the number of rows or their lengths do not fit.
-    """
-    phi = _membership(membership)
-    sums: list[Sum] = []
-    seen = 0
-    for row in rows:
-        sums = sums or [Sum(len(row)) for _ in range(phi.shape[1])]
-        if seen == len(phi):
-            raise UserError(f"more rows than the {len(phi)} of the membership matrix")
-        for k in np.flatnonzero(phi[seen]):
-            sums[k].take(row)
-        seen += 1
-    if seen != len(phi):
-        raise UserError(f"{seen} rows for the {len(phi)} of the membership matrix")
-    return np.stack([s.value() for s in sums]), phi.sum(axis=0, dtype=np.int64)
-
-
-def cluster_means(sums: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.float64]:
-    """Eq. (9): sums (c, d) over counts (c,), (c, d) float64. Raises UserError for an empty cluster: drop it first."""
-    sums, counts = np.asarray(sums, dtype=np.float64), np.asarray(counts)
-    if sums.ndim != 2 or counts.shape != sums.shape[:1]:
-        raise UserError(f"sums of shape {sums.shape} and counts of shape {counts.shape} do not belong together")
-    if (counts < 1).any():
-        raise UserError(f"cluster {int(np.flatnonzero(counts < 1)[0])} has no members, so it has no mean: drop it")
-    return np.asarray(sums / counts[:, None], dtype=np.float64)
-
-
-def mean_of_clusters(models: Iterable[NDArray[Any]]) -> NDArray[np.float64]:
-    """Eq. (11): a participant's next model, the plain mean of the models (d,) of its clusters; (d,) float64.
-
-    Raises UserError for no models, and for models of unequal length.
-    """
-    members = [np.asarray(model, dtype=np.float64) for model in models]
-    if not members:
-        raise UserError("a participant without a cluster model has nothing to average: let it keep its own model")
-    if len({member.shape for member in members}) != 1 or members[0].ndim != 1:
-        raise UserError(f"expected models of one length, got shapes {sorted({m.shape for m in members})}")
-    return np.asarray(np.mean(members, axis=0))
-
-
-def _membership(membership: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    phi = np.asarray(membership)
-    if phi.ndim != 2 or 0 in phi.shape or not np.isin(phi, (0, 1)).all():
-        raise UserError(
-            f"membership must be a non-empty (clients, clusters) matrix of 0 and 1, not of shape {phi.shape}"
-        )
-    return phi.astype(np.bool_)

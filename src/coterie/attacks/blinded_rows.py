@@ -5,10 +5,8 @@ have one mask in common. The mask disappears from their differences.
 
 It proves that a fresh shuffle does not make clients anonymous: a client's difference from the others hardly changes
 from one round to the next (`relink`). Where clients rotate their models by a per-round secret, only the distances
-within each round are left (`relink_by_profiles`).
-
-It proves, too, that a common mask hides one vector, not n of them: one known vector opens every model. That may be what
-the paper does not count as a secret, the public start of the training, or the model of one client that colludes.
+within each round are left (`relink_by_profiles`). And it proves that a common mask hides one vector, not n of them: one
+known vector opens every model, be it the public start of the training or the model of one client that colludes.
 """
 
 from __future__ import annotations
@@ -27,10 +25,9 @@ Doubles = NDArray[np.float64]
 
 
 def relink(previous: NDArray[Any], following: NDArray[Any]) -> NDArray[np.int64]:
-    """Rows (n, d) of one round and (m, d) of the next, each in its own shuffle -> (m,) guesses.
+    """Rows (n, d) of one round and (m, d) of the next, each in its own shuffle -> (m,) row of ``previous``, or -1.
 
-    Entry j is the row of ``previous`` that row j of ``following`` comes from, or -1 (only when m > n). Both rounds are
-    centred on their mean row, then matched one to one at the least total distance (Hungarian method).
+    Both rounds are centred on their mean row, then matched one to one at the least total distance (Hungarian method).
     """
     # distances, not squares: when the two rounds' clients differ, few large errors should not decide the rest
     return _match(cross_distances(previous, following, centred=True))
@@ -47,10 +44,9 @@ def relink_by_profiles(previous: NDArray[Any], following: NDArray[Any]) -> NDArr
 
 
 def relink_accuracy(guess: NDArray[np.int64], truth: NDArray[np.int64], previous_clients: int) -> Result:
-    """Share of the clients of both rounds that were re-linked rightly.
+    """Share of the clients of both rounds that were re-linked rightly. Chance is a random one-to-one matching.
 
     guess: (m,) of `relink`.  truth: (m,) the true row of the previous round, -1 for clients who were not in it.
-    Chance is a random one-to-one matching: 1 / max(n, m), which is 1 / n when the same clients take part.
     """
     guess, truth = np.asarray(guess), np.asarray(truth)
     both = truth >= 0
@@ -61,44 +57,34 @@ def relink_accuracy(guess: NDArray[np.int64], truth: NDArray[np.int64], previous
         raise UserError("no client took part in both rounds: nothing can be re-linked")
     if truth.max() >= n or len(np.unique(truth[both])) != k:
         raise UserError(f"truth must name different rows below {n}")
-    chance = 1 / max(n, m)
-    # P(two given clients are both matched rightly) is 1 / (N (N - 1)) with N = max(n, m)
-    pair = chance / (max(n, m) - 1) if max(n, m) > 1 else chance
+    rows = max(n, m)
+    chance, pair = 1 / rows, 1 / rows / max(rows - 1, 1)  # that one client, and two, are matched rightly
     variance = chance / k + (k - 1) / k * pair - chance**2
     accuracy = float((guess[both] == truth[both]).mean())
     return Result("re-linked clients (share)", accuracy, chance, 1.0, k, float(np.sqrt(max(variance, 0.0))))
 
 
-def recover_from_start(rows: NDArray[Any], start: NDArray[Any]) -> Doubles:
-    """Blinded rows (n, d) and the weights (d,) that all clients started from -> (n, d) guess of the models.
+def recover(rows: NDArray[Any], known: NDArray[Any], position: int | None = None) -> Doubles:
+    """Blinded rows (n, d) and one model (d,) that is known -> (n, d) the models.
 
-    The mean row stands for the start, so what is missed is the mean update.
+    position: its row, a colluding client's: then the guess is exact. Without it the model is that from which all
+    clients started; the mean row stands for it, so what is missed is the mean update.
     """
     rows = real_rows("rows", rows)
-    return np.asarray(rows - rows.mean(axis=0) + _known(start, rows))
-
-
-def recover_from_colluder(rows: NDArray[Any], position: int, model: NDArray[Any]) -> Doubles:
-    """Blinded rows (n, d), the colluding client's row number and its model (d,) -> (n, d) the models, exactly."""
-    rows = real_rows("rows", rows)
-    if not 0 <= position < len(rows):
+    if position is not None and not 0 <= position < len(rows):
         raise UserError(f"position {position} is not one of the {len(rows)} rows")
-    return np.asarray(rows - rows[position] + _known(model, rows))
+    return np.asarray(rows - (rows.mean(axis=0) if position is None else rows[position]) + _known(known, rows))
 
 
 def recovery_error(recovered: NDArray[Any], models: NDArray[Any], start: NDArray[Any]) -> Result:
-    """Mean over clients of |recovered - model| / |model| (L2).
-
-    Chance is an adversary who knows the start (d,) alone: the mean of |start - model| / |model|.
-    """
+    """Mean over clients of |recovered - model| / |model| (L2). Chance: guessing the start (d,)."""
     recovered, models = real_rows("recovered", recovered), real_rows("models", models)
     same_shape("recovered", recovered, "models", models)
     size = np.linalg.norm(models, axis=1)
     if not size.all():
         raise UserError("a model is 0: a relative error does not exist")
-    error, chance = (
-        float((np.linalg.norm(guess - models, axis=1) / size).mean()) for guess in (recovered, _known(start, models))
-    )
+    guesses = recovered, _known(start, models)
+    error, chance = (float((np.linalg.norm(guess - models, axis=1) / size).mean()) for guess in guesses)
     if chance == 0:
         raise UserError("no client moved from the start: there is nothing to recover")
     return Result("relative error of models", error, chance, 0.0, len(models))

@@ -29,8 +29,8 @@ def count_posterior(
 ) -> Doubles:
     """(late + 1,) probabilities that k = 0, 1, ... of the late updates conflict, from the number of negative signs.
 
-    classes: as the sums show it; None for who doesn't look at them.  prior: (late + 1,), by default each update
-    conflicts with probability 1/2. Raises UserError for a number of signs that these can't have.
+    classes: as the sums show it; None for who doesn't look.  prior: (late + 1,), by default each conflicts by 1/2.
+    Raises UserError for a number of signs that these can't have.
     """
     seen = np.array([classes in (None, class_of(k, late)) for k in range(late + 1)])
     posterior = _prior(late, prior) * seen * binom.pmf(negative - np.arange(late + 1), dummies, 0.5)
@@ -45,17 +45,14 @@ def count_among_decoys(patterns: Sequence[Classes], late: int, prior: NDArray[An
     The patterns of decoys are uniform over those that there are, so a pattern that n sets have is n times as likely as
     before to be the real one's. prior: as in `count_posterior`.
     """
-    posterior = _prior(late, prior) * [sum(seen == class_of(k, late) for seen in patterns) for k in range(late + 1)]
+    posterior = _prior(late, prior) * [patterns.count(class_of(k, late)) for k in range(late + 1)]
     if not (total := float(posterior.sum())):
         raise UserError(f"no set of sums of {len(patterns)} shows a pattern that {late} late updates can have")
     return np.asarray(posterior / total)
 
 
 def count_accuracy(posteriors: Sequence[NDArray[Any]], truth: Sequence[int]) -> Result:
-    """How often the likeliest number of conflicting updates is right. truth: of each round. Ties share.
-
-    Chance: the likeliest number without any sign, each update conflicting with probability 1/2.
-    """
+    """How often the likeliest number of conflicting updates is right; ties share. Chance: without any sign."""
     if not len(posteriors) or len(posteriors) != len(truth):
         raise UserError(f"{len(posteriors)} posteriors for {len(truth)} rounds: give one each, and at least one")
     right = [top_share(posterior)[k] for posterior, k in zip(posteriors, truth, strict=True)]
@@ -64,10 +61,7 @@ def count_accuracy(posteriors: Sequence[NDArray[Any]], truth: Sequence[int]) -> 
 
 
 def expected_count(late: int, dummies: int, *, sums: bool = True) -> Expected:
-    """The closed form of `count_accuracy` in rounds in which each late update conflicts with probability 1/2.
-
-    sums: whether the attacker looks at the classes' sums.
-    """
+    """The closed form of `count_accuracy` where updates conflict with probability 1/2. sums: whether they are seen."""
     mean, square = 0.0, 0.0
     for k, probable in enumerate(_prior(late, None)):
         for positive in range(dummies + 1):
@@ -84,10 +78,7 @@ def class_of(conflicting: int, late: int) -> Classes:
 
 
 def size_correlation(seen: NDArray[Any], cosines: NDArray[Any]) -> Result:
-    """Correlation of log |seen| with log |cosine|, (n,) each, one masked number for each cosine.
-
-    Chance: what independent numbers give on average, the mean of |r|.
-    """
+    """Correlation of log |seen| with log |cosine|, (n,) each. Chance: the mean of |r| of independent numbers."""
     with np.errstate(divide="ignore"):
         x, y = (np.log2(np.abs(np.asarray(values, np.float64))) for values in (seen, cosines))
     if x.shape != y.shape or len(x) < 3 or not (np.isfinite(x).all() and np.isfinite(y).all()):

@@ -4,7 +4,7 @@ Who: the server of MingledPie, honest but curious. On: each client's identity se
 true cluster is in every set, and among the clusters of a set nothing but a prior tells it from the others: so the
 posterior is the prior, cut to the set. What this proves against theorem 2 of the paper: clusters of unequal size, which
 the server can estimate from the sets themselves, break the bound 1/T; and a client that draws anew (its cluster,
-p or the keys changed and it keeps no sets) is found by intersecting its sets.
+p or the keys changed and it keeps no sets) is found by intersecting its sets. One that keeps them tells by changing.
 
 Every accuracy shares ties among the equally likely clusters: it is the mean over the attacker's coins, too.
 `expected_accuracy` is its closed form.
@@ -26,26 +26,20 @@ from coterie.attacks.result import Expected, Result, real_rows, top_share
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.protocol.errors import UserError
 
-
-def cluster_posterior(sets: NDArray[Any], prior: NDArray[Any] | None = None) -> NDArray[np.float64]:
-    """Sets (n, k) of 0 and 1 -> (n, k) float64 probabilities that cluster j is client i's true one; rows sum to 1.
-
-    prior: (k,) sizes or shares of the true clusters, where the server knows them or estimates them
-    (`estimated_sizes`); without it all clusters of a set are equally likely. Raises UserError for an empty set and for
-    a set whose clusters are all empty by the prior.
-    """
-    return intersection_posterior(np.asarray(sets)[None], prior)
+MOST_SETS = 16
 
 
-def intersection_posterior(
+def cluster_posterior(
     sets: NDArray[Any], prior: NDArray[Any] | None = None, home_share: float = 1.0
 ) -> NDArray[np.float64]:
-    """Sets (m, n, k) of m rounds -> (n, k) float64 probabilities that cluster j is client i's.
+    """Sets (n, k) of one round, or (m, n, k) of several -> (n, k) probabilities that cluster j is client i's true one.
 
     A set that equals an earlier one of the same client was kept, not drawn, and counts once; a row without any cluster
-    is that of a client who was absent.  home_share: probability that a set was drawn for the client's main cluster, in
-    (1/k, 1]; the rest is spread over the other clusters. At 1 this is the intersection, and a client whose sets have
-    no cluster in common raises UserError.
+    is that of a client who was absent.  prior: (k,) sizes or shares of the true clusters, known or estimated
+    (`estimated_sizes`); without it all are alike.  home_share: probability that a set was drawn for the client's main
+    cluster, in (1/k, 1]; the rest is spread over the others. At 1 this is the intersection of the sets.
+
+    Raises UserError where a client has no set, or no cluster is possible for it.
     """
     joined = _sets(sets)
     _, n, k = joined.shape
@@ -69,11 +63,10 @@ def intersection_posterior(
 
 
 def estimated_sizes(sets: NDArray[Any], false_rate: float) -> NDArray[np.float64]:
-    """Sets (n, k) of one round -> (k,) float64 estimates of the true clusters' sizes, in clients.
+    """Sets (n, k) of one round -> (k,) float64 estimates of the true clusters' sizes, in clients, at least 1.
 
-    (|G_j| - p_c n) / (1 - p_c), since the mingled cluster G_j has all true members and a share p_c of all others; but
-    at least 1, as a cluster that somebody names may be that client's. Noise: about sqrt(n p_c / (1 - p_c)).
-    false_rate: p_c, `IdentityLaw.p_correct`, from what the server itself has published; in [0, 1).
+    (|G_j| - p_c n) / (1 - p_c), since the mingled cluster G_j has all true members and a share p_c of all others.
+    Noise: about sqrt(n p_c / (1 - p_c)).  false_rate: p_c, `IdentityLaw.p_correct`, which the server knows; in [0, 1).
     """
     joined = _sets(np.asarray(sets)[None])[0]
     if not 0 <= false_rate < 1:
@@ -85,18 +78,16 @@ def estimated_sizes(sets: NDArray[Any], false_rate: float) -> NDArray[np.float64
 def identity_accuracy(posterior: NDArray[Any], truth: NDArray[Any], prior: NDArray[Any] | None = None) -> Result:
     """Share of the clients whose true cluster (n,) has the largest posterior; ties are shared.
 
-    Chance is the same guess without any set: the largest cluster of the prior, 1/k for all where there is none. What
-    remains above it is the leak.
+    Chance is the same guess without any set: the largest cluster of the prior, 1/k for all where there is none.
     """
     posterior, truth = real_rows("posterior", posterior), np.asarray(truth)
     n, k = posterior.shape
     if truth.shape != (n,) or truth.dtype.kind not in "iu" or truth.min() < 0 or truth.max() >= k:
         raise UserError(f"truth must name one of {k} clusters for each of {n} clients")
-    blind = _hits(np.tile(_prior(prior, k), (n, 1)), truth)
+    guesses = posterior, np.tile(_prior(prior, k), (n, 1))
+    hits, blind = (top_share(guess)[np.arange(n), truth] for guess in guesses)
     sd = math.sqrt(float((blind * (1 - blind)).sum())) / n
-    return Result(
-        "true cluster guessed (share)", float(_hits(posterior, truth).mean()), float(blind.mean()), 1.0, n, sd
-    )
+    return Result("true cluster guessed (share)", float(hits.mean()), float(blind.mean()), 1.0, n, sd)
 
 
 def expected_accuracy(
@@ -104,9 +95,8 @@ def expected_accuracy(
 ) -> Expected:
     """The closed form of `identity_accuracy` after independent sets of these laws (one law: one set).
 
-    prior: what the attacker believes, (k,) as for `cluster_posterior`.  shares: (k,) what is true; the prior, or
-    all clusters equally large, if not given. For a prior that is estimated from the sets themselves, see
-    `expected_by_estimates`.
+    prior: what the attacker believes, as for `cluster_posterior`; estimated from the sets themselves it is another
+    case, `expected_by_estimates`.  shares: (k,) what is true; by default the prior.
 
     The false clusters in all sets are a uniformly random choice of I others (`common_false`). With b other clusters
     above the true one in the prior and e beside it, the guess is right by 1 / (1 + s) if none of the b and s of the e
@@ -141,11 +131,10 @@ def expected_accuracy(
 def expected_by_estimates(law: IdentityLaw, sets: NDArray[Any], truth: NDArray[Any]) -> Expected:
     """What `identity_accuracy` with `estimated_sizes` gives on average, each client's set drawn anew in turn.
 
-    sets (n, k) and truth (n,): of one round. `expected_accuracy` takes sizes that do not depend on the sets. Estimates
-    do: a false cluster that happens to be in many sets looks larger, and so beats the true ones more often in just
-    these sets. At equal sizes, where the ranks are all noise, that costs 2.4 points of 34.7 (k = 5, p = 1/2, T = 2, 120
-    clients). Only the clusters of a client's own set compete for it, and it is a member of each of these. So what ranks
-    them is everybody else's sets, and its own has its law still: as if it were in all.
+    sets (n, k) and truth (n,): of one round. A false cluster that happens to be in many sets looks larger, and so beats
+    the true ones more often in just these sets. At equal sizes, where the ranks are all noise, that costs 2.4 points of
+    34.7 (k = 5, p = 1/2, T = 2, 120 clients). Only the clusters of a client's own set compete for it, and it is a
+    member of each of these. So everybody else's sets rank them, and its own has its law still: as if it were in all.
 
     Exact on average over rounds. Scores of different clients hang together through the estimates, so the accuracy of
     one round may vary more than ``sd`` says (1.4 times at equal sizes): compare means of many by their own spread.
@@ -185,13 +174,77 @@ def common_false(laws: Sequence[IdentityLaw]) -> NDArray[np.float64]:
     return left
 
 
-def _hits(posterior: NDArray[np.float64], truth: NDArray[Any]) -> NDArray[np.float64]:
-    """(n,) score of each client: 1 over the number of its most likely clusters if the true one is among them."""
-    return np.asarray(top_share(posterior)[np.arange(len(truth)), truth])
+def change_posterior(sets: NDArray[Any]) -> NDArray[np.float64]:
+    """Different sets (m, k) of 0 and 1 of one client -> (m, k): probability that set i was drawn for cluster j.
+
+    Where a client keeps one set per cluster, theorem 1 of the paper calls comparing its sets meaningless. They are not
+    the same cluster's, so intersecting them finds nothing; but *because* they are not, each rules the others' clusters
+    out. A cluster that is in one set only explains that set and leaves the others all their possibilities; one that
+    several sets share takes a possibility away from the others. The gain is small, and exact (`expected_after_change`).
+
+    All ways to give each set a cluster of its own, a different one each, are equally likely. They are counted cluster
+    by cluster over the subsets of sets that have theirs (k 2^m steps). Raises UserError for sets that are not all
+    different, for more than `MOST_SETS` of them, and where there is no such way.
+    """
+    joined = np.asarray(sets)
+    if joined.ndim != 2 or joined.shape[1] < 2 or not np.isin(joined, (0, 1)).all():
+        raise UserError(f"sets must be 0 and 1 for each set and cluster, not {joined.shape} {joined.dtype}")
+    m, k = joined.shape
+    if not 1 <= m <= MOST_SETS or len(np.unique(joined, axis=0)) != m:
+        raise UserError(f"1 to {MOST_SETS} different sets of one client are compared, not these {m}")
+    subsets = np.arange(1 << m)
+    without = [subsets[subsets >> i & 1 == 0] for i in range(m)]
+    before, after = _ways(joined, without), _ways(joined[:, ::-1], without)[::-1]
+    total = before[-1][-1]
+    if total == 0:
+        raise UserError("there are no different clusters for these sets: they are not one client's under one key")
+    found = np.zeros((m, k))
+    for i, j in np.argwhere(joined):
+        found[i, j] = before[j][without[i]] @ after[j + 1][(subsets[-1] ^ 1 << i) ^ without[i]]
+    return np.asarray(found / total)
+
+
+def expected_after_change(law: IdentityLaw) -> Expected:
+    """How often the likeliest cluster of a set is right, given one other set that differs, both of this law.
+
+    With sizes a and b and m clusters in common there are ab - m pairs of different clusters, b of them with a cluster
+    that is in the first set only and b - 1 with one of the common ones; a given pair of sets belongs to a given
+    pair of clusters with probability w_a w_b, w_c = Pr(|CI| = c) / C(k-1, c-1).
+    """
+    k = law.clusters
+    w = [float(law.sizes[c - 1]) / math.comb(k - 1, c - 1) for c in range(1, k + 1)]
+    seen, first, second = 0.0, 0.0, 0.0  # probabilities times k(k-1): of two sets, of a hit, of its score squared
+    for a in range(1, k + 1):
+        for b in range(1, k + 1):
+            for m in range(max(0, a + b - k), min(a, b) + 1):
+                if a == b == m:
+                    continue  # the same set again: no change was seen
+                pairs = math.comb(k, a) * math.comb(a, m) * math.comb(k - a, b - m) * w[a - 1] * w[b - 1]
+                ways, tied = (b, a - m) if a > m else (b - 1, m)  # with one of the likeliest; how many those are
+                seen += pairs * (a * b - m)
+                first += pairs * ways
+                second += pairs * ways / tied
+    if seen == 0:
+        raise UserError("all sets of this law are the same: no change can be seen")
+    return Expected.of_moments(first / seen, second / seen)
+
+
+def _ways(joined: NDArray[Any], without: list[NDArray[np.int64]]) -> list[NDArray[np.float64]]:
+    """Entry j, (2^m,): in how many ways the first j clusters serve exactly this subset of the sets, one each."""
+    m, k = joined.shape
+    ways = [np.eye(1, 1 << m)[0]]
+    for j in range(k):
+        more = ways[-1].copy()
+        for i in np.flatnonzero(joined[:, j]):
+            more[without[i] | 1 << i] += ways[-1][without[i]]
+        ways.append(more)
+    return ways
 
 
 def _sets(sets: NDArray[Any]) -> NDArray[np.bool_]:
+    """(m, n, k) bool."""
     array = np.asarray(sets)
+    array = array[None] if array.ndim == 2 else array
     if array.ndim != 3 or 0 in array.shape or array.shape[2] < 2 or not np.isin(array, (0, 1)).all():
         raise UserError(
             f"identity sets must be 0 and 1 for each client and cluster, at least 2 clusters; not {array.shape[-2:]} "

@@ -1,11 +1,10 @@
 """The key that opens a sum, read off the sum by a client that put a forged ciphertext into it.
 
 Who: one client, alone, wherever clients feed in CKKS ciphertexts under another party's key and read what becomes of
-their sum: in PAFed, where the helper holds the key. It deviates in one thing: it adds a constant K to the second
-polynomial of one ciphertext of an update. On: its own update, and the models that it is handed. It proves that the
-scheme protects the key from those who follow the protocol, and from nobody else. A ciphertext (c_0, c_1) opens to
-c_0 + c_1 s, so that (c_0, c_1 + K) opens to K s more; sums, products with numbers, masks that are taken off again and
-flooding far below K leave K s in the model up to a factor, and the coefficients of s are -1, 0 and 1.
+their sum: in PAFed, where the helper holds the key. On: its own update, and the models that it is handed. It proves
+that the scheme protects the key from those who follow the protocol, and from nobody else. A ciphertext (c_0, c_1) opens
+to c_0 + c_1 s, so that (c_0, c_1 + K) opens to K s more; sums, products with numbers, masks that are taken off again
+and flooding far below K leave K s in the model up to a factor, and the coefficients of s are -1, 0 and 1.
 
 What stops it is that nobody who sends a ciphertext chooses its c_1. Checking more of a ciphertext doesn't: c_1 of an
 honest one is uniform, and so is c_1 + K.
@@ -66,9 +65,8 @@ def coefficients(values: NDArray[Any], parameters: ParameterSet) -> Doubles:
 def read_key(change: NDArray[Any], public: PublicKey) -> tuple[Coefficients, SecretKey | None]:
     """What (N,) weights changed by where a ciphertext was forged -> the likeliest s, and the key if that is right.
 
-    Whether it is right the public key says. The key opens; its last prime, for switching keys, is left out. By what
-    factor K s has entered is not known: the numbers' size says it, and both signs are tried. What weights change by on
-    average stands in three coefficients, where it is much larger than what stands in the others: these are tried out.
+    The numbers' size says by what factor K s has entered; both signs are tried. What weights change by on average
+    stands in three coefficients, where it is much larger than what stands in the others: these are tried out.
     """
     found = coefficients(change, public.parameters)
     means = [0, len(found) // 4, 3 * len(found) // 4]  # of the slots' real parts, and of the imaginary ones
@@ -85,7 +83,7 @@ def read_key(change: NDArray[Any], public: PublicKey) -> tuple[Coefficients, Sec
 
 
 def rebuilt(guess: Coefficients, public: PublicKey) -> SecretKey | None:
-    """The key with these coefficients, if it opens what the public key encrypts."""
+    """The key with these coefficients, without its last prime (for switching keys), if it opens for the public key."""
     made = ring(public.parameters)
     secret = np.zeros((len(made.moduli), public.parameters.degree), np.uint64)
     secret[:-1] = transformed(made, guess[None], public.parameters.levels)[0]
@@ -117,16 +115,14 @@ def key_agreement(guess: NDArray[Any], truth: NDArray[Any]) -> Result:
 class KeyThief:
     """A client's deviation: it forges an update, and another when that was to no avail, until it has the key.
 
-    It forges in the place of one ciphertext, that in which its own first update is shortest, for there the others'
-    changes should be small, too. Whenever it is asked to train it takes the model that it is handed from all those
-    before, and tries to read the key. All else that it does is honest.
+    It forges the ciphertext in which its own first update is shortest, for there the others' changes should be small,
+    too. Whenever it is asked to train it takes the model that it is handed from all those before, and tries to read the
+    key. All else that it does is honest.
 
-    spec: of the model.  share: K is the scale over it; halved down to ``LEAST`` after each reading that fails.
-    late: by how many rounds its updates are late, and so must not be expected in a model.
-    key: once it has it.  round: in which it read it.  guess: (N,) of its last reading, or None.
-    forged_in: the rounds whose updates it forged.
-    Raises UserError where a model doesn't fill a ciphertext, for what is beside the weights must open to zero; and for
-    emulated keys, which have no s.
+    share: K is the scale over it; halved down to ``LEAST`` after each reading that fails.  late: by how many rounds its
+    updates are late, and so must not be expected in a model.  key: once it has it.  round: in which it read it.
+    guess: (N,) of its last reading, or None.  forged_in: the rounds whose updates it forged.
+    Raises UserError for emulated keys, and where a model fills no ciphertext: what is beside it must open to zero.
     """
 
     def __init__(self, spec: ModelSpec, share: float = MOST, *, late: int = 0) -> None:
@@ -141,34 +137,31 @@ class KeyThief:
 
     @property
     def between(self) -> Between:
-        """It reads the model that a training starts from, and may forge what is encrypted."""
+        """For `wrap`: it reads the model that a training starts from, and may forge what is encrypted."""
         return {Fit: self._trained, Encrypt: self._encrypted}
-
-    def _trained(self, message: Message, effect: Fit, result: Any) -> Any:
-        if self.key is None:
-            self._read(effect.weights, message)
-        return result
-
-    def _encrypted(self, message: Message, effect: Encrypt, result: Any) -> Any:
-        """The ciphertext, or a forged one in its place."""
-        return self._forged(effect, result, message) if self.key is None and self._used(message) else result
 
     def _used(self, message: Message) -> bool:
         """Whether its last forged update, if there is one, should be in the model of this round."""
         return not self.forged_in or _round(message) > self.forged_in[-1] + self.late
 
-    def _read(self, weights: NDArray[Any], message: Message) -> None:
+    def _trained(self, message: Message, effect: Fit, result: Any) -> Any:
+        if self.key is not None:
+            return result
         if self._row is not None:
             for before in reversed(self._models):
-                self.guess, key = read_key(self._places(weights) - self._places(before), self._public)
-                if key is not None:
-                    self.key, self.round = key, _round(message)
-                    return
+                self.guess, self.key = read_key(self._places(effect.weights) - self._places(before), self._public)
+                if self.key is not None:
+                    self.round = _round(message)
+                    return result
             if self._used(message):
                 self.share = max(self.share / 2, min(self.share, LEAST))
-        self._models.append(weights)
+        self._models.append(effect.weights)
+        return result
 
-    def _forged(self, effect: Encrypt, honest: Any, message: Message) -> Any:
+    def _encrypted(self, message: Message, effect: Encrypt, honest: Any) -> Any:
+        """The ciphertext, or a forged one in its place."""
+        if self.key is not None or not self._used(message):
+            return honest
         if not isinstance(effect.key, PublicKey) or effect.key.emulated:
             raise UserError("an emulated key has no secret to be stolen: run it with --crypto real")
         if self._row is None:

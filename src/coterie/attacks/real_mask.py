@@ -23,8 +23,7 @@ from coterie.protocol.errors import UserError
 def told_apart(masked: NDArray[Any], first: NDArray[Any], second: NDArray[Any], bound: float) -> NDArray[np.float64]:
     """Masked models (n, d) -> (n,) probability that the first of two models (d,) is inside, not the second.
 
-    The likelihood ratio of masks uniform in [-bound, bound]: 1 or 0 where only one model is possible, else 1/2.
-    Where neither is (numbers that some other mask made) it is 1/2, too. Raises UserError for a bound that is none.
+    Masks are uniform in [-bound, bound]: 1 or 0 where only one model is possible, 1/2 where both or neither are.
     """
     _positive(bound)
     rows = real_rows("masked", masked)
@@ -33,10 +32,7 @@ def told_apart(masked: NDArray[Any], first: NDArray[Any], second: NDArray[Any], 
 
 
 def telling_accuracy(probability: NDArray[Any], truth: NDArray[Any]) -> Result:
-    """How often the likelier model is the right one. truth: (n,) whether it was the first.
-
-    Chance is 1/2, and so much a tie counts.
-    """
+    """How often the likelier model is the right one. truth: (n,) whether it was the first. Chance, and a tie: 1/2."""
     believed, is_first = np.asarray(probability, np.float64), np.asarray(truth, np.bool_)
     if believed.shape != is_first.shape or not believed.size:
         raise UserError(f"{believed.shape} guesses for {is_first.shape} models: give one each, and at least one")

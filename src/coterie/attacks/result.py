@@ -14,11 +14,10 @@ from coterie.protocol.errors import UserError
 
 @dataclass(frozen=True)
 class Result:
-    """One measured attack.
+    """One measured attack. chance: of the metric, without the leak (each score says how).  perfect: all leaks.
 
-    metric: what ``value`` is.  chance: what the same metric gives without the leak (each score says how).  perfect: its
-    value when everything leaks.  n: how many clients were scored.  chance_sd: standard deviation of the metric
-    over random guesses of the same kind, 0 where chance is no random guess.
+    n: how many clients were scored.  chance_sd: standard deviation of the metric over random guesses of the same kind,
+    0 where chance is no random guess.
     """
 
     metric: str
@@ -37,10 +36,9 @@ class Result:
 
 @dataclass(frozen=True)
 class Expected:
-    """The closed form of a score: what it is on average.
+    """The closed form of a score. accuracy: its mean.  sd: standard deviation of one client's score.
 
-    accuracy: the mean.  sd: standard deviation of one client's score.  drawn_sd: the same for an attacker who breaks
-    ties by a coin instead of sharing them.
+    drawn_sd: the same for an attacker who breaks ties by a coin instead of sharing them.
     """
 
     accuracy: float
@@ -73,8 +71,7 @@ def real_rows(name: str, rows: NDArray[Any]) -> NDArray[np.float64]:
         raise UserError(
             f"{name} must be a non-empty (clients, d) array of real numbers, not {array.shape} {array.dtype}"
         )
-    array = array.astype(np.float64)
-    if not np.isfinite(array).all():
+    if not np.isfinite(array := array.astype(np.float64)).all():
         raise UserError(f"{name} holds NaN or infinity: score only what the party accepted")
     return array
 

@@ -1,4 +1,4 @@
-"""Active attacks: a party that deviates in what it makes of its effects, or in when it answers, and is honest else.
+"""Active attacks: a party that deviates in what it makes of its effects, and is honest else.
 
 It runs the honest party's own handlers. So its messages are well formed, signed and in order, and its state and its
 keys are what they would be; only what it puts in tells it apart.
@@ -11,8 +11,7 @@ from typing import Any
 
 from coterie.protocol.errors import CoterieError
 from coterie.protocol.messages import Message
-from coterie.protocol.party import Cost, Handler, Party, Work
-from coterie.transport.wire import Links
+from coterie.protocol.party import Handler, Party, Work
 
 Between = Mapping[type, Callable[[Message, Any, Any], Any]]
 """By type of effect: (the message that is being handled, the effect, its result) -> what the handler goes on with."""
@@ -48,29 +47,3 @@ def _passed(work: Work[Any], message: Message, between: Between) -> Work[Any]:
         return done.value
     finally:
         work.close()
-
-
-class LateParty:
-    """The links of a federation in which one party sends what a round asks it for ``late`` rounds later at least.
-
-    That is but in the set-up, round 0. All else is as without it.
-    """
-
-    def __init__(self, links: Links, party: str, late: int) -> None:
-        self._links, self._party, self._late = links, party, late
-
-    def rounds(self, party: str, round: int) -> int:
-        own = self._late if party == self._party and round else 0
-        return max(own, self._links.rounds(party, round))
-
-    def down_s(self, party: str, size: int) -> float:
-        return self._links.down_s(party, size)
-
-    def up_s(self, party: str, size: int) -> float:
-        return self._links.up_s(party, size)
-
-    def work_s(self, party: str, cost: Cost) -> float:
-        return self._links.work_s(party, cost)
-
-    def fate(self, party: str, round: int, request: int) -> str:
-        return self._links.fate(party, round, request)

@@ -4,34 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from statistics import fmean
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.attacks.result import Attack
-from coterie.audit.findings import Finding
+from coterie.attacks.result import Attack, Expected, Result
+from coterie.devices.links import Delays
 from coterie.protocol.effects import Vector
+from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.system import Federation, System
 from coterie.transport.transcript import View
 
-__all__ = ["Audit", "Meddle", "Meddled", "Recorded", "View"]
-
-
-class Meddled(Protocol):
-    """A run that is about to begin, as an active attack finds it."""
-
-    @property
-    def federation(self) -> Federation:
-        """Its parties."""
-
-    def delay(self, client: str, rounds: int) -> None:
-        """What a round asks this client for comes so many rounds later at least."""
-
-
-Meddle = Callable[[Meddled], None]
-"""What is done to a run before it begins."""
+__all__ = ["Audit", "Finding", "Meddle", "Recorded", "View"]
+Meddle = Callable[[Federation, Delays], None]
+"""What is done to a run before it begins: to its parties, and to when clients answer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +50,41 @@ class Recorded:
 
     @property
     def mode(self) -> str:
-        """Of the run."""
         return str(self.options["mode"])
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One attack on one run. name: ``"who: what"``.
+
+    results: of the rounds in which there was something to attack, in order; at least one.  expected: the closed form of
+    each, or nothing where there is none.  round: of the run, in which an attack succeeded that waits for its chance.
+    """
+
+    name: str
+    results: tuple[Result, ...]
+    expected: tuple[Expected, ...] = ()
+    round: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.results or len(self.expected) not in (0, len(self.results)):
+            raise UserError(f"{self.name}: {len(self.results)} results with {len(self.expected)} closed forms")
+
+    def row(self) -> dict[str, Any]:
+        """Means over the rounds, as numbers; first, last: of these rounds. closed_form: None where there is none."""
+        return {
+            "name": self.name,
+            "metric": self.results[0].metric,
+            "value": fmean(result.value for result in self.results),
+            "first": self.results[0].value,
+            "last": self.results[-1].value,
+            "chance": fmean(result.chance for result in self.results),
+            "perfect": self.results[0].perfect,
+            "closed_form": fmean(one.accuracy for one in self.expected) if self.expected else None,
+            "clients": self.results[-1].n,
+            "rounds": len(self.results),
+            "round": self.round,
+        }
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from functools import wraps
 from typing import NamedTuple, ParamSpec
 
 from coterie.attacks.result import Expected, Result
-from coterie.audit.findings import Finding
+from coterie.audit import Finding
 
 P = ParamSpec("P")
 

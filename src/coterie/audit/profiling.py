@@ -6,17 +6,22 @@ prefer. Works for every system whose updates carry a model; messages are read by
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.attacks.label_shares import label_shares, share_correlation, top_label_hit_rate
+from coterie.attacks.labels import (
+    label_shares,
+    pair_auc,
+    pair_correlation,
+    share_correlation,
+    telling,
+    top_label_hit_rate,
+)
 from coterie.attacks.result import Result
-from coterie.attacks.similarity import pair_auc, pair_correlation, telling
 from coterie.audit import Audit, Recorded
-from coterie.audit.findings import Finding
 from coterie.audit.measured import Measured, findings
 from coterie.clustering.affinity import pairwise_distances
 from coterie.protocol.errors import UserError
@@ -69,40 +74,28 @@ def alike(
 
 
 @findings
-def plain_findings(
-    views: Mapping[str, View],
-    clients: Sequence[str],
-    label_counts: NDArray[Any],
-    spec: ModelSpec,
-    groups: NDArray[Any] | None = None,
-    hub: str = "server",
-) -> Iterator[Measured]:
+def plain_findings(run: Recorded) -> Iterator[Measured]:
     """What the server of a system without encryption finds out, in every round with at least 2 clients.
 
-    label_counts: (clients, classes) training samples.  groups: (clients,) the data's own, where there are some.
     Models and names are in the updates themselves, so reading and following them takes no attack.
     Raises UserError where the views have no such round.
     """
-    attacked = False
-    for names, steps in plain_steps(views, spec.size, hub):
-        n, who = len(names), [clients.index(name) for name in names]
+    attacked, hub = False, run.federation.hub
+    for names, steps in plain_steps(run.views, run.spec.size, hub):
+        n, who = len(names), [run.clients.index(name) for name in names]
         if n < 2:
             continue
         attacked = True
-        yield from profiles(hub, steps, label_counts[who], spec)
+        yield from profiles(hub, steps, run.label_counts[who], run.spec)
         yield Measured(f"{hub}: models, as they are sent", Result("models read (share)", 1.0, 0.0, 1.0, n))
         yield Measured(f"{hub}: re-linked, by name", Result("re-linked clients (share)", 1.0, 1 / n, 1.0, n))
         if n > 2:
-            yield from alike(hub, "updates", -pairwise_distances(steps), who, label_counts, groups)
+            yield from alike(hub, "updates", -pairwise_distances(steps), who, run.label_counts, run.groups)
     if not attacked:
         raise UserError(f"in the view of {hub!r} no round has two clients' models in the clear")
 
 
-def _plain(run: Recorded) -> list[Finding]:
-    return plain_findings(run.views, run.clients, run.label_counts, run.spec, run.groups)
-
-
-PLAIN = Audit(_plain)
+PLAIN = Audit(plain_findings)
 """Of systems without encryption: what a server reads off the models that it is sent."""
 NOTHING = Audit(lambda run: [])
 """Where no server receives anything of models or data, so that there is nothing to attack."""

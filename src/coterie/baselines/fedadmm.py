@@ -23,12 +23,11 @@ from typing import Literal
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie.aggregation.buffers import with_buffers
-from coterie.protocol.effects import Fit, Fitted
+from coterie.protocol.effects import Fit, Fitted, Vector
 from coterie.protocol.party import Party, Work, on
-from coterie.protocol.system import PartyFactory, System
+from coterie.protocol.system import System
 from coterie.protocol.told import Common, Own
 from coterie.protocols import late
 from coterie.protocols.averaging import Train, Update, models
@@ -46,11 +45,9 @@ class FedAdmmConfig(late.LateTraining):
     reference: Literal["own", "received"] = "own"
 
     def solver(self) -> Admm:
-        """SGD on the augmented Lagrangian."""
         return Admm(self.lr, self.batch_size, self.momentum, self.weight_decay, rho=self.rho)
 
     def own_budget(self) -> Mapping[str, str]:
-        """The server's step, where it follows the mean of all clients."""
         if self.reference == "received":
             return {}
         why = "its server follows the mean of all clients: a smaller step leaves out what is never sent again"
@@ -61,10 +58,10 @@ class Client(Party, role="client"):
     """Keeps its dual variable, and its own last model, across rounds."""
 
     class State(msgspec.Struct):
-        """dual: y_i, (d,) float32, zeros before the first training.  own: w_i, (d,) float32."""
+        """own: w_i, (d,).  dual: y_i, (d,), zeros before the first training."""
 
-        own: NDArray[np.float32]
-        dual: NDArray[np.float32] | None = None
+        own: Vector
+        dual: Vector | None = None
 
     state: State
     config: FedAdmmConfig
@@ -95,17 +92,12 @@ def _server(own: Own, common: Common, config: FedAdmmConfig) -> late.Server:
     return late.Server(own, common, config, mean)
 
 
-def parties(config: FedAdmmConfig) -> Mapping[str, PartyFactory]:
-    """A server and its clients."""
-    return {"server": _server, "client": Client}
-
-
 SYSTEM = System(
     name="fedadmm",
     title="FedADMM",
     citation="Gong, Li and Freris, FedADMM: a robust federated deep learning framework, ICDE 2022",
     config=FedAdmmConfig,
-    parties=parties,
+    parties=lambda config: {"server": _server, "client": Client},
     models=models,
     sees=late.sees("change of the model plus that of its dual variable"),
     baseline=True,

@@ -41,18 +41,16 @@ class FedAsyncConfig(late.LateTraining):
             raise UserError(f"server_lr is the share of a client's model in a mixture: at most 1, not {self.server_lr}")
 
     def own_budget(self) -> Mapping[str, str]:
-        """Its alpha is the share of one model, not the step towards the mean of a round."""
         return {"server_lr": "it is the share of one client's model, not a step towards the mean of all"}
 
 
 class Mixed:
-    """w -> keep w + add: what mixing in some models, one after the other, makes of any w."""
+    """w -> keep w + add: what mixing in models (d,), each at its share, one after the other, makes of any w."""
 
     def __init__(self, size: int) -> None:
         self.keep, self.add = 1.0, np.zeros(size)
 
     def take(self, values: Vector, share: float) -> None:
-        """Mix in one model (d,), whose share then is ``share``."""
         self.keep *= 1 - share
         self.add += share * (values - self.add)
 
@@ -78,7 +76,7 @@ class Mixing:
         return self._in_time(self._late(self._weights.astype(np.float64)))
 
 
-def parties(config: FedAsyncConfig) -> Mapping[str, PartyFactory]:
+def _parties(config: FedAsyncConfig) -> Mapping[str, PartyFactory]:
     """All models, mixed in one by one."""
     mixing = partial(Mixing, exponent=config.exponent)
     return late.parties("model", mixing)
@@ -89,7 +87,7 @@ SYSTEM = System(
     title="FedAsync",
     citation="Xie, Koyejo and Gupta, Asynchronous federated optimization, 2019",
     config=FedAsyncConfig,
-    parties=parties,
+    parties=_parties,
     models=models,
     sees=late.sees("plain model"),
     baseline=True,

@@ -8,10 +8,9 @@ means of that as its new pi_t, and trains every component on its samples, weight
 each component, weighted by samples. A client predicts with the pi_t-weighted mean of the components' probabilities.
 pi_t is uniform at first and stays with the client; the components start from different random weights.
 
-Which FedEM. MingledPie's comparison cites another paper of the same name: Dieuleveut et al., "Federated-EM with
-heterogeneity mitigation and variance reduction", NeurIPS 2021. That algorithm sends compressed sufficient statistics of
-curved exponential families (Gaussian mixtures, missing values) and trains no neural classifier. What the name denotes
-for neural networks is the paper above, and that is what is here.
+MingledPie's comparison cites another paper of the same name, which trains no neural classifier: Dieuleveut et al.,
+"Federated-EM with heterogeneity mitigation and variance reduction", NeurIPS 2021. Here is what the name denotes for
+neural networks.
 
 Sees. server: every client's plain components, by name; not pi_t, but how far a component moved tells how much the
 client uses it.  client: all M components.
@@ -29,16 +28,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.aggregation.sums import WeightedMean
 from coterie.protocol.effects import Fit, Fitted, Losses
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.party import Cost, Party, Work, on
-from coterie.protocol.steps import Steps
 from coterie.protocol.system import Federation, Mixture, Sees, System
 from coterie.protocol.told import Common, Own
+from coterie.protocols import averaging
 from coterie.protocols.averaging import Train, Update
-from coterie.protocols.local_training import LocalTraining, ask_round, batch_seed, check_model
-from coterie.protocols.updates import Updates
+from coterie.protocols.local_training import LocalTraining, batch_seed, check_model
 
 Doubles = NDArray[np.float64]
 
@@ -51,7 +48,6 @@ class FedEmConfig(LocalTraining):
 
     @property
     def models(self) -> int:
-        """One a component."""
         return self.components
 
     def __post_init__(self) -> None:
@@ -60,15 +56,14 @@ class FedEmConfig(LocalTraining):
             raise UserError(f"components must be at least 1, not {self.components}")
 
     def beyond_budget(self) -> Mapping[str, str]:
-        """Its several models."""
         return {"components": "it trains so many models in every epoch"} if self.components > 1 else {}
 
 
 def responsibilities(mixture: Doubles, losses: NDArray[np.float32]) -> Doubles:
-    """E-step: q[m, i] ~ mixture[m] exp(-losses[m, i]), which sum to 1 over m.
+    """E-step: (M, n) q[m, i] ~ mixture[m] exp(-losses[m, i]), which sum to 1 over m.
 
-    mixture: pi_t, (M,).  losses: (M, n), cross entropies, which are negative log-likelihoods.  Returns (M, n).
-    Raises PeerError where a loss is not finite: the components were somebody else's.
+    mixture: pi_t, (M,).  losses: (M, n), cross entropies, which are negative log-likelihoods.
+    Raises PeerError where a loss is not finite.
     """
     if not np.isfinite(losses).all():
         broken = int(np.flatnonzero(~np.isfinite(losses).all(axis=1))[0])
@@ -83,9 +78,9 @@ class Client(Party, role="client"):
     """Keeps its mixture weights across rounds."""
 
     class State(msgspec.Struct):
-        """mixture: pi_t, (M,) float64."""
+        """mixture: pi_t, (M,)."""
 
-        mixture: NDArray[np.float64]
+        mixture: Doubles
 
     state: State
 
@@ -113,35 +108,6 @@ class Client(Party, role="client"):
         return Update(msg.round, self.spec.digest, np.concatenate(trained), fitted.samples)
 
 
-class Server(Party, role="server"):
-    """Holds the M components."""
-
-    class State(msgspec.Struct):
-        """weights: (M, d) float32."""
-
-        weights: NDArray[np.float32]
-
-    state: State
-
-    def __init__(self, own: Own, common: Common, config: FedEmConfig) -> None:
-        super().__init__(own, common, config)
-        self.state = self.State(common.starts)
-
-    def round(self, r: int) -> Steps[Mapping[str, Any]]:
-        """The mean of each component over the answers, weighted by samples."""
-        theta = self.state.weights
-        mean, updates = WeightedMean(theta.size), Updates(self.spec, theta, len(theta))
-
-        def fold(name: str, update: Update) -> None:
-            mean.take(updates.checked(name, update.spec, update.weights, update.samples), update.samples)
-            updates.took(name, update.weights, samples=update.samples)
-
-        notes = yield from ask_round(self, r, Train(r, self.spec.digest, theta.reshape(-1)), Update, fold)
-        if mean.count:
-            self.state.weights = updates.model(mean.mean()).reshape(theta.shape)
-        return {**notes, **updates.notes()}
-
-
 def models(federation: Federation) -> Mapping[str, Mixture]:
     """Everybody mixes the server's components with weights of its own."""
     theta = federation.look(federation.hub).state.weights
@@ -149,9 +115,9 @@ def models(federation: Federation) -> Mapping[str, Mixture]:
 
 
 def observe(federation: Federation) -> Mapping[str, Any]:
-    """Every client's mixture weights (the observer may see them; the server does not), and the largest as its cluster.
+    """Every client's mixture weights, and the largest as its cluster; equal ones, as before its first round, have none.
 
-    A client whose weights are all equal, as they are before its first round, has no largest.
+    The observer sees them; the server does not.
     """
     mixtures = [client.state.mixture for client in federation.of_role("client")]
     return {
@@ -165,7 +131,7 @@ SYSTEM = System(
     title="FedEM",
     citation="Marfoq et al., Federated multi-task learning under a mixture of distributions, NeurIPS 2021",
     config=FedEmConfig,
-    parties=lambda config: {"server": Server, "client": Client},
+    parties=lambda config: {"server": averaging.ServerOfSeveral, "client": Client},
     models=models,
     sees={
         "server": Sees(

@@ -3,8 +3,7 @@
     server --Train (k models)--> client --Update--> server
 
 Each client tries all k models on its training data, trains the one with the lowest loss and returns it; the server
-averages per cluster (their algorithm 1, model averaging). The models start from different random weights, unless
-the setting ``start`` says otherwise.
+averages per cluster (their algorithm 1, model averaging). The models start from different random weights by default.
 
 Sees. server: every client's cluster and plain model, by name. client: all k cluster models.
 """
@@ -26,6 +25,7 @@ from coterie.protocol.party import Cost, Party, Work, on
 from coterie.protocol.steps import Steps
 from coterie.protocol.system import Federation, Sees, System
 from coterie.protocol.told import Common, Own
+from coterie.protocols import averaging
 from coterie.protocols.averaging import Train
 from coterie.protocols.local_training import ClusterModels, ask_round, batch_seed, best_model, check_model
 from coterie.protocols.updates import Updates
@@ -72,49 +72,40 @@ class Client(Party, role="client"):
     @on(Train, cost)
     def train(self, msg: Train, src: str) -> Work[Update]:
         """Estimate the cluster by loss, then train its model."""
-        weights = check_model(self.spec, msg.spec, msg.weights, self.clusters)
-        candidates = weights.reshape(self.clusters, self.spec.size)
-        best = yield from best_model(candidates)
-        self.state.cluster = best
+        candidates = check_model(self.spec, msg.spec, msg.weights, self.clusters).reshape(self.clusters, -1)
+        self.state.cluster = best = yield from best_model(candidates)
         fitted: Fitted = yield Fit(candidates[best], self.config.solver(), self.epochs, batch_seed(self, msg.round))
         return Update(msg.round, self.spec.digest, best, fitted.weights, fitted.samples)
 
 
-class Server(Party, role="server"):
+class Server(averaging.ServerOfSeveral, role="server"):
     """Holds the k models."""
-
-    class State(msgspec.Struct):
-        """weights: (k, d) float32."""
-
-        weights: Vector
-
-    state: State
-
-    def __init__(self, own: Own, common: Common, config: IfcaConfig) -> None:
-        super().__init__(own, common, config)
-        self.state = self.State(common.starts)
 
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """The mean of each cluster's answers; a cluster that nobody chose keeps its model."""
-        means = [WeightedMean(self.spec.size) for _ in range(self.config.clusters)]
+        means = [WeightedMean(self.spec.size) for _ in self.state.weights]
         updates, chosen = Updates(self.spec, self.state.weights), dict[str, int]()
 
         def fold(name: str, update: Update) -> None:
             if not 0 <= update.cluster < len(means):
                 raise PeerError(f"{name}: an update for cluster {update.cluster} of {len(means)}")
-            weights = updates.checked(name, update.spec, update.weights, update.samples)
-            means[update.cluster].take(weights, update.samples)
-            updates.took(name, weights, samples=update.samples)
+            means[update.cluster].take(
+                updates.checked(name, update.spec, update.weights, update.samples), update.samples
+            )
+            updates.took(name, update.weights, samples=update.samples)
             chosen[name] = update.cluster
 
         train = Train(r, self.spec.digest, self.state.weights.reshape(-1))
         notes = yield from ask_round(self, r, train, Update, fold)
-        sizes = [sum(k == cluster for cluster in chosen.values()) for k in range(len(means))]
-        new = [mean.mean() if size else old for mean, size, old in zip(means, sizes, self.state.weights, strict=True)]
+        new = [mean.mean() if mean.count else old for mean, old in zip(means, self.state.weights, strict=True)]
         self.state.weights = updates.model(np.stack(new))
-        membership = [[chosen[name]] if name in chosen else [] for name in self.clients]
-        clusters = {"clustered": True, "clusters": {"sizes": sizes}, "membership": membership}
-        return {**notes, **clusters, **updates.notes()}
+        return {
+            **notes,
+            "clustered": True,
+            "clusters": {"sizes": [mean.count for mean in means]},
+            "membership": [[chosen[name]] if name in chosen else [] for name in self.clients],
+            **updates.notes(),
+        }
 
 
 def models(federation: Federation) -> Mapping[str, Vector]:

@@ -52,10 +52,6 @@ def _by_samples(config: Any, staleness: int, samples: int) -> float:
     return samples
 
 
-def _equally(config: Any, staleness: int, samples: int) -> float:
-    return 1
-
-
 def _by_age(config: TimeWeightedConfig, staleness: int, samples: int) -> float:
     return samples * config.base**-staleness
 
@@ -74,7 +70,7 @@ CHEN = (
 
 _TABLE: tuple[tuple[str, str, str, type, Sends, Weight], ...] = (
     ("fedavg_drop", "FedAvg, late dropped", MCMAHAN, SteppedTraining, "model", _by_samples),
-    ("fedavg_late", "FedAvg+late", KONECNY, late.LateTraining, "change", _equally),
+    ("fedavg_late", "FedAvg+late", KONECNY, late.LateTraining, "change", lambda config, staleness, samples: 1),
     ("fedavg_stale", "FedAvg, late included", MCMAHAN, late.LateTraining, "model", _by_samples),
     ("fedprox_drop", "FedProx, late dropped", LI, ProximalTraining, "model", _by_samples),
     ("fedprox_stale", "FedProx, late included", LI, FedProxStaleConfig, "model", _by_samples),

@@ -2,9 +2,8 @@
 
     server --Train--> client --Trained--> server            (every round)
 
-The personalisation that costs no communication. A federated method is worth its messages only where it beats this one
-on ``local_accuracy``. All clients start from the same weights; a round is the local epochs that it would be in
-federated averaging, on the same batches, so the work of both is the same.
+A federated method is worth its messages only where it beats this one on ``local_accuracy``. All clients start from the
+same weights; a round is the local epochs that it would be in federated averaging, on the same batches.
 
 Sees. server: which clients trained, by name. client: nothing of any other client.
 """
@@ -44,7 +43,7 @@ class Client(Party, role="client"):
     """Keeps its own model across rounds."""
 
     class State(msgspec.Struct):
-        """weights: (d,) float32, its own model.  round: the last that it trained for."""
+        """weights: (d,).  round: the last that it trained for."""
 
         weights: Vector
         round: int = 0

@@ -59,10 +59,7 @@ class Train(Message, frozen=True):
 
 @message(src="client", dst="server")
 class Change(Message, frozen=True):
-    """What local training changed: (d,) of the model, y_i - x, and of the client's variate, c_i+ - c_i.
-
-    Buffers (running statistics) of the model are y_i's own; they have no variate.
-    """
+    """y_i - x, of which the buffers (running statistics) are y_i's own, and c_i+ - c_i, 0 at buffers; both (d,)."""
 
     round: int
     spec: bytes
@@ -74,7 +71,7 @@ class Client(Party, role="client"):
     """Keeps its control variate c_i across rounds."""
 
     class State(msgspec.Struct):
-        """control: (d,) float32, c_i."""
+        """control: c_i, (d,)."""
 
         control: Vector
 

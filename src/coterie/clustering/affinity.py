@@ -1,8 +1,8 @@
 """How alike are the clients: distances between rows, and eq. (8) of "FedCAPrivacy" over them.
 
 Rows are flat models or sketches of them. What a shared mask or a shuffle does to them must not move a result, so every
-distance is a function of its two rows alone: differences first (a common mask cancels in them, exactly where the rows
-are fixed-point numbers of at most 53 bits), squares added in the order of the coordinates.
+distance is a function of its two rows alone, bit for bit: differences first (a common mask cancels in them, exactly
+where the rows are fixed-point numbers of at most 53 bits), squares added in the order of the coordinates.
 """
 
 from __future__ import annotations
@@ -25,10 +25,7 @@ _EXACT = 2**53  # integers below are exact in float64
 def pairwise_distances(x: NDArray[Any]) -> NDArray[np.float64]:
     """Euclidean distances between all rows: (n, d) real -> (n, n) float64, symmetric, zero diagonal.
 
-    The rows are read in blocks of coordinates, so a memory-mapped ``x`` is never held whole. Entry (i, j) depends on
-    rows i and j alone, bit for bit: not on the order of the rows, on the others, or on a vector that was added to
-    all of them (as long as the differences are exact, as those of fixed-point numbers are).
-
+    The rows are read in blocks of coordinates, so a memory-mapped ``x`` is never held whole.
     Raises UserError for anything but a non-empty (n, d) array of finite real numbers; integers of 2^53
     and above must be turned into differences to some row first.
     """
@@ -62,18 +59,12 @@ def cross_distances(x: NDArray[Any], y: NDArray[Any], *, centred: bool = False) 
     return _root(squares)
 
 
-def median_gamma(distances: NDArray[np.float64]) -> float:
-    """The median of the positive entries of ``distances`` (any shape), in their unit; 1.0 where there are none."""
-    positive = distances[distances > 0]
-    return float(np.median(positive)) if positive.size else 1.0
-
-
 def affinity(distances: NDArray[Any], gamma: Gamma = 0.5, kernel: Kernel = "laplacian") -> NDArray[np.float64]:
     """Eq. (8): distances of any shape -> affinities in [0, 1] of the same shape, 1 at distance 0.
 
     ``laplacian`` is the equation as printed, exp(-||.||_2 / (2 gamma)), although the paper calls it a Gaussian; ``rbf``
     is the Gaussian, exp(-||.||_2^2 / (2 gamma^2)). gamma is in the unit of the distances; ``"median"`` takes
-    `median_gamma`. A gamma far below the distances makes all affinities vanish: then nothing resembles anything.
+    the median of the positive ones, or 1. Where it is far below the distances, nothing resembles anything.
 
     Raises UserError for an unknown kernel, a gamma that is not positive, and negative or non-finite distances.
     """
@@ -92,8 +83,7 @@ def affinity(distances: NDArray[Any], gamma: Gamma = 0.5, kernel: Kernel = "lapl
 def lexicographic_order(x: NDArray[Any]) -> NDArray[np.intp]:
     """The permutation that sorts the rows of x (n, d) by their first coordinate, ties by the second, and so on.
 
-    It is the same whatever vector was added to all rows (exact differences given), and leaves a choice only between
-    rows that are equal in every coordinate.
+    It is the same whatever vector was added to all rows (exact differences given).
     """
 
     def compare(i: int, j: int) -> int:
@@ -109,7 +99,8 @@ def lexicographic_order(x: NDArray[Any]) -> NDArray[np.intp]:
 
 def _rows(x: NDArray[Any]) -> NDArray[Any]:
     if not isinstance(x, np.ndarray) or x.ndim != 2 or 0 in x.shape:
-        raise UserError(f"rows must be a non-empty array of shape (clients, d), not {_shape(x)}")
+        given = f"shape {x.shape}" if isinstance(x, np.ndarray) else type(x).__name__
+        raise UserError(f"rows must be a non-empty array of shape (clients, d), not {given}")
     if x.dtype.kind not in "fiu":
         raise UserError(f"rows must be real numbers, not {x.dtype}; turn long integers into differences to one row")
     return x
@@ -141,11 +132,8 @@ def _root(squares: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _gamma(gamma: Gamma, distances: NDArray[np.float64]) -> float:
     if gamma == "median":
-        return median_gamma(distances)
+        positive = distances[distances > 0]
+        return float(np.median(positive)) if positive.size else 1.0
     if isinstance(gamma, bool) or not isinstance(gamma, int | float) or not 0 < gamma < float("inf"):
         raise UserError(f"gamma must be a positive number or 'median', not {gamma!r}")
     return float(gamma)
-
-
-def _shape(x: object) -> str:
-    return f"shape {x.shape}" if isinstance(x, np.ndarray) else type(x).__name__

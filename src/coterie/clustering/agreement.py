@@ -11,7 +11,7 @@ from coterie.protocol.errors import UserError
 
 @dataclass(frozen=True)
 class Grouping:
-    """The clusters of some clients, seen from beside the protocol.
+    """The clusters of some clients.
 
     ari: adjusted Rand index against the data's own groups (Hubert and Arabie, Comparing partitions, 1985): 1 where both
     divide the clients alike, 0 on average for a division at random; None where the data have no groups or fewer than

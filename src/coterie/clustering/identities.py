@@ -6,8 +6,7 @@ cluster under a hash of one bit, and joins those that match in all n bits: its t
 probability p = 2^-n. The server sees the set and cannot tell which match was no accident.
 
 Two departures from the printed algorithm: eq. (3) compares cluster j's key with cluster j's *own* address, which always
-match, where the true cluster's key is meant; and the set starts empty at every try, so that trying again is rejection
-sampling (else sets would only grow).
+match, where the true cluster's key is meant; and the set starts empty at every try, else sets would only grow.
 
 Since r and u = g^r never leave the client, independent coins of probability p give sets of the same distribution
 (`coin_sets`; its law is `IdentityLaw`), at no cost.
@@ -23,6 +22,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -52,66 +52,38 @@ _HASH_DOMAIN = b"coterie/cluster identity/1"
 class ClusterKeys:
     """Eq. (1): addresses dsk_j and public keys dpk_j of all clusters, each of n elements, in the group P-256.
 
-    addresses: scalars of 32 bytes, big-endian.  points: h_j^l = g^(x_j^l), compressed points of 33 bytes. The server
-    publishes both to all clients, so that nothing here is secret. Raises DecodeError for anything else.
+    data: header (magic, version u8, n u8, k u16), then all x_j^l, scalars of 32 bytes, big-endian, then all
+    h_j^l = g^(x_j^l), compressed points, cluster by cluster. The server publishes them to all clients, so that nothing
+    here is secret. Raises DecodeError for anything else.
     """
 
-    addresses: tuple[tuple[bytes, ...], ...]
-    points: tuple[tuple[bytes, ...], ...]
+    data: bytes
 
     def __post_init__(self) -> None:
-        lengths = {len(row) for rows in (self.addresses, self.points) for row in rows}
-        if len(lengths) != 1 or len(self.addresses) != len(self.points):
-            raise DecodeError("every cluster has as many scalars as points, and all clusters have equally many")
-        if not 2 <= self.clusters <= MAX_CLUSTERS or not 1 <= self.bits <= MAX_BITS:
-            raise DecodeError(f"keys of {self.clusters} clusters with {self.bits} bits: {_LIMITS}")
-        _loaded(self)
+        _loaded(self.data)
 
     @classmethod
     def generate(cls, clusters: int, bits: int, random_bytes: RandomBytes = os.urandom) -> ClusterKeys:
         """Fresh keys of ``bits`` = n elements for each of k ``clusters``. Raises UserError for impossible numbers."""
         if not 2 <= operator.index(clusters) <= MAX_CLUSTERS or not 1 <= operator.index(bits) <= MAX_BITS:
             raise UserError(f"keys for {clusters} clusters with {bits} bits cannot be made: {_LIMITS}")
-        secrets = [[_scalar(random_bytes) for _ in range(bits)] for _ in range(clusters)]
-        return cls(
-            tuple(tuple(_scalar_bytes(x) for x in row) for row in secrets),
-            tuple(tuple(_point_bytes(x.public_key()) for x in row) for row in secrets),
-        )
+        keys = [_scalar(random_bytes) for _ in range(clusters * bits)]
+        scalars = (x.private_numbers().private_value.to_bytes(SCALAR_BYTES, "big") for x in keys)
+        points = (x.public_key().public_bytes(Encoding.X962, PublicFormat.CompressedPoint) for x in keys)
+        return cls(b"".join([_HEADER.pack(_MAGIC, _VERSION, bits, clusters), *scalars, *points]))
 
     @property
     def clusters(self) -> int:
-        """k."""
-        return len(self.addresses)
+        return len(_loaded(self.data)[0])
 
     @property
     def bits(self) -> int:
-        """n: how many bits must match."""
-        return len(self.addresses[0])
+        return len(_loaded(self.data)[0][0])
 
     @property
     def p(self) -> float:
-        """The false positive rate 2^-n."""
+        """The false positive rate."""
         return float(2.0**-self.bits)
-
-    def to_bytes(self) -> bytes:
-        """Header (magic, version u8, n u8, k u16), all scalars, all points, cluster by cluster."""
-        header = _HEADER.pack(_MAGIC, _VERSION, self.bits, self.clusters)
-        return header + b"".join(b"".join(row) for rows in (self.addresses, self.points) for row in rows)
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> ClusterKeys:
-        """Keys from ``to_bytes``. Raises DecodeError, also for points off the curve or of other scalars."""
-        if len(data) < _HEADER.size:
-            raise DecodeError(f"{len(data)} bytes are no cluster keys: their header alone has {_HEADER.size}")
-        magic, version, bits, clusters = _HEADER.unpack_from(data)
-        if magic != _MAGIC or version != _VERSION:
-            raise DecodeError(f"no cluster keys of version {_VERSION}")
-        size = _HEADER.size + bits * clusters * (SCALAR_BYTES + POINT_BYTES)
-        if len(data) != size:
-            raise DecodeError(f"{clusters} clusters with {bits} bits take {size} bytes, not {len(data)}")
-        middle = _HEADER.size + bits * clusters * SCALAR_BYTES
-        scalars = _split(bytes(data[_HEADER.size : middle]), SCALAR_BYTES)
-        return cls(_rows(scalars, clusters), _rows(_split(bytes(data[middle:]), POINT_BYTES), clusters))
 
     def __repr__(self) -> str:
         return f"<ClusterKeys of {self.clusters} clusters with {self.bits} bits>"
@@ -133,17 +105,13 @@ def identity_set(
     """
     law = IdentityLaw(keys.clusters, keys.p, threshold, counts)
     true = _true_clusters([true_cluster], law)[0]
-    addresses, points = _loaded(keys)
+    addresses, points = _loaded(keys.data)
     for tries in range(1, (1 if printed else _most_tries(law)) + 1):
         r = _scalar(random_bytes)
         u = r.public_key()  # u = g^r
         key_bits = _key_bits(r, points[true])
-        joined = np.array(
-            [
-                _matches(addresses[j], u, _key_bits(r, points[j]) if printed else key_bits)  # eq. (3)
-                for j in range(law.clusters)
-            ]
-        )
+        expected = [_key_bits(r, own) if printed else key_bits for own in points]  # eq. (3)
+        joined = np.array([_matches(address, u, bits) for address, bits in zip(addresses, expected, strict=True)])
         if joined.sum() >= law.least:
             return joined, tries
     raise _stuck(law)
@@ -161,8 +129,6 @@ def coin_sets(
     below = np.uint64(int(law.p * 2**64))
     open_rows = np.arange(len(truth))
     for _ in range(_most_tries(law)):
-        if not open_rows.size:
-            return sets, tries
         shape = len(open_rows), law.clusters
         joined = np.frombuffer(_drawn(random_bytes, 8 * math.prod(shape)), "<u8").reshape(shape) < below
         joined[np.arange(len(open_rows)), truth[open_rows]] = True
@@ -170,25 +136,34 @@ def coin_sets(
         enough = joined.sum(axis=1) >= law.least
         sets[open_rows[enough]] = joined[enough]
         open_rows = open_rows[~enough]
-    if open_rows.size:
-        raise _stuck(law)
-    return sets, tries
+        if not open_rows.size:
+            return sets, tries
+    raise _stuck(law)
 
 
 _LIMITS = f"2 to {MAX_CLUSTERS} clusters and 1 to {MAX_BITS} bits are possible"
-_Loaded = tuple[
-    tuple[tuple[ec.EllipticCurvePrivateKey, ...], ...],
-    tuple[tuple[ec.EllipticCurvePublicKey, ...], ...],
-]
+_Addresses = tuple[tuple[ec.EllipticCurvePrivateKey, ...], ...]
+_Points = tuple[tuple[ec.EllipticCurvePublicKey, ...], ...]
 
 
 @lru_cache(maxsize=8)
-def _loaded(keys: ClusterKeys) -> _Loaded:
-    """The library's objects of the last few keys, whichever objects hold their bytes. Raises DecodeError."""
-    addresses = tuple(tuple(_private(scalar) for scalar in row) for row in keys.addresses)
-    points = tuple(tuple(_public(point) for point in row) for row in keys.points)
-    for j, (row, expected) in enumerate(zip(addresses, keys.points, strict=True)):
-        if any(_point_bytes(x.public_key()) != point for x, point in zip(row, expected, strict=True)):
+def _loaded(data: bytes) -> tuple[_Addresses, _Points]:
+    """The addresses and points of the last few keys, cluster by cluster. Raises DecodeError."""
+    if len(data) < _HEADER.size:
+        raise DecodeError(f"{len(data)} bytes are no cluster keys: their header alone has {_HEADER.size}")
+    magic, version, bits, clusters = _HEADER.unpack_from(data)
+    if magic != _MAGIC or version != _VERSION:
+        raise DecodeError(f"no cluster keys of version {_VERSION}")
+    size = _HEADER.size + bits * clusters * (SCALAR_BYTES + POINT_BYTES)
+    if len(data) != size:
+        raise DecodeError(f"{clusters} clusters with {bits} bits take {size} bytes, not {len(data)}")
+    if not 2 <= clusters <= MAX_CLUSTERS or not 1 <= bits <= MAX_BITS:
+        raise DecodeError(f"keys of {clusters} clusters with {bits} bits: {_LIMITS}")
+    body = BytesIO(data[_HEADER.size :])
+    addresses = tuple(tuple(_private(body.read(SCALAR_BYTES)) for _ in range(bits)) for _ in range(clusters))
+    points = tuple(tuple(_public(body.read(POINT_BYTES)) for _ in range(bits)) for _ in range(clusters))
+    for j, (row, expected) in enumerate(zip(addresses, points, strict=True)):
+        if tuple(x.public_key() for x in row) != expected:
             raise DecodeError(f"the public key of cluster {j} is not that of its address")
     return addresses, points
 
@@ -218,35 +193,16 @@ def _scalar(random_bytes: RandomBytes) -> ec.EllipticCurvePrivateKey:
 
 def _private(scalar: bytes) -> ec.EllipticCurvePrivateKey:
     x = int.from_bytes(scalar, "big")
-    if len(scalar) != SCALAR_BYTES or not 1 <= x < _GROUP.group_order:
+    if not 1 <= x < _GROUP.group_order:
         raise DecodeError("a cluster address holds a number that is no scalar of P-256")
     return ec.derive_private_key(x, _GROUP)
 
 
 def _public(point: bytes) -> ec.EllipticCurvePublicKey:
-    if len(point) != POINT_BYTES:
-        raise DecodeError(f"a point has {POINT_BYTES} bytes, not {len(point)}")
     try:
         return ec.EllipticCurvePublicKey.from_encoded_point(_GROUP, point)
     except ValueError:
         raise DecodeError("a cluster's public key holds a point that is not on P-256") from None
-
-
-def _scalar_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_numbers().private_value.to_bytes(SCALAR_BYTES, "big")
-
-
-def _point_bytes(key: ec.EllipticCurvePublicKey) -> bytes:
-    return key.public_bytes(Encoding.X962, PublicFormat.CompressedPoint)
-
-
-def _split(data: bytes, size: int) -> list[bytes]:
-    return [data[at : at + size] for at in range(0, len(data), size)]
-
-
-def _rows(items: list[bytes], count: int) -> tuple[tuple[bytes, ...], ...]:
-    width = len(items) // count if count else 0
-    return tuple(tuple(items[j * width : (j + 1) * width]) for j in range(count))
 
 
 def _true_clusters(clusters: Any, law: IdentityLaw) -> NDArray[np.intp]:

@@ -64,7 +64,6 @@ class IdentityLaw:
 
     @property
     def expected_tries(self) -> float:
-        """Mean number of tries for a set; the tries are geometric."""
         return 1 / self.accepted
 
     @cached_property

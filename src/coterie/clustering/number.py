@@ -7,10 +7,7 @@ is compared with that of Gaussian clouds of the same covariance, which have no c
 Hayes, Nobel and Marron, Statistical significance of clustering, JASA 2008). Clusters must be tighter than each of nine
 such clouds, which is a Monte Carlo test at 10 %, and have at most .6 of their mean spread: among many rows the least
 departure from a cloud is significant, and no cluster. Clusters are tested for clusters in turn, because a wide gap
-between some hides a narrow one within.
-
-The covariance follows from the distances alone (Torgerson's classical scaling), so models, sketches and rotated models
-serve alike, in any order.
+between some hides a narrow one within. The covariance follows from the distances alone (Torgerson's classical scaling).
 """
 
 from __future__ import annotations
@@ -76,7 +73,7 @@ def _count(distances: Floats, rng: np.random.Generator, gamma: Gamma, kernel: Ke
 
 
 def _share_within(vectors: Floats, c: int) -> tuple[float, NDArray[np.int64]]:
-    """The share of the embedding's spread that is within c clusters, 0 for c points, and each row's cluster, (n,).
+    """The share of the embedding's spread that is within c clusters, and each row's cluster, (n,).
 
     k-means starts from the c rows that a QR factorisation with pivoting takes first (Damle, Minden and Ying, 2019).
     """

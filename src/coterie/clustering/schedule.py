@@ -52,10 +52,7 @@ class Schedule:
 
 
 def parse_schedule(text: str, alpha: float) -> Schedule:
-    """``decay`` (the paper's, with ``alpha``), ``always`` (alpha = 0) or ``every:DELTA``; UserError for others.
-
-    The paper calls clustering in every round "alpha = 1", but its formula gives that for alpha = 0.
-    """
+    """``decay``, ``always`` (alpha = 0, which the paper calls "alpha = 1") or ``every:DELTA``; UserError for others."""
     kind, colon, interval = text.partition(":")
     if text == "decay":
         return Schedule(alpha)

@@ -8,8 +8,8 @@ Departures from the printed algorithm (``literal=True`` keeps its text; on plant
 - The centre epsilon_k is the mean *row* of a cluster. Printed ``mean(E_norm[labels == k])`` is one number.
 - The paper's epsilon_k (a centre) and epsilon_j (a threshold) are called ``centre`` and ``budget``.
 
-What must not matter does not: the rows are put into an order that follows from the distances alone before anything is
-computed, and all of it runs on one thread, so a shuffle of the input gives the same clusters bit for bit.
+The rows are put into an order that follows from the distances alone before anything is computed, and all of it runs on
+one thread, so a shuffle of the input gives the same clusters bit for bit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from coterie.clustering.affinity import (
     affinity,
     cross_distances,
     lexicographic_order,
-    median_gamma,
     pairwise_distances,
 )
 from coterie.protocol.errors import UserError
@@ -41,29 +40,15 @@ class Soft:
     """A soft clustering of n rows into c clusters; row j of everything is row j of the input.
 
     labels: (n,) int64, the one cluster of each row by k-means.  closeness: (n, c) float64, a_jk in [0, 1].
-    budget: (n,) float64, the threshold epsilon_j of each row.  membership: (n, c) bool, phi: every row has at least one
-    cluster; a cluster may, rarely, be nobody's.  affinity: (n, n) float64, A of eq. (8).
-    requested: how many clusters were asked for.  fewer_because: why c is smaller than that, or ``""``.
+    membership: (n, c) bool, phi: every row has at least one cluster; a cluster may, rarely, be nobody's.
+    affinity: (n, n) float64, A of eq. (8).  fewer_because: why c is smaller than what was asked for, or ``""``.
     """
 
     labels: NDArray[np.int64]
     closeness: Floats
-    budget: Floats
     membership: NDArray[np.bool_]
     affinity: Floats
-    requested: int
     fewer_because: str
-
-    @property
-    def clusters(self) -> int:
-        """c, the number of clusters there are."""
-        return len(self.sizes)
-
-    @property
-    def sizes(self) -> NDArray[np.int64]:
-        """(c,) how many rows belong to each cluster, |C_k|; a row may count in several."""
-        sizes: NDArray[np.int64] = self.membership.sum(axis=0, dtype=np.int64)
-        return sizes
 
 
 def soft_spectral(
@@ -72,9 +57,8 @@ def soft_spectral(
     """Algorithm 2 over rows (n, d) real: flat models or sketches, shuffled and under a common mask as they may be.
 
     The same set of rows in any order, with any vector added to all of them (exact differences given), gives each row
-    the same clusters bit for bit, the numbers of the clusters included. c becomes the number of distinct rows where
-    that is less than ``clusters`` (so n = 1, n < clusters and identical rows are fine), and clusters that k-means left
-    empty are dropped; ``Soft.fewer_because`` says so.
+    the same clusters bit for bit. c becomes the number of distinct rows where that is less than ``clusters``, and
+    clusters that k-means left empty are dropped; ``Soft.fewer_because`` says so.
 
     gamma, kernel: see `affinity`; they serve eq. (8) and a_jk alike, and ``"median"`` is taken anew for each.
     literal: the algorithm as printed. Raises UserError for rows that are not finite numbers and for clusters < 1.
@@ -90,8 +74,7 @@ def soft_spectral_from_distances(
 ) -> Soft:
     """`soft_spectral` where only the distances (n, n) are known.
 
-    A shuffle of the input gives the same clusters bit for bit, except between rows that the distances themselves cannot
-    tell apart (the two ends of a pair, the corners of a square): there the order of the input decides.
+    Between rows that these cannot tell apart (the corners of a square) the order of the input decides.
     Raises UserError for a matrix that is not square, symmetric, finite and non-negative with a zero diagonal.
     """
     import sklearn.cluster  # noqa: F401  # loads its threads before they are limited
@@ -110,8 +93,7 @@ def canonical_order(distances: Floats) -> NDArray[np.intp]:
     """A permutation of the rows that follows from the distances (n, n), not from the order they came in.
 
     Rows are sorted by their sorted distances to all others. Of rows that tie, the first in the input goes ahead and the
-    rest follow by their distance to it, until none are left: with ties from symmetry, whichever went first, the
-    reordered matrix is the same.
+    rest follow by their distance to it: with ties from symmetry the reordered matrix is the same, whichever went first.
     """
     rank = _dense_rank(np.sort(distances, axis=1))
     while (counts := np.bincount(rank)).max() > 1:
@@ -121,14 +103,35 @@ def canonical_order(distances: Floats) -> NDArray[np.intp]:
     return np.argsort(rank)
 
 
-def soft_membership(closeness: Floats) -> tuple[Floats, NDArray[np.bool_]]:
-    """Algorithm 2's last step: closeness a_jk (n, c) -> (budget (n,), membership (n, c)).
-
-    The budget of a row is its mean closeness; it joins every cluster that reaches it, so at least one.
-    """
+def soft_membership(closeness: Floats) -> NDArray[np.bool_]:
+    """Algorithm 2's last step: (n, c) which clusters' closeness a_jk reaches the row's budget, its mean."""
     budget = closeness.mean(axis=1)
     budget = np.minimum(budget, closeness.max(axis=1))  # the mean of equal numbers may be rounded up beyond them
-    return budget, closeness >= budget[:, None]
+    return np.asarray(closeness >= budget[:, None])
+
+
+def without_small_clusters(soft: Soft, minimum: int) -> NDArray[np.bool_]:
+    """phi (n, c) without clusters of fewer than ``minimum`` rows, so that nothing is summed over too few.
+
+    A row that loses its last cluster joins the closest other.
+    The smallest cluster goes first, and sizes are counted anew, until all that remain are large enough. Given up means
+    an empty column; at least one cluster remains, even if all n rows together are fewer than ``minimum``.
+    Raises UserError for minimum < 1.
+    """
+    if minimum < 1:
+        raise UserError(f"the smallest cluster must have at least 1 row, not {minimum}")
+    phi = soft.membership.copy()
+    while True:
+        sizes = phi.sum(axis=0)
+        kept = np.flatnonzero(sizes)
+        small = kept[sizes[kept] < minimum]
+        if len(small) == 0 or len(kept) == 1:
+            return phi
+        gone = small[sizes[small].argmin()]
+        phi[:, gone] = False
+        others = kept[kept != gone]
+        homeless = np.flatnonzero(~phi.any(axis=1))
+        phi[homeless, others[soft.closeness[np.ix_(homeless, others)].argmax(axis=1)]] = True
 
 
 def _algorithm_2(distances: Floats, clusters: int, gamma: Gamma, kernel: Kernel, literal: bool) -> Soft:
@@ -146,17 +149,16 @@ def _algorithm_2(distances: Floats, clusters: int, gamma: Gamma, kernel: Kernel,
     members = [E[labels == k] for k in range(found)]  # none of them empty
     centre = np.stack([np.full(c, m.mean()) if literal else m.mean(axis=0) for m in members])
     to_centre = cross_distances(E, centre)  # l. 14: |E_norm[j] - epsilon_k|
-    a = affinity(to_centre, median_gamma(to_centre) if gamma == "median" else gamma, kernel)
-    budget, phi = soft_membership(a)
+    a = affinity(to_centre, gamma, kernel)
     reasons = [f"only {distinct} distinct rows among {n}"] if distinct < clusters else []
     reasons += [f"k-means left {c - found} of {c} clusters empty"] if found < c else []
-    return Soft(labels, a, budget, phi, A, clusters, "; ".join(reasons))
+    return Soft(labels, a, soft_membership(a), A, "; ".join(reasons))
 
 
 def embedding(A: Floats, D: Floats | None = None) -> tuple[Floats, Floats]:
     """Eigenvalues (n,), ascending, and eigenvectors (n, n), as columns, of L_norm = D^-1/2 (D - A) D^-1/2.
 
-    A: affinities (n, n).  D: (n,), the sums of its rows where nothing is said.
+    A: affinities (n, n).  D: (n,), by default the sums of its rows.
     """
     D = A.sum(axis=1) if D is None else D
     scale = 1 / np.sqrt(D)
@@ -191,7 +193,7 @@ def _kmeans(points: Floats, clusters: int) -> NDArray[np.int64]:
 def _reordered(soft: Soft, order: NDArray[np.intp]) -> Soft:
     """Row i of ``soft`` is row order[i] of the result."""
     back = np.argsort(order)
-    rows = {name: getattr(soft, name)[back] for name in ("labels", "closeness", "budget", "membership")}
+    rows = {name: getattr(soft, name)[back] for name in ("labels", "closeness", "membership")}
     return replace(soft, **rows, affinity=soft.affinity[np.ix_(back, back)])
 
 

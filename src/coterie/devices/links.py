@@ -59,11 +59,14 @@ class Delays:
     A client that has not yet delivered what an earlier round asked for counts towards the share, for its link keeps the
     order: the new answer arrives together with the last. The others of the share are drawn, with a delay each.
     Raises UserError for a share beyond 0 to 1, or another law.
+
+    least: rounds that a client's answers are late at least, drawn or not, but in the set-up; an attacker may set them.
     """
 
     def __init__(self, asked: Callable[[int], Sequence[str]], share: float, law: str, seed: int) -> None:
         check_share(share)
         self._asked, self._share, self._law, self._seed = asked, share, delay_law(law), seed
+        self.least: dict[str, int] = {}
         self._due: dict[str, int] = {}
         self._rounds: list[Mapping[str, int]] = [{}]
 
@@ -72,6 +75,10 @@ class Delays:
         while len(self._rounds) <= r:
             self._rounds.append(self._draw(len(self._rounds)))
         return self._rounds[r]
+
+    def rounds(self, client: str, r: int) -> int:
+        """By how many rounds a client's answer to round r is late; 0 for one in time, and in the set-up, round 0."""
+        return max(self.of(r).get(client, 0), self.least.get(client, 0)) if r >= 1 else 0
 
     def _draw(self, r: int) -> Mapping[str, int]:
         asked = self._asked(r)
@@ -113,7 +120,7 @@ class FleetLinks(Links):
         return training + cost.crypto_s / profile.crypto_speed
 
     def rounds(self, party: str, round: int) -> int:
-        return 0 if self.delays is None else self.delays.of(round).get(party, 0)
+        return 0 if self.delays is None else self.delays.rounds(party, round)
 
     def fate(self, party: str, round: int, request: int) -> str:
         if round == 0 or party not in self.profiles:

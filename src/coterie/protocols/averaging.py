@@ -90,7 +90,7 @@ class Server(Party, role="server"):
     """Holds the global model."""
 
     class State(msgspec.Struct):
-        """weights: (d,) float32 of the global model."""
+        """weights: float32, (d,) of the global model, or (k, d) of several."""
 
         weights: Vector
 
@@ -103,19 +103,28 @@ class Server(Party, role="server"):
 
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """One round. The mean of the answers, weighted by samples, is the new global model."""
-        mean, updates = WeightedMean(self.spec.size), Updates(self.spec, self.state.weights)
+        old = self.state.weights
+        mean, updates = WeightedMean(old.size), Updates(self.spec, old, self.config.models)
 
         def fold(name: str, update: Update) -> None:
             mean.take(updates.checked(name, update.spec, update.weights, update.samples), update.samples)
             updates.took(name, update.weights, samples=update.samples)
 
-        notes = yield from ask_round(self, r, Train(r, self.spec.digest, self.state.weights), Update, fold)
+        notes = yield from ask_round(self, r, Train(r, self.spec.digest, old.reshape(-1)), Update, fold)
         if mean.count:
             step, new = self.config.server_step(r), mean.mean()  # FedCAPrivacy eq. (2)
             if step != 1:
-                new = stepped(self.spec, self.state.weights, new - self.state.weights, new, step)
-            self.state.weights = updates.model(new)
+                new = stepped(self.spec, old, new - old, new, step)
+            self.state.weights = updates.model(new).reshape(old.shape)
         return {**notes, **updates.notes()}
+
+
+class ServerOfSeveral(Server, role="server"):
+    """Holds k models, (k, d), and takes the mean of each."""
+
+    def __init__(self, own: Own, common: Common, config: Any) -> None:
+        super().__init__(own, common, config)
+        self.state = self.State(common.starts)
 
 
 def parties(config: Averaging) -> Mapping[str, PartyFactory]:

@@ -66,6 +66,10 @@ class LocalTraining:
         """How many models the system starts with."""
         return 1
 
+    def server_step(self, r: int) -> float:
+        """The server's step towards the mean in round r = 1, 2, ..."""
+        return 1.0
+
     def pretraining(self) -> tuple[Sgd, int] | None:
         """Solver and epochs of a pre-training of the first models, which no budget counts; None if there is none."""
         return None
@@ -105,7 +109,6 @@ class SteppedTraining(LocalTraining):
             raise UserError(f"server_decay must be at least 0 and finite, not {self.server_decay}")
 
     def server_step(self, r: int) -> float:
-        """The server's step in round r = 1, 2, ..."""
         return self.server_lr / (1 + self.server_decay * (r - 1))
 
 

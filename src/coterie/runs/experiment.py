@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from coterie.attacks.wrapping import LateParty
 from coterie.clustering.agreement import grouping
 from coterie.data.dataset import Dataset, Part
 from coterie.data.partition import Split, hold_out
@@ -92,11 +91,12 @@ class Experiment:
         self.observer = Observer(model, data, precision=precision, accelerator=accelerator)
         identities = {name: own.identity for name, own in self.owns.items() if own.identity}
         self.keyring = PartyKeys(self.common.roster, identities)
+        self.delays = delays_of(config, names, settings)
         self.transport = LocalTransport(
             parties,
             self.federation.hub,
             self.effects,
-            links=FleetLinks(devices, seed, delays_of(config, names, settings)),
+            links=FleetLinks(devices, seed, self.delays),
             keyring=self.keyring,
             transcript=Transcript(config.record_mib << 20) if config.record else None,
         )
@@ -203,10 +203,6 @@ class Experiment:
                 epochs = {name: self.owns[name].epochs for name in some}
                 tuned |= tune_by_own_epochs(self.effects, some, epochs, solver, seed)
         return self.observer.scores({name: one.weights for name, one in tuned.items()}), tuned
-
-    def delay(self, client: str, rounds: int) -> None:
-        """From now on this client's answers come at least so many rounds later."""
-        self.transport.links = LateParty(self.transport.links, client, rounds)
 
     def close(self) -> None:
         """Remove the files of the transport and of parties on disk."""

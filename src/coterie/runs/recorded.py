@@ -12,8 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from coterie.audit import Audit, Meddle, Recorded
-from coterie.audit.findings import Finding
+from coterie.audit import Audit, Finding, Meddle, Recorded
 from coterie.protocol.errors import UserError
 from coterie.runs.config import RunConfig, from_toml
 from coterie.runs.experiment import Experiment, Line, build
@@ -24,13 +23,13 @@ from coterie.runs.views import VIEWS, message_kinds, read_views
 from coterie.transport.transcript import View
 
 
-def recorded_run(config: RunConfig, meddle: Meddle = lambda experiment: None) -> tuple[Recorded, Experiment]:
+def recorded_run(config: RunConfig, meddle: Meddle = lambda *run: None) -> tuple[Recorded, Experiment]:
     """Run it to its last round with all views recorded, and write nothing; the caller closes the experiment.
 
-    meddle: changes parties, or their links, before the run begins.
+    meddle: changes parties, or their delays, before the run begins.
     """
     experiment = build(config)
-    meddle(experiment)
+    meddle(experiment.federation, experiment.delays)
     experiment.set_up()
     lines = [experiment.round(r) for r in range(1, int(experiment.config.rounds or 0) + 1)]
     transcript = experiment.transport.transcript
@@ -39,7 +38,7 @@ def recorded_run(config: RunConfig, meddle: Meddle = lambda experiment: None) ->
     return _recorded(experiment, config, transcript.views, lines), experiment
 
 
-def record(config: RunConfig, meddle: Meddle = lambda federation: None) -> Recorded:
+def record(config: RunConfig, meddle: Meddle = lambda *run: None) -> Recorded:
     """The same, with the experiment closed."""
     run, experiment = recorded_run(config, meddle)
     experiment.close()

@@ -17,17 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.attacks.blinded_rows import (
-    recover_from_colluder,
-    recover_from_start,
+    recover,
     recovery_error,
     relink,
     relink_accuracy,
     relink_by_profiles,
 )
+from coterie.attacks.labels import pair_auc, similar_pairs, telling
 from coterie.attacks.result import Attack
-from coterie.attacks.similarity import pair_auc, similar_pairs, telling
-from coterie.audit import Audit, Recorded, View
-from coterie.audit.findings import Finding
+from coterie.audit import Audit, Finding, Recorded, View
 from coterie.audit.measured import Measured, findings
 from coterie.audit.profiling import alike, profiles
 from coterie.audit.received import granted, held_key
@@ -160,10 +158,10 @@ def measure(
         yield from alike("csp", "distances", -pairwise_distances(one.rows), one.who, label_counts, groups)
         yield from profiles("csp", one.alone, labels, spec)
         if one.number == 1:
-            guess = recover_from_start(one.alone, start)
+            guess = recover(one.alone, start)
             yield Measured("csp, knowing the start: models of round 1", recovery_error(guess, one.models, start))
         yield from profiles("csp with a participant", one.weights, labels, spec)
-        guess = recover_from_colluder(one.weights, 0, one.models[0])
+        guess = recover(one.weights, one.models[0], position=0)
         yield Measured("csp with a participant: models", recovery_error(guess, one.models, start))
         got = np.flatnonzero(one.phi.any(axis=1))
         if len(got) >= 3:

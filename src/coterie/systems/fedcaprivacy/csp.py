@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.clustering.affinity import pairwise_distances
-from coterie.clustering.minimum import without_small_clusters
 from coterie.clustering.number import SMALLEST, count_clusters
 from coterie.clustering.schedule import parse_schedule
-from coterie.clustering.spectral import soft_spectral
+from coterie.clustering.spectral import soft_spectral, without_small_clusters
 from coterie.crypto import paillier
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.paillier import PublicKey, SecretKey

@@ -8,7 +8,6 @@ import msgspec
 import numpy as np
 
 from coterie.aggregation.buffers import not_below_zero
-from coterie.aggregation.sums import mean_of_clusters
 from coterie.crypto.paillier import PublicKey, SecretKey
 from coterie.crypto.roster import signing_key, verify_key
 from coterie.crypto.sketch import project, rotate, unrotate
@@ -100,5 +99,6 @@ class Participant(KeyHolder[PublicKey, SecretKey], role=PARTICIPANT):
         """omega_{i,g}, eq. (11): the mean over its clusters' models, or its own weights while there are none."""
         if self.state.clusters:
             opened = [self.state.clusters[k] for k in sorted(self.state.clusters)]
-            return opened[0] if len(opened) == 1 else mean_of_clusters(opened).astype(np.float32)  # eq. (11)
+            mean: Vector = np.stack(opened).mean(axis=0, dtype=np.float64).astype(np.float32)  # eq. (11)
+            return opened[0] if len(opened) == 1 else mean
         return self.common.initial if self.state.weights is None else self.state.weights

@@ -16,17 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.attacks.identity import (
+    MOST_SETS,
+    change_posterior,
     cluster_posterior,
     estimated_sizes,
     expected_accuracy,
+    expected_after_change,
     expected_by_estimates,
     identity_accuracy,
-    intersection_posterior,
 )
-from coterie.attacks.identity_changes import MOST_SETS, change_posterior, expected_after_change
 from coterie.attacks.result import Attack, Expected, Result
-from coterie.audit import Audit, Recorded, View
-from coterie.audit.findings import Finding
+from coterie.audit import Audit, Finding, Recorded, View
 from coterie.audit.measured import Measured, findings, gathered
 from coterie.audit.profiling import profiles
 from coterie.audit.received import held_key
@@ -205,7 +205,7 @@ def by_all_keys(rounds: Sequence[Round]) -> Iterator[Measured]:
         for m, one in enumerate(past):
             here, there = np.nonzero(now.who[:, None] == one.who)
             sets[m, here], truth[m, here] = one.sets[there], one.truth[there]
-        result = identity_accuracy(intersection_posterior(sets, home_share=_HOME), now.truth)
+        result = identity_accuracy(cluster_posterior(sets, home_share=_HOME), now.truth)
         laws = [one.law for one in past if one.law]
         stayed = (truth == now.truth).all() and len(laws) == count
         form = expected_accuracy(laws, shares=now.sizes) if stayed else None

@@ -73,7 +73,7 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
         if msg.round <= self.state.noted:
             raise PeerError(f"parameters of round {msg.round} after those of round {self.state.noted}")
         if self.layout.kind == "mingled":
-            keys = ClusterKeys.from_bytes(msg.keys)
+            keys = ClusterKeys(msg.keys)
             if keys.clusters != self.layout.clusters:
                 raise PeerError(f"keys of {keys.clusters} clusters instead of {self.layout.clusters}")
             if keys.bits != self.config.bits(msg.round):  # more bits would hide its true cluster among fewer others
@@ -121,7 +121,7 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
         """CI_i: the set of this true cluster, drawn by algorithm 1 when there is none yet."""
         if cluster not in self.secret.sets:
             draw = self.secrets("identities", self.secret.drawn).bytes
-            keys, config = ClusterKeys.from_bytes(self.state.keys), self.config
+            keys, config = ClusterKeys(self.state.keys), self.config
             self.secret.sets[cluster], _ = identity_set(
                 keys, cluster, config.threshold, draw, counts=config.threshold_counts, printed=self.printed
             )

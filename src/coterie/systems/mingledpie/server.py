@@ -92,7 +92,7 @@ class Server(KeyHub[PublicKey, SecretKey], role=HUB):
         if self.layout.kind == "mingled":
             bits = self.config.bits(r)
             keys = ClusterKeys.generate(self.layout.clusters, bits, self.secrets("cluster keys", r).bytes)
-            self.state.keys = keys.to_bytes()
+            self.state.keys = keys.data
         self.state.version += 1
 
     def _publish(self, r: int, here: tuple[str, ...]) -> Steps[None]:

@@ -19,8 +19,7 @@ from scipy.stats import kstest
 from coterie.attacks.conflicts import Classes, count_accuracy, count_among_decoys, count_posterior
 from coterie.attacks.real_mask import telling_accuracy, told_apart
 from coterie.attacks.result import Attack, Result
-from coterie.audit import Audit, Recorded, View
-from coterie.audit.findings import Finding
+from coterie.audit import Audit, Finding, Recorded, View
 from coterie.audit.measured import Measured, findings
 from coterie.audit.profiling import profiles
 from coterie.audit.received import held_key

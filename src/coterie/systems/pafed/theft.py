@@ -17,10 +17,11 @@ import numpy as np
 from coterie.attacks.key_in_sum import KeyThief, key_agreement, key_coefficients
 from coterie.attacks.result import Result
 from coterie.attacks.wrapping import wrap
-from coterie.audit import Meddle, Meddled, Recorded
-from coterie.audit.findings import Finding
+from coterie.audit import Finding, Meddle, Recorded
 from coterie.audit.received import held_key
+from coterie.devices.links import Delays
 from coterie.protocol.errors import UserError
+from coterie.protocol.system import Federation
 from coterie.systems.pafed.messages import HELPER, HUB, SERVICE, Train, Update
 
 LATE = 1
@@ -68,11 +69,11 @@ def theft(play: Callable[[Meddle], Recorded], client: str) -> Theft:
     """A run with this client as a thief. play: runs it with parties that are changed before they begin."""
     thieves: list[KeyThief] = []
 
-    def meddle(run: Meddled) -> None:
-        party: Any = run.federation.alter(client)
+    def meddle(federation: Federation, delays: Delays) -> None:
+        party: Any = federation.alter(client)
         thieves.append(KeyThief(party.spec, late=LATE))
         wrap(party, thieves[0].between)
-        run.delay(client, LATE)
+        delays.least[client] = LATE
 
     run = play(meddle)
     return Theft(thieves[0], client, run)

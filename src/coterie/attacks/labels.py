@@ -1,0 +1,165 @@
+"""What models and clusters tell of the clients' labels.
+
+Who: the cloud service provider of FedCAPrivacy, honest but curious. On: the blinded, shuffled rows of one round. It
+proves that differences of models tell about data: the gradient of a softmax's bias is (predicted - true) share of each
+class, so after local training from a common start a client's bias lies above the others' for the classes that it
+has more of (`label_shares`). The common mask cancels when the mean row is subtracted.
+
+Who: its business server. On: phi, which the cloud service provider returns and the server turns back into identities
+with its own permutation, in order to distribute the models. It proves that the server learns exactly the similarity
+between participants that the paper promises to hide from the aggregator (`similar_pairs`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+
+from coterie.attacks.result import Result, real_rows, same_shape
+from coterie.protocol.errors import UserError
+from coterie.protocol.model_spec import ModelSpec
+
+
+def last_bias(spec: ModelSpec) -> slice:
+    """Where the last layer's bias lies in the flat vector: the last part of the model named ``bias`` or ``*.bias``."""
+    for part in sorted(spec.parts, key=lambda p: p.offset, reverse=True):
+        if part.kind == "parameter" and part.name.split(".")[-1] == "bias":
+            return slice(part.offset, part.offset + part.size)
+    raise UserError("the model has no parameter named '*.bias': the label-share attack needs the last layer's bias")
+
+
+def label_shares_from_bias(bias: NDArray[Any]) -> NDArray[np.float64]:
+    """(n, classes) last-layer biases, under a common mask or not -> (n, classes) deviations of the label shares.
+
+    Row i is client i's shares minus the mean shares of all clients, up to one unknown positive factor for all. Rows
+    sum to 0, for adding a constant to all classes of a softmax changes nothing.
+    """
+    bias = real_rows("bias", bias)
+    across_clients = bias - bias.mean(axis=0)
+    return np.asarray(across_clients - across_clients.mean(axis=1, keepdims=True))
+
+
+def label_shares(rows: NDArray[Any], spec: ModelSpec) -> NDArray[np.float64]:
+    """`label_shares_from_bias` on the last bias of whole rows (n, d) laid out by ``spec``."""
+    if rows.ndim != 2 or rows.shape[1] != spec.size:
+        raise UserError(f"rows of shape {rows.shape} do not fit a model of {spec.size} numbers")
+    return label_shares_from_bias(rows[:, last_bias(spec)])
+
+
+def share_correlation(estimate: NDArray[Any], label_counts: NDArray[Any]) -> Result:
+    """Pearson correlation of estimated with true deviations of label shares, over all clients and classes.
+
+    label_counts: (n, classes). Chance, with its exact standard deviation, hands the estimates to clients at random.
+    """
+    estimate, truth = real_rows("estimate", estimate), _shares(label_counts)
+    same_shape("estimate", estimate, "label counts", truth)
+    a, b = estimate - estimate.mean(axis=0), truth - truth.mean(axis=0)
+    norm = float(np.linalg.norm(a) * np.linalg.norm(b))
+    if norm == 0 or len(a) < 2:
+        raise UserError("estimates or label shares are the same for all clients: no correlation exists")
+    products = a @ b.T  # zero row and column sums, so the permutation variance of the trace is |.|^2 / (n - 1)
+    sd = float(np.linalg.norm(products)) / np.sqrt(len(a) - 1) / norm
+    return Result("correlation with true label shares", float(np.trace(products)) / norm, 0.0, 1.0, len(a), float(sd))
+
+
+def top_label_hit_rate(estimate: NDArray[Any], label_counts: NDArray[Any]) -> Result:
+    """Share of clients of whose most frequent labels one is the class with the largest estimate.
+
+    Chance is the mean hit rate when the same guesses are handed to the clients at random.
+    """
+    estimate, truth = real_rows("estimate", estimate), _shares(label_counts)
+    same_shape("estimate", estimate, "label counts", truth)
+    n = len(truth)
+    is_top = truth == truth.max(axis=1, keepdims=True)
+    hits = is_top[:, estimate.argmax(axis=1)].astype(np.float64)  # (n, n): client i judged by guess j
+    centred = hits - hits.mean(axis=0) - hits.mean(axis=1, keepdims=True) + hits.mean()
+    sd = float(np.linalg.norm(centred)) / np.sqrt(max(n - 1, 1)) / n
+    return Result("top label guessed (share)", float(np.trace(hits)) / n, float(hits.mean()), 1.0, n, float(sd))
+
+
+def similar_pairs(membership: NDArray[Any]) -> NDArray[np.float64]:
+    """phi (n, c) by identity -> (n, n) guess of similarity in [0, 1]: shared clusters over all clusters of a pair."""
+    phi = real_rows("membership", membership)
+    if not np.isin(phi, (0, 1)).all():
+        raise UserError("membership must hold 0 and 1 only")
+    shared = phi @ phi.T
+    size = phi.sum(axis=1)
+    either = size[:, None] + size - shared
+    return np.asarray(shared / np.where(either > 0, either, 1.0))
+
+
+def pair_correlation(guess: NDArray[Any], label_counts: NDArray[Any]) -> Result:
+    """Pearson correlation of `similar_pairs` with the cosine of label counts (n, classes), over all pairs of clients.
+
+    Chance is 0, and so is a constant guess (one cluster for all).
+    """
+    truth = _shares(label_counts)
+    truth = truth / np.linalg.norm(truth, axis=1, keepdims=True)
+    cosine, guess = truth @ truth.T, _pairs(guess, len(truth))
+    upper = np.triu_indices(len(cosine), 1)
+    if np.ptp(cosine[upper]) < 1e-12:
+        raise UserError("all clients have the same label shares: there is no similarity to find")
+
+    target = cosine[upper] - cosine[upper].mean()
+    centred = guess - guess[upper].mean()
+    norm = float(np.linalg.norm(target) * np.linalg.norm(centred[upper])) if np.ptp(guess[upper]) else np.inf
+
+    def score(order: NDArray[np.intp]) -> float:
+        return float(centred[np.ix_(order, order)][upper] @ target) / norm
+
+    return _scored("correlation with label similarity of pairs", 0.0, len(cosine), score)
+
+
+def pair_auc(guess: NDArray[Any], groups: NDArray[Any]) -> Result:
+    """Area under the ROC curve of `similar_pairs` as a test for "both clients are of one group"; groups: (n,) labels.
+
+    Chance is 0.5, and so is a constant guess.
+    """
+    groups = np.asarray(groups).ravel()
+    guess = _pairs(guess, len(groups))
+    upper = np.triu_indices(len(groups), 1)
+    same = (groups[:, None] == groups)[upper]
+    if same.all() or not same.any():
+        raise UserError("an ROC curve needs pairs of one group and pairs of two groups")
+
+    ranks = np.zeros_like(guess)
+    ranks[upper] = rankdata(guess[upper])  # the Mann-Whitney form of the area, ties counting half
+    ranks += ranks.T
+    hits, misses = int(same.sum()), int((~same).sum())
+
+    def score(order: NDArray[np.intp]) -> float:
+        rank_sum = float(ranks[np.ix_(order, order)][upper][same].sum())
+        return (rank_sum - hits * (hits + 1) / 2) / (hits * misses)
+
+    return _scored("AUC for pairs of one group", 0.5, len(groups), score)
+
+
+def telling(labels: NDArray[Any]) -> bool:
+    """Whether some pairs of clients share a label and some do not."""
+    return 1 < len(np.unique(labels)) < len(labels)
+
+
+def _shares(label_counts: NDArray[Any]) -> NDArray[np.float64]:
+    """(n, classes) counts -> shares that sum to 1 in each row."""
+    counts = real_rows("label counts", label_counts)
+    if (counts < 0).any() or (counts.sum(axis=1) <= 0).any():
+        raise UserError("label counts must not be negative, and every client needs a sample")
+    return np.asarray(counts / counts.sum(axis=1, keepdims=True))
+
+
+def _scored(metric: str, chance: float, n: int, score: Callable[[NDArray[np.intp]], float]) -> Result:
+    """``score(order)`` of n clients as they are, and its spread over 200 random orders (fixed seed)."""
+    rng = np.random.default_rng(0)
+    shuffled = [score(rng.permutation(n)) for _ in range(200)]
+    return Result(metric, score(np.arange(n)), chance, 1.0, n, float(np.std(shuffled, ddof=1)))
+
+
+def _pairs(guess: NDArray[Any], n: int) -> NDArray[np.float64]:
+    matrix = real_rows("guess", guess)
+    if matrix.shape != (n, n) or n < 3:
+        raise UserError(f"expected the similarities of {n} clients (at least 3) as a square matrix, not {matrix.shape}")
+    return matrix
