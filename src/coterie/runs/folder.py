@@ -58,13 +58,9 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The records of a ``metrics.jsonl``. Raises UserError that names a malformed line."""
     with reading(path, "restore the file or run again"), opened(path) as file:
-        return parse_lines(path, file.read())
-
-
-def parse_lines(path: Path, data: bytes) -> list[dict[str, Any]]:
-    """As ``read_lines``, of bytes that the file holds."""
+        lines = file.read().splitlines()
     records: list[dict[str, Any]] = []
-    for number, line in enumerate(data.splitlines(), 1):
+    for number, line in enumerate(lines, 1):
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
