@@ -62,7 +62,7 @@ def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = Fa
     config = resolve(config)
     with contextlib.ExitStack() as held:
         if resume:
-            out = _resumable(config)
+            out = resumable(config)
             held.enter_context(locked(out))
         elif config.out is not None:
             folder.check_free(Path(config.out))
@@ -104,7 +104,7 @@ def is_divergence(error: BaseException | None) -> bool:
     return error is not None
 
 
-def _resumable(config: RunConfig) -> Path:
+def resumable(config: RunConfig) -> Path:
     """The folder to continue in. Raises UserError unless it holds the same work."""
     if config.out is None:
         raise UserError("--resume continues the run in a folder: say which with --out")
