@@ -17,17 +17,22 @@ Named fleets, see :func:`fleet`:
 
 from __future__ import annotations
 
-import math
+import sys
 import tomllib
-from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie.protocol.errors import UserError
+
+_MOST = sys.float_info.max
+Positive = Annotated[float, msgspec.Meta(gt=0, le=_MOST)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0, le=_MOST)]
+Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 
 
 @dataclass(frozen=True)
@@ -43,23 +48,24 @@ class Profile:
     compute_watts, radio_watts: power drawn above idle while it computes, and while it sends or receives.
     """
 
-    name: str
-    compute_flops_per_s: float
-    up_bytes_per_s: float
-    down_bytes_per_s: float
-    latency_s: float = 0.05
-    availability: float = 1.0
-    dropout: float = 0.0
-    crypto_speed: float = 1.0
-    budget: float = 1.0
-    compute_watts: float = 10.0
-    radio_watts: float = 1.0
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+    compute_flops_per_s: Positive
+    up_bytes_per_s: Positive
+    down_bytes_per_s: Positive
+    latency_s: NotNegative = 0.05
+    availability: Share = 1.0
+    dropout: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+    crypto_speed: Positive = 1.0
+    budget: Share = 1.0
+    compute_watts: NotNegative = 10.0
+    radio_watts: NotNegative = 1.0
 
     def __post_init__(self) -> None:
         for key, value in vars(self).items():
-            allowed, words = _ALLOWED[key]
-            if not allowed(value):
-                raise UserError(f"device profile {self.name!r}: {key} is {value!r}; it must be {words}")
+            try:
+                msgspec.convert(value, _KINDS[key])
+            except msgspec.ValidationError as error:
+                raise UserError(f"device profile {self.name!r}: {key} is {value!r}: {error}") from None
 
     def joules(self, compute_s: float, radio_s: float) -> float:
         """Nominal energy above idle: compute_s seconds of training or cryptography, radio_s seconds of transfer."""
@@ -70,39 +76,12 @@ class Profile:
 class Tier(Profile):
     """A kind of device in a fleet. share: relative number.  spread: sigma of the log-normal factor on each speed."""
 
-    share: float = 1.0
-    spread: float = 0.0
+    share: Positive = 1.0
+    spread: Annotated[float, msgspec.Meta(ge=0, le=3)] = 0.0
 
 
-_Allowed = tuple[Callable[[Any], bool], str]
-
-
-def _number(within: Callable[[float], bool], words: str) -> _Allowed:
-    def allowed(value: Any) -> bool:
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        return number and math.isfinite(value) and within(value)
-
-    return allowed, f"a number {words}"
-
-
-_POSITIVE = _number(lambda v: v > 0, "above 0")
-_NOT_NEGATIVE = _number(lambda v: v >= 0, "of at least 0")
-_SHARE = _number(lambda v: 0 < v <= 1, "above 0 and at most 1")
-_ALLOWED: dict[str, _Allowed] = {
-    "name": (lambda v: isinstance(v, str) and v != "", "a text"),
-    "compute_flops_per_s": _POSITIVE,
-    "up_bytes_per_s": _POSITIVE,
-    "down_bytes_per_s": _POSITIVE,
-    "latency_s": _NOT_NEGATIVE,
-    "availability": _SHARE,
-    "dropout": _number(lambda v: 0 <= v < 1, "of at least 0 and below 1"),
-    "crypto_speed": _POSITIVE,
-    "budget": _SHARE,
-    "compute_watts": _NOT_NEGATIVE,
-    "radio_watts": _NOT_NEGATIVE,
-    "share": _number(lambda v: v > 0, "above 0; leave out a device without a share"),
-    "spread": _number(lambda v: 0 <= v <= 3, "from 0 to 3"),
-}
+_KINDS = get_type_hints(Tier, include_extras=True)
+"""The types of the fields, with what they allow."""
 
 SERVER = Profile(
     "server",

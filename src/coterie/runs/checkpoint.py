@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
@@ -50,7 +50,7 @@ from coterie.runs.files import (
     sealed,
     writing,
 )
-from coterie.runs.folder import METRICS, parse_lines
+from coterie.runs.folder import METRICS
 from coterie.transport.parcel import Snapshot
 
 CHECKPOINT = Path("checkpoint") / "checkpoint.bin"
@@ -99,7 +99,7 @@ class Checkpoint(msgspec.Struct):
 
 
 class _Line(msgspec.Struct):
-    """The fields that a resumed run reads of a line of ``metrics.jsonl``."""
+    """The fields that a resumed run reads of a line of ``metrics.jsonl`` and, but for the last two, of the set-up."""
 
     bytes_up: dict[str, Count]
     bytes_down: dict[str, Count]
@@ -108,6 +108,7 @@ class _Line(msgspec.Struct):
     late: list[str]
     seconds: float
     virtual_seconds: float | None
+    round: Count
     notes: dict[str, Any]
 
 
@@ -253,7 +254,7 @@ def read(out: Path, config: RunConfig) -> Checkpoint | None:
             f"{path} was written by coterie {kept.version}, this is {coterie.__version__}: go on with that version, or "
             "start the run anew with another --out"
         )
-    _check_line(f"{path}, the set-up", {**kept.set_up, "notes": {}})
+    _line(f"{path}, the set-up", msgspec.convert, {**kept.set_up, "round": 0, "notes": {}})
     _check_lines(out / METRICS, kept)
     try:
         check_roster(kept.roster, kept.roster.operator)
@@ -298,17 +299,16 @@ def _check_lines(path: Path, kept: Checkpoint) -> None:
     with reading(path), opened(path, follow=False) as file:
         if os.fstat(file.fileno()).st_size < kept.metrics_bytes:
             raise UserError(f"{path} is shorter than its checkpoint says: it was changed; {ADVICE}")
-        lines = parse_lines(path, file.read(kept.metrics_bytes))
-    if [line.get("round") for line in lines] != list(range(1, kept.round + 1)):
+        lines = file.read(kept.metrics_bytes).splitlines()
+    found = [_line(f"{path}, line {number}", msgspec.json.decode, line) for number, line in enumerate(lines, 1)]
+    if [line.round for line in found] != list(range(1, kept.round + 1)):
         raise UserError(
             f"{path} does not hold the rounds 1 to {kept.round} of its checkpoint: it was changed; {ADVICE}"
         )
-    for number, line in enumerate(lines, 1):
-        _check_line(f"{path}, line {number}", line)
 
 
-def _check_line(where: str, line: Mapping[str, Any]) -> None:
+def _line(where: str, read: Callable[..., _Line], line: object) -> _Line:
     try:
-        msgspec.convert(line, _Line)
-    except (msgspec.ValidationError, RecursionError) as error:
+        return read(line, type=_Line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"{where}: {error}; it was changed: {ADVICE}") from None

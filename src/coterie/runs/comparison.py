@@ -13,12 +13,12 @@ from coterie.data.own import name_of
 from coterie.protocol.errors import UserError
 from coterie.runs import registry
 from coterie.runs.budget import Difference, budget_of, with_budget
-from coterie.runs.config import RunConfig, check_settings, differences, resolve, typed_settings
+from coterie.runs.config import RunConfig, check_settings, resolve, typed_settings
 from coterie.runs.experiment import Line, build
 from coterie.runs.files import writing
-from coterie.runs.folder import CONFIG, RESULT, locked, numbered, resumed, write_json
+from coterie.runs.folder import CONFIG, RESULT, locked, numbered, write_json
 from coterie.runs.intervals import spread
-from coterie.runs.runner import Interrupted, Result, load_result, run
+from coterie.runs.runner import Interrupted, Result, load_result, resumable, run
 from coterie.runs.settings import field_types, unknown
 
 COMPARE = "compare.json"
@@ -205,13 +205,10 @@ def _place(label: str) -> str:
 def _one(label: str, config: RunConfig, on_round: OnRound | None, resume: bool) -> Result:
     out = Path(str(config.out))
     started = resume and (out / CONFIG).exists()
-    if started and (found := differences(resolve(resumed(out)), config)):
-        raise UserError(
-            f"{out} holds another run ({'; '.join(found)}): resume with the options it was started with, or choose "
-            "another --out"
-        )
-    if started and (out / RESULT).exists() and load_result(out).summary["rounds"] == config.rounds:
-        return load_result(out)
+    if started:
+        resumable(config)
+        if (out / RESULT).exists() and (found := load_result(out)).summary["rounds"] == config.rounds:
+            return found
 
     def told(line: Line) -> None:
         if on_round is not None:

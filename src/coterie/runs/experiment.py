@@ -90,14 +90,13 @@ class Experiment:
         )
         self.observer = Observer(model, data, precision=precision, accelerator=accelerator)
         identities = {name: own.identity for name, own in self.owns.items() if own.identity}
-        self.keyring = PartyKeys(self.common.roster, identities)
         self.delays = delays_of(config, names, settings)
         self.transport = LocalTransport(
             parties,
             self.federation.hub,
             self.effects,
             links=FleetLinks(devices, seed, self.delays),
-            keyring=self.keyring,
+            keyring=PartyKeys(self.common.roster, identities),
             transcript=Transcript(config.record_mib << 20) if config.record else None,
         )
         self._models_digest = ""  # after the last round

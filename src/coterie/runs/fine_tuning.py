@@ -42,8 +42,8 @@ def tune_by_held_out(
     held_out = {name: own for name in models if (own := effects.data[name].held_out) and len(own.y)}
 
     def loss(name: str, weights: Vector) -> float:
-        own, how = held_out[name], {"precision": effects.precision, "device": effects.accelerator}
-        (seen,) = evaluate_many(effects.model, np.array(weights)[None], own.x, own.y, **how)
+        own = held_out[name]
+        (seen,) = evaluate_many(effects.model, np.array(weights)[None], own.x, own.y, **effects.how)
         return seen.loss if np.isfinite(seen.loss) else np.inf
 
     best = {name: Tuned(weights, 0) for name, weights in models.items()}

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from coterie.data.own import name_of
@@ -59,20 +60,13 @@ def write_json(path: Path, value: Mapping[str, Any], mode: int = 0o644) -> None:
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The records of a ``metrics.jsonl``. Raises UserError that names a malformed line."""
     with reading(path, "restore the file or run again"), opened(path) as file:
-        return parse_lines(path, file.read())
-
-
-def parse_lines(path: Path, data: bytes) -> list[dict[str, Any]]:
-    """As ``read_lines``, of bytes that the file holds."""
-    records: list[dict[str, Any]] = []
-    for number, line in enumerate(data.splitlines(), 1):
+        lines = file.read().splitlines()
+    records = []
+    for number, line in enumerate(lines, 1):
         try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            records.append(msgspec.json.decode(line, type=dict[str, Any]))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise UserError(f"{path}, line {number}: {error}") from None
-        if not isinstance(record, dict):
-            raise UserError(f"{path}, line {number}: not an object")
-        records.append(record)
     return records
 
 

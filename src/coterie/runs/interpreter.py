@@ -148,10 +148,9 @@ def _encrypted(wanted: Sequence[tuple[str, Encrypt]]) -> Sequence[Any]:
 class LocalEffects:
     """``coterie.transport.handlers.Effects`` for a simulation.
 
-    data: of every party that trains, by name.
-    chunk: how many messages are handled together, so that their vectors stay within memory_bytes.
-    emulated: whether this run's keys are emulated. Other keys are refused. None accepts all keys.
-    devices: the profiles of parties that have one, by name.
+    data: of every party that trains, by name.  chunk: how many messages are handled together, so that their vectors
+    stay within memory_bytes.  emulated: whether this run's keys are emulated. Other keys are refused. None accepts all
+    keys.  devices: the profiles of parties that have one, by name.
     """
 
     def __init__(
@@ -166,9 +165,9 @@ class LocalEffects:
         devices: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.model, self.data = model, data
-        self.precision, self.accelerator = precision, accelerator
         self.chunk = max(1, min(_MOST_JOBS, memory_bytes // (_VECTORS_A_JOB * 4 * model.spec.size)))
         self.emulated, self.devices = emulated, devices
+        self.how = {"precision": precision, "device": accelerator}
         self.table: dict[type, Interpreter] = {
             Fit: self._fit,
             Evaluate: each(self._evaluate),
@@ -209,7 +208,7 @@ class LocalEffects:
         starts = [_most(fit) for _, fit in wanted]
         results: Sequence[Any]
         try:
-            results = fit_many(self.model, jobs, precision=self.precision, device=self.accelerator)
+            results = fit_many(self.model, jobs, **self.how)
         except DivergedError as error:
             results, error.results = error.results, ()
             failed = [(*wanted[i], starts[i]) for i, result in enumerate(results) if result is None]
@@ -222,12 +221,10 @@ class LocalEffects:
         return [why if result is None else result for result in results]
 
     def took(self, r: int, notes: Mapping[str, Any]) -> None:
-        """Remember the clients whose updates stood out in round r (``protocols/updates.py``), also before a resumption.
+        """Remember the clients whose updates stood out in round r, whose notes are given (``protocols/updates.py``).
 
-        Models may diverge later for them. notes: of the round.
-
-        An update is the cause if no training here gave such weights. If that is unknown, as in rounds before a
-        resumption, it is the cause if most updates were of another size.
+        Models may diverge later for them. An update is the cause if no training here gave such weights. If that is
+        unknown, as in rounds before a resumption, it is the cause if most updates were of another size.
         """
         outliers = notes.get("outliers", {})
         few = 2 * len(outliers) <= notes.get("participants", 0)
@@ -266,11 +263,11 @@ class LocalEffects:
         whole, test = own.test_set, effect.split == "test"
         x, y = (whole.x[own.test], whole.y[own.test]) if test else (own.x, own.y)
         matrix = np.array(effect.weights)[None]  # torch dislikes read-only arrays
-        return evaluate_many(self.model, matrix, x, y, precision=self.precision, device=self.accelerator)[0]
+        return evaluate_many(self.model, matrix, x, y, **self.how)[0]
 
     def _losses(self, party: str, effect: Losses) -> NDArray[np.float32]:
         own, matrix = self._of(party), np.array(effect.weights)
-        losses = judge_many(self.model, matrix, own.x, own.y, precision=self.precision, device=self.accelerator).losses
+        losses = judge_many(self.model, matrix, own.x, own.y, **self.how).losses
         if not np.isfinite(losses).all():  # nothing that starts there can be trained
             self._trained += 1
             self._diverged.append(Diverged(party, largest(matrix), None, DivergedError(0, "a loss")))

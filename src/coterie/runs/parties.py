@@ -59,11 +59,6 @@ class Parties(Mapping[str, Party]):
     def __contains__(self, name: object) -> bool:
         return name in self._names
 
-    @property
-    def awake(self) -> tuple[str, ...]:
-        """The parties that are objects now, the least recently asked first."""
-        return tuple(self._awake)
-
     def look(self, name: str) -> Party:
         """The party as it is, for an observer. A sleeping party is not kept awake."""
         if name in self._awake:
@@ -184,9 +179,8 @@ def simulate(
 ) -> tuple[Federation, dict[str, Own]]:
     """The federation of these clients, and what each party alone knows. Raises UserError for impossible settings.
 
-    starts: (k, d) float32, the weights that models start with.  samples, epochs: by client.  awake_bytes: how much
-    parties that stay awake between rounds may hold .  founded: the roster and identities of a
-    resumed federation, instead of new ones.
+    starts: (k, d) float32, the weights that models start with.  samples, epochs: by client.  founded: the roster and
+    identities of a resumed federation, instead of new ones.  awake_bytes: as for ``Parties``.
     """
     roles = system.roles(config, clients)
     roster, identities = founded or simulated(roles, randomness)

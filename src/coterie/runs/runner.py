@@ -96,7 +96,7 @@ def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = Fa
     config = resolve(config)
     with contextlib.ExitStack() as held:
         if resume:
-            out = _resumable(config)
+            out = resumable(config)
             held.enter_context(locked(out))
         elif config.out is not None:
             folder.check_free(Path(config.out))
@@ -145,7 +145,7 @@ def is_divergence(error: BaseException | None) -> bool:
     return error is not None
 
 
-def _resumable(config: RunConfig) -> Path:
+def resumable(config: RunConfig) -> Path:
     """The folder to continue in. Raises UserError unless it holds the same work."""
     if config.out is None:
         raise UserError("--resume continues the run in a folder: say which with --out")
@@ -171,16 +171,16 @@ class _Running:
         self.metrics = Log(out / METRICS)
         transcript = experiment.transport.transcript
         self.views = None if transcript is None else ViewLog(out / VIEWS, transcript)
+        self.logs = [self.metrics] if self.views is None else [self.metrics, self.views.log]
         self.saver = checkpoint.Saver(out, experiment)
         self.set_up: Line = {}
         self.done = self.checkpointed = 0
         self._since_s, self._cost_s = 0.0, 0.0
         if kept is not None:
             self._go_on_from(kept)
-            return
-        self.metrics.truncate(0)
-        if self.views is not None:
-            self.views.log.truncate(0)
+        else:
+            for log in self.logs:
+                log.truncate(0)
 
     def _go_on_from(self, kept: checkpoint.Checkpoint) -> None:
         if kept.round > self.rounds:
@@ -210,9 +210,8 @@ class _Running:
             final = is_divergence(error) or isinstance(error, AllSkippedError)
             raise RunError(kept if final else f"{kept}: --resume goes on there") from error
         finally:
-            self.metrics.close()
-            if self.views is not None:
-                self.views.log.close()
+            for log in self.logs:
+                log.close()
 
     def _start(self) -> None:
         with writing(self.out / RESULT):
@@ -244,18 +243,15 @@ class _Running:
         every = self.experiment.config.checkpoint_every
         due = r % every == 0 if every else self._since_s * _CHECKPOINT_SHARE >= self._cost_s
         if due or r == self.rounds:
-            self._checkpoint()
+            started = time.perf_counter()
+            if r < self.rounds:  # else they follow at once
+                write_models(self.out, self.experiment, self.experiment.models(r), r)
+            views_bytes = 0 if self.views is None else self.views.log.length()
+            self.saver.save(r, self.metrics.length(), views_bytes, self.set_up)
+            self.checkpointed = r
+            self._since_s, self._cost_s = 0.0, time.perf_counter() - started
         if self.on_round is not None:
             self.on_round(line)
-
-    def _checkpoint(self) -> None:
-        started = time.perf_counter()
-        if self.done < self.rounds:  # else they follow at once
-            write_models(self.out, self.experiment, self.experiment.models(self.done), self.done)
-        views_bytes = 0 if self.views is None else self.views.log.length()
-        self.saver.save(self.done, self.metrics.length(), views_bytes, self.set_up)
-        self.checkpointed = self.done
-        self._since_s, self._cost_s = 0.0, time.perf_counter() - started
 
     def _finish(self) -> Result:
         e = self.experiment
