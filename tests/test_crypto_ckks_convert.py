@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from emulated import rounded
 
-from coterie.crypto import ckks, ckks_masks, paillier, residues, seal_products, sum_blinded
+from coterie.crypto import ckks, ckks_masks, paillier, residues, sum_blinded
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.ckks_masks import _Stream, _uniform
 from coterie.crypto.tally import Form
@@ -111,12 +111,13 @@ def test_what_is_opened_is_the_value_plus_the_mask_and_nothing_else():
     opened = service.open_blinded(cipher)
     moduli = ring.moduli_at(1)
     polynomials = residues.subtract(opened.array.exact, mask.numbers, moduli)
-    plain = seal_products.opened(ring, service.arrays.decryptor, cipher.unblind(mask, 1).array, Form(1))
+    plaintexts = ring.opened(service.arrays.decryptor, cipher.unblind(mask, 1).array, Form(1))
+    plain = ring.numbers(plaintexts, 3, 2)
     fresh = residues.subtract(polynomials, plain, moduli)  # differ by the noise of two fresh encryptions, m cancels
     assert np.abs(centred_coefficients(fresh, level=1)).max() < 2**10
     assert np.abs(centred_coefficients(polynomials, level=1)).max() > 2**36
     # the mask for which the same view would be of another value:
-    message = ring.residues(ring.encoded(P.to_slots(np.cos(VALUES)), Form(1)), 3, Form(1))
+    message = ring.numbers(ring.encoded(P.to_slots(np.cos(VALUES)).tolist(), Form(1)), 3, 2)
     other = replace(mask, numbers=residues.subtract(opened.array.exact, message, moduli))
     lie = cipher.unblind(other, 1)
     assert np.abs(service.decrypt(lie) - np.cos(VALUES)).max() < 1e-5

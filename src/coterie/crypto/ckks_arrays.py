@@ -6,13 +6,14 @@ uses; sums and masks are plain arithmetic on the arrays (``residues``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any
 
 import numpy as np
+from tenseal.sealapi import Plaintext, RelinKeys  # type: ignore[import-untyped]
 
 from coterie.crypto import ckks_masks, residues, seal_products
 from coterie.crypto.arrays import CiphertextError, Halves, Opened, RandomBytes
@@ -48,14 +49,14 @@ class Public:
     # ---- what every scheme has
 
     def encrypt(self, values: Floats, form: Form) -> Residues:
-        return self.sealed(self.encryptor, values, form)
+        return self.sealed(self.encryptor.encrypt, values, form)
 
     def add(self, a: Residues, b: Residues, form: Form) -> Residues:
         return residues.add(a, b, self._moduli(form))
 
     def add_plain(self, a: Residues, values: Floats, form: Form) -> Residues:
         total = a.copy()
-        message = self.ring.residues(self._plaintexts(values, form), len(a), form)
+        message = self.ring.numbers(self._plaintexts(values, form), len(a), form.level + 1)
         total[:, 0] = residues.add(total[:, 0], message, self._moduli(form))
         return total
 
@@ -103,24 +104,28 @@ class Public:
 
     def times(self, a: Residues, scalar: Residues, form: Form) -> Residues:
         """The product with a scalar, three polynomials."""
-        return self.ring.times(a, scalar, form)
+        made, factor = self.ring, next(self.ring.objects(scalar, form))
+        return made.changed(a, form, 3, form.level + 1, lambda c: made.evaluator.multiply_inplace(c, factor))
 
     def rescale(self, a: Residues, form: Form) -> Residues:
         """A product back to two polynomials, one level lower."""
-        return self.ring.rescaled(self.relineariser, a, form)
+        seal = self.ring.evaluator
+        steps = lambda c: seal.relinearize_inplace(c, self.relineariser), seal.rescale_to_next_inplace
+        return self.ring.changed(a, form, 2, form.level, *steps)
 
     def times_plain(self, a: Residues, number: float, form: Form) -> Residues:
         if factor := round(number * self.ring.scale(form)):
-            return seal_products.multiples(self.ring, a, factor, form)
-        return self.ring.zeros(self.encryptor, len(a), form.level - 1)
+            return self._multiples(a, factor, form)
+        return self._zeros(len(a), form.level - 1)
 
     def lower(self, a: Residues, form: Form, level: int) -> Residues:
         made, upper = self.ring, form._replace(level=level + 1)
         wanted = made.scale(form._replace(level=level)) * float(made.moduli[level + 1, 0])
-        return seal_products.multiples(made, a[:, :, : level + 2], round(wanted / made.scale(form)), upper)
+        return self._multiples(a[:, :, : level + 2], round(wanted / made.scale(form)), upper)
 
     def conjugate(self, a: Residues, keys: Evaluation, form: Form) -> Residues:
-        return seal_products.conjugates(self.ring, keys.handles[-1], a, form)
+        turn, element, key = self.ring.evaluator.apply_galois_inplace, self.space.elements[-1], keys.handles[-1]
+        return self.ring.changed(a, form, 2, form.level + 1, lambda c: turn(c, element, key))
 
     def dot(self, a: Residues, conjugated: Residues, keys: Evaluation, form: Form) -> Residues:
         """The dot product in every slot, one level lower."""
@@ -170,23 +175,33 @@ class Public:
     @cached_property
     def relineariser(self) -> Handle:
         """SEAL's object that turns products back into two polynomials."""
-        return self.ring.relineariser(self.relinearise)
+        return self.ring.switching_object(RelinKeys(), self.relinearise)
 
-    def sealed(self, encryptor: Handle, values: Floats, form: Form, *, symmetric: bool = False) -> Residues:
-        """A fresh encryption by an encryptor of this key or of its secret half."""
+    def sealed(self, encrypt: Callable[[Handle, Handle], None], values: Floats, form: Form) -> Residues:
+        """A fresh encryption by a method of an encryptor, of this key or of its secret half."""
         plaintexts, count = self._plaintexts(values, form), self.space.ciphertexts(values.size)
-        return self.ring.encrypt(encryptor, plaintexts, count, form.level, symmetric)
+        return self.ring.encrypted(encrypt, plaintexts, count, form.level)
 
     def _plaintexts(self, values: Floats, form: Form) -> Iterator[Handle]:
         if form.scalar:
-            return self.ring.encoded_constant(float(values[0]), form)
-        return self.ring.encoded(self.space.to_slots(values), form)
+            return self.ring.encoded([float(values[0])], form)
+        return self.ring.encoded((row.tolist() for row in self.space.to_slots(values)), form)
 
     def _fresh(self, numbers: Residues, form: Form) -> Residues:
         """A fresh encryption of plaintext polynomials."""
-        fresh = self.ring.zeros(self.encryptor, len(numbers), form.level)
+        fresh = self._zeros(len(numbers), form.level)
         fresh[:, 0] = residues.add(fresh[:, 0], numbers, self._moduli(form))
         return fresh
+
+    def _zeros(self, count: int, level: int) -> Residues:
+        return self.ring.encrypted(self.encryptor.encrypt_zero, [self.ring.ids[level]] * count, count, level)
+
+    def _multiples(self, a: Residues, factor: int, form: Form) -> Residues:
+        """Times an integer but 0, and rescaled. The scale is the caller's concern."""
+        made, plaintext = self.ring, Plaintext()
+        made.encoder.encode(float(factor), made.ids[form.level], 1.0, plaintext)
+        steps = lambda c: made.evaluator.multiply_plain_inplace(c, plaintext), made.evaluator.rescale_to_next_inplace
+        return made.changed(a, form, 2, form.level, *steps)
 
     def _moduli(self, form: Form) -> Residues:
         return self.ring.moduli_at(form.level)
@@ -209,7 +224,7 @@ class Secret(Halves):
 
     def encrypt(self, values: Floats, form: Form) -> Residues:
         """As the public key, in half the time and with less noise."""
-        return self.public.sealed(self.encryptor, values, form, symmetric=True)
+        return self.public.sealed(self.encryptor.encrypt_symmetric, values, form)
 
     def decrypt(self, a: Residues, tally: Tally) -> Floats:
         """``(d,)`` values. Raises CiphertextError if an unused slot, or another of a scalar, is not as it should be."""
@@ -223,7 +238,8 @@ class Secret(Halves):
 
     def open_blinded(self, a: Residues, tally: Tally, bits: int) -> Opened:
         """The polynomials with masks still on, and with noise of so many bits."""
-        exact = seal_products.opened(self.public.ring, self.decryptor, a, tally.form)
+        plaintexts = self.public.ring.opened(self.decryptor, a, tally.form)
+        exact = self.public.ring.numbers(plaintexts, len(a), tally.form.level + 1)
         return Opened(exact, ckks_masks.flooded(self.space, exact, tally.form, bits))
 
     def evaluation(self, fingerprint: bytes) -> Evaluation:
