@@ -122,7 +122,7 @@ class Ring:
     def encrypted(
         self, encrypt: Callable[[Handle, Handle], None], plain: Iterable[Handle], count: int, level: int
     ) -> Residues:
-        """Fresh ciphertexts ``(count, 2, limbs, N)``. encrypt: a method of an encryptor, which is given each ``plain``."""
+        """Fresh ciphertexts ``(count, 2, limbs, N)``. encrypt: a method of an encryptor, given each ``plain``."""
         cipher = self.cipher()
 
         def each() -> Iterator[Handle]:
