@@ -6,20 +6,16 @@ pid, round, time_ms)``. Start with a word for the purpose, so that a signature m
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from coterie.crypto.arrays import RandomBytes, drawn
-from coterie.crypto.fields import Field, digest
-from coterie.protocol.errors import DecodeError, PeerError, UserError
+from coterie.crypto.fields import Field, RawKey, RawSecret, digest
+from coterie.protocol.errors import PeerError, UserError
 
-KEY_BYTES = 32
-SIGNATURE_BYTES = 64
 _DOMAIN = "coterie/signed/1"
 
 
@@ -31,15 +27,10 @@ class ReplayError(PeerError):
     """A message that is too old, from the future, of another round, or seen before."""
 
 
-@dataclass(frozen=True)
-class VerifyKey:
-    """The public half. key: its 32 bytes."""
+class VerifyKey(RawKey):
+    """The public half: what others verify with."""
 
-    key: bytes
-
-    def __post_init__(self) -> None:
-        if len(self.key) != KEY_BYTES:
-            raise DecodeError(f"a verification key has {KEY_BYTES} bytes, not {len(self.key)}")
+    named = "a verification key"
 
     @cached_property
     def _public(self) -> Ed25519PublicKey:
@@ -52,55 +43,24 @@ class VerifyKey:
         except (InvalidSignature, ValueError):
             raise SignatureError(f"the signature is not one of key {self.key.hex()[:8]} over these fields") from None
 
-    def to_bytes(self) -> bytes:
-        """32 bytes."""
-        return self.key
 
-    @classmethod
-    def load(cls, data: bytes) -> VerifyKey:
-        """A key from ``to_bytes``. Raises DecodeError."""
-        return cls(bytes(data))
+class SigningKey(RawSecret):
+    """The secret half."""
 
-
-@dataclass(frozen=True, eq=False, repr=False)
-class SigningKey:
-    """The secret half. seed: its 32 secret bytes."""
-
-    seed: bytes
-
-    def __post_init__(self) -> None:
-        if len(self.seed) != KEY_BYTES:
-            raise DecodeError(f"a signing key has {KEY_BYTES} bytes, not {len(self.seed)}")
-
-    @classmethod
-    def generate(cls, random_bytes: RandomBytes = os.urandom) -> SigningKey:
-        """A fresh key. random_bytes: n -> n secret random bytes; another than the system's for emulated runs only."""
-        return cls(drawn(random_bytes, KEY_BYTES))
+    named = "a signing key"
 
     @cached_property
     def _private(self) -> Ed25519PrivateKey:
-        return Ed25519PrivateKey.from_private_bytes(self.seed)
+        return Ed25519PrivateKey.from_private_bytes(self.key)
 
     @property
     def public(self) -> VerifyKey:
-        """What others verify with."""
+        """The public half."""
         return VerifyKey(self._private.public_key().public_bytes_raw())
 
     def sign(self, *fields: Field) -> bytes:
         """64 bytes over the fields (bytes, int or str), which are hashed once. Raises CryptoError for other types."""
         return self._private.sign(digest(_DOMAIN, *fields))
-
-    def to_bytes(self) -> bytes:
-        """SECRET: 32 bytes. At rest: a file of mode 0600."""
-        return self.seed
-
-    @classmethod
-    def load(cls, data: bytes) -> SigningKey:
-        """A key from ``to_bytes``. Raises DecodeError."""
-        return cls(bytes(data))
-
-    def __repr__(self) -> str:
-        return f"<SigningKey of {self.public.key.hex()[:8]}>"
 
 
 @dataclass(frozen=True)
@@ -139,5 +99,4 @@ class ReplayGuard:
                 f"{sender}: round {message_round} at {timestamp_s} s is not after round {last[0]} at {last[1]} s, "
                 "which was accepted before"
             )
-        accepted = {**self.accepted, sender: (message_round, timestamp_s)}
-        return ReplayGuard(self.max_age_s, self.max_ahead_s, self.max_lag_rounds, accepted)
+        return replace(self, accepted={**self.accepted, sender: (message_round, timestamp_s)})
