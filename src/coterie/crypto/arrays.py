@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from coterie.crypto.tally import Form, Tally
-from coterie.protocol.errors import CryptoError, PeerError
+from coterie.protocol.errors import CryptoError, DecodeError, PeerError
 
 RandomBytes = Callable[[int], bytes]
 Array = Any
@@ -125,19 +125,32 @@ class SecretArrays(KeyArrays, Protocol):
 
 
 class Halves:
-    """A secret key: its parameters and its flag are those of its public half."""
+    """A secret key: its scheme, its parameters and its flag are those of its public half."""
 
     public: Any
 
     @property
+    def scheme(self) -> str:
+        return str(self.public.scheme)
+
+    @property
     def space(self) -> Any:
-        """The parameters."""
         return self.public.space
 
     @property
     def flag(self) -> int:
-        """The flag in the header."""
         return int(self.public.flag)
+
+
+ID_BYTES = 32
+"""Of what an emulated key holds: a number that tells keys apart."""
+
+
+def held(body: memoryview, size: int) -> memoryview:
+    """What an emulated key or vector holds besides its header, of this size. Raises DecodeError for another."""
+    if len(body) != size:
+        raise DecodeError(f"{len(body)} emulated bytes besides its header: {size} were expected")
+    return body
 
 
 def drawn(random_bytes: RandomBytes, size: int) -> bytes:

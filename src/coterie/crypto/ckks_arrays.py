@@ -214,8 +214,6 @@ class Secret(Halves):
     secret: Residues
     public: Public
 
-    scheme = "ckks"
-
     @classmethod
     def generate(cls, space: ParameterSet, products: bool) -> Secret:
         """A fresh one from the system's randomness."""

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.crypto import emulated
-from coterie.crypto.arrays import Halves, RandomBytes, drawn
+from coterie.crypto.arrays import ID_BYTES, Halves, RandomBytes, drawn, held
 from coterie.crypto.packing import RANDOMNESS, Integers, Layout, Randomness
 from coterie.crypto.tally import Form, Tally
 
@@ -55,7 +54,7 @@ class Public:
         return a + self.encrypt(integers, form)
 
     def scale(self, a: Words, factor: int, form: Form) -> Words:
-        scaled: Words = a * _modulo(factor, a)
+        scaled: Words = a * np.asarray(factor % (1 << (8 * a.dtype.itemsize)), dtype=a.dtype)
         return scaled
 
     def draw(self, length: int, form: Form, random_bytes: RandomBytes) -> Words:
@@ -87,14 +86,14 @@ class Public:
     def unpack(self, body: memoryview, tally: Tally) -> Words:
         """A view of the bytes. There are no numbers modulo N here, and so none that are no units."""
         dtype = word(self.space)
-        return np.frombuffer(emulated.numbers_of(body, tally.length, dtype.itemsize), dtype=dtype)
+        return np.frombuffer(held(body, tally.length * dtype.itemsize), dtype=dtype)
 
     def parts(self) -> list[bytes]:
         return [self.key_id]
 
     @classmethod
     def load(cls, layout: Layout, flag: int, body: memoryview) -> Public:
-        return cls(emulated.id_of(body), layout, RANDOMNESS[flag])
+        return cls(bytes(held(body, ID_BYTES)), layout, RANDOMNESS[flag])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -103,11 +102,9 @@ class Secret(Halves):
 
     public: Public
 
-    scheme = "exact"
-
     @classmethod
     def generate(cls, layout: Layout, randomness: Randomness, random_bytes: RandomBytes) -> Secret:
-        return cls(Public(emulated.fresh_id(random_bytes), layout, randomness))
+        return cls(Public(drawn(random_bytes, ID_BYTES), layout, randomness))
 
     def decrypt(self, words: Words, tally: Tally) -> Integers:
         return _signed(words)
@@ -126,8 +123,3 @@ class Secret(Halves):
 def _signed(words: Words) -> Integers:
     """Words modulo 2^B as the signed integers nearest to zero."""
     return words.view(words.dtype.str.replace("u", "i")).astype(np.int64)
-
-
-def _modulo(number: int, like: Words) -> Words:
-    """A number as a word of the same size."""
-    return np.asarray(number % (1 << (8 * like.dtype.itemsize)), dtype=like.dtype)

@@ -40,16 +40,7 @@ from numpy.typing import ArrayLike
 
 from coterie.crypto import exact, paillier_arrays, vector, wire
 from coterie.crypto.arrays import CiphertextError, RandomBytes
-from coterie.crypto.packing import (
-    NOT_OF_MODELS,
-    PARAMETERS,
-    RANDOMNESS,
-    Floats,
-    Integers,
-    Lanes,
-    Layout,
-    Randomness,
-)
+from coterie.crypto.packing import NOT_OF_MODELS, PARAMETERS, RANDOMNESS, Floats, Integers, Lanes, Layout, Randomness
 from coterie.crypto.tally import Tally, differences
 from coterie.crypto.vector import KEPT_KEYS, Mask
 from coterie.protocol.errors import UserError

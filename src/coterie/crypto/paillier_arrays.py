@@ -15,15 +15,7 @@ from gmpy2 import mpz
 from numpy.typing import NDArray
 
 from coterie.crypto.arrays import CiphertextError, Halves, RandomBytes, drawn
-from coterie.crypto.bigint import (
-    Number,
-    blum_prime,
-    fixed_base_table,
-    not_a_unit,
-    random_unit,
-    short_noise,
-    spread,
-)
+from coterie.crypto.bigint import Number, blum_prime, fixed_base_table, not_a_unit, random_unit, short_noise, spread
 from coterie.crypto.packing import NOT_OF_MODELS, RANDOMNESS, Integers, Layout, Randomness
 from coterie.crypto.tally import Form, Tally
 from coterie.protocol.errors import DecodeError
@@ -164,8 +156,6 @@ class Secret(Halves):
     p: Number
     q: Number
     public: Public
-
-    scheme = "paillier"
 
     @classmethod
     def generate(cls, layout: Layout, randomness: Randomness) -> Secret:
