@@ -236,7 +236,7 @@ class CipherVector(vector.CipherVector):
         return self._parameters.checked(values, form, terms), terms
 
     def _bounded(self, terms: int, form: Form) -> Tally:
-        return self.tally.bounded(terms, self._parameters.room(form), form)
+        return self.tally.bounded(terms, self._parameters.room(form), form=form)
 
     def _multiplies(self) -> None:
         if not self.key.products:

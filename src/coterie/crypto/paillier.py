@@ -41,7 +41,7 @@ from numpy.typing import ArrayLike
 from coterie.crypto import exact, paillier_arrays, vector, wire
 from coterie.crypto.arrays import CiphertextError, RandomBytes
 from coterie.crypto.packing import NOT_OF_MODELS, PARAMETERS, RANDOMNESS, Floats, Integers, Lanes, Layout, Randomness
-from coterie.crypto.tally import Tally, differences
+from coterie.crypto.tally import Tally
 from coterie.crypto.vector import KEPT_KEYS, Mask
 from coterie.protocol.errors import UserError
 
@@ -98,7 +98,7 @@ class BlindedVector(vector.BlindedVector):
         """
         theirs: BlindedVector = self._checked(other)
         lanes = self.key.layout.lanes
-        differences(self.tally, theirs.tally, lanes.max_terms)
+        self.tally.minus(theirs.tally, lanes.max_terms)
         more = self.terms - theirs.terms
         values = self.key.arrays.minus(self.array, theirs.array, self.length, more)
         if not lanes.within(values, self.terms, minus=theirs.terms):

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Generic, Protocol, Self, SupportsIndex, TypeVar
+from typing import Any, ClassVar, Generic, NoReturn, Protocol, Self, SupportsIndex, TypeVar
 
 import msgspec
 import numpy as np
@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from coterie.crypto import wire
 from coterie.crypto.arrays import PublicArrays, RandomBytes, SecretArrays, Space
-from coterie.crypto.tally import Form, Tallied, Tally, integer_weight, openable
+from coterie.crypto.tally import PLAIN, Form, Tally, integer_weight
 from coterie.protocol.errors import CryptoError, KeyMismatchError
 
 KEPT_KEYS = 300
@@ -110,12 +110,32 @@ class Mask:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class BaseVector(Tallied):
-    """Numbers of the key's backend, and their tally."""
+class BaseVector:
+    """Numbers of the key's backend, and their tally: immutable, never compared, and shown by its tally only."""
 
     key: PublicKey[Any]
     tally: Tally
     array: Any
+
+    @property
+    def fingerprint(self) -> bytes:
+        """16 bytes of the key that this is under."""
+        return self.tally.fingerprint
+
+    @property
+    def length(self) -> int:
+        """d, the number of values."""
+        return self.tally.length
+
+    @property
+    def terms(self) -> int:
+        """How many vectors are summed up in this one, integer weights counted."""
+        return self.tally.terms
+
+    @property
+    def blinded(self) -> int:
+        """How many masks are inside."""
+        return self.tally.blinded
 
     @property
     def scheme(self) -> str:
@@ -136,6 +156,23 @@ class BaseVector(Tallied):
         if not isinstance(other, type(self)) or other.scheme != self.scheme:
             raise KeyMismatchError(f"{other!r} is no {self.scheme} ciphertext, or was not opened with such a key")
         return other
+
+    def __len__(self) -> int:
+        return self.tally.length
+
+    def __eq__(self, other: object) -> NoReturn:
+        raise CryptoError(f"two {type(self).__name__}s can't be compared: equal values have different ciphertexts")
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __repr__(self) -> str:
+        t = self.tally
+        form = f" {t.form}" if t.form != PLAIN else ""
+        key = t.fingerprint.hex()[:8]
+        return f"<{type(self).__name__} key {key} length {t.length} terms {t.terms} masks {t.blinded}{form}>"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -196,7 +233,7 @@ class CipherVector(BaseVector):
         FedCAPrivacy, eq. (6); PAFed, algorithm 5, line 4.
         """
         numbers = self._matching(mask)
-        tally = self.tally.masked(self._most)
+        tally = self.tally.bounded(self.terms, self._most, masks=1)
         return self._made(tally, self.key.arrays.shift(self.array, numbers, 1, tally.form))
 
     def unblind(self, mask: Mask, times: int) -> Self:
@@ -331,7 +368,7 @@ class SecretKey(Key, Generic[_Vector]):
         """Raises KeyMismatchError, or CryptoError if masks are inside (or missing)."""
         if not isinstance(cipher, CipherVector) or cipher.scheme != self.scheme:
             raise KeyMismatchError(f"{cipher!r} is no {self.scheme} ciphertext")
-        openable(cipher.tally, self.fingerprint, masked)
+        cipher.tally.openable(self.fingerprint, masked)
         return cipher
 
 
