@@ -205,7 +205,7 @@ NPZ = {"x_train": np.zeros((9, 4)), "y_train": np.arange(9) % 3, "x_test": np.ze
         ("reproduce pafed", "which item of pafed? It has: pafed/table5, pafed/parts"),
         ("reproduce pafed/table5 --only mnist/0.33", "did you mean 'mnist/0.3'? See coterie reproduce pafed/table5 -"),
         ("reproduce pafed/table5 --list --only mnist/0.33", "did you mean 'mnist/0.3'?"),
-        ("reproduce --list --only mnist", "say of which"),
+        ("reproduce --list --only mnist", "name the item"),
         ("reproduce pafed/table5 --rounds 0", "at least 1 round"),
         ("reproduce mingledpie/table2 --out FILE", "cannot write to"),
         ("reproduce mingledpie/fig3 --out UNDER", "cannot write to"),

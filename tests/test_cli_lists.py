@@ -127,7 +127,7 @@ def test_a_package_that_imports_late_has_all_its_names() -> None:
 
 @pytest.mark.parametrize(
     ("words", "says"),
-    [("systems mingldpie", "did you mean 'mingledpie'?"), ("datasets digits", "only systems are shown one by one")],
+    [("systems mingldpie", "did you mean 'mingledpie'?"), ("datasets digits", "only systems are shown by name")],
 )
 def test_mistakes(words: str, says: str) -> None:
     ended = call("list", *words.split())

@@ -264,7 +264,7 @@ def test_a_service_that_opens_nothing_skips_the_round() -> None:
     misbehaving(run.party("csp"), Blinded, refuse)
     note = run.round(1)
     assert note["skipped"] == "csp: refused"
-    assert any(reason.startswith("csp/Cluster: of 0 vectors") for reason in run.refused)
+    assert any(reason.startswith("csp/Cluster: 0 vectors could be opened") for reason in run.refused)
     assert run.refusals("csp", "Blinded") == 6
 
 

@@ -194,7 +194,7 @@ def test_a_client_is_provided_with_keys_once_and_with_its_own() -> None:
     run = six()
     party = run.party("client/2")
     before = msgspec.to_builtins(party.secret)
-    for name, reason in (("client/2", "has these keys already"), ("client/1", "the signature is not one of key")):
+    for name, reason in (("client/2", "already provided with keys"), ("client/1", "the signature is not one of key")):
         again = next(m for _, m in run.view(name).messages(Granted))
         with pytest.raises(PeerError, match=reason):
             party.keep(again, KEY_CENTRE)

@@ -325,7 +325,7 @@ def test_only_the_key_centre_grants_keys_and_only_once() -> None:
         with pytest.raises(PeerError, match="the signature is not one of key"):
             run.party(name).keep(mine, KEY_CENTRE)
         own = next(m for _, m in run.view(name).messages(Granted))
-        with pytest.raises(PeerError, match="has these keys already"):
+        with pytest.raises(PeerError, match="already provided with keys"):
             run.party(name).keep(own, KEY_CENTRE)
 
 

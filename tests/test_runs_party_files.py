@@ -137,7 +137,7 @@ def test_a_well_made_state_with_a_model_of_another_shape_is_refused(copy: Path) 
 def test_a_key_that_is_none_is_refused(copy: Path) -> None:
     for bad in (Identity(b"short", bytes(32)), Identity(bytes(32), b"short"), Identity(bytes(32), bytes(32))):
         with_party(copy, "hub", identity=bad)
-        with pytest.raises(UserError, match=r"hub\.2\.bin holds other keys of hub than the roster names"):
+        with pytest.raises(UserError, match=r"hub\.2\.bin holds keys of hub that differ from the roster"):
             run(replace(TOY, out=str(copy)), resume=True)
 
 
@@ -158,7 +158,7 @@ def test_a_party_in_anothers_name_is_refused_by_its_keys(copy: Path) -> None:
     """Names and digests are put right; that leaves the keys, which the roster names."""
     other = read_party(copy, "client/1", head_of(copy)["parties"]["client/1"][0])
     with_party(copy, "client/0", identity=other.identity, kept=other.kept)
-    with pytest.raises(UserError, match=r"holds other keys of client/0 than the roster names"):
+    with pytest.raises(UserError, match=r"holds keys of client/0 that differ from the roster"):
         run(replace(TOY, out=str(copy)), resume=True)
 
 
@@ -193,10 +193,10 @@ def test_a_roster_that_was_changed_is_refused_whoever_signed_it(copy: Path) -> N
 
     whole = (copy / CHECKPOINT).read_bytes()
     for change, words in (
-        (other_key, "other keys of client/1"),
+        (other_key, "keys of client/1 that differ from the roster"),
         (other_order, "the roster is of another federation"),
-        (other_role, "the roster is of another federation|other keys"),
-        (list.pop, "client/5 stands only in one of the roster and the list of files"),
+        (other_role, "the roster is of another federation|that differ from the roster"),
+        (list.pop, "client/5 is only in one of the roster and the list of files"),
     ):
         (copy / CHECKPOINT).write_bytes(whole)
         resigned(copy, change)

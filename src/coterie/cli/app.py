@@ -12,7 +12,7 @@ from coterie.cli import auditing, comparing, listing, reporting, reproducing, ru
 _EPILOG = """
 Examples:
 
-  coterie run fedcaprivacy                                   a minute on embedded handwriting, real Paillier
+  coterie run fedcaprivacy                                   one minute: built-in handwritten digits, real Paillier
 
   coterie run fedavg --data mnist --rounds 50 --set lr=0.05
 
@@ -22,7 +22,7 @@ Examples:
 
   coterie compare fedcaprivacy fedavg --partition dirichlet:0.1 --crypto emulated --seeds 3
 
-  coterie audit runs/fedcaprivacy-digits-0-1                 what every party saw and found out; wants run --record
+  coterie audit runs/fedcaprivacy-digits-0-1                 what every party saw; needs a run made with --record
 
   coterie list systems
 """

@@ -25,18 +25,19 @@ def audit(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a finished run made with --record.")],
     data_dir: opt.DataDir = None,
     active: Annotated[
-        bool, typer.Option("--active", help="Also repeat the run with one client that deviates, and show what it gets.")
+        bool,
+        typer.Option("--active", help="Also repeat the run with one client that deviates, and show what it learns."),
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Everything as one JSON object on stdout.")] = False,
 ) -> None:
-    """What every party saw in a recorded run, and what attacks get out of it.
+    """Show what every party saw in a recorded run, and what attacks learn from it.
 
-    The first table counts the messages of every role's view; the second runs the attacks that there are for the
-    system (`coterie list attacks`) on these views. The truth that scores them is in the data or in the record, too; no
-    attacker has it.
+    The first table counts the messages of every role's view. The second table has the results of the system's attacks
+    (`coterie list attacks`) on these views. The true values, which score the attacks, come from the data and the
+    record. No attacker has them.
 
-    These attacks are passive: everybody followed the protocol. With --active the run is repeated, by its config.toml,
-    with one client that doesn't; this takes as long as the run did and writes nothing.
+    These attacks are passive: all parties followed the protocol. With --active the run is repeated, by its config.toml,
+    with one client that deviates. This takes as long as the run did, and writes nothing.
 
     Examples:
 
@@ -65,15 +66,15 @@ def audit(
         console.print(Text.assemble((role["role"], "bold"), f" learns {role['learns']}."))
     console.print()
     if content["attacks"] is None:
-        console.print(f"There are no attacks for {content['system']}: this is what was received, and no more.")
+        console.print(f"There are no attacks for {content['system']}, so this is only what was received.")
         return
     console.print(_attacks(content["attacks"]))
 
 
 def audited(folder: Path, data_dir: str | None = None, *, active: bool = False) -> dict[str, Any]:
-    """What the command shows, as JSON has it. attacks: None for a system without an audit. Raises UserError.
+    """The content that the command shows, as JSON. attacks: None for a system without an audit. Raises UserError.
 
-    active: with what a client gets that deviates, by repeating the run.
+    active: also repeat the run with a client that deviates, and add what it learns.
     """
     from coterie.audit.received import received
     from coterie.runs.recorded import read_recorded
@@ -124,7 +125,7 @@ def _received(roles: Sequence[dict[str, Any]]) -> Table:
 
 
 def _attacks(rows: Sequence[dict[str, Any]]) -> Table:
-    """One row an attack, under the measure that its numbers are in."""
+    """One row for each attack, under the measure of its numbers."""
     columns = ("attack", "found", "first", "last", "chance", "all", "theory", "clients")
     table = Table(*columns, box=SIMPLE, pad_edge=False, collapse_padding=True)
     for column in table.columns[1:]:
@@ -140,6 +141,7 @@ def _attacks(rows: Sequence[dict[str, Any]]) -> Table:
                 table.add_row(name, *cells, str(row["clients"]))
         table.add_section()
     table.caption = (
-        "found: mean over the rounds; first, last: these alone; all: if everything leaked; clients: scored in the last"
+        "found: mean over the rounds; first, last: in these rounds; chance: by guessing; all: if everything leaked; "
+        "theory: closed form; clients: scored in the last round"
     )
     return table

@@ -19,7 +19,7 @@ _HEADS = {
     "groups": "alike\n%",
     "other": "other\n%",
 }
-"""How the column of a topic of ``report/race.py`` is called."""
+"""The heads of the columns, by topic of ``report/race.py``."""
 
 _CIPHER = "cipher"
 _UNCUT = 140
@@ -29,13 +29,13 @@ Column = tuple[str, Sequence[str]]
 
 
 def console() -> Console:
-    """Standard output; where it is no terminal, wide enough for whole tables."""
+    """Standard output. If it is no terminal, it is wide enough for whole tables."""
     usual = Console(highlight=False, soft_wrap=True)
     return usual if usual.is_terminal else Console(highlight=False, soft_wrap=True, width=max(usual.width, _UNCUT))
 
 
 def tables(rows: Sequence[Mapping[str, Any]], shell: Console) -> list[Table]:
-    """One row a method: one table, or on a narrow console one each of accuracies, leaks and costs."""
+    """Tables with one row for each method: one table, or on a narrow console three, for accuracies, leaks and costs."""
     parts = [part for part in (_accuracies(rows), _leaks(rows), _costs(rows)) if part]
     whole = _table(rows, [column for part in parts for column in part])
     fits = Measurement.get(shell, shell.options.update(width=_UNBOUNDED), whole).maximum <= shell.width
@@ -90,8 +90,8 @@ def _notes(rows: Sequence[Mapping[str, Any]]) -> str:
     if _topics(rows):
         notes.append(
             "models, links, labels, alike, other: what the servers learn on their own, by the best of our attacks "
-            "(clients' models, whose model is whose from round to round, label shares, which clients are alike, other "
-            "secrets); 0 is chance for one attack, 100 everything; a dash: no attack of ours applies"
+            "(clients' models, which models of two rounds are of the same client, label shares, which clients have "
+            "similar data, other secrets); 0 is chance for one attack, and 100 is everything; a dash: no attack applies"
         )
     return ". ".join(note[0].upper() + note[1:] for note in notes) + "."
 
@@ -111,7 +111,7 @@ def _topics(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def lead_table(first: str, leads: Sequence[Mapping[str, Any]]) -> Table:
-    """By how many points the first method is ahead of each other one, paired by seed."""
+    """The lead of the first method over each other one in points, paired by seed."""
     made = Table("", "local accuracy", "local, both tuned", "global accuracy", box=SIMPLE, pad_edge=False)
     made.title = f"Lead of {first}, in points, with its 95 % interval over paired seeds"
     made.title_justify = "left"
@@ -121,7 +121,7 @@ def lead_table(first: str, leads: Sequence[Mapping[str, Any]]) -> Table:
     for lead in leads:
         measures = ("local_accuracy", "fine_tuned_local_accuracy", "global_accuracy")
         made.add_row(f"over {lead['over']}", *(_points(lead[measure]) for measure in measures))
-    made.caption = "An interval that holds 0 shows no difference."
+    made.caption = "An interval that contains 0 shows no difference."
     made.caption_justify = "left"
     return made
 

@@ -16,14 +16,20 @@ from coterie.protocol.errors import UserError
 _FAIR = "What is the same for all"
 
 Methods = Annotated[list[str] | None, typer.Argument(help="Systems, as NAME or NAME@MODE; see `coterie list systems`.")]
-Seeds = Annotated[int, typer.Option("--seeds", help="Run each with this many seeds; gives 95 % intervals.")]
+Seeds = Annotated[
+    int, typer.Option("--seeds", help="Run each method with this many seeds. Several seeds give 95 % intervals.")
+]
 Budget = Annotated[
     str | None,
-    typer.Option("--budget", metavar="METHOD", help="Whose budget all share. [the first]", rich_help_panel=_FAIR),
+    typer.Option(
+        "--budget", metavar="METHOD", help="The method whose budget all share. [the first]", rich_help_panel=_FAIR
+    ),
 ]
 EachOwn = Annotated[
     bool,
-    typer.Option("--each-own", help="Every method keeps its own defaults: no fair race.", rich_help_panel=_FAIR),
+    typer.Option(
+        "--each-own", help="Every method keeps its own defaults, so the race is not fair.", rich_help_panel=_FAIR
+    ),
 ]
 Local = Annotated[
     bool,
@@ -32,7 +38,7 @@ Local = Annotated[
     ),
 ]
 Audit = Annotated[
-    bool, typer.Option("--audit", help="Record all views and attack them: adds what the servers learned.")
+    bool, typer.Option("--audit", help="Record all views and attack them. Adds columns for what the servers learned.")
 ]
 
 
@@ -72,13 +78,13 @@ def compare(
     resume: opt.Resume = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """The same work through several methods: same data, partition, seeds and budget; one table, one report.
+    """Compare several methods on the same data, partition, seeds and budget, in one table and one report.
 
-    The budget (participation, epochs, batches, optimiser, learning rate, server step, delays) is the first method's;
-    what a method cannot share is listed. --set key=value goes to every method that has such a setting, --set
-    method.key=value to that one. Clients that train alone are added as `local`, and every model is also scored after
-    fine-tuning: a win counts where it survives both. Writes a folder with a run folder each, compare.json and
-    report.html.
+    The budget (participation, epochs, batches, optimiser, learning rate, server step, delays) is that of the first
+    method. What a method cannot share is listed. --set key=value applies to every method that has this setting, --set
+    method.key=value to that method. Clients that train alone are added as `local`. Every model is also scored after
+    fine-tuning. A method is really better if it is ahead of `local`, also after fine-tuning. Writes a folder with a run
+    folder for each method, compare.json and report.html.
 
     Examples:
 

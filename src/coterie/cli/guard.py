@@ -1,4 +1,4 @@
-"""How every command ends: an exit code, at most one message, and no traceback for what is no bug."""
+"""The end of every command: an exit code, at most one message, and no traceback unless it is a bug."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def complain(message: str) -> None:
 
 
 def guarded(command: F) -> F:
-    """A command whose exceptions become exit codes: 1 a failure, 2 the caller's mistake, 130 interrupted."""
+    """A command whose exceptions become exit codes: 1 for a failure, 2 for a mistake of the caller, 130 for Ctrl-C."""
 
     @functools.wraps(command)
     def run(*args: object, **kwargs: object) -> None:

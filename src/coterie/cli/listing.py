@@ -25,10 +25,12 @@ What = Literal["systems", "datasets", "partitions", "models", "devices", "attack
 
 @guarded
 def show(
-    what: Annotated[What | None, typer.Argument(help="What to list; everything without it.")] = None,
-    name: Annotated[str | None, typer.Argument(help="After systems: one of them, with all its settings.")] = None,
+    what: Annotated[What | None, typer.Argument(help="What to list. Without it, everything.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="After `systems`: the name of one, to show all its settings.")
+    ] = None,
 ) -> None:
-    """What there is: systems, datasets, partitions, models, devices, attacks, reproductions.
+    """List systems, datasets, partitions, models, devices, attacks and reproductions.
 
     Examples:
 
@@ -39,7 +41,7 @@ def show(
     console = Console(highlight=False)
     if name is not None:
         if what != "systems":
-            raise UserError(f"only systems are shown one by one: coterie list {what}, or coterie list systems {name}")
+            raise UserError(f"only systems are shown by name: coterie list {what}, or coterie list systems {name}")
         _show_system(console, name)
         return
     for title, rows in _LISTS.items():
@@ -83,11 +85,11 @@ def _defaults(system: System) -> Iterator[tuple[str, str]]:
 
 
 def described(config: type) -> dict[str, str]:
-    """What each field of a settings dataclass does; "" where nothing is said.
+    """What each field of a settings dataclass does, or "" if nothing is said.
 
-    Read from the docstrings of the class and of those that it inherits from, the nearest first. There a field begins a
-    line, or follows two spaces: ``lr: learning rate.  momentum, weight_decay: of SGD.`` One without words of its own
-    points to those that name it; a choice lists the values that its words do not name.
+    The texts are from the docstrings of the class and its bases, the nearest first. There a field begins a line, or
+    follows two spaces: ``lr: learning rate.  momentum, weight_decay: of SGD.`` A field without a text refers to a field
+    whose text names it. For a choice the values are added if the text does not name them.
     """
     from coterie.runs.settings import field_types
 
@@ -109,7 +111,7 @@ _ENTRY = re.compile(r"(?:^|  )(\w+(?:,\s+\w+)*): ")
 
 
 def _documented(docstring: str) -> Iterator[tuple[str, str]]:
-    """The fields that a docstring explains; what is before the first of a paragraph is of none."""
+    """The fields that a docstring explains. Text before the first field of a paragraph belongs to none."""
     for paragraph in re.split(r"\n\s*\n", docstring):
         _, *found = _ENTRY.split(re.sub(r"\s*\n\s*", "  ", paragraph).strip())
         for names, text in zip(found[::2], found[1::2], strict=True):
@@ -142,7 +144,7 @@ def _partitions() -> Iterator[tuple[str, ...]]:
 
     yield from FORMS.items()
     yield from TASK_FORMS.items()
-    yield "", "[+SKEW]: a label skew, any of the first ones but labelsets, crossed with tasks: rotate:4+dirichlet:0.3."
+    yield "", "[+SKEW]: a label skew (a form above, but not labelsets), for example rotate:4+dirichlet:0.3."
 
 
 def _models() -> Iterator[tuple[str, ...]]:

@@ -13,21 +13,28 @@ _WORK, _HOW, _KEEP = "The work", "How it runs", "What is kept"
 Data = Annotated[
     str | None, typer.Option("--data", help="Data set; see `coterie list datasets`. [digits]", rich_help_panel=_WORK)
 ]
-Clients = Annotated[int | None, typer.Option("--clients", help="Number of clients.", rich_help_panel=_WORK)]
-Rounds = Annotated[int | None, typer.Option("--rounds", help="Number of rounds.", rich_help_panel=_WORK)]
+Clients = Annotated[
+    int | None, typer.Option("--clients", help="Number of clients. [by data set]", rich_help_panel=_WORK)
+]
+Rounds = Annotated[int | None, typer.Option("--rounds", help="Number of rounds. [by data set]", rich_help_panel=_WORK)]
 Partition = Annotated[
     str | None,
     typer.Option(
         "--partition",
-        help="Who holds which samples, dirichlet:BETA for example, and groups whose tasks differ, permute:4 or "
-        "rotate:4+dirichlet:BETA for example; see `coterie list partitions`. [dirichlet:0.3]",
+        help="Which client holds which samples, for example dirichlet:0.3, and groups with different tasks, for "
+        "example permute:4 or rotate:4+dirichlet:0.3; see `coterie list partitions`. [by data set]",
         rich_help_panel=_WORK,
     ),
 ]
 ModelName = Annotated[
-    str | None, typer.Option("--model", help="Model; see `coterie list models`.", rich_help_panel=_WORK)
+    str | None, typer.Option("--model", help="Model; see `coterie list models`. [by data set]", rich_help_panel=_WORK)
 ]
-Seed = Annotated[int | None, typer.Option("--seed", help="Seed of everything experimental. [0]", rich_help_panel=_WORK)]
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        "--seed", help="Seed of the experiment: partition, start weights, sampling. [0]", rich_help_panel=_WORK
+    ),
+]
 MinSamples = Annotated[
     int | None, typer.Option("--min-samples", help="Fewest training samples of a client.", rich_help_panel=_WORK)
 ]
@@ -35,7 +42,7 @@ Scaling = Annotated[
     str | None,
     typer.Option(
         "--scaling",
-        help="Of the samples: standard (mean 0, deviation 1), unit (0 to 1). [standard]",
+        help="Scaling of the samples: standard (mean 0, deviation 1) or unit (0 to 1). [standard]",
         rich_help_panel=_WORK,
     ),
 ]
@@ -44,18 +51,24 @@ Set = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="A setting of the system, e.g. lr=0.1; see `coterie list systems NAME`. Repeat it.",
+        help="A setting of the system, e.g. lr=0.1; see `coterie list systems NAME`. Can be repeated.",
         rich_help_panel=_WORK,
     ),
 ]
 Mode = Annotated[
     str | None,
-    typer.Option("--mode", help="paper (its intent), literal (as printed), hardened. [paper]", rich_help_panel=_HOW),
+    typer.Option(
+        "--mode",
+        help="paper (its intent), literal (as printed) or hardened (better protected). [paper]",
+        rich_help_panel=_HOW,
+    ),
 ]
 Crypto = Annotated[
     str | None,
     typer.Option(
-        "--crypto", help="real, or emulated: the same training without encryption, faster. [real]", rich_help_panel=_HOW
+        "--crypto",
+        help="real, or emulated: the same training without encryption, which is faster. [real]",
+        rich_help_panel=_HOW,
     ),
 ]
 Devices = Annotated[
@@ -69,8 +82,8 @@ Delta = Annotated[
     typer.Option(
         "--delta",
         metavar="SHARE",
-        help="Share of the clients asked in a round, 0 to 1, whose answers come rounds late, whatever their devices; "
-        "every system obeys. [0; for pafed and the baselines that it is measured against 0.3]",
+        help="Share of the clients asked in a round, 0 to 1, whose answers come rounds late, whatever their devices. "
+        "It applies to every system. [0; 0.3 for pafed and the baselines with late updates]",
         rich_help_panel=_HOW,
     ),
 ]
@@ -79,15 +92,15 @@ Delay = Annotated[
     typer.Option(
         "--delay",
         metavar="LAW",
-        help="By how many rounds these are late: uniform:A-B (A to B, all equally often) or geometric:P (one more with "
-        "probability 1 - P). [uniform:1-5]",
+        help="By how many rounds these answers are late: uniform:A-B (A to B, all equally often) or geometric:P (one "
+        "more with probability 1 - P). [uniform:1-5]",
         rich_help_panel=_HOW,
     ),
 ]
 Precision = Annotated[str | None, typer.Option("--precision", help="fp32, bf16, auto. [fp32]", rich_help_panel=_HOW)]
 Accelerator = Annotated[str | None, typer.Option("--accelerator", help="cpu, cuda, auto. [auto]", rich_help_panel=_HOW)]
 DataDir = Annotated[
-    str | None, typer.Option("--data-dir", help="Folder of data sets (else COTERIE_DATA).", rich_help_panel=_HOW)
+    str | None, typer.Option("--data-dir", help="Folder of data sets. [COTERIE_DATA]", rich_help_panel=_HOW)
 ]
 EvalEvery = Annotated[
     int | None, typer.Option("--eval-every", help="Rounds between evaluations. [1]", rich_help_panel=_KEEP)
@@ -96,8 +109,8 @@ FineTune = Annotated[
     bool | None,
     typer.Option(
         "--fine-tune/--no-fine-tune",
-        help="Also score every model after each client's own fine-tuning; holds out a fifth of its training data to "
-        "choose the epochs by.",
+        help="Also score every model after each client's own fine-tuning. A fifth of each client's training data is "
+        "held out to choose the epochs.",
         rich_help_panel=_HOW,
     ),
 ]
@@ -105,14 +118,16 @@ FineTuneEvery = Annotated[
     int | None,
     typer.Option(
         "--fine-tune-every",
-        help="Rounds between evaluations of fine-tuned models; 0: the last only.",
+        help="Rounds between evaluations of fine-tuned models; 0: only after the last round. [0]",
         rich_help_panel=_KEEP,
     ),
 ]
 CheckpointEvery = Annotated[
     int | None,
     typer.Option(
-        "--checkpoint-every", help="Rounds between checkpoints; 0: as often as is cheap. [0]", rich_help_panel=_KEEP
+        "--checkpoint-every",
+        help="Rounds between checkpoints; 0: as often as costs at most a tenth of the time. [0]",
+        rich_help_panel=_KEEP,
     ),
 ]
 Record = Annotated[
@@ -120,7 +135,7 @@ Record = Annotated[
     typer.Option("--record/--no-record", help="Keep what every party received (views.bin).", rich_help_panel=_KEEP),
 ]
 RecordMib = Annotated[
-    int | None, typer.Option("--record-mib", help="Stop recording beyond this size. [1024]", rich_help_panel=_KEEP)
+    int | None, typer.Option("--record-mib", help="Stop recording at this size, in MiB. [1024]", rich_help_panel=_KEEP)
 ]
 Out = Annotated[Path | None, typer.Option("--out", help="Run folder. [runs/...]", rich_help_panel=_KEEP)]
 Config = Annotated[
@@ -159,7 +174,7 @@ NAMES = (
 
 
 def given(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a run among a command's parameters that were given, as a config takes them."""
+    """The given options of a run among a command's parameters, in the form of a config."""
     found = {name: parameters[name] for name in NAMES if parameters.get(name) is not None}
     if "fine_tune" in found:
         found["fine_tune"] = "held_out" if found["fine_tune"] else "no"

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a bar a run, with rounds, time and the latest accuracies."""
+"""Progress on the terminal: a bar for each run, with rounds, time and the latest accuracies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def percent(share: Any) -> str:
 
 
 def size(count: float | None) -> str:
-    """Bytes in powers of 1000."""
+    """Bytes in units of powers of 1000."""
     if count is None:
         return _NOTHING
     for unit in ("B", "kB", "MB", "GB"):
@@ -29,7 +29,7 @@ def size(count: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Seconds, or minutes and hours where there are many."""
+    """Seconds, or minutes and hours if there are many."""
     if value is None:
         return _NOTHING
     if value < 100:
@@ -39,7 +39,7 @@ def seconds(value: float | None) -> str:
 
 
 class Bars:
-    """One bar a run, made when its first round is reported."""
+    """One bar for each run, made when its first round is reported."""
 
     def __init__(self, progress: Progress | None) -> None:
         self._progress = progress

@@ -16,7 +16,7 @@ def report(
     folders: Annotated[list[Path], typer.Argument(help="Run folders, or the folder of a comparison.")],
     out: Annotated[Path | None, typer.Option("--out", help="Where to write. [DIR/report.html]")] = None,
 ) -> None:
-    """(Re)draw the report of a run, a comparison, or any number of runs, as one self-contained HTML file.
+    """Draw (again) the report of a run, a comparison, or several runs, as one self-contained HTML file.
 
     Examples:
 
@@ -29,7 +29,7 @@ def report(
 
     if out is None:
         if len(folders) > 1:
-            raise UserError("a report on several folders belongs to none of them: say where to write it with --out")
+            raise UserError("a report on several folders needs a file of its own: name it with --out")
         out = folders[0] / "report.html"
     render(folders, out)
     Console(soft_wrap=True, highlight=False).print(f"Report: {out}", markup=False)

@@ -18,19 +18,19 @@ from coterie.protocol.errors import UserError
 @guarded
 def reproduce(
     item: Annotated[str | None, typer.Argument(help="A table or figure; see `coterie list reproductions`.")] = None,
-    only: Annotated[list[str] | None, typer.Option("--only", help="Only this cell. Repeat it.")] = None,
-    seeds: Annotated[int, typer.Option("--seeds", help="How many seeds, from 0 on.")] = 3,
+    only: Annotated[list[str] | None, typer.Option("--only", help="Only this cell. Can be repeated.")] = None,
+    seeds: Annotated[int, typer.Option("--seeds", help="Number of seeds, beginning with 0.")] = 3,
     rounds: Annotated[
         int | None, typer.Option("--rounds", help="Rounds of every run, instead of the item's own.")
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder to write to. [reproduction/PAPER]")] = None,
     data_dir: Annotated[str | None, typer.Option("--data-dir", help="Folder of data sets (else COTERIE_DATA).")] = None,
     list_: Annotated[
-        bool, typer.Option("--list", help="List the items, all or a paper's, or the cells of one.")
+        bool, typer.Option("--list", help="List all items, those of a paper, or the cells of an item.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")] = False,
 ) -> None:
-    """A table or figure of a paper: its number beside ours, as JSON and Markdown.
+    """Reproduce a table or figure of a paper: its numbers beside ours, as JSON and Markdown.
 
     Examples:
 
@@ -47,7 +47,7 @@ def reproduce(
     cells = tuple(only or ())
     if list_ and (item is None or home.items(item)):
         if cells:
-            raise UserError("--only picks cells of one item: say of which")
+            raise UserError("--only picks cells of one item: name the item")
         for name, listed in home.items(item).items():
             console.print(f"{name}  {listed.title}", markup=False)
         return

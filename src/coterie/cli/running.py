@@ -52,9 +52,9 @@ def run(
 ) -> None:
     """Train one system once. Without options: handwritten digits, 20 unequal clients, 10 rounds.
 
-    Writes a folder with config.toml (repeats the run), metrics.jsonl (a line a round), result.json, report.html and a
-    checkpoint. Every option can also stand in a TOML file (--config), the system's settings in its table [settings];
-    the command line wins.
+    Writes a folder with config.toml (repeats the run), metrics.jsonl (one line for each round), result.json,
+    report.html and a checkpoint. Options can also be given in a TOML file (--config), with the system's settings in its
+    table [settings]. The command line wins.
 
     Examples:
 
@@ -99,7 +99,7 @@ def configured(given: dict[str, Any], texts: list[str], file: Path | None, resum
 
 
 def execute(config: Any, *, resume: bool, quiet: bool) -> None:
-    """Run it under a progress bar, draw the report and say what came out."""
+    """Run it with a progress bar, draw the report and print the result."""
     from coterie.report import render
     from coterie.runs.runner import run as run_it
 
@@ -120,7 +120,7 @@ def execute(config: Any, *, resume: bool, quiet: bool) -> None:
 
 
 def rows(summary: Any) -> list[tuple[str, str]]:
-    """What a person wants to know first."""
+    """The most important results."""
     found = [
         ("accuracy on all test data", percent(summary["global_accuracy"])),
         ("accuracy on each client's own kind of data", percent(summary["local_accuracy"])),
@@ -149,7 +149,7 @@ def rows(summary: Any) -> list[tuple[str, str]]:
 
 
 def clusters(grouping: Any) -> list[tuple[str, str]]:
-    """Number, sizes and clusters per client, and how far they are the data's own groups."""
+    """Number and sizes of the clusters, clusters of a client, and agreement with the data's own groups."""
     sizes = ", ".join(map(str, grouping["sizes"][:8])) + (", …" if len(grouping["sizes"]) > 8 else "")
     each = f"a client is in {grouping['per_client']:.2f} on average"
     words = f"{grouping['clusters']} (of {sizes} clients); {each}" if sizes else "none"

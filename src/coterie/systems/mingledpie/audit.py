@@ -280,7 +280,7 @@ def by_changes(rounds: Sequence[Round], terms: Terms) -> list[Finding]:
 
 
 def by_coefficients(views: Mapping[str, View], rounds: Sequence[Round], opener: Opener) -> list[Finding]:
-    """What a client reads off the sums that it decrypts: the sizes of the true clusters, and who is alone in one."""
+    """What a client reads off the sums that it decrypts: the sizes of the true clusters, and which have one member."""
     known, alone = [], []
     sums = mingled(views)
     for one in rounds:
@@ -291,7 +291,7 @@ def by_coefficients(views: Mapping[str, View], rounds: Sequence[Round], opener: 
             known.append(Result("true clusters of known size (share)", right, 0.0, 1.0, len(one.who)))
             share = float((sizes == 1).sum()) / len(one.who)
             alone.append(Result("clients alone in a cluster (share)", share, 0.0, 1.0, len(one.who)))
-    names = "client: sizes of the true clusters", "client: models of who is alone in a cluster"
+    names = "client: sizes of the true clusters", "client: models of clients alone in a cluster"
     return _findings(dict(zip(names, (known, alone), strict=True)), {})
 
 
