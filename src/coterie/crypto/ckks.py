@@ -43,7 +43,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from hashlib import sha256
 from numbers import Real
 from os import urandom
@@ -55,10 +55,10 @@ from numpy.typing import ArrayLike
 from coterie.crypto import ckks_arrays, ckks_parameters, rounded, vector, wire
 from coterie.crypto.arrays import CiphertextError, RandomBytes
 from coterie.crypto.ckks_masks import SANITISING_BITS
-from coterie.crypto.ckks_parameters import ParameterSet, insecure, named
+from coterie.crypto.ckks_parameters import ParameterSet, named
 from coterie.crypto.packing import Floats, as_vector
 from coterie.crypto.tally import Form, Tally, integer_weight
-from coterie.crypto.vector import KEPT_KEYS, BlindedVector, Key, Mask
+from coterie.crypto.vector import BlindedVector, Key, Mask
 from coterie.protocol.errors import CapacityError, CryptoError, KeyMismatchError
 
 
@@ -68,33 +68,17 @@ def keygen(
     products: bool = True,
     emulated: bool = False,
     random_bytes: RandomBytes = urandom,
+    allow_insecure: bool = False,
 ) -> SecretKey:
-    """A fresh key. Raises UserError for a name that is not in ``PARAMETERS``.
+    """A fresh key. Raises UserError for a name that is not in ``PARAMETERS`` (or, for tests, in ``INSECURE``).
 
     products: False leaves out what products of ciphertexts need, most of a public key's bytes. A real key comes from
     the system's randomness only. random_bytes: n -> n bytes that name an emulated one, seeded so that runs repeat.
     """
-    return generate(named(parameters), products, emulated, random_bytes)
-
-
-def insecure_for_tests(
-    name: str = "insecure-1024-add",
-    *,
-    products: bool = True,
-    emulated: bool = False,
-    random_bytes: RandomBytes = urandom,
-) -> SecretKey:
-    """A small and fast key of a set in ``INSECURE``, without security."""
-    return generate(insecure(name), products, emulated, random_bytes)
-
-
-def generate(
-    parameters: ParameterSet, products: bool = True, emulated: bool = False, random_bytes: RandomBytes = urandom
-) -> SecretKey:
-    """A fresh key of any set."""
+    chosen = named(parameters, allow_insecure=allow_insecure)
     if emulated:
-        return SecretKey(rounded.Secret.generate(parameters, products, random_bytes))
-    return SecretKey(ckks_arrays.Secret.generate(parameters, products))
+        return SecretKey(rounded.Secret.generate(chosen, products, random_bytes))
+    return SecretKey(ckks_arrays.Secret.generate(chosen, products))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -400,12 +384,6 @@ class SecretKey(vector.SecretKey[CipherVector], Encrypts):
     def nominal_seconds_decrypt(self, length: int) -> float:
         """Nominal seconds of one typical core to open ``length`` values: for virtual time."""
         return self.parameters.seconds(self.parameters.nominal.decrypt, length)
-
-
-public_key = lru_cache(KEPT_KEYS)(PublicKey.load)
-secret_key = lru_cache(KEPT_KEYS)(SecretKey.load)
-evaluation_key = lru_cache(2)(EvaluationKey.load)
-"""A key from its bytes; raises DecodeError. The same bytes give the same object, with what SEAL has made of it."""
 
 
 def _bound(at_most: int | None) -> int | None:

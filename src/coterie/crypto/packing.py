@@ -162,7 +162,6 @@ class Layout:
 
     @property
     def identity(self) -> bytes:
-        """12 bytes that name the layout."""
         lanes = self.lanes
         return _IDENTITY.pack(lanes.fraction_bits, lanes.value_bits, lanes.guard_bits, lanes.kappa, self.key_bits)
 
@@ -177,20 +176,16 @@ class Layout:
 
     @property
     def size(self) -> str:
-        """Bits of the modulus."""
         return f"{self.key_bits} bits"
 
     @property
     def secure(self) -> bool:
-        """Whether the modulus has one of the named sizes."""
         return self.key_bits in PARAMETERS.values()
 
     def room(self, form: Form) -> int:
-        """How many terms, and masks, a vector can have."""
         return self.lanes.max_terms
 
     def admits(self, tally: Tally) -> None:
-        """Raises DecodeError for a vector in another form than the plain one."""
         if tally.form != PLAIN:
             raise DecodeError(f"a {tally.form} is none of Paillier")
 
@@ -198,11 +193,9 @@ class Layout:
         """All vectors can carry masks."""
 
     def body_bytes(self, length: int, form: Form) -> int:
-        """Bytes of the ciphertexts of a vector."""
         return self.plaintexts(length) * self.ciphertext_bytes
 
     def key_bytes(self, kind: str, flag: int) -> int:
-        """Bytes of the numbers of a public or secret key."""
         return self.key_bits // 4
 
     # ---- lanes in and out

@@ -33,7 +33,7 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import ClassVar
 
 from numpy.typing import ArrayLike
@@ -42,7 +42,7 @@ from coterie.crypto import exact, paillier_arrays, vector, wire
 from coterie.crypto.arrays import CiphertextError, RandomBytes
 from coterie.crypto.packing import NOT_OF_MODELS, PARAMETERS, RANDOMNESS, Floats, Integers, Lanes, Layout, Randomness
 from coterie.crypto.tally import Tally
-from coterie.crypto.vector import KEPT_KEYS, Mask
+from coterie.crypto.vector import Mask
 from coterie.protocol.errors import UserError
 
 _ENCRYPT_MS = {("short", 2048): 1.35, ("short", 3072): 2.4, ("full", 2048): 14.5, ("full", 3072): 43.5}
@@ -56,26 +56,15 @@ def keygen(
     *,
     emulated: bool = False,
     random_bytes: RandomBytes = os.urandom,
+    allow_insecure: bool = False,
 ) -> SecretKey:
-    """A fresh key of 2048 or 3072 bits. Raises UserError for other sizes.
+    """A fresh key of 2048 or 3072 bits. Raises UserError for other sizes; for tests they may be as small as 256 bits.
 
     A real key comes from the operating system's randomness only. random_bytes: n -> n bytes that name an emulated one,
     seeded so that emulated runs repeat.
     """
-    if bits not in PARAMETERS.values():
+    if bits not in PARAMETERS.values() and not allow_insecure:
         raise UserError(f"key_bits={bits} is no secure Paillier key: choose one of {sorted(PARAMETERS.values())}")
-    return insecure_for_tests(bits, lanes, randomness, emulated=emulated, random_bytes=random_bytes)
-
-
-def insecure_for_tests(
-    bits: int = 512,
-    lanes: Lanes | None = None,
-    randomness: Randomness = "short",
-    *,
-    emulated: bool = False,
-    random_bytes: RandomBytes = os.urandom,
-) -> SecretKey:
-    """A key of any size from 256 bits, breakable in minutes or hours: for tests only."""
     if randomness not in RANDOMNESS:
         raise UserError(f"randomness={randomness!r} is unknown: choose one of {list(RANDOMNESS)}")
     layout = Layout(lanes or Lanes(), bits)
@@ -228,8 +217,3 @@ class SecretKey(vector.SecretKey[CipherVector]):
         bits = self.layout.key_bits
         each = _DECRYPT_MS.get(bits) or _DECRYPT_MS[2048] * (bits / 2048) ** 3
         return self.layout.plaintexts(length) * 1e-3 * each
-
-
-public_key = lru_cache(KEPT_KEYS)(PublicKey.load)
-secret_key = lru_cache(KEPT_KEYS)(SecretKey.load)
-"""A key from its bytes; raises DecodeError. The same bytes give the same object, tables included."""

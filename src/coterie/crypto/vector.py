@@ -29,9 +29,6 @@ from coterie.crypto.arrays import PublicArrays, RandomBytes, SecretArrays, Space
 from coterie.crypto.tally import PLAIN, Form, Tally, integer_weight
 from coterie.protocol.errors import CryptoError, KeyMismatchError
 
-KEPT_KEYS = 300
-"""Live keys to keep, with their tables: more than clients that one round serves, each with a key of its own."""
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Key:

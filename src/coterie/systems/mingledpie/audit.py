@@ -34,7 +34,7 @@ from coterie.audit.findings import Finding
 from coterie.audit.profiling import profiled, profiling
 from coterie.audit.received import granted
 from coterie.clustering.identity_law import IdentityLaw
-from coterie.crypto.ckks import secret_key
+from coterie.crypto.ckks import SecretKey
 from coterie.protocol.bundle import unbundle
 from coterie.protocol.errors import CryptoError, PeerError, UserError
 from coterie.protocol.model_spec import ModelSpec
@@ -99,7 +99,7 @@ class Opener:
 
 def opener(federation: Federation, views: Mapping[str, View]) -> Opener:
     """What opens the ciphertexts of a recorded run: the key in any client's view. federation: as the run built it."""
-    return Opener(next(federation.of_role(CLIENT)).rebuild, secret_key(clients_key(views)))
+    return Opener(next(federation.of_role(CLIENT)).rebuild, SecretKey.load(clients_key(views)))
 
 
 @dataclass(frozen=True)
