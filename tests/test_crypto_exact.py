@@ -197,7 +197,7 @@ def test_what_is_opened_hides_the_values(module):
     assert 0.3 < np.mean(tops) < 0.7  # uniform in [0, 1]: 1/2 within 10 standard errors of .02
     assert 0.2 < np.std(tops) < 0.38
     with pytest.raises(CapacityError):
-        blinded.plus(key.open_blinded(key.public.encrypt(values).blind(key.public.mask(14, os.urandom)).scale(256)))
+        blinded + key.open_blinded(key.public.encrypt(values).blind(key.public.mask(14, os.urandom)).scale(256))
 
 
 def test_differences_reach_the_edge_of_a_lane():

@@ -1,20 +1,23 @@
 """What a backend is: arrays under one key, and nothing of rules.
 
-The front (``vector``, ``paillier``, ``ckks``) knows whose key a vector is under, how many terms it has and what may be
-done with it; a backend only computes. There are four: ``paillier_arrays`` and its exact twin ``exact``, ``ckks_arrays``
-and its rounding twin ``rounded``. A backend's array (numbers modulo N^2, machine words, residues, steps) is its own
-affair: the front hands it on and never looks into it. An operation that only CKKS has is a method of the two CKKS
-backends and one of ``ckks.CipherVector``: mypy checks the three against each other.
+The front (``vector``, ``paillier``, ``ckks``) keeps the rules; a backend only computes. There are four:
+``paillier_arrays`` and its exact twin ``exact``, ``ckks_arrays`` and its rounding twin ``rounded``. The front never
+looks into a backend's array (numbers modulo N^2, machine words, residues, steps). An operation that only CKKS has is a
+method of the two CKKS backends and one of ``ckks.CipherVector``: mypy checks the three against each other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, Self
+
+import numpy as np
 
 from coterie.crypto.tally import Form, Tally
 from coterie.protocol.errors import CryptoError, DecodeError, PeerError
 
+ID_BYTES = 32
 RandomBytes = Callable[[int], bytes]
 Array = Any
 
@@ -64,8 +67,8 @@ class Space(Protocol):
 class KeyArrays(Protocol):
     """The numbers of one key of any kind. flag: what its header says besides the parameters (``wire``).
 
-    parts: what follows the header, bytes-like. A class method ``load(space, flag, body)`` is the inverse, which raises
-    DecodeError for numbers that no honest party has made.
+    parts: what follows the header, bytes-like. A class method ``load(space, flag, body)`` is the inverse. It raises
+    DecodeError for numbers that no honest party can have made.
     """
 
     @property
@@ -115,17 +118,8 @@ class PublicArrays(KeyArrays, Protocol):
         """The inverse, of another party's bytes. Raises DecodeError."""
 
 
-class SecretArrays(KeyArrays, Protocol):
-    """What a secret key of any scheme computes; ``open_blinded`` gives an opened vector with its masks still on."""
-
-    @property
-    def public(self) -> Any: ...
-    def decrypt(self, a: Array, tally: Tally) -> Any:
-        """``(d,)`` numbers. Raises CiphertextError."""
-
-
 class Halves:
-    """A secret key: its scheme, its parameters and its flag are those of its public half."""
+    """A secret key, which has ``decrypt`` and ``open_blinded``: the rest of it is as its public half's."""
 
     public: Any
 
@@ -141,9 +135,38 @@ class Halves:
     def flag(self) -> int:
         return int(self.public.flag)
 
+    def parts(self) -> Sequence[Any]:
+        parts: Sequence[Any] = self.public.parts()
+        return parts
 
-ID_BYTES = 32
-"""Of what an emulated key holds: a number that tells keys apart."""
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Twin:
+    """What the public keys of both emulated twins share: ``(d,)`` numbers that are added as machine words.
+
+    key_id: 32 bytes that tell keys apart.
+    """
+
+    key_id: bytes
+    space: Any
+    flag: int
+
+    @classmethod
+    def generate(cls, space: Space, flag: int, random_bytes: RandomBytes) -> Self:
+        return cls(drawn(random_bytes, ID_BYTES), space, flag)
+
+    @classmethod
+    def load(cls, space: Space, flag: int, body: memoryview) -> Self:
+        return cls(bytes(held(body, ID_BYTES)), space, flag)
+
+    def parts(self) -> list[bytes]:
+        return [self.key_id]
+
+    def add(self, a: Array, b: Array, form: Form) -> Array:
+        return a + b
+
+    def pack(self, a: Array, form: Form) -> list[memoryview]:
+        return [np.ascontiguousarray(a, a.dtype.newbyteorder("<")).data.cast("B")]
 
 
 def held(body: memoryview, size: int) -> memoryview:

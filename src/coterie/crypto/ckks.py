@@ -77,7 +77,8 @@ def keygen(
     """
     chosen = named(parameters, allow_insecure=allow_insecure)
     if emulated:
-        return SecretKey(rounded.Secret.generate(chosen, products, random_bytes))
+        flag = int(products and chosen.levels > 0)
+        return SecretKey(rounded.Secret(rounded.Public.generate(chosen, flag, random_bytes)))
     return SecretKey(ckks_arrays.Secret.generate(chosen, products))
 
 

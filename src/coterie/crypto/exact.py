@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.crypto.arrays import ID_BYTES, Halves, RandomBytes, drawn, held
-from coterie.crypto.packing import RANDOMNESS, Integers, Layout, Randomness
+from coterie.crypto.arrays import Halves, RandomBytes, Twin, drawn, held
+from coterie.crypto.packing import Integers, Layout
 from coterie.crypto.tally import Form, Tally
 
 Words = NDArray[Any]  # (d,) unsigned, little end first: sums modulo 2^B
@@ -31,24 +31,15 @@ def word(layout: Layout) -> np.dtype[Any]:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Public:
-    """The twin of ``paillier_arrays.Public``, as ``arrays.PublicArrays``. key_id: 32 bytes that tell keys apart."""
+class Public(Twin):
+    """The twin of ``paillier_arrays.Public``, as ``arrays.PublicArrays``."""
 
-    key_id: bytes
     space: Layout
-    randomness: Randomness = "short"
 
     scheme = "exact"
 
-    @property
-    def flag(self) -> int:
-        return RANDOMNESS.index(self.randomness)
-
     def encrypt(self, integers: Integers, form: Form) -> Words:
         return integers.astype(word(self.space))
-
-    def add(self, a: Words, b: Words, form: Form) -> Words:
-        return a + b
 
     def add_plain(self, a: Words, integers: Integers, form: Form) -> Words:
         return a + self.encrypt(integers, form)
@@ -80,20 +71,10 @@ class Public:
     def minus(self, x: Words, y: Words, length: int, terms: int) -> Integers:
         return _signed(x - y)
 
-    def pack(self, a: Words, form: Form) -> list[memoryview]:
-        return [np.ascontiguousarray(a).data.cast("B")]
-
     def unpack(self, body: memoryview, tally: Tally) -> Words:
         """A view of the bytes. There are no numbers modulo N here, and so none that are no units."""
         dtype = word(self.space)
         return np.frombuffer(held(body, tally.length * dtype.itemsize), dtype=dtype)
-
-    def parts(self) -> list[bytes]:
-        return [self.key_id]
-
-    @classmethod
-    def load(cls, layout: Layout, flag: int, body: memoryview) -> Public:
-        return cls(bytes(held(body, ID_BYTES)), layout, RANDOMNESS[flag])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -102,18 +83,11 @@ class Secret(Halves):
 
     public: Public
 
-    @classmethod
-    def generate(cls, layout: Layout, randomness: Randomness, random_bytes: RandomBytes) -> Secret:
-        return cls(Public(drawn(random_bytes, ID_BYTES), layout, randomness))
-
     def decrypt(self, words: Words, tally: Tally) -> Integers:
         return _signed(words)
 
     def open_blinded(self, words: Words, tally: Tally) -> Words:
         return words
-
-    def parts(self) -> list[bytes]:
-        return self.public.parts()
 
     @classmethod
     def load(cls, layout: Layout, flag: int, body: memoryview) -> Secret:

@@ -67,10 +67,10 @@ def keygen(
         raise UserError(f"key_bits={bits} is no secure Paillier key: choose one of {sorted(PARAMETERS.values())}")
     if randomness not in RANDOMNESS:
         raise UserError(f"randomness={randomness!r} is unknown: choose one of {list(RANDOMNESS)}")
-    layout = Layout(lanes or Lanes(), bits)
+    layout, flag = Layout(lanes or Lanes(), bits), RANDOMNESS.index(randomness)
     if emulated:
-        return SecretKey(exact.Secret.generate(layout, randomness, random_bytes))
-    return SecretKey(paillier_arrays.Secret.generate(layout, randomness))
+        return SecretKey(exact.Secret(exact.Public.generate(layout, flag, random_bytes)))
+    return SecretKey(paillier_arrays.Secret.generate(layout, flag))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -117,7 +117,7 @@ class PublicKey(vector.PublicKey[CipherVector]):
     @cached_property
     def fingerprint(self) -> bytes:
         """16 bytes that name the modulus, h and the lanes (not the kind of randomness: that is the sender's choice)."""
-        named = wire.join_key("public", replace(self.arrays, randomness="short"))
+        named = wire.join_key("public", replace(self.arrays, flag=0))
         return hashlib.sha256(b"coterie/key/" + named).digest()[:16]
 
     @property
@@ -151,7 +151,7 @@ class PublicKey(vector.PublicKey[CipherVector]):
 
         Measured per ciphertext; other sizes of keys by the cube.
         """
-        bits, randomness = self.layout.key_bits, self.arrays.randomness
+        bits, randomness = self.layout.key_bits, RANDOMNESS[self.arrays.flag]
         each = _ENCRYPT_MS.get((randomness, bits)) or _ENCRYPT_MS[randomness, 2048] * (bits / 2048) ** 3
         return self.layout.plaintexts(length) * 1e-3 * each
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from coterie.crypto.arrays import CiphertextError, Halves, RandomBytes, drawn
 from coterie.crypto.bigint import Number, blum_prime, fixed_base_table, not_a_unit, random_unit, short_noise, spread
-from coterie.crypto.packing import NOT_OF_MODELS, RANDOMNESS, Integers, Layout, Randomness
+from coterie.crypto.packing import NOT_OF_MODELS, RANDOMNESS, Integers, Layout
 from coterie.crypto.tally import Form, Tally
 from coterie.protocol.errors import DecodeError
 
@@ -25,18 +25,14 @@ Units = tuple[Number, ...]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Public:
-    """As ``arrays.PublicArrays``. n: the modulus.  h: base of the short randomness.  randomness: when encrypting."""
+    """As ``arrays.PublicArrays``. n: the modulus.  h: base of the short randomness.  flag: which of ``RANDOMNESS``."""
 
     n: Number
     h: Number
     space: Layout
-    randomness: Randomness = "short"
+    flag: int
 
     scheme = "paillier"
-
-    @property
-    def flag(self) -> int:
-        return RANDOMNESS.index(self.randomness)
 
     @cached_property
     def n_squared(self) -> Number:
@@ -127,7 +123,7 @@ class Public:
     def _checked(cls, n: Number, h: Number, layout: Layout, flag: int) -> Public:
         if n.bit_length() != layout.key_bits or n % 4 != 1 or not 1 < h < n - 1 or gmpy2.jacobi(h, n) != 1:
             raise DecodeError("the numbers of this key can't be an honest Paillier key's")
-        return cls(n, h, layout, RANDOMNESS[flag])
+        return cls(n, h, layout, flag)
 
     def _product(self, a: Units, b: Units) -> Units:
         modulus = self.n_squared
@@ -136,7 +132,7 @@ class Public:
     def _seal(self, plaintexts: Sequence[int]) -> Units:
         """One fresh encryption of each plaintext, eq. (5), on all cores."""
         n, modulus = self.n, self.n_squared
-        if self.randomness == "full":
+        if RANDOMNESS[self.flag] == "full":
 
             def noise() -> Number:
                 return gmpy2.powmod(random_unit(n), n, modulus)
@@ -158,14 +154,14 @@ class Secret(Halves):
     public: Public
 
     @classmethod
-    def generate(cls, layout: Layout, randomness: Randomness) -> Secret:
+    def generate(cls, layout: Layout, flag: int) -> Secret:
         """A fresh one from the operating system's randomness."""
         while True:
             p, q = blum_prime(layout.key_bits // 2), blum_prime(layout.key_bits // 2)
             if p != q and gmpy2.gcd(p - 1, q - 1) == 2:
                 break
         n = p * q
-        return cls(p, q, Public(n, -(random_unit(n) ** 2) % n, layout, randomness))
+        return cls(p, q, Public(n, -(random_unit(n) ** 2) % n, layout, flag))
 
     def decrypt(self, units: Units, tally: Tally) -> Integers:
         """``(d,)`` sums of integers. Raises CiphertextError for a plaintext that isn't one of full lanes."""

@@ -23,7 +23,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from coterie.crypto.arrays import ID_BYTES, Halves, Opened, RandomBytes, drawn, held
+from coterie.crypto.arrays import Halves, Opened, RandomBytes, Twin, drawn, held
 from coterie.crypto.ckks_parameters import FINGERPRINT_BYTES, ParameterSet
 from coterie.crypto.packing import Floats, Integers
 from coterie.crypto.tally import Form, Tally
@@ -33,15 +33,13 @@ _TABLE = 1 << 20
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Public:
+class Public(Twin):
     """The twin of ``ckks_arrays.Public``, as ``arrays.PublicArrays`` and ``ckks.CipherVector`` have it.
 
-    key_id: 32 bytes that tell keys apart and seed the noise.  flag: 1 for a key for products.
+    key_id: seeds the noise, too.  flag: 1 for a key for products.
     """
 
-    key_id: bytes
     space: ParameterSet
-    flag: int
 
     scheme = "rounded"
 
@@ -56,9 +54,6 @@ class Public:
 
     def encrypt(self, values: Floats, form: Form) -> Integers:
         return self._noisy(to_steps(values, self.steps), form, b"public")
-
-    def add(self, a: Integers, b: Integers, form: Form) -> Integers:
-        return a + b
 
     def add_plain(self, a: Integers, values: Floats, form: Form) -> Integers:
         return a + to_steps(values, self.steps)
@@ -87,9 +82,6 @@ class Public:
 
     def from_arrays(self, arrays: Sequence[Integers]) -> Opened:
         return Opened(*arrays)
-
-    def pack(self, a: Integers, form: Form) -> list[memoryview]:
-        return [np.ascontiguousarray(a, "<i8").data.cast("B")]
 
     def unpack(self, body: memoryview, tally: Tally) -> Integers:
         return np.frombuffer(held(body, tally.length * 8), dtype="<i8")
@@ -125,14 +117,7 @@ class Public:
     def join(self, a: Integers, b: Integers) -> Integers:
         return np.concatenate((a, b))
 
-    # ---- bytes of keys, and noise
-
-    def parts(self) -> list[bytes]:
-        return [self.key_id]
-
-    @classmethod
-    def load(cls, space: ParameterSet, flag: int, body: memoryview) -> Public:
-        return cls(bytes(held(body, ID_BYTES)), space, flag)
+    # ---- noise
 
     def flooded(self, a: Integers, bits: int, form: Form) -> Integers:
         """Values with noise as large as that which is uniform in +-2^bits a coefficient."""
@@ -150,10 +135,6 @@ class Secret(Halves):
 
     public: Public
 
-    @classmethod
-    def generate(cls, space: ParameterSet, products: bool, random_bytes: RandomBytes) -> Secret:
-        return cls(Public(drawn(random_bytes, ID_BYTES), space, int(products and space.levels > 0)))
-
     def encrypt(self, values: Floats, form: Form) -> Integers:
         """As the public key, with the smaller noise of an encryption under the secret key."""
         return self.public._noisy(to_steps(values, self.public.steps), form, b"secret", symmetric=True)
@@ -167,9 +148,6 @@ class Secret(Halves):
 
     def evaluation(self, fingerprint: bytes) -> Evaluation:
         return Evaluation(self.space, fingerprint)
-
-    def parts(self) -> list[bytes]:
-        return self.public.parts()
 
     @classmethod
     def load(cls, space: ParameterSet, flag: int, body: memoryview) -> Secret:

@@ -72,7 +72,6 @@ class Tally:
         return replace(self, terms=terms, blinded=blinded, form=form or self.form)
 
     def unmasked(self, times: int) -> Tally:
-        """The tally after ``times`` masks are taken off."""
         if not 1 <= times <= self.blinded:
             raise CryptoError(f"{times} masks can't be taken off a vector that carries {self.blinded}")
         return replace(self, blinded=self.blinded - times)
@@ -80,7 +79,7 @@ class Tally:
     def product(self, scalar: Tally, most: int, at_most: int | None = None) -> Tally:
         """The tally of a product with a scalar. Terms multiply: a scalar within +-u counts as u terms.
 
-        at_most: terms that the result is known to have, whatever those of the factors. most: as in ``plus``.
+        at_most: terms that the result is known to have, whatever those of the factors.
         """
         if not scalar.form.scalar:
             raise CryptoError(f"the second factor is a {scalar.form}: make it with encrypt_scalar")

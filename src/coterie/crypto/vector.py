@@ -8,24 +8,25 @@ it sums up (its terms), how many masks it carries (blinded) and its form. By it 
   that it states, as with ``within`` and ``at_most``, and for the norms of the vectors in a dot product);
 - a vector that still carries masks is opened by ``open_blinded`` only, and one without masks by ``decrypt`` only.
 
-Here is what every scheme can do: encrypt, add, weigh by integers, mask and open. ``paillier`` adds exact integers, and
-``ckks`` adds products, as subclasses: what a scheme can't do, its classes don't have, and mypy says so. Which backend
-computes (``arrays``) is decided when a key is made or read: an emulated key has the same type as a real one.
+Here is what every scheme can do. ``paillier`` adds exact integers, and ``ckks`` adds products, as subclasses: what a
+scheme can't do, its classes don't have, and mypy says so. Which backend computes (``arrays``) is decided when a key is
+made or read: an emulated key has the same type as a real one.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, ClassVar, Generic, NoReturn, Protocol, Self, SupportsIndex, TypeVar
+from functools import cached_property, reduce
+from typing import Any, ClassVar, Generic, NoReturn, Self, SupportsIndex, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coterie.crypto import wire
-from coterie.crypto.arrays import PublicArrays, RandomBytes, SecretArrays, Space
+from coterie.crypto.arrays import KeyArrays, PublicArrays, RandomBytes, Space
 from coterie.crypto.tally import PLAIN, Form, Tally, integer_weight
 from coterie.protocol.errors import CryptoError, KeyMismatchError
 
@@ -34,16 +35,15 @@ from coterie.protocol.errors import CryptoError, KeyMismatchError
 class Key:
     """Any key: equal if kind and fingerprint are, immutable, and shown by its fingerprint only.
 
-    arrays: the backend, which holds the numbers.
+    arrays: the backend, which holds the numbers.  backends: by scheme, a class whose ``load(space, flag, body)`` reads
+    them.  known: reads the parameters.
     """
 
     arrays: Any
 
     kind: ClassVar[str]
     backends: ClassVar[Mapping[str, Any]]
-    """By scheme: a class whose ``load(space, flag, body)`` reads a key's numbers."""
     known: ClassVar[staticmethod[[bytes], Any]]
-    """Reads the parameters."""
 
     @property
     def fingerprint(self) -> bytes:
@@ -72,9 +72,8 @@ class Key:
     @classmethod
     def load(cls, data: bytes, *, allow_insecure: bool = False) -> Self:
         """A key from ``to_bytes``. Raises DecodeError, also for an insecure one unless ``allow_insecure`` (tests)."""
-        parts = wire.split_key(bytes(data), cls.kind, tuple(cls.backends), cls.known, allow_insecure)
-        scheme, space, flag, body = parts
-        return cls(cls.backends[scheme].load(space, flag, body))
+        scheme, *numbers = wire.split_key(bytes(data), cls.kind, tuple(cls.backends), cls.known, allow_insecure)
+        return cls(cls.backends[scheme].load(*numbers))
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and isinstance(other, Key) and self.fingerprint == other.fingerprint
@@ -108,7 +107,7 @@ class Mask:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BaseVector:
-    """Numbers of the key's backend, and their tally: immutable, never compared, and shown by its tally only."""
+    """Numbers of the key's backend, and their ``Tally``: immutable, never compared, and shown by its tally only."""
 
     key: PublicKey[Any]
     tally: Tally
@@ -116,37 +115,43 @@ class BaseVector:
 
     @property
     def fingerprint(self) -> bytes:
-        """16 bytes of the key that this is under."""
         return self.tally.fingerprint
 
     @property
     def length(self) -> int:
-        """d, the number of values."""
         return self.tally.length
 
     @property
     def terms(self) -> int:
-        """How many vectors are summed up in this one, integer weights counted."""
         return self.tally.terms
 
     @property
     def blinded(self) -> int:
-        """How many masks are inside."""
         return self.tally.blinded
 
     @property
     def scheme(self) -> str:
-        """The key's."""
         return self.key.scheme
 
     @property
     def emulated(self) -> bool:
-        """Whether nothing is encrypted."""
         return self.key.emulated
 
     @property
     def _most(self) -> int:
         return self.key.arrays.space.room(self.tally.form)
+
+    def __add__(self, other: Self) -> Self:
+        """The sum: terms and masks add up. Raises KeyMismatchError, CryptoError (length or form) or CapacityError."""
+        theirs: Self = self._checked(other)
+        tally = self.tally.plus(theirs.tally, self._most)
+        return self._made(tally, self._sum(theirs.array))
+
+    def _sum(self, array: Any) -> Any:
+        raise NotImplementedError
+
+    def _made(self, tally: Tally, array: Any) -> Self:
+        return replace(self, tally=tally, array=array)
 
     def _checked(self, other: object) -> Any:
         """Another of this kind and scheme. Raises KeyMismatchError."""
@@ -176,13 +181,8 @@ class BaseVector:
 class BlindedVector(BaseVector):
     """An opened vector that still carries its masks: all that the key's holder sees."""
 
-    def plus(self, other: Self) -> Self:
-        """The sum: values and masks add up. Raises CapacityError if terms or masks become too many."""
-        theirs: Self = self._checked(other)
-        tally = self.tally.plus(theirs.tally, self._most)
-        return replace(self, tally=tally, array=self.key.arrays.add_opened(self.array, theirs.array, tally.form))
-
-    __add__ = plus
+    def _sum(self, array: Any) -> Any:
+        return self.key.arrays.add_opened(self.array, array, self.tally.form)
 
     def stored(self) -> StoredVector:
         """What a party's state keeps of it; ``PublicKey.blinded`` gives it back."""
@@ -200,13 +200,8 @@ class StoredVector(msgspec.Struct, frozen=True, array_like=True):
 class CipherVector(BaseVector):
     """An encrypted ``(d,)`` vector; the operations return new ones."""
 
-    def add(self, other: Self) -> Self:
-        """The encrypted sum. Raises KeyMismatchError, CryptoError (length or form) or CapacityError (terms)."""
-        theirs: Self = self._checked(other)
-        tally = self.tally.plus(theirs.tally, self._most)
-        return self._made(tally, self.key.arrays.add(self.array, theirs.array, tally.form))
-
-    __add__ = add
+    def _sum(self, array: Any) -> Any:
+        return self.key.arrays.add(self.array, array, self.tally.form)
 
     def add_plain(self, values: ArrayLike) -> Self:
         """The encrypted sum with known ``(d,)`` floats: one more term, of scalars as many as their magnitude.
@@ -225,20 +220,16 @@ class CipherVector(BaseVector):
         return self._made(tally, self.key.arrays.scale(self.array, factor, tally.form))
 
     def blind(self, mask: Mask) -> Self:
-        """The vector plus the mask, freshly randomised, so that the result can't be linked to this vector.
-
-        FedCAPrivacy, eq. (6); PAFed, algorithm 5, line 4.
-        """
+        """The vector plus the mask, which can't be linked to this one: FedCAPrivacy, eq. (6); PAFed, algorithm 5."""
         numbers = self._matching(mask)
         tally = self.tally.bounded(self.terms, self._most, masks=1)
         return self._made(tally, self.key.arrays.shift(self.array, numbers, 1, tally.form))
 
     def unblind(self, mask: Mask, times: int) -> Self:
-        """The vector minus ``times`` times the mask, freshly randomised.
+        """The vector minus ``times`` times the mask: FedCAPrivacy, eq. (10), with sums and counts; PAFed, line 16.
 
-        FedCAPrivacy, eq. (10), with sums and counts; PAFed, algorithm 5, line 16. The fresh randomness is needed:
-        without it, whoever sees the vector before and after could read the mask off the two. Raises CryptoError if
-        fewer masks are inside; with Paillier another mask than the one inside is noticed at opening.
+        Freshly randomised: else whoever sees the vector before and after could read the mask off the two. Raises
+        CryptoError if fewer masks are inside; with Paillier another mask than the one inside is noticed at opening.
         """
         numbers, factor = self._matching(mask), integer_weight(times)
         tally = self.tally.unmasked(factor)
@@ -248,9 +239,6 @@ class CipherVector(BaseVector):
         """The wire form, ``key.wire_bytes(d, form)`` bytes."""
         arrays = self.key.arrays
         return wire.join_vector(self.scheme, arrays.space, self.tally, arrays.pack(self.array, self.tally.form))
-
-    def _made(self, tally: Tally, array: Any) -> Self:
-        return replace(self, tally=tally, array=array)
 
     def _plain(self, values: ArrayLike) -> tuple[Any, int]:
         """Values to add in the clear, checked, and as how many terms they count."""
@@ -292,8 +280,7 @@ class PublicKey(Key, Generic[_Vector]):
     def encrypt_blinded(self, blinded: BlindedVector) -> _Vector:
         """A vector that was opened under its masks, possibly with another key, under this key; masks still on.
 
-        They are then taken off by ``unblind``. Raises KeyMismatchError unless both keys have the same parameters, so
-        that nothing wraps here either.
+        Raises KeyMismatchError unless both keys have the same parameters, so that nothing wraps here either.
         """
         space = self.arrays.space
         space.maskable()
@@ -347,7 +334,7 @@ class PublicKey(Key, Generic[_Vector]):
 class SecretKey(Key, Generic[_Vector]):
     """Opens; one party holds it. ``repr`` shows the fingerprint."""
 
-    arrays: SecretArrays
+    arrays: KeyArrays
 
     kind = "secret"
 
@@ -369,24 +356,19 @@ class SecretKey(Key, Generic[_Vector]):
         return cipher
 
 
-class _Summable(Protocol):
-    def __add__(self, other: Any) -> Self: ...
+_Summand = TypeVar("_Summand", bound=BaseVector)
 
 
-_Summand = TypeVar("_Summand", bound=_Summable)
+def sum_ciphers(vectors: Iterable[_Summand]) -> _Summand:
+    """The sum of ciphertext vectors or of blinded ones (FedCAPrivacy eq. 9 without its division).
 
-
-def sum_ciphers(ciphers: Iterable[_Summand]) -> _Summand:
-    """The sum of ciphertext vectors, folded one at a time (an iterator is consumed as it goes)."""
-    iterator = iter(ciphers)
+    Folded one at a time (an iterator is consumed as it goes).
+    """
+    iterator = iter(vectors)
     total = next(iterator, None)
     if total is None:
         raise CryptoError("an empty sum has no key and no length: give at least one vector")
-    for item in iterator:
-        total = total + item
-    return total
+    return reduce(operator.add, iterator, total)
 
 
-def sum_blinded(blinded: Iterable[_Summand]) -> _Summand:
-    """The sum of blinded vectors (FedCAPrivacy eq. 9 without its division): terms and masks add up."""
-    return sum_ciphers(blinded)
+sum_blinded = sum_ciphers
