@@ -15,9 +15,18 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from coterie.crypto.fields import digest
-from coterie.crypto.sealing import OVERHEAD_BYTES, OpeningKey, SealError, SealingKey
-from coterie.crypto.signing import ReplayError, ReplayGuard, SignatureError, SigningKey, VerifyKey
+from coterie.crypto.signing import (
+    OVERHEAD_BYTES,
+    OpeningKey,
+    ReplayError,
+    ReplayGuard,
+    SealError,
+    SealingKey,
+    SignatureError,
+    SigningKey,
+    VerifyKey,
+    digest,
+)
 from coterie.protocol.errors import CryptoError, DecodeError, PeerError, UserError
 
 # RFC 8032, section 7.1, test 1

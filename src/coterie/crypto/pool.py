@@ -3,8 +3,7 @@
 A worker is a plain child process that reads jobs from its standard input and writes ciphertexts to its standard output
 until its input ends. So it ends with its parent, however that dies (unless a fork lives on, which holds the pipes,
 too); it doesn't import the parent's main module, as ``multiprocessing`` would; and nothing is pickled. Workers start
-when there is enough to do and stay for the next time. A key is sent to each worker once; a secret key so stays within
-this user's processes.
+when there is enough to do and stay. A key is sent to each once; a secret key so stays within this user's processes.
 
 Frames: a kind u8, a length u64 (little end first), and so many bytes. To a worker: ``P`` a public or ``S`` a secret
 key, which get the numbers 0, 1, ...; ``F`` to forget all keys; ``V`` the number of a key as u64, and values as float64.
@@ -51,7 +50,7 @@ def encrypt_many(jobs: Sequence[tuple[Any, ArrayLike]], processes: int | None = 
     """
     if processes is not None and processes < 1:
         raise UserError(f"{processes} processes can't encrypt: take at least 1")
-    results: list[Outcome | None] = [None] * len(jobs)
+    results: dict[int, Outcome] = {}
     away: list[tuple[int, Any, Floats]] = []
     work_s = 0.0
     for index, (key, values) in enumerate(jobs):
@@ -66,12 +65,10 @@ def encrypt_many(jobs: Sequence[tuple[Any, ArrayLike]], processes: int | None = 
             results[index] = error
     count = min(cores() if processes is None else processes, len(away))
     if count > 1 and work_s >= WORTH_S:
-        for index, cipher in _pool.encrypt(away, count):
-            results[index] = cipher
+        results |= _pool.encrypt(away, count)
     else:
-        for index, key, array in away:
-            results[index] = key.encrypt(array)
-    return [result for result in results if result is not None]
+        results |= {index: key.encrypt(array) for index, key, array in away}
+    return [results[index] for index in range(len(jobs))]
 
 
 class _Worker:
@@ -133,8 +130,8 @@ class _Pool:
         self._owner = os.getpid()
         self._lock = Lock()
 
-    def encrypt(self, jobs: Sequence[tuple[int, Any, Floats]], count: int) -> list[tuple[int, CipherVector]]:
-        """All jobs on ``count`` workers."""
+    def encrypt(self, jobs: Sequence[tuple[int, Any, Floats]], count: int) -> dict[int, CipherVector]:
+        """All jobs on ``count`` workers, by their index."""
         with self._lock:
             if self._owner != os.getpid():  # a fork: the workers are the parent's
                 self._workers, self._owner = [], os.getpid()
@@ -156,7 +153,7 @@ class _Pool:
                     free.put(worker)
 
             with ThreadPoolExecutor(count) as threads:
-                return list(threads.map(run, jobs))
+                return dict(threads.map(run, jobs))
 
     def stop(self) -> None:
         """End all workers."""

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from coterie.crypto.sealing import OpeningKey, SealingKey
-from coterie.crypto.signing import SigningKey, VerifyKey
+from coterie.crypto.signing import OpeningKey, SealingKey, SigningKey, VerifyKey
 from coterie.protocol.errors import CryptoError, PeerError
 from coterie.protocol.randomness import Randomness
 from coterie.protocol.roster import Entry, Identity, Roster

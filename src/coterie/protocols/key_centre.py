@@ -20,9 +20,9 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_orig
 import msgspec
 
 from coterie.crypto.arrays import RandomBytes
-from coterie.crypto.fields import Field
 from coterie.crypto.keys import public_key, secret_key
 from coterie.crypto.roster import signing_key, verify_key
+from coterie.crypto.signing import Field
 from coterie.protocol.bundle import bundle, unbundle
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import ANY, Bundle, Message, message
