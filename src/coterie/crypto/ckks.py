@@ -98,7 +98,6 @@ class EvaluationKey(Key):
 
     @property
     def fingerprint(self) -> bytes:
-        """Of the pair that it belongs to."""
         return self.arrays.fingerprint
 
 
@@ -251,7 +250,6 @@ class Encrypts(ABC):
 
     @property
     def parameters(self) -> ParameterSet:
-        """The parameter set."""
         parameters: ParameterSet = self.arrays.space
         return parameters
 
@@ -297,7 +295,6 @@ class PublicKey(vector.PublicKey[CipherVector], Encrypts):
 
     @property
     def public(self) -> PublicKey:
-        """This one."""
         return self
 
     @property
@@ -320,15 +317,13 @@ class PublicKey(vector.PublicKey[CipherVector], Encrypts):
         return self._mask(length, self.parameters.fresh_at(level), random_bytes)
 
     def nominal_seconds_encrypt(self, length: int) -> float:
-        """Nominal seconds of one typical core to encrypt ``length`` values: for virtual time."""
+        """Nominal seconds of one typical core for this operation on ``length`` values: for virtual time, as below."""
         return self.parameters.seconds(self.parameters.nominal.encrypt, length)
 
     def nominal_seconds_times(self, length: int) -> float:
-        """Nominal seconds of one typical core to multiply ``length`` values by a scalar."""
         return self.parameters.seconds(self.parameters.nominal.times, length)
 
     def nominal_seconds_rescale(self, length: int) -> float:
-        """Nominal seconds of one typical core to rescale a product of ``length`` values (a sum of products: once)."""
         return self.parameters.seconds(self.parameters.nominal.rescale, length)
 
     def _vector(self, tally: Tally, array: Any) -> CipherVector:
@@ -346,7 +341,6 @@ class SecretKey(vector.SecretKey[CipherVector], Encrypts):
 
     @cached_property
     def public(self) -> PublicKey:
-        """The other half of the pair."""
         return PublicKey(self.arrays.public)
 
     def decrypt(self, cipher: CipherVector) -> Floats:
@@ -379,11 +373,9 @@ class SecretKey(vector.SecretKey[CipherVector], Encrypts):
         return EvaluationKey(self.arrays.evaluation(self.fingerprint))
 
     def nominal_seconds_encrypt(self, length: int) -> float:
-        """Nominal seconds of one typical core to encrypt ``length`` values under the secret key."""
         return self.parameters.seconds(self.parameters.nominal.encrypt_symmetric, length)
 
     def nominal_seconds_decrypt(self, length: int) -> float:
-        """Nominal seconds of one typical core to open ``length`` values: for virtual time."""
         return self.parameters.seconds(self.parameters.nominal.decrypt, length)
 
 

@@ -40,7 +40,6 @@ class Public:
 
     @property
     def flag(self) -> int:
-        """1 for a key for products."""
         return int(len(self.relinearise) > 0)
 
     def without_products(self) -> Public:
@@ -103,12 +102,10 @@ class Public:
     # ---- products, levels, parts
 
     def times(self, a: Residues, scalar: Residues, form: Form) -> Residues:
-        """The product with a scalar, three polynomials."""
         made, factor = self.ring, next(self.ring.objects(scalar, form))
         return made.changed(a, form, 3, form.level + 1, lambda c: made.evaluator.multiply_inplace(c, factor))
 
     def rescale(self, a: Residues, form: Form) -> Residues:
-        """A product back to two polynomials, one level lower."""
         seal = self.ring.evaluator
         steps = lambda c: seal.relinearize_inplace(c, self.relineariser), seal.rescale_to_next_inplace
         return self.ring.changed(a, form, 2, form.level, *steps)
@@ -128,11 +125,9 @@ class Public:
         return self.ring.changed(a, form, 2, form.level + 1, lambda c: turn(c, element, key))
 
     def dot(self, a: Residues, conjugated: Residues, keys: Evaluation, form: Form) -> Residues:
-        """The dot product in every slot, one level lower."""
         return seal_products.dot(self.ring, self.relineariser, keys.handles, a, conjugated, form)
 
     def sanitise(self, a: Residues, bits: int, form: Form) -> Residues:
-        """The same values with fresh randomness, and noise uniform in +-2^bits a coefficient."""
         nothing = np.zeros((len(a), form.level + 1, self.space.degree), dtype=np.uint64)
         return self.shift(a, ckks_masks.flooded(self.space, nothing, form, bits), 1, form)
 
@@ -146,7 +141,6 @@ class Public:
     # ---- bytes of keys, and SEAL's objects
 
     def parts(self) -> list[Any]:
-        """The pair, and the pairs to relinearise with."""
         widths = self.space.residue_bytes
         return list(chain(residues.pack(self.pair[None], widths), residues.pack(self.relinearise, widths)))
 
@@ -159,26 +153,19 @@ class Public:
             raise DecodeError("the numbers of this key can't be an honest CKKS key's")
         return cls(space, pairs[0], pairs[1:])
 
-    def __reduce__(self) -> tuple[Any, ...]:  # without SEAL's objects
-        return Public, (self.space, self.pair, self.relinearise)
-
     @property
     def ring(self) -> Ring:
-        """SEAL's context of the parameters."""
         return ring(self.space)
 
     @cached_property
     def encryptor(self) -> Handle:
-        """SEAL's object that encrypts under this key."""
         return self.ring.encryptor(self.pair)
 
     @cached_property
     def relineariser(self) -> Handle:
-        """SEAL's object that turns products back into two polynomials."""
         return self.ring.switching_object(RelinKeys(), self.relinearise)
 
     def sealed(self, encrypt: Callable[[Handle, Handle], None], values: Floats, form: Form) -> Residues:
-        """A fresh encryption by a method of an encryptor, of this key or of its secret half."""
         plaintexts, count = self._plaintexts(values, form), self.space.ciphertexts(values.size)
         return self.ring.encrypted(encrypt, plaintexts, count, form.level)
 
@@ -188,7 +175,6 @@ class Public:
         return self.ring.encoded((row.tolist() for row in self.space.to_slots(values)), form)
 
     def _fresh(self, numbers: Residues, form: Form) -> Residues:
-        """A fresh encryption of plaintext polynomials."""
         fresh = self._zeros(len(numbers), form.level)
         fresh[:, 0] = residues.add(fresh[:, 0], numbers, self._moduli(form))
         return fresh
@@ -221,7 +207,6 @@ class Secret(Halves):
         return cls(secret, Public(space, pair, relinearise))
 
     def encrypt(self, values: Floats, form: Form) -> Residues:
-        """As the public key, in half the time and with less noise."""
         return self.public.sealed(self.encryptor.encrypt_symmetric, values, form)
 
     def decrypt(self, a: Residues, tally: Tally) -> Floats:
@@ -235,7 +220,6 @@ class Secret(Halves):
         return values
 
     def open_blinded(self, a: Residues, tally: Tally, bits: int) -> Opened:
-        """The polynomials with masks still on, and with noise of so many bits."""
         plaintexts = self.public.ring.opened(self.decryptor, a, tally.form)
         exact = self.public.ring.numbers(plaintexts, len(a), tally.form.level + 1)
         return Opened(exact, ckks_masks.flooded(self.space, exact, tally.form, bits))
@@ -247,7 +231,6 @@ class Secret(Halves):
         return Evaluation(self.space, fingerprint, tuple(b"".join(residues.pack(key, widths)) for key in keys))
 
     def parts(self) -> list[Any]:
-        """The secret polynomial, and the public key."""
         return [*residues.pack(self.secret, self.space.residue_bytes), *self.public.parts()]
 
     @classmethod
@@ -261,25 +244,19 @@ class Secret(Halves):
             raise DecodeError("the halves of this key don't belong together")
         return key
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Secret, (self.secret, self.public)
-
     def _belongs_together(self) -> bool:
         tally = Tally(bytes(FINGERPRINT_BYTES), 1, form=self.space.fresh)
         try:
-            opened = self.decrypt(self.public.encrypt(np.zeros(1), tally.form), tally)
+            return bool(abs(self.decrypt(self.public.encrypt(np.zeros(1), tally.form), tally)[0]) <= self.space.error())
         except CiphertextError:
             return False
-        return bool(np.abs(opened).max() <= self.space.error())
 
     @cached_property
     def encryptor(self) -> Handle:
-        """SEAL's object that encrypts under the secret key."""
         return self.public.ring.encryptor(self.public.pair, self.secret)
 
     @cached_property
     def decryptor(self) -> Handle:
-        """SEAL's object that opens."""
         return self.public.ring.decryptor(self.secret)
 
 
@@ -294,7 +271,6 @@ class Evaluation:
     scheme, flag = "ckks", 1
 
     def parts(self) -> list[Any]:
-        """The pair's name and the keys."""
         return [self.fingerprint, *self.packed]
 
     @classmethod
@@ -307,9 +283,6 @@ class Evaluation:
             if not residues.valid(numbers, ring(space).moduli) or not numbers.any(axis=(2, 3)).all():
                 raise DecodeError("the numbers of this evaluation key can't be an honest CKKS key's")
         return made
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Evaluation, (self.space, self.fingerprint, tuple(map(bytes, self.packed)))
 
     @cached_property
     def handles(self) -> tuple[Handle, ...]:

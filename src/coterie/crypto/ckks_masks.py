@@ -61,7 +61,6 @@ class _Stream:
         self._encryptor = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
 
     def words(self, count: int) -> NDArray[np.uint64]:
-        """So many uniform 64-bit numbers."""
         return np.frombuffer(self._encryptor.update(bytes(8 * count)), dtype="<u8").copy()
 
 

@@ -49,7 +49,6 @@ class Public(Twin):
         return scaled
 
     def draw(self, length: int, form: Form, random_bytes: RandomBytes) -> Words:
-        """A number uniform modulo 2^B for every lane."""
         dtype = word(self.space)
         return np.frombuffer(drawn(random_bytes, length * dtype.itemsize), dtype=dtype)
 

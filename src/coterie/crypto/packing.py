@@ -65,7 +65,6 @@ class Lanes:
 
     @property
     def width(self) -> int:
-        """Bits of one lane."""
         return self.value_bits + self.guard_bits
 
     @property
@@ -139,12 +138,10 @@ class Layout:
 
     @property
     def packed_bits(self) -> int:
-        """Bits of a packed plaintext without masks."""
         return self.lanes.width * self.lanes_per_plaintext
 
     @property
     def mask_bits(self) -> int:
-        """Bits of one mask."""
         return self.packed_bits + self.lanes.kappa
 
     @property

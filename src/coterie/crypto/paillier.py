@@ -10,10 +10,9 @@ P. Paillier, "Public-key cryptosystems based on composite degree residuosity cla
 **Randomness.** A ciphertext is ``(1 + mN) * r^N mod N^2``. ``randomness="full"`` draws r uniformly. ``"short"``, the
 default, is the variant of I. Damgard, M. Jurik and J. B. Nielsen, "A generalization of Paillier's public-key system
 with applications to electronic voting" (2010): p and q are 3 mod 4 with gcd(p-1, q-1) = 2, ``h = -x^2 mod N`` is part
-of the public key, and ``r = h^s mod N`` for a random s of half as many bits as N. It is over ten times as fast, with a
-table of powers of h^N. It assumes more than Paillier's problem: that powers of h with such short exponents can't be
-told from random numbers of Jacobi symbol 1 (for half-length exponents Goldreich and Rosen derive the like from
-factoring). Vectors of both kinds can be mixed freely.
+of the public key, and ``r = h^s mod N`` for a random s of half as many bits as N. It is over ten times as fast. It
+assumes more than Paillier's problem: that powers of h with such short exponents can't be told from random numbers of
+Jacobi symbol 1 (for half-length exponents Goldreich and Rosen derive the like from factoring). Both kinds can be mixed.
 
 **Masks** (FedCAPrivacy, eq. 6 to 10). The same mask is added to every client's vector of a round. The party that opens
 them sees integers that are each uniform up to 2^-kappa, but whose differences are those of the models (eq. 8 needs just
@@ -122,7 +121,6 @@ class PublicKey(vector.PublicKey[CipherVector]):
 
     @property
     def layout(self) -> Layout:
-        """How vectors lie in plaintexts."""
         return self.arrays.space
 
     def encrypt(self, values: ArrayLike) -> CipherVector:
@@ -134,7 +132,6 @@ class PublicKey(vector.PublicKey[CipherVector]):
         return self._sealed(self.layout.lanes.check(integers))
 
     def blinded(self, stored: vector.StoredVector) -> BlindedVector:
-        """As the front's."""
         held = super().blinded(stored)
         return BlindedVector(self, held.tally, held.array)
 
@@ -173,16 +170,13 @@ class SecretKey(vector.SecretKey[CipherVector]):
 
     @cached_property
     def public(self) -> PublicKey:
-        """The other half of the pair."""
         return PublicKey(self.arrays.public)
 
     @property
     def layout(self) -> Layout:
-        """The public key's."""
         return self.public.layout
 
     def encrypt(self, values: ArrayLike) -> CipherVector:
-        """``public.encrypt``."""
         return self.public.encrypt(values)
 
     def decrypt(self, cipher: CipherVector) -> Floats:
@@ -209,11 +203,9 @@ class SecretKey(vector.SecretKey[CipherVector]):
         return BlindedVector(self.public, ours.tally, self.arrays.open_blinded(ours.array, ours.tally))
 
     def nominal_seconds_encrypt(self, length: int) -> float:
-        """``public.nominal_seconds_encrypt``."""
         return self.public.nominal_seconds_encrypt(length)
 
     def nominal_seconds_decrypt(self, length: int) -> float:
-        """Nominal seconds of one typical core to open ``length`` values: for virtual time."""
         bits = self.layout.key_bits
         each = _DECRYPT_MS.get(bits) or _DECRYPT_MS[2048] * (bits / 2048) ** 3
         return self.layout.plaintexts(length) * 1e-3 * each

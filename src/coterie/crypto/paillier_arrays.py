@@ -36,7 +36,6 @@ class Public:
 
     @cached_property
     def n_squared(self) -> Number:
-        """The modulus of ciphertexts."""
         return self.n * self.n
 
     def encrypt(self, integers: Integers, form: Form) -> Units:
@@ -46,7 +45,6 @@ class Public:
         return self._product(a, b)
 
     def add_plain(self, a: Units, integers: Integers, form: Form) -> Units:
-        """Every unit times g^m for its packed plaintext m."""
         n, modulus, plaintexts = self.n, self.n_squared, self.space.pack(integers)
         return tuple(unit * (1 + m % n * n) % modulus for unit, m in zip(a, plaintexts, strict=True))
 
@@ -110,12 +108,10 @@ class Public:
         return units
 
     def parts(self) -> list[bytes]:
-        """N and h."""
         return [int(number).to_bytes(self.space.key_bits // 8, "little") for number in (self.n, self.h)]
 
     @classmethod
     def load(cls, layout: Layout, flag: int, body: memoryview) -> Public:
-        """The inverse of ``parts``. Raises DecodeError for numbers that no honest party can have made."""
         half = len(body) // 2
         return cls._checked(_number(body[:half]), _number(body[half:]), layout, flag)
 
@@ -181,14 +177,12 @@ class Secret(Halves):
         return plaintexts
 
     def parts(self) -> list[bytes]:
-        """Both primes, and h."""
         half = self.space.key_bits // 16
         numbers = (self.p, half), (self.q, half), (self.public.h, 2 * half)
         return [int(number).to_bytes(size, "little") for number, size in numbers]
 
     @classmethod
     def load(cls, layout: Layout, flag: int, body: memoryview) -> Secret:
-        """The inverse of ``parts``. Raises DecodeError."""
         half = len(body) // 4
         p, q, h = (_number(part) for part in (body[:half], body[half : 2 * half], body[2 * half :]))
         if p == q or not gmpy2.is_prime(p, 40) or not gmpy2.is_prime(q, 40):

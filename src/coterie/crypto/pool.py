@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from threading import Lock
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -80,10 +80,7 @@ class _Worker:
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path}
         )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self._to: IO[bytes] = self.process.stdin
-        self._back: IO[bytes] = self.process.stdout
+        self._to, self._back = cast(IO[bytes], self.process.stdin), cast(IO[bytes], self.process.stdout)
         self._keys: list[Any] = []  # what it has, by number
 
     def encrypt(self, key: Any, array: Floats) -> CipherVector:
@@ -198,12 +195,9 @@ def _send(stream: IO[bytes], kind: bytes, *parts: bytes | Floats) -> None:
 
 def _receive(stream: IO[bytes]) -> tuple[bytes, bytes]:
     """Raises EOFError where the stream ends."""
-    kind, size = _FRAME.unpack(_exactly(stream, _FRAME.size))
-    return kind, _exactly(stream, size)
-
-
-def _exactly(stream: IO[bytes], size: int) -> bytes:
+    head = stream.read(_FRAME.size)
+    kind, size = _FRAME.unpack(head) if len(head) == _FRAME.size else (b"", 1)
     data = stream.read(size)
     if len(data) != size:
         raise EOFError
-    return data
+    return kind, data

@@ -60,7 +60,6 @@ class Ring:
         self._templates: dict[tuple[Form, int, bool], bytes] = {}
 
     def moduli_at(self, level: int) -> Residues:
-        """``(level + 1, 1) uint64``: the primes of a ciphertext at this level."""
         return self.moduli[: level + 1]
 
     def scale(self, form: Form) -> float:
@@ -93,11 +92,9 @@ class Ring:
         return made
 
     def decryptor(self, secret: Residues) -> Handle:
-        """What decrypts."""
         return sealapi.Decryptor(self.context, self.secret_object(secret))
 
     def secret_object(self, secret: Residues) -> Handle:
-        """SEAL's form of a secret key."""
         return self._loaded(sealapi.SecretKey(), self._secret_template, secret)
 
     def switching(self, keys: Handle, place: int = 0, table: int = 1) -> Residues:
@@ -180,7 +177,6 @@ class Ring:
                 yield cipher
 
     def cipher(self) -> Handle:
-        """A new ciphertext of SEAL's."""
         return sealapi.Ciphertext(self.context)
 
     def numbers(self, handles: Iterable[Handle], *shape: int) -> Residues:
@@ -195,7 +191,6 @@ class Ring:
 
     @cached_property
     def ids(self) -> dict[int, Any]:
-        """SEAL's name of each level."""
         data, ids = self.context.first_context_data(), {}
         while data is not None:
             ids[data.chain_index()] = data.parms_id()

@@ -41,7 +41,6 @@ def dot(
 
 
 def _sum_of_products(ring: Ring, vector: Residues, prepared: Residues, form: Form) -> Handle:
-    """Three polynomials."""
     total, product = None, ring.cipher()
     for x, y in zip(ring.objects(vector, form), ring.objects(prepared, form), strict=True):
         if total is None:

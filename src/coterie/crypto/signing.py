@@ -141,8 +141,6 @@ class SealingKey(RawKey):
 
 
 class OpeningKey(RawSecret):
-    """The recipient's secret key."""
-
     named = "an opening key"
 
     @property

@@ -58,7 +58,6 @@ class Tally:
         return self.bounded(self.terms + other.terms, most, masks=other.blinded)
 
     def times(self, weight: int, most: int) -> Tally:
-        """The tally after multiplication by an integer weight."""
         return self.bounded(self.terms * weight, most, masks=self.blinded * (weight - 1))
 
     def bounded(self, terms: int, most: int, *, masks: int = 0, form: Form | None = None) -> Tally:
@@ -92,7 +91,6 @@ class Tally:
         return replace(self, form=lower) if self.form.product else self
 
     def conjugated(self) -> Tally:
-        """The tally of the second factor of a dot product."""
         if self.form.scalar or self.form.conjugated:
             raise CryptoError(f"a {self.form} has no use in a dot product: take a vector, once conjugated")
         self.multiplied()

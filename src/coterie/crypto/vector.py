@@ -18,7 +18,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from typing import Any, ClassVar, Generic, NoReturn, Self, SupportsIndex, TypeVar
 
 import msgspec
@@ -62,7 +62,6 @@ class Key:
 
     @property
     def size(self) -> str:
-        """Which parameters, in words."""
         return str(self.arrays.space.size)
 
     def to_bytes(self) -> bytes:
@@ -83,6 +82,9 @@ class Key:
 
     def __deepcopy__(self, memo: object) -> Self:
         return self
+
+    def __reduce__(self) -> tuple[Any, ...]:  # without what gmpy2 and SEAL have made of it
+        return partial(type(self).load, allow_insecure=True), (self.to_bytes(),)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.scheme} {self.size} {self.fingerprint.hex()[:8]}>"
@@ -340,12 +342,10 @@ class SecretKey(Key, Generic[_Vector]):
 
     @cached_property
     def public(self) -> PublicKey[_Vector]:
-        """The other half of the pair."""
         raise NotImplementedError
 
     @property
     def fingerprint(self) -> bytes:
-        """The public key's."""
         return self.public.fingerprint
 
     def _openable(self, cipher: _Vector, *, masked: bool) -> _Vector:
