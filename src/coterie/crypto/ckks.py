@@ -84,10 +84,8 @@ def keygen(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EvaluationKey(Key):
-    """Public keys for sums over a vector's own values and for conjugation, large; a party that computes needs them.
-
-    One key-switching key for each rotation of ``ParameterSet.rotations``, powers of the radix only, and one for
-    conjugation. A party that encrypts or opens doesn't need them.
+    """Public keys for dot products, large: one key-switching key for each rotation of ``ParameterSet.rotations``, and
+    one for conjugation. Only a party that computes needs them.
     """
 
     arrays: ckks_arrays.Evaluation | rounded.Evaluation
@@ -158,8 +156,7 @@ class CipherVector(vector.CipherVector):
     def within(self, terms: int) -> CipherVector:
         """The same vector with another number of terms, which the caller answers for: values within ``terms * reach``.
 
-        For what is known to be bounded otherwise than by what it was summed up from, as the weights of a model are. If
-        it isn't, it opens to nonsense.
+        For what is known to be bounded otherwise, as the weights of a model are. If it isn't, it opens to nonsense.
         """
         return replace(self, tally=self._bounded(integer_weight(terms), self.tally.form))
 
@@ -268,9 +265,8 @@ class Encrypts(ABC):
         return CipherVector(self.public, tally, self.arrays.encrypt(array, tally.form))
 
     def encrypt_scalar(self, value: float, at_most: int = 1, level: int | None = None) -> CipherVector:
-        """One number in every slot, for products: a vector of length 1.
-
-        at_most: a public bound on its magnitude; it counts as that many terms, and so does a product with it.
+        """One number in every slot, for products: a vector of length 1. It counts as ``at_most`` terms, a public bound
+        on its magnitude.
         """
         bound, form = integer_weight(at_most), self.parameters.fresh_at(level, scalar=True)
         tally = Tally(self.public.fingerprint, 1, form=form).times(bound, self.parameters.room(form))

@@ -240,9 +240,8 @@ class ParameterSet:
         return max(self.reach_bits + self.terms_bits, self.scalar_bits or 0)
 
     def largest_factor(self, form: Form) -> float:
-        """What a factor must be below: written at this scale it lies within half the modulus of its level.
-
-        And a vector's own error, multiplied by it, lies within all that there is room for.
+        """What a factor must be below: at this scale it lies within half the modulus of its level, and a vector's own
+        error, multiplied by it, within all that there is room for.
         """
         most = 2.0 ** (sum(self.prime_bits[: form.level + 1]) - 2) / self.scale(form)
         return float(min(most, 2.0**self.largest_bits / self.added(form.level)))
@@ -319,9 +318,9 @@ class ParameterSet:
     def error(self, terms: int = 1, form: Form | None = None) -> float:
         """The stated bound on a decrypted value's error, of the real scheme and of its emulated twin.
 
-        With e = 32 standard deviations of one encryption: ``terms * e`` for sums of fresh vectors. For products with
-        scalars, summed up: ``terms * ((2 * reach + 2) * e + e')``, where e' is what one rescaling adds. (Of scalars
-        times scalars, with 1 for the reach.) Double precision adds ``terms * reach * 2^-46``.
+        With e for ``added`` by an encryption and e' by a rescaling: ``terms * e`` for sums of fresh vectors, and for
+        products with scalars, summed up, ``terms * ((2 * reach + 2) * e + e')`` (of scalars times scalars, with 1 for
+        the reach). Double precision adds ``terms * reach * 2^-46``.
         """
         at = form or self.fresh
         bound, error = self.limit(at), self.added(self.levels)

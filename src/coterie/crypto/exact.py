@@ -3,8 +3,7 @@
 For studies of hundreds of rounds. It gives NO secrecy and is flagged ``emulated``. Its results equal Paillier's bit for
 bit: a lane holds the same sum of fixed-point integers, here modulo 2^B for the machine word of B >= lane width bits.
 Masks are uniform modulo 2^B, so the difference of two vectors with the same mask is exact, and so is a sum after its
-masks are taken off. The rules are those of the front (``paillier``). Keys and vectors weigh exactly as many bytes
-on the wire as Paillier's (``protocol/weight.py``), and have the same nominal times.
+masks are taken off. Keys and vectors weigh as much on the wire as Paillier's (``protocol/weight.py``).
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class Public(Twin):
         return _signed(x - y)
 
     def unpack(self, body: memoryview, tally: Tally) -> Words:
-        """A view of the bytes. There are no numbers modulo N here, and so none that are no units."""
+        """A view of the bytes."""
         dtype = word(self.space)
         return np.frombuffer(held(body, tally.length * dtype.itemsize), dtype=dtype)
 

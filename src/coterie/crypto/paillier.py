@@ -1,9 +1,5 @@
 """Paillier's additively homomorphic encryption of packed fixed-point vectors, over ``gmpy2``.
 
-    key = paillier.keygen(2048)
-    total = key.public.encrypt(a) + key.public.encrypt(b)
-    key.decrypt(total)                                       # a + b, to within fixed-point rounding
-
 P. Paillier, "Public-key cryptosystems based on composite degree residuosity classes", EUROCRYPT 1999, with g = N + 1
 (then g^m = 1 + mN mod N^2, one product), decryption by the Chinese remainder theorem, and many values a plaintext.
 
@@ -15,16 +11,14 @@ assumes more than Paillier's problem: that powers of h with such short exponents
 Jacobi symbol 1 (for half-length exponents Goldreich and Rosen derive the like from factoring). Both kinds can be mixed.
 
 **Masks** (FedCAPrivacy, eq. 6 to 10). The same mask is added to every client's vector of a round. The party that opens
-them sees integers that are each uniform up to 2^-kappa, but whose differences are those of the models (eq. 8 needs just
-these): carries between lanes cancel in a difference of whole integers. Sums carry their masks along and are unmasked
-later, under another key (eq. 10).
+them sees integers that are each uniform up to 2^-kappa, but whose differences are those of the models (eq. 8): carries
+between lanes cancel in a difference of whole integers. Sums are unmasked later, under another key (eq. 10).
 
 **Secrecy is not integrity.** Ciphertexts can be changed by anyone; sign them. A sender who lies about his values within
 the plaintext can spoil a sum, and is noticed at decryption only if a lane leaves the range of its terms. A number that
 is no unit modulo N would open to a factor of N, so ``from_bytes`` refuses it. Decryption is not constant in time.
 
-Parameters are named: ``paillier-2048`` (112-bit security) and ``paillier-3072`` (128-bit). ``emulated=True`` makes a
-key of the same type that encrypts nothing and gives the same results (``exact``).
+Keys have 2048 bits (112-bit security) or 3072 (128-bit). An emulated one gives the same results (``exact``).
 """
 
 from __future__ import annotations
@@ -44,6 +38,7 @@ from coterie.crypto.tally import Tally
 from coterie.crypto.vector import Mask
 from coterie.protocol.errors import UserError
 
+# Measured per ciphertext; other sizes of keys by the cube.
 _ENCRYPT_MS = {("short", 2048): 1.35, ("short", 3072): 2.4, ("full", 2048): 14.5, ("full", 3072): 43.5}
 _DECRYPT_MS = {2048: 3.5, 3072: 14.8}
 
@@ -81,14 +76,13 @@ class BlindedVector(vector.BlindedVector):
     def minus(self, other: BlindedVector) -> Integers:
         """``(d,) int64``: the exact difference of the values under two masked vectors that carry the same mask.
 
-        ``Lanes.dequantise`` makes floats of them. Raises CiphertextError if that can't be, because the masks differ or
-        a sender overfilled a lane, and CapacityError if both together have more terms than a lane holds.
+        Raises CiphertextError if that can't be, because the masks differ or a sender overfilled a lane, and
+        CapacityError if both together have more terms than a lane holds.
         """
         theirs: BlindedVector = self._checked(other)
         lanes = self.key.layout.lanes
         self.tally.minus(theirs.tally, lanes.max_terms)
-        more = self.terms - theirs.terms
-        values = self.key.arrays.minus(self.array, theirs.array, self.length, more)
+        values = self.key.arrays.minus(self.array, theirs.array, self.length, self.terms - theirs.terms)
         if not lanes.within(values, self.terms, minus=theirs.terms):
             raise CiphertextError(NOT_OF_MODELS)
         return values
@@ -136,18 +130,14 @@ class PublicKey(vector.PublicKey[CipherVector]):
         return BlindedVector(self, held.tally, held.array)
 
     def mask(self, length: int, random_bytes: RandomBytes) -> Mask:
-        """A fresh mask for ``length`` values: per plaintext a uniform integer below ``2^mask_bits`` (eq. 6).
+        """A fresh mask for ``length`` values (eq. 6), from n -> n secret random bytes (``os.urandom`` in a real run).
 
-        random_bytes: n -> n secret random bytes (``os.urandom`` in a real run). Draw one a round and never use it for
-        another: two vectors with one mask show their difference, which is what eq. (8) needs.
+        Draw one a round and never use it for another: two vectors with one mask show their difference.
         """
         return self._mask(length, self.fresh, random_bytes)
 
     def nominal_seconds_encrypt(self, length: int) -> float:
-        """Nominal seconds of one typical core to encrypt, or to blind, ``length`` values: for virtual time.
-
-        Measured per ciphertext; other sizes of keys by the cube.
-        """
+        """Nominal seconds of one typical core to encrypt, or to blind, ``length`` values: for virtual time."""
         bits, randomness = self.layout.key_bits, RANDOMNESS[self.arrays.flag]
         each = _ENCRYPT_MS.get((randomness, bits)) or _ENCRYPT_MS[randomness, 2048] * (bits / 2048) ** 3
         return self.layout.plaintexts(length) * 1e-3 * each

@@ -1,17 +1,16 @@
 """``rounded``: CKKS's emulated twin, the same sums and products with rounding and noise of the same size.
 
 For studies of hundreds of rounds. It gives NO secrecy and is flagged ``emulated``, but it stays within the same stated
-error bound; the rules are those of the front (``ckks``). A value is a 64-bit integer in steps of 2^-44 (of any set with
-2^18 for reach times terms), so sums do not depend on their order. An encryption adds Gaussian noise of the real one's
-standard deviation; so does every other operation that does. The noise of one encryption is a pure function of the key
-and the values: emulated runs repeat whatever the order of the work, and the same values give the same bytes. The noise
-of a scalar is one number, where the real one differs from slot to slot. A mask is a uniform 64-bit integer a value,
-added modulo 2^64: it hides and comes off as exactly as the real one does. Keys and vectors weigh exactly as much on the
-wire as the real ones (``protocol/weight.py``), and have the same nominal times.
+error bound. A value is a 64-bit integer in steps of 2^-44 (of any set with 2^18 for reach times terms), so sums do not
+depend on their order. Every operation that adds noise adds Gaussian noise of the real one's standard deviation. It is a
+pure function of the key and the values: emulated runs repeat whatever the order of the work, and the same values give
+the same bytes. The noise of a scalar is one number, where the real one differs from slot to slot. A mask is a uniform
+64-bit integer a value, added modulo 2^64: it hides and comes off as exactly as the real one does. Keys and vectors
+weigh as much on the wire as the real ones (``protocol/weight.py``).
 
 Noise is taken from one table of a million numbers, at a place that follows from the key, the purpose and the values:
-nothing is drawn for each value, which would take longer than all the arithmetic. So noises of different operations are
-as good as independent (no two start at one place, but for once in a million).
+to draw it for each value would take longer than all the arithmetic. So noises of different operations are as good as
+independent (no two start at one place, but for once in a million).
 """
 
 from __future__ import annotations
@@ -71,7 +70,6 @@ class Public(Twin):
         return self._noisy(a + taken, form, b"blind" if factor > 0 else b"unblind")
 
     def lift(self, opened: Opened, form: Form, own: bool) -> Integers:
-        """Opened numbers, with an encryption's noise; of another key's with the flood."""
         return self._noisy((opened.exact if own else opened.flooded).copy(), form, b"convert")
 
     def add_opened(self, x: Opened, y: Opened, form: Form) -> Opened:
@@ -136,7 +134,6 @@ class Secret(Halves):
     public: Public
 
     def encrypt(self, values: Floats, form: Form) -> Integers:
-        """As the public key, with the smaller noise of an encryption under the secret key."""
         return self.public._noisy(to_steps(values, self.public.steps), form, b"secret", symmetric=True)
 
     def decrypt(self, a: Integers, tally: Tally) -> Floats:

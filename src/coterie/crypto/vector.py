@@ -310,9 +310,8 @@ class PublicKey(Key, Generic[_Vector]):
     ) -> _Vector:
         """A ciphertext vector from another party's bytes, all of it checked. Raises DecodeError.
 
-        length, terms, blinded, form: what must stand in its header, None: all that fits. A fresh upload has terms=1,
-        blinded=0 and ``form=key.fresh`` (a scalar: ``key.fresh_scalar``): whoever adds or multiplies uploads must ask
-        for it. Of an emulated vector this is a view of the bytes, not a copy.
+        length, terms, blinded, form: what must stand in its header, None: all that fits. Whoever adds or multiplies
+        fresh uploads must ask for terms=1, blinded=0 and ``form=key.fresh`` (of a scalar: ``key.fresh_scalar``).
         """
         space, wanted = self.arrays.space, (length, terms, blinded)
         tally, body = wire.split_vector(bytes(data), self.scheme, self.fingerprint, space, wanted, form)

@@ -6,8 +6,8 @@ A ciphertext vector is a 40-byte header and then its ciphertexts:
     blinded u32
 
 (level and scalar are CKKS's, else zero.) Of Paillier, a ciphertext is one number of ``key_bits / 4`` bytes; of CKKS,
-two polynomials, limb by limb, N residues in NTT form of as many bytes as their prime needs. A key is a 20-byte header
-and then its numbers:
+two polynomials, limb by limb, N residues in NTT form of as many bytes as their prime needs. A key is a header of 20
+bytes and then its numbers:
 
     magic "CoKy", version u8, scheme u8, kind u8 (0 public, 1 secret, 2 evaluation), flag u8, parameters 12 bytes
 
