@@ -14,12 +14,16 @@ from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
+from coterie.crypto.ckks_parameters import ParameterSet
+from coterie.crypto.packing import Layout
 from coterie.crypto.tally import Form, Tally
 from coterie.protocol.errors import CryptoError, DecodeError, PeerError
 
 ID_BYTES = 32
 RandomBytes = Callable[[int], bytes]
 Array = Any
+Space = Layout | ParameterSet
+"""The public parameters that two keys must share for their vectors to fit."""
 
 
 class CiphertextError(PeerError):
@@ -31,37 +35,6 @@ class Opened(NamedTuple):
 
     exact: Array
     flooded: Array
-
-
-class Space(Protocol):
-    """The public parameters that two keys must share for their vectors to fit: lanes and key size, or a CKKS set.
-
-    identity: 12 bytes that stand for them in the header of a key.  size: in words.  secure: whether such keys are
-    accepted outside tests.  fresh: the form of a fresh vector.
-    """
-
-    @property
-    def identity(self) -> bytes: ...
-    @property
-    def size(self) -> str: ...
-    @property
-    def secure(self) -> bool: ...
-    @property
-    def fresh(self) -> Form: ...
-    def room(self, form: Form) -> int:
-        """How many terms, and masks, a vector of this form can have."""
-
-    def admits(self, tally: Tally) -> None:
-        """Raises DecodeError for a tally that no vector has."""
-
-    def maskable(self) -> None:
-        """Raises CryptoError if vectors carry no masks."""
-
-    def body_bytes(self, length: int, form: Form) -> int:
-        """Bytes of a vector behind its header."""
-
-    def key_bytes(self, kind: str, flag: int) -> int:
-        """Bytes of a key behind its header. Raises DecodeError for a key that there isn't."""
 
 
 class KeyArrays(Protocol):

@@ -52,7 +52,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from coterie.crypto import ckks_arrays, ckks_parameters, rounded, vector, wire
+from coterie.crypto import ckks_arrays, rounded, vector, wire
 from coterie.crypto.arrays import CiphertextError, RandomBytes
 from coterie.crypto.ckks_masks import SANITISING_BITS
 from coterie.crypto.ckks_parameters import ParameterSet, named
@@ -92,7 +92,6 @@ class EvaluationKey(Key):
 
     kind = "evaluation"
     backends: ClassVar = {"ckks": ckks_arrays.Evaluation, "rounded": rounded.Evaluation}
-    known = staticmethod(ckks_parameters.known)
 
     @property
     def fingerprint(self) -> bytes:
@@ -113,15 +112,20 @@ class CipherVector(vector.CipherVector):
         at_most: a public bound on the product in terms, where the caller knows a better one than the product of terms.
         """
         theirs: CipherVector = self._checked(scalar)
-        most = self._parameters.room(self.tally.form._replace(product=True))
-        tally = self.tally.product(theirs.tally, most, _bound(at_most))
-        self._multiplies()
-        return self._made(tally, self.key.arrays.times(self.array, theirs.array, self.tally.form))
+        form = self.tally.form
+        if not theirs.tally.form.scalar:
+            raise CryptoError(f"the second factor is a {theirs.tally.form}: make it with encrypt_scalar")
+        self._factors(theirs)
+        tally = self._bounded(_bound(at_most) or self.terms * theirs.terms, form._replace(product=True))
+        return self._made(tally, self.key.arrays.times(self.array, theirs.array, form))
 
     def rescaled(self) -> CipherVector:
         """A product as two polynomials, one level lower; anything else as it is."""
         form = self.tally.form
-        return self._made(self.tally.rescaled(), self.key.arrays.rescale(self.array, form)) if form.product else self
+        if not form.product:
+            return self
+        tally = replace(self.tally, form=form._replace(level=form.level - 1, product=False))
+        return self._made(tally, self.key.arrays.rescale(self.array, form))
 
     def times_plain(self, number: float, *, at_most: int | None = None) -> CipherVector:
         """The vector times a number, one level lower. at_most: as in ``times``. Raises CapacityError without a level.
@@ -131,7 +135,7 @@ class CipherVector(vector.CipherVector):
         form = self.tally.form
         if not isinstance(number, Real) or not math.isfinite(number):
             raise CryptoError(f"a vector can be multiplied by a finite number, not by {number!r}")
-        self.tally.multiplied()
+        self._multiplied()
         if abs(number) >= self._parameters.largest_factor(form):
             raise CapacityError(f"{number} is too large a factor for a {form}")
         terms = _bound(at_most) or _terms(self.terms * abs(float(number)))
@@ -149,7 +153,7 @@ class CipherVector(vector.CipherVector):
             raise CapacityError(f"a {form} can't be brought to level {level}: levels only go down, to 0")
         if level == form.level:
             return ready
-        ready.tally.multiplied()
+        ready._multiplied()
         tally = ready._bounded(self.terms, form._replace(level=level))
         return ready._made(tally, self.key.arrays.lower(ready.array, form, level))
 
@@ -162,9 +166,12 @@ class CipherVector(vector.CipherVector):
 
     def conjugated(self, keys: EvaluationKey) -> CipherVector:
         """The second factor of dot products with this vector. Compute it once for all of them."""
-        arrays = self._evaluating(keys)
-        tally = self.tally.conjugated()
-        return self._made(tally, self.key.arrays.conjugate(self.array, arrays, self.tally.form))
+        arrays, form = self._evaluating(keys), self.tally.form
+        if form.scalar or form.conjugated:
+            raise CryptoError(f"a {form} has no use in a dot product: take a vector, once conjugated")
+        self._multiplied()
+        tally = replace(self.tally, form=form._replace(conjugated=True))
+        return self._made(tally, self.key.arrays.conjugate(self.array, arrays, form))
 
     def dot(self, prepared: CipherVector, keys: EvaluationKey) -> CipherVector:
         """The dot product with a vector that is ``conjugated``: a scalar, one level lower.
@@ -173,9 +180,13 @@ class CipherVector(vector.CipherVector):
         Raises CapacityError without a level, CryptoError for a vector that isn't conjugated or at another level.
         """
         theirs: CipherVector = self._checked(prepared)
-        arrays, form = self._evaluating(keys), self.tally.form
-        tally = self.tally.dot(theirs.tally, self._parameters.room(Form(max(form.level - 1, 0), scalar=True)))
-        self._multiplies()
+        arrays, form, other = self._evaluating(keys), self.tally.form, theirs.tally.form
+        if form.scalar or form.conjugated or not other.conjugated:
+            raise CryptoError(f"no dot product of a {form} and a {other}: give a vector and a conjugated() one")
+        self._factors(theirs)
+        if self.length != theirs.length:
+            raise CryptoError(f"vectors of {self.length} and {theirs.length} values have no dot product")
+        tally = replace(self._bounded(self.terms * theirs.terms, Form(form.level - 1, scalar=True)), length=1)
         return self._made(tally, self.key.arrays.dot(self.array, theirs.array, arrays, form))
 
     def sanitised(self, flood_bits: int = SANITISING_BITS) -> CipherVector:
@@ -185,24 +196,39 @@ class CipherVector(vector.CipherVector):
         number, say, and by what masks. This drowns it in noise, uniform in +-2^flood_bits a coefficient.
         """
         ready, bits = self.rescaled(), self._parameters.flood(flood_bits)
-        ready.tally.travels()
+        ready._travels()
         return ready._made(ready.tally, self.key.arrays.sanitise(ready.array, bits, ready.tally.form))
 
     def split(self, at: int) -> tuple[CipherVector, CipherVector]:
         """The first ``at`` values and the others, ``at`` a multiple of N. Raises CryptoError for anything else."""
-        tallies = self.tally.split(at, self._parameters.degree)
+        self._whole()
+        if not 0 < at < self.length or at % self._parameters.degree:
+            raise CryptoError(
+                f"{self.length} values can be split between ciphertexts only, at a multiple of "
+                f"{self._parameters.degree}, not at {at}"
+            )
         head, tail = self.key.arrays.split(self.array, at)
-        return self._made(tallies[0], head), self._made(tallies[1], tail)
+        rest = self.length - at
+        return self._made(replace(self.tally, length=at), head), self._made(replace(self.tally, length=rest), tail)
 
     def joined(self, other: CipherVector) -> CipherVector:
         """These values, as many as fill their ciphertexts, and another vector's behind them."""
         theirs: CipherVector = self._checked(other)
-        tally = self.tally.joined(theirs.tally, self._parameters.degree)
+        form, block = self.tally.form, self._parameters.degree
+        self._whole()
+        self.tally.under_one_key(theirs.tally, "can't be joined")
+        if form != theirs.tally.form or theirs.blinded:
+            raise CryptoError(
+                f"a {form} and a {theirs.tally.form} can't be joined: bring both to one form, without mask"
+            )
+        if self.length % block:
+            raise CryptoError(f"{self.length} values don't fill their ciphertexts of {block}: nothing can follow them")
+        tally = replace(self.tally, length=self.length + theirs.length, terms=max(self.terms, theirs.terms))
         return self._made(tally, self.key.arrays.join(self.array, theirs.array))
 
     def to_bytes(self) -> bytes:
         """The wire form, ``key.wire_bytes(d, form)`` bytes; a product is rescaled first."""
-        self.tally.travels()
+        self._travels()
         return vector.CipherVector.to_bytes(self.rescaled())
 
     @property
@@ -219,9 +245,33 @@ class CipherVector(vector.CipherVector):
     def _bounded(self, terms: int, form: Form) -> Tally:
         return self.tally.bounded(terms, self._parameters.room(form), form=form)
 
-    def _multiplies(self) -> None:
+    def _factors(self, other: CipherVector) -> None:
+        """Whether two vectors have a product. Raises CryptoError or CapacityError."""
+        self.tally.under_one_key(other.tally, "have no product")
+        form, theirs = self.tally.form, other.tally.form
+        if form.level != theirs.level:
+            raise CryptoError(f"a {form} and a {theirs} have no product: their levels differ, use at_level")
+        self._multiplied()
+        other._multiplied()
         if not self.key.products:
             raise CryptoError(f"{self.key!r} is one without products: make the key pair with them")
+
+    def _multiplied(self) -> None:
+        if self.blinded:
+            raise CryptoError("a vector that carries masks can't be multiplied: unblind it first")
+        if self.tally.form.product:
+            raise CapacityError("a product can be multiplied again only after rescaled()")
+        if not self.tally.form.level:
+            raise CapacityError("no level is left for a product: choose a parameter set with more levels")
+
+    def _travels(self) -> None:
+        if self.tally.form.conjugated:
+            raise CryptoError("a conjugated vector is half of a dot product: send or open the vector itself")
+
+    def _whole(self) -> None:
+        form = self.tally.form
+        if form.scalar or form.product or form.conjugated or self.blinded:
+            raise CryptoError(f"a {form} with {self.blinded} masks has no parts: take a plain vector")
 
     def _evaluating(self, keys: EvaluationKey) -> Any:
         """The keys' numbers. Raises KeyMismatchError if they aren't for vectors under this key."""
@@ -281,7 +331,6 @@ class PublicKey(vector.PublicKey[CipherVector], Encrypts):
     arrays: ckks_arrays.Public | rounded.Public
 
     backends: ClassVar = {"ckks": ckks_arrays.Public, "rounded": rounded.Public}
-    known = staticmethod(ckks_parameters.known)
 
     @cached_property
     def fingerprint(self) -> bytes:
@@ -333,7 +382,6 @@ class SecretKey(vector.SecretKey[CipherVector], Encrypts):
     arrays: ckks_arrays.Secret | rounded.Secret
 
     backends: ClassVar = {"ckks": ckks_arrays.Secret, "rounded": rounded.Secret}
-    known = staticmethod(ckks_parameters.known)
 
     @cached_property
     def public(self) -> PublicKey:
@@ -346,7 +394,7 @@ class SecretKey(vector.SecretKey[CipherVector], Encrypts):
         parties encrypt: a value beyond what so many terms can reach, or something in an unused slot.
         """
         ours = self._openable(cipher, masked=False)
-        ours.tally.travels()
+        ours._travels()
         values = self.arrays.decrypt(ours.array, ours.tally)
         if not self.parameters.plausible(values, ours.tally):
             raise CiphertextError(f"a slot holds what no sum of {ours.terms} values is: damaged or forged")

@@ -227,7 +227,7 @@ class ParameterSet:
     # ---- room
 
     def room(self, form: Form) -> int:
-        """As ``arrays.Space``; a product has as many terms as it will have room for when rescaled."""
+        """As ``Layout``; a product has as many terms as it will have room for when rescaled."""
         if not form.scalar:
             return self.max_terms
         level = max(form.level - 1 if form.product else form.level, 0)

@@ -153,12 +153,14 @@ class Layout:
         """How many plaintexts a vector of ``length`` values takes."""
         return -(-length // self.lanes_per_plaintext)
 
-    # ---- as the parameters of a key (``arrays.Space``)
+    # ---- what keys and vectors need of their parameters: ``ckks_parameters.ParameterSet`` has the same
 
     fresh = PLAIN
+    """The form of a fresh vector."""
 
     @property
     def identity(self) -> bytes:
+        """12 bytes that stand for it in the header of a key."""
         lanes = self.lanes
         return _IDENTITY.pack(lanes.fraction_bits, lanes.value_bits, lanes.guard_bits, lanes.kappa, self.key_bits)
 
@@ -173,26 +175,32 @@ class Layout:
 
     @property
     def size(self) -> str:
+        """In words."""
         return f"{self.key_bits} bits"
 
     @property
     def secure(self) -> bool:
+        """Whether such keys are accepted outside tests."""
         return self.key_bits in PARAMETERS.values()
 
     def room(self, form: Form) -> int:
+        """How many terms, and masks, a vector of this form can have."""
         return self.lanes.max_terms
 
     def admits(self, tally: Tally) -> None:
+        """Raises DecodeError for a tally that no vector has."""
         if tally.form != PLAIN:
             raise DecodeError(f"a {tally.form} is none of Paillier")
 
     def maskable(self) -> None:
-        """All vectors can carry masks."""
+        """Raises CryptoError if vectors carry no masks; all of these can."""
 
     def body_bytes(self, length: int, form: Form) -> int:
+        """Bytes of a vector behind its header."""
         return self.plaintexts(length) * self.ciphertext_bytes
 
     def key_bytes(self, kind: str, flag: int) -> int:
+        """Bytes of a key behind its header. Raises DecodeError for a key that there isn't."""
         return self.key_bits // 4
 
     # ---- lanes in and out

@@ -36,7 +36,7 @@ from coterie.crypto.arrays import CiphertextError, RandomBytes
 from coterie.crypto.packing import NOT_OF_MODELS, PARAMETERS, RANDOMNESS, Floats, Integers, Lanes, Layout, Randomness
 from coterie.crypto.tally import Tally
 from coterie.crypto.vector import Mask
-from coterie.protocol.errors import UserError
+from coterie.protocol.errors import CapacityError, CryptoError, KeyMismatchError, UserError
 
 # Measured per ciphertext; other sizes of keys by the cube.
 _ENCRYPT_MS = {("short", 2048): 1.35, ("short", 3072): 2.4, ("full", 2048): 14.5, ("full", 3072): 43.5}
@@ -81,7 +81,13 @@ class BlindedVector(vector.BlindedVector):
         """
         theirs: BlindedVector = self._checked(other)
         lanes = self.key.layout.lanes
-        self.tally.minus(theirs.tally, lanes.max_terms)
+        if self.fingerprint != theirs.fingerprint or self.length != theirs.length:
+            raise KeyMismatchError("only vectors of one length, opened with one key, can be subtracted")
+        if not self.blinded or self.blinded != theirs.blinded:
+            raise CryptoError(f"masks cancel in equal numbers only, not {self.blinded} against {theirs.blinded}")
+        if self.terms + theirs.terms > lanes.max_terms:
+            terms = f"{self.terms} and {theirs.terms} terms"
+            raise CapacityError(f"the difference of {terms} doesn't fit lanes made for {lanes.max_terms}")
         values = self.key.arrays.minus(self.array, theirs.array, self.length, self.terms - theirs.terms)
         if not lanes.within(values, self.terms, minus=theirs.terms):
             raise CiphertextError(NOT_OF_MODELS)
@@ -105,7 +111,6 @@ class PublicKey(vector.PublicKey[CipherVector]):
     arrays: paillier_arrays.Public | exact.Public
 
     backends: ClassVar = {"paillier": paillier_arrays.Public, "exact": exact.Public}
-    known = staticmethod(Layout.known)
 
     @cached_property
     def fingerprint(self) -> bytes:
@@ -156,7 +161,6 @@ class SecretKey(vector.SecretKey[CipherVector]):
     arrays: paillier_arrays.Secret | exact.Secret
 
     backends: ClassVar = {"paillier": paillier_arrays.Secret, "exact": exact.Secret}
-    known = staticmethod(Layout.known)
 
     @cached_property
     def public(self) -> PublicKey:

@@ -50,7 +50,7 @@ class Tally:
 
     def plus(self, other: Tally, most: int) -> Tally:
         """The tally of a sum. most: terms, and masks, that there is room for."""
-        self._under_one_key(other, "can't be added")
+        self.under_one_key(other, "can't be added")
         if self.length != other.length:
             raise CryptoError(f"vectors of {self.length} and {other.length} values can't be added")
         if self.form != other.form:
@@ -70,112 +70,8 @@ class Tally:
             )
         return replace(self, terms=terms, blinded=blinded, form=form or self.form)
 
-    def unmasked(self, times: int) -> Tally:
-        if not 1 <= times <= self.blinded:
-            raise CryptoError(f"{times} masks can't be taken off a vector that carries {self.blinded}")
-        return replace(self, blinded=self.blinded - times)
-
-    def product(self, scalar: Tally, most: int, at_most: int | None = None) -> Tally:
-        """The tally of a product with a scalar. Terms multiply: a scalar within +-u counts as u terms.
-
-        at_most: terms that the result is known to have, whatever those of the factors.
-        """
-        if not scalar.form.scalar:
-            raise CryptoError(f"the second factor is a {scalar.form}: make it with encrypt_scalar")
-        self._factors(scalar)
-        return self.bounded(at_most or self.terms * scalar.terms, most, form=self.form._replace(product=True))
-
-    def rescaled(self) -> Tally:
-        """The tally of a product after rescaling; of anything else, the same."""
-        lower = self.form._replace(level=self.form.level - 1, product=False)
-        return replace(self, form=lower) if self.form.product else self
-
-    def conjugated(self) -> Tally:
-        if self.form.scalar or self.form.conjugated:
-            raise CryptoError(f"a {self.form} has no use in a dot product: take a vector, once conjugated")
-        self.multiplied()
-        return replace(self, form=self.form._replace(conjugated=True))
-
-    def dot(self, other: Tally, most: int) -> Tally:
-        """The tally of a dot product, one level down: of terms of norm 1 at most, the terms' product bounds it."""
-        if self.form.scalar or self.form.conjugated or not other.form.conjugated:
-            raise CryptoError(
-                f"no dot product of a {self.form} and a {other.form}: give a vector and a conjugated() one"
-            )
-        self._factors(other)
-        if self.length != other.length:
-            raise CryptoError(f"vectors of {self.length} and {other.length} values have no dot product")
-        form = Form(self.form.level - 1, scalar=True)
-        return replace(self, length=1).bounded(self.terms * other.terms, most, form=form)
-
-    def multiplied(self) -> None:
-        """Whether it can be multiplied by something. Raises CapacityError without a level, CryptoError with a mask."""
-        if self.blinded:
-            raise CryptoError("a vector that carries masks can't be multiplied: unblind it first")
-        if self.form.product:
-            raise CapacityError("a product can be multiplied again only after rescaled()")
-        if not self.form.level:
-            raise CapacityError("no level is left for a product: choose a parameter set with more levels")
-
-    def travels(self) -> None:
-        """Whether it can leave, or be opened. Raises CryptoError."""
-        if self.form.conjugated:
-            raise CryptoError("a conjugated vector is half of a dot product: send or open the vector itself")
-
-    def split(self, at: int, block: int) -> tuple[Tally, Tally]:
-        """The tallies of the first ``at`` values and of the others. block: values that lie in one ciphertext."""
-        self._whole()
-        if not 0 < at < self.length or at % block:
-            raise CryptoError(
-                f"{self.length} values can be split between ciphertexts only, at a multiple of {block}, not at {at}"
-            )
-        return replace(self, length=at), replace(self, length=self.length - at)
-
-    def joined(self, other: Tally, block: int) -> Tally:
-        """The tally of these values followed by the other's. Raises as ``plus`` does for another key or form."""
-        self._whole()
-        self._under_one_key(other, "can't be joined")
-        if self.form != other.form or other.blinded:
-            raise CryptoError(f"a {self.form} and a {other.form} can't be joined: bring both to one form, without mask")
-        if self.length % block:
-            raise CryptoError(f"{self.length} values don't fill their ciphertexts of {block}: nothing can follow them")
-        return replace(self, length=self.length + other.length, terms=max(self.terms, other.terms))
-
-    def openable(self, fingerprint: bytes, masked: bool) -> None:
-        """Whether a key may open it. Raises KeyMismatchError, or CryptoError if masks are inside (or missing)."""
-        if self.fingerprint != fingerprint:
-            raise KeyMismatchError(
-                f"a vector under key {self.fingerprint.hex()[:8]} can't be opened with {fingerprint.hex()[:8]}"
-            )
-        if self.blinded and not masked:
-            raise CryptoError(f"the vector still carries {self.blinded} masks: unblind it first, or use open_blinded")
-        if masked and not self.blinded:
-            raise CryptoError(
-                "the vector carries no mask: opening it would show its values; blind it first, or use decrypt"
-            )
-
-    def minus(self, other: Tally, most: int) -> None:
-        """Whether the exact difference of two blinded vectors is defined. Raises CryptoError or CapacityError."""
-        if self.fingerprint != other.fingerprint or self.length != other.length:
-            raise KeyMismatchError("only vectors of one length, opened with one key, can be subtracted")
-        if not self.blinded or self.blinded != other.blinded:
-            raise CryptoError(f"masks cancel in equal numbers only, not {self.blinded} against {other.blinded}")
-        if self.terms + other.terms > most:
-            terms = f"{self.terms} and {other.terms} terms"
-            raise CapacityError(f"the difference of {terms} doesn't fit lanes made for {most}")
-
-    def _factors(self, other: Tally) -> None:
-        self._under_one_key(other, "have no product")
-        if self.form.level != other.form.level:
-            raise CryptoError(f"a {self.form} and a {other.form} have no product: their levels differ, use at_level")
-        self.multiplied()
-        other.multiplied()
-
-    def _whole(self) -> None:
-        if self.form.scalar or self.form.product or self.form.conjugated or self.blinded:
-            raise CryptoError(f"a {self.form} with {self.blinded} masks has no parts: take a plain vector")
-
-    def _under_one_key(self, other: Tally, what: str) -> None:
+    def under_one_key(self, other: Tally, what: str) -> None:
+        """Raises KeyMismatchError, with what such vectors can't do."""
         if self.fingerprint != other.fingerprint:
             names = f"{self.fingerprint.hex()[:8]}, {other.fingerprint.hex()[:8]}"
             raise KeyMismatchError(f"vectors under two keys {what}: {names}")

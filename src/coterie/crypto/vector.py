@@ -36,14 +36,13 @@ class Key:
     """Any key: equal if kind and fingerprint are, immutable, and shown by its fingerprint only.
 
     arrays: the backend, which holds the numbers.  backends: by scheme, a class whose ``load(space, flag, body)`` reads
-    them.  known: reads the parameters.
+    them.
     """
 
     arrays: Any
 
     kind: ClassVar[str]
     backends: ClassVar[Mapping[str, Any]]
-    known: ClassVar[staticmethod[[bytes], Any]]
 
     @property
     def fingerprint(self) -> bytes:
@@ -71,7 +70,7 @@ class Key:
     @classmethod
     def load(cls, data: bytes, *, allow_insecure: bool = False) -> Self:
         """A key from ``to_bytes``. Raises DecodeError, also for an insecure one unless ``allow_insecure`` (tests)."""
-        scheme, *numbers = wire.split_key(bytes(data), cls.kind, tuple(cls.backends), cls.known, allow_insecure)
+        scheme, *numbers = wire.split_key(bytes(data), cls.kind, tuple(cls.backends), allow_insecure)
         return cls(cls.backends[scheme].load(*numbers))
 
     def __eq__(self, other: object) -> bool:
@@ -234,7 +233,9 @@ class CipherVector(BaseVector):
         CryptoError if fewer masks are inside; with Paillier another mask than the one inside is noticed at opening.
         """
         numbers, factor = self._matching(mask), integer_weight(times)
-        tally = self.tally.unmasked(factor)
+        if factor > self.blinded:
+            raise CryptoError(f"{factor} masks can't be taken off a vector that carries {self.blinded}")
+        tally = replace(self.tally, blinded=self.blinded - factor)
         return self._made(tally, self.key.arrays.shift(self.array, numbers, -factor, tally.form))
 
     def to_bytes(self) -> bytes:
@@ -351,7 +352,15 @@ class SecretKey(Key, Generic[_Vector]):
         """Raises KeyMismatchError, or CryptoError if masks are inside (or missing)."""
         if not isinstance(cipher, CipherVector) or cipher.scheme != self.scheme:
             raise KeyMismatchError(f"{cipher!r} is no {self.scheme} ciphertext")
-        cipher.tally.openable(self.fingerprint, masked)
+        if cipher.fingerprint != self.fingerprint:
+            names = f"{cipher.fingerprint.hex()[:8]} can't be opened with {self.fingerprint.hex()[:8]}"
+            raise KeyMismatchError(f"a vector under key {names}")
+        if cipher.blinded and not masked:
+            raise CryptoError(f"the vector still carries {cipher.blinded} masks: unblind it first, or use open_blinded")
+        if masked and not cipher.blinded:
+            raise CryptoError(
+                "the vector carries no mask: opening it would show its values; blind it first, or use decrypt"
+            )
         return cipher
 
 
