@@ -115,10 +115,7 @@ class Halves:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Twin:
-    """What the public keys of both emulated twins share: ``(d,)`` numbers that are added as machine words.
-
-    key_id: 32 bytes that tell keys apart.
-    """
+    """What the public keys of both emulated twins share. key_id: 32 bytes that tell keys apart."""
 
     key_id: bytes
     space: Any

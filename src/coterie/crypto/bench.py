@@ -159,7 +159,7 @@ def _ckks_set(name: str, values: Floats, repeats: int) -> dict[str, Any]:
     numbers: ckks_arrays.Secret = cast(Any, key.arrays)
     cipher, emulated = public.encrypt(values), twin.public.encrypt(values)
     data, slots = cipher.to_bytes(), key.parameters.to_slots(values)
-    encryptor, decryptor = made.encryptor(numbers.public.pair), made.decryptor(numbers.secret)
+    encryptor, decryptor = numbers.public.encryptor, numbers.decryptor
     objects = [next(made.objects(row[None], cipher.tally.form)) for row in cipher.array]
     plaintext, scale = sealapi.Plaintext(), made.scale(cipher.tally.form)
 

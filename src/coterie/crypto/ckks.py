@@ -136,17 +136,14 @@ class CipherVector(vector.CipherVector):
         if not isinstance(number, Real) or not math.isfinite(number):
             raise CryptoError(f"a vector can be multiplied by a finite number, not by {number!r}")
         self._multiplied()
-        if abs(number) >= self._parameters.largest_factor(form):
+        if abs(number) >= self.key.parameters.largest_factor(form):
             raise CapacityError(f"{number} is too large a factor for a {form}")
         terms = _bound(at_most) or _terms(self.terms * abs(float(number)))
         tally = self._bounded(terms, form._replace(level=form.level - 1))
         return self._made(tally, self.key.arrays.times_plain(self.array, float(number), form))
 
     def at_level(self, level: int) -> CipherVector:
-        """The same values at a lower level, at exactly its scale; a product is rescaled first.
-
-        Raises CapacityError for a level above this one.
-        """
+        """The same values at a lower level, at exactly its scale; a product is rescaled first. Raises CapacityError."""
         ready = self.rescaled()
         form = ready.tally.form
         if not 0 <= level <= form.level:
@@ -195,17 +192,17 @@ class CipherVector(vector.CipherVector):
         Error and randomness of a vector tell its key's holder how it came about: that two scalars are multiples of one
         number, say, and by what masks. This drowns it in noise, uniform in +-2^flood_bits a coefficient.
         """
-        ready, bits = self.rescaled(), self._parameters.flood(flood_bits)
+        ready, bits = self.rescaled(), self.key.parameters.flood(flood_bits)
         ready._travels()
         return ready._made(ready.tally, self.key.arrays.sanitise(ready.array, bits, ready.tally.form))
 
     def split(self, at: int) -> tuple[CipherVector, CipherVector]:
         """The first ``at`` values and the others, ``at`` a multiple of N. Raises CryptoError for anything else."""
         self._whole()
-        if not 0 < at < self.length or at % self._parameters.degree:
+        if not 0 < at < self.length or at % self.key.parameters.degree:
             raise CryptoError(
                 f"{self.length} values can be split between ciphertexts only, at a multiple of "
-                f"{self._parameters.degree}, not at {at}"
+                f"{self.key.parameters.degree}, not at {at}"
             )
         head, tail = self.key.arrays.split(self.array, at)
         rest = self.length - at
@@ -214,7 +211,7 @@ class CipherVector(vector.CipherVector):
     def joined(self, other: CipherVector) -> CipherVector:
         """These values, as many as fill their ciphertexts, and another vector's behind them."""
         theirs: CipherVector = self._checked(other)
-        form, block = self.tally.form, self._parameters.degree
+        form, block = self.tally.form, self.key.parameters.degree
         self._whole()
         self.tally.under_one_key(theirs.tally, "can't be joined")
         if form != theirs.tally.form or theirs.blinded:
@@ -231,19 +228,15 @@ class CipherVector(vector.CipherVector):
         self._travels()
         return vector.CipherVector.to_bytes(self.rescaled())
 
-    @property
-    def _parameters(self) -> ParameterSet:
-        return self.key.arrays.space
-
     def _plain(self, values: ArrayLike) -> tuple[Floats, int]:
         form = self.tally.form
         if form.conjugated:
             raise CryptoError(f"a {form} takes no known values: add them before it is conjugated")
         terms = _terms(float(np.abs(as_vector(values, kinds="fiu")).max())) if form.scalar else 1
-        return self._parameters.checked(values, form, terms), terms
+        return self.key.parameters.checked(values, form, terms), terms
 
     def _bounded(self, terms: int, form: Form) -> Tally:
-        return self.tally.bounded(terms, self._parameters.room(form), form=form)
+        return self.tally.bounded(terms, self.key.parameters.room(form), form=form)
 
     def _factors(self, other: CipherVector) -> None:
         """Whether two vectors have a product. Raises CryptoError or CapacityError."""
@@ -358,7 +351,6 @@ class PublicKey(vector.PublicKey[CipherVector], Encrypts):
 
     def mask(self, length: int, random_bytes: RandomBytes, level: int = 0) -> Mask:
         """A fresh mask for ``length`` values at a level, from n -> n secret random bytes."""
-        self.parameters.maskable()
         return self._mask(length, self.parameters.fresh_at(level), random_bytes)
 
     def nominal_seconds_encrypt(self, length: int) -> float:

@@ -222,10 +222,10 @@ class Layout:
         lanes = _from_rows(rows, self.lanes.width, self.lanes_per_plaintext)
         return lanes.view(np.int64).ravel() - bias
 
-    def in_every_lane(self, value: int) -> int:
-        """The plaintext with the same non-negative ``value`` in each lane."""
-        ones = ((1 << self.packed_bits) - 1) // ((1 << self.lanes.width) - 1)
-        return value * ones
+    @cached_property
+    def ones(self) -> int:
+        """The plaintext with 1 in each lane."""
+        return ((1 << self.packed_bits) - 1) // ((1 << self.lanes.width) - 1)
 
 
 def as_vector(values: ArrayLike, kinds: str) -> NDArray[Any]:

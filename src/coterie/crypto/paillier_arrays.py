@@ -80,7 +80,7 @@ class Public:
     def minus(self, x: Sequence[int], y: Sequence[int], length: int, terms: int) -> Integers:
         """``(length,)`` differences of what lies under one mask; terms: how many more x has. Raises CiphertextError."""
         lanes, half = self.space.lanes, 1 << (self.space.lanes.width - 1)
-        lift = self.space.in_every_lane(1) * (half - terms * lanes.offset)
+        lift = self.space.ones * (half - terms * lanes.offset)
         lifted = [a - b + lift for a, b in zip(x, y, strict=True)]
         if min(lifted) < 0 or max(lifted) >> self.space.packed_bits:
             raise CiphertextError(NOT_OF_MODELS)

@@ -60,10 +60,7 @@ def _body(roster: Roster) -> bytes:
 
 
 def simulated(roles: Mapping[str, str], randomness: Randomness) -> tuple[Roster, dict[str, Identity]]:
-    """The roster of a simulation, whose operator key is made for it and forgotten, and every party's identity.
-
-    roles: of all parties, by name.
-    """
+    """The roster of a simulation, whose operator key is made for it and forgotten, and every party's identity."""
     identities = {name: new_identity(name, randomness) for name in roles}
     operator = SigningKey.generate(randomness.secrets(OPERATOR, "signing key").bytes)
     session = randomness.secrets(OPERATOR, "session").bytes(_SESSION_BYTES)

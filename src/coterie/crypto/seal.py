@@ -153,10 +153,7 @@ class Ring:
     def changed(
         self, ciphers: Residues, form: Form, polynomials: int, limbs: int, *steps: Callable[[Handle], None]
     ) -> Residues:
-        """Every ciphertext after these steps, each in place, which leave it so many polynomials and limbs.
-
-        Raises CiphertextError for forged ones.
-        """
+        """Every ciphertext after these steps, each in place, which leave it so many polynomials and limbs."""
 
         def each() -> Iterator[Handle]:
             for cipher in self.objects(ciphers, form):

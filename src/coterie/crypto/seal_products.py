@@ -35,7 +35,11 @@ def dot(
         whole = next(ring.objects(halves, form._replace(product=True)))
         times = [*(times for _, times in ring.parameters.rotations), 1]
         for element, count, key in zip(ring.parameters.elements, times, keys, strict=True):
-            whole = _summed(ring, whole, element, count, key)
+            start = whole  # x + f(x) + f(f(x)) + ... for the automorphism f, ``count`` times applied
+            for _ in range(count):
+                ring.evaluator.apply_galois(whole, element, key, turned := ring.cipher())
+                ring.evaluator.add_inplace(turned, start)
+                whole = turned
         ring.evaluator.rescale_to_next_inplace(whole)
         return ring.numbers([whole], 1, 2, form.level)
 
@@ -48,16 +52,6 @@ def _sum_of_products(ring: Ring, vector: Residues, prepared: Residues, form: For
         else:
             ring.evaluator.multiply(x, y, product)
             ring.evaluator.add_inplace(total, product)
-    return total
-
-
-def _summed(ring: Ring, cipher: Handle, element: int, count: int, key: Handle) -> Handle:
-    """x + f(x) + f(f(x)) + ... for an automorphism f, ``count`` times applied."""
-    total = cipher
-    for _ in range(count):
-        ring.evaluator.apply_galois(total, element, key, turned := ring.cipher())
-        ring.evaluator.add_inplace(turned, cipher)
-        total = turned
     return total
 
 

@@ -35,8 +35,7 @@ from coterie.protocol.errors import CryptoError, KeyMismatchError
 class Key:
     """Any key: equal if kind and fingerprint are, immutable, and shown by its fingerprint only.
 
-    arrays: the backend, which holds the numbers.  backends: by scheme, a class whose ``load(space, flag, body)`` reads
-    them.
+    arrays: the backend, which holds the numbers.  backends: by scheme; their ``load(space, flag, body)`` reads them.
     """
 
     arrays: Any
@@ -368,10 +367,7 @@ _Summand = TypeVar("_Summand", bound=BaseVector)
 
 
 def sum_ciphers(vectors: Iterable[_Summand]) -> _Summand:
-    """The sum of ciphertext vectors or of blinded ones (FedCAPrivacy eq. 9 without its division).
-
-    Folded one at a time (an iterator is consumed as it goes).
-    """
+    """The sum of ciphertext vectors or of blinded ones (FedCAPrivacy eq. 9 without its division), one at a time."""
     iterator = iter(vectors)
     total = next(iterator, None)
     if total is None:
