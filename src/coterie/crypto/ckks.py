@@ -324,6 +324,7 @@ class PublicKey(vector.PublicKey[CipherVector], Encrypts):
     arrays: ckks_arrays.Public | rounded.Public
 
     backends: ClassVar = {"ckks": ckks_arrays.Public, "rounded": rounded.Public}
+    vectors: ClassVar = CipherVector
 
     @cached_property
     def fingerprint(self) -> bytes:
@@ -362,9 +363,6 @@ class PublicKey(vector.PublicKey[CipherVector], Encrypts):
 
     def nominal_seconds_rescale(self, length: int) -> float:
         return self.parameters.seconds(self.parameters.nominal.rescale, length)
-
-    def _vector(self, tally: Tally, array: Any) -> CipherVector:
-        return CipherVector(self, tally, array)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-from tenseal.sealapi import Plaintext, RelinKeys  # type: ignore[import-untyped]
+from tenseal.sealapi import GaloisKeys, Plaintext, RelinKeys  # type: ignore[import-untyped]
 
 from coterie.crypto import ckks_masks, residues, seal_products
 from coterie.crypto.arrays import CiphertextError, Halves, Opened, RandomBytes
@@ -289,7 +289,7 @@ class Evaluation:
         """SEAL's objects, one an automorphism, in the order of ``ParameterSet.elements``."""
         made = ring(self.space)
         return tuple(
-            seal_products.automorphism(made, element, self._unpacked(part))
+            made.switching_object(GaloisKeys(), self._unpacked(part), element)
             for element, part in zip(self.space.elements, self.packed, strict=True)
         )
 

@@ -111,6 +111,7 @@ class PublicKey(vector.PublicKey[CipherVector]):
     arrays: paillier_arrays.Public | exact.Public
 
     backends: ClassVar = {"paillier": paillier_arrays.Public, "exact": exact.Public}
+    vectors: ClassVar = CipherVector
 
     @cached_property
     def fingerprint(self) -> bytes:
@@ -149,9 +150,6 @@ class PublicKey(vector.PublicKey[CipherVector]):
 
     def _sealed(self, integers: Integers) -> CipherVector:
         return self._vector(Tally(self.fingerprint, integers.size), self.arrays.encrypt(integers, self.fresh))
-
-    def _vector(self, tally: Tally, array: object) -> CipherVector:
-        return CipherVector(self, tally, array)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

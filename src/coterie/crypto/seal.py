@@ -97,9 +97,9 @@ class Ring:
     def secret_object(self, secret: Residues) -> Handle:
         return self._loaded(sealapi.SecretKey(), self._secret_template, secret)
 
-    def switching(self, keys: Handle, place: int = 0, table: int = 1) -> Residues:
-        """Key-switching keys as ``(k, 2, limbs, N)``: of one entry of SEAL's table of them."""
-        head, before, tail = self._around(place, table)
+    def switching(self, keys: Handle, element: int = 0) -> Residues:
+        """Key-switching keys as ``(k, 2, limbs, N)``: of an automorphism X -> X^element, or (0) to relinearise."""
+        head, before, tail = self._around(element)
         with scratch() as file:
             body = file.read(keys)
         shape = self.parameters.relinearisation_keys, 2, len(self.moduli), self.parameters.degree
@@ -109,9 +109,9 @@ class Ring:
         rows = np.frombuffer(body, np.uint8, shape[0] * step, len(head)).reshape(shape[0], step)
         return np.ascontiguousarray(rows[:, len(before) :]).view("<u8").reshape(shape)
 
-    def switching_object(self, empty: Handle, keys: Residues, place: int = 0, table: int = 1) -> Handle:
+    def switching_object(self, empty: Handle, keys: Residues, element: int = 0) -> Handle:
         """The inverse: an object of SEAL's of the kind of ``empty``."""
-        head, before, tail = self._around(place, table)
+        head, before, tail = self._around(element)
         return self._loaded(empty, head, *(part for row in keys for part in (before, row)), tail)
 
     # ---- vectors
@@ -222,8 +222,9 @@ class Ring:
     def _public_template(self) -> bytes:
         return self._prefix(self._samples[1], 2 * len(self.moduli))
 
-    def _around(self, place: int, table: int) -> tuple[bytes, bytes, bytes]:
-        """What stands before the keys in one place of a table of key-switching keys, before each of them, and after."""
+    def _around(self, element: int) -> tuple[bytes, bytes, bytes]:
+        """What stands before the keys in one place of SEAL's table of key-switching keys, before each, and after."""
+        place, table = (element // 2, self.parameters.degree) if element else (0, 1)
         public, count = self._public_template, self.parameters.relinearisation_keys
         head = public[:32] + _U64.pack(table) + bytes(8 * place) + _U64.pack(count)
         before = _header(len(public) + 16 * len(self.moduli) * self.parameters.degree) + public

@@ -60,12 +60,7 @@ def automorphism_keys(ring: Ring, secret: Residues) -> Iterator[Residues]:
     generator = sealapi.KeyGenerator(ring.context, ring.secret_object(secret))
     for element in ring.parameters.elements:
         generator.create_galois_keys([element], keys := sealapi.GaloisKeys())
-        yield ring.switching(keys, element // 2, ring.parameters.degree)
-
-
-def automorphism(ring: Ring, element: int, numbers: Residues) -> Handle:
-    """What applies an automorphism, of its keys."""
-    return ring.switching_object(sealapi.GaloisKeys(), numbers, element // 2, ring.parameters.degree)
+        yield ring.switching(keys, element)
 
 
 def transformed(ring: Ring, coefficients: NDArray[np.int64], level: int) -> Residues:

@@ -273,6 +273,8 @@ class PublicKey(Key, Generic[_Vector]):
     arrays: PublicArrays
 
     kind = "public"
+    vectors: ClassVar[Any]
+    """The class of its ciphertext vectors."""
 
     @property
     def fresh(self) -> Form:
@@ -328,7 +330,8 @@ class PublicKey(Key, Generic[_Vector]):
         return Mask(self.scheme, self.arrays.space, length, form, self.arrays.draw(length, form, random_bytes))
 
     def _vector(self, tally: Tally, array: Any) -> _Vector:
-        raise NotImplementedError
+        made: _Vector = self.vectors(self, tally, array)
+        return made
 
 
 @dataclass(frozen=True, eq=False, repr=False)
