@@ -139,10 +139,10 @@ class Twin:
         return [np.ascontiguousarray(a, a.dtype.newbyteorder("<")).data.cast("B")]
 
 
-def held(body: memoryview, size: int) -> memoryview:
+def held(body: memoryview, size: int, what: str = "a key") -> memoryview:
     """What an emulated key or vector holds besides its header, of this size. Raises DecodeError for another."""
     if len(body) != size:
-        raise DecodeError(f"{len(body)} emulated bytes besides its header: {size} were expected")
+        raise DecodeError(f"{len(body)} emulated bytes for {what} besides its header: {size} were expected")
     return body
 
 

@@ -72,7 +72,7 @@ class Public(Twin):
     def unpack(self, body: memoryview, tally: Tally) -> Words:
         """A view of the bytes."""
         dtype = word(self.space)
-        return np.frombuffer(held(body, tally.length * dtype.itemsize), dtype=dtype)
+        return np.frombuffer(held(body, tally.length * dtype.itemsize, f"{tally.length} values"), dtype=dtype)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

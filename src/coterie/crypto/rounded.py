@@ -82,7 +82,7 @@ class Public(Twin):
         return Opened(*arrays)
 
     def unpack(self, body: memoryview, tally: Tally) -> Integers:
-        return np.frombuffer(held(body, tally.length * 8), dtype="<i8")
+        return np.frombuffer(held(body, tally.length * 8, f"{tally.length} values"), dtype="<i8")
 
     # ---- products, levels, parts: the noise of each is that at the level of its result
 
