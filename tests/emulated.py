@@ -14,7 +14,6 @@ class Twin:
     def __init__(self, front: Any) -> None:
         self._front = front
         self.keygen = partial(front.keygen, emulated=True)
-        self.insecure_for_tests = partial(front.insecure_for_tests, emulated=True)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._front, name)

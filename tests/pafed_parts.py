@@ -20,8 +20,8 @@ from federation import Pulled, Rig, planted, rig
 
 from coterie.aggregation.correction import Rates, class_weights, corrected_step
 from coterie.crypto import ckks, wire
-from coterie.crypto.ckks import public_key
 from coterie.crypto.ckks_parameters import INSECURE
+from coterie.crypto.keys import public_key
 from coterie.crypto.roster import signing_key
 from coterie.protocols.local_training import sample_clients
 from coterie.systems import pafed
@@ -42,7 +42,9 @@ def small_keys() -> Iterator[None]:
     """Federations with keys of an eighth of the degree or less, without security, real or emulated."""
 
     def keygen(parameters: str, *, emulated: bool, products: bool = True, random_bytes: Any) -> Any:
-        return ckks.insecure_for_tests(parameters, products=products, emulated=emulated, random_bytes=random_bytes)
+        return ckks.keygen(
+            parameters, products=products, emulated=emulated, random_bytes=random_bytes, allow_insecure=True
+        )
 
     split = wire.split_key
     with pytest.MonkeyPatch.context() as patch:
@@ -73,7 +75,7 @@ def four(**options: Any) -> Rig:
 @cache
 def stranger(emulated: bool, name: str) -> Any:
     """A key that nobody in the federation has."""
-    return (rounded if emulated else ckks).insecure_for_tests(name)
+    return (rounded if emulated else ckks).keygen(name, allow_insecure=True)
 
 
 def mistrusting(party: Any, name: str) -> None:

@@ -43,7 +43,7 @@ def _small() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def key() -> Any:
-    return ckks.insecure_for_tests("insecure-1024-deep")
+    return ckks.keygen("insecure-1024-deep", allow_insecure=True)
 
 
 def robbed(targets: np.ndarray = TARGETS, late: int = 0, **options: Any) -> tuple[Rig, KeyThief]:

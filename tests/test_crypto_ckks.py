@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.crypto import ckks, paillier, residues, seal, sum_ciphers
+from coterie.crypto import ckks, ckks_arrays, keys, paillier, residues, seal, sum_ciphers
 from coterie.crypto.ckks_parameters import INSECURE, PARAMETERS, Milliseconds, ParameterSet
 from coterie.protocol.errors import CapacityError, CryptoError, KeyMismatchError, UserError
 
-ADD, MUL = (ckks.insecure_for_tests(name) for name in ("insecure-1024-add", "insecure-1024-mul"))
+ADD, MUL = (ckks.keygen(name, allow_insecure=True) for name in ("insecure-1024-add", "insecure-1024-mul"))
 KEYS = {"add": ADD, "mul": MUL}
 NAMES = ["ckks-4096-add", "ckks-8192-mul"]
 N = 1024
@@ -127,7 +127,7 @@ def test_values_that_do_not_fit(bad):
 
 
 def test_what_must_not_be_mixed():
-    other = ckks.insecure_for_tests()
+    other = ckks.keygen("insecure-1024-add", allow_insecure=True)
     a, b = ADD.public.encrypt([1.0, 2.0]), other.public.encrypt([1.0, 2.0])
     for misuse in (lambda: a + b, lambda: other.decrypt(a), lambda: ADD.decrypt(b)):
         with pytest.raises(KeyMismatchError):
@@ -140,7 +140,7 @@ def test_what_must_not_be_mixed():
     with pytest.raises(CryptoError, match="compared"):
         assert a == a
     with pytest.raises(KeyMismatchError):
-        ADD.decrypt(paillier.insecure_for_tests(512).public.encrypt([1.0]))
+        ADD.decrypt(paillier.keygen(512, allow_insecure=True).public.encrypt([1.0]))
 
 
 # ---- products
@@ -196,7 +196,7 @@ def test_scalars_are_vectors_of_one_value_that_add_up():
 
 def test_products_that_are_refused():
     vector, scalar = MUL.public.encrypt([1.0, 2.0]), MUL.public.encrypt_scalar(0.5)
-    product, other = vector.times(scalar), ckks.insecure_for_tests("insecure-1024-mul")
+    product, other = vector.times(scalar), ckks.keygen("insecure-1024-mul", allow_insecure=True)
     for misuse, error, words in (
         (lambda: ADD.public.encrypt([1.0]).times(ADD.public.encrypt_scalar(1.0)), CapacityError, "no level"),
         (lambda: product.rescaled().times(scalar), CryptoError, "levels differ"),
@@ -299,8 +299,6 @@ def test_sets_that_are_refused():
     for name in (*INSECURE, "ckks-1024-add", ""):
         with pytest.raises(UserError, match="ckks-4096-add"):
             ckks.keygen(name)
-    with pytest.raises(UserError):
-        ckks.insecure_for_tests("ckks-4096-add")
     every = (*PARAMETERS.values(), *INSECURE.values())
     assert len({p.identity for p in every}) == len(every)
 
@@ -308,7 +306,7 @@ def test_sets_that_are_refused():
 def test_a_deeper_set_is_data():
     deep = ParameterSet("deep", 1024, (60, 40, 40, 60), 40, 2, 2, Milliseconds(1, 1, 1), secure=False)
     assert deep.levels == 2
-    key = ckks.generate(deep)
+    key = ckks.SecretKey(ckks_arrays.Secret.generate(deep, products=True))
     values, half = np.linspace(-4, 4, 1500), key.encrypt_scalar(0.5)
     once = key.encrypt(values).times(half).rescaled()
     again = once.times(half.times(half).rescaled()).rescaled()
@@ -369,10 +367,10 @@ def test_schemes_know_it():
         for name in NAMES:
             key = ckks.keygen(name, emulated=emulated, random_bytes=np.random.default_rng(0).bytes)
             assert key.emulated == emulated
-            again, public = ckks.secret_key(key.to_bytes()), ckks.public_key(key.public.to_bytes())
+            again, public = keys.secret_key(key.to_bytes()), keys.public_key(key.public.to_bytes())
             assert again == key
             assert public == key.public
-            assert ckks.public_key(key.public.to_bytes()) is public
+            assert keys.public_key(key.public.to_bytes()) is public
             cipher = public.from_bytes(key.encrypt([1.0, 2.0]).to_bytes(), 2, terms=1, form=public.fresh)
             np.testing.assert_allclose(again.decrypt(cipher), [1.0, 2.0], atol=1e-6)
     with pytest.raises(UserError):
@@ -406,7 +404,7 @@ def test_residues_are_python_s_integers(seed, factor, bits):
 def test_without_files_in_memory(monkeypatch):
     monkeypatch.delattr(seal.os, "memfd_create")
     values = np.linspace(-1, 1, 3000)
-    key = ckks.insecure_for_tests("insecure-1024-mul")
+    key = ckks.keygen("insecure-1024-mul", allow_insecure=True)
     product = key.public.encrypt(values).times(key.encrypt_scalar(0.5)).rescaled()
     assert off(key, product, values / 2) < 1
 

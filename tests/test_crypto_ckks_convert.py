@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from emulated import rounded
 
-from coterie.crypto import ckks, ckks_masks, paillier, residues, seal_products, sum_blinded
+from coterie.crypto import ckks, ckks_masks, keys, paillier, residues, sum_blinded
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.ckks_masks import _Stream, _uniform
 from coterie.crypto.tally import Form
@@ -19,8 +19,8 @@ from coterie.protocol.weight import weighs
 N = 1024
 SET = "insecure-1024-deep"
 MODULES = {"ckks": ckks, "rounded": rounded}
-SERVICE = {name: module.insecure_for_tests(SET) for name, module in MODULES.items()}
-OWN = {name: module.insecure_for_tests(SET, products=False) for name, module in MODULES.items()}
+SERVICE = {name: module.keygen(SET, allow_insecure=True) for name, module in MODULES.items()}
+OWN = {name: module.keygen(SET, products=False, allow_insecure=True) for name, module in MODULES.items()}
 P = SERVICE["ckks"].parameters
 LENGTH = 2 * N + 7
 VALUES = np.linspace(-4, 4, LENGTH)
@@ -58,7 +58,7 @@ def test_a_vector_changes_its_key(scheme, level):
 def test_only_another_key_sees_the_flood(scheme):
     """Its size as stated; the same for all that get it, so that they can't average it away."""
     service, own = SERVICE[scheme], OWN[scheme]
-    third = MODULES[scheme].insecure_for_tests(SET)
+    third = MODULES[scheme].keygen(SET, allow_insecure=True)
     mask, cipher = masked(scheme)
     opened = service.open_blinded(cipher)
     errors = {}
@@ -111,12 +111,13 @@ def test_what_is_opened_is_the_value_plus_the_mask_and_nothing_else():
     opened = service.open_blinded(cipher)
     moduli = ring.moduli_at(1)
     polynomials = residues.subtract(opened.array.exact, mask.numbers, moduli)
-    plain = seal_products.opened(ring, service.arrays.decryptor, cipher.unblind(mask, 1).array, Form(1))
+    plaintexts = ring.opened(service.arrays.decryptor, cipher.unblind(mask, 1).array, Form(1))
+    plain = ring.numbers(plaintexts, 3, 2)
     fresh = residues.subtract(polynomials, plain, moduli)  # differ by the noise of two fresh encryptions, m cancels
     assert np.abs(centred_coefficients(fresh, level=1)).max() < 2**10
     assert np.abs(centred_coefficients(polynomials, level=1)).max() > 2**36
     # the mask for which the same view would be of another value:
-    message = ring.residues(ring.encoded(P.to_slots(np.cos(VALUES)), Form(1)), 3, Form(1))
+    message = ring.numbers(ring.encoded(P.to_slots(np.cos(VALUES)).tolist(), Form(1)), 3, 2)
     other = replace(mask, numbers=residues.subtract(opened.array.exact, message, moduli))
     lie = cipher.unblind(other, 1)
     assert np.abs(service.decrypt(lie) - np.cos(VALUES)).max() < 1e-5
@@ -224,7 +225,7 @@ def test_sanitised_vectors_keep_their_values(scheme):
     more = key.decrypt(key.public.encrypt(VALUES, 0).sanitised(16)) - VALUES
     assert np.std(more) == pytest.approx(P.flood_deviation(0), rel=0.1)
     keys = key.evaluation()
-    shallow = MODULES[scheme].insecure_for_tests("insecure-1024-mul").public.encrypt([1.0])
+    shallow = MODULES[scheme].keygen("insecure-1024-mul", allow_insecure=True).public.encrypt([1.0])
     for misuse, words in (
         (lambda: vector.sanitised(17), "0 to 16"),
         (lambda: key.public.encrypt(VALUES).conjugated(keys).sanitised(), "half of a dot"),
@@ -249,7 +250,7 @@ def test_repr_and_copies_show_no_mask(scheme):
 @both
 def test_what_is_refused(scheme):
     service, module = SERVICE[scheme], MODULES[scheme]
-    public, other_set = service.public, module.insecure_for_tests("insecure-1024-long")
+    public, other_set = service.public, module.keygen("insecure-1024-long", allow_insecure=True)
     twin = SERVICE["rounded" if scheme == "ckks" else "ckks"]
     mask, cipher = masked(scheme)
     plain, high = public.encrypt(VALUES, 0), public.encrypt(VALUES)
@@ -290,7 +291,7 @@ def test_what_is_refused(scheme):
     for wanted in ({"blinded": 0}, {"blinded": 2}):
         with pytest.raises(DecodeError):
             public.from_bytes(cipher.to_bytes(), LENGTH, **wanted)
-    shallow = module.insecure_for_tests("insecure-1024-mul")
+    shallow = module.keygen("insecure-1024-mul", allow_insecure=True)
     for misuse in (lambda: shallow.public.mask(5, os.urandom), lambda: shallow.public.encrypt_blinded(opened)):
         with pytest.raises(CryptoError, match="no masks"):
             misuse()
@@ -307,7 +308,7 @@ def test_the_wrong_mask_leaves_nonsense(scheme):
 
 def test_paillier_takes_no_part():
     """Its masks and opened vectors don't fit CKKS, nor the other way round."""
-    other = paillier.insecure_for_tests(512)
+    other = paillier.keygen(512, allow_insecure=True)
     mask, cipher = masked("ckks")
     theirs = other.public.mask(LENGTH, os.urandom)
     with pytest.raises(KeyMismatchError):
@@ -327,8 +328,8 @@ def test_emulated_masks_repeat_and_hide():
     assert np.abs(shares - np.arange(4000) / 4000).max() < 2.5 / np.sqrt(4000)
     results = []
     for _ in range(2):
-        key = rounded.insecure_for_tests(SET, random_bytes=lambda n: b"\3" * n)
-        own = rounded.insecure_for_tests(SET, random_bytes=lambda n: b"\4" * n)
+        key = rounded.keygen(SET, random_bytes=lambda n: b"\3" * n, allow_insecure=True)
+        own = rounded.keygen(SET, random_bytes=lambda n: b"\4" * n, allow_insecure=True)
         cipher = key.public.encrypt(VALUES[:4000] if LENGTH > 4000 else np.resize(VALUES, 4000), 0).blind(first)
         results.append(own.public.encrypt_blinded(key.open_blinded(cipher)).unblind(first, 1).to_bytes())
     assert results[0] == results[1]
@@ -338,4 +339,4 @@ def test_key_pairs_by_name():
     for emulated in (False, True):
         key = ckks.keygen("ckks-8192-deep", products=False, emulated=emulated, random_bytes=os.urandom)
         assert weighs(key.public.to_bytes()) == 20 + 2 * 8192 * 30
-        assert ckks.secret_key(key.to_bytes()).fingerprint == key.fingerprint
+        assert keys.secret_key(key.to_bytes()).fingerprint == key.fingerprint

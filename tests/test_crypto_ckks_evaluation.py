@@ -14,6 +14,7 @@ from emulated import rounded
 from coterie.crypto import ckks, wire
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.ckks_parameters import PARAMETERS
+from coterie.crypto.keys import evaluation_key, public_key, secret_key
 from coterie.crypto.tally import Form
 from coterie.protocol.errors import CryptoError, DecodeError, KeyMismatchError
 from coterie.protocol.weight import content, weighs
@@ -21,7 +22,7 @@ from coterie.protocol.weight import content, weighs
 N = 1024
 SET = "insecure-1024-deep"
 MODULES = {"ckks": ckks, "rounded": rounded}
-KEYS = {name: module.insecure_for_tests(SET) for name, module in MODULES.items()}
+KEYS = {name: module.keygen(SET, allow_insecure=True) for name, module in MODULES.items()}
 EVALUATION = {name: key.evaluation() for name, key in KEYS.items()}
 P = KEYS["ckks"].parameters
 both = pytest.mark.parametrize("scheme", list(MODULES))
@@ -79,8 +80,8 @@ def test_steps_are_powers_of_the_radix_and_sum_up_all_slots():
 def test_real_ones_must_be_asked_for_with_levels(scheme):
     module = MODULES[scheme]
     with pytest.raises(CryptoError, match="without products"):
-        module.insecure_for_tests("insecure-1024-add").evaluation()
-    shallow = module.insecure_for_tests("insecure-1024-mul")
+        module.keygen("insecure-1024-add", allow_insecure=True).evaluation()
+    shallow = module.keygen("insecure-1024-mul", allow_insecure=True)
     keys, cipher = shallow.evaluation(), shallow.public.encrypt(np.full(5, 0.4))
     assert shallow.decrypt(cipher.dot(cipher.conjugated(keys), keys))[0] == pytest.approx(0.8, abs=1e-7)
 
@@ -89,17 +90,17 @@ def test_live_objects_by_name():
     for emulated in (False, True):
         key = ckks.keygen("ckks-8192-deep", emulated=emulated, random_bytes=lambda n: bytes(n))
         data = key.evaluation().to_bytes()
-        keys = ckks.evaluation_key(data)
-        assert keys is ckks.evaluation_key(data)
-        assert keys.fingerprint == key.fingerprint
+        loaded = evaluation_key(data)
+        assert loaded is evaluation_key(data)
+        assert loaded.fingerprint == key.fingerprint
         for other in (key.public.to_bytes(), b"", data[:-1]):
             with pytest.raises(DecodeError):
-                ckks.evaluation_key(other)
-        for reader in (ckks.public_key, ckks.secret_key):
+                evaluation_key(other)
+        for reader in (public_key, secret_key):
             with pytest.raises(DecodeError):
                 reader(data)
     with pytest.raises(DecodeError, match="not a evaluation key"):
-        ckks.evaluation_key(b"CoKy\1\1" + bytes(40))
+        evaluation_key(b"CoKy\1\1" + bytes(40))
 
 
 @both
@@ -134,7 +135,7 @@ def test_residues_of_evaluation_keys_are_checked():
 
 def test_the_wrong_keys_numbers_give_nonsense_not_secrets():
     """Numbers of another key under this key's name: what comes out is refused when it is opened."""
-    key, other = KEYS["ckks"], ckks.insecure_for_tests(SET).evaluation()
+    key, other = KEYS["ckks"], ckks.keygen(SET, allow_insecure=True).evaluation()
     data = other.to_bytes()
     forged = load("ckks", data[:20] + key.fingerprint + data[36:])
     cipher = key.public.encrypt(np.full(5, 0.4))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from emulated import rounded
 
-from coterie.crypto import ckks
+from coterie.crypto import ckks, keys
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.tally import Tally
 from coterie.protocol.errors import CryptoError, DecodeError, KeyMismatchError, PeerError
@@ -23,7 +23,7 @@ WEIGHT_HEADER = {"ckks": 0, "rounded": 16}  # bytes before it: the header that s
 
 
 def made(module):
-    return [module.insecure_for_tests(name) for name in ("insecure-1024-add", "insecure-1024-mul")]
+    return [module.keygen(name, allow_insecure=True) for name in ("insecure-1024-add", "insecure-1024-mul")]
 
 
 KEYS = {"ckks": made(ckks), "rounded": made(rounded)}
@@ -100,7 +100,7 @@ def test_lengths(key):
 def test_keys_of_others(key):
     data = key.public.encrypt(np.ones(20)).to_bytes()
     others = [other for keys in KEYS.values() for other in keys if other is not key]
-    others.append({"ckks": ckks, "rounded": rounded}[key.scheme].insecure_for_tests(key.size))
+    others.append({"ckks": ckks, "rounded": rounded}[key.scheme].keygen(key.size, allow_insecure=True))
     for other in others:
         refused(lambda o=other: o.public.from_bytes(data))
         refused(lambda o=other: o.decrypt(key.public.from_bytes(data)), KeyMismatchError)
@@ -194,8 +194,8 @@ def test_keys_as_bytes(key):
     for kind, data in zip(kinds, (key.to_bytes(), key.public.to_bytes()), strict=True):
         assert kind.load(data, allow_insecure=True).fingerprint == key.fingerprint
         refused(lambda k=kind, d=data: k.load(d))  # insecure
-        refused(lambda d=data: ckks.public_key(d))
-        refused(lambda d=data: ckks.secret_key(d))
+        refused(lambda d=data: keys.public_key(d))
+        refused(lambda d=data: keys.secret_key(d))
         for size in (0, 19, 20, 21, len(data) - 1):
             refused(lambda k=kind, d=data, s=size: k.load(d[:s], allow_insecure=True))
         refused(lambda k=kind, d=data: k.load(d + b"\0", allow_insecure=True))
@@ -209,13 +209,13 @@ def test_keys_as_bytes(key):
 
 def test_secret_keys_that_are_none():
     for key in KEYS["ckks"]:
-        other = ckks.insecure_for_tests(key.size)
+        other = ckks.keygen(key.size, allow_insecure=True)
         split = 20 + key.parameters.secret_bytes
         mixed = other.to_bytes()[:split] + key.to_bytes()[split:]
         refused(lambda k=key, m=mixed: type(k).load(m, allow_insecure=True))
         large = altered(key.to_bytes(), 27, 0xFF)
         refused(lambda k=key, d=large: type(k).load(d, allow_insecure=True))
-        empty = key.public.to_bytes()[:20] + bytes(key.parameters.public_bytes(products=True))
+        empty = key.public.to_bytes()[:20] + bytes(key.parameters.key_bytes("public", key.public.arrays.flag))
         refused(lambda k=key, d=empty: type(k.public).load(d, allow_insecure=True))
 
 

@@ -14,7 +14,7 @@ from coterie.protocol.errors import CryptoError, KeyMismatchError
 N = 1024
 SET = "insecure-1024-deep"
 MODULES = {"ckks": ckks, "rounded": rounded}
-KEYS = {name: module.insecure_for_tests(SET) for name, module in MODULES.items()}
+KEYS = {name: module.keygen(SET, allow_insecure=True) for name, module in MODULES.items()}
 LENGTH = 2 * N + 7
 VALUES = np.linspace(-4, 4, LENGTH)
 both = pytest.mark.parametrize("scheme", list(MODULES))
@@ -62,7 +62,7 @@ def test_the_parts_keep_their_own_products(scheme):
 
 @both
 def test_what_has_no_parts_is_refused(scheme):
-    key, other = KEYS[scheme], MODULES[scheme].insecure_for_tests(SET)
+    key, other = KEYS[scheme], MODULES[scheme].keygen(SET, allow_insecure=True)
     vector = key.public.encrypt(VALUES)
     keys = key.evaluation()
     head, tail = vector.split(N)
@@ -85,4 +85,4 @@ def test_what_has_no_parts_is_refused(scheme):
     with pytest.raises(KeyMismatchError, match="two keys"):
         head.joined(other.public.encrypt(VALUES))
     with pytest.raises(KeyMismatchError):
-        head.joined(exact.insecure_for_tests().public.encrypt(VALUES))
+        head.joined(exact.keygen(512, allow_insecure=True).public.encrypt(VALUES))

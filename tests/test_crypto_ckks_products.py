@@ -19,9 +19,9 @@ from coterie.crypto.tally import Form
 from coterie.protocol.errors import CapacityError, CryptoError, KeyMismatchError, UserError
 
 N = 1024
-KEY = ckks.insecure_for_tests("insecure-1024-deep")
+KEY = ckks.keygen("insecure-1024-deep", allow_insecure=True)
 KEYS = KEY.evaluation()
-LONG = ckks.insecure_for_tests("insecure-1024-long")
+LONG = ckks.keygen("insecure-1024-long", allow_insecure=True)
 P = KEY.parameters
 R = [P.added(level) for level in range(4)]  # r_l of the stated bounds
 
@@ -277,7 +277,7 @@ def test_sets_are_checked():
 
 
 def test_what_must_not_be_mixed():
-    other = ckks.insecure_for_tests("insecure-1024-deep")
+    other = ckks.keygen("insecure-1024-deep", allow_insecure=True)
     vector, scalar = KEY.public.encrypt(np.ones(9)), KEY.public.encrypt_scalar(0.5)
     prepared, low = vector.conjugated(KEYS), vector.at_level(0)
     product = vector.times(scalar)
@@ -322,7 +322,7 @@ def test_what_must_not_be_mixed():
 
 
 def test_keys_without_products():
-    small = ckks.insecure_for_tests("insecure-1024-deep", products=False)
+    small = ckks.keygen("insecure-1024-deep", products=False, allow_insecure=True)
     assert len(small.public.to_bytes()) == 20 + 2 * N * 30
     assert len(KEY.public.to_bytes()) == 20 + 5 * 2 * N * 30
     vector = small.public.encrypt([0.5], 1)

@@ -22,7 +22,10 @@ FORMATS = [Lanes(), Lanes(8, 12, 5), Lanes(4, 9, 0), Lanes(16, 30, 3), Lanes(20,
 
 def keys(lanes):
     """(real, twin), each an (aggregating, users') pair of secret keys."""
-    return tuple((m.insecure_for_tests(512, lanes), m.insecure_for_tests(512, lanes)) for m in (paillier, exact))
+    return tuple(
+        (m.keygen(512, lanes, allow_insecure=True), m.keygen(512, lanes, allow_insecure=True))
+        for m in (paillier, exact)
+    )
 
 
 KEYS = {lanes: keys(lanes) for lanes in FORMATS}
@@ -139,7 +142,7 @@ def predict(step, values, terms, blinded, fresh, factor):
 def test_any_program_of_operations(data):
     """Random operations: the twins agree with each other and with plain integers, in results and in refusals."""
     lanes = Lanes(8, 12, 4)
-    twins = [m.insecure_for_tests(256, lanes) for m in (paillier, exact)]
+    twins = [m.keygen(256, lanes, allow_insecure=True) for m in (paillier, exact)]
     length = data.draw(st.integers(1, 9))
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     masks = [key.public.mask(length, os.urandom) for key in twins]
@@ -167,14 +170,14 @@ def test_any_program_of_operations(data):
 
 @pytest.mark.parametrize("module", [paillier, exact])
 def test_masks_must_be_the_same(module):
-    key = module.insecure_for_tests(512)
+    key = module.keygen(512, allow_insecure=True)
     values = np.linspace(-1, 1, 50)
     a, b = (key.open_blinded(key.public.encrypt(values).blind(key.public.mask(50, os.urandom))) for _ in range(2))
     with pytest.raises(CiphertextError, match="same mask"):
         a.minus(b)
     with pytest.raises(CryptoError, match="equal numbers"):
         a.minus(a + a)
-    other = module.insecure_for_tests(512)
+    other = module.keygen(512, allow_insecure=True)
     theirs = other.open_blinded(other.public.encrypt(values).blind(other.public.mask(50, os.urandom)))
     for misuse in (lambda: a.minus(theirs), lambda: a + theirs):
         with pytest.raises(CryptoError):
@@ -185,7 +188,7 @@ def test_masks_must_be_the_same(module):
 
 @pytest.mark.parametrize("module", [paillier, exact])
 def test_what_is_opened_hides_the_values(module):
-    key = module.insecure_for_tests(512)
+    key = module.keygen(512, allow_insecure=True)
     values = np.zeros(14)  # one plaintext
     tops = []
     for _ in range(200):
@@ -194,7 +197,7 @@ def test_what_is_opened_hides_the_values(module):
     assert 0.3 < np.mean(tops) < 0.7  # uniform in [0, 1]: 1/2 within 10 standard errors of .02
     assert 0.2 < np.std(tops) < 0.38
     with pytest.raises(CapacityError):
-        blinded.plus(key.open_blinded(key.public.encrypt(values).blind(key.public.mask(14, os.urandom)).scale(256)))
+        blinded + key.open_blinded(key.public.encrypt(values).blind(key.public.mask(14, os.urandom)).scale(256))
 
 
 def test_differences_reach_the_edge_of_a_lane():
@@ -228,9 +231,9 @@ def test_sizes_and_times_are_paillier_s():
             assert twin.public.nominal_seconds_encrypt(length) == real.public.nominal_seconds_encrypt(length)
             assert twin.nominal_seconds_decrypt(length) == real.nominal_seconds_decrypt(length)
         assert len(real.public.encrypt(np.zeros(99)).to_bytes()) == real.public.wire_bytes(99)
-    assert exact.insecure_for_tests(randomness="full").public.nominal_seconds_encrypt(9) == paillier.insecure_for_tests(
-        randomness="full"
-    ).public.nominal_seconds_encrypt(9)
+    assert exact.keygen(512, randomness="full", allow_insecure=True).public.nominal_seconds_encrypt(
+        9
+    ) == paillier.keygen(512, randomness="full", allow_insecure=True).public.nominal_seconds_encrypt(9)
 
 
 def test_it_is_labelled_and_repeats():
@@ -250,7 +253,7 @@ def test_it_is_labelled_and_repeats():
 
 
 def test_hostile_bytes():
-    key = exact.insecure_for_tests(512)
+    key = exact.keygen(512, allow_insecure=True)
     data = key.public.encrypt(np.ones(20)).to_bytes()
     for index in range(len(data)):
         bad = bytearray(data)
@@ -269,7 +272,7 @@ def test_hostile_bytes():
 
 
 def test_decoded_vectors_are_read_only_views():
-    key = exact.insecure_for_tests(512)
+    key = exact.keygen(512, allow_insecure=True)
     cipher = key.public.from_bytes(key.public.encrypt(np.ones(20)).to_bytes())
     assert not cipher.array.flags.writeable
     assert not cipher.array.flags.owndata

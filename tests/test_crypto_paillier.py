@@ -53,18 +53,18 @@ Q = 2**256 - 2**224 + 2**192 + 2**96 - 1
 
 def known_key(lanes=None):
     n = mpz(P * Q)
-    public = paillier_arrays.Public(n, -(mpz(2) ** 2) % n, Layout(lanes or Lanes(), 512))
+    public = paillier_arrays.Public(n, -(mpz(2) ** 2) % n, Layout(lanes or Lanes(), 512), flag=0)
     return paillier.SecretKey(paillier_arrays.Secret(mpz(P), mpz(Q), public))
 
 
 @pytest.fixture(scope="module")
 def key():
-    return paillier.insecure_for_tests(512)
+    return paillier.keygen(512, allow_insecure=True)
 
 
 @pytest.fixture(scope="module")
 def other():
-    return paillier.insecure_for_tests(512)
+    return paillier.keygen(512, allow_insecure=True)
 
 
 def test_the_textbook_on_numbers_checked_by_hand():
@@ -114,11 +114,11 @@ def test_short_randomness_is_a_power_of_h(monkeypatch):
 
 @pytest.mark.parametrize("randomness", ["short", "full"])
 def test_encryption_is_randomised_and_both_kinds_mix(randomness):
-    key = paillier.insecure_for_tests(512, randomness=randomness)
+    key = paillier.keygen(512, randomness=randomness, allow_insecure=True)
     values = np.linspace(-1, 1, 40)
     a, b = key.public.encrypt(values), key.public.encrypt(values)
     assert len(set(a.array) | set(b.array)) == 2 * len(a.array)
-    kinds = [paillier.PublicKey(replace(key.public.arrays, randomness=kind)) for kind in ("short", "full")]
+    kinds = [paillier.PublicKey(replace(key.public.arrays, flag=flag)) for flag in (0, 1)]
     assert kinds[0].fingerprint == kinds[1].fingerprint
     mixed = kinds[0].encrypt(values) + kinds[1].encrypt(values)
     assert np.abs(key.decrypt(mixed) - 2 * values).max() <= 2**-16
@@ -168,13 +168,13 @@ def test_keys_are_never_mixed(key, other):
         lambda: a + b,
         lambda: other.decrypt(a),
         lambda: other.open_blinded(a.blind(key.public.mask(1, os.urandom))),
-        lambda: a + exact.insecure_for_tests().public.encrypt([1.0]),
-        lambda: key.decrypt(exact.insecure_for_tests().public.encrypt([1.0])),
+        lambda: a + exact.keygen(512, allow_insecure=True).public.encrypt([1.0]),
+        lambda: key.decrypt(exact.keygen(512, allow_insecure=True).public.encrypt([1.0])),
         lambda: key.decrypt(a.to_bytes()),
-        lambda: a.blind(exact.insecure_for_tests().public.mask(1, os.urandom)),
-        lambda: a.blind(paillier.insecure_for_tests(528).public.mask(1, os.urandom)),
+        lambda: a.blind(exact.keygen(512, allow_insecure=True).public.mask(1, os.urandom)),
+        lambda: a.blind(paillier.keygen(528, allow_insecure=True).public.mask(1, os.urandom)),
         lambda: other.public.encrypt_blinded(exact_blinded()),
-        lambda: paillier.insecure_for_tests(528).public.encrypt_blinded(
+        lambda: paillier.keygen(528, allow_insecure=True).public.encrypt_blinded(
             key.open_blinded(a.blind(key.public.mask(1, os.urandom)))
         ),
     ):
@@ -185,7 +185,7 @@ def test_keys_are_never_mixed(key, other):
 
 
 def exact_blinded():
-    key = exact.insecure_for_tests()
+    key = exact.keygen(512, allow_insecure=True)
     return key.open_blinded(key.public.encrypt([1.0]).blind(key.public.mask(1, os.urandom)))
 
 
@@ -255,7 +255,7 @@ def test_a_mask_fills_its_bits(key):
 @pytest.mark.parametrize("guard", [0, 1, 4])
 def test_nothing_wraps_at_the_very_edge(key, guard):
     lanes = Lanes(value_bits=24, guard_bits=guard)
-    a, b = paillier.insecure_for_tests(512, lanes), paillier.insecure_for_tests(512, lanes)
+    a, b = paillier.keygen(512, lanes, allow_insecure=True), paillier.keygen(512, lanes, allow_insecure=True)
     most, edge = 2**guard, np.array([2**23 - 1, -(2**23)] * 20)
     mask = a.public.mask(40, lambda n: b"\xff" * n)
     cipher = sum_ciphers(a.public.encrypt_integers(edge).blind(mask) for _ in range(most))
@@ -389,7 +389,7 @@ def test_any_bytes_decode_or_raise_decode_error(data):
 
 @pytest.mark.parametrize("module", [paillier, exact])
 def test_keys_travel(module):
-    key = module.insecure_for_tests(512, Lanes(10, 20, 5, 50), randomness="full")
+    key = module.keygen(512, Lanes(10, 20, 5, 50), randomness="full", allow_insecure=True)
     data, secret = key.public.to_bytes(), key.to_bytes()
     assert weighs(data) == weighs(secret) == 20 + 128
     load_public, load_secret = module.PublicKey.load, module.SecretKey.load
@@ -397,7 +397,7 @@ def test_keys_travel(module):
     assert public == key.public
     assert again == key
     assert public.layout == key.layout
-    assert public.arrays.randomness == again.public.arrays.randomness == "full"
+    assert public.arrays.flag == again.public.arrays.flag == 1
     assert again.decrypt(public.encrypt([0.5])).tolist() == [0.5]
     assert public.scheme == again.scheme == key.scheme
     for load, small in ((load_public, data), (load_secret, secret)):

@@ -17,7 +17,7 @@ from coterie.protocol.errors import DecodeError
 
 @pytest.fixture(scope="module")
 def key():
-    return paillier.insecure_for_tests(512)
+    return paillier.keygen(512, allow_insecure=True)
 
 
 def test_a_multiple_of_n_would_open_to_a_number_that_factors_n(key):

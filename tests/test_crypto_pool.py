@@ -19,7 +19,7 @@ from coterie.protocol.errors import CapacityError, CryptoError, DecodeError, Run
 from coterie.runs.interpreter import LocalEffects
 from coterie.training.models import build
 
-KEY = ckks.insecure_for_tests()
+KEY = ckks.keygen("insecure-1024-add", allow_insecure=True)
 
 
 @pytest.fixture
@@ -50,8 +50,14 @@ def gone(pids: list[int], seconds: float = 20.0) -> bool:
 
 
 def test_results_in_order_errors_in_place_and_keys_of_every_kind(workers):
-    twin, lanes = rounded.insecure_for_tests(), exact.insecure_for_tests(512)
-    keys = [KEY.public, KEY, *(ckks.insecure_for_tests("insecure-1024-mul") for _ in range(18)), KEY.public, KEY]
+    twin, lanes = rounded.keygen("insecure-1024-add", allow_insecure=True), exact.keygen(512, allow_insecure=True)
+    keys = [
+        KEY.public,
+        KEY,
+        *(ckks.keygen("insecure-1024-mul", allow_insecure=True) for _ in range(18)),
+        KEY.public,
+        KEY,
+    ]
     values = [np.random.default_rng(i).normal(size=1 + 700 * i % 2900) for i in range(len(keys))]
     jobs = [*zip(keys, values, strict=True), (twin.public, [0.5]), (lanes.public, [0.25, 2.0])]
     jobs.insert(1, (KEY.public, [0.0, np.nan]))
@@ -114,7 +120,7 @@ import os, sys
 import numpy as np
 from coterie.crypto import ckks, pool
 pool.WORTH_S = 0.0
-key = ckks.insecure_for_tests()
+key = ckks.keygen("insecure-1024-add", allow_insecure=True)
 pool.encrypt_many([(key, np.ones(9))] * 4, processes=2)
 print(*(worker.process.pid for worker in pool._pool._workers), flush=True)
 sys.stdin.read()

@@ -17,7 +17,7 @@ from coterie.protocol.weight import weighs
 
 N = 1024
 NAMES = ["insecure-1024-add", "insecure-1024-mul"]
-TWINS = {name: (ckks.insecure_for_tests(name), rounded.insecure_for_tests(name)) for name in NAMES}
+TWINS = {name: (ckks.keygen(name, allow_insecure=True), rounded.keygen(name, allow_insecure=True)) for name in NAMES}
 
 
 def attempt(action):
@@ -151,7 +151,7 @@ def test_sizes_and_times_are_the_real_one_s():
 
 
 def test_decoded_vectors_are_read_only_views():
-    key = rounded.insecure_for_tests()
+    key = rounded.keygen("insecure-1024-add", allow_insecure=True)
     cipher = key.public.from_bytes(key.public.encrypt(np.ones(20)).to_bytes())
     assert not cipher.array.flags.writeable
     assert not cipher.array.flags.owndata

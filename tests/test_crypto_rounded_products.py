@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.crypto import ckks
-from coterie.crypto.rounded_noise import add_noise, to_steps
+from coterie.crypto.rounded import add_noise, to_steps
 from coterie.protocol.errors import CapacityError, CoterieError
 from coterie.protocol.weight import weighs
 
 N = 1024
 SET = "insecure-1024-deep"
 MODULES = {"ckks": ckks, "rounded": rounded}
-TWINS = {scheme: module.insecure_for_tests(SET) for scheme, module in MODULES.items()}
+TWINS = {scheme: module.keygen(SET, allow_insecure=True) for scheme, module in MODULES.items()}
 EVALUATION = {scheme: key.evaluation() for scheme, key in TWINS.items()}
 P = TWINS["ckks"].parameters
 LENGTH = N + 3
@@ -171,7 +171,7 @@ def test_it_costs_next_to_nothing():
     """A round's work on a model, both ways, by CPU time of one core in one run: far below a twentieth."""
     seconds = {}
     for scheme, module in MODULES.items():
-        key = module.insecure_for_tests(SET)
+        key = module.keygen(SET, allow_insecure=True)
         keys, values = key.evaluation(), np.random.default_rng(0).normal(0, 0.001, 150_000)
         best = float("inf")
         for _ in range(2):

@@ -87,7 +87,10 @@ LACKS_PRODUCTS = ("times", "times_plain", "rescaled", "at_level", "within", "san
 
 @pytest.mark.parametrize("emulated", [False, True])
 def test_neither_has_them_when_it_runs(emulated: bool) -> None:
-    key, other = paillier.insecure_for_tests(512, emulated=emulated), ckks.insecure_for_tests(emulated=emulated)
+    key, other = (
+        paillier.keygen(512, emulated=emulated, allow_insecure=True),
+        ckks.keygen("insecure-1024-add", emulated=emulated, allow_insecure=True),
+    )
     for name in LACKS_PRODUCTS:
         assert not hasattr(key.encrypt([0.5]), name)
         assert hasattr(other.encrypt([0.5]), name)
@@ -100,8 +103,8 @@ def test_neither_has_them_when_it_runs(emulated: bool) -> None:
 
 
 def test_a_twin_has_the_types_of_the_real() -> None:
-    for scheme in (paillier, ckks):
-        real, twin = (scheme.insecure_for_tests(emulated=emulated) for emulated in (False, True))
+    for scheme, size in ((paillier, 512), (ckks, "insecure-1024-add")):
+        real, twin = (scheme.keygen(size, emulated=emulated, allow_insecure=True) for emulated in (False, True))
         assert (real.emulated, twin.emulated) == (real.public.emulated, twin.public.emulated) == (False, True)
         assert type(real) is type(twin)
         assert type(real.encrypt([0.5])) is type(twin.encrypt([0.5]))

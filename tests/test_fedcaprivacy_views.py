@@ -12,7 +12,7 @@ from fedcaprivacy_parts import where_they_count
 from federation import Pulled, Rig, Steady, planted, rig
 
 from coterie.audit.received import granted
-from coterie.crypto.paillier import secret_key
+from coterie.crypto.keys import secret_key
 from coterie.protocol import codec
 from coterie.protocol.errors import CryptoError, PeerError
 from coterie.protocols.key_centre import KEY_CENTRE

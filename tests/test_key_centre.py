@@ -15,8 +15,8 @@ from federation import Rig, misbehaving, rig, to
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.crypto.ckks import evaluation_key
 from coterie.crypto.ckks import keygen as ckks_keygen
+from coterie.crypto.keys import evaluation_key
 from coterie.crypto.roster import signing_key
 from coterie.protocol import codec
 from coterie.protocol.bundle import bundle

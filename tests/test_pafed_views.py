@@ -13,7 +13,7 @@ from pafed_parts import TARGETS, model, opened, paf, service_key, small_keys, ta
 from scipy import stats
 
 from coterie.audit.received import granted
-from coterie.crypto.ckks import secret_key
+from coterie.crypto.keys import secret_key
 from coterie.protocol import codec
 from coterie.protocol.bundle import unbundle
 from coterie.protocol.errors import CoterieError, CryptoError

@@ -18,8 +18,7 @@ from coterie.crypto.roster import (
     simulated,
     verify_key,
 )
-from coterie.crypto.sealing import OpeningKey, SealingKey
-from coterie.crypto.signing import SignatureError, SigningKey, VerifyKey
+from coterie.crypto.signing import OpeningKey, SealingKey, SignatureError, SigningKey, VerifyKey
 from coterie.protocol.errors import CryptoError, DecodeError, PeerError
 from coterie.protocol.randomness import Randomness
 from coterie.protocol.roster import Entry, Identity, Roster

@@ -1,22 +1,29 @@
 """What a backend is: arrays under one key, and nothing of rules.
 
-The front (``vector``, ``paillier``, ``ckks``) knows whose key a vector is under, how many terms it has and what may be
-done with it; a backend only computes. There are four: ``paillier_arrays`` and its exact twin ``exact``, ``ckks_arrays``
-and its rounding twin ``rounded``. A backend's array (numbers modulo N^2, machine words, residues, steps) is its own
-affair: the front hands it on and never looks into it. An operation that only CKKS has is a method of the two CKKS
-backends and one of ``ckks.CipherVector``: mypy checks the three against each other.
+The front (``vector``, ``paillier``, ``ckks``) keeps the rules; a backend only computes. There are four:
+``paillier_arrays`` and its exact twin ``exact``, ``ckks_arrays`` and its rounding twin ``rounded``. The front never
+looks into a backend's array (numbers modulo N^2, machine words, residues, steps). An operation that only CKKS has is a
+method of the two CKKS backends and one of ``ckks.CipherVector``: mypy checks the three against each other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, Self
 
+import numpy as np
+
+from coterie.crypto.ckks_parameters import ParameterSet
+from coterie.crypto.packing import Layout
 from coterie.crypto.tally import Form, Tally
-from coterie.protocol.errors import CryptoError, PeerError
+from coterie.protocol.errors import CryptoError, DecodeError, PeerError
 
+ID_BYTES = 32
 RandomBytes = Callable[[int], bytes]
 Array = Any
+Space = Layout | ParameterSet
+"""The public parameters that two keys must share for their vectors to fit."""
 
 
 class CiphertextError(PeerError):
@@ -30,42 +37,11 @@ class Opened(NamedTuple):
     flooded: Array
 
 
-class Space(Protocol):
-    """The public parameters that two keys must share for their vectors to fit: lanes and key size, or a CKKS set.
-
-    identity: 12 bytes that stand for them in the header of a key.  size: in words.  secure: whether such keys are
-    accepted outside tests.  fresh: the form of a fresh vector.
-    """
-
-    @property
-    def identity(self) -> bytes: ...
-    @property
-    def size(self) -> str: ...
-    @property
-    def secure(self) -> bool: ...
-    @property
-    def fresh(self) -> Form: ...
-    def room(self, form: Form) -> int:
-        """How many terms, and masks, a vector of this form can have."""
-
-    def admits(self, tally: Tally) -> None:
-        """Raises DecodeError for a tally that no vector has."""
-
-    def maskable(self) -> None:
-        """Raises CryptoError if vectors carry no masks."""
-
-    def body_bytes(self, length: int, form: Form) -> int:
-        """Bytes of a vector behind its header."""
-
-    def key_bytes(self, kind: str, flag: int) -> int:
-        """Bytes of a key behind its header. Raises DecodeError for a key that there isn't."""
-
-
 class KeyArrays(Protocol):
     """The numbers of one key of any kind. flag: what its header says besides the parameters (``wire``).
 
-    parts: what follows the header, bytes-like. A class method ``load(space, flag, body)`` is the inverse, which raises
-    DecodeError for numbers that no honest party has made.
+    parts: what follows the header, bytes-like. A class method ``load(space, flag, body)`` is the inverse. It raises
+    DecodeError for numbers that no honest party can have made.
     """
 
     @property
@@ -115,29 +91,59 @@ class PublicArrays(KeyArrays, Protocol):
         """The inverse, of another party's bytes. Raises DecodeError."""
 
 
-class SecretArrays(KeyArrays, Protocol):
-    """What a secret key of any scheme computes; ``open_blinded`` gives an opened vector with its masks still on."""
-
-    @property
-    def public(self) -> Any: ...
-    def decrypt(self, a: Array, tally: Tally) -> Any:
-        """``(d,)`` numbers. Raises CiphertextError."""
-
-
 class Halves:
-    """A secret key: its parameters and its flag are those of its public half."""
+    """A secret key, which has ``decrypt`` and ``open_blinded``: the rest of it is as its public half's."""
 
     public: Any
 
     @property
+    def scheme(self) -> str:
+        return str(self.public.scheme)
+
+    @property
     def space(self) -> Any:
-        """The parameters."""
         return self.public.space
 
     @property
     def flag(self) -> int:
-        """The flag in the header."""
         return int(self.public.flag)
+
+    def parts(self) -> Sequence[Any]:
+        parts: Sequence[Any] = self.public.parts()
+        return parts
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Twin:
+    """What the public keys of both emulated twins share. key_id: 32 bytes that tell keys apart."""
+
+    key_id: bytes
+    space: Any
+    flag: int
+
+    @classmethod
+    def generate(cls, space: Space, flag: int, random_bytes: RandomBytes) -> Self:
+        return cls(drawn(random_bytes, ID_BYTES), space, flag)
+
+    @classmethod
+    def load(cls, space: Space, flag: int, body: memoryview) -> Self:
+        return cls(bytes(held(body, ID_BYTES)), space, flag)
+
+    def parts(self) -> list[bytes]:
+        return [self.key_id]
+
+    def add(self, a: Array, b: Array, form: Form) -> Array:
+        return a + b
+
+    def pack(self, a: Array, form: Form) -> list[memoryview]:
+        return [np.ascontiguousarray(a, a.dtype.newbyteorder("<")).data.cast("B")]
+
+
+def held(body: memoryview, size: int, what: str = "a key") -> memoryview:
+    """What an emulated key or vector holds besides its header, of this size. Raises DecodeError for another."""
+    if len(body) != size:
+        raise DecodeError(f"{len(body)} emulated bytes for {what} besides its header: {size} were expected")
+    return body
 
 
 def drawn(random_bytes: RandomBytes, size: int) -> bytes:

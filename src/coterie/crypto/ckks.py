@@ -43,7 +43,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from hashlib import sha256
 from numbers import Real
 from os import urandom
@@ -52,13 +52,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from coterie.crypto import ckks_arrays, ckks_parameters, rounded, vector, wire
+from coterie.crypto import ckks_arrays, rounded, vector, wire
 from coterie.crypto.arrays import CiphertextError, RandomBytes
 from coterie.crypto.ckks_masks import SANITISING_BITS
-from coterie.crypto.ckks_parameters import ParameterSet, insecure, named
+from coterie.crypto.ckks_parameters import ParameterSet, named
 from coterie.crypto.packing import Floats, as_vector
 from coterie.crypto.tally import Form, Tally, integer_weight
-from coterie.crypto.vector import KEPT_KEYS, BlindedVector, Key, Mask
+from coterie.crypto.vector import BlindedVector, Key, Mask
 from coterie.protocol.errors import CapacityError, CryptoError, KeyMismatchError
 
 
@@ -68,52 +68,33 @@ def keygen(
     products: bool = True,
     emulated: bool = False,
     random_bytes: RandomBytes = urandom,
+    allow_insecure: bool = False,
 ) -> SecretKey:
-    """A fresh key. Raises UserError for a name that is not in ``PARAMETERS``.
+    """A fresh key. Raises UserError for a name that is not in ``PARAMETERS`` (or, for tests, in ``INSECURE``).
 
     products: False leaves out what products of ciphertexts need, most of a public key's bytes. A real key comes from
     the system's randomness only. random_bytes: n -> n bytes that name an emulated one, seeded so that runs repeat.
     """
-    return generate(named(parameters), products, emulated, random_bytes)
-
-
-def insecure_for_tests(
-    name: str = "insecure-1024-add",
-    *,
-    products: bool = True,
-    emulated: bool = False,
-    random_bytes: RandomBytes = urandom,
-) -> SecretKey:
-    """A small and fast key of a set in ``INSECURE``, without security."""
-    return generate(insecure(name), products, emulated, random_bytes)
-
-
-def generate(
-    parameters: ParameterSet, products: bool = True, emulated: bool = False, random_bytes: RandomBytes = urandom
-) -> SecretKey:
-    """A fresh key of any set."""
+    chosen = named(parameters, allow_insecure=allow_insecure)
     if emulated:
-        return SecretKey(rounded.Secret.generate(parameters, products, random_bytes))
-    return SecretKey(ckks_arrays.Secret.generate(parameters, products))
+        flag = int(products and chosen.levels > 0)
+        return SecretKey(rounded.Secret(rounded.Public.generate(chosen, flag, random_bytes)))
+    return SecretKey(ckks_arrays.Secret.generate(chosen, products))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EvaluationKey(Key):
-    """Public keys for sums over a vector's own values and for conjugation, large; a party that computes needs them.
-
-    One key-switching key for each rotation of ``ParameterSet.rotations``, powers of the radix only, and one for
-    conjugation. A party that encrypts or opens doesn't need them.
+    """Public keys for dot products, large: one key-switching key for each rotation of ``ParameterSet.rotations``, and
+    one for conjugation. Only a party that computes needs them.
     """
 
     arrays: ckks_arrays.Evaluation | rounded.Evaluation
 
     kind = "evaluation"
     backends: ClassVar = {"ckks": ckks_arrays.Evaluation, "rounded": rounded.Evaluation}
-    known = staticmethod(ckks_parameters.known)
 
     @property
     def fingerprint(self) -> bytes:
-        """Of the pair that it belongs to."""
         return self.arrays.fingerprint
 
 
@@ -131,15 +112,20 @@ class CipherVector(vector.CipherVector):
         at_most: a public bound on the product in terms, where the caller knows a better one than the product of terms.
         """
         theirs: CipherVector = self._checked(scalar)
-        most = self._parameters.room(self.tally.form._replace(product=True))
-        tally = self.tally.product(theirs.tally, most, _bound(at_most))
-        self._multiplies()
-        return self._made(tally, self.key.arrays.times(self.array, theirs.array, self.tally.form))
+        form = self.tally.form
+        if not theirs.tally.form.scalar:
+            raise CryptoError(f"the second factor is a {theirs.tally.form}: make it with encrypt_scalar")
+        self._factors(theirs)
+        tally = self._bounded(_bound(at_most) or self.terms * theirs.terms, form._replace(product=True))
+        return self._made(tally, self.key.arrays.times(self.array, theirs.array, form))
 
     def rescaled(self) -> CipherVector:
         """A product as two polynomials, one level lower; anything else as it is."""
         form = self.tally.form
-        return self._made(self.tally.rescaled(), self.key.arrays.rescale(self.array, form)) if form.product else self
+        if not form.product:
+            return self
+        tally = replace(self.tally, form=form._replace(level=form.level - 1, product=False))
+        return self._made(tally, self.key.arrays.rescale(self.array, form))
 
     def times_plain(self, number: float, *, at_most: int | None = None) -> CipherVector:
         """The vector times a number, one level lower. at_most: as in ``times``. Raises CapacityError without a level.
@@ -149,41 +135,40 @@ class CipherVector(vector.CipherVector):
         form = self.tally.form
         if not isinstance(number, Real) or not math.isfinite(number):
             raise CryptoError(f"a vector can be multiplied by a finite number, not by {number!r}")
-        self.tally.multiplied()
-        if abs(number) >= self._parameters.largest_factor(form):
+        self._multiplied()
+        if abs(number) >= self.key.parameters.largest_factor(form):
             raise CapacityError(f"{number} is too large a factor for a {form}")
         terms = _bound(at_most) or _terms(self.terms * abs(float(number)))
         tally = self._bounded(terms, form._replace(level=form.level - 1))
         return self._made(tally, self.key.arrays.times_plain(self.array, float(number), form))
 
     def at_level(self, level: int) -> CipherVector:
-        """The same values at a lower level, at exactly its scale; a product is rescaled first.
-
-        Raises CapacityError for a level above this one.
-        """
+        """The same values at a lower level, at exactly its scale; a product is rescaled first. Raises CapacityError."""
         ready = self.rescaled()
         form = ready.tally.form
         if not 0 <= level <= form.level:
             raise CapacityError(f"a {form} can't be brought to level {level}: levels only go down, to 0")
         if level == form.level:
             return ready
-        ready.tally.multiplied()
+        ready._multiplied()
         tally = ready._bounded(self.terms, form._replace(level=level))
         return ready._made(tally, self.key.arrays.lower(ready.array, form, level))
 
     def within(self, terms: int) -> CipherVector:
         """The same vector with another number of terms, which the caller answers for: values within ``terms * reach``.
 
-        For what is known to be bounded otherwise than by what it was summed up from, as the weights of a model are. If
-        it isn't, it opens to nonsense.
+        For what is known to be bounded otherwise, as the weights of a model are. If it isn't, it opens to nonsense.
         """
         return replace(self, tally=self._bounded(integer_weight(terms), self.tally.form))
 
     def conjugated(self, keys: EvaluationKey) -> CipherVector:
         """The second factor of dot products with this vector. Compute it once for all of them."""
-        arrays = self._evaluating(keys)
-        tally = self.tally.conjugated()
-        return self._made(tally, self.key.arrays.conjugate(self.array, arrays, self.tally.form))
+        arrays, form = self._evaluating(keys), self.tally.form
+        if form.scalar or form.conjugated:
+            raise CryptoError(f"a {form} has no use in a dot product: take a vector, once conjugated")
+        self._multiplied()
+        tally = replace(self.tally, form=form._replace(conjugated=True))
+        return self._made(tally, self.key.arrays.conjugate(self.array, arrays, form))
 
     def dot(self, prepared: CipherVector, keys: EvaluationKey) -> CipherVector:
         """The dot product with a vector that is ``conjugated``: a scalar, one level lower.
@@ -192,9 +177,13 @@ class CipherVector(vector.CipherVector):
         Raises CapacityError without a level, CryptoError for a vector that isn't conjugated or at another level.
         """
         theirs: CipherVector = self._checked(prepared)
-        arrays, form = self._evaluating(keys), self.tally.form
-        tally = self.tally.dot(theirs.tally, self._parameters.room(Form(max(form.level - 1, 0), scalar=True)))
-        self._multiplies()
+        arrays, form, other = self._evaluating(keys), self.tally.form, theirs.tally.form
+        if form.scalar or form.conjugated or not other.conjugated:
+            raise CryptoError(f"no dot product of a {form} and a {other}: give a vector and a conjugated() one")
+        self._factors(theirs)
+        if self.length != theirs.length:
+            raise CryptoError(f"vectors of {self.length} and {theirs.length} values have no dot product")
+        tally = replace(self._bounded(self.terms * theirs.terms, Form(form.level - 1, scalar=True)), length=1)
         return self._made(tally, self.key.arrays.dot(self.array, theirs.array, arrays, form))
 
     def sanitised(self, flood_bits: int = SANITISING_BITS) -> CipherVector:
@@ -203,44 +192,79 @@ class CipherVector(vector.CipherVector):
         Error and randomness of a vector tell its key's holder how it came about: that two scalars are multiples of one
         number, say, and by what masks. This drowns it in noise, uniform in +-2^flood_bits a coefficient.
         """
-        ready, bits = self.rescaled(), self._parameters.flood(flood_bits)
-        ready.tally.travels()
+        ready, bits = self.rescaled(), self.key.parameters.flood(flood_bits)
+        ready._travels()
         return ready._made(ready.tally, self.key.arrays.sanitise(ready.array, bits, ready.tally.form))
 
     def split(self, at: int) -> tuple[CipherVector, CipherVector]:
         """The first ``at`` values and the others, ``at`` a multiple of N. Raises CryptoError for anything else."""
-        tallies = self.tally.split(at, self._parameters.degree)
+        self._whole()
+        if not 0 < at < self.length or at % self.key.parameters.degree:
+            raise CryptoError(
+                f"{self.length} values can be split between ciphertexts only, at a multiple of "
+                f"{self.key.parameters.degree}, not at {at}"
+            )
         head, tail = self.key.arrays.split(self.array, at)
-        return self._made(tallies[0], head), self._made(tallies[1], tail)
+        rest = self.length - at
+        return self._made(replace(self.tally, length=at), head), self._made(replace(self.tally, length=rest), tail)
 
     def joined(self, other: CipherVector) -> CipherVector:
         """These values, as many as fill their ciphertexts, and another vector's behind them."""
         theirs: CipherVector = self._checked(other)
-        tally = self.tally.joined(theirs.tally, self._parameters.degree)
+        form, block = self.tally.form, self.key.parameters.degree
+        self._whole()
+        self.tally.under_one_key(theirs.tally, "can't be joined")
+        if form != theirs.tally.form or theirs.blinded:
+            raise CryptoError(
+                f"a {form} and a {theirs.tally.form} can't be joined: bring both to one form, without mask"
+            )
+        if self.length % block:
+            raise CryptoError(f"{self.length} values don't fill their ciphertexts of {block}: nothing can follow them")
+        tally = replace(self.tally, length=self.length + theirs.length, terms=max(self.terms, theirs.terms))
         return self._made(tally, self.key.arrays.join(self.array, theirs.array))
 
     def to_bytes(self) -> bytes:
         """The wire form, ``key.wire_bytes(d, form)`` bytes; a product is rescaled first."""
-        self.tally.travels()
+        self._travels()
         return vector.CipherVector.to_bytes(self.rescaled())
-
-    @property
-    def _parameters(self) -> ParameterSet:
-        return self.key.arrays.space
 
     def _plain(self, values: ArrayLike) -> tuple[Floats, int]:
         form = self.tally.form
         if form.conjugated:
             raise CryptoError(f"a {form} takes no known values: add them before it is conjugated")
         terms = _terms(float(np.abs(as_vector(values, kinds="fiu")).max())) if form.scalar else 1
-        return self._parameters.checked(values, form, terms), terms
+        return self.key.parameters.checked(values, form, terms), terms
 
     def _bounded(self, terms: int, form: Form) -> Tally:
-        return self.tally.bounded(terms, self._parameters.room(form), form)
+        return self.tally.bounded(terms, self.key.parameters.room(form), form=form)
 
-    def _multiplies(self) -> None:
+    def _factors(self, other: CipherVector) -> None:
+        """Whether two vectors have a product. Raises CryptoError or CapacityError."""
+        self.tally.under_one_key(other.tally, "have no product")
+        form, theirs = self.tally.form, other.tally.form
+        if form.level != theirs.level:
+            raise CryptoError(f"a {form} and a {theirs} have no product: their levels differ, use at_level")
+        self._multiplied()
+        other._multiplied()
         if not self.key.products:
             raise CryptoError(f"{self.key!r} is one without products: make the key pair with them")
+
+    def _multiplied(self) -> None:
+        if self.blinded:
+            raise CryptoError("a vector that carries masks can't be multiplied: unblind it first")
+        if self.tally.form.product:
+            raise CapacityError("a product can be multiplied again only after rescaled()")
+        if not self.tally.form.level:
+            raise CapacityError("no level is left for a product: choose a parameter set with more levels")
+
+    def _travels(self) -> None:
+        if self.tally.form.conjugated:
+            raise CryptoError("a conjugated vector is half of a dot product: send or open the vector itself")
+
+    def _whole(self) -> None:
+        form = self.tally.form
+        if form.scalar or form.product or form.conjugated or self.blinded:
+            raise CryptoError(f"a {form} with {self.blinded} masks has no parts: take a plain vector")
 
     def _evaluating(self, keys: EvaluationKey) -> Any:
         """The keys' numbers. Raises KeyMismatchError if they aren't for vectors under this key."""
@@ -266,7 +290,6 @@ class Encrypts(ABC):
 
     @property
     def parameters(self) -> ParameterSet:
-        """The parameter set."""
         parameters: ParameterSet = self.arrays.space
         return parameters
 
@@ -285,9 +308,8 @@ class Encrypts(ABC):
         return CipherVector(self.public, tally, self.arrays.encrypt(array, tally.form))
 
     def encrypt_scalar(self, value: float, at_most: int = 1, level: int | None = None) -> CipherVector:
-        """One number in every slot, for products: a vector of length 1.
-
-        at_most: a public bound on its magnitude; it counts as that many terms, and so does a product with it.
+        """One number in every slot, for products: a vector of length 1. It counts as ``at_most`` terms, a public bound
+        on its magnitude.
         """
         bound, form = integer_weight(at_most), self.parameters.fresh_at(level, scalar=True)
         tally = Tally(self.public.fingerprint, 1, form=form).times(bound, self.parameters.room(form))
@@ -302,7 +324,7 @@ class PublicKey(vector.PublicKey[CipherVector], Encrypts):
     arrays: ckks_arrays.Public | rounded.Public
 
     backends: ClassVar = {"ckks": ckks_arrays.Public, "rounded": rounded.Public}
-    known = staticmethod(ckks_parameters.known)
+    vectors: ClassVar = CipherVector
 
     @cached_property
     def fingerprint(self) -> bytes:
@@ -312,7 +334,6 @@ class PublicKey(vector.PublicKey[CipherVector], Encrypts):
 
     @property
     def public(self) -> PublicKey:
-        """This one."""
         return self
 
     @property
@@ -331,23 +352,17 @@ class PublicKey(vector.PublicKey[CipherVector], Encrypts):
 
     def mask(self, length: int, random_bytes: RandomBytes, level: int = 0) -> Mask:
         """A fresh mask for ``length`` values at a level, from n -> n secret random bytes."""
-        self.parameters.maskable()
         return self._mask(length, self.parameters.fresh_at(level), random_bytes)
 
     def nominal_seconds_encrypt(self, length: int) -> float:
-        """Nominal seconds of one typical core to encrypt ``length`` values: for virtual time."""
+        """Nominal seconds of one typical core for this operation on ``length`` values: for virtual time, as below."""
         return self.parameters.seconds(self.parameters.nominal.encrypt, length)
 
     def nominal_seconds_times(self, length: int) -> float:
-        """Nominal seconds of one typical core to multiply ``length`` values by a scalar."""
         return self.parameters.seconds(self.parameters.nominal.times, length)
 
     def nominal_seconds_rescale(self, length: int) -> float:
-        """Nominal seconds of one typical core to rescale a product of ``length`` values (a sum of products: once)."""
         return self.parameters.seconds(self.parameters.nominal.rescale, length)
-
-    def _vector(self, tally: Tally, array: Any) -> CipherVector:
-        return CipherVector(self, tally, array)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -357,11 +372,9 @@ class SecretKey(vector.SecretKey[CipherVector], Encrypts):
     arrays: ckks_arrays.Secret | rounded.Secret
 
     backends: ClassVar = {"ckks": ckks_arrays.Secret, "rounded": rounded.Secret}
-    known = staticmethod(ckks_parameters.known)
 
     @cached_property
     def public(self) -> PublicKey:
-        """The other half of the pair."""
         return PublicKey(self.arrays.public)
 
     def decrypt(self, cipher: CipherVector) -> Floats:
@@ -371,7 +384,7 @@ class SecretKey(vector.SecretKey[CipherVector], Encrypts):
         parties encrypt: a value beyond what so many terms can reach, or something in an unused slot.
         """
         ours = self._openable(cipher, masked=False)
-        ours.tally.travels()
+        ours._travels()
         values = self.arrays.decrypt(ours.array, ours.tally)
         if not self.parameters.plausible(values, ours.tally):
             raise CiphertextError(f"a slot holds what no sum of {ours.terms} values is: damaged or forged")
@@ -394,18 +407,10 @@ class SecretKey(vector.SecretKey[CipherVector], Encrypts):
         return EvaluationKey(self.arrays.evaluation(self.fingerprint))
 
     def nominal_seconds_encrypt(self, length: int) -> float:
-        """Nominal seconds of one typical core to encrypt ``length`` values under the secret key."""
         return self.parameters.seconds(self.parameters.nominal.encrypt_symmetric, length)
 
     def nominal_seconds_decrypt(self, length: int) -> float:
-        """Nominal seconds of one typical core to open ``length`` values: for virtual time."""
         return self.parameters.seconds(self.parameters.nominal.decrypt, length)
-
-
-public_key = lru_cache(KEPT_KEYS)(PublicKey.load)
-secret_key = lru_cache(KEPT_KEYS)(SecretKey.load)
-evaluation_key = lru_cache(2)(EvaluationKey.load)
-"""A key from its bytes; raises DecodeError. The same bytes give the same object, with what SEAL has made of it."""
 
 
 def _bound(at_most: int | None) -> int | None:

@@ -6,13 +6,14 @@ uses; sums and masks are plain arithmetic on the arrays (``residues``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any
 
 import numpy as np
+from tenseal.sealapi import GaloisKeys, Plaintext, RelinKeys  # type: ignore[import-untyped]
 
 from coterie.crypto import ckks_masks, residues, seal_products
 from coterie.crypto.arrays import CiphertextError, Halves, Opened, RandomBytes
@@ -39,7 +40,6 @@ class Public:
 
     @property
     def flag(self) -> int:
-        """1 for a key for products."""
         return int(len(self.relinearise) > 0)
 
     def without_products(self) -> Public:
@@ -48,14 +48,14 @@ class Public:
     # ---- what every scheme has
 
     def encrypt(self, values: Floats, form: Form) -> Residues:
-        return self.sealed(self.encryptor, values, form)
+        return self.sealed(self.encryptor.encrypt, values, form)
 
     def add(self, a: Residues, b: Residues, form: Form) -> Residues:
         return residues.add(a, b, self._moduli(form))
 
     def add_plain(self, a: Residues, values: Floats, form: Form) -> Residues:
         total = a.copy()
-        message = self.ring.residues(self._plaintexts(values, form), len(a), form)
+        message = self.ring.numbers(self._plaintexts(values, form), len(a), form.level + 1)
         total[:, 0] = residues.add(total[:, 0], message, self._moduli(form))
         return total
 
@@ -102,32 +102,32 @@ class Public:
     # ---- products, levels, parts
 
     def times(self, a: Residues, scalar: Residues, form: Form) -> Residues:
-        """The product with a scalar, three polynomials."""
-        return self.ring.times(a, scalar, form)
+        made, factor = self.ring, next(self.ring.objects(scalar, form))
+        return made.changed(a, form, 3, form.level + 1, lambda c: made.evaluator.multiply_inplace(c, factor))
 
     def rescale(self, a: Residues, form: Form) -> Residues:
-        """A product back to two polynomials, one level lower."""
-        return self.ring.rescaled(self.relineariser, a, form)
+        seal = self.ring.evaluator
+        steps = lambda c: seal.relinearize_inplace(c, self.relineariser), seal.rescale_to_next_inplace
+        return self.ring.changed(a, form, 2, form.level, *steps)
 
     def times_plain(self, a: Residues, number: float, form: Form) -> Residues:
         if factor := round(number * self.ring.scale(form)):
-            return seal_products.multiples(self.ring, a, factor, form)
-        return self.ring.zeros(self.encryptor, len(a), form.level - 1)
+            return self._multiples(a, factor, form)
+        return self._zeros(len(a), form.level - 1)
 
     def lower(self, a: Residues, form: Form, level: int) -> Residues:
         made, upper = self.ring, form._replace(level=level + 1)
         wanted = made.scale(form._replace(level=level)) * float(made.moduli[level + 1, 0])
-        return seal_products.multiples(made, a[:, :, : level + 2], round(wanted / made.scale(form)), upper)
+        return self._multiples(a[:, :, : level + 2], round(wanted / made.scale(form)), upper)
 
     def conjugate(self, a: Residues, keys: Evaluation, form: Form) -> Residues:
-        return seal_products.conjugates(self.ring, keys.handles[-1], a, form)
+        turn, element, key = self.ring.evaluator.apply_galois_inplace, self.space.elements[-1], keys.handles[-1]
+        return self.ring.changed(a, form, 2, form.level + 1, lambda c: turn(c, element, key))
 
     def dot(self, a: Residues, conjugated: Residues, keys: Evaluation, form: Form) -> Residues:
-        """The dot product in every slot, one level lower."""
         return seal_products.dot(self.ring, self.relineariser, keys.handles, a, conjugated, form)
 
     def sanitise(self, a: Residues, bits: int, form: Form) -> Residues:
-        """The same values with fresh randomness, and noise uniform in +-2^bits a coefficient."""
         nothing = np.zeros((len(a), form.level + 1, self.space.degree), dtype=np.uint64)
         return self.shift(a, ckks_masks.flooded(self.space, nothing, form, bits), 1, form)
 
@@ -141,7 +141,6 @@ class Public:
     # ---- bytes of keys, and SEAL's objects
 
     def parts(self) -> list[Any]:
-        """The pair, and the pairs to relinearise with."""
         widths = self.space.residue_bytes
         return list(chain(residues.pack(self.pair[None], widths), residues.pack(self.relinearise, widths)))
 
@@ -154,39 +153,41 @@ class Public:
             raise DecodeError("the numbers of this key can't be an honest CKKS key's")
         return cls(space, pairs[0], pairs[1:])
 
-    def __reduce__(self) -> tuple[Any, ...]:  # without SEAL's objects
-        return Public, (self.space, self.pair, self.relinearise)
-
     @property
     def ring(self) -> Ring:
-        """SEAL's context of the parameters."""
         return ring(self.space)
 
     @cached_property
     def encryptor(self) -> Handle:
-        """SEAL's object that encrypts under this key."""
         return self.ring.encryptor(self.pair)
 
     @cached_property
     def relineariser(self) -> Handle:
-        """SEAL's object that turns products back into two polynomials."""
-        return self.ring.relineariser(self.relinearise)
+        return self.ring.switching_object(RelinKeys(), self.relinearise)
 
-    def sealed(self, encryptor: Handle, values: Floats, form: Form, *, symmetric: bool = False) -> Residues:
-        """A fresh encryption by an encryptor of this key or of its secret half."""
+    def sealed(self, encrypt: Callable[[Handle, Handle], None], values: Floats, form: Form) -> Residues:
         plaintexts, count = self._plaintexts(values, form), self.space.ciphertexts(values.size)
-        return self.ring.encrypt(encryptor, plaintexts, count, form.level, symmetric)
+        return self.ring.encrypted(encrypt, plaintexts, count, form.level)
 
     def _plaintexts(self, values: Floats, form: Form) -> Iterator[Handle]:
         if form.scalar:
-            return self.ring.encoded_constant(float(values[0]), form)
-        return self.ring.encoded(self.space.to_slots(values), form)
+            return self.ring.encoded([float(values[0])], form)
+        return self.ring.encoded((row.tolist() for row in self.space.to_slots(values)), form)
 
     def _fresh(self, numbers: Residues, form: Form) -> Residues:
-        """A fresh encryption of plaintext polynomials."""
-        fresh = self.ring.zeros(self.encryptor, len(numbers), form.level)
+        fresh = self._zeros(len(numbers), form.level)
         fresh[:, 0] = residues.add(fresh[:, 0], numbers, self._moduli(form))
         return fresh
+
+    def _zeros(self, count: int, level: int) -> Residues:
+        return self.ring.encrypted(self.encryptor.encrypt_zero, [self.ring.ids[level]] * count, count, level)
+
+    def _multiples(self, a: Residues, factor: int, form: Form) -> Residues:
+        """Times an integer but 0, and rescaled. The scale is the caller's concern."""
+        made, plaintext = self.ring, Plaintext()
+        made.encoder.encode(float(factor), made.ids[form.level], 1.0, plaintext)
+        steps = lambda c: made.evaluator.multiply_plain_inplace(c, plaintext), made.evaluator.rescale_to_next_inplace
+        return made.changed(a, form, 2, form.level, *steps)
 
     def _moduli(self, form: Form) -> Residues:
         return self.ring.moduli_at(form.level)
@@ -199,8 +200,6 @@ class Secret(Halves):
     secret: Residues
     public: Public
 
-    scheme = "ckks"
-
     @classmethod
     def generate(cls, space: ParameterSet, products: bool) -> Secret:
         """A fresh one from the system's randomness."""
@@ -208,8 +207,7 @@ class Secret(Halves):
         return cls(secret, Public(space, pair, relinearise))
 
     def encrypt(self, values: Floats, form: Form) -> Residues:
-        """As the public key, in half the time and with less noise."""
-        return self.public.sealed(self.encryptor, values, form, symmetric=True)
+        return self.public.sealed(self.encryptor.encrypt_symmetric, values, form)
 
     def decrypt(self, a: Residues, tally: Tally) -> Floats:
         """``(d,)`` values. Raises CiphertextError if an unused slot, or another of a scalar, is not as it should be."""
@@ -222,8 +220,8 @@ class Secret(Halves):
         return values
 
     def open_blinded(self, a: Residues, tally: Tally, bits: int) -> Opened:
-        """The polynomials with masks still on, and with noise of so many bits."""
-        exact = seal_products.opened(self.public.ring, self.decryptor, a, tally.form)
+        plaintexts = self.public.ring.opened(self.decryptor, a, tally.form)
+        exact = self.public.ring.numbers(plaintexts, len(a), tally.form.level + 1)
         return Opened(exact, ckks_masks.flooded(self.space, exact, tally.form, bits))
 
     def evaluation(self, fingerprint: bytes) -> Evaluation:
@@ -233,7 +231,6 @@ class Secret(Halves):
         return Evaluation(self.space, fingerprint, tuple(b"".join(residues.pack(key, widths)) for key in keys))
 
     def parts(self) -> list[Any]:
-        """The secret polynomial, and the public key."""
         return [*residues.pack(self.secret, self.space.residue_bytes), *self.public.parts()]
 
     @classmethod
@@ -247,25 +244,19 @@ class Secret(Halves):
             raise DecodeError("the halves of this key don't belong together")
         return key
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Secret, (self.secret, self.public)
-
     def _belongs_together(self) -> bool:
         tally = Tally(bytes(FINGERPRINT_BYTES), 1, form=self.space.fresh)
         try:
-            opened = self.decrypt(self.public.encrypt(np.zeros(1), tally.form), tally)
+            return bool(abs(self.decrypt(self.public.encrypt(np.zeros(1), tally.form), tally)[0]) <= self.space.error())
         except CiphertextError:
             return False
-        return bool(np.abs(opened).max() <= self.space.error())
 
     @cached_property
     def encryptor(self) -> Handle:
-        """SEAL's object that encrypts under the secret key."""
         return self.public.ring.encryptor(self.public.pair, self.secret)
 
     @cached_property
     def decryptor(self) -> Handle:
-        """SEAL's object that opens."""
         return self.public.ring.decryptor(self.secret)
 
 
@@ -280,7 +271,6 @@ class Evaluation:
     scheme, flag = "ckks", 1
 
     def parts(self) -> list[Any]:
-        """The pair's name and the keys."""
         return [self.fingerprint, *self.packed]
 
     @classmethod
@@ -294,15 +284,12 @@ class Evaluation:
                 raise DecodeError("the numbers of this evaluation key can't be an honest CKKS key's")
         return made
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Evaluation, (self.space, self.fingerprint, tuple(map(bytes, self.packed)))
-
     @cached_property
     def handles(self) -> tuple[Handle, ...]:
         """SEAL's objects, one an automorphism, in the order of ``ParameterSet.elements``."""
         made = ring(self.space)
         return tuple(
-            seal_products.automorphism(made, element, self._unpacked(part))
+            made.switching_object(GaloisKeys(), self._unpacked(part), element)
             for element, part in zip(self.space.elements, self.packed, strict=True)
         )
 

@@ -1,8 +1,8 @@
 """Masks that hide CKKS vectors perfectly, and what the key's holder sees under them (PAFed, algorithm 5).
 
-A mask is a uniform element of the ciphertexts' ring, drawn coefficient by coefficient modulo every prime. The sum of a
-plaintext polynomial and a mask is uniform itself, so whoever opens it learns nothing, and taking the mask off is exact.
-(The paper masks with real numbers: whatever their size, they hide less, and cost precision. See docs/systems/pafed.md.)
+A mask is a uniform element of the ciphertexts' ring. The sum of a plaintext polynomial and a mask is uniform itself, so
+whoever opens it learns nothing, and taking the mask off is exact. (The paper masks with real numbers: whatever their
+size, they hide less, and cost precision. See docs/systems/pafed.md.)
 
 **Flooding.** The opened polynomial is ``m + e + r``: value, error, mask. The error e depends on the secret key. A party
 that takes the mask off later, under another key, could see it with the value (``ckks``, last paragraph). So an opened
@@ -55,13 +55,12 @@ def flooded(parameters: ParameterSet, exact: Residues, form: Form, bits: int) ->
 
 
 class _Stream:
-    """A secret stream of numbers from a key that is used once."""
+    """A secret stream of uniform 64-bit numbers from a key that is used once."""
 
     def __init__(self, key: bytes) -> None:
         self._encryptor = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
 
     def words(self, count: int) -> NDArray[np.uint64]:
-        """So many uniform 64-bit numbers."""
         return np.frombuffer(self._encryptor.update(bytes(8 * count)), dtype="<u8").copy()
 
 

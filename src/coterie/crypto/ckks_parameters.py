@@ -38,9 +38,8 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -77,7 +76,7 @@ class ParameterSet:
 
     degree: N.  prime_bits: of the chain, special prime last.  scale_bits: log2 of the scale D of fresh vectors.
     reach_bits: values lie within +-2^reach_bits.  terms_bits: a sum has at most 2^terms_bits terms.
-    nominal: times for virtual clocks.  secure: False for those of ``insecure_for_tests`` only.
+    nominal: times for virtual clocks.  secure: False for tests only.
     scalar_bits: as terms_bits, for scalars at levels with room for so many; None: the same.
     flood_bits: opened vectors that leave under another key get noise uniform in +-2^flood_bits a coefficient; None:
     vectors of this set carry no masks.  radix: slots are summed up by rotations by its powers, each radix - 1 times.
@@ -122,7 +121,6 @@ class ParameterSet:
 
     @property
     def size(self) -> str:
-        """Its name."""
         return self.name
 
     @property
@@ -177,38 +175,28 @@ class ParameterSet:
         return self.degree * sum(self.residue_bytes[:limbs])
 
     def body_bytes(self, length: int, form: Form) -> int:
-        """Bytes of the ciphertexts of a vector (a product: once it is rescaled, as it travels)."""
         return self.ciphertexts(length) * 2 * self.polynomial_bytes(form.level + 1)
-
-    @property
-    def relinearisation_keys(self) -> int:
-        """How many pairs of polynomials turn a product back into two polynomials."""
-        return len(self.prime_bits) - 1 if self.levels else 0
-
-    def public_bytes(self, products: bool) -> int:
-        """Bytes of a public key's polynomials, with or without what products need."""
-        return 2 * self.polynomial_bytes(len(self.prime_bits)) * (1 + (self.relinearisation_keys if products else 0))
-
-    @property
-    def evaluation_bytes(self) -> int:
-        """Bytes of an evaluation key's polynomials."""
-        return 2 * self.polynomial_bytes(len(self.prime_bits)) * self.relinearisation_keys * len(self.elements)
 
     @property
     def secret_bytes(self) -> int:
         """Bytes of a secret key's polynomial, without its public key."""
         return self.polynomial_bytes(len(self.prime_bits))
 
+    @property
+    def relinearisation_keys(self) -> int:
+        """How many pairs of polynomials turn a product back into two polynomials."""
+        return len(self.prime_bits) - 1 if self.levels else 0
+
     def key_bytes(self, kind: str, flag: int) -> int:
-        """Bytes of a key behind its header; flag: whether it is one for products. Raises DecodeError if it can't be."""
+        """Of a key; flag: whether it is one for products."""
         if (flag and not self.levels) or (kind == "evaluation" and not flag):
             raise DecodeError(f"a {kind} key of {self.name} can't be one {'for' if flag else 'without'} products")
+        pair, switching = 2 * self.secret_bytes, self.relinearisation_keys
         if kind == "evaluation":
-            return FINGERPRINT_BYTES + self.evaluation_bytes
-        return self.public_bytes(bool(flag)) + (self.secret_bytes if kind == "secret" else 0)
+            return FINGERPRINT_BYTES + pair * switching * len(self.elements)
+        return pair * (1 + switching * flag) + (self.secret_bytes if kind == "secret" else 0)
 
     def admits(self, tally: Tally) -> None:
-        """Raises DecodeError for a form that no vector has, and for masks where there are none."""
         if (
             tally.form.level > self.levels
             or (tally.form.scalar and tally.length != 1)
@@ -239,7 +227,7 @@ class ParameterSet:
     # ---- room
 
     def room(self, form: Form) -> int:
-        """How many terms a vector of this form can have; a product as many as it will have room for when rescaled."""
+        """As ``Layout``; a product has as many terms as it will have room for when rescaled."""
         if not form.scalar:
             return self.max_terms
         level = max(form.level - 1 if form.product else form.level, 0)
@@ -252,9 +240,8 @@ class ParameterSet:
         return max(self.reach_bits + self.terms_bits, self.scalar_bits or 0)
 
     def largest_factor(self, form: Form) -> float:
-        """What a factor must be below: written at this scale it lies within half the modulus of its level.
-
-        And a vector's own error, multiplied by it, lies within all that there is room for.
+        """What a factor must be below: at this scale it lies within half the modulus of its level, and a vector's own
+        error, multiplied by it, within all that there is room for.
         """
         most = 2.0 ** (sum(self.prime_bits[: form.level + 1]) - 2) / self.scale(form)
         return float(min(most, 2.0**self.largest_bits / self.added(form.level)))
@@ -278,11 +265,8 @@ class ParameterSet:
 
     def plausible(self, values: Floats, tally: Tally) -> bool:
         """Whether every number can be a sum of ``tally.terms`` honest values."""
-        return bool(
-            (np.abs(values) <= tally.terms * self.limit(tally.form) + self.tolerance(tally.terms, tally.form)).all()
-        )
-
-    # ---- slots
+        most = tally.terms * self.limit(tally.form) + self.tolerance(tally.terms, tally.form)
+        return bool((np.abs(values) <= most).all())
 
     def to_slots(self, values: Floats) -> Slots:
         """``(d,)`` reals to ``(ciphertexts, N/2)`` complex slots, zeros at the end."""
@@ -319,7 +303,6 @@ class ParameterSet:
         return most if bits is None else bits
 
     def maskable(self) -> None:
-        """Whether vectors can carry masks. Raises CryptoError."""
         if self.flood_bits is None:
             raise CryptoError(f"vectors of {self.name} carry no masks: choose a deep set, or a Paillier key")
 
@@ -335,84 +318,68 @@ class ParameterSet:
     def error(self, terms: int = 1, form: Form | None = None) -> float:
         """The stated bound on a decrypted value's error, of the real scheme and of its emulated twin.
 
-        With e = 32 standard deviations of one encryption: ``terms * e`` for sums of fresh vectors. For products with
-        scalars, summed up: ``terms * ((2 * reach + 2) * e + e')``, where e' is what one rescaling adds. (Of scalars
-        times scalars, with 1 for the reach.) Double precision adds ``terms * reach * 2^-46``.
+        With e for ``added`` by an encryption and e' by a rescaling: ``terms * e`` for sums of fresh vectors, and for
+        products with scalars, summed up, ``terms * ((2 * reach + 2) * e + e')`` (of scalars times scalars, with 1 for
+        the reach). Double precision adds ``terms * reach * 2^-46``.
         """
         at = form or self.fresh
-        bound, rounding = self.limit(at), self.limit(at) * _FLOAT_ROUNDING
-        scale = 2.0**self.scale_bits
-        error = DEVIATIONS * self.deviation(scale)
-        products = self.levels - at.level + (1 if at.product else 0)
-        for done in range(products):
-            scale = 2.0 ** self._scale_bits(self.levels - done - 1)
-            error = (2 * bound + 2) * error + DEVIATIONS * self.deviation(scale)
-        return terms * (error + rounding)
+        bound, error = self.limit(at), self.added(self.levels)
+        for level in range(self.levels - 1, at.level - at.product - 1, -1):
+            error = (2 * bound + 2) * error + self.added(level)
+        return terms * (error + bound * _FLOAT_ROUNDING)
 
 
-_SHORT_CHAIN, _LONG_CHAIN = (50, 36, 36, 36, 60), (50, *21 * (36,), 60)
-_DEEP: dict[str, Any] = {"scale_bits": 36, "reach_bits": 2, "terms_bits": 10, "scalar_bits": 24, "flood_bits": 16}
+_DEEP = 24, 16  # bits of scalars, and of flooding
 
 PARAMETERS = {
     p.name: p
     for p in (
         ParameterSet("ckks-4096-add", 4096, (60, 49), 40, 6, 12, Milliseconds(1.2, 0.6, 0.2)),
         ParameterSet("ckks-8192-mul", 8192, (60, 50, 60), 45, 6, 12, Milliseconds(3.5, 2.0, 0.8, 0.5, 3.0)),
-        ParameterSet("ckks-8192-deep", 8192, _SHORT_CHAIN, nominal=Milliseconds(8.5, 6, 1.8, 5, 5), radix=4, **_DEEP),
         ParameterSet(
-            "ckks-32768-deep", 32768, _LONG_CHAIN, nominal=Milliseconds(230, 190, 60, 150, 500), radix=16, **_DEEP
+            "ckks-8192-deep", 8192, (50, *3 * (36,), 60), 36, 2, 10, Milliseconds(8.5, 6, 1.8, 5, 5), True, *_DEEP, 4
+        ),
+        ParameterSet(
+            "ckks-32768-deep",
+            32768,
+            (50, *21 * (36,), 60),
+            36,
+            2,
+            10,
+            Milliseconds(230, 190, 60, 150, 500),
+            True,
+            *_DEEP,
+            16,
         ),
     )
 }
 """The 128-bit sets by name: additions only, one product of ciphertexts, three, and twenty-one."""
 
-_TESTS: dict[str, Any] = {"degree": 1024, "secure": False}
-
 INSECURE = {
-    p.name: p
-    for p in (
-        ParameterSet("insecure-1024-add", 1024, (60, 49), 40, 6, 12, Milliseconds(0.3, 0.2, 0.1), secure=False),
-        ParameterSet(
-            "insecure-1024-mul", 1024, (60, 50, 60), 45, 6, 12, Milliseconds(0.4, 0.3, 0.1, 0.1, 0.4), secure=False
-        ),
-        ParameterSet(
-            "insecure-1024-deep",
-            prime_bits=_SHORT_CHAIN,
-            nominal=Milliseconds(0.9, 0.7, 0.2, 0.6, 0.7),
-            radix=4,
-            **_TESTS,
-            **_DEEP,
-        ),
-        ParameterSet(
-            "insecure-1024-long",
-            prime_bits=_LONG_CHAIN,
-            nominal=Milliseconds(5, 4, 3, 6, 10),
-            radix=8,
-            **_TESTS,
-            **_DEEP,
-        ),
+    f"insecure-1024-{kind}": replace(
+        PARAMETERS[like], name=f"insecure-1024-{kind}", degree=1024, nominal=nominal, secure=False, radix=radix
+    )
+    for kind, like, radix, nominal in (
+        ("add", "ckks-4096-add", 2, Milliseconds(0.3, 0.2, 0.1)),
+        ("mul", "ckks-8192-mul", 2, Milliseconds(0.4, 0.3, 0.1, 0.1, 0.4)),
+        ("deep", "ckks-8192-deep", 4, Milliseconds(0.9, 0.7, 0.2, 0.6, 0.7)),
+        ("long", "ckks-32768-deep", 8, Milliseconds(5, 4, 3, 6, 10)),
     )
 }
 """Small sets for tests: the same primes, a fraction of the degree, no security."""
 
 
-def named(name: str) -> ParameterSet:
-    """A secure set. Raises UserError for another name."""
-    if name not in PARAMETERS:
+def named(name: str, *, allow_insecure: bool = False) -> ParameterSet:
+    """A secure set, or also one for tests. Raises UserError for another name."""
+    sets = PARAMETERS | INSECURE if allow_insecure else PARAMETERS
+    if name not in sets:
         raise UserError(f"parameters {name!r} are no secure CKKS set: choose one of {sorted(PARAMETERS)}")
-    return PARAMETERS[name]
-
-
-def insecure(name: str) -> ParameterSet:
-    """A set for tests. Raises UserError for another name."""
-    if name not in INSECURE:
-        raise UserError(f"parameters {name!r} are no set for tests: choose one of {sorted(INSECURE)}")
-    return INSECURE[name]
+    return sets[name]
 
 
 def known(identity: bytes) -> ParameterSet:
     """The set, secure or not, that these 12 bytes name. Raises DecodeError."""
-    for parameters in (*PARAMETERS.values(), *INSECURE.values()):
+    for parameters in (PARAMETERS | INSECURE).values():
         if parameters.identity == identity:
             return parameters
     raise DecodeError(f"a key with unknown parameters {identity.hex()}: known are {sorted(PARAMETERS)}")

@@ -3,8 +3,7 @@
 For studies of hundreds of rounds. It gives NO secrecy and is flagged ``emulated``. Its results equal Paillier's bit for
 bit: a lane holds the same sum of fixed-point integers, here modulo 2^B for the machine word of B >= lane width bits.
 Masks are uniform modulo 2^B, so the difference of two vectors with the same mask is exact, and so is a sum after its
-masks are taken off. The rules are those of the front (``paillier``). Keys and vectors weigh exactly as many bytes
-on the wire as Paillier's (``protocol/weight.py``), and have the same nominal times.
+masks are taken off. Keys and vectors weigh as much on the wire as Paillier's (``protocol/weight.py``).
 """
 
 from __future__ import annotations
@@ -17,9 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.crypto import emulated
-from coterie.crypto.arrays import Halves, RandomBytes, drawn
-from coterie.crypto.packing import RANDOMNESS, Integers, Layout, Randomness
+from coterie.crypto.arrays import Halves, RandomBytes, Twin, drawn, held
+from coterie.crypto.packing import Integers, Layout
 from coterie.crypto.tally import Form, Tally
 
 Words = NDArray[Any]  # (d,) unsigned, little end first: sums modulo 2^B
@@ -32,34 +30,24 @@ def word(layout: Layout) -> np.dtype[Any]:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Public:
-    """The twin of ``paillier_arrays.Public``, as ``arrays.PublicArrays``. key_id: 32 bytes that tell keys apart."""
+class Public(Twin):
+    """The twin of ``paillier_arrays.Public``, as ``arrays.PublicArrays``."""
 
-    key_id: bytes
     space: Layout
-    randomness: Randomness = "short"
 
     scheme = "exact"
 
-    @property
-    def flag(self) -> int:
-        return RANDOMNESS.index(self.randomness)
-
     def encrypt(self, integers: Integers, form: Form) -> Words:
         return integers.astype(word(self.space))
-
-    def add(self, a: Words, b: Words, form: Form) -> Words:
-        return a + b
 
     def add_plain(self, a: Words, integers: Integers, form: Form) -> Words:
         return a + self.encrypt(integers, form)
 
     def scale(self, a: Words, factor: int, form: Form) -> Words:
-        scaled: Words = a * _modulo(factor, a)
+        scaled: Words = a * np.asarray(factor % (1 << (8 * a.dtype.itemsize)), dtype=a.dtype)
         return scaled
 
     def draw(self, length: int, form: Form, random_bytes: RandomBytes) -> Words:
-        """A number uniform modulo 2^B for every lane."""
         dtype = word(self.space)
         return np.frombuffer(drawn(random_bytes, length * dtype.itemsize), dtype=dtype)
 
@@ -81,20 +69,10 @@ class Public:
     def minus(self, x: Words, y: Words, length: int, terms: int) -> Integers:
         return _signed(x - y)
 
-    def pack(self, a: Words, form: Form) -> list[memoryview]:
-        return [np.ascontiguousarray(a).data.cast("B")]
-
     def unpack(self, body: memoryview, tally: Tally) -> Words:
-        """A view of the bytes. There are no numbers modulo N here, and so none that are no units."""
+        """A view of the bytes."""
         dtype = word(self.space)
-        return np.frombuffer(emulated.numbers_of(body, tally.length, dtype.itemsize), dtype=dtype)
-
-    def parts(self) -> list[bytes]:
-        return [self.key_id]
-
-    @classmethod
-    def load(cls, layout: Layout, flag: int, body: memoryview) -> Public:
-        return cls(emulated.id_of(body), layout, RANDOMNESS[flag])
+        return np.frombuffer(held(body, tally.length * dtype.itemsize, f"{tally.length} values"), dtype=dtype)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -103,20 +81,11 @@ class Secret(Halves):
 
     public: Public
 
-    scheme = "exact"
-
-    @classmethod
-    def generate(cls, layout: Layout, randomness: Randomness, random_bytes: RandomBytes) -> Secret:
-        return cls(Public(emulated.fresh_id(random_bytes), layout, randomness))
-
     def decrypt(self, words: Words, tally: Tally) -> Integers:
         return _signed(words)
 
     def open_blinded(self, words: Words, tally: Tally) -> Words:
         return words
-
-    def parts(self) -> list[bytes]:
-        return self.public.parts()
 
     @classmethod
     def load(cls, layout: Layout, flag: int, body: memoryview) -> Secret:
@@ -126,8 +95,3 @@ class Secret(Halves):
 def _signed(words: Words) -> Integers:
     """Words modulo 2^B as the signed integers nearest to zero."""
     return words.view(words.dtype.str.replace("u", "i")).astype(np.int64)
-
-
-def _modulo(number: int, like: Words) -> Words:
-    """A number as a word of the same size."""
-    return np.asarray(number % (1 << (8 * like.dtype.itemsize)), dtype=like.dtype)

@@ -1,21 +1,28 @@
-"""A key of any scheme from its bytes, for those who hold keys and do not compute with them."""
+"""A key of any scheme from its bytes, kept while it is used: the same bytes give the same object, tables included."""
 
 from __future__ import annotations
 
-from typing import Any
+from functools import lru_cache
 
 from coterie.crypto import ckks, paillier, wire
 
+KEPT_KEYS = 300
+"""Live keys to keep, with their tables: more than clients that one round serves, each with a key of its own."""
 
+
+@lru_cache(KEPT_KEYS)
 def public_key(data: bytes) -> paillier.PublicKey | ckks.PublicKey:
-    """A public key; raises DecodeError. The same bytes give the same object, tables included."""
-    module: Any = paillier if wire.scheme_of(data) in paillier.PublicKey.backends else ckks
-    key: paillier.PublicKey | ckks.PublicKey = module.public_key(data)
-    return key
+    """A public key; raises DecodeError."""
+    integers = wire.scheme_of(data) in paillier.PublicKey.backends
+    return paillier.PublicKey.load(data) if integers else ckks.PublicKey.load(data)
 
 
+@lru_cache(KEPT_KEYS)
 def secret_key(data: bytes) -> paillier.SecretKey | ckks.SecretKey:
-    """A secret key; raises DecodeError. The same bytes give the same object."""
-    module: Any = paillier if wire.scheme_of(data) in paillier.SecretKey.backends else ckks
-    key: paillier.SecretKey | ckks.SecretKey = module.secret_key(data)
-    return key
+    """A secret key; raises DecodeError."""
+    integers = wire.scheme_of(data) in paillier.SecretKey.backends
+    return paillier.SecretKey.load(data) if integers else ckks.SecretKey.load(data)
+
+
+evaluation_key = lru_cache(2)(ckks.EvaluationKey.load)
+"""An evaluation key; raises DecodeError."""

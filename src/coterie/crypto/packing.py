@@ -65,7 +65,6 @@ class Lanes:
 
     @property
     def width(self) -> int:
-        """Bits of one lane."""
         return self.value_bits + self.guard_bits
 
     @property
@@ -139,12 +138,10 @@ class Layout:
 
     @property
     def packed_bits(self) -> int:
-        """Bits of a packed plaintext without masks."""
         return self.lanes.width * self.lanes_per_plaintext
 
     @property
     def mask_bits(self) -> int:
-        """Bits of one mask."""
         return self.packed_bits + self.lanes.kappa
 
     @property
@@ -156,13 +153,14 @@ class Layout:
         """How many plaintexts a vector of ``length`` values takes."""
         return -(-length // self.lanes_per_plaintext)
 
-    # ---- as the parameters of a key (``arrays.Space``)
+    # ---- what keys and vectors need of their parameters: ``ckks_parameters.ParameterSet`` has the same
 
     fresh = PLAIN
+    """The form of a fresh vector."""
 
     @property
     def identity(self) -> bytes:
-        """12 bytes that name the layout."""
+        """12 bytes that stand for it in the header of a key."""
         lanes = self.lanes
         return _IDENTITY.pack(lanes.fraction_bits, lanes.value_bits, lanes.guard_bits, lanes.kappa, self.key_bits)
 
@@ -177,32 +175,32 @@ class Layout:
 
     @property
     def size(self) -> str:
-        """Bits of the modulus."""
+        """In words."""
         return f"{self.key_bits} bits"
 
     @property
     def secure(self) -> bool:
-        """Whether the modulus has one of the named sizes."""
+        """Whether such keys are accepted outside tests."""
         return self.key_bits in PARAMETERS.values()
 
     def room(self, form: Form) -> int:
-        """How many terms, and masks, a vector can have."""
+        """How many terms, and masks, a vector of this form can have."""
         return self.lanes.max_terms
 
     def admits(self, tally: Tally) -> None:
-        """Raises DecodeError for a vector in another form than the plain one."""
+        """Raises DecodeError for a tally that no vector has."""
         if tally.form != PLAIN:
             raise DecodeError(f"a {tally.form} is none of Paillier")
 
     def maskable(self) -> None:
-        """All vectors can carry masks."""
+        """Raises CryptoError if vectors carry no masks; all of these can."""
 
     def body_bytes(self, length: int, form: Form) -> int:
-        """Bytes of the ciphertexts of a vector."""
+        """Bytes of a vector behind its header."""
         return self.plaintexts(length) * self.ciphertext_bytes
 
     def key_bytes(self, kind: str, flag: int) -> int:
-        """Bytes of the numbers of a public or secret key."""
+        """Bytes of a key behind its header. Raises DecodeError for a key that there isn't."""
         return self.key_bits // 4
 
     # ---- lanes in and out
@@ -224,10 +222,10 @@ class Layout:
         lanes = _from_rows(rows, self.lanes.width, self.lanes_per_plaintext)
         return lanes.view(np.int64).ravel() - bias
 
-    def in_every_lane(self, value: int) -> int:
-        """The plaintext with the same non-negative ``value`` in each lane."""
-        ones = ((1 << self.packed_bits) - 1) // ((1 << self.lanes.width) - 1)
-        return value * ones
+    @cached_property
+    def ones(self) -> int:
+        """The plaintext with 1 in each lane."""
+        return ((1 << self.packed_bits) - 1) // ((1 << self.lanes.width) - 1)
 
 
 def as_vector(values: ArrayLike, kinds: str) -> NDArray[Any]:

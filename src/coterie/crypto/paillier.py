@@ -1,31 +1,24 @@
 """Paillier's additively homomorphic encryption of packed fixed-point vectors, over ``gmpy2``.
 
-    key = paillier.keygen(2048)
-    total = key.public.encrypt(a) + key.public.encrypt(b)
-    key.decrypt(total)                                       # a + b, to within fixed-point rounding
-
 P. Paillier, "Public-key cryptosystems based on composite degree residuosity classes", EUROCRYPT 1999, with g = N + 1
 (then g^m = 1 + mN mod N^2, one product), decryption by the Chinese remainder theorem, and many values a plaintext.
 
 **Randomness.** A ciphertext is ``(1 + mN) * r^N mod N^2``. ``randomness="full"`` draws r uniformly. ``"short"``, the
 default, is the variant of I. Damgard, M. Jurik and J. B. Nielsen, "A generalization of Paillier's public-key system
 with applications to electronic voting" (2010): p and q are 3 mod 4 with gcd(p-1, q-1) = 2, ``h = -x^2 mod N`` is part
-of the public key, and ``r = h^s mod N`` for a random s of half as many bits as N. It is over ten times as fast, with a
-table of powers of h^N. It assumes more than Paillier's problem: that powers of h with such short exponents can't be
-told from random numbers of Jacobi symbol 1 (for half-length exponents Goldreich and Rosen derive the like from
-factoring). Vectors of both kinds can be mixed freely.
+of the public key, and ``r = h^s mod N`` for a random s of half as many bits as N. It is over ten times as fast. It
+assumes more than Paillier's problem: that powers of h with such short exponents can't be told from random numbers of
+Jacobi symbol 1 (for half-length exponents Goldreich and Rosen derive the like from factoring). Both kinds can be mixed.
 
 **Masks** (FedCAPrivacy, eq. 6 to 10). The same mask is added to every client's vector of a round. The party that opens
-them sees integers that are each uniform up to 2^-kappa, but whose differences are those of the models (eq. 8 needs just
-these): carries between lanes cancel in a difference of whole integers. Sums carry their masks along and are unmasked
-later, under another key (eq. 10).
+them sees integers that are each uniform up to 2^-kappa, but whose differences are those of the models (eq. 8): carries
+between lanes cancel in a difference of whole integers. Sums are unmasked later, under another key (eq. 10).
 
 **Secrecy is not integrity.** Ciphertexts can be changed by anyone; sign them. A sender who lies about his values within
 the plaintext can spoil a sum, and is noticed at decryption only if a lane leaves the range of its terms. A number that
 is no unit modulo N would open to a factor of N, so ``from_bytes`` refuses it. Decryption is not constant in time.
 
-Parameters are named: ``paillier-2048`` (112-bit security) and ``paillier-3072`` (128-bit). ``emulated=True`` makes a
-key of the same type that encrypts nothing and gives the same results (``exact``).
+Keys have 2048 bits (112-bit security) or 3072 (128-bit). An emulated one gives the same results (``exact``).
 """
 
 from __future__ import annotations
@@ -33,27 +26,19 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import ClassVar
 
 from numpy.typing import ArrayLike
 
 from coterie.crypto import exact, paillier_arrays, vector, wire
 from coterie.crypto.arrays import CiphertextError, RandomBytes
-from coterie.crypto.packing import (
-    NOT_OF_MODELS,
-    PARAMETERS,
-    RANDOMNESS,
-    Floats,
-    Integers,
-    Lanes,
-    Layout,
-    Randomness,
-)
-from coterie.crypto.tally import Tally, differences
-from coterie.crypto.vector import KEPT_KEYS, Mask
-from coterie.protocol.errors import UserError
+from coterie.crypto.packing import NOT_OF_MODELS, PARAMETERS, RANDOMNESS, Floats, Integers, Lanes, Layout, Randomness
+from coterie.crypto.tally import Tally
+from coterie.crypto.vector import Mask
+from coterie.protocol.errors import CapacityError, CryptoError, KeyMismatchError, UserError
 
+# Measured per ciphertext; other sizes of keys by the cube.
 _ENCRYPT_MS = {("short", 2048): 1.35, ("short", 3072): 2.4, ("full", 2048): 14.5, ("full", 3072): 43.5}
 _DECRYPT_MS = {2048: 3.5, 3072: 14.8}
 
@@ -65,32 +50,21 @@ def keygen(
     *,
     emulated: bool = False,
     random_bytes: RandomBytes = os.urandom,
+    allow_insecure: bool = False,
 ) -> SecretKey:
-    """A fresh key of 2048 or 3072 bits. Raises UserError for other sizes.
+    """A fresh key of 2048 or 3072 bits. Raises UserError for other sizes; for tests they may be as small as 256 bits.
 
     A real key comes from the operating system's randomness only. random_bytes: n -> n bytes that name an emulated one,
     seeded so that emulated runs repeat.
     """
-    if bits not in PARAMETERS.values():
+    if bits not in PARAMETERS.values() and not allow_insecure:
         raise UserError(f"key_bits={bits} is no secure Paillier key: choose one of {sorted(PARAMETERS.values())}")
-    return insecure_for_tests(bits, lanes, randomness, emulated=emulated, random_bytes=random_bytes)
-
-
-def insecure_for_tests(
-    bits: int = 512,
-    lanes: Lanes | None = None,
-    randomness: Randomness = "short",
-    *,
-    emulated: bool = False,
-    random_bytes: RandomBytes = os.urandom,
-) -> SecretKey:
-    """A key of any size from 256 bits, breakable in minutes or hours: for tests only."""
     if randomness not in RANDOMNESS:
         raise UserError(f"randomness={randomness!r} is unknown: choose one of {list(RANDOMNESS)}")
-    layout = Layout(lanes or Lanes(), bits)
+    layout, flag = Layout(lanes or Lanes(), bits), RANDOMNESS.index(randomness)
     if emulated:
-        return SecretKey(exact.Secret.generate(layout, randomness, random_bytes))
-    return SecretKey(paillier_arrays.Secret.generate(layout, randomness))
+        return SecretKey(exact.Secret(exact.Public.generate(layout, flag, random_bytes)))
+    return SecretKey(paillier_arrays.Secret.generate(layout, flag))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -102,14 +76,19 @@ class BlindedVector(vector.BlindedVector):
     def minus(self, other: BlindedVector) -> Integers:
         """``(d,) int64``: the exact difference of the values under two masked vectors that carry the same mask.
 
-        ``Lanes.dequantise`` makes floats of them. Raises CiphertextError if that can't be, because the masks differ or
-        a sender overfilled a lane, and CapacityError if both together have more terms than a lane holds.
+        Raises CiphertextError if that can't be, because the masks differ or a sender overfilled a lane, and
+        CapacityError if both together have more terms than a lane holds.
         """
         theirs: BlindedVector = self._checked(other)
         lanes = self.key.layout.lanes
-        differences(self.tally, theirs.tally, lanes.max_terms)
-        more = self.terms - theirs.terms
-        values = self.key.arrays.minus(self.array, theirs.array, self.length, more)
+        if self.fingerprint != theirs.fingerprint or self.length != theirs.length:
+            raise KeyMismatchError("only vectors of one length, opened with one key, can be subtracted")
+        if not self.blinded or self.blinded != theirs.blinded:
+            raise CryptoError(f"masks cancel in equal numbers only, not {self.blinded} against {theirs.blinded}")
+        if self.terms + theirs.terms > lanes.max_terms:
+            terms = f"{self.terms} and {theirs.terms} terms"
+            raise CapacityError(f"the difference of {terms} doesn't fit lanes made for {lanes.max_terms}")
+        values = self.key.arrays.minus(self.array, theirs.array, self.length, self.terms - theirs.terms)
         if not lanes.within(values, self.terms, minus=theirs.terms):
             raise CiphertextError(NOT_OF_MODELS)
         return values
@@ -132,17 +111,16 @@ class PublicKey(vector.PublicKey[CipherVector]):
     arrays: paillier_arrays.Public | exact.Public
 
     backends: ClassVar = {"paillier": paillier_arrays.Public, "exact": exact.Public}
-    known = staticmethod(Layout.known)
+    vectors: ClassVar = CipherVector
 
     @cached_property
     def fingerprint(self) -> bytes:
         """16 bytes that name the modulus, h and the lanes (not the kind of randomness: that is the sender's choice)."""
-        named = wire.join_key("public", replace(self.arrays, randomness="short"))
+        named = wire.join_key("public", replace(self.arrays, flag=0))
         return hashlib.sha256(b"coterie/key/" + named).digest()[:16]
 
     @property
     def layout(self) -> Layout:
-        """How vectors lie in plaintexts."""
         return self.arrays.space
 
     def encrypt(self, values: ArrayLike) -> CipherVector:
@@ -154,32 +132,24 @@ class PublicKey(vector.PublicKey[CipherVector]):
         return self._sealed(self.layout.lanes.check(integers))
 
     def blinded(self, stored: vector.StoredVector) -> BlindedVector:
-        """As the front's."""
         held = super().blinded(stored)
         return BlindedVector(self, held.tally, held.array)
 
     def mask(self, length: int, random_bytes: RandomBytes) -> Mask:
-        """A fresh mask for ``length`` values: per plaintext a uniform integer below ``2^mask_bits`` (eq. 6).
+        """A fresh mask for ``length`` values (eq. 6), from n -> n secret random bytes (``os.urandom`` in a real run).
 
-        random_bytes: n -> n secret random bytes (``os.urandom`` in a real run). Draw one a round and never use it for
-        another: two vectors with one mask show their difference, which is what eq. (8) needs.
+        Draw one a round and never use it for another: two vectors with one mask show their difference.
         """
         return self._mask(length, self.fresh, random_bytes)
 
     def nominal_seconds_encrypt(self, length: int) -> float:
-        """Nominal seconds of one typical core to encrypt, or to blind, ``length`` values: for virtual time.
-
-        Measured per ciphertext; other sizes of keys by the cube.
-        """
-        bits, randomness = self.layout.key_bits, self.arrays.randomness
+        """Nominal seconds of one typical core to encrypt, or to blind, ``length`` values: for virtual time."""
+        bits, randomness = self.layout.key_bits, RANDOMNESS[self.arrays.flag]
         each = _ENCRYPT_MS.get((randomness, bits)) or _ENCRYPT_MS[randomness, 2048] * (bits / 2048) ** 3
         return self.layout.plaintexts(length) * 1e-3 * each
 
     def _sealed(self, integers: Integers) -> CipherVector:
         return self._vector(Tally(self.fingerprint, integers.size), self.arrays.encrypt(integers, self.fresh))
-
-    def _vector(self, tally: Tally, array: object) -> CipherVector:
-        return CipherVector(self, tally, array)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -189,20 +159,16 @@ class SecretKey(vector.SecretKey[CipherVector]):
     arrays: paillier_arrays.Secret | exact.Secret
 
     backends: ClassVar = {"paillier": paillier_arrays.Secret, "exact": exact.Secret}
-    known = staticmethod(Layout.known)
 
     @cached_property
     def public(self) -> PublicKey:
-        """The other half of the pair."""
         return PublicKey(self.arrays.public)
 
     @property
     def layout(self) -> Layout:
-        """The public key's."""
         return self.public.layout
 
     def encrypt(self, values: ArrayLike) -> CipherVector:
-        """``public.encrypt``."""
         return self.public.encrypt(values)
 
     def decrypt(self, cipher: CipherVector) -> Floats:
@@ -229,16 +195,9 @@ class SecretKey(vector.SecretKey[CipherVector]):
         return BlindedVector(self.public, ours.tally, self.arrays.open_blinded(ours.array, ours.tally))
 
     def nominal_seconds_encrypt(self, length: int) -> float:
-        """``public.nominal_seconds_encrypt``."""
         return self.public.nominal_seconds_encrypt(length)
 
     def nominal_seconds_decrypt(self, length: int) -> float:
-        """Nominal seconds of one typical core to open ``length`` values: for virtual time."""
         bits = self.layout.key_bits
         each = _DECRYPT_MS.get(bits) or _DECRYPT_MS[2048] * (bits / 2048) ** 3
         return self.layout.plaintexts(length) * 1e-3 * each
-
-
-public_key = lru_cache(KEPT_KEYS)(PublicKey.load)
-secret_key = lru_cache(KEPT_KEYS)(SecretKey.load)
-"""A key from its bytes; raises DecodeError. The same bytes give the same object, tables included."""

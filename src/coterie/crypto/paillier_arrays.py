@@ -15,16 +15,8 @@ from gmpy2 import mpz
 from numpy.typing import NDArray
 
 from coterie.crypto.arrays import CiphertextError, Halves, RandomBytes, drawn
-from coterie.crypto.bigint import (
-    Number,
-    blum_prime,
-    fixed_base_table,
-    not_a_unit,
-    random_unit,
-    short_noise,
-    spread,
-)
-from coterie.crypto.packing import NOT_OF_MODELS, RANDOMNESS, Integers, Layout, Randomness
+from coterie.crypto.bigint import Number, blum_prime, fixed_base_table, not_a_unit, random_unit, short_noise, spread
+from coterie.crypto.packing import NOT_OF_MODELS, RANDOMNESS, Integers, Layout
 from coterie.crypto.tally import Form, Tally
 from coterie.protocol.errors import DecodeError
 
@@ -33,22 +25,17 @@ Units = tuple[Number, ...]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Public:
-    """As ``arrays.PublicArrays``. n: the modulus.  h: base of the short randomness.  randomness: when encrypting."""
+    """As ``arrays.PublicArrays``. n: the modulus.  h: base of the short randomness.  flag: which of ``RANDOMNESS``."""
 
     n: Number
     h: Number
     space: Layout
-    randomness: Randomness = "short"
+    flag: int
 
     scheme = "paillier"
 
-    @property
-    def flag(self) -> int:
-        return RANDOMNESS.index(self.randomness)
-
     @cached_property
     def n_squared(self) -> Number:
-        """The modulus of ciphertexts."""
         return self.n * self.n
 
     def encrypt(self, integers: Integers, form: Form) -> Units:
@@ -58,7 +45,6 @@ class Public:
         return self._product(a, b)
 
     def add_plain(self, a: Units, integers: Integers, form: Form) -> Units:
-        """Every unit times g^m for its packed plaintext m."""
         n, modulus, plaintexts = self.n, self.n_squared, self.space.pack(integers)
         return tuple(unit * (1 + m % n * n) % modulus for unit, m in zip(a, plaintexts, strict=True))
 
@@ -94,7 +80,7 @@ class Public:
     def minus(self, x: Sequence[int], y: Sequence[int], length: int, terms: int) -> Integers:
         """``(length,)`` differences of what lies under one mask; terms: how many more x has. Raises CiphertextError."""
         lanes, half = self.space.lanes, 1 << (self.space.lanes.width - 1)
-        lift = self.space.in_every_lane(1) * (half - terms * lanes.offset)
+        lift = self.space.ones * (half - terms * lanes.offset)
         lifted = [a - b + lift for a, b in zip(x, y, strict=True)]
         if min(lifted) < 0 or max(lifted) >> self.space.packed_bits:
             raise CiphertextError(NOT_OF_MODELS)
@@ -122,12 +108,10 @@ class Public:
         return units
 
     def parts(self) -> list[bytes]:
-        """N and h."""
         return [int(number).to_bytes(self.space.key_bits // 8, "little") for number in (self.n, self.h)]
 
     @classmethod
     def load(cls, layout: Layout, flag: int, body: memoryview) -> Public:
-        """The inverse of ``parts``. Raises DecodeError for numbers that no honest party can have made."""
         half = len(body) // 2
         return cls._checked(_number(body[:half]), _number(body[half:]), layout, flag)
 
@@ -135,7 +119,7 @@ class Public:
     def _checked(cls, n: Number, h: Number, layout: Layout, flag: int) -> Public:
         if n.bit_length() != layout.key_bits or n % 4 != 1 or not 1 < h < n - 1 or gmpy2.jacobi(h, n) != 1:
             raise DecodeError("the numbers of this key can't be an honest Paillier key's")
-        return cls(n, h, layout, RANDOMNESS[flag])
+        return cls(n, h, layout, flag)
 
     def _product(self, a: Units, b: Units) -> Units:
         modulus = self.n_squared
@@ -144,7 +128,7 @@ class Public:
     def _seal(self, plaintexts: Sequence[int]) -> Units:
         """One fresh encryption of each plaintext, eq. (5), on all cores."""
         n, modulus = self.n, self.n_squared
-        if self.randomness == "full":
+        if RANDOMNESS[self.flag] == "full":
 
             def noise() -> Number:
                 return gmpy2.powmod(random_unit(n), n, modulus)
@@ -165,17 +149,15 @@ class Secret(Halves):
     q: Number
     public: Public
 
-    scheme = "paillier"
-
     @classmethod
-    def generate(cls, layout: Layout, randomness: Randomness) -> Secret:
+    def generate(cls, layout: Layout, flag: int) -> Secret:
         """A fresh one from the operating system's randomness."""
         while True:
             p, q = blum_prime(layout.key_bits // 2), blum_prime(layout.key_bits // 2)
             if p != q and gmpy2.gcd(p - 1, q - 1) == 2:
                 break
         n = p * q
-        return cls(p, q, Public(n, -(random_unit(n) ** 2) % n, layout, randomness))
+        return cls(p, q, Public(n, -(random_unit(n) ** 2) % n, layout, flag))
 
     def decrypt(self, units: Units, tally: Tally) -> Integers:
         """``(d,)`` sums of integers. Raises CiphertextError for a plaintext that isn't one of full lanes."""
@@ -195,14 +177,12 @@ class Secret(Halves):
         return plaintexts
 
     def parts(self) -> list[bytes]:
-        """Both primes, and h."""
         half = self.space.key_bits // 16
         numbers = (self.p, half), (self.q, half), (self.public.h, 2 * half)
         return [int(number).to_bytes(size, "little") for number, size in numbers]
 
     @classmethod
     def load(cls, layout: Layout, flag: int, body: memoryview) -> Secret:
-        """The inverse of ``parts``. Raises DecodeError."""
         half = len(body) // 4
         p, q, h = (_number(part) for part in (body[:half], body[half : 2 * half], body[2 * half :]))
         if p == q or not gmpy2.is_prime(p, 40) or not gmpy2.is_prime(q, 40):

@@ -3,8 +3,7 @@
 A worker is a plain child process that reads jobs from its standard input and writes ciphertexts to its standard output
 until its input ends. So it ends with its parent, however that dies (unless a fork lives on, which holds the pipes,
 too); it doesn't import the parent's main module, as ``multiprocessing`` would; and nothing is pickled. Workers start
-when there is enough to do and stay for the next time. A key is sent to each worker once; a secret key so stays within
-this user's processes.
+when there is enough to do and stay. A key is sent to each once; a secret key so stays within this user's processes.
 
 Frames: a kind u8, a length u64 (little end first), and so many bytes. To a worker: ``P`` a public or ``S`` a secret
 key, which get the numbers 0, 1, ...; ``F`` to forget all keys; ``V`` the number of a key as u64, and values as float64.
@@ -23,7 +22,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from threading import Lock
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -51,7 +50,7 @@ def encrypt_many(jobs: Sequence[tuple[Any, ArrayLike]], processes: int | None = 
     """
     if processes is not None and processes < 1:
         raise UserError(f"{processes} processes can't encrypt: take at least 1")
-    results: list[Outcome | None] = [None] * len(jobs)
+    results: dict[int, Outcome] = {}
     away: list[tuple[int, Any, Floats]] = []
     work_s = 0.0
     for index, (key, values) in enumerate(jobs):
@@ -66,12 +65,10 @@ def encrypt_many(jobs: Sequence[tuple[Any, ArrayLike]], processes: int | None = 
             results[index] = error
     count = min(cores() if processes is None else processes, len(away))
     if count > 1 and work_s >= WORTH_S:
-        for index, cipher in _pool.encrypt(away, count):
-            results[index] = cipher
+        results |= _pool.encrypt(away, count)
     else:
-        for index, key, array in away:
-            results[index] = key.encrypt(array)
-    return [result for result in results if result is not None]
+        results |= {index: key.encrypt(array) for index, key, array in away}
+    return [results[index] for index in range(len(jobs))]
 
 
 class _Worker:
@@ -83,10 +80,7 @@ class _Worker:
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path}
         )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self._to: IO[bytes] = self.process.stdin
-        self._back: IO[bytes] = self.process.stdout
+        self._to, self._back = cast(IO[bytes], self.process.stdin), cast(IO[bytes], self.process.stdout)
         self._keys: list[Any] = []  # what it has, by number
 
     def encrypt(self, key: Any, array: Floats) -> CipherVector:
@@ -133,8 +127,8 @@ class _Pool:
         self._owner = os.getpid()
         self._lock = Lock()
 
-    def encrypt(self, jobs: Sequence[tuple[int, Any, Floats]], count: int) -> list[tuple[int, CipherVector]]:
-        """All jobs on ``count`` workers."""
+    def encrypt(self, jobs: Sequence[tuple[int, Any, Floats]], count: int) -> dict[int, CipherVector]:
+        """All jobs on ``count`` workers, by their index."""
         with self._lock:
             if self._owner != os.getpid():  # a fork: the workers are the parent's
                 self._workers, self._owner = [], os.getpid()
@@ -156,7 +150,7 @@ class _Pool:
                     free.put(worker)
 
             with ThreadPoolExecutor(count) as threads:
-                return list(threads.map(run, jobs))
+                return dict(threads.map(run, jobs))
 
     def stop(self) -> None:
         """End all workers."""
@@ -201,12 +195,9 @@ def _send(stream: IO[bytes], kind: bytes, *parts: bytes | Floats) -> None:
 
 def _receive(stream: IO[bytes]) -> tuple[bytes, bytes]:
     """Raises EOFError where the stream ends."""
-    kind, size = _FRAME.unpack(_exactly(stream, _FRAME.size))
-    return kind, _exactly(stream, size)
-
-
-def _exactly(stream: IO[bytes], size: int) -> bytes:
+    head = stream.read(_FRAME.size)
+    kind, size = _FRAME.unpack(head) if len(head) == _FRAME.size else (b"", 1)
     data = stream.read(size)
     if len(data) != size:
         raise EOFError
-    return data
+    return kind, data

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from coterie.crypto.sealing import OpeningKey, SealingKey
-from coterie.crypto.signing import SigningKey, VerifyKey
+from coterie.crypto.signing import OpeningKey, SealingKey, SigningKey, VerifyKey
 from coterie.protocol.errors import CryptoError, PeerError
 from coterie.protocol.randomness import Randomness
 from coterie.protocol.roster import Entry, Identity, Roster
@@ -61,10 +60,7 @@ def _body(roster: Roster) -> bytes:
 
 
 def simulated(roles: Mapping[str, str], randomness: Randomness) -> tuple[Roster, dict[str, Identity]]:
-    """The roster of a simulation, whose operator key is made for it and forgotten, and every party's identity.
-
-    roles: of all parties, by name.
-    """
+    """The roster of a simulation, whose operator key is made for it and forgotten, and every party's identity."""
     identities = {name: new_identity(name, randomness) for name in roles}
     operator = SigningKey.generate(randomness.secrets(OPERATOR, "signing key").bytes)
     session = randomness.secrets(OPERATOR, "session").bytes(_SESSION_BYTES)

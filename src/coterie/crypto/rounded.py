@@ -1,43 +1,44 @@
 """``rounded``: CKKS's emulated twin, the same sums and products with rounding and noise of the same size.
 
 For studies of hundreds of rounds. It gives NO secrecy and is flagged ``emulated``, but it stays within the same stated
-error bound; the rules are those of the front (``ckks``). A value is a 64-bit integer in steps of 2^-44 (of any set with
-2^18 for reach times terms), so sums do not depend on their order. An encryption adds Gaussian noise of the real one's
-standard deviation; so does every other operation that does. The noise of one encryption is a pure function of the key
-and the values: emulated runs repeat whatever the order of the work, and the same values give the same bytes. The noise
-of a scalar is one number, where the real one differs from slot to slot. A mask is a uniform 64-bit integer a value,
-added modulo 2^64: it hides and comes off as exactly as the real one does. Keys and vectors weigh exactly as much on the
-wire as the real ones (``protocol/weight.py``), and have the same nominal times.
+error bound. A value is a 64-bit integer in steps of 2^-44 (of any set with 2^18 for reach times terms), so sums do not
+depend on their order. Every operation that adds noise adds Gaussian noise of the real one's standard deviation. It is a
+pure function of the key and the values: emulated runs repeat whatever the order of the work, and the same values give
+the same bytes. The noise of a scalar is one number, where the real one differs from slot to slot. A mask is a uniform
+64-bit integer a value, added modulo 2^64: it hides and comes off as exactly as the real one does. Keys and vectors
+weigh as much on the wire as the real ones (``protocol/weight.py``).
+
+Noise is taken from one table of a million numbers, at a place that follows from the key, the purpose and the values:
+to draw it for each value would take longer than all the arithmetic. So noises of different operations are as good as
+independent (no two start at one place, but for once in a million).
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
-from coterie.crypto import emulated
-from coterie.crypto.arrays import Halves, Opened, RandomBytes, drawn
+from coterie.crypto.arrays import Halves, Opened, RandomBytes, Twin, drawn, held
 from coterie.crypto.ckks_parameters import FINGERPRINT_BYTES, ParameterSet
 from coterie.crypto.packing import Floats, Integers
-from coterie.crypto.rounded_noise import add_noise, to_steps
 from coterie.crypto.tally import Form, Tally
-from coterie.protocol.errors import DecodeError
 
 _STEP_BITS = 62  # of an int64, for the largest sum: the steps lie below it
+_TABLE = 1 << 20
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Public:
+class Public(Twin):
     """The twin of ``ckks_arrays.Public``, as ``arrays.PublicArrays`` and ``ckks.CipherVector`` have it.
 
-    key_id: 32 bytes that tell keys apart and seed the noise.  flag: 1 for a key for products.
+    key_id: seeds the noise, too.  flag: 1 for a key for products.
     """
 
-    key_id: bytes
     space: ParameterSet
-    flag: int
 
     scheme = "rounded"
 
@@ -52,9 +53,6 @@ class Public:
 
     def encrypt(self, values: Floats, form: Form) -> Integers:
         return self._noisy(to_steps(values, self.steps), form, b"public")
-
-    def add(self, a: Integers, b: Integers, form: Form) -> Integers:
-        return a + b
 
     def add_plain(self, a: Integers, values: Floats, form: Form) -> Integers:
         return a + to_steps(values, self.steps)
@@ -72,7 +70,6 @@ class Public:
         return self._noisy(a + taken, form, b"blind" if factor > 0 else b"unblind")
 
     def lift(self, opened: Opened, form: Form, own: bool) -> Integers:
-        """Opened numbers, with an encryption's noise; of another key's with the flood."""
         return self._noisy((opened.exact if own else opened.flooded).copy(), form, b"convert")
 
     def add_opened(self, x: Opened, y: Opened, form: Form) -> Opened:
@@ -84,11 +81,8 @@ class Public:
     def from_arrays(self, arrays: Sequence[Integers]) -> Opened:
         return Opened(*arrays)
 
-    def pack(self, a: Integers, form: Form) -> list[memoryview]:
-        return [np.ascontiguousarray(a, "<i8").data.cast("B")]
-
     def unpack(self, body: memoryview, tally: Tally) -> Integers:
-        return np.frombuffer(emulated.numbers_of(body, tally.length, 8), dtype="<i8")
+        return np.frombuffer(held(body, tally.length * 8, f"{tally.length} values"), dtype="<i8")
 
     # ---- products, levels, parts: the noise of each is that at the level of its result
 
@@ -121,14 +115,7 @@ class Public:
     def join(self, a: Integers, b: Integers) -> Integers:
         return np.concatenate((a, b))
 
-    # ---- bytes of keys, and noise
-
-    def parts(self) -> list[bytes]:
-        return [self.key_id]
-
-    @classmethod
-    def load(cls, space: ParameterSet, flag: int, body: memoryview) -> Public:
-        return cls(emulated.id_of(body), space, flag)
+    # ---- noise
 
     def flooded(self, a: Integers, bits: int, form: Form) -> Integers:
         """Values with noise as large as that which is uniform in +-2^bits a coefficient."""
@@ -146,14 +133,7 @@ class Secret(Halves):
 
     public: Public
 
-    scheme = "rounded"
-
-    @classmethod
-    def generate(cls, space: ParameterSet, products: bool, random_bytes: RandomBytes) -> Secret:
-        return cls(Public(emulated.fresh_id(random_bytes), space, int(products and space.levels > 0)))
-
     def encrypt(self, values: Floats, form: Form) -> Integers:
-        """As the public key, with the smaller noise of an encryption under the secret key."""
         return self.public._noisy(to_steps(values, self.public.steps), form, b"secret", symmetric=True)
 
     def decrypt(self, a: Integers, tally: Tally) -> Floats:
@@ -165,9 +145,6 @@ class Secret(Halves):
 
     def evaluation(self, fingerprint: bytes) -> Evaluation:
         return Evaluation(self.space, fingerprint)
-
-    def parts(self) -> list[bytes]:
-        return self.public.parts()
 
     @classmethod
     def load(cls, space: ParameterSet, flag: int, body: memoryview) -> Secret:
@@ -188,6 +165,38 @@ class Evaluation:
 
     @classmethod
     def load(cls, space: ParameterSet, flag: int, body: memoryview) -> Evaluation:
-        if len(body) != FINGERPRINT_BYTES:
-            raise DecodeError(f"an emulated key that holds {len(body)} bytes besides its header")
-        return cls(space, bytes(body))
+        return cls(space, bytes(held(body, FINGERPRINT_BYTES)))
+
+
+def add_noise(values: Integers, steps: float, key_id: bytes, purpose: bytes) -> Integers:
+    """The values with noise of a standard deviation of ``steps``, rounded; in place."""
+    table, at = _rounded_table(steps), _place(values, key_id, purpose)
+    start = 0
+    while start < values.size:
+        taken = min(values.size - start, _TABLE - at)
+        values[start : start + taken] += table[at : at + taken]
+        start, at = start + taken, 0
+    return values
+
+
+def to_steps(values: Floats | Integers, steps: float) -> Integers:
+    """Values times steps, rounded to integers."""
+    scaled = values * np.float64(steps)
+    return np.rint(scaled, out=scaled).astype(np.int64)
+
+
+def _place(values: Integers, key_id: bytes, purpose: bytes) -> int:
+    told = hashlib.sha256(key_id + purpose)
+    total = np.add.reduce(values, dtype=np.int64)  # wraps, which does no harm
+    told.update(int(total).to_bytes(8, "little", signed=True) + values[:64].tobytes())
+    return int.from_bytes(told.digest()[:8], "little") % _TABLE
+
+
+@lru_cache(maxsize=1)
+def _table() -> Floats:
+    return np.random.Generator(np.random.SFC64(0)).standard_normal(_TABLE)
+
+
+@lru_cache(maxsize=16)
+def _rounded_table(steps: float) -> Integers:
+    return to_steps(_table(), steps)

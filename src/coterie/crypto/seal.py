@@ -11,13 +11,14 @@ SEAL trusts its input. Nothing here checks residues: whoever calls makes sure th
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property, lru_cache
-from itertools import count, pairwise
+from itertools import count
 from typing import Any
 
 import gmpy2
@@ -34,6 +35,7 @@ from coterie.protocol.errors import RunError, UserError
 Handle = Any  # an object of SEAL, which has no types
 
 _HEADER = struct.Struct("<HBBBBHQ")  # magic, header size, version, subversion, compression, zero, total size
+_U64 = struct.Struct("<Q")
 _UNCOMPRESSED, _ZSTD = 0, 2
 _SHORT = 8  # levels, for which SEAL's primes do
 _PREFIX_MOST = 4096  # a template's bytes besides its numbers are far fewer
@@ -55,10 +57,9 @@ class Ring:
         self.evaluator = sealapi.Evaluator(self.context)
         primes = [modulus.value() for modulus in asked.coeff_modulus()]
         self.moduli = np.array(primes, dtype=np.uint64)[:, None]
-        self._cipher_templates: dict[tuple[int, Form], bytes] = {}
+        self._templates: dict[tuple[Form, int, bool], bytes] = {}
 
     def moduli_at(self, level: int) -> Residues:
-        """``(level + 1, 1) uint64``: the primes of a ciphertext at this level."""
         return self.moduli[: level + 1]
 
     def scale(self, form: Form) -> float:
@@ -74,189 +75,162 @@ class Ring:
         """A fresh key from the system's randomness: ``(limbs, N)`` secret, ``(2, limbs, N)`` public, and
         ``(k, 2, limbs, N)`` to relinearise with (k = 0 without levels or products), all modulo the whole chain.
         """
-        generator = sealapi.KeyGenerator(self.context)
-        public, relinearise = sealapi.PublicKey(), sealapi.RelinKeys()
-        generator.create_public_key(public)
-        shape = len(self.moduli), self.parameters.degree
-        secret, pair = np.empty(shape, dtype=np.uint64), np.empty((2, *shape), dtype=np.uint64)
-        pairs = np.empty((self.parameters.relinearisation_keys if products else 0, 2, *shape), dtype=np.uint64)
-        with scratch() as file:
-            file.numbers(generator.secret_key(), secret)
-            file.numbers(public, pair)
-            if len(pairs):
-                generator.create_relin_keys(relinearise)
-                body, (start, step) = file.read(relinearise), self._relinearisation_stride
-                for i, out in enumerate(pairs):
-                    _take(body[: start + (i + 1) * step], out)
-        return secret, pair, pairs
+        generator, limbs = sealapi.KeyGenerator(self.context), len(self.moduli)
+        generator.create_public_key(public := sealapi.PublicKey())
+        secret, pair = self.numbers([generator.secret_key()], 1, limbs)[0], self.numbers([public], 1, 2, limbs)[0]
+        if not (products and self.parameters.levels):
+            return secret, pair, np.empty((0, *pair.shape), dtype=np.uint64)
+        generator.create_relin_keys(relinearise := sealapi.RelinKeys())
+        return secret, pair, self.switching(relinearise)
 
     def encryptor(self, public: Residues, secret: Residues | None = None) -> Handle:
         """What encrypts: under the public key, and under the secret key if it is given."""
-        made = sealapi.Encryptor(self.context, self._public(public))
+        held = self._loaded(sealapi.PublicKey(), self._public_template, public)
+        made = sealapi.Encryptor(self.context, held)
         if secret is not None:
             made.set_secret_key(self.secret_object(secret))
         return made
 
     def decryptor(self, secret: Residues) -> Handle:
-        """What decrypts."""
         return sealapi.Decryptor(self.context, self.secret_object(secret))
 
-    def relineariser(self, keys: Residues) -> Handle:
-        """What turns products back into two polynomials."""
-        return self._loaded(sealapi.RelinKeys(), self.relinearisation_template, keys)
+    def secret_object(self, secret: Residues) -> Handle:
+        return self._loaded(sealapi.SecretKey(), self._secret_template, secret)
+
+    def switching(self, keys: Handle, element: int = 0) -> Residues:
+        """Key-switching keys as ``(k, 2, limbs, N)``: of an automorphism X -> X^element, or (0) to relinearise."""
+        head, before, tail = self._around(element)
+        with scratch() as file:
+            body = file.read(keys)
+        shape = self.parameters.relinearisation_keys, 2, len(self.moduli), self.parameters.degree
+        step = len(before) + 8 * math.prod(shape[1:])
+        if len(body) != len(head) + shape[0] * step + len(tail) or not (body.startswith(head) and body.endswith(tail)):
+            raise RunError("this version of SEAL stores key-switching keys in an unknown way")
+        rows = np.frombuffer(body, np.uint8, shape[0] * step, len(head)).reshape(shape[0], step)
+        return np.ascontiguousarray(rows[:, len(before) :]).view("<u8").reshape(shape)
+
+    def switching_object(self, empty: Handle, keys: Residues, element: int = 0) -> Handle:
+        """The inverse: an object of SEAL's of the kind of ``empty``."""
+        head, before, tail = self._around(element)
+        return self._loaded(empty, head, *(part for row in keys for part in (before, row)), tail)
 
     # ---- vectors
 
-    def encrypt(
-        self, encryptor: Handle, plaintexts: Iterable[Handle], count: int, level: int, symmetric: bool
+    def encrypted(
+        self, encrypt: Callable[[Handle, Handle], None], plain: Iterable[Handle], count: int, level: int
     ) -> Residues:
-        """Fresh ciphertexts ``(count, 2, limbs, N)`` of plaintexts of this level."""
-        encrypt = encryptor.encrypt_symmetric if symmetric else encryptor.encrypt
-        out = np.empty((count, 2, level + 1, self.parameters.degree), dtype=np.uint64)
-        cipher = sealapi.Ciphertext(self.context)
-        with scratch() as file:
-            for row, plaintext in zip(out, plaintexts, strict=True):
-                encrypt(plaintext, cipher)
-                file.numbers(cipher, row)
-        return out
+        """Fresh ciphertexts ``(count, 2, limbs, N)``. encrypt: a method of an encryptor, given each ``plain``."""
+        cipher = self.cipher()
 
-    def zeros(self, encryptor: Handle, count: int, level: int) -> Residues:
-        """Fresh encryptions of zero under the public key, ``(count, 2, limbs, N)``."""
-        out = np.empty((count, 2, level + 1, self.parameters.degree), dtype=np.uint64)
-        cipher = sealapi.Ciphertext(self.context)
-        with scratch() as file:
-            for row in out:
-                encryptor.encrypt_zero(self.ids[level], cipher)
-                file.numbers(cipher, row)
-        return out
+        def each() -> Iterator[Handle]:
+            for one in plain:
+                encrypt(one, cipher)
+                yield cipher
 
-    def encoded(self, slots: Slots, form: Form) -> Iterator[Handle]:
-        """A plaintext of each row ``(N/2,)`` of complex slots, one at a time; it is reused for the next."""
+        return self.numbers(each(), count, 2, level + 1)
+
+    def encoded(self, messages: Iterable[list[complex] | float], form: Form) -> Iterator[Handle]:
+        """A plaintext of each: N/2 complex slots, or what stands in all of them. It is reused for the next."""
         plaintext = sealapi.Plaintext()
-        for row in slots:
-            self.encoder.encode(row.tolist(), self.ids[form.level], self.scale(form), plaintext)
+        for message in messages:
+            self.encoder.encode(message, self.ids[form.level], self.scale(form), plaintext)
             yield plaintext
 
-    def encoded_constant(self, value: float, form: Form) -> Iterator[Handle]:
-        """One plaintext with the value in every slot."""
+    def opened(self, decryptor: Handle, ciphers: Residues, form: Form) -> Iterator[Handle]:
+        """The plaintext of each ciphertext, noise included. It is reused for the next."""
         plaintext = sealapi.Plaintext()
-        self.encoder.encode(value, self.ids[form.level], self.scale(form), plaintext)
-        yield plaintext
-
-    def residues(self, plaintexts: Iterable[Handle], count: int, form: Form) -> Residues:
-        """Plaintexts as ``(count, limbs, N)``."""
-        out = np.empty((count, form.level + 1, self.parameters.degree), dtype=np.uint64)
-        with scratch() as file:
-            for row, plaintext in zip(out, plaintexts, strict=True):
-                file.numbers(plaintext, row)
-        return out
+        for cipher in self.objects(ciphers, form):
+            decryptor.decrypt(cipher, plaintext)
+            yield plaintext
 
     def decrypt(self, decryptor: Handle, ciphers: Residues, form: Form) -> Slots:
         """``(count, N/2)`` complex slots."""
         slots = np.empty((len(ciphers), self.parameters.degree // 2), dtype=np.complex128)
-        plaintext = sealapi.Plaintext()
-        for row, cipher in zip(slots, self.objects(ciphers, form), strict=True):
-            decryptor.decrypt(cipher, plaintext)
+        for row, plaintext in zip(slots, self.opened(decryptor, ciphers, form), strict=True):
             row[...] = np.fromiter(self.encoder.decode_complex(plaintext), np.complex128, row.size)
         return slots
 
-    def times(self, ciphers: Residues, scalar: Residues, form: Form) -> Residues:
-        """Every ciphertext times one: ``(count, 3, limbs, N)``. Raises CiphertextError for forged ones."""
-        factor = next(self.objects(scalar, form))
-        product = sealapi.Ciphertext(self.context)
-        out = np.empty((len(ciphers), 3, *ciphers.shape[2:]), dtype=np.uint64)
-        with scratch() as file, forged():
-            for row, cipher in zip(out, self.objects(ciphers, form), strict=True):
-                self.evaluator.multiply(cipher, factor, product)
-                file.numbers(product, row)
-        return out
+    def changed(
+        self, ciphers: Residues, form: Form, polynomials: int, limbs: int, *steps: Callable[[Handle], None]
+    ) -> Residues:
+        """Every ciphertext after these steps, each in place, which leave it so many polynomials and limbs."""
 
-    def rescaled(self, relineariser: Handle, products: Residues, form: Form) -> Residues:
-        """Products back to two polynomials, one prime less: ``(count, 2, limbs - 1, N)``."""
-        out = np.empty((len(products), 2, form.level, self.parameters.degree), dtype=np.uint64)
-        with scratch() as file, forged():
-            for row, product in zip(out, self.objects(products, form), strict=True):
-                self.evaluator.relinearize_inplace(product, relineariser)
-                self.evaluator.rescale_to_next_inplace(product)
-                file.numbers(product, row)
-        return out
+        def each() -> Iterator[Handle]:
+            for cipher in self.objects(ciphers, form):
+                for step in steps:
+                    step(cipher)
+                yield cipher
+
+        with forged():
+            return self.numbers(each(), len(ciphers), polynomials, limbs)
 
     def objects(self, ciphers: Residues, form: Form) -> Iterator[Handle]:
         """A SEAL ciphertext of each row, one at a time; it is reused for the next."""
-        template, cipher = self._cipher_template(ciphers.shape[1], form), sealapi.Ciphertext(self.context)
+        template, cipher = self.template(form, ciphers.shape[1]), self.cipher()
         with scratch() as file:
             for row in ciphers:
                 file.write(template, np.ascontiguousarray(row))
                 cipher.load(self.context, file.path)
                 yield cipher
 
+    def cipher(self) -> Handle:
+        return sealapi.Ciphertext(self.context)
+
+    def numbers(self, handles: Iterable[Handle], *shape: int) -> Residues:
+        """SEAL's objects as ``(*shape, N)``, one a row; each is read before the next is taken."""
+        out = np.empty((*shape, self.parameters.degree), dtype=np.uint64)
+        with scratch() as file:
+            for row, handle in zip(out, handles, strict=True):
+                file.numbers(handle, row)
+        return out
+
     # ---- templates: what SEAL writes before the numbers
 
     @cached_property
     def ids(self) -> dict[int, Any]:
-        """SEAL's name of each level."""
         data, ids = self.context.first_context_data(), {}
         while data is not None:
             ids[data.chain_index()] = data.parms_id()
             data = data.next_context_data()
         return ids
 
+    def template(self, form: Form, polynomials: int = 2, *, ntt: bool = True) -> bytes:
+        """Of a ciphertext. ntt: whether its numbers are in NTT form."""
+        wanted = form, polynomials, ntt
+        if wanted not in self._templates:
+            cipher, level = self.cipher(), self.ids[form.level]
+            sealapi.Encryptor(self.context, self._samples[1]).encrypt_zero(level, cipher)
+            cipher.scale = self.scale(form)
+            cipher.resize(self.context, level, polynomials)
+            if not ntt:
+                self.evaluator.transform_from_ntt_inplace(cipher)
+            self._templates[wanted] = self._prefix(cipher, polynomials * (form.level + 1))
+        return self._templates[wanted]
+
     @cached_property
-    def _samples(self) -> tuple[Handle, Handle, Handle | None]:
-        """A secret, a public and a relinearisation key to take templates from; never used to encrypt anything."""
+    def _samples(self) -> tuple[Handle, Handle]:
+        """A secret and a public key to take templates from; never used to encrypt anything."""
         generator = sealapi.KeyGenerator(self.context)
-        public, relinearise = sealapi.PublicKey(), sealapi.RelinKeys()
-        generator.create_public_key(public)
-        if self.parameters.levels:
-            generator.create_relin_keys(relinearise)
-        return generator.secret_key(), public, relinearise if self.parameters.levels else None
-
-    def _cipher_template(self, polynomials: int, form: Form) -> bytes:
-        if (polynomials, form) not in self._cipher_templates:
-            self._cipher_templates[polynomials, form] = self._made_template(polynomials, form)
-        return self._cipher_templates[polynomials, form]
-
-    def coefficient_template(self, level: int) -> bytes:
-        """Of two polynomials that are not in NTT form."""
-        cipher = sealapi.Ciphertext(self.context)
-        sealapi.Encryptor(self.context, self._samples[1]).encrypt_zero(self.ids[level], cipher)
-        self.evaluator.transform_from_ntt_inplace(cipher)
-        return self._template(cipher, 2 * (level + 1))
-
-    def _made_template(self, polynomials: int, form: Form) -> bytes:
-        cipher = sealapi.Ciphertext(self.context)
-        sealapi.Encryptor(self.context, self._samples[1]).encrypt_zero(self.ids[form.level], cipher)
-        cipher.scale = self.scale(form)
-        cipher.resize(self.context, self.ids[form.level], polynomials)
-        return self._template(cipher, polynomials * (form.level + 1))
+        generator.create_public_key(public := sealapi.PublicKey())
+        return generator.secret_key(), public
 
     @cached_property
     def _secret_template(self) -> bytes:
-        return self._template(self._samples[0], len(self.moduli))
+        return self._prefix(self._samples[0], len(self.moduli))
 
     @cached_property
     def _public_template(self) -> bytes:
-        return self._template(self._samples[1], 2 * len(self.moduli))
+        return self._prefix(self._samples[1], 2 * len(self.moduli))
 
-    @cached_property
-    def _relinearisation_stride(self) -> tuple[int, int]:
-        """Bytes before the first key, and of each key with what precedes its numbers."""
-        with scratch() as file:
-            total = len(file.read(self._samples[2]))
-        count = self.parameters.relinearisation_keys
-        step = _HEADER.size + len(self._public_template) + 16 * len(self.moduli) * self.parameters.degree
-        return total - count * step, step
+    def _around(self, element: int) -> tuple[bytes, bytes, bytes]:
+        """What stands before the keys in one place of SEAL's table of key-switching keys, before each, and after."""
+        place, table = (element // 2, self.parameters.degree) if element else (0, 1)
+        public, count = self._public_template, self.parameters.relinearisation_keys
+        head = public[:32] + _U64.pack(table) + bytes(8 * place) + _U64.pack(count)
+        before = _header(len(public) + 16 * len(self.moduli) * self.parameters.degree) + public
+        return head, before, bytes(8 * (table - 1 - place))
 
-    @cached_property
-    def relinearisation_template(self) -> list[bytes]:
-        """What precedes the numbers of each key."""
-        with scratch() as file:
-            body = file.read(self._samples[2])
-        (start, step), size = self._relinearisation_stride, 16 * len(self.moduli) * self.parameters.degree
-        ends = [start + (i + 1) * step - size for i in range(self.parameters.relinearisation_keys)]
-        return [body[: ends[0]]] + [body[before + size : end] for before, end in pairwise(ends)]
-
-    def _template(self, sample: Handle, polynomials: int) -> bytes:
+    def _prefix(self, sample: Handle, polynomials: int) -> bytes:
         with scratch() as file:
             body = file.read(sample)
         size = len(body) - 8 * polynomials * self.parameters.degree
@@ -266,18 +240,11 @@ class Ring:
             )
         return body[:size]
 
-    def _public(self, numbers: Residues) -> Handle:
-        return self._loaded(sealapi.PublicKey(), [self._public_template], numbers[None])
-
-    def secret_object(self, numbers: Residues) -> Handle:
-        """SEAL's form of a secret key."""
-        return self._loaded(sealapi.SecretKey(), [self._secret_template], numbers[None])
-
-    def _loaded(self, target: Handle, templates: list[bytes], numbers: Residues) -> Handle:
+    def _loaded(self, empty: Handle, *parts: Any) -> Handle:
         with scratch() as file:
-            file.write(b"".join(t + row.tobytes() for t, row in zip(templates, numbers, strict=True)))
-            target.load(self.context, file.path)
-        return target
+            file.write(*parts)
+            empty.load(self.context, file.path)
+        return empty
 
 
 def _chain(parameters: ParameterSet) -> list[Any]:
@@ -310,8 +277,6 @@ class _File:
 
     def __init__(self, path: str, descriptor: int) -> None:
         self.path, self._descriptor = path, descriptor
-        header = sealapi.Serialization.SEALHeader()
-        self._version = header.magic, _HEADER.size, header.version_major, header.version_minor
         self._decompressor = zstandard.ZstdDecompressor()
 
     def read(self, source: Handle) -> bytes:
@@ -327,17 +292,24 @@ class _File:
         return bytes(body) if compression == _UNCOMPRESSED else self._decompressor.decompress(body)
 
     def numbers(self, source: Handle, out: Residues) -> None:
-        """Fills an array with the numbers of a SEAL object."""
-        _take(self.read(source), out)
+        """Fills an array with the numbers of a SEAL object, which are the last of its body."""
+        body = self.read(source)
+        out[...] = np.frombuffer(body, dtype="<u8", offset=len(body) - out.nbytes).reshape(out.shape)
 
     def write(self, *parts: Any) -> None:
         """A body for SEAL to load. What is left of a longer one stays behind it, and is not read."""
         views = [memoryview(part).cast("B") for part in parts]
-        total = _HEADER.size + sum(view.nbytes for view in views)
-        data = b"".join((_HEADER.pack(*self._version, _UNCOMPRESSED, 0, total), *views))
+        data = b"".join((_header(sum(view.nbytes for view in views)), *views))
         os.lseek(self._descriptor, 0, os.SEEK_SET)
-        if os.write(self._descriptor, data) != total:
-            raise RunError(f"{total} bytes can't be written for SEAL to load: is the disk or the memory full?")
+        if os.write(self._descriptor, data) != len(data):
+            raise RunError(f"{len(data)} bytes can't be written for SEAL to load: is the disk or the memory full?")
+
+
+def _header(size: int) -> bytes:
+    """What SEAL writes before an uncompressed body of this size."""
+    known = sealapi.Serialization.SEALHeader()
+    version = known.magic, _HEADER.size, known.version_major, known.version_minor
+    return _HEADER.pack(*version, _UNCOMPRESSED, 0, _HEADER.size + size)
 
 
 @contextmanager
@@ -361,8 +333,3 @@ def forged() -> Iterator[None]:
         yield
     except (RuntimeError, ValueError) as error:
         raise CiphertextError(f"a product of these ciphertexts is refused, one is forged: {error}") from error
-
-
-def _take(body: bytes, out: Residues) -> None:
-    """The numbers are the last of a body."""
-    out[...] = np.frombuffer(body, dtype="<u8", offset=len(body) - out.nbytes).reshape(out.shape)

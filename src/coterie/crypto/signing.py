@@ -1,26 +1,39 @@
-"""Ed25519 signatures (RFC 8032, by ``cryptography``) over lists of fields, and a guard against replays.
+"""Signing and sealing: keys of 32 bytes, and one unambiguous byte form for a list of fields.
 
-FedCAPrivacy signs ``T_i = (ciphertext, PID, timestamp)``; here the round is signed, too: ``key.sign("update", data,
-pid, round, time_ms)``. Start with a word for the purpose, so that a signature made for one message never fits another.
+**Signatures** are Ed25519 (RFC 8032) over lists of fields. FedCAPrivacy signs ``T_i = (ciphertext, PID, timestamp)``;
+here the round is signed, too: ``key.sign("update", data, pid, round, time_ms)``. Start with a word for the purpose, so
+that a signature made for one message never fits another.
+
+**Sealed bytes** are HPKE (RFC 9180, base mode; X25519, HKDF-SHA256, ChaCha20-Poly1305), for what travels through a hub
+that must not read it. Sender and recipient are bound in: sealed bytes that are handed to another recipient, or that
+claim another sender, don't open. Anyone can seal in anyone's name, though: where it matters who sent it, sign what is
+inside. Both come from ``cryptography``.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import ClassVar, Self
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
 from coterie.crypto.arrays import RandomBytes, drawn
-from coterie.crypto.fields import Field, digest
-from coterie.protocol.errors import DecodeError, PeerError, UserError
+from coterie.protocol.errors import CryptoError, DecodeError, PeerError, UserError
 
+Field = bytes | bytearray | memoryview | int | str
 KEY_BYTES = 32
-SIGNATURE_BYTES = 64
-_DOMAIN = "coterie/signed/1"
+OVERHEAD_BYTES = 48
+"""Of sealed bytes: the ephemeral key (32) and the tag (16)."""
+
+_SIGNED, _SEALED = "coterie/signed/1", "coterie/sealed/1"
+_SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)
 
 
 class SignatureError(PeerError):
@@ -31,15 +44,54 @@ class ReplayError(PeerError):
     """A message that is too old, from the future, of another round, or seen before."""
 
 
+class SealError(PeerError):
+    """Sealed bytes that don't open: damaged, forged, or for another recipient, sender or context."""
+
+
 @dataclass(frozen=True)
-class VerifyKey:
-    """The public half. key: its 32 bytes."""
+class RawKey:
+    """A public key of 32 bytes. Raises DecodeError for another number of them. named: in errors."""
 
     key: bytes
 
+    named: ClassVar[str]
+
     def __post_init__(self) -> None:
         if len(self.key) != KEY_BYTES:
-            raise DecodeError(f"a verification key has {KEY_BYTES} bytes, not {len(self.key)}")
+            raise DecodeError(f"{self.named} has {KEY_BYTES} bytes, not {len(self.key)}")
+
+    def to_bytes(self) -> bytes:
+        """32 bytes. SECRET of a secret key; at rest: a file of mode 0600."""
+        return self.key
+
+    @classmethod
+    def load(cls, data: bytes) -> Self:
+        """A key from ``to_bytes``. Raises DecodeError."""
+        return cls(bytes(data))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RawSecret(RawKey):
+    """A secret key of 32 bytes, which is not compared, and shown by its public half."""
+
+    @property
+    def public(self) -> RawKey:
+        """The public half."""
+        raise NotImplementedError
+
+    @classmethod
+    def generate(cls, random_bytes: RandomBytes = os.urandom) -> Self:
+        """A fresh key. random_bytes: n -> n secret random bytes; another than the system's for emulated runs only."""
+        return cls(drawn(random_bytes, KEY_BYTES))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.public.key.hex()[:8]}>"
+
+
+class VerifyKey(RawKey):
+    """What others verify with."""
+
+    named = "a verification key"
 
     @cached_property
     def _public(self) -> Ed25519PublicKey:
@@ -48,59 +100,60 @@ class VerifyKey:
     def verify(self, signature: bytes, *fields: Field) -> None:
         """Returns if the signature is the key's over exactly these fields, in this order. Raises SignatureError."""
         try:
-            self._public.verify(bytes(signature), digest(_DOMAIN, *fields))
+            self._public.verify(bytes(signature), digest(_SIGNED, *fields))
         except (InvalidSignature, ValueError):
             raise SignatureError(f"the signature is not one of key {self.key.hex()[:8]} over these fields") from None
 
-    def to_bytes(self) -> bytes:
-        """32 bytes."""
-        return self.key
 
-    @classmethod
-    def load(cls, data: bytes) -> VerifyKey:
-        """A key from ``to_bytes``. Raises DecodeError."""
-        return cls(bytes(data))
+class SigningKey(RawSecret):
+    """What its owner signs with."""
 
-
-@dataclass(frozen=True, eq=False, repr=False)
-class SigningKey:
-    """The secret half. seed: its 32 secret bytes."""
-
-    seed: bytes
-
-    def __post_init__(self) -> None:
-        if len(self.seed) != KEY_BYTES:
-            raise DecodeError(f"a signing key has {KEY_BYTES} bytes, not {len(self.seed)}")
-
-    @classmethod
-    def generate(cls, random_bytes: RandomBytes = os.urandom) -> SigningKey:
-        """A fresh key. random_bytes: n -> n secret random bytes; another than the system's for emulated runs only."""
-        return cls(drawn(random_bytes, KEY_BYTES))
+    named = "a signing key"
 
     @cached_property
     def _private(self) -> Ed25519PrivateKey:
-        return Ed25519PrivateKey.from_private_bytes(self.seed)
+        return Ed25519PrivateKey.from_private_bytes(self.key)
 
     @property
     def public(self) -> VerifyKey:
-        """What others verify with."""
         return VerifyKey(self._private.public_key().public_bytes_raw())
 
     def sign(self, *fields: Field) -> bytes:
         """64 bytes over the fields (bytes, int or str), which are hashed once. Raises CryptoError for other types."""
-        return self._private.sign(digest(_DOMAIN, *fields))
+        return self._private.sign(digest(_SIGNED, *fields))
 
-    def to_bytes(self) -> bytes:
-        """SECRET: 32 bytes. At rest: a file of mode 0600."""
-        return self.seed
 
-    @classmethod
-    def load(cls, data: bytes) -> SigningKey:
-        """A key from ``to_bytes``. Raises DecodeError."""
-        return cls(bytes(data))
+class SealingKey(RawKey):
+    """The recipient's public key: what others seal with."""
 
-    def __repr__(self) -> str:
-        return f"<SigningKey of {self.public.key.hex()[:8]}>"
+    named = "a sealing key"
+
+    def seal(self, data: bytes, sender: int | str, recipient: int | str, *context: Field) -> bytes:
+        """The data for the key's owner, ``OVERHEAD_BYTES`` longer. context: what else must be the same on opening.
+
+        Raises DecodeError if the key is no point that keeps secrets (an all-zero key, say).
+        """
+        try:
+            public = X25519PublicKey.from_public_bytes(self.key)
+            return _SUITE.encrypt(data, public, info=digest(_SEALED, sender, recipient, *context))
+        except ValueError:
+            raise DecodeError(f"sealing key {self.key.hex()[:8]} is not a usable X25519 key") from None
+
+
+class OpeningKey(RawSecret):
+    named = "an opening key"
+
+    @property
+    def public(self) -> SealingKey:
+        return SealingKey(X25519PrivateKey.from_private_bytes(self.key).public_key().public_bytes_raw())
+
+    def open(self, sealed: bytes | memoryview, sender: int | str, recipient: int | str, *context: Field) -> bytes:
+        """The data that was sealed with the same sender, recipient and context. Raises SealError."""
+        try:
+            secret = X25519PrivateKey.from_private_bytes(self.key)
+            return _SUITE.decrypt(bytes(sealed), secret, info=digest(_SEALED, sender, recipient, *context))
+        except (InvalidTag, ValueError):
+            raise SealError(f"{len(sealed)} bytes from {sender} to {recipient} don't open") from None
 
 
 @dataclass(frozen=True)
@@ -139,5 +192,32 @@ class ReplayGuard:
                 f"{sender}: round {message_round} at {timestamp_s} s is not after round {last[0]} at {last[1]} s, "
                 "which was accepted before"
             )
-        accepted = {**self.accepted, sender: (message_round, timestamp_s)}
-        return ReplayGuard(self.max_age_s, self.max_ahead_s, self.max_lag_rounds, accepted)
+        return replace(self, accepted={**self.accepted, sender: (message_round, timestamp_s)})
+
+
+def digest(domain: str, *fields: Field) -> bytes:
+    """SHA-256 of the domain and the fields: 32 bytes. Each byte is hashed once and none is copied.
+
+    Every field is preceded by its kind and length, so no two different lists have the same bytes: ``("ab", "c")``
+    differs from ``("a", "bc")``, ``1`` from ``"1"`` and from ``b"1"``. Raises CryptoError for fields of another type.
+    """
+    state = hashlib.sha256()
+    for part in _encoded((domain, len(fields), *fields)):
+        state.update(part)
+    return state.digest()
+
+
+def _encoded(fields: tuple[Field, ...]) -> Iterator[bytes | memoryview]:
+    for one in fields:
+        if isinstance(one, bool):
+            raise CryptoError(f"a signed field is bytes, int or str, not {one!r}: a bool would read as a number")
+        if isinstance(one, str):
+            kind, content = b"s", memoryview(one.encode())
+        elif isinstance(one, int):
+            kind, content = b"i", memoryview(one.to_bytes(one.bit_length() // 8 + 1, "little", signed=True))
+        elif isinstance(one, (bytes, bytearray, memoryview)):
+            kind, content = b"b", memoryview(one).cast("B")
+        else:
+            raise CryptoError(f"a signed field is bytes, int or str, not {type(one).__name__}")
+        yield kind + len(content).to_bytes(8, "little")
+        yield content

@@ -46,29 +46,27 @@ def rotate(vector: ArrayLike, seed: bytes) -> Floats:
     would be equations for the signs. The last signs are essential: the transform is public, and without them anyone
     could undo it and read on. Distances, norms and angles are kept, and hence seen.
     """
-    values = as_vector(vector, kinds="fiu").astype(np.float64)
-    *signs, last = _sign_vectors(values.size, seed)
-    for sign, block in zip(signs, _blocks(values.size), strict=True):
-        values *= sign
-        values[block] = hadamard(values[block])
-    return values * last
+    return _rotated(vector, seed, direction=1)
 
 
 def unrotate(vector: ArrayLike, seed: bytes) -> Floats:
     """The inverse of ``rotate``: ``(d,)`` to ``(d,) float64``, exact to about 1e-15 of the vector's norm."""
+    return _rotated(vector, seed, direction=-1)
+
+
+def _rotated(vector: ArrayLike, seed: bytes, direction: int) -> Floats:
+    """All steps in one direction or the other: each, of signs or of one block, is its own inverse."""
     values = as_vector(vector, kinds="fiu").astype(np.float64)
-    *signs, last = _sign_vectors(values.size, seed)
-    values *= last
-    for sign, block in zip(reversed(signs), reversed(_blocks(values.size)), strict=True):
-        values[block] = hadamard(values[block])
-        values *= sign
-    return values
-
-
-def _blocks(length: int) -> tuple[slice, slice, slice]:
+    length, stream = values.size, _Keystream(seed, "rotate")
     size = 1 << (length.bit_length() - 1)
     first, last = slice(0, size), slice(length - size, length)
-    return first, last, first
+    before, between, after, end = (stream.signs(length) for _ in range(4))
+    for step in (before, first, between, last, after, first, end)[::direction]:
+        if isinstance(step, slice):
+            values[step] = hadamard(values[step])
+        else:
+            values *= step
+    return values
 
 
 def hadamard(values: Floats) -> Floats:
@@ -83,11 +81,6 @@ def hadamard(values: Floats) -> Floats:
         pairs[:, 1] = upper
         half *= 2
     return np.divide(result, np.sqrt(size), out=result)
-
-
-def _sign_vectors(length: int, seed: bytes) -> list[Floats]:
-    stream = _Keystream(seed, "rotate")
-    return [stream.signs(length) for _ in range(4)]
 
 
 class _Keystream:

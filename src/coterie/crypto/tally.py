@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, replace
-from typing import NamedTuple, NoReturn, Self, SupportsIndex
+from typing import NamedTuple, SupportsIndex
 
 from coterie.protocol.errors import CapacityError, CryptoError, KeyMismatchError
 
@@ -50,190 +50,31 @@ class Tally:
 
     def plus(self, other: Tally, most: int) -> Tally:
         """The tally of a sum. most: terms, and masks, that there is room for."""
-        if self.fingerprint != other.fingerprint:
-            raise KeyMismatchError(
-                f"vectors under two keys can't be added: {self.fingerprint.hex()[:8]}, {other.fingerprint.hex()[:8]}"
-            )
+        self.under_one_key(other, "can't be added")
         if self.length != other.length:
             raise CryptoError(f"vectors of {self.length} and {other.length} values can't be added")
         if self.form != other.form:
             raise CryptoError(f"a {self.form} and a {other.form} can't be added: bring both to one form first")
-        return self._holding(self.terms + other.terms, self.blinded + other.blinded, most)
+        return self.bounded(self.terms + other.terms, most, masks=other.blinded)
 
     def times(self, weight: int, most: int) -> Tally:
-        """The tally after multiplication by an integer weight."""
-        return self._holding(self.terms * weight, self.blinded * weight, most)
+        return self.bounded(self.terms * weight, most, masks=self.blinded * (weight - 1))
 
-    def product(self, scalar: Tally, most: int, at_most: int | None = None) -> Tally:
-        """The tally of a product with a scalar. Terms multiply: a scalar within +-u counts as u terms.
-
-        at_most: terms that the result is known to have, whatever those of the factors. most: as in ``plus``.
-        """
-        if not scalar.form.scalar:
-            raise CryptoError(f"the second factor is a {scalar.form}: make it with encrypt_scalar")
-        self._factors(scalar)
-        return self.bounded(at_most or self.terms * scalar.terms, most, self.form._replace(product=True))
-
-    def dot(self, other: Tally, most: int) -> Tally:
-        """The tally of a dot product, one level down: of terms of norm 1 at most, the terms' product bounds it."""
-        if self.form.scalar or self.form.conjugated or not other.form.conjugated:
-            raise CryptoError(
-                f"no dot product of a {self.form} and a {other.form}: give a vector and a conjugated() one"
-            )
-        self._factors(other)
-        if self.length != other.length:
-            raise CryptoError(f"vectors of {self.length} and {other.length} values have no dot product")
-        form = Form(self.form.level - 1, scalar=True)
-        return replace(self, length=1).bounded(self.terms * other.terms, most, form)
-
-    def conjugated(self) -> Tally:
-        """The tally of the second factor of a dot product."""
-        if self.form.scalar or self.form.conjugated:
-            raise CryptoError(f"a {self.form} has no use in a dot product: take a vector, once conjugated")
-        self.multiplied()
-        return replace(self, form=self.form._replace(conjugated=True))
-
-    def travels(self) -> None:
-        """Whether it can leave, or be opened. Raises CryptoError."""
-        if self.form.conjugated:
-            raise CryptoError("a conjugated vector is half of a dot product: send or open the vector itself")
-
-    def _factors(self, other: Tally) -> None:
-        if self.fingerprint != other.fingerprint:
-            raise KeyMismatchError(
-                f"vectors under two keys have no product: {self.fingerprint.hex()[:8]}, {other.fingerprint.hex()[:8]}"
-            )
-        if self.form.level != other.form.level:
-            raise CryptoError(f"a {self.form} and a {other.form} have no product: their levels differ, use at_level")
-        self.multiplied()
-        other.multiplied()
-
-    def multiplied(self) -> None:
-        """Whether it can be multiplied by something. Raises CapacityError without a level, CryptoError with a mask."""
-        if self.blinded:
-            raise CryptoError("a vector that carries masks can't be multiplied: unblind it first")
-        if self.form.product:
-            raise CapacityError("a product can be multiplied again only after rescaled()")
-        if not self.form.level:
-            raise CapacityError("no level is left for a product: choose a parameter set with more levels")
-
-    def bounded(self, terms: int, most: int, form: Form | None = None) -> Tally:
-        """The same with another number of terms, that the caller answers for, and another form."""
-        return replace(self._holding(terms, self.blinded, most), form=form or self.form)
-
-    def split(self, at: int, block: int) -> tuple[Tally, Tally]:
-        """The tallies of the first ``at`` values and of the others. block: values that lie in one ciphertext."""
-        self._whole()
-        if not 0 < at < self.length or at % block:
-            raise CryptoError(
-                f"{self.length} values can be split between ciphertexts only, at a multiple of {block}, not at {at}"
-            )
-        return replace(self, length=at), replace(self, length=self.length - at)
-
-    def joined(self, other: Tally, block: int) -> Tally:
-        """The tally of these values followed by the other's. Raises as ``plus`` does for another key or form."""
-        self._whole()
-        if self.fingerprint != other.fingerprint:
-            raise KeyMismatchError("vectors under two keys can't be joined")
-        if self.form != other.form or other.blinded:
-            raise CryptoError(f"a {self.form} and a {other.form} can't be joined: bring both to one form, without mask")
-        if self.length % block:
-            raise CryptoError(f"{self.length} values don't fill their ciphertexts of {block}: nothing can follow them")
-        return replace(self, length=self.length + other.length, terms=max(self.terms, other.terms))
-
-    def _whole(self) -> None:
-        if self.form.scalar or self.form.product or self.form.conjugated or self.blinded:
-            raise CryptoError(f"a {self.form} with {self.blinded} masks has no parts: take a plain vector")
-
-    def rescaled(self) -> Tally:
-        """The tally of a product after rescaling; of anything else, the same."""
-        lower = self.form._replace(level=self.form.level - 1, product=False)
-        return replace(self, form=lower) if self.form.product else self
-
-    def masked(self, most: int) -> Tally:
-        """The tally after blinding."""
-        return self._holding(self.terms, self.blinded + 1, most)
-
-    def unmasked(self, times: int) -> Tally:
-        """The tally after ``times`` masks are taken off."""
-        if not 1 <= times <= self.blinded:
-            raise CryptoError(f"{times} masks can't be taken off a vector that carries {self.blinded}")
-        return replace(self, blinded=self.blinded - times)
-
-    def _holding(self, terms: int, blinded: int, most: int) -> Tally:
+    def bounded(self, terms: int, most: int, *, masks: int = 0, form: Form | None = None) -> Tally:
+        """The same with another number of terms, that the caller answers for, more masks, and another form."""
+        blinded = self.blinded + masks
         if terms > most or blinded > most:
             raise CapacityError(
                 f"{terms} terms with {blinded} masks are too many, this key has room for {most}: "
                 "add fewer vectors, use smaller weights or choose more room (guard_bits, or another parameter set)"
             )
-        return replace(self, terms=terms, blinded=blinded)
+        return replace(self, terms=terms, blinded=blinded, form=form or self.form)
 
-
-class Tallied:
-    """Everything that has a tally: immutable (copies are itself), never compared, and shown by its tally only."""
-
-    tally: Tally
-
-    @property
-    def fingerprint(self) -> bytes:
-        """16 bytes of the key that this is under."""
-        return self.tally.fingerprint
-
-    @property
-    def length(self) -> int:
-        """d, the number of values."""
-        return self.tally.length
-
-    @property
-    def terms(self) -> int:
-        """How many vectors are summed up in this one, integer weights counted."""
-        return self.tally.terms
-
-    @property
-    def blinded(self) -> int:
-        """How many masks are inside."""
-        return self.tally.blinded
-
-    def __len__(self) -> int:
-        return self.tally.length
-
-    def __eq__(self, other: object) -> NoReturn:
-        raise CryptoError(f"two {type(self).__name__}s can't be compared: equal values have different ciphertexts")
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __deepcopy__(self, memo: object) -> Self:
-        return self
-
-    def __repr__(self) -> str:
-        t = self.tally
-        form = f" {t.form}" if t.form != PLAIN else ""
-        key = t.fingerprint.hex()[:8]
-        return f"<{type(self).__name__} key {key} length {t.length} terms {t.terms} masks {t.blinded}{form}>"
-
-
-def openable(tally: Tally, fingerprint: bytes, masked: bool) -> None:
-    """Whether a key may open a vector. Raises KeyMismatchError, or CryptoError if masks are inside (or missing)."""
-    if tally.fingerprint != fingerprint:
-        raise KeyMismatchError(
-            f"a vector under key {tally.fingerprint.hex()[:8]} can't be opened with {fingerprint.hex()[:8]}"
-        )
-    if tally.blinded and not masked:
-        raise CryptoError(f"the vector still carries {tally.blinded} masks: unblind it first, or use open_blinded")
-    if masked and not tally.blinded:
-        raise CryptoError(
-            "the vector carries no mask: opening it would show its values; blind it first, or use decrypt"
-        )
-
-
-def differences(a: Tally, b: Tally, most: int) -> None:
-    """Whether the exact difference of two blinded vectors is defined. Raises CryptoError or CapacityError."""
-    if a.fingerprint != b.fingerprint or a.length != b.length:
-        raise KeyMismatchError("only vectors of one length, opened with one key, can be subtracted")
-    if not a.blinded or a.blinded != b.blinded:
-        raise CryptoError(f"masks cancel in equal numbers only, not {a.blinded} against {b.blinded}")
-    if a.terms + b.terms > most:
-        raise CapacityError(f"the difference of {a.terms} and {b.terms} terms doesn't fit lanes made for {most}")
+    def under_one_key(self, other: Tally, what: str) -> None:
+        """Raises KeyMismatchError, with what such vectors can't do."""
+        if self.fingerprint != other.fingerprint:
+            names = f"{self.fingerprint.hex()[:8]}, {other.fingerprint.hex()[:8]}"
+            raise KeyMismatchError(f"vectors under two keys {what}: {names}")
 
 
 def integer_weight(weight: SupportsIndex) -> int:

@@ -8,45 +8,40 @@ it sums up (its terms), how many masks it carries (blinded) and its form. By it 
   that it states, as with ``within`` and ``at_most``, and for the norms of the vectors in a dot product);
 - a vector that still carries masks is opened by ``open_blinded`` only, and one without masks by ``decrypt`` only.
 
-Here is what every scheme can do: encrypt, add, weigh by integers, mask and open. ``paillier`` adds exact integers, and
-``ckks`` adds products, as subclasses: what a scheme can't do, its classes don't have, and mypy says so. Which backend
-computes (``arrays``) is decided when a key is made or read: an emulated key has the same type as a real one.
+Here is what every scheme can do. ``paillier`` adds exact integers, and ``ckks`` adds products, as subclasses: what a
+scheme can't do, its classes don't have, and mypy says so. Which backend computes (``arrays``) is decided when a key is
+made or read: an emulated key has the same type as a real one.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, ClassVar, Generic, Protocol, Self, SupportsIndex, TypeVar
+from functools import cached_property, partial, reduce
+from typing import Any, ClassVar, Generic, NoReturn, Self, SupportsIndex, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coterie.crypto import wire
-from coterie.crypto.arrays import PublicArrays, RandomBytes, SecretArrays, Space
-from coterie.crypto.tally import Form, Tallied, Tally, integer_weight, openable
+from coterie.crypto.arrays import KeyArrays, PublicArrays, RandomBytes, Space
+from coterie.crypto.tally import PLAIN, Form, Tally, integer_weight
 from coterie.protocol.errors import CryptoError, KeyMismatchError
-
-KEPT_KEYS = 300
-"""Live keys to keep, with their tables: more than clients that one round serves, each with a key of its own."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Key:
     """Any key: equal if kind and fingerprint are, immutable, and shown by its fingerprint only.
 
-    arrays: the backend, which holds the numbers.
+    arrays: the backend, which holds the numbers.  backends: by scheme; their ``load(space, flag, body)`` reads them.
     """
 
     arrays: Any
 
     kind: ClassVar[str]
     backends: ClassVar[Mapping[str, Any]]
-    """By scheme: a class whose ``load(space, flag, body)`` reads a key's numbers."""
-    known: ClassVar[staticmethod[[bytes], Any]]
-    """Reads the parameters."""
 
     @property
     def fingerprint(self) -> bytes:
@@ -65,7 +60,6 @@ class Key:
 
     @property
     def size(self) -> str:
-        """Which parameters, in words."""
         return str(self.arrays.space.size)
 
     def to_bytes(self) -> bytes:
@@ -75,9 +69,8 @@ class Key:
     @classmethod
     def load(cls, data: bytes, *, allow_insecure: bool = False) -> Self:
         """A key from ``to_bytes``. Raises DecodeError, also for an insecure one unless ``allow_insecure`` (tests)."""
-        parts = wire.split_key(bytes(data), cls.kind, tuple(cls.backends), cls.known, allow_insecure)
-        scheme, space, flag, body = parts
-        return cls(cls.backends[scheme].load(space, flag, body))
+        scheme, *numbers = wire.split_key(bytes(data), cls.kind, tuple(cls.backends), allow_insecure)
+        return cls(cls.backends[scheme].load(*numbers))
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and isinstance(other, Key) and self.fingerprint == other.fingerprint
@@ -87,6 +80,9 @@ class Key:
 
     def __deepcopy__(self, memo: object) -> Self:
         return self
+
+    def __reduce__(self) -> tuple[Any, ...]:  # without what gmpy2 and SEAL have made of it
+        return partial(type(self).load, allow_insecure=True), (self.to_bytes(),)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.scheme} {self.size} {self.fingerprint.hex()[:8]}>"
@@ -110,26 +106,52 @@ class Mask:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class BaseVector(Tallied):
-    """Numbers of the key's backend, and their tally."""
+class BaseVector:
+    """Numbers of the key's backend, and their ``Tally``: immutable, never compared, and shown by its tally only."""
 
     key: PublicKey[Any]
     tally: Tally
     array: Any
 
     @property
+    def fingerprint(self) -> bytes:
+        return self.tally.fingerprint
+
+    @property
+    def length(self) -> int:
+        return self.tally.length
+
+    @property
+    def terms(self) -> int:
+        return self.tally.terms
+
+    @property
+    def blinded(self) -> int:
+        return self.tally.blinded
+
+    @property
     def scheme(self) -> str:
-        """The key's."""
         return self.key.scheme
 
     @property
     def emulated(self) -> bool:
-        """Whether nothing is encrypted."""
         return self.key.emulated
 
     @property
     def _most(self) -> int:
         return self.key.arrays.space.room(self.tally.form)
+
+    def __add__(self, other: Self) -> Self:
+        """The sum: terms and masks add up. Raises KeyMismatchError, CryptoError (length or form) or CapacityError."""
+        theirs: Self = self._checked(other)
+        tally = self.tally.plus(theirs.tally, self._most)
+        return self._made(tally, self._sum(theirs.array))
+
+    def _sum(self, array: Any) -> Any:
+        raise NotImplementedError
+
+    def _made(self, tally: Tally, array: Any) -> Self:
+        return replace(self, tally=tally, array=array)
 
     def _checked(self, other: object) -> Any:
         """Another of this kind and scheme. Raises KeyMismatchError."""
@@ -137,18 +159,30 @@ class BaseVector(Tallied):
             raise KeyMismatchError(f"{other!r} is no {self.scheme} ciphertext, or was not opened with such a key")
         return other
 
+    def __len__(self) -> int:
+        return self.tally.length
+
+    def __eq__(self, other: object) -> NoReturn:
+        raise CryptoError(f"two {type(self).__name__}s can't be compared: equal values have different ciphertexts")
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __repr__(self) -> str:
+        t = self.tally
+        form = f" {t.form}" if t.form != PLAIN else ""
+        key = t.fingerprint.hex()[:8]
+        return f"<{type(self).__name__} key {key} length {t.length} terms {t.terms} masks {t.blinded}{form}>"
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BlindedVector(BaseVector):
     """An opened vector that still carries its masks: all that the key's holder sees."""
 
-    def plus(self, other: Self) -> Self:
-        """The sum: values and masks add up. Raises CapacityError if terms or masks become too many."""
-        theirs: Self = self._checked(other)
-        tally = self.tally.plus(theirs.tally, self._most)
-        return replace(self, tally=tally, array=self.key.arrays.add_opened(self.array, theirs.array, tally.form))
-
-    __add__ = plus
+    def _sum(self, array: Any) -> Any:
+        return self.key.arrays.add_opened(self.array, array, self.tally.form)
 
     def stored(self) -> StoredVector:
         """What a party's state keeps of it; ``PublicKey.blinded`` gives it back."""
@@ -166,13 +200,8 @@ class StoredVector(msgspec.Struct, frozen=True, array_like=True):
 class CipherVector(BaseVector):
     """An encrypted ``(d,)`` vector; the operations return new ones."""
 
-    def add(self, other: Self) -> Self:
-        """The encrypted sum. Raises KeyMismatchError, CryptoError (length or form) or CapacityError (terms)."""
-        theirs: Self = self._checked(other)
-        tally = self.tally.plus(theirs.tally, self._most)
-        return self._made(tally, self.key.arrays.add(self.array, theirs.array, tally.form))
-
-    __add__ = add
+    def _sum(self, array: Any) -> Any:
+        return self.key.arrays.add(self.array, array, self.tally.form)
 
     def add_plain(self, values: ArrayLike) -> Self:
         """The encrypted sum with known ``(d,)`` floats: one more term, of scalars as many as their magnitude.
@@ -191,32 +220,27 @@ class CipherVector(BaseVector):
         return self._made(tally, self.key.arrays.scale(self.array, factor, tally.form))
 
     def blind(self, mask: Mask) -> Self:
-        """The vector plus the mask, freshly randomised, so that the result can't be linked to this vector.
-
-        FedCAPrivacy, eq. (6); PAFed, algorithm 5, line 4.
-        """
+        """The vector plus the mask, which can't be linked to this one: FedCAPrivacy, eq. (6); PAFed, algorithm 5."""
         numbers = self._matching(mask)
-        tally = self.tally.masked(self._most)
+        tally = self.tally.bounded(self.terms, self._most, masks=1)
         return self._made(tally, self.key.arrays.shift(self.array, numbers, 1, tally.form))
 
     def unblind(self, mask: Mask, times: int) -> Self:
-        """The vector minus ``times`` times the mask, freshly randomised.
+        """The vector minus ``times`` times the mask: FedCAPrivacy, eq. (10), with sums and counts; PAFed, line 16.
 
-        FedCAPrivacy, eq. (10), with sums and counts; PAFed, algorithm 5, line 16. The fresh randomness is needed:
-        without it, whoever sees the vector before and after could read the mask off the two. Raises CryptoError if
-        fewer masks are inside; with Paillier another mask than the one inside is noticed at opening.
+        Freshly randomised: else whoever sees the vector before and after could read the mask off the two. Raises
+        CryptoError if fewer masks are inside; with Paillier another mask than the one inside is noticed at opening.
         """
         numbers, factor = self._matching(mask), integer_weight(times)
-        tally = self.tally.unmasked(factor)
+        if factor > self.blinded:
+            raise CryptoError(f"{factor} masks can't be taken off a vector that carries {self.blinded}")
+        tally = replace(self.tally, blinded=self.blinded - factor)
         return self._made(tally, self.key.arrays.shift(self.array, numbers, -factor, tally.form))
 
     def to_bytes(self) -> bytes:
         """The wire form, ``key.wire_bytes(d, form)`` bytes."""
         arrays = self.key.arrays
         return wire.join_vector(self.scheme, arrays.space, self.tally, arrays.pack(self.array, self.tally.form))
-
-    def _made(self, tally: Tally, array: Any) -> Self:
-        return replace(self, tally=tally, array=array)
 
     def _plain(self, values: ArrayLike) -> tuple[Any, int]:
         """Values to add in the clear, checked, and as how many terms they count."""
@@ -249,6 +273,8 @@ class PublicKey(Key, Generic[_Vector]):
     arrays: PublicArrays
 
     kind = "public"
+    vectors: ClassVar[Any]
+    """The class of its ciphertext vectors."""
 
     @property
     def fresh(self) -> Form:
@@ -258,8 +284,7 @@ class PublicKey(Key, Generic[_Vector]):
     def encrypt_blinded(self, blinded: BlindedVector) -> _Vector:
         """A vector that was opened under its masks, possibly with another key, under this key; masks still on.
 
-        They are then taken off by ``unblind``. Raises KeyMismatchError unless both keys have the same parameters, so
-        that nothing wraps here either.
+        Raises KeyMismatchError unless both keys have the same parameters, so that nothing wraps here either.
         """
         space = self.arrays.space
         space.maskable()
@@ -287,9 +312,8 @@ class PublicKey(Key, Generic[_Vector]):
     ) -> _Vector:
         """A ciphertext vector from another party's bytes, all of it checked. Raises DecodeError.
 
-        length, terms, blinded, form: what must stand in its header, None: all that fits. A fresh upload has terms=1,
-        blinded=0 and ``form=key.fresh`` (a scalar: ``key.fresh_scalar``): whoever adds or multiplies uploads must ask
-        for it. Of an emulated vector this is a view of the bytes, not a copy.
+        length, terms, blinded, form: what must stand in its header, None: all that fits. Whoever adds or multiplies
+        fresh uploads must ask for terms=1, blinded=0 and ``form=key.fresh`` (of a scalar: ``key.fresh_scalar``).
         """
         space, wanted = self.arrays.space, (length, terms, blinded)
         tally, body = wire.split_vector(bytes(data), self.scheme, self.fingerprint, space, wanted, form)
@@ -306,53 +330,52 @@ class PublicKey(Key, Generic[_Vector]):
         return Mask(self.scheme, self.arrays.space, length, form, self.arrays.draw(length, form, random_bytes))
 
     def _vector(self, tally: Tally, array: Any) -> _Vector:
-        raise NotImplementedError
+        made: _Vector = self.vectors(self, tally, array)
+        return made
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SecretKey(Key, Generic[_Vector]):
     """Opens; one party holds it. ``repr`` shows the fingerprint."""
 
-    arrays: SecretArrays
+    arrays: KeyArrays
 
     kind = "secret"
 
     @cached_property
     def public(self) -> PublicKey[_Vector]:
-        """The other half of the pair."""
         raise NotImplementedError
 
     @property
     def fingerprint(self) -> bytes:
-        """The public key's."""
         return self.public.fingerprint
 
     def _openable(self, cipher: _Vector, *, masked: bool) -> _Vector:
         """Raises KeyMismatchError, or CryptoError if masks are inside (or missing)."""
         if not isinstance(cipher, CipherVector) or cipher.scheme != self.scheme:
             raise KeyMismatchError(f"{cipher!r} is no {self.scheme} ciphertext")
-        openable(cipher.tally, self.fingerprint, masked)
+        if cipher.fingerprint != self.fingerprint:
+            names = f"{cipher.fingerprint.hex()[:8]} can't be opened with {self.fingerprint.hex()[:8]}"
+            raise KeyMismatchError(f"a vector under key {names}")
+        if cipher.blinded and not masked:
+            raise CryptoError(f"the vector still carries {cipher.blinded} masks: unblind it first, or use open_blinded")
+        if masked and not cipher.blinded:
+            raise CryptoError(
+                "the vector carries no mask: opening it would show its values; blind it first, or use decrypt"
+            )
         return cipher
 
 
-class _Summable(Protocol):
-    def __add__(self, other: Any) -> Self: ...
+_Summand = TypeVar("_Summand", bound=BaseVector)
 
 
-_Summand = TypeVar("_Summand", bound=_Summable)
-
-
-def sum_ciphers(ciphers: Iterable[_Summand]) -> _Summand:
-    """The sum of ciphertext vectors, folded one at a time (an iterator is consumed as it goes)."""
-    iterator = iter(ciphers)
+def sum_ciphers(vectors: Iterable[_Summand]) -> _Summand:
+    """The sum of ciphertext vectors or of blinded ones (FedCAPrivacy eq. 9 without its division), one at a time."""
+    iterator = iter(vectors)
     total = next(iterator, None)
     if total is None:
         raise CryptoError("an empty sum has no key and no length: give at least one vector")
-    for item in iterator:
-        total = total + item
-    return total
+    return reduce(operator.add, iterator, total)
 
 
-def sum_blinded(blinded: Iterable[_Summand]) -> _Summand:
-    """The sum of blinded vectors (FedCAPrivacy eq. 9 without its division): terms and masks add up."""
-    return sum_ciphers(blinded)
+sum_blinded = sum_ciphers

@@ -6,8 +6,8 @@ A ciphertext vector is a 40-byte header and then its ciphertexts:
     blinded u32
 
 (level and scalar are CKKS's, else zero.) Of Paillier, a ciphertext is one number of ``key_bits / 4`` bytes; of CKKS,
-two polynomials, limb by limb, N residues in NTT form of as many bytes as their prime needs. A key is a 20-byte header
-and then its numbers:
+two polynomials, limb by limb, N residues in NTT form of as many bytes as their prime needs. A key is a header of 20
+bytes and then its numbers:
 
     magic "CoKy", version u8, scheme u8, kind u8 (0 public, 1 secret, 2 evaluation), flag u8, parameters 12 bytes
 
@@ -24,10 +24,12 @@ An emulated twin writes only its values, or the name of its key, and states the 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from coterie.crypto.arrays import KeyArrays, Space
+from coterie.crypto.ckks_parameters import known
+from coterie.crypto.packing import Layout
 from coterie.crypto.tally import Form, Tally
 from coterie.protocol.errors import DecodeError
 from coterie.protocol.weight import content, weighs, weighted
@@ -39,7 +41,6 @@ KINDS = ("public", "secret", "evaluation")
 
 _VECTOR, _KEY = struct.Struct("<4sBBBB16sQII"), struct.Struct("<4sBBBB12s")
 _VECTOR_MAGIC, _KEY_MAGIC = b"CoCv", b"CoKy"
-_Space = TypeVar("_Space", bound=Space)
 
 
 def vector_bytes(space: Space, length: int, form: Form) -> int:
@@ -105,16 +106,16 @@ def scheme_of(data: bytes) -> str:
     """Which scheme the bytes of a key claim to be of. Raises DecodeError for none."""
     held = content(data)
     code = _KEY.unpack_from(held)[2] if len(held) >= _KEY.size else 0
-    for name, known in SCHEMES.items():
-        if known == code:
+    for name, number in SCHEMES.items():
+        if number == code:
             return name
     raise DecodeError(f"{len(held)} bytes are no key of a known scheme")
 
 
 def split_key(
-    data: bytes, kind: str, schemes: Sequence[str], known: Callable[[bytes], _Space], allow_insecure: bool
-) -> tuple[str, _Space, int, memoryview]:
-    """A key's scheme, its parameters, its flag and the bytes of its numbers. known: reads 12 bytes of parameters."""
+    data: bytes, kind: str, schemes: Sequence[str], allow_insecure: bool
+) -> tuple[str, Space, int, memoryview]:
+    """A key's scheme, its parameters, its flag and the bytes of its numbers."""
     held = content(data)
     if len(held) < _KEY.size:
         raise DecodeError(f"{len(held)} bytes are no key: its header alone has {_KEY.size}")
@@ -125,7 +126,7 @@ def split_key(
     if scheme is None or what != KINDS.index(kind):
         raise DecodeError(f"not a {kind} key of {' or '.join(schemes)}")
     _, size = _opened(data, scheme)
-    space = known(identity)
+    space: Space = known(identity) if "ckks" in schemes else Layout.known(identity)
     if not space.secure and not allow_insecure:
         raise DecodeError(f"a key of {space.size} is refused: it is secure for tests only")
     if size != (whole := _KEY.size + space.key_bytes(kind, flag)):

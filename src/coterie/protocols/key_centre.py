@@ -21,9 +21,9 @@ import msgspec
 from msgspec.structs import replace
 
 from coterie.crypto.arrays import RandomBytes
-from coterie.crypto.fields import Field
 from coterie.crypto.keys import public_key, secret_key
 from coterie.crypto.roster import signing_key, verify_key
+from coterie.crypto.signing import Field
 from coterie.protocol.bundle import bundle, unbundle
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import ANY, Bundle, Message, message

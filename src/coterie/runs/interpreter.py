@@ -267,7 +267,7 @@ class LocalEffects:
 
     def _losses(self, party: str, effect: Losses) -> NDArray[np.float32]:
         own, matrix = self._of(party), np.array(effect.weights)
-        losses = judge_many(self.model, matrix, own.x, own.y, **self.how).losses
+        losses = judge_many(self.model, matrix, own.x, own.y, shares=None, **self.how).losses
         if not np.isfinite(losses).all():  # nothing that starts there can be trained
             self._trained += 1
             self._diverged.append(Diverged(party, largest(matrix), None, DivergedError(0, "a loss")))

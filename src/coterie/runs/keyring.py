@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
-from coterie.crypto.sealing import OVERHEAD_BYTES, OpeningKey, SealingKey
-from coterie.crypto.signing import SigningKey, VerifyKey
+from coterie.crypto.signing import OVERHEAD_BYTES, OpeningKey, SealingKey, SigningKey, VerifyKey
 from coterie.protocol.errors import PeerError
 from coterie.protocol.roster import Identity, Roster
 from coterie.transport.envelope import Keyring

@@ -21,8 +21,9 @@ from itertools import chain
 from typing import Any
 
 from coterie.aggregation.correction import Rates
-from coterie.crypto.ckks import PublicKey, SecretKey, evaluation_key
+from coterie.crypto.ckks import PublicKey, SecretKey
 from coterie.crypto.ckks_masks import SANITISING_BITS
+from coterie.crypto.keys import evaluation_key
 from coterie.crypto.vector import sum_ciphers
 from coterie.protocol.bundle import bundle
 from coterie.protocol.spool import Spool
