@@ -12,8 +12,8 @@ from coterie.clustering.identities import coin_sets
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.crypto import ckks
 from coterie.protocol.randomness import rng
-from coterie.reproduce.mingledpie_costs import mean, timed
-from coterie.reproduce.study import Calculation, Item, Row
+from coterie.reproductions.mingledpie_costs import mean, timed
+from coterie.reproductions.study import Calculation, Item, Row
 from coterie.systems.mingledpie.layout import Kind, Layout, Rebuilding
 from coterie.training.models import build
 from studies.items import main

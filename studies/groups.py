@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from coterie.reproduce.study import Cell, Curve, Item, percent, spread
+from coterie.reproductions.study import Cell, Curve, Item, percent, spread
 from coterie.runs.config import RunConfig
 from studies.items import main
 

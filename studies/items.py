@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.protocol.errors import CoterieError
-from coterie.reproduce.study import Item, study
+from coterie.reproductions.study import Item, study
 
 
 def main(items: Mapping[str, Item[Any]], arguments: list[str] | None = None) -> None:

@@ -19,7 +19,7 @@ from coterie.attacks.identity import expected_accuracy
 from coterie.clustering.identities import coin_sets
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.protocol.randomness import rng
-from coterie.reproduce.study import Calculation, Cell, Curve, Item, Row, percent, spread
+from coterie.reproductions.study import Calculation, Cell, Curve, Item, Row, percent, spread
 from coterie.runs.config import RunConfig
 from studies.items import main
 

@@ -14,7 +14,7 @@ import torch
 from typer.testing import CliRunner
 
 from coterie.attacks.identity import expected_accuracy
-from coterie.audit.received import Received, received
+from coterie.audits.received import Received, received
 from coterie.cli.app import app
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.runs import SYSTEMS

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from scipy.stats import t as student
 
-from coterie.reproduce.pafed import PRINTED, TABLE_5
-from coterie.reproduce.study import _text
+from coterie.reproductions.pafed import PRINTED, TABLE_5
+from coterie.reproductions.study import _text
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = (DOCS / "reproduction" / "pafed.md").read_text()

@@ -15,7 +15,7 @@ import pytest
 from federation import Pulled, Steady, planted, rig
 
 from coterie.attacks.result import Result
-from coterie.audit.received import granted, held_key
+from coterie.audits.received import granted, held_key
 from coterie.protocol.errors import UserError
 from coterie.runs.recorded import recorded_run
 from coterie.systems.fedcaprivacy import SYSTEM

@@ -11,7 +11,7 @@ import pytest
 from fedcaprivacy_parts import where_they_count
 from federation import Pulled, Rig, Steady, planted, rig
 
-from coterie.audit.received import granted
+from coterie.audits.received import granted
 from coterie.crypto.keys import secret_key
 from coterie.protocol import codec
 from coterie.protocol.errors import CryptoError, PeerError

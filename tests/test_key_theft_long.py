@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from coterie.attacks.key_in_sum import key_coefficients
-from coterie.audit.received import held_key
+from coterie.audits.received import held_key
 from coterie.runs.config import RunConfig
 from coterie.runs.recorded import record
 from coterie.systems.pafed.messages import HELPER, SERVICE

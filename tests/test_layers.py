@@ -20,11 +20,11 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"protocol"}),
     frozenset({"transport"}),
     frozenset({"clustering", "selection", "aggregation", "dp", "crypto", "training", "data", "devices"}),
-    frozenset({"audit", "attacks"}),
+    frozenset({"audits", "attacks"}),
     frozenset({"protocols"}),
     frozenset({"systems", "baselines"}),
     frozenset({"runs"}),
-    frozenset({"report", "reproduce"}),
+    frozenset({"report", "reproductions"}),
     frozenset({"cli"}),
     frozenset({"__main__", "api", "bench"}),
 )
@@ -32,7 +32,7 @@ LAYERS: tuple[frozenset[str], ...] = (
 of one layer are strangers. ``coterie`` itself imports ``api`` at its first use; all may ask it for its version.
 """
 
-ALLOWED: frozenset[tuple[str, str]] = frozenset({("audit", "attacks"), ("__init__", "api")})
+ALLOWED: frozenset[tuple[str, str]] = frozenset({("audits", "attacks"), ("__init__", "api")})
 """Pairs where the first may import the second all the same: an audit runs attacks on views; ``coterie`` is its API."""
 
 FORBIDDEN = frozenset((package, "transport") for package in ("protocols", "systems", "baselines"))
@@ -186,7 +186,7 @@ OTHERS = {
     "protocol/codec.py": "",
     "transport/local.py": "",
     "attacks/relink.py": "",
-    "audit/views.py": "from coterie.attacks import relink",
+    "audits/views.py": "from coterie.attacks import relink",
     "crypto/vector.py": "",
     "training/engine.py": "",
     "systems/one.py": "",
@@ -209,7 +209,7 @@ OTHERS = {
         ("crypto/a.py", "importlib.import_module('coterie.runs.runner')", 1, "runs"),
         ("systems/one.py", "from coterie.baselines import fedavg", 1, "baselines"),
         ("systems/one.py", "from coterie.bench import x", 1, "bench"),
-        ("attacks/a.py", "from coterie.audit import views, x", 1, "audit"),
+        ("attacks/a.py", "from coterie.audits import views, x", 1, "audits"),
         ("systems/one.py", "from coterie.transport.local import x", 1, "transport"),
         ("baselines/fedavg.py", "import coterie.transport.local", 1, "transport"),
         ("protocols/a.py", "import coterie.transport.local", 1, "transport"),

@@ -18,8 +18,8 @@ from mingling import coefficients, drawn_sets
 
 from coterie.attacks.identity import expected_accuracy
 from coterie.attacks.result import Expected, Result
-from coterie.audit import Finding
-from coterie.audit.profiling import plain_findings, plain_steps
+from coterie.audits import Finding
+from coterie.audits.profiling import plain_findings, plain_steps
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.crypto.ckks import keygen as ckks_keygen
 from coterie.protocol.errors import CoterieError, UserError

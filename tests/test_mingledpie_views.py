@@ -11,7 +11,7 @@ import pytest
 from federation import Pulled, Rig, Steady
 from mingledpie_parts import EVERYBODY, FORMS, GROUPS, TARGETS, chosen, key_of, near, parts_of, pies
 
-from coterie.audit.received import granted
+from coterie.audits.received import granted
 from coterie.crypto.ckks import keygen as ckks_keygen
 from coterie.crypto.keys import secret_key
 from coterie.protocol import codec

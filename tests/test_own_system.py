@@ -18,7 +18,7 @@ from coterie.cli.app import app
 from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.party import To
 from coterie.protocols.key_centre import KEY_CENTRE
-from coterie.reproduce import items, reproduce
+from coterie.reproductions import items, reproduce
 from coterie.runs import RunConfig, run
 from coterie.runs.registry import audit_of
 
@@ -118,7 +118,7 @@ def test_it_is_audited_by_its_name(secure_mean: ModuleType, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("audit", "says"),
     [
-        ("secure_mean:SYSTEM", "'secure_mean:SYSTEM' is a System, not a coterie.audit.Audit"),
+        ("secure_mean:SYSTEM", "'secure_mean:SYSTEM' is a System, not a coterie.audits.Audit"),
         ("secure_mean:NONE", "audit 'secure_mean:NONE' cannot be imported"),
     ],
 )
@@ -131,7 +131,7 @@ def test_it_may_have_reproductions(secure_mean: ModuleType, tmp_path: Path) -> N
     (tmp_path / "mine.py").write_text(
         """
 from dataclasses import replace
-from coterie.reproduce.study import Calculation, Item
+from coterie.reproductions.study import Calculation, Item
 import secure_mean
 
 ITEM = Item("mine:SYSTEM/sum", "Sums", (Calculation("seeds", int),), lambda found: [{"sum": sum(found["seeds"])}])

@@ -12,7 +12,7 @@ from federation import Rig
 from pafed_parts import TARGETS, model, opened, paf, service_key, small_keys, taken
 from scipy import stats
 
-from coterie.audit.received import granted
+from coterie.audits.received import granted
 from coterie.crypto.keys import secret_key
 from coterie.protocol import codec
 from coterie.protocol.bundle import unbundle

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from coterie.protocol.errors import RunError, UserError
-from coterie.reproduce import fedcaprivacy as paper
-from coterie.reproduce import items, reproduce
-from coterie.reproduce.study import Calculation, Cell, Curve, Item, chosen, digest, one, percent, spread, study
+from coterie.reproductions import fedcaprivacy as paper
+from coterie.reproductions import items, reproduce
+from coterie.reproductions.study import Calculation, Cell, Curve, Item, chosen, digest, one, percent, spread, study
 from coterie.runs import RunConfig, experiment
 from coterie.training.jobs import DivergedError
 

@@ -8,12 +8,12 @@ import pytest
 
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.protocol.errors import UserError
-from coterie.reproduce import items, reproduce
-from coterie.reproduce import mingledpie as paper
-from coterie.reproduce import mingledpie_costs as costs
-from coterie.reproduce import mingledpie_law as figure
-from coterie.reproduce.plots import Panel, heat_maps
-from coterie.reproduce.study import Calculation, Cell, Curve, Item, one, study
+from coterie.reproductions import items, reproduce
+from coterie.reproductions import mingledpie as paper
+from coterie.reproductions import mingledpie_costs as costs
+from coterie.reproductions import mingledpie_law as figure
+from coterie.reproductions.plots import Panel, heat_maps
+from coterie.reproductions.study import Calculation, Cell, Curve, Item, one, study
 from coterie.runs.config import RunConfig, resolve
 from studies import forms
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from coterie.reproduce import pafed as paper
-from coterie.reproduce.plots import accuracy_panels
-from coterie.reproduce.study import Cell, Curve, one, study
+from coterie.reproductions import pafed as paper
+from coterie.reproductions.plots import accuracy_panels
+from coterie.reproductions.study import Cell, Curve, one, study
 from coterie.runs.config import resolve
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coterie.attacks.result import Result
-from coterie.audit import Finding
+from coterie.audits import Finding
 from coterie.protocol.errors import UserError
 from coterie.report.race import sentences
 from coterie.runs.recorded import attackable, best_by_topic

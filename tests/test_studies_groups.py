@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coterie.reproduce.study import Curve
+from coterie.reproductions.study import Curve
 from coterie.runs.config import resolve
 from studies import groups
 from studies.items import main

@@ -11,7 +11,7 @@ from coterie.attacks.identity import expected_accuracy
 from coterie.clustering.identities import coin_sets
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.protocol.randomness import rng
-from coterie.reproduce.study import Curve
+from coterie.reproductions.study import Curve
 from coterie.runs.config import resolve
 from studies import ridge
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.audit import Finding
+from coterie.audits import Finding
 from coterie.runs.config import RunConfig
 from coterie.runs.recorded import attackable, recorded_run
 from coterie.systems.mingledpie.audit import (

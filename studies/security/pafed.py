@@ -28,7 +28,7 @@ from coterie.attacks.conflicts import (
 from coterie.attacks.key_in_sum import coefficients
 from coterie.attacks.real_mask import expected_told_apart, needed_bound, telling_accuracy, told_apart
 from coterie.attacks.result import Expected, Result
-from coterie.audit import Recorded
+from coterie.audits import Recorded
 from coterie.crypto.ckks import keygen
 from coterie.crypto.seal import ring
 from coterie.protocol.effects import Vector

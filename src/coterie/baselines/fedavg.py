@@ -16,5 +16,5 @@ SYSTEM = System(
     models=averaging.models,
     sees=averaging.SEES,
     baseline=True,
-    audit="coterie.audit.profiling:PLAIN",
+    audit="coterie.audits.profiling:PLAIN",
 )

@@ -25,5 +25,5 @@ SYSTEM = System(
     models=averaging.models,
     sees=averaging.SEES,
     baseline=True,
-    audit="coterie.audit.profiling:PLAIN",
+    audit="coterie.audits.profiling:PLAIN",
 )

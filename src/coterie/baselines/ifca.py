@@ -134,5 +134,5 @@ SYSTEM = System(
     pool=lambda federation: [federation.look(federation.hub).state.weights],
     observe=observe,
     baseline=True,
-    audit="coterie.audit.profiling:PLAIN",
+    audit="coterie.audits.profiling:PLAIN",
 )

@@ -89,5 +89,5 @@ SYSTEM = System(
         "client": Sees((Train,), "nothing of any other client"),
     },
     baseline=True,
-    audit="coterie.audit.profiling:NOTHING",
+    audit="coterie.audits.profiling:NOTHING",
 )

@@ -78,7 +78,7 @@ def audited(folder: Path, data_dir: str | None = None, *, active: bool = False) 
 
     active: also repeat the run with a client that deviates, and add what it learns.
     """
-    from coterie.audit.received import received
+    from coterie.audits.received import received
     from coterie.runs.recorded import read_recorded
     from coterie.runs.registry import SYSTEMS, audit_of
 

@@ -173,7 +173,7 @@ def _attacks() -> Iterator[tuple[str, ...]]:
 
 
 def _reproductions() -> Iterator[tuple[str, ...]]:
-    from coterie.reproduce import items
+    from coterie.reproductions import items
 
     for name, item in items().items():
         yield name, item.title

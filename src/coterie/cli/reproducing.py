@@ -39,8 +39,8 @@ def reproduce(
 
       coterie reproduce fedcaprivacy/table2 --only fashion_mnist/0.1
     """
-    from coterie import reproduce as home
-    from coterie.reproduce.study import Cell, chosen
+    from coterie import reproductions as home
+    from coterie.reproductions.study import Cell, chosen
 
     console = Console(highlight=False, soft_wrap=True)
     cells = only or []

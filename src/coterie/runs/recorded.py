@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from coterie.audit import Audit, Finding, Meddle, Recorded
+from coterie.audits import Audit, Finding, Meddle, Recorded
 from coterie.protocol.errors import UserError
 from coterie.runs.config import RunConfig, from_toml
 from coterie.runs.experiment import Experiment, Line, build

@@ -14,7 +14,7 @@ from coterie.protocol.system import System
 from coterie.runs.settings import unknown
 
 if TYPE_CHECKING:
-    from coterie.audit import Audit
+    from coterie.audits import Audit
 
 Kind = TypeVar("Kind")
 PACKAGES = ("coterie.systems", "coterie.baselines")
@@ -79,7 +79,7 @@ def get(name: str) -> System:
 
 def audit_of(system: System) -> Audit | None:
     """The audit that a system names, imported now, or None if it names none. Raises UserError for a wrong name."""
-    from coterie.audit import Audit
+    from coterie.audits import Audit
 
     return _named(system.audit, "audit", Audit) if system.audit else None
 

@@ -119,5 +119,5 @@ SYSTEM = System(
     encrypted=True,
     observe=observe,
     audit="coterie.systems.fedcaprivacy.audit:AUDIT",
-    reproductions=("coterie.reproduce.fedcaprivacy:ITEMS",),
+    reproductions=("coterie.reproductions.fedcaprivacy:ITEMS",),
 )

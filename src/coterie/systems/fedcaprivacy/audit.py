@@ -25,10 +25,10 @@ from coterie.attacks.blinded_rows import (
 )
 from coterie.attacks.labels import pair_auc, similar_pairs, telling
 from coterie.attacks.result import Attack
-from coterie.audit import Audit, Finding, Recorded, View
-from coterie.audit.measured import Measured, findings
-from coterie.audit.profiling import alike, profiles
-from coterie.audit.received import granted, held_key
+from coterie.audits import Audit, Finding, Recorded, View
+from coterie.audits.measured import Measured, findings
+from coterie.audits.profiling import alike, profiles
+from coterie.audits.received import granted, held_key
 from coterie.clustering.affinity import pairwise_distances
 from coterie.crypto.paillier import SecretKey
 from coterie.crypto.sketch import project, unrotate

@@ -121,5 +121,5 @@ SYSTEM = System(
     observe=observe,
     pool=pool,
     audit="coterie.systems.mingledpie.audit:AUDIT",
-    reproductions=tuple(f"coterie.reproduce.mingledpie{part}:ITEMS" for part in ("_law", "", "_costs")),
+    reproductions=tuple(f"coterie.reproductions.mingledpie{part}:ITEMS" for part in ("_law", "", "_costs")),
 )

@@ -26,10 +26,10 @@ from coterie.attacks.identity import (
     identity_accuracy,
 )
 from coterie.attacks.result import Attack, Expected, Result
-from coterie.audit import Audit, Finding, Recorded, View
-from coterie.audit.measured import Measured, findings, gathered
-from coterie.audit.profiling import profiles
-from coterie.audit.received import held_key
+from coterie.audits import Audit, Finding, Recorded, View
+from coterie.audits.measured import Measured, findings, gathered
+from coterie.audits.profiling import profiles
+from coterie.audits.received import held_key
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.protocol.bundle import unbundle
 from coterie.protocol.errors import CryptoError, PeerError, UserError

@@ -127,6 +127,6 @@ SYSTEM = System(
     modes=("paper", "literal"),
     encrypted=True,
     audit="coterie.systems.pafed.audit:AUDIT",
-    reproductions=("coterie.reproduce.pafed:ITEMS",),
+    reproductions=("coterie.reproductions.pafed:ITEMS",),
     delta=DELTA,
 )

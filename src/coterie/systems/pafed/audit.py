@@ -19,10 +19,10 @@ from scipy.stats import kstest
 from coterie.attacks.conflicts import Classes, count_accuracy, count_among_decoys, count_posterior
 from coterie.attacks.real_mask import telling_accuracy, told_apart
 from coterie.attacks.result import Attack, Result
-from coterie.audit import Audit, Finding, Recorded, View
-from coterie.audit.measured import Measured, findings
-from coterie.audit.profiling import profiles
-from coterie.audit.received import held_key
+from coterie.audits import Audit, Finding, Recorded, View
+from coterie.audits.measured import Measured, findings
+from coterie.audits.profiling import profiles
+from coterie.audits.received import held_key
 from coterie.crypto.seal import ring
 from coterie.protocol.bundle import unbundle
 from coterie.protocol.errors import CoterieError, UserError

@@ -17,8 +17,8 @@ import numpy as np
 from coterie.attacks.key_in_sum import KeyThief, key_agreement, key_coefficients
 from coterie.attacks.result import Result
 from coterie.attacks.wrapping import wrap
-from coterie.audit import Finding, Meddle, Recorded
-from coterie.audit.received import held_key
+from coterie.audits import Finding, Meddle, Recorded
+from coterie.audits.received import held_key
 from coterie.devices.links import Delays
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import Federation

@@ -23,8 +23,8 @@ from scipy.optimize import linear_sum_assignment
 
 from coterie.attacks.identity import cluster_posterior, expected_accuracy, identity_accuracy
 from coterie.clustering.identity_law import Counts, IdentityLaw
-from coterie.reproduce.plots import curves_picture
-from coterie.reproduce.study import Cell, Curve, Item, Row, by_cell, last_rounds, named, percent
+from coterie.reproductions.plots import curves_picture
+from coterie.reproductions.study import Cell, Curve, Item, Row, by_cell, last_rounds, named, percent
 from coterie.runs.config import RunConfig
 
 CLIENTS = 120

@@ -7,7 +7,7 @@ from functools import wraps
 from typing import NamedTuple, ParamSpec
 
 from coterie.attacks.result import Expected, Result
-from coterie.audit import Finding
+from coterie.audits import Finding
 
 P = ParamSpec("P")
 

@@ -19,7 +19,7 @@ from coterie.clustering.identities import ClusterKeys, coin_sets, identity_set
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.crypto import ckks
 from coterie.protocol.randomness import rng
-from coterie.reproduce.study import Calculation, Item, Row, by_cell, named
+from coterie.reproductions.study import Calculation, Item, Row, by_cell, named
 
 FCNN = 159_010
 SIZES = {"FCNN": FCNN, "CNN": 62_006, "ResNet-18": 11_220_132}

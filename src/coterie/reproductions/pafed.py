@@ -27,8 +27,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
-from coterie.reproduce.plots import accuracy_panels
-from coterie.reproduce.study import Cell, Curve, Item, Row, by_cell, named, percent, spread
+from coterie.reproductions.plots import accuracy_panels
+from coterie.reproductions.study import Cell, Curve, Item, Row, by_cell, named, percent, spread
 from coterie.runs.config import RunConfig
 
 CLIENTS, ROUNDS, WINDOW = 100, 100, 10

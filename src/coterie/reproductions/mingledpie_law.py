@@ -21,8 +21,8 @@ from coterie.clustering.identities import MAX_EXPECTED_TRIES, ClusterKeys, coin_
 from coterie.clustering.identity_law import Counts, IdentityLaw
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import rng
-from coterie.reproduce.plots import Panel, heat_maps
-from coterie.reproduce.study import Calculation, Item, Row, named
+from coterie.reproductions.plots import Panel, heat_maps
+from coterie.reproductions.study import Calculation, Item, Row, named
 
 CLIENTS = 12_000
 """Simulated by coins: a hundred federations of the paper's size."""

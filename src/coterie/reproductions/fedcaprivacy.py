@@ -15,8 +15,8 @@ from dataclasses import replace
 from typing import Any
 
 from coterie.clustering.schedule import Schedule
-from coterie.reproduce.plots import curves_picture
-from coterie.reproduce.study import Cell, Curve, Item, Row, by_cell, last_rounds, named, percent, spread
+from coterie.reproductions.plots import curves_picture
+from coterie.reproductions.study import Cell, Curve, Item, Row, by_cell, last_rounds, named, percent, spread
 from coterie.runs.config import RunConfig
 
 CLIENTS = 100

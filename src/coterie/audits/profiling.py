@@ -21,8 +21,8 @@ from coterie.attacks.labels import (
     top_label_hit_rate,
 )
 from coterie.attacks.result import Result
-from coterie.audit import Audit, Recorded
-from coterie.audit.measured import Measured, findings
+from coterie.audits import Audit, Recorded
+from coterie.audits.measured import Measured, findings
 from coterie.clustering.affinity import pairwise_distances
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec

@@ -8,7 +8,7 @@ from typing import Any
 
 from coterie.protocol.errors import UserError
 from coterie.protocol.import_path import import_object
-from coterie.reproduce.study import Item, OnRound, study
+from coterie.reproductions.study import Item, OnRound, study
 from coterie.runs.registry import SYSTEMS, get
 from coterie.runs.settings import unknown
 
