@@ -131,6 +131,9 @@ def run(
     by: the column of the data that names the client of every sample, for ``partition="by:COLUMN"``.
     model: a name, a function ``(input_shape, classes) -> nn.Module``, or an ``nn.Module``, whose layers draw their
         weights again by the seed.
+    task: ``classes``, ``multilabel`` or ``regression``, for own data.  metrics: names such as ``["auroc", "f1"]``,
+        or functions of labels and scores.  loss: a name, or a function of outputs and labels.  class_weights:
+        ``"balanced"`` or a number for each class (docs/data.md).
     options: of the run (``clients``, ``rounds``, ``seed``, ...: :class:`RunConfig`) and settings of the system (``lr``,
         ``clusters``, ...: ``coterie list settings SYSTEM``) alike.  settings: the latter, where a name is both.
     progress: whether to show a bar on stderr or in the notebook.  on_round: called with each round's line.
@@ -228,8 +231,8 @@ def audit(folder: str | Path, *, active: bool = False, data_dir: str | None = No
 def reproduce(item: str, **options: Any) -> Path:
     """Run a table or figure of a paper again; returns the folder with its numbers beside ours.
 
-    options: ``only``, ``seeds``, ``rounds``, ``out``, ``data_dir``, ``on_round``, as ``coterie.reproductions.reproduce``
-    takes them.
+    options: ``only``, ``seeds``, ``rounds``, ``out``, ``data_dir``, ``on_round``, as in
+    ``coterie.reproductions.reproduce``.
 
     >>> coterie.reproduce("fedcaprivacy/table2", only=["fashion_mnist/0.1"], seeds=1)
 
@@ -296,8 +299,21 @@ def _split(
                 f"Options: {', '.join(OPTIONS)}. Settings: {', '.join(sorted(known))}"
             )
         elif value is not None:
-            kept[name] = value if name != "model" or isinstance(value, str) else name_of(value)
+            kept[name] = _option(name, value)
     return kept, table
+
+
+def _option(name: str, value: Any) -> Any:
+    """An option as a config holds it: objects by their names, lists with commas between."""
+    if name in ("metrics", "class_weights") and isinstance(value, list | tuple):
+        return ",".join(word if isinstance(word, str) else _word(word) for word in value)
+    if name in ("model", "loss", "metrics") and not isinstance(value, str):
+        return name_of(value)
+    return value
+
+
+def _word(value: Any) -> str:
+    return name_of(value) if callable(value) else str(value)
 
 
 def _with_data(options: dict[str, Any], data: Any, by: str | None) -> dict[str, Any]:

@@ -51,6 +51,10 @@ _OPTIONS = (
         "Which client holds which samples, for example dirichlet:0.3, and groups with different tasks, for "
         "example permute:4 or rotate:4+dirichlet:0.3; see `coterie list partitions`. [by data set]",
     ),
+    _work("task", str, "What is learnt from your own data: classes, multilabel or regression. [classes]"),
+    _work("metrics", str, "Metrics beside the loss, such as auroc,f1; see `coterie list metrics`. [by task]"),
+    _work("loss", str, "Loss of the training, or your own as module:FUNCTION. [by task]"),
+    _work("class_weights", str, "Weights of the classes in training: balanced, or numbers such as 1,5. [none]"),
     _work("model", str, "Model; see `coterie list models`. [by data set]"),
     _work("seed", int, "Seed of the experiment: partition, start weights, sampling. [0]"),
     _work("min_samples", int, "Fewest training samples of a client."),
