@@ -148,7 +148,7 @@ NPZ = {"x_train": np.zeros((9, 4)), "y_train": np.arange(9) % 3, "x_test": np.ze
         ("run fedavgg", "did you mean 'fedavg'?"),
         ("run no.such.module:SYSTEM", "module:ATTRIBUTE"),
         ("run fedavg --data mnits", "unknown data set 'mnits'"),
-        ("run fedavg --data ../etc", "data set '../etc'"),
+        ("run fedavg --data ../etc", "there is no data at"),
         ("run fedavg --model mlpp", "unknown model 'mlpp'"),
         ("run fedavg --clients 3 --model cnn --data own --data-dir DATA", "needs images"),
         ("run fedavg --mode hardened", "no mode 'hardened'"),

@@ -124,6 +124,7 @@ def _run_view(run: Run, key: str) -> dict[str, Any]:
     return {
         **vars(run),
         "key": key,
+        "others": run.others,
         "figures": figures,
         "ends": _ends(run),
         "traffic": [per_client_and_round(run, field) for field in _MOVED.values()],

@@ -24,7 +24,8 @@ from coterie.runs.runner import is_divergence, load_result, run
 
 _SIDES = SIDES | {"rounds"}
 """A longer run serves a shorter one, and a shorter one is continued."""
-_LATER = {"scaling": "standard", "fine_tune": "no", "delta": 0.0, "delay": RunConfig.delay}
+_LATER = {"scaling": "standard", "fine_tune": "no", "delta": 0.0, "delay": RunConfig.delay, "task": "classes"}
+_LATER |= dict.fromkeys(("target", "test_share", "kind", "loss", "metrics", "class_weights"))
 """Options that came when studies had been made: their defaults stay out of the name, so that those are found again."""
 
 _FEW = 12

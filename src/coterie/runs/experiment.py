@@ -108,13 +108,14 @@ class Experiment:
             metrics=metrics_of(named(config.metrics), config.task),
         )
         identities = {name: own.identity for name, own in self.owns.items() if own.identity}
+        self.keyring = PartyKeys(self.common.roster, identities)
         self.delays = delays_of(config, names, settings)
         self.transport = LocalTransport(
             parties,
             self.federation.hub,
             self.effects,
             links=FleetLinks(devices, seed, self.delays),
-            keyring=PartyKeys(self.common.roster, identities),
+            keyring=self.keyring,
             transcript=Transcript(config.record_mib << 20) if config.record else None,
         )
         if config.task != "classes" and any(
