@@ -63,6 +63,8 @@ class RunConfig:
     record: keep what every party received (``views.bin``), up to record_mib.
     data_dir: where data sets lie.  out: the run folder; without it ``runs/<system>-<data>-<seed>-<n>``.
     settings: of the system, by the names of its config's fields.
+
+    >>> coterie.runs.run(RunConfig("fedavg", data="digits", rounds=5, settings={"lr": 0.1}))
     """
 
     system: str
