@@ -220,6 +220,15 @@ def test_a_column_of_clients_deals_the_samples(folder: Path) -> None:
         deal("by:client", load("digits"), None, 0)
 
 
+def test_a_folder_does_not_hide_a_known_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "digits").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert load("digits").name == "digits"
+    assert resolve(RunConfig("fedavg", data="digits")).partition == "dirichlet:0.3"
+    with pytest.raises(UserError, match="holds no csv, npz or parquet file"):
+        load("./digits")
+
+
 def test_a_run_has_the_clients_of_its_data(folder: Path) -> None:
     config = RunConfig("fedavg", data=str(folder), rounds=1)
     assert resolve(config).partition == "by:client"

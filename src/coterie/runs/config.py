@@ -176,7 +176,7 @@ def resolve(config: RunConfig) -> RunConfig:
     given = check_options(values_of(config))
     system = registry.get(config.system)
     defaults = defaults_for(config.data)
-    if given["partition"] is None and Path(config.data).is_dir():
+    if given["partition"] is None and is_path(config.data) and Path(config.data).is_dir():
         given["partition"] = f"by:{CLIENT}"
     for key in ("partition", "clients", "rounds", "model"):
         if given[key] is None and not (key == "clients" and column_of(given["partition"])):
