@@ -30,12 +30,12 @@ values lie within +-64 and 4096 terms can be summed up, weights and scalars coun
 **Secrecy is not integrity, and a decryption says something of the key.** Ciphertexts can be changed by anyone; sign
 them. The error in a decrypted vector depends on the secret key: whoever sees both a ciphertext and the exact numbers
 that it opens to can compute the key (B. Li and D. Micciancio, "On the security of homomorphic encryption on approximate
-numbers", EUROCRYPT 2021). Give opened numbers to the key's holders only, or round or flood them first (``ckks_masks``).
-Whoever chooses a ciphertext and sees what comes of it in the clear needs no such care to get the key: (c_0, c_1 + K)
-opens to K s more, and neither sums, masks nor flooding change that (``attacks/key_in_sum.py``).
+numbers", EUROCRYPT 2021). Give opened numbers to the key's holders only, or round or flood them first
+(``ckks_arrays``). Whoever chooses a ciphertext and sees what comes of it in the clear needs no such care to get the
+key: (c_0, c_1 + K) opens to K s more, and neither sums, masks nor flooding change that (``attacks/key_in_sum.py``).
 And a ciphertext says something of how it was computed to whoever can open it: ``sanitised`` takes that away.
 
-``emulated=True`` makes a key of the same type that encrypts nothing and has noise of the same size (``rounded``).
+``emulated=True`` makes a key of the same type that encrypts nothing and has noise of the same size (``twins``).
 """
 
 from __future__ import annotations
@@ -52,14 +52,16 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from coterie.crypto import ckks_arrays, rounded, vector, wire
+from coterie.crypto import ckks_arrays, twins, vector, wire
 from coterie.crypto.arrays import CiphertextError, RandomBytes
-from coterie.crypto.ckks_masks import SANITISING_BITS
 from coterie.crypto.ckks_parameters import ParameterSet, named
 from coterie.crypto.packing import Floats, as_vector
 from coterie.crypto.tally import Form, Tally, integer_weight
 from coterie.crypto.vector import BlindedVector, Key, Mask
 from coterie.protocol.errors import CapacityError, CryptoError, KeyMismatchError
+
+SANITISING_BITS = 12
+"""Noise for scalars that were masked by numbers: 2^7 times their own, and 2e-6 of a value at 36 bits of scale."""
 
 
 def keygen(
@@ -78,7 +80,7 @@ def keygen(
     chosen = named(parameters, allow_insecure=allow_insecure)
     if emulated:
         flag = int(products and chosen.levels > 0)
-        return SecretKey(rounded.Secret(rounded.Public.generate(chosen, flag, random_bytes)))
+        return SecretKey(twins.RoundedSecret.generate(chosen, flag, random_bytes))
     return SecretKey(ckks_arrays.Secret.generate(chosen, products))
 
 
@@ -88,10 +90,10 @@ class EvaluationKey(Key):
     one for conjugation. Only a party that computes needs them.
     """
 
-    arrays: ckks_arrays.Evaluation | rounded.Evaluation
+    arrays: ckks_arrays.Evaluation | twins.RoundedEvaluation
 
     kind = "evaluation"
-    backends: ClassVar = {"ckks": ckks_arrays.Evaluation, "rounded": rounded.Evaluation}
+    backends: ClassVar = {"ckks": ckks_arrays.Evaluation, "rounded": twins.RoundedEvaluation}
 
     @property
     def fingerprint(self) -> bytes:
@@ -321,9 +323,9 @@ class Encrypts(ABC):
 class PublicKey(vector.PublicKey[CipherVector], Encrypts):
     """Encrypts and multiplies."""
 
-    arrays: ckks_arrays.Public | rounded.Public
+    arrays: ckks_arrays.Public | twins.Rounded
 
-    backends: ClassVar = {"ckks": ckks_arrays.Public, "rounded": rounded.Public}
+    backends: ClassVar = {"ckks": ckks_arrays.Public, "rounded": twins.Rounded}
     vectors: ClassVar = CipherVector
 
     @cached_property
@@ -369,9 +371,9 @@ class PublicKey(vector.PublicKey[CipherVector], Encrypts):
 class SecretKey(vector.SecretKey[CipherVector], Encrypts):
     """Decrypts: a ternary polynomial."""
 
-    arrays: ckks_arrays.Secret | rounded.Secret
+    arrays: ckks_arrays.Secret | twins.RoundedSecret
 
-    backends: ClassVar = {"ckks": ckks_arrays.Secret, "rounded": rounded.Secret}
+    backends: ClassVar = {"ckks": ckks_arrays.Secret, "rounded": twins.RoundedSecret}
 
     @cached_property
     def public(self) -> PublicKey:
@@ -394,7 +396,7 @@ class SecretKey(vector.SecretKey[CipherVector], Encrypts):
         """The polynomials with masks still on, uniform. Raises as ``decrypt`` does, and CryptoError without a mask.
 
         flood_bits: of the noise that they carry when they leave under another key, by default and at most that of the
-        parameters (``ckks_masks``): less for more precision and less protection of this key.
+        parameters (``ckks_arrays``): less for more precision and less protection of this key.
         """
         bits = self.parameters.flood(flood_bits)
         ours = self._openable(cipher, masked=True)
