@@ -46,41 +46,29 @@ class KeyArrays(Protocol):
 
 
 class PublicArrays(KeyArrays, Protocol):
-    """What a public key of any scheme computes. form: of the vector that is given; nothing is changed in place."""
+    """What a public key of any scheme computes. form: of the vector that is given; nothing is changed in place.
 
-    def encrypt(self, values: Any, form: Form) -> Array:
-        """A fresh encryption of checked ``(d,)`` values."""
+    encrypt, add_plain: of checked ``(d,)`` values.  scale: by an integer of at least 1.
+    draw: the numbers of a fresh mask, from n -> n secret random bytes.
+    shift: plus a fresh encryption of ``factor`` times a mask's numbers; the factor may be negative.
+    lift: a fresh encryption of a vector that was opened under its masks, by this key (own) or by another.
+    add_opened: the sum of two opened vectors, masks included.
+    to_arrays, from_arrays: an opened vector for the state of the party that holds it, and back.
+    pack: the body of a vector's bytes, in parts.  unpack: the inverse, of another party's bytes; raises DecodeError.
+    """
 
+    def encrypt(self, values: Any, form: Form) -> Array: ...
     def add(self, a: Array, b: Array, form: Form) -> Array: ...
-    def add_plain(self, a: Array, values: Any, form: Form) -> Array:
-        """Plus checked values in the clear."""
-
-    def scale(self, a: Array, factor: int, form: Form) -> Array:
-        """Times an integer of at least 1."""
-
-    def draw(self, length: int, form: Form, random_bytes: RandomBytes) -> Any:
-        """The numbers of a fresh mask, from n -> n secret random bytes."""
-
-    def shift(self, a: Array, numbers: Any, factor: int, form: Form) -> Array:
-        """Plus a fresh encryption of ``factor`` times a mask's numbers; the factor may be negative."""
-
-    def lift(self, opened: Any, form: Form, own: bool) -> Array:
-        """A fresh encryption of a vector that was opened under its masks, by this key (own) or by another."""
-
-    def add_opened(self, x: Any, y: Any, form: Form) -> Any:
-        """The sum of two opened vectors, masks included."""
-
-    def to_arrays(self, opened: Any) -> tuple[Any, ...]:
-        """An opened vector as arrays, for the state of the party that holds it."""
-
-    def from_arrays(self, arrays: Sequence[Any]) -> Any:
-        """The inverse of ``to_arrays``."""
-
-    def pack(self, a: Array, form: Form) -> Sequence[Any]:
-        """The body of a vector's bytes, in parts."""
-
-    def unpack(self, body: memoryview, tally: Tally) -> Array:
-        """The inverse, of another party's bytes. Raises DecodeError."""
+    def add_plain(self, a: Array, values: Any, form: Form) -> Array: ...
+    def scale(self, a: Array, factor: int, form: Form) -> Array: ...
+    def draw(self, length: int, form: Form, random_bytes: RandomBytes) -> Any: ...
+    def shift(self, a: Array, numbers: Any, factor: int, form: Form) -> Array: ...
+    def lift(self, opened: Any, form: Form, own: bool) -> Array: ...
+    def add_opened(self, x: Any, y: Any, form: Form) -> Any: ...
+    def to_arrays(self, opened: Any) -> tuple[Any, ...]: ...
+    def from_arrays(self, arrays: Sequence[Any]) -> Any: ...
+    def pack(self, a: Array, form: Form) -> Sequence[Any]: ...
+    def unpack(self, body: memoryview, tally: Tally) -> Array: ...
 
 
 class ArrayVectors:

@@ -118,7 +118,8 @@ class CipherVector(vector.CipherVector):
         if not theirs.tally.form.scalar:
             raise CryptoError(f"the second factor is a {theirs.tally.form}: make it with encrypt_scalar")
         self._factors(theirs)
-        tally = self._bounded(_bound(at_most) or self.terms * theirs.terms, form._replace(product=True))
+        terms = _bound(at_most) or self.terms * theirs.terms
+        tally = self.tally.bounded(terms, self._room, form=form._replace(product=True))
         return self._made(tally, self.key.arrays.times(self.array, theirs.array, form))
 
     def rescaled(self) -> CipherVector:
@@ -141,7 +142,7 @@ class CipherVector(vector.CipherVector):
         if abs(number) >= self.key.parameters.largest_factor(form):
             raise CapacityError(f"{number} is too large a factor for a {form}")
         terms = _bound(at_most) or _terms(self.terms * abs(float(number)))
-        tally = self._bounded(terms, form._replace(level=form.level - 1))
+        tally = self.tally.bounded(terms, self._room, form=form._replace(level=form.level - 1))
         return self._made(tally, self.key.arrays.times_plain(self.array, float(number), form))
 
     def at_level(self, level: int) -> CipherVector:
@@ -153,7 +154,7 @@ class CipherVector(vector.CipherVector):
         if level == form.level:
             return ready
         ready._multiplied()
-        tally = ready._bounded(self.terms, form._replace(level=level))
+        tally = ready.tally.bounded(self.terms, self._room, form=form._replace(level=level))
         return ready._made(tally, self.key.arrays.lower(ready.array, form, level))
 
     def within(self, terms: int) -> CipherVector:
@@ -161,7 +162,7 @@ class CipherVector(vector.CipherVector):
 
         For what is known to be bounded otherwise, as the weights of a model are. If it isn't, it opens to nonsense.
         """
-        return replace(self, tally=self._bounded(integer_weight(terms), self.tally.form))
+        return replace(self, tally=self.tally.bounded(integer_weight(terms), self._room))
 
     def conjugated(self, keys: EvaluationKey) -> CipherVector:
         """The second factor of dot products with this vector. Compute it once for all of them."""
@@ -185,7 +186,8 @@ class CipherVector(vector.CipherVector):
         self._factors(theirs)
         if self.length != theirs.length:
             raise CryptoError(f"vectors of {self.length} and {theirs.length} values have no dot product")
-        tally = replace(self._bounded(self.terms * theirs.terms, Form(form.level - 1, scalar=True)), length=1)
+        scalar = Form(form.level - 1, scalar=True)
+        tally = replace(self.tally.bounded(self.terms * theirs.terms, self._room, form=scalar), length=1)
         return self._made(tally, self.key.arrays.dot(self.array, theirs.array, arrays, form))
 
     def sanitised(self, flood_bits: int = SANITISING_BITS) -> CipherVector:
@@ -236,9 +238,6 @@ class CipherVector(vector.CipherVector):
             raise CryptoError(f"a {form} takes no known values: add them before it is conjugated")
         terms = _terms(float(np.abs(as_vector(values, kinds="fiu")).max())) if form.scalar else 1
         return self.key.parameters.checked(values, form, terms), terms
-
-    def _bounded(self, terms: int, form: Form) -> Tally:
-        return self.tally.bounded(terms, self.key.parameters.room(form), form=form)
 
     def _factors(self, other: CipherVector) -> None:
         """Whether two vectors have a product. Raises CryptoError or CapacityError."""
@@ -314,7 +313,7 @@ class Encrypts(ABC):
         on its magnitude.
         """
         bound, form = integer_weight(at_most), self.parameters.fresh_at(level, scalar=True)
-        tally = Tally(self.public.fingerprint, 1, form=form).times(bound, self.parameters.room(form))
+        tally = Tally(self.public.fingerprint, 1, form=form).times(bound, self.parameters.room)
         array = self.parameters.checked([float(value)], form, bound)
         return CipherVector(self.public, tally, self.arrays.encrypt(array, form))
 

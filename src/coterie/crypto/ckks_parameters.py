@@ -130,17 +130,14 @@ class ParameterSet:
 
     @property
     def reach(self) -> float:
-        """The largest magnitude of a value."""
         return float(1 << self.reach_bits)
 
     @property
     def max_terms(self) -> int:
-        """How many vectors can be summed up, integer weights counted."""
         return 1 << self.terms_bits
 
     @property
     def fresh(self) -> Form:
-        """The form of a fresh vector."""
         return Form(level=self.levels)
 
     def fresh_at(self, level: int | None, *, scalar: bool = False) -> Form:
@@ -329,28 +326,16 @@ class ParameterSet:
         return terms * (error + bound * _FLOAT_ROUNDING)
 
 
-_DEEP = 24, 16  # bits of scalars, and of flooding
+_DEEP_TIMES, _LONG_TIMES = Milliseconds(8.5, 6, 1.8, 5, 5), Milliseconds(230, 190, 60, 150, 500)
+_DEEP = True, 24, 16  # secure, bits of scalars, and of flooding
 
 PARAMETERS = {
     p.name: p
     for p in (
         ParameterSet("ckks-4096-add", 4096, (60, 49), 40, 6, 12, Milliseconds(1.2, 0.6, 0.2)),
         ParameterSet("ckks-8192-mul", 8192, (60, 50, 60), 45, 6, 12, Milliseconds(3.5, 2.0, 0.8, 0.5, 3.0)),
-        ParameterSet(
-            "ckks-8192-deep", 8192, (50, *3 * (36,), 60), 36, 2, 10, Milliseconds(8.5, 6, 1.8, 5, 5), True, *_DEEP, 4
-        ),
-        ParameterSet(
-            "ckks-32768-deep",
-            32768,
-            (50, *21 * (36,), 60),
-            36,
-            2,
-            10,
-            Milliseconds(230, 190, 60, 150, 500),
-            True,
-            *_DEEP,
-            16,
-        ),
+        ParameterSet("ckks-8192-deep", 8192, (50, *3 * (36,), 60), 36, 2, 10, _DEEP_TIMES, *_DEEP, 4),
+        ParameterSet("ckks-32768-deep", 32768, (50, *21 * (36,), 60), 36, 2, 10, _LONG_TIMES, *_DEEP, 16),
     )
 }
 """The 128-bit sets by name: additions only, one product of ciphertexts, three, and twenty-one."""

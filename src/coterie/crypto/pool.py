@@ -107,16 +107,11 @@ class _Worker:
 
     def stop(self) -> None:
         """End it and wait."""
-        for stream in (self._to, self._back):
-            try:
-                stream.close()
-            except OSError:  # what was left to send can't be
-                continue
         try:
-            self.process.wait(timeout=5)
+            self.process.communicate(timeout=5)  # closes its input
         except subprocess.TimeoutExpired:
             self.process.kill()
-            self.process.wait()
+            self.process.communicate()
 
 
 class _Pool:
