@@ -5,24 +5,17 @@ in the residue form of Microsoft SEAL (through ``tenseal``), which draws keys an
 Every complex slot carries two reals, so a vector takes about four times the bytes of its float32 at level 0 and about
 eight times at level 1. Sums, integer weights and products with encrypted scalars act on both reals alike.
 
-    key = ckks.keygen("ckks-4096-add")
-    total = key.public.encrypt(a) + key.public.encrypt(b)
-    key.decrypt(total)                        # a + b, to within key.public.parameters.error(terms=2)
+    key = ckks.keygen("ckks-8192-deep")       # three levels; "ckks-4096-add" has none: for sums only
+    public, keys = key.public, key.evaluation()   # evaluation keys: public, too, for the party that computes
+    key.decrypt(public.encrypt(a) + public.encrypt(b))                 # a + b, to within public.parameters.error(2)
+    key.decrypt(public.encrypt(a).times(public.encrypt_scalar(0.25)))  # a / 4: who multiplied saw neither factor
+    dot = public.encrypt(a).dot(public.encrypt(b).conjugated(keys), keys)
+    key.decrypt(dot.times_plain(0.5) + public.encrypt_scalar(1.0).at_level(1))   # a @ b / 2 + 1
 
-    key = ckks.keygen("ckks-8192-mul")
-    chosen = key.public.encrypt(a).times(key.public.encrypt_scalar(0.25))
-    key.decrypt(chosen)                       # a / 4: the party that multiplied saw neither factor
-
-    key = ckks.keygen("ckks-8192-deep")       # three levels
-    keys = key.evaluation()                   # public, for the party that computes
-    dot = key.public.encrypt(a).dot(key.public.encrypt(b).conjugated(keys), keys)
-    half = dot.times_plain(0.5) + key.public.encrypt_scalar(1.0).at_level(1)
-    key.decrypt(half)                         # a @ b / 2 + 1
-
-    mask = key.public.mask(a.size, secrets.token_bytes)                     # kept by the party that blinds
-    opened = key.open_blinded(key.public.encrypt(a, level=0).blind(mask))   # by the key's holder: uniform numbers
+    mask = public.mask(a.size, secrets.token_bytes)                     # kept by the party that blinds
+    opened = key.open_blinded(public.encrypt(a, level=0).blind(mask))   # by the key's holder: uniform numbers
     own = ckks.keygen("ckks-8192-deep", products=False)
-    own.decrypt(own.public.encrypt_blinded(opened).unblind(mask, 1))        # a, under another key
+    own.decrypt(own.public.encrypt_blinded(opened).unblind(mask, 1))    # a, under another key
 
 **Results are approximate.** ``ckks_parameters`` states the bounds of the errors, and the room: with the shallow sets
 values lie within +-64 and 4096 terms can be summed up, weights and scalars counted; with the deep ones 1024 within +-4.
@@ -86,9 +79,7 @@ def keygen(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EvaluationKey(Key):
-    """Public keys for dot products, large: one key-switching key for each rotation of ``ParameterSet.rotations``, and
-    one for conjugation. Only a party that computes needs them.
-    """
+    """Public keys for dot products, large: one for each rotation of ``ParameterSet.rotations``, one for conjugation."""
 
     arrays: ckks_arrays.Evaluation | twins.RoundedEvaluation
 
@@ -118,7 +109,7 @@ class CipherVector(vector.CipherVector):
         if not theirs.tally.form.scalar:
             raise CryptoError(f"the second factor is a {theirs.tally.form}: make it with encrypt_scalar")
         self._factors(theirs)
-        terms = _bound(at_most) or self.terms * theirs.terms
+        terms = self.terms * theirs.terms if at_most is None else integer_weight(at_most)
         tally = self.tally.bounded(terms, self._room, form=form._replace(product=True))
         return self._made(tally, self.key.arrays.times(self.array, theirs.array, form))
 
@@ -141,7 +132,7 @@ class CipherVector(vector.CipherVector):
         self._multiplied()
         if abs(number) >= self.key.parameters.largest_factor(form):
             raise CapacityError(f"{number} is too large a factor for a {form}")
-        terms = _bound(at_most) or _terms(self.terms * abs(float(number)))
+        terms = _terms(self.terms * abs(float(number))) if at_most is None else integer_weight(at_most)
         tally = self.tally.bounded(terms, self._room, form=form._replace(level=form.level - 1))
         return self._made(tally, self.key.arrays.times_plain(self.array, float(number), form))
 
@@ -286,8 +277,7 @@ class Encrypts(ABC):
 
     @property
     @abstractmethod
-    def public(self) -> PublicKey:
-        """The public half."""
+    def public(self) -> PublicKey: ...
 
     @property
     def parameters(self) -> ParameterSet:
@@ -309,8 +299,9 @@ class Encrypts(ABC):
         return CipherVector(self.public, tally, self.arrays.encrypt(array, tally.form))
 
     def encrypt_scalar(self, value: float, at_most: int = 1, level: int | None = None) -> CipherVector:
-        """One number in every slot, for products: a vector of length 1. It counts as ``at_most`` terms, a public bound
-        on its magnitude.
+        """One number in every slot, for products: a vector of length 1.
+
+        at_most: a public bound on its magnitude, and the terms that it counts as.
         """
         bound, form = integer_weight(at_most), self.parameters.fresh_at(level, scalar=True)
         tally = Tally(self.public.fingerprint, 1, form=form).times(bound, self.parameters.room)
@@ -412,10 +403,6 @@ class SecretKey(vector.SecretKey[CipherVector], Encrypts):
 
     def nominal_seconds_decrypt(self, length: int) -> float:
         return self.parameters.seconds(self.parameters.nominal.decrypt, length)
-
-
-def _bound(at_most: int | None) -> int | None:
-    return None if at_most is None else integer_weight(at_most)
 
 
 def _terms(magnitude: float) -> int:

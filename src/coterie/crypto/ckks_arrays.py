@@ -1,7 +1,7 @@
 """CKKS on arrays: residues ``(ciphertexts, 2 or 3 polynomials, limbs, N)`` modulo a chain of primes, over SEAL.
 
-No rules are kept here: ``ckks`` is the front, and says what for. ``seal`` and ``seal_products`` are what of SEAL this
-uses; sums and masks are plain arithmetic on the arrays (``residues``).
+No rules are kept here: ``ckks`` is the front, and says what for. ``seal`` is what of SEAL this uses; sums and masks are
+plain arithmetic on the arrays (``residues``).
 
 **Masks** hide vectors perfectly (PAFed, algorithm 5). A mask is a uniform element of the ciphertexts' ring, so the sum
 of a plaintext polynomial and a mask is uniform itself: whoever opens it learns nothing, and taking the mask off is
@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 from tenseal.sealapi import GaloisKeys, Plaintext, RelinKeys  # type: ignore[import-untyped]
 
-from coterie.crypto import residues, seal_products
+from coterie.crypto import residues
 from coterie.crypto.arrays import ArrayVectors, CiphertextError, Halves, RandomBytes, drawn
 from coterie.crypto.ckks_parameters import FINGERPRINT_BYTES, ParameterSet
 from coterie.crypto.packing import Floats
@@ -136,7 +136,7 @@ class Public(ArrayVectors):
         return self.ring.changed(a, form, 2, form.level + 1, lambda c: turn(c, element, key))
 
     def dot(self, a: Residues, conjugated: Residues, keys: Evaluation, form: Form) -> Residues:
-        return seal_products.dot(self.ring, self.relineariser, keys.handles, a, conjugated, form)
+        return self.ring.dot(self.relineariser, keys.handles, a, conjugated, form)
 
     def sanitise(self, a: Residues, bits: int, form: Form) -> Residues:
         nothing = np.zeros((len(a), form.level + 1, self.space.degree), dtype=np.uint64)
@@ -146,7 +146,7 @@ class Public(ArrayVectors):
         """Polynomials with fresh uniform noise in ``[-2^bits, 2^bits)`` on every coefficient."""
         words = residues.secret_words(urandom(_MASK_BYTES))(len(exact) * self.space.degree)
         noise = (words & np.uint64((2 << bits) - 1)).astype(np.int64) - (1 << bits)
-        numbers = seal_products.transformed(self.ring, noise.reshape(-1, self.space.degree), form.level)
+        numbers = self.ring.transformed(noise.reshape(-1, self.space.degree), form.level)
         return residues.add(exact, numbers, self._moduli(form))
 
     def split(self, a: Residues, at: int) -> tuple[Residues, Residues]:
@@ -241,7 +241,7 @@ class Secret(Halves):
 
     def evaluation(self, fingerprint: bytes) -> Evaluation:
         """Fresh evaluation keys, from the system's randomness."""
-        keys = seal_products.automorphism_keys(self.public.ring, self.secret)
+        keys = self.public.ring.automorphism_keys(self.secret)
         widths = self.space.residue_bytes
         return Evaluation(self.space, fingerprint, tuple(b"".join(residues.pack(key, widths)) for key in keys))
 

@@ -14,8 +14,7 @@ nearest to ``S_l * q_(l+1) / S_k`` and rescaled: so whatever way two vectors wen
 **Room.** The coefficients of a plaintext are at most sqrt(2) * S * |value|. So a sum of t vectors of values within
 ``+-reach`` never wraps modulo q while ``sqrt(2) * S * reach * t < q / 2``; every set keeps that for ``max_terms`` terms
 at every level, before and after rescaling, or it is refused. Scalars are within ``+-1`` a term, so that a product of
-vectors of t and u terms is a vector of ``t * u`` terms. A set may have room for scalars of 2^scalar_bits terms where
-the modulus is large enough, which level 0 need not be: ``ParameterSet.room``.
+vectors of t and u terms is a vector of ``t * u`` terms. They may have more terms where the modulus is large enough.
 
 **Error.** Rounding and the scheme's own noise are added to every value; their standard deviation follows from theory
 (and is tested by measuring it): s a coefficient gives ``s * sqrt(N / 2) / S`` a value, with ``s^2 = (2 + 2N/3) / 12``
@@ -141,7 +140,7 @@ class ParameterSet:
         return Form(level=self.levels)
 
     def fresh_at(self, level: int | None, *, scalar: bool = False) -> Form:
-        """The form of a vector encrypted at a level, None: the highest. Raises CryptoError for one that isn't there."""
+        """Of a vector encrypted at a level, None: the highest. Raises CryptoError for one that isn't there."""
         at = self.levels if level is None else level
         if not 0 <= at <= self.levels:
             raise CryptoError(f"{self.name} has levels 0 to {self.levels}, not {level}")
