@@ -93,7 +93,6 @@ class Public(ArrayVectors):
         return residues.add(a, self._fresh(taken if factor > 0 else moduli - taken, form), moduli)
 
     def lift(self, opened: Opened, form: Form, own: bool) -> Residues:
-        """A fresh encryption of opened polynomials: of this key's own as they are, of another's with noise."""
         return self._fresh(opened[0 if own else 1], form)
 
     def pack(self, a: Residues, form: Form) -> list[bytes | memoryview[Any]]:
@@ -161,7 +160,6 @@ class Public(ArrayVectors):
 
     @classmethod
     def load(cls, space: ParameterSet, flag: int, body: memoryview) -> Public:
-        """The inverse of ``parts``. Raises DecodeError for numbers that no honest party can have made."""
         made, count = ring(space), 1 + (space.relinearisation_keys if flag else 0)
         pairs = residues.unpack(body, (count, 2, len(made.moduli), space.degree), space.residue_bytes)
         if not residues.valid(pairs, made.moduli) or not pairs.any(axis=(2, 3)).all():
@@ -240,7 +238,6 @@ class Secret(Halves):
         return exact, self.public.flooded(exact, bits, tally.form)
 
     def evaluation(self, fingerprint: bytes) -> Evaluation:
-        """Fresh evaluation keys, from the system's randomness."""
         keys = self.public.ring.automorphism_keys(self.secret)
         widths = self.space.residue_bytes
         return Evaluation(self.space, fingerprint, tuple(b"".join(residues.pack(key, widths)) for key in keys))

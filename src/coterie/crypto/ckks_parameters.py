@@ -43,9 +43,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coterie.crypto.packing import Floats, as_vector
+from coterie.crypto.packing import Floats, as_vector, check_fit
 from coterie.crypto.tally import Form, Tally
-from coterie.protocol.errors import CapacityError, CryptoError, DecodeError, UserError
+from coterie.protocol.errors import CryptoError, DecodeError, UserError
 
 Slots = NDArray[np.complex128]
 FINGERPRINT_BYTES = 16
@@ -158,7 +158,6 @@ class ParameterSet:
     # ---- sizes and times
 
     def ciphertexts(self, length: int) -> int:
-        """How many ciphertexts a vector of ``length`` values takes."""
         return -(-length // self.degree)
 
     @property
@@ -167,7 +166,6 @@ class ParameterSet:
         return tuple(-(-bits // 8) for bits in self.prime_bits)
 
     def polynomial_bytes(self, limbs: int) -> int:
-        """Bytes of one polynomial modulo the first ``limbs`` primes."""
         return self.degree * sum(self.residue_bytes[:limbs])
 
     def body_bytes(self, length: int, form: Form) -> int:
@@ -203,7 +201,6 @@ class ParameterSet:
             )
 
     def seconds(self, milliseconds: float, length: int) -> float:
-        """Nominal seconds of an operation on a vector from milliseconds a ciphertext."""
         return self.ciphertexts(length) * milliseconds * 1e-3
 
     # ---- rotations
@@ -250,13 +247,9 @@ class ParameterSet:
         """The values as ``(d,) float64``. Raises CapacityError naming the first that is not finite or too large."""
         array = as_vector(values, kinds="fiu").astype(np.float64)
         limit = terms * self.limit(form)
-        within = np.abs(array) <= limit  # False for NaN, too
-        if not within.all():
-            index = int(np.argmin(within))
-            raise CapacityError(
-                f"value {array[index]} at index {index} doesn't fit {self.name}: "
-                f"{'a scalar' if form.scalar else 'values'} must lie in [-{limit:g}, {limit:g}]; clip or scale"
-            )
+        kind = "a scalar" if form.scalar else "values"
+        room = f"{self.name}: {kind} must lie in [-{limit:g}, {limit:g}]; clip or scale"
+        check_fit(array, np.abs(array) <= limit, "value", room)  # False for NaN, too
         return array
 
     def plausible(self, values: Floats, tally: Tally) -> bool:

@@ -106,7 +106,6 @@ class _Worker:
         return public.from_bytes(data, array.size, terms=1, form=public.fresh)
 
     def stop(self) -> None:
-        """End it and wait."""
         try:
             self.process.communicate(timeout=5)  # closes its input
         except subprocess.TimeoutExpired:
@@ -115,8 +114,6 @@ class _Worker:
 
 
 class _Pool:
-    """The workers of this process."""
-
     def __init__(self) -> None:
         self._workers: list[_Worker] = []
         self._owner = os.getpid()
@@ -148,7 +145,6 @@ class _Pool:
                 return dict(threads.map(run, jobs))
 
     def stop(self) -> None:
-        """End all workers."""
         if self._owner == os.getpid():
             for worker in self._workers:
                 worker.stop()

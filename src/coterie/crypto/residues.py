@@ -65,7 +65,6 @@ def uniform(words: Callable[[int], Residues], shape: tuple[int, int, int], modul
 
 
 def valid(a: Residues, moduli: Residues) -> bool:
-    """Whether every residue is below its prime."""
     return bool((a < moduli).all())
 
 

@@ -75,7 +75,6 @@ class RawSecret(RawKey):
 
     @property
     def public(self) -> RawKey:
-        """The public half."""
         raise NotImplementedError
 
     @classmethod

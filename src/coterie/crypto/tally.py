@@ -52,7 +52,6 @@ class Tally:
     form: Form = PLAIN
 
     def plus(self, other: Tally, room: Room) -> Tally:
-        """The tally of a sum."""
         self.under_one_key(other, "can't be added")
         if self.length != other.length:
             raise CryptoError(f"vectors of {self.length} and {other.length} values can't be added")

@@ -116,7 +116,6 @@ class Exact(Twin):
         return _signed(x[0] - y[0])
 
     def unpack(self, body: memoryview, tally: Tally) -> Words:
-        """A view of the bytes."""
         dtype = word(self.space)
         return np.frombuffer(_held(body, tally.length * dtype.itemsize, f"{tally.length} values"), dtype=dtype)
 
@@ -135,8 +134,6 @@ class Rounded(Twin):
     @property
     def steps(self) -> float:
         return float(2.0 ** (_STEP_BITS - self.space.largest_bits))
-
-    # ---- what every scheme has
 
     def encrypt(self, values: Floats, form: Form) -> Integers:
         return self._noisy(to_steps(values, self.steps), form, b"public")
@@ -189,8 +186,6 @@ class Rounded(Twin):
 
     def split(self, a: Integers, at: int) -> tuple[Integers, Integers]:
         return a[:at], a[at:]
-
-    # ---- noise
 
     def flooded(self, a: Integers, bits: int, form: Form) -> Integers:
         """Values with noise as large as that which is uniform in +-2^bits a coefficient."""

@@ -273,8 +273,7 @@ class PublicKey(Key, Generic[_Vector]):
     arrays: PublicArrays
 
     kind = "public"
-    vectors: ClassVar[Any]
-    """The class of its ciphertext vectors."""
+    vectors: ClassVar[Any]  # the class of its ciphertext vectors
 
     @property
     def fresh(self) -> Form:
