@@ -39,7 +39,6 @@ Words = NDArray[Any]  # (d,) unsigned, little end first: sums modulo 2^B
 
 _STEP_BITS = 62  # of an int64, for the largest sum: the steps lie below it
 _TABLE = 1 << 20
-_ID_BYTES = 32
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -50,13 +49,20 @@ class Twin(ArrayVectors):
     space: Any
     flag: int
 
+    id_bytes = 32
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The machine word of a value."""
+        return np.dtype("<i8")
+
     @classmethod
     def generate(cls, space: Space, flag: int, random_bytes: RandomBytes) -> Self:
-        return cls(drawn(random_bytes, _ID_BYTES), space, flag)
+        return cls(drawn(random_bytes, cls.id_bytes), space, flag)
 
     @classmethod
     def load(cls, space: Space, flag: int, body: memoryview) -> Self:
-        return cls(bytes(_held(body, _ID_BYTES)), space, flag)
+        return cls(bytes(_held(body, cls.id_bytes, "a key")), space, flag)
 
     def parts(self) -> list[bytes]:
         return [self.key_id]
@@ -67,11 +73,9 @@ class Twin(ArrayVectors):
     def pack(self, a: Array, form: Form) -> list[memoryview]:
         return [np.ascontiguousarray(a, a.dtype.newbyteorder("<")).data.cast("B")]
 
-
-@lru_cache(maxsize=16)
-def word(layout: Layout) -> np.dtype[Any]:
-    """The smallest unsigned machine word that holds a lane; it never takes more bytes than a lane of a ciphertext."""
-    return np.dtype(f"<u{next(size for size in (1, 2, 4, 8) if 8 * size >= layout.lanes.width)}")
+    def unpack(self, body: memoryview, tally: Tally) -> Array:
+        held = _held(body, tally.length * self.dtype.itemsize, f"{tally.length} values")
+        return np.frombuffer(held, dtype=self.dtype)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -86,8 +90,13 @@ class Exact(Twin):
     def public(self) -> Exact:
         return self
 
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The smallest that holds a lane; it never takes more bytes than a lane of a ciphertext."""
+        return np.dtype(f"<u{next(size for size in (1, 2, 4, 8) if 8 * size >= self.space.lanes.width)}")
+
     def encrypt(self, integers: Integers, form: Form) -> Words:
-        return integers.astype(word(self.space))
+        return integers.astype(self.dtype)
 
     def decrypt(self, words: Words, tally: Tally) -> Integers:
         return _signed(words)
@@ -100,8 +109,7 @@ class Exact(Twin):
         return scaled
 
     def draw(self, length: int, form: Form, random_bytes: RandomBytes) -> Words:
-        dtype = word(self.space)
-        return np.frombuffer(drawn(random_bytes, length * dtype.itemsize), dtype=dtype)
+        return np.frombuffer(drawn(random_bytes, length * self.dtype.itemsize), dtype=self.dtype)
 
     def shift(self, a: Words, numbers: Words, factor: int, form: Form) -> Words:
         return a + (numbers if factor == 1 else self.scale(numbers, factor, form))
@@ -114,10 +122,6 @@ class Exact(Twin):
 
     def minus(self, x: tuple[Words], y: tuple[Words], length: int, terms: int) -> Integers:
         return _signed(x[0] - y[0])
-
-    def unpack(self, body: memoryview, tally: Tally) -> Words:
-        dtype = word(self.space)
-        return np.frombuffer(_held(body, tally.length * dtype.itemsize, f"{tally.length} values"), dtype=dtype)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -155,9 +159,6 @@ class Rounded(Twin):
 
     def lift(self, opened: tuple[Integers, ...], form: Form, own: bool) -> Integers:
         return self._noisy(opened[0 if own else -1].copy(), form, b"convert")
-
-    def unpack(self, body: memoryview, tally: Tally) -> Integers:
-        return np.frombuffer(_held(body, tally.length * 8, f"{tally.length} values"), dtype="<i8")
 
     # ---- products, levels, parts: the noise of each is that at the level of its result
 
@@ -215,27 +216,20 @@ class RoundedSecret(Rounded):
         return a, self.flooded(a, bits, tally.form)
 
     def evaluation(self, fingerprint: bytes) -> RoundedEvaluation:
-        return RoundedEvaluation(self.space, fingerprint)
+        return RoundedEvaluation(fingerprint, self.space, self.flag)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class RoundedEvaluation:
-    """The twin of evaluation keys: it only says whose they are."""
+class RoundedEvaluation(Twin):
+    """The twin of evaluation keys: its id is the fingerprint of the pair that they belong to."""
 
-    space: ParameterSet
-    fingerprint: bytes
+    scheme, id_bytes = "rounded", FINGERPRINT_BYTES
 
-    scheme, flag = "rounded", 1
-
-    def parts(self) -> list[bytes]:
-        return [self.fingerprint]
-
-    @classmethod
-    def load(cls, space: ParameterSet, flag: int, body: memoryview) -> RoundedEvaluation:
-        return cls(space, bytes(_held(body, FINGERPRINT_BYTES)))
+    @property
+    def fingerprint(self) -> bytes:
+        return self.key_id
 
 
-def _held(body: memoryview, size: int, what: str = "a key") -> memoryview:
+def _held(body: memoryview, size: int, what: str) -> memoryview:
     """What a key or vector holds besides its header, of this size. Raises DecodeError for another."""
     if len(body) != size:
         raise DecodeError(f"{len(body)} emulated bytes for {what} besides its header: {size} were expected")
