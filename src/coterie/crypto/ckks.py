@@ -27,8 +27,6 @@ numbers", EUROCRYPT 2021). Give opened numbers to the key's holders only, or rou
 (``ckks_arrays``). Whoever chooses a ciphertext and sees what comes of it in the clear needs no such care to get the
 key: (c_0, c_1 + K) opens to K s more, and neither sums, masks nor flooding change that (``attacks/key_in_sum.py``).
 And a ciphertext says something of how it was computed to whoever can open it: ``sanitised`` takes that away.
-
-``emulated=True`` makes a key of the same type that encrypts nothing and has noise of the same size (``twins``).
 """
 
 from __future__ import annotations

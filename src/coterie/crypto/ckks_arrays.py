@@ -65,8 +65,6 @@ class Public(ArrayVectors):
     def without_products(self) -> Public:
         return replace(self, relinearise=self.relinearise[:0])
 
-    # ---- what every scheme has
-
     def encrypt(self, values: Floats, form: Form) -> Residues:
         return self.sealed(self.encryptor.encrypt, values, form)
 

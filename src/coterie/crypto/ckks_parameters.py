@@ -203,8 +203,6 @@ class ParameterSet:
     def seconds(self, milliseconds: float, length: int) -> float:
         return self.ciphertexts(length) * milliseconds * 1e-3
 
-    # ---- rotations
-
     @property
     def rotations(self) -> tuple[tuple[int, int], ...]:
         """What sums up all slots: rotate and add by each step so many times, in this order; (step, times)."""

@@ -193,8 +193,6 @@ class Layout:
         """Bytes of a key behind its header. Raises DecodeError for a key that there isn't."""
         return self.key_bits // 4
 
-    # ---- lanes in and out
-
     def pack(self, integers: Integers) -> list[int]:
         """``(d,) int64`` values that fit their lanes to packed plaintexts, lane 0 in the lowest bits."""
         shape = self.plaintexts(integers.size), self.lanes_per_plaintext

@@ -1,8 +1,7 @@
 """The emulated twins of both schemes: the same results up to the scheme's noise, without the encryption.
 
-For studies of hundreds of rounds. They give NO secrecy and are flagged ``emulated``. Keys and vectors weigh as much on
-the wire as the real ones (``protocol/weight.py``). Masks are uniform modulo the machine word, so they hide, and come
-off as exactly as real ones do.
+They give NO secrecy and are flagged ``emulated``. Keys and vectors weigh on the wire what the real ones do (``wire``).
+Masks are uniform modulo the machine word, so they hide, and come off as exactly as real ones do.
 
 **exact**, Paillier's twin: its results equal Paillier's bit for bit. A lane holds the same sum of fixed-point integers,
 here modulo 2^B for the machine word of B >= lane width bits, so the difference of two vectors with the same mask is

@@ -8,9 +8,8 @@ it sums up (its terms), how many masks it carries (blinded) and its form. By it 
   that it states, as with ``within`` and ``at_most``, and for the norms of the vectors in a dot product);
 - a vector that still carries masks is opened by ``open_blinded`` only, and one without masks by ``decrypt`` only.
 
-Here is what every scheme can do. ``paillier`` adds exact integers, and ``ckks`` adds products, as subclasses: what a
-scheme can't do, its classes don't have, and mypy says so. Which backend computes (``arrays``) is decided when a key is
-made or read: an emulated key has the same type as a real one.
+Here is what every scheme can do. ``paillier`` adds exact integers, and ``ckks`` adds products, as subclasses. A key's
+backend (``arrays``) is chosen when it is made or read: an emulated key has the same type as a real one.
 """
 
 from __future__ import annotations
