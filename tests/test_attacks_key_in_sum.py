@@ -25,7 +25,6 @@ from coterie.attacks.key_in_sum import (
 from coterie.attacks.wrapping import wrap
 from coterie.crypto import ckks
 from coterie.crypto.arrays import CiphertextError
-from coterie.crypto.seal_products import transformed
 from coterie.protocol.effects import Encrypt, Fit, Open
 from coterie.protocol.errors import CryptoError, PeerError, UserError
 from coterie.protocol.interpreters import each
@@ -75,7 +74,7 @@ def test_the_truth_is_the_secret_polynomial(key: Any) -> None:
     assert set(truth) == {-1, 0, 1}
     limbs = key.parameters.levels + 1
     np.testing.assert_array_equal(
-        transformed(key.public.arrays.ring, truth[None], limbs - 1)[0], key.arrays.secret[:limbs]
+        key.public.arrays.ring.transformed(truth[None], limbs - 1)[0], key.arrays.secret[:limbs]
     )
 
 
@@ -83,7 +82,7 @@ def test_the_truth_of_a_key_with_a_large_slot_is_read_too(key: Any) -> None:
     """With K = scale / LEAST it opens to more than honest values can be, as one key of 8,192 in a hundred does."""
     ring = key.public.arrays.ring
     secret = np.zeros((len(ring.moduli), N), np.uint64)
-    secret[:-1] = transformed(ring, np.ones((1, N), np.int64), key.parameters.levels)[0]
+    secret[:-1] = ring.transformed(np.ones((1, N), np.int64), key.parameters.levels)[0]
     ones = ckks.SecretKey(replace(key.arrays, secret=secret))
     with pytest.raises(CiphertextError, match="no sum of 1 values"):
         ones.decrypt(forged(ones.encrypt(np.zeros(N)), 0))

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.crypto import ckks
-from coterie.crypto.rounded import add_noise, to_steps
+from coterie.crypto.twins import add_noise, to_steps
 from coterie.protocol.errors import CapacityError, CoterieError
 from coterie.protocol.weight import weighs
 

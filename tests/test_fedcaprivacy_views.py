@@ -201,7 +201,7 @@ def test_a_participant_gets_the_models_of_its_own_clusters_only() -> None:
 def words(run: Rig, cipher: bytes) -> np.ndarray:
     """What the service opens: fixed-point numbers under a mask, (m,) uint32, in an emulated run."""
     key = run.party(CSP).key("service")
-    return key.open_blinded(key.public.from_bytes(cipher)).array
+    return key.open_blinded(key.public.from_bytes(cipher)).array[0]
 
 
 def test_the_mask_is_one_random_vector_and_a_fresh_one_in_every_round() -> None:

@@ -28,7 +28,6 @@ from coterie.attacks.conflicts import (
     size_correlation,
 )
 from coterie.attacks.real_mask import expected_told_apart, needed_bound, telling_accuracy, told_apart
-from coterie.crypto.seal_products import transformed
 from coterie.protocol.errors import PeerError, UserError
 from coterie.runs.config import RunConfig
 from coterie.runs.recorded import recorded_run
@@ -138,7 +137,7 @@ def narrow(key: Any, mask: Any, source: np.random.Generator) -> Any:
     if key.emulated:
         return replace(mask, numbers=mask.numbers >> np.int64(26))
     numbers = source.integers(-(2**31), 2**31, (1, key.parameters.degree))
-    return replace(mask, numbers=transformed(key.public.arrays.ring, numbers, 0))
+    return replace(mask, numbers=key.public.arrays.ring.transformed(numbers, 0))
 
 
 # -- what the helper learns of late updates ----------------------------------------------------------------------------

@@ -184,7 +184,7 @@ def residues(run: Rig, r: int) -> np.ndarray:
     """What the helper opens in round r, as numbers in [0, 1): every residue over its prime, or an emulated one."""
     ((_, refresh),) = run.view(HELPER).messages(Refresh, r)
     key = service_key(run)
-    found = key.open_blinded(key.public.from_bytes(refresh.cipher)).array.exact
+    found = key.open_blinded(key.public.from_bytes(refresh.cipher)).array[0]
     if key.emulated:
         return (found.view(np.uint64) / 2.0**64).ravel()
     (prime,) = run.hub.public("service").arrays.ring.moduli_at(0).ravel()

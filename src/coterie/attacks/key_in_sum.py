@@ -26,7 +26,6 @@ from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.ckks import CipherVector, PublicKey, SecretKey
 from coterie.crypto.ckks_parameters import ParameterSet
 from coterie.crypto.seal import ring
-from coterie.crypto.seal_products import transformed
 from coterie.protocol.effects import Encrypt, Fit
 from coterie.protocol.errors import UserError
 from coterie.protocol.messages import Message
@@ -86,7 +85,7 @@ def rebuilt(guess: Coefficients, public: PublicKey) -> SecretKey | None:
     """The key with these coefficients, without its last prime (for switching keys), if it opens for the public key."""
     made = ring(public.parameters)
     secret = np.zeros((len(made.moduli), public.parameters.degree), np.uint64)
-    secret[:-1] = transformed(made, guess[None], public.parameters.levels)[0]
+    secret[:-1] = made.transformed(guess[None], public.parameters.levels)[0]
     key = SecretKey(ckks_arrays.Secret(secret, cast(Any, public.arrays)))
     try:
         error = np.abs(key.decrypt(public.encrypt(np.zeros(1)))).max()

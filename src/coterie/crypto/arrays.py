@@ -1,7 +1,7 @@
 """What a backend is: arrays under one key, and nothing of rules.
 
 The front (``vector``, ``paillier``, ``ckks``) keeps the rules; a backend only computes. There are four:
-``paillier_arrays`` and its exact twin ``exact``, ``ckks_arrays`` and its rounding twin ``rounded``. The front never
+``paillier_arrays``, ``ckks_arrays``, and their emulated ``twins``, the exact and the rounding one. The front never
 looks into a backend's array (numbers modulo N^2, machine words, residues, steps). An operation that only CKKS has is a
 method of the two CKKS backends and one of ``ckks.CipherVector``: mypy checks the three against each other.
 """
@@ -9,17 +9,16 @@ method of the two CKKS backends and one of ``ckks.CipherVector``: mypy checks th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, Self
+from operator import attrgetter
+from typing import Any, Protocol
 
 import numpy as np
 
 from coterie.crypto.ckks_parameters import ParameterSet
 from coterie.crypto.packing import Layout
 from coterie.crypto.tally import Form, Tally
-from coterie.protocol.errors import CryptoError, DecodeError, PeerError
+from coterie.protocol.errors import CryptoError, PeerError
 
-ID_BYTES = 32
 RandomBytes = Callable[[int], bytes]
 Array = Any
 Space = Layout | ParameterSet
@@ -28,13 +27,6 @@ Space = Layout | ParameterSet
 
 class CiphertextError(PeerError):
     """A ciphertext that opens to something that no honest party encrypts: damaged, forged or wrongly unblinded."""
-
-
-class Opened(NamedTuple):
-    """A CKKS vector under its masks: as it was opened, and with noise for other keys."""
-
-    exact: Array
-    flooded: Array
 
 
 class KeyArrays(Protocol):
@@ -54,41 +46,48 @@ class KeyArrays(Protocol):
 
 
 class PublicArrays(KeyArrays, Protocol):
-    """What a public key of any scheme computes. form: of the vector that is given; nothing is changed in place."""
+    """What a public key of any scheme computes. form: of the vector that is given; nothing is changed in place.
 
-    def encrypt(self, values: Any, form: Form) -> Array:
-        """A fresh encryption of checked ``(d,)`` values."""
+    encrypt, add_plain: of checked ``(d,)`` values.  scale: by an integer of at least 1.
+    draw: the numbers of a fresh mask, from n -> n secret random bytes.
+    shift: plus a fresh encryption of ``factor`` times a mask's numbers; the factor may be negative.
+    lift: a fresh encryption of a vector that was opened under its masks, by this key (own) or by another.
+    add_opened: the sum of two opened vectors, masks included.
+    to_arrays, from_arrays: an opened vector for the state of the party that holds it, and back.
+    pack: the body of a vector's bytes, in parts.  unpack: the inverse, of another party's bytes; raises DecodeError.
+    """
 
+    def encrypt(self, values: Any, form: Form) -> Array: ...
     def add(self, a: Array, b: Array, form: Form) -> Array: ...
-    def add_plain(self, a: Array, values: Any, form: Form) -> Array:
-        """Plus checked values in the clear."""
+    def add_plain(self, a: Array, values: Any, form: Form) -> Array: ...
+    def scale(self, a: Array, factor: int, form: Form) -> Array: ...
+    def draw(self, length: int, form: Form, random_bytes: RandomBytes) -> Any: ...
+    def shift(self, a: Array, numbers: Any, factor: int, form: Form) -> Array: ...
+    def lift(self, opened: Any, form: Form, own: bool) -> Array: ...
+    def add_opened(self, x: Any, y: Any, form: Form) -> Any: ...
+    def to_arrays(self, opened: Any) -> tuple[Any, ...]: ...
+    def from_arrays(self, arrays: Sequence[Any]) -> Any: ...
+    def pack(self, a: Array, form: Form) -> Sequence[Any]: ...
+    def unpack(self, body: memoryview, tally: Tally) -> Array: ...
 
-    def scale(self, a: Array, factor: int, form: Form) -> Array:
-        """Times an integer of at least 1."""
 
-    def draw(self, length: int, form: Form, random_bytes: RandomBytes) -> Any:
-        """The numbers of a fresh mask, from n -> n secret random bytes."""
+class ArrayVectors:
+    """What backends share whose vectors are numpy arrays. Opened: as it was opened, and last, with noise for others."""
 
-    def shift(self, a: Array, numbers: Any, factor: int, form: Form) -> Array:
-        """Plus a fresh encryption of ``factor`` times a mask's numbers; the factor may be negative."""
+    def add(self, a: Array, b: Array, form: Form) -> Array:
+        raise NotImplementedError
 
-    def lift(self, opened: Any, form: Form, own: bool) -> Array:
-        """A fresh encryption of a vector that was opened under its masks, by this key (own) or by another."""
+    def add_opened(self, x: Sequence[Array], y: Sequence[Array], form: Form) -> tuple[Array, ...]:
+        return tuple(self.add(a, b, form) for a, b in zip(x, y, strict=True))
 
-    def add_opened(self, x: Any, y: Any, form: Form) -> Any:
-        """The sum of two opened vectors, masks included."""
+    def to_arrays(self, opened: tuple[Array, ...]) -> tuple[Array, ...]:
+        return opened
 
-    def to_arrays(self, opened: Any) -> tuple[Any, ...]:
-        """An opened vector as arrays, for the state of the party that holds it."""
+    def from_arrays(self, arrays: Sequence[Array]) -> tuple[Array, ...]:
+        return tuple(arrays)
 
-    def from_arrays(self, arrays: Sequence[Any]) -> Any:
-        """The inverse of ``to_arrays``."""
-
-    def pack(self, a: Array, form: Form) -> Sequence[Any]:
-        """The body of a vector's bytes, in parts."""
-
-    def unpack(self, body: memoryview, tally: Tally) -> Array:
-        """The inverse, of another party's bytes. Raises DecodeError."""
+    def join(self, a: Array, b: Array) -> Array:
+        return np.concatenate((a, b))
 
 
 class Halves:
@@ -96,54 +95,9 @@ class Halves:
 
     public: Any
 
-    @property
-    def scheme(self) -> str:
-        return str(self.public.scheme)
-
-    @property
-    def space(self) -> Any:
-        return self.public.space
-
-    @property
-    def flag(self) -> int:
-        return int(self.public.flag)
-
-    def parts(self) -> Sequence[Any]:
-        parts: Sequence[Any] = self.public.parts()
-        return parts
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Twin:
-    """What the public keys of both emulated twins share. key_id: 32 bytes that tell keys apart."""
-
-    key_id: bytes
-    space: Any
-    flag: int
-
-    @classmethod
-    def generate(cls, space: Space, flag: int, random_bytes: RandomBytes) -> Self:
-        return cls(drawn(random_bytes, ID_BYTES), space, flag)
-
-    @classmethod
-    def load(cls, space: Space, flag: int, body: memoryview) -> Self:
-        return cls(bytes(held(body, ID_BYTES)), space, flag)
-
-    def parts(self) -> list[bytes]:
-        return [self.key_id]
-
-    def add(self, a: Array, b: Array, form: Form) -> Array:
-        return a + b
-
-    def pack(self, a: Array, form: Form) -> list[memoryview]:
-        return [np.ascontiguousarray(a, a.dtype.newbyteorder("<")).data.cast("B")]
-
-
-def held(body: memoryview, size: int, what: str = "a key") -> memoryview:
-    """What an emulated key or vector holds besides its header, of this size. Raises DecodeError for another."""
-    if len(body) != size:
-        raise DecodeError(f"{len(body)} emulated bytes for {what} besides its header: {size} were expected")
-    return body
+    scheme = property(attrgetter("public.scheme"))
+    space = property(attrgetter("public.space"))
+    flag = property(attrgetter("public.flag"))
 
 
 def drawn(random_bytes: RandomBytes, size: int) -> bytes:

@@ -5,24 +5,17 @@ in the residue form of Microsoft SEAL (through ``tenseal``), which draws keys an
 Every complex slot carries two reals, so a vector takes about four times the bytes of its float32 at level 0 and about
 eight times at level 1. Sums, integer weights and products with encrypted scalars act on both reals alike.
 
-    key = ckks.keygen("ckks-4096-add")
-    total = key.public.encrypt(a) + key.public.encrypt(b)
-    key.decrypt(total)                        # a + b, to within key.public.parameters.error(terms=2)
+    key = ckks.keygen("ckks-8192-deep")       # three levels; "ckks-4096-add" has none: for sums only
+    public, keys = key.public, key.evaluation()   # evaluation keys: public, too, for the party that computes
+    key.decrypt(public.encrypt(a) + public.encrypt(b))                 # a + b, to within public.parameters.error(2)
+    key.decrypt(public.encrypt(a).times(public.encrypt_scalar(0.25)))  # a / 4: who multiplied saw neither factor
+    dot = public.encrypt(a).dot(public.encrypt(b).conjugated(keys), keys)
+    key.decrypt(dot.times_plain(0.5) + public.encrypt_scalar(1.0).at_level(1))   # a @ b / 2 + 1
 
-    key = ckks.keygen("ckks-8192-mul")
-    chosen = key.public.encrypt(a).times(key.public.encrypt_scalar(0.25))
-    key.decrypt(chosen)                       # a / 4: the party that multiplied saw neither factor
-
-    key = ckks.keygen("ckks-8192-deep")       # three levels
-    keys = key.evaluation()                   # public, for the party that computes
-    dot = key.public.encrypt(a).dot(key.public.encrypt(b).conjugated(keys), keys)
-    half = dot.times_plain(0.5) + key.public.encrypt_scalar(1.0).at_level(1)
-    key.decrypt(half)                         # a @ b / 2 + 1
-
-    mask = key.public.mask(a.size, secrets.token_bytes)                     # kept by the party that blinds
-    opened = key.open_blinded(key.public.encrypt(a, level=0).blind(mask))   # by the key's holder: uniform numbers
+    mask = public.mask(a.size, secrets.token_bytes)                     # kept by the party that blinds
+    opened = key.open_blinded(public.encrypt(a, level=0).blind(mask))   # by the key's holder: uniform numbers
     own = ckks.keygen("ckks-8192-deep", products=False)
-    own.decrypt(own.public.encrypt_blinded(opened).unblind(mask, 1))        # a, under another key
+    own.decrypt(own.public.encrypt_blinded(opened).unblind(mask, 1))    # a, under another key
 
 **Results are approximate.** ``ckks_parameters`` states the bounds of the errors, and the room: with the shallow sets
 values lie within +-64 and 4096 terms can be summed up, weights and scalars counted; with the deep ones 1024 within +-4.
@@ -30,12 +23,10 @@ values lie within +-64 and 4096 terms can be summed up, weights and scalars coun
 **Secrecy is not integrity, and a decryption says something of the key.** Ciphertexts can be changed by anyone; sign
 them. The error in a decrypted vector depends on the secret key: whoever sees both a ciphertext and the exact numbers
 that it opens to can compute the key (B. Li and D. Micciancio, "On the security of homomorphic encryption on approximate
-numbers", EUROCRYPT 2021). Give opened numbers to the key's holders only, or round or flood them first (``ckks_masks``).
-Whoever chooses a ciphertext and sees what comes of it in the clear needs no such care to get the key: (c_0, c_1 + K)
-opens to K s more, and neither sums, masks nor flooding change that (``attacks/key_in_sum.py``).
+numbers", EUROCRYPT 2021). Give opened numbers to the key's holders only, or round or flood them first
+(``ckks_arrays``). Whoever chooses a ciphertext and sees what comes of it in the clear needs no such care to get the
+key: (c_0, c_1 + K) opens to K s more, and neither sums, masks nor flooding change that (``attacks/key_in_sum.py``).
 And a ciphertext says something of how it was computed to whoever can open it: ``sanitised`` takes that away.
-
-``emulated=True`` makes a key of the same type that encrypts nothing and has noise of the same size (``rounded``).
 """
 
 from __future__ import annotations
@@ -52,14 +43,16 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from coterie.crypto import ckks_arrays, rounded, vector, wire
+from coterie.crypto import ckks_arrays, twins, vector, wire
 from coterie.crypto.arrays import CiphertextError, RandomBytes
-from coterie.crypto.ckks_masks import SANITISING_BITS
 from coterie.crypto.ckks_parameters import ParameterSet, named
 from coterie.crypto.packing import Floats, as_vector
 from coterie.crypto.tally import Form, Tally, integer_weight
 from coterie.crypto.vector import BlindedVector, Key, Mask
 from coterie.protocol.errors import CapacityError, CryptoError, KeyMismatchError
+
+SANITISING_BITS = 12
+"""Noise for scalars that were masked by numbers: 2^7 times their own, and 2e-6 of a value at 36 bits of scale."""
 
 
 def keygen(
@@ -78,20 +71,18 @@ def keygen(
     chosen = named(parameters, allow_insecure=allow_insecure)
     if emulated:
         flag = int(products and chosen.levels > 0)
-        return SecretKey(rounded.Secret(rounded.Public.generate(chosen, flag, random_bytes)))
+        return SecretKey(twins.RoundedSecret.generate(chosen, flag, random_bytes))
     return SecretKey(ckks_arrays.Secret.generate(chosen, products))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EvaluationKey(Key):
-    """Public keys for dot products, large: one key-switching key for each rotation of ``ParameterSet.rotations``, and
-    one for conjugation. Only a party that computes needs them.
-    """
+    """Public keys for dot products, large: one for each rotation of ``ParameterSet.rotations``, one for conjugation."""
 
-    arrays: ckks_arrays.Evaluation | rounded.Evaluation
+    arrays: ckks_arrays.Evaluation | twins.RoundedEvaluation
 
     kind = "evaluation"
-    backends: ClassVar = {"ckks": ckks_arrays.Evaluation, "rounded": rounded.Evaluation}
+    backends: ClassVar = {"ckks": ckks_arrays.Evaluation, "rounded": twins.RoundedEvaluation}
 
     @property
     def fingerprint(self) -> bytes:
@@ -116,7 +107,8 @@ class CipherVector(vector.CipherVector):
         if not theirs.tally.form.scalar:
             raise CryptoError(f"the second factor is a {theirs.tally.form}: make it with encrypt_scalar")
         self._factors(theirs)
-        tally = self._bounded(_bound(at_most) or self.terms * theirs.terms, form._replace(product=True))
+        terms = self.terms * theirs.terms if at_most is None else integer_weight(at_most)
+        tally = self.tally.bounded(terms, self._room, form=form._replace(product=True))
         return self._made(tally, self.key.arrays.times(self.array, theirs.array, form))
 
     def rescaled(self) -> CipherVector:
@@ -138,8 +130,8 @@ class CipherVector(vector.CipherVector):
         self._multiplied()
         if abs(number) >= self.key.parameters.largest_factor(form):
             raise CapacityError(f"{number} is too large a factor for a {form}")
-        terms = _bound(at_most) or _terms(self.terms * abs(float(number)))
-        tally = self._bounded(terms, form._replace(level=form.level - 1))
+        terms = _terms(self.terms * abs(float(number))) if at_most is None else integer_weight(at_most)
+        tally = self.tally.bounded(terms, self._room, form=form._replace(level=form.level - 1))
         return self._made(tally, self.key.arrays.times_plain(self.array, float(number), form))
 
     def at_level(self, level: int) -> CipherVector:
@@ -151,7 +143,7 @@ class CipherVector(vector.CipherVector):
         if level == form.level:
             return ready
         ready._multiplied()
-        tally = ready._bounded(self.terms, form._replace(level=level))
+        tally = ready.tally.bounded(self.terms, self._room, form=form._replace(level=level))
         return ready._made(tally, self.key.arrays.lower(ready.array, form, level))
 
     def within(self, terms: int) -> CipherVector:
@@ -159,7 +151,7 @@ class CipherVector(vector.CipherVector):
 
         For what is known to be bounded otherwise, as the weights of a model are. If it isn't, it opens to nonsense.
         """
-        return replace(self, tally=self._bounded(integer_weight(terms), self.tally.form))
+        return replace(self, tally=self.tally.bounded(integer_weight(terms), self._room))
 
     def conjugated(self, keys: EvaluationKey) -> CipherVector:
         """The second factor of dot products with this vector. Compute it once for all of them."""
@@ -183,7 +175,8 @@ class CipherVector(vector.CipherVector):
         self._factors(theirs)
         if self.length != theirs.length:
             raise CryptoError(f"vectors of {self.length} and {theirs.length} values have no dot product")
-        tally = replace(self._bounded(self.terms * theirs.terms, Form(form.level - 1, scalar=True)), length=1)
+        scalar = Form(form.level - 1, scalar=True)
+        tally = replace(self.tally.bounded(self.terms * theirs.terms, self._room, form=scalar), length=1)
         return self._made(tally, self.key.arrays.dot(self.array, theirs.array, arrays, form))
 
     def sanitised(self, flood_bits: int = SANITISING_BITS) -> CipherVector:
@@ -235,9 +228,6 @@ class CipherVector(vector.CipherVector):
         terms = _terms(float(np.abs(as_vector(values, kinds="fiu")).max())) if form.scalar else 1
         return self.key.parameters.checked(values, form, terms), terms
 
-    def _bounded(self, terms: int, form: Form) -> Tally:
-        return self.tally.bounded(terms, self.key.parameters.room(form), form=form)
-
     def _factors(self, other: CipherVector) -> None:
         """Whether two vectors have a product. Raises CryptoError or CapacityError."""
         self.tally.under_one_key(other.tally, "have no product")
@@ -285,8 +275,7 @@ class Encrypts(ABC):
 
     @property
     @abstractmethod
-    def public(self) -> PublicKey:
-        """The public half."""
+    def public(self) -> PublicKey: ...
 
     @property
     def parameters(self) -> ParameterSet:
@@ -308,11 +297,12 @@ class Encrypts(ABC):
         return CipherVector(self.public, tally, self.arrays.encrypt(array, tally.form))
 
     def encrypt_scalar(self, value: float, at_most: int = 1, level: int | None = None) -> CipherVector:
-        """One number in every slot, for products: a vector of length 1. It counts as ``at_most`` terms, a public bound
-        on its magnitude.
+        """One number in every slot, for products: a vector of length 1.
+
+        at_most: a public bound on its magnitude, and the terms that it counts as.
         """
         bound, form = integer_weight(at_most), self.parameters.fresh_at(level, scalar=True)
-        tally = Tally(self.public.fingerprint, 1, form=form).times(bound, self.parameters.room(form))
+        tally = Tally(self.public.fingerprint, 1, form=form).times(bound, self.parameters.room)
         array = self.parameters.checked([float(value)], form, bound)
         return CipherVector(self.public, tally, self.arrays.encrypt(array, form))
 
@@ -321,9 +311,9 @@ class Encrypts(ABC):
 class PublicKey(vector.PublicKey[CipherVector], Encrypts):
     """Encrypts and multiplies."""
 
-    arrays: ckks_arrays.Public | rounded.Public
+    arrays: ckks_arrays.Public | twins.Rounded
 
-    backends: ClassVar = {"ckks": ckks_arrays.Public, "rounded": rounded.Public}
+    backends: ClassVar = {"ckks": ckks_arrays.Public, "rounded": twins.Rounded}
     vectors: ClassVar = CipherVector
 
     @cached_property
@@ -369,9 +359,9 @@ class PublicKey(vector.PublicKey[CipherVector], Encrypts):
 class SecretKey(vector.SecretKey[CipherVector], Encrypts):
     """Decrypts: a ternary polynomial."""
 
-    arrays: ckks_arrays.Secret | rounded.Secret
+    arrays: ckks_arrays.Secret | twins.RoundedSecret
 
-    backends: ClassVar = {"ckks": ckks_arrays.Secret, "rounded": rounded.Secret}
+    backends: ClassVar = {"ckks": ckks_arrays.Secret, "rounded": twins.RoundedSecret}
 
     @cached_property
     def public(self) -> PublicKey:
@@ -394,7 +384,7 @@ class SecretKey(vector.SecretKey[CipherVector], Encrypts):
         """The polynomials with masks still on, uniform. Raises as ``decrypt`` does, and CryptoError without a mask.
 
         flood_bits: of the noise that they carry when they leave under another key, by default and at most that of the
-        parameters (``ckks_masks``): less for more precision and less protection of this key.
+        parameters (``ckks_arrays``): less for more precision and less protection of this key.
         """
         bits = self.parameters.flood(flood_bits)
         ours = self._openable(cipher, masked=True)
@@ -411,10 +401,6 @@ class SecretKey(vector.SecretKey[CipherVector], Encrypts):
 
     def nominal_seconds_decrypt(self, length: int) -> float:
         return self.parameters.seconds(self.parameters.nominal.decrypt, length)
-
-
-def _bound(at_most: int | None) -> int | None:
-    return None if at_most is None else integer_weight(at_most)
 
 
 def _terms(magnitude: float) -> int:

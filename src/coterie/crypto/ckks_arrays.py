@@ -1,22 +1,39 @@
 """CKKS on arrays: residues ``(ciphertexts, 2 or 3 polynomials, limbs, N)`` modulo a chain of primes, over SEAL.
 
-No rules are kept here: ``ckks`` is the front, and says what for. ``seal`` and ``seal_products`` are what of SEAL this
-uses; sums and masks are plain arithmetic on the arrays (``residues``).
+No rules are kept here: ``ckks`` is the front, and says what for. ``seal`` is what of SEAL this uses; sums and masks are
+plain arithmetic on the arrays (``residues``).
+
+**Masks** hide vectors perfectly (PAFed, algorithm 5). A mask is a uniform element of the ciphertexts' ring, so the sum
+of a plaintext polynomial and a mask is uniform itself: whoever opens it learns nothing, and taking the mask off is
+exact. (The paper masks with real numbers: whatever their size, they hide less, and cost precision. See
+docs/systems/pafed.md.)
+
+**Flooding.** The opened polynomial is ``m + e + r``: value, error, mask. The error e depends on the secret key. A party
+that takes the mask off later, under another key, could see it with the value (``ckks``, last paragraph). So an opened
+vector that is encrypted under *another* key carries extra noise, uniform in +-2^flood_bits a coefficient, drawn once an
+opening, so that not even all recipients together can average it away. At level 0 of "ckks-8192-deep" it is some 2^9
+times the error of a round of additions and products and moves a value by 3.5e-5 (one standard deviation). That is not
+the 2^40 of a proof by statistical distance, for which a scale of 36 bits has no room: m + e stays hidden like the
+secret of a learning-with-errors sample whose error is this noise, thousands of times what the scheme itself builds on.
+All of this is for ciphertexts that the protocol made: a party that has a forged one opened and knows its mask (PAFed's
+aggregator with a client) reads the key off it, whatever the noise. Under *its own* key, where only ciphertexts leave,
+an opened vector is encrypted as it is, so that errors don't pile up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
+from os import urandom
 from typing import Any
 
 import numpy as np
 from tenseal.sealapi import GaloisKeys, Plaintext, RelinKeys  # type: ignore[import-untyped]
 
-from coterie.crypto import ckks_masks, residues, seal_products
-from coterie.crypto.arrays import CiphertextError, Halves, Opened, RandomBytes
+from coterie.crypto import residues
+from coterie.crypto.arrays import ArrayVectors, CiphertextError, Halves, RandomBytes, drawn
 from coterie.crypto.ckks_parameters import FINGERPRINT_BYTES, ParameterSet
 from coterie.crypto.packing import Floats
 from coterie.crypto.residues import Residues
@@ -24,9 +41,12 @@ from coterie.crypto.seal import Handle, Ring, ring
 from coterie.crypto.tally import Form, Tally
 from coterie.protocol.errors import DecodeError
 
+Opened = tuple[Residues, Residues]  # as it was opened, and with noise for other keys
+_MASK_BYTES = 32
+
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Public:
+class Public(ArrayVectors):
     """As ``arrays.PublicArrays``, and what ``ckks.CipherVector`` needs for products, levels and parts.
 
     pair: (2, primes, N) residues.  relinearise: (k, 2, primes, N), for products; k is 0 for a key without them.
@@ -45,8 +65,6 @@ class Public:
     def without_products(self) -> Public:
         return replace(self, relinearise=self.relinearise[:0])
 
-    # ---- what every scheme has
-
     def encrypt(self, values: Floats, form: Form) -> Residues:
         return self.sealed(self.encryptor.encrypt, values, form)
 
@@ -63,27 +81,17 @@ class Public:
         return residues.multiple(a, factor, self._moduli(form))
 
     def draw(self, length: int, form: Form, random_bytes: RandomBytes) -> Residues:
-        return ckks_masks.draw(self.space, length, form, random_bytes)
+        """Uniform residues ``(ciphertexts, limbs, N)``, which follow from 32 secret random bytes."""
+        shape = self.space.ciphertexts(length), form.level + 1, self.space.degree
+        return residues.uniform(residues.secret_words(drawn(random_bytes, _MASK_BYTES)), shape, self._moduli(form))
 
     def shift(self, a: Residues, numbers: Residues, factor: int, form: Form) -> Residues:
         moduli = self._moduli(form)
         taken = numbers if abs(factor) == 1 else residues.multiple(numbers, abs(factor), moduli)
-        if factor < 0:
-            taken = residues.subtract(np.zeros_like(taken), taken, moduli)
-        return residues.add(a, self._fresh(taken, form), moduli)
+        return residues.add(a, self._fresh(taken if factor > 0 else moduli - taken, form), moduli)
 
     def lift(self, opened: Opened, form: Form, own: bool) -> Residues:
-        """A fresh encryption of opened polynomials: of this key's own as they are, of another's with noise."""
-        return self._fresh(opened.exact if own else opened.flooded, form)
-
-    def add_opened(self, x: Opened, y: Opened, form: Form) -> Opened:
-        return Opened(*(residues.add(a, b, self._moduli(form)) for a, b in zip(x, y, strict=True)))
-
-    def to_arrays(self, opened: Opened) -> Opened:
-        return opened
-
-    def from_arrays(self, arrays: Sequence[Residues]) -> Opened:
-        return Opened(*arrays)
+        return self._fresh(opened[0 if own else 1], form)
 
     def pack(self, a: Residues, form: Form) -> list[bytes | memoryview[Any]]:
         return residues.pack(a, self.space.residue_bytes[: form.level + 1])
@@ -125,18 +133,22 @@ class Public:
         return self.ring.changed(a, form, 2, form.level + 1, lambda c: turn(c, element, key))
 
     def dot(self, a: Residues, conjugated: Residues, keys: Evaluation, form: Form) -> Residues:
-        return seal_products.dot(self.ring, self.relineariser, keys.handles, a, conjugated, form)
+        return self.ring.dot(self.relineariser, keys.handles, a, conjugated, form)
 
     def sanitise(self, a: Residues, bits: int, form: Form) -> Residues:
         nothing = np.zeros((len(a), form.level + 1, self.space.degree), dtype=np.uint64)
-        return self.shift(a, ckks_masks.flooded(self.space, nothing, form, bits), 1, form)
+        return self.shift(a, self.flooded(nothing, bits, form), 1, form)
+
+    def flooded(self, exact: Residues, bits: int, form: Form) -> Residues:
+        """Polynomials with fresh uniform noise in ``[-2^bits, 2^bits)`` on every coefficient."""
+        words = residues.secret_words(urandom(_MASK_BYTES))(len(exact) * self.space.degree)
+        noise = (words & np.uint64((2 << bits) - 1)).astype(np.int64) - (1 << bits)
+        numbers = self.ring.transformed(noise.reshape(-1, self.space.degree), form.level)
+        return residues.add(exact, numbers, self._moduli(form))
 
     def split(self, a: Residues, at: int) -> tuple[Residues, Residues]:
         count = self.space.ciphertexts(at)
         return a[:count], a[count:]
-
-    def join(self, a: Residues, b: Residues) -> Residues:
-        return np.concatenate((a, b))
 
     # ---- bytes of keys, and SEAL's objects
 
@@ -146,7 +158,6 @@ class Public:
 
     @classmethod
     def load(cls, space: ParameterSet, flag: int, body: memoryview) -> Public:
-        """The inverse of ``parts``. Raises DecodeError for numbers that no honest party can have made."""
         made, count = ring(space), 1 + (space.relinearisation_keys if flag else 0)
         pairs = residues.unpack(body, (count, 2, len(made.moduli), space.degree), space.residue_bytes)
         if not residues.valid(pairs, made.moduli) or not pairs.any(axis=(2, 3)).all():
@@ -222,11 +233,10 @@ class Secret(Halves):
     def open_blinded(self, a: Residues, tally: Tally, bits: int) -> Opened:
         plaintexts = self.public.ring.opened(self.decryptor, a, tally.form)
         exact = self.public.ring.numbers(plaintexts, len(a), tally.form.level + 1)
-        return Opened(exact, ckks_masks.flooded(self.space, exact, tally.form, bits))
+        return exact, self.public.flooded(exact, bits, tally.form)
 
     def evaluation(self, fingerprint: bytes) -> Evaluation:
-        """Fresh evaluation keys, from the system's randomness."""
-        keys = seal_products.automorphism_keys(self.public.ring, self.secret)
+        keys = self.public.ring.automorphism_keys(self.secret)
         widths = self.space.residue_bytes
         return Evaluation(self.space, fingerprint, tuple(b"".join(residues.pack(key, widths)) for key in keys))
 

@@ -14,8 +14,7 @@ nearest to ``S_l * q_(l+1) / S_k`` and rescaled: so whatever way two vectors wen
 **Room.** The coefficients of a plaintext are at most sqrt(2) * S * |value|. So a sum of t vectors of values within
 ``+-reach`` never wraps modulo q while ``sqrt(2) * S * reach * t < q / 2``; every set keeps that for ``max_terms`` terms
 at every level, before and after rescaling, or it is refused. Scalars are within ``+-1`` a term, so that a product of
-vectors of t and u terms is a vector of ``t * u`` terms. A set may have room for scalars of 2^scalar_bits terms where
-the modulus is large enough, which level 0 need not be: ``ParameterSet.room``.
+vectors of t and u terms is a vector of ``t * u`` terms. They may have more terms where the modulus is large enough.
 
 **Error.** Rounding and the scheme's own noise are added to every value; their standard deviation follows from theory
 (and is tested by measuring it): s a coefficient gives ``s * sqrt(N / 2) / S`` a value, with ``s^2 = (2 + 2N/3) / 12``
@@ -44,9 +43,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coterie.crypto.packing import Floats, as_vector
+from coterie.crypto.packing import Floats, as_vector, check_fit
 from coterie.crypto.tally import Form, Tally
-from coterie.protocol.errors import CapacityError, CryptoError, DecodeError, UserError
+from coterie.protocol.errors import CryptoError, DecodeError, UserError
 
 Slots = NDArray[np.complex128]
 FINGERPRINT_BYTES = 16
@@ -130,21 +129,18 @@ class ParameterSet:
 
     @property
     def reach(self) -> float:
-        """The largest magnitude of a value."""
         return float(1 << self.reach_bits)
 
     @property
     def max_terms(self) -> int:
-        """How many vectors can be summed up, integer weights counted."""
         return 1 << self.terms_bits
 
     @property
     def fresh(self) -> Form:
-        """The form of a fresh vector."""
         return Form(level=self.levels)
 
     def fresh_at(self, level: int | None, *, scalar: bool = False) -> Form:
-        """The form of a vector encrypted at a level, None: the highest. Raises CryptoError for one that isn't there."""
+        """Of a vector encrypted at a level, None: the highest. Raises CryptoError for one that isn't there."""
         at = self.levels if level is None else level
         if not 0 <= at <= self.levels:
             raise CryptoError(f"{self.name} has levels 0 to {self.levels}, not {level}")
@@ -162,7 +158,6 @@ class ParameterSet:
     # ---- sizes and times
 
     def ciphertexts(self, length: int) -> int:
-        """How many ciphertexts a vector of ``length`` values takes."""
         return -(-length // self.degree)
 
     @property
@@ -171,7 +166,6 @@ class ParameterSet:
         return tuple(-(-bits // 8) for bits in self.prime_bits)
 
     def polynomial_bytes(self, limbs: int) -> int:
-        """Bytes of one polynomial modulo the first ``limbs`` primes."""
         return self.degree * sum(self.residue_bytes[:limbs])
 
     def body_bytes(self, length: int, form: Form) -> int:
@@ -207,10 +201,7 @@ class ParameterSet:
             )
 
     def seconds(self, milliseconds: float, length: int) -> float:
-        """Nominal seconds of an operation on a vector from milliseconds a ciphertext."""
         return self.ciphertexts(length) * milliseconds * 1e-3
-
-    # ---- rotations
 
     @property
     def rotations(self) -> tuple[tuple[int, int], ...]:
@@ -254,13 +245,9 @@ class ParameterSet:
         """The values as ``(d,) float64``. Raises CapacityError naming the first that is not finite or too large."""
         array = as_vector(values, kinds="fiu").astype(np.float64)
         limit = terms * self.limit(form)
-        within = np.abs(array) <= limit  # False for NaN, too
-        if not within.all():
-            index = int(np.argmin(within))
-            raise CapacityError(
-                f"value {array[index]} at index {index} doesn't fit {self.name}: "
-                f"{'a scalar' if form.scalar else 'values'} must lie in [-{limit:g}, {limit:g}]; clip or scale"
-            )
+        kind = "a scalar" if form.scalar else "values"
+        room = f"{self.name}: {kind} must lie in [-{limit:g}, {limit:g}]; clip or scale"
+        check_fit(array, np.abs(array) <= limit, "value", room)  # False for NaN, too
         return array
 
     def plausible(self, values: Floats, tally: Tally) -> bool:
@@ -329,28 +316,16 @@ class ParameterSet:
         return terms * (error + bound * _FLOAT_ROUNDING)
 
 
-_DEEP = 24, 16  # bits of scalars, and of flooding
+_DEEP_TIMES, _LONG_TIMES = Milliseconds(8.5, 6, 1.8, 5, 5), Milliseconds(230, 190, 60, 150, 500)
+_DEEP = True, 24, 16  # secure, bits of scalars, and of flooding
 
 PARAMETERS = {
     p.name: p
     for p in (
         ParameterSet("ckks-4096-add", 4096, (60, 49), 40, 6, 12, Milliseconds(1.2, 0.6, 0.2)),
         ParameterSet("ckks-8192-mul", 8192, (60, 50, 60), 45, 6, 12, Milliseconds(3.5, 2.0, 0.8, 0.5, 3.0)),
-        ParameterSet(
-            "ckks-8192-deep", 8192, (50, *3 * (36,), 60), 36, 2, 10, Milliseconds(8.5, 6, 1.8, 5, 5), True, *_DEEP, 4
-        ),
-        ParameterSet(
-            "ckks-32768-deep",
-            32768,
-            (50, *21 * (36,), 60),
-            36,
-            2,
-            10,
-            Milliseconds(230, 190, 60, 150, 500),
-            True,
-            *_DEEP,
-            16,
-        ),
+        ParameterSet("ckks-8192-deep", 8192, (50, *3 * (36,), 60), 36, 2, 10, _DEEP_TIMES, *_DEEP, 4),
+        ParameterSet("ckks-32768-deep", 32768, (50, *21 * (36,), 60), 36, 2, 10, _LONG_TIMES, *_DEEP, 16),
     )
 }
 """The 128-bit sets by name: additions only, one product of ciphertexts, three, and twenty-one."""

@@ -86,13 +86,10 @@ class Lanes:
         with np.errstate(over="ignore", invalid="ignore"):
             scaled = np.rint(array * float(1 << self.fraction_bits))
             fits = (scaled >= -self.offset) & (scaled < self.offset)  # False for NaN, too
-        if not fits.all():
-            index = int(np.argmin(fits))
-            reach = self.offset / (1 << self.fraction_bits)
-            raise CapacityError(
-                f"value {array[index]} at index {index} doesn't fit {self.value_bits} bits with {self.fraction_bits} "
-                f"after the point: values must lie in [-{reach:g}, {reach:g}); clip them or widen value_bits"
-            )
+        reach = self.offset / (1 << self.fraction_bits)
+        bits = f"{self.value_bits} bits with {self.fraction_bits} after the point"
+        room = f"{bits}: values must lie in [-{reach:g}, {reach:g}); clip them or widen value_bits"
+        check_fit(array, fits, "value", room)
         return scaled.astype(np.int64)
 
     def dequantise(self, integers: ArrayLike) -> Floats:
@@ -103,12 +100,8 @@ class Lanes:
         """The integers as ``(d,) int64``. Raises CapacityError naming the first that doesn't fit ``value_bits``."""
         array = as_vector(integers, kinds="iu")
         fits = (array >= -self.offset) & (array < self.offset)
-        if not fits.all():
-            index = int(np.argmin(fits))
-            raise CapacityError(
-                f"integer {array[index]} at index {index} doesn't fit {self.value_bits} signed bits: "
-                f"it must lie in [{-self.offset}, {self.offset})"
-            )
+        room = f"{self.value_bits} signed bits: it must lie in [{-self.offset}, {self.offset})"
+        check_fit(array, fits, "integer", room)
         return array.astype(np.int64)
 
     def within(self, sums: Integers, terms: int, minus: int = 0) -> bool:
@@ -150,13 +143,11 @@ class Layout:
         return self.key_bits // 4
 
     def plaintexts(self, length: int) -> int:
-        """How many plaintexts a vector of ``length`` values takes."""
         return -(-length // self.lanes_per_plaintext)
 
     # ---- what keys and vectors need of their parameters: ``ckks_parameters.ParameterSet`` has the same
 
     fresh = PLAIN
-    """The form of a fresh vector."""
 
     @property
     def identity(self) -> bytes:
@@ -175,7 +166,6 @@ class Layout:
 
     @property
     def size(self) -> str:
-        """In words."""
         return f"{self.key_bits} bits"
 
     @property
@@ -202,8 +192,6 @@ class Layout:
     def key_bytes(self, kind: str, flag: int) -> int:
         """Bytes of a key behind its header. Raises DecodeError for a key that there isn't."""
         return self.key_bits // 4
-
-    # ---- lanes in and out
 
     def pack(self, integers: Integers) -> list[int]:
         """``(d,) int64`` values that fit their lanes to packed plaintexts, lane 0 in the lowest bits."""
@@ -237,6 +225,13 @@ def as_vector(values: ArrayLike, kinds: str) -> NDArray[Any]:
         wanted = "real numbers" if "f" in kinds else "integers"
         raise CryptoError(f"a vector of {wanted} is needed, not one of {array.dtype}")
     return array
+
+
+def check_fit(values: NDArray[Any], fits: NDArray[np.bool_], kind: str, room: str) -> None:
+    """Raises CapacityError naming the first value that doesn't fit. room: what they must fit, and hence lie in."""
+    if not fits.all():
+        index = int(np.argmin(fits))
+        raise CapacityError(f"{kind} {values[index]} at index {index} doesn't fit {room}")
 
 
 def _to_rows(lanes: NDArray[np.uint64], width: int) -> NDArray[np.uint8]:

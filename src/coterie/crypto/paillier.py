@@ -18,7 +18,7 @@ between lanes cancel in a difference of whole integers. Sums are unmasked later,
 the plaintext can spoil a sum, and is noticed at decryption only if a lane leaves the range of its terms. A number that
 is no unit modulo N would open to a factor of N, so ``from_bytes`` refuses it. Decryption is not constant in time.
 
-Keys have 2048 bits (112-bit security) or 3072 (128-bit). An emulated one gives the same results (``exact``).
+Keys have 2048 bits (112-bit security) or 3072 (128-bit). An emulated one gives the same results (``twins``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import ClassVar
 
 from numpy.typing import ArrayLike
 
-from coterie.crypto import exact, paillier_arrays, vector, wire
+from coterie.crypto import paillier_arrays, twins, vector, wire
 from coterie.crypto.arrays import CiphertextError, RandomBytes
 from coterie.crypto.packing import NOT_OF_MODELS, PARAMETERS, RANDOMNESS, Floats, Integers, Lanes, Layout, Randomness
 from coterie.crypto.tally import Tally
@@ -63,7 +63,7 @@ def keygen(
         raise UserError(f"randomness={randomness!r} is unknown: choose one of {list(RANDOMNESS)}")
     layout, flag = Layout(lanes or Lanes(), bits), RANDOMNESS.index(randomness)
     if emulated:
-        return SecretKey(exact.Secret(exact.Public.generate(layout, flag, random_bytes)))
+        return SecretKey(twins.Exact.generate(layout, flag, random_bytes))
     return SecretKey(paillier_arrays.Secret.generate(layout, flag))
 
 
@@ -108,9 +108,9 @@ class CipherVector(vector.CipherVector):
 class PublicKey(vector.PublicKey[CipherVector]):
     """What encrypts."""
 
-    arrays: paillier_arrays.Public | exact.Public
+    arrays: paillier_arrays.Public | twins.Exact
 
-    backends: ClassVar = {"paillier": paillier_arrays.Public, "exact": exact.Public}
+    backends: ClassVar = {"paillier": paillier_arrays.Public, "exact": twins.Exact}
     vectors: ClassVar = CipherVector
 
     @cached_property
@@ -156,9 +156,9 @@ class PublicKey(vector.PublicKey[CipherVector]):
 class SecretKey(vector.SecretKey[CipherVector]):
     """What decrypts: the two primes."""
 
-    arrays: paillier_arrays.Secret | exact.Secret
+    arrays: paillier_arrays.Secret | twins.Exact
 
-    backends: ClassVar = {"paillier": paillier_arrays.Secret, "exact": exact.Secret}
+    backends: ClassVar = {"paillier": paillier_arrays.Secret, "exact": twins.Exact}
 
     @cached_property
     def public(self) -> PublicKey:

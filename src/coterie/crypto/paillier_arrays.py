@@ -128,15 +128,11 @@ class Public:
     def _seal(self, plaintexts: Sequence[int]) -> Units:
         """One fresh encryption of each plaintext, eq. (5), on all cores."""
         n, modulus = self.n, self.n_squared
-        if RANDOMNESS[self.flag] == "full":
+        full = RANDOMNESS[self.flag] == "full"
+        table = () if full else fixed_base_table(n, self.h)  # once, before the threads want it
 
-            def noise() -> Number:
-                return gmpy2.powmod(random_unit(n), n, modulus)
-        else:
-            table = fixed_base_table(n, self.h)  # once, before the threads want it
-
-            def noise() -> Number:
-                return short_noise(table, modulus)
+        def noise() -> Number:
+            return gmpy2.powmod(random_unit(n), n, modulus) if full else short_noise(table, modulus)
 
         return spread(lambda part: [(1 + m * n) * noise() % modulus for m in part], plaintexts)
 

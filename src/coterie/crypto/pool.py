@@ -3,11 +3,10 @@
 A worker is a plain child process that reads jobs from its standard input and writes ciphertexts to its standard output
 until its input ends. So it ends with its parent, however that dies (unless a fork lives on, which holds the pipes,
 too); it doesn't import the parent's main module, as ``multiprocessing`` would; and nothing is pickled. Workers start
-when there is enough to do and stay. A key is sent to each once; a secret key so stays within this user's processes.
+when there is enough to do and stay. A secret key stays within this user's processes.
 
-Frames: a kind u8, a length u64 (little end first), and so many bytes. To a worker: ``P`` a public or ``S`` a secret
-key, which get the numbers 0, 1, ...; ``F`` to forget all keys; ``V`` the number of a key as u64, and values as float64.
-Back: ``C`` the bytes of a ciphertext.
+Frames: a length u64 (little end first), and so many bytes. To a worker, for each job: a key, ``P`` before a public and
+``S`` before a secret one, and values as float64. Back: the bytes of a ciphertext.
 """
 
 from __future__ import annotations
@@ -20,6 +19,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import lru_cache
 from queue import SimpleQueue
 from threading import Lock
 from typing import IO, Any, cast
@@ -38,8 +39,8 @@ Outcome = CipherVector | CryptoError | PeerError
 WORTH_S = 0.3
 """Nominal seconds of work from which workers are used: they take about as long to start, once."""
 
-_FRAME, _NUMBER = struct.Struct("<cQ"), struct.Struct("<Q")
-_MOST_KEYS = 16
+_LENGTH = struct.Struct("<Q")
+_KEPT_KEYS = 16
 
 
 def encrypt_many(jobs: Sequence[tuple[Any, ArrayLike]], processes: int | None = None) -> list[Outcome]:
@@ -81,21 +82,14 @@ class _Worker:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path}
         )
         self._to, self._back = cast(IO[bytes], self.process.stdin), cast(IO[bytes], self.process.stdout)
-        self._keys: list[Any] = []  # what it has, by number
 
     def encrypt(self, key: Any, array: Floats) -> CipherVector:
         """One job. Raises RunError if the process is gone."""
         public: ckks.PublicKey = key.public
         try:
-            if key not in self._keys:
-                if len(self._keys) == _MOST_KEYS:
-                    _send(self._to, b"F")
-                    self._keys = []
-                needed = key.without_products() if key is public else key
-                _send(self._to, b"P" if key is public else b"S", needed.to_bytes())
-                self._keys.append(key)
-            _send(self._to, b"V", _NUMBER.pack(self._keys.index(key)), array)
-            _, data = _receive(self._back)
+            _send(self._to, _written(key))
+            _send(self._to, array.data.cast("B"))
+            data = _receive(self._back)
         except (OSError, EOFError) as error:
             self.stop()
             code = self.process.returncode
@@ -106,22 +100,14 @@ class _Worker:
         return public.from_bytes(data, array.size, terms=1, form=public.fresh)
 
     def stop(self) -> None:
-        """End it and wait."""
-        for stream in (self._to, self._back):
-            try:
-                stream.close()
-            except OSError:  # what was left to send can't be
-                continue
         try:
-            self.process.wait(timeout=5)
+            self.process.communicate(timeout=5)  # closes its input
         except subprocess.TimeoutExpired:
             self.process.kill()
-            self.process.wait()
+            self.process.communicate()
 
 
 class _Pool:
-    """The workers of this process."""
-
     def __init__(self) -> None:
         self._workers: list[_Worker] = []
         self._owner = os.getpid()
@@ -153,7 +139,6 @@ class _Pool:
                 return dict(threads.map(run, jobs))
 
     def stop(self) -> None:
-        """End all workers."""
         if self._owner == os.getpid():
             for worker in self._workers:
                 worker.stop()
@@ -168,36 +153,40 @@ def serve() -> None:
     """What a worker does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interruption is the parent's to handle: then the input ends
     source, target = sys.stdin.buffer, sys.stdout.buffer
-    kinds: dict[bytes, Any] = {b"P": ckks.PublicKey, b"S": ckks.SecretKey}
-    keys: list[Any] = []
     try:
         while True:
-            kind, data = _receive(source)
-            if kind in kinds:
-                keys.append(kinds[kind].load(data, allow_insecure=True))  # of the parent's own making
-            elif kind == b"F":
-                keys = []
-            else:
-                (number,) = _NUMBER.unpack_from(data)
-                values = np.frombuffer(data, offset=_NUMBER.size)
-                _send(target, b"C", keys[number].encrypt(values).to_bytes())
+            key, values = _read(_receive(source)), np.frombuffer(_receive(source))
+            _send(target, key.encrypt(values).to_bytes())
     except (EOFError, BrokenPipeError):
         os._exit(0)  # the parent is gone or done; flushing to it would only fail
 
 
-def _send(stream: IO[bytes], kind: bytes, *parts: bytes | Floats) -> None:
-    views = [(part if isinstance(part, bytes) else part.data.cast("B")) for part in parts]
-    stream.write(_FRAME.pack(kind, sum(len(view) for view in views)))
-    for view in views:
-        stream.write(view)
+@lru_cache(_KEPT_KEYS)
+def _written(key: ckks.PublicKey | ckks.SecretKey) -> bytes:
+    """A key as a worker needs it, which makes no products."""
+    if isinstance(key, ckks.PublicKey):
+        return b"P" + key.without_products().to_bytes()
+    arrays: Any = key.arrays
+    return b"S" + ckks.SecretKey(replace(arrays, public=arrays.public.without_products())).to_bytes()
+
+
+@lru_cache(_KEPT_KEYS)
+def _read(data: bytes) -> ckks.PublicKey | ckks.SecretKey:
+    kind = ckks.PublicKey if data[:1] == b"P" else ckks.SecretKey
+    return kind.load(data[1:], allow_insecure=True)  # of the parent's own making
+
+
+def _send(stream: IO[bytes], data: bytes | memoryview) -> None:
+    stream.write(_LENGTH.pack(len(data)))
+    stream.write(data)
     stream.flush()
 
 
-def _receive(stream: IO[bytes]) -> tuple[bytes, bytes]:
+def _receive(stream: IO[bytes]) -> bytes:
     """Raises EOFError where the stream ends."""
-    head = stream.read(_FRAME.size)
-    kind, size = _FRAME.unpack(head) if len(head) == _FRAME.size else (b"", 1)
+    head = stream.read(_LENGTH.size)
+    size = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else 1
     data = stream.read(size)
     if len(data) != size:
         raise EOFError
-    return kind, data
+    return data

@@ -6,17 +6,18 @@ doesn't, so the smaller of two candidates is the residue: no branches, and numpy
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 Residues = NDArray[np.uint64]
 
 
 def add(a: Residues, b: Residues, moduli: Residues) -> Residues:
-    """``a + b`` of two arrays ``(rows, ..., limbs, N)``."""
+    """``a + b`` of two arrays ``(rows, ..., limbs, N)``. One of them may hold the primes themselves for zeros."""
     total, lower = np.empty_like(a), np.empty_like(a[0])
     for x, y, out in zip(a, b, total, strict=True):  # a row at a time: it and its candidate stay in cache
         np.add(x, y, out=out)
@@ -40,22 +41,30 @@ def multiple(a: Residues, factor: int, moduli: Residues) -> Residues:
     return result
 
 
-def subtract(a: Residues, b: Residues, moduli: Residues) -> Residues:
-    """``a - b`` of two arrays ``(rows, ..., limbs, N)``."""
-    difference = np.empty_like(a)
-    for x, y, out in zip(a, b, difference, strict=True):
-        np.subtract(x, y, out=out)
-        np.minimum(out, out + moduli, out=out)
-    return difference
-
-
 def halved(a: Residues, moduli: Residues) -> Residues:
     """``a / 2`` modulo the (odd) primes."""
     return (a + (a & np.uint64(1)) * moduli) >> np.uint64(1)
 
 
+def secret_words(key: bytes) -> Callable[[int], Residues]:
+    """A secret stream of uniform 64-bit numbers from 32 bytes that are used once: AES-256 in counter mode."""
+    encryptor = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
+    return lambda count: np.frombuffer(encryptor.update(bytes(8 * count)), dtype="<u8").copy()
+
+
+def uniform(words: Callable[[int], Residues], shape: tuple[int, int, int], moduli: Residues) -> Residues:
+    """Uniform residues ``(count, limbs, N)``: what isn't below its prime is drawn again, so there is no bias."""
+    out = np.empty(shape, dtype=np.uint64)
+    for limb, prime in enumerate(moduli.ravel()):
+        bits = np.uint64((1 << int(prime).bit_length()) - 1)
+        numbers = words(shape[0] * shape[2]) & bits
+        while (high := np.flatnonzero(numbers >= prime)).size:
+            numbers[high] = words(high.size) & bits
+        out[:, limb] = numbers.reshape(shape[0], shape[2])
+    return out
+
+
 def valid(a: Residues, moduli: Residues) -> bool:
-    """Whether every residue is below its prime."""
     return bool((a < moduli).all())
 
 

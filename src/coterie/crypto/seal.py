@@ -7,6 +7,7 @@ comes before its numbers is kept, and an array is loaded by writing template and
 memory (``memfd``; a private temporary folder where the system has none). SEAL writes compressed (zstd).
 
 SEAL trusts its input. Nothing here checks residues: whoever calls makes sure that they are below their primes.
+``form`` is always that of what is given.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import math
 import os
 import struct
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property, lru_cache
 from itertools import count
@@ -25,7 +26,9 @@ import gmpy2
 import numpy as np
 import tenseal.sealapi as sealapi  # type: ignore[import-untyped]
 import zstandard
+from numpy.typing import NDArray
 
+from coterie.crypto import residues
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.ckks_parameters import ParameterSet, Slots
 from coterie.crypto.residues import Residues
@@ -81,26 +84,26 @@ class Ring:
         if not (products and self.parameters.levels):
             return secret, pair, np.empty((0, *pair.shape), dtype=np.uint64)
         generator.create_relin_keys(relinearise := sealapi.RelinKeys())
-        return secret, pair, self.switching(relinearise)
+        return secret, pair, self._switching(relinearise)
 
     def encryptor(self, public: Residues, secret: Residues | None = None) -> Handle:
         """What encrypts: under the public key, and under the secret key if it is given."""
         held = self._loaded(sealapi.PublicKey(), self._public_template, public)
         made = sealapi.Encryptor(self.context, held)
         if secret is not None:
-            made.set_secret_key(self.secret_object(secret))
+            made.set_secret_key(self._secret_object(secret))
         return made
 
     def decryptor(self, secret: Residues) -> Handle:
-        return sealapi.Decryptor(self.context, self.secret_object(secret))
+        return sealapi.Decryptor(self.context, self._secret_object(secret))
 
-    def secret_object(self, secret: Residues) -> Handle:
+    def _secret_object(self, secret: Residues) -> Handle:
         return self._loaded(sealapi.SecretKey(), self._secret_template, secret)
 
-    def switching(self, keys: Handle, element: int = 0) -> Residues:
+    def _switching(self, keys: Handle, element: int = 0) -> Residues:
         """Key-switching keys as ``(k, 2, limbs, N)``: of an automorphism X -> X^element, or (0) to relinearise."""
         head, before, tail = self._around(element)
-        with scratch() as file:
+        with _scratch() as file:
             body = file.read(keys)
         shape = self.parameters.relinearisation_keys, 2, len(self.moduli), self.parameters.degree
         step = len(before) + 8 * math.prod(shape[1:])
@@ -120,7 +123,7 @@ class Ring:
         self, encrypt: Callable[[Handle, Handle], None], plain: Iterable[Handle], count: int, level: int
     ) -> Residues:
         """Fresh ciphertexts ``(count, 2, limbs, N)``. encrypt: a method of an encryptor, given each ``plain``."""
-        cipher = self.cipher()
+        cipher = self._cipher()
 
         def each() -> Iterator[Handle]:
             for one in plain:
@@ -161,27 +164,90 @@ class Ring:
                     step(cipher)
                 yield cipher
 
-        with forged():
+        with _forged():
             return self.numbers(each(), len(ciphers), polynomials, limbs)
 
     def objects(self, ciphers: Residues, form: Form) -> Iterator[Handle]:
         """A SEAL ciphertext of each row, one at a time; it is reused for the next."""
-        template, cipher = self.template(form, ciphers.shape[1]), self.cipher()
-        with scratch() as file:
+        template, cipher = self._template(form, ciphers.shape[1]), self._cipher()
+        with _scratch() as file:
             for row in ciphers:
                 file.write(template, np.ascontiguousarray(row))
                 cipher.load(self.context, file.path)
                 yield cipher
 
-    def cipher(self) -> Handle:
+    def _cipher(self) -> Handle:
         return sealapi.Ciphertext(self.context)
 
     def numbers(self, handles: Iterable[Handle], *shape: int) -> Residues:
         """SEAL's objects as ``(*shape, N)``, one a row; each is read before the next is taken."""
         out = np.empty((*shape, self.parameters.degree), dtype=np.uint64)
-        with scratch() as file:
+        with _scratch() as file:
             for row, handle in zip(out, handles, strict=True):
                 file.numbers(handle, row)
+        return out
+
+    # ---- dot products, flooding
+
+    def automorphism_keys(self, secret: Residues) -> Iterator[Residues]:
+        """``(k, 2, primes, N)`` of each of ``parameters.elements``, from the system's randomness."""
+        generator = sealapi.KeyGenerator(self.context, self._secret_object(secret))
+        for element in self.parameters.elements:
+            generator.create_galois_keys([element], keys := sealapi.GaloisKeys())
+            yield self._switching(keys, element)
+
+    def dot(
+        self, relineariser: Handle, keys: Sequence[Handle], vector: Residues, prepared: Residues, form: Form
+    ) -> Residues:
+        """The dot product with a conjugated vector in every slot, ``(1, 2, limbs - 1, N)``.
+
+        keys: of ``parameters.elements``, in their order. Slots are multiplied, all ciphertexts added up, the one sum
+        turned back into two polynomials, and its slots added up by rotations, and the conjugate. That is the trace of
+        the field: of a plaintext polynomial it leaves N times the constant coefficient, twice the dot product. So
+        everything is halved modulo q before: halves of odd coefficients are large then, but the trace brings them back
+        to integers, half of N times the constant one, while the noise of the rotations comes later and stays as it is.
+        Rescaling is last, so that this noise hardly counts.
+        """
+        with _forged():
+            total = self._sum_of_products(vector, prepared, form)
+            self.evaluator.relinearize_inplace(total, relineariser)
+            halves = residues.halved(self.numbers([total], 1, 2, form.level + 1), self.moduli_at(form.level))
+            whole = next(self.objects(halves, form._replace(product=True)))
+            times = [*(times for _, times in self.parameters.rotations), 1]
+            for element, count, key in zip(self.parameters.elements, times, keys, strict=True):
+                start = whole  # x + f(x) + f(f(x)) + ... for the automorphism f, ``count`` times applied
+                for _ in range(count):
+                    self.evaluator.apply_galois(whole, element, key, turned := self._cipher())
+                    self.evaluator.add_inplace(turned, start)
+                    whole = turned
+            self.evaluator.rescale_to_next_inplace(whole)
+            return self.numbers([whole], 1, 2, form.level)
+
+    def _sum_of_products(self, vector: Residues, prepared: Residues, form: Form) -> Handle:
+        total, product = None, self._cipher()
+        for x, y in zip(self.objects(vector, form), self.objects(prepared, form), strict=True):
+            if total is None:
+                self.evaluator.multiply(x, y, total := self._cipher())
+            else:
+                self.evaluator.multiply(x, y, product)
+                self.evaluator.add_inplace(total, product)
+        return total
+
+    def transformed(self, coefficients: NDArray[np.int64], level: int) -> Residues:
+        """Polynomials of small integer coefficients ``(count, N)`` as residues in NTT form, ``(count, limbs, N)``."""
+        moduli = self.moduli_at(level).astype(np.int64)
+        out = np.empty((len(coefficients), len(moduli), coefficients.shape[1]), dtype=np.uint64)
+        template, cipher = self._template(Form(level), ntt=False), self._cipher()
+        pair = np.ones((2, *out.shape[1:]), dtype=np.uint64)  # SEAL refuses a second polynomial of zeros
+        with _scratch() as file:
+            for at in range(0, len(out), 2):
+                two = coefficients[at : at + 2]
+                pair[: len(two)] = np.where(two[:, None] < 0, two[:, None] + moduli, two[:, None])
+                file.write(template, pair)
+                cipher.load(self.context, file.path)
+                self.evaluator.transform_to_ntt_inplace(cipher)
+                file.numbers(cipher, pair)
+                out[at : at + 2] = pair[: len(two)]
         return out
 
     # ---- templates: what SEAL writes before the numbers
@@ -194,11 +260,11 @@ class Ring:
             data = data.next_context_data()
         return ids
 
-    def template(self, form: Form, polynomials: int = 2, *, ntt: bool = True) -> bytes:
+    def _template(self, form: Form, polynomials: int = 2, *, ntt: bool = True) -> bytes:
         """Of a ciphertext. ntt: whether its numbers are in NTT form."""
         wanted = form, polynomials, ntt
         if wanted not in self._templates:
-            cipher, level = self.cipher(), self.ids[form.level]
+            cipher, level = self._cipher(), self.ids[form.level]
             sealapi.Encryptor(self.context, self._samples[1]).encrypt_zero(level, cipher)
             cipher.scale = self.scale(form)
             cipher.resize(self.context, level, polynomials)
@@ -231,7 +297,7 @@ class Ring:
         return head, before, bytes(8 * (table - 1 - place))
 
     def _prefix(self, sample: Handle, polynomials: int) -> bytes:
-        with scratch() as file:
+        with _scratch() as file:
             body = file.read(sample)
         size = len(body) - 8 * polynomials * self.parameters.degree
         if not 0 < size <= _PREFIX_MOST:
@@ -241,7 +307,7 @@ class Ring:
         return body[:size]
 
     def _loaded(self, empty: Handle, *parts: Any) -> Handle:
-        with scratch() as file:
+        with _scratch() as file:
             file.write(*parts)
             empty.load(self.context, file.path)
         return empty
@@ -313,7 +379,7 @@ def _header(size: int) -> bytes:
 
 
 @contextmanager
-def scratch() -> Iterator[_File]:
+def _scratch() -> Iterator[_File]:
     """A file that never reaches a disk where the system can do that."""
     with ExitStack() as stack:
         if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
@@ -327,7 +393,7 @@ def scratch() -> Iterator[_File]:
 
 
 @contextmanager
-def forged() -> Iterator[None]:
+def _forged() -> Iterator[None]:
     """SEAL refuses results that hide nothing, which honest ciphertexts don't have."""
     try:
         yield

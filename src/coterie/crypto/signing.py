@@ -16,7 +16,6 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import ClassVar, Self
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -76,7 +75,6 @@ class RawSecret(RawKey):
 
     @property
     def public(self) -> RawKey:
-        """The public half."""
         raise NotImplementedError
 
     @classmethod
@@ -93,14 +91,11 @@ class VerifyKey(RawKey):
 
     named = "a verification key"
 
-    @cached_property
-    def _public(self) -> Ed25519PublicKey:
-        return Ed25519PublicKey.from_public_bytes(self.key)
-
     def verify(self, signature: bytes, *fields: Field) -> None:
         """Returns if the signature is the key's over exactly these fields, in this order. Raises SignatureError."""
         try:
-            self._public.verify(bytes(signature), digest(_SIGNED, *fields))
+            public = Ed25519PublicKey.from_public_bytes(self.key)
+            public.verify(bytes(signature), digest(_SIGNED, *fields))
         except (InvalidSignature, ValueError):
             raise SignatureError(f"the signature is not one of key {self.key.hex()[:8]} over these fields") from None
 
@@ -110,17 +105,13 @@ class SigningKey(RawSecret):
 
     named = "a signing key"
 
-    @cached_property
-    def _private(self) -> Ed25519PrivateKey:
-        return Ed25519PrivateKey.from_private_bytes(self.key)
-
     @property
     def public(self) -> VerifyKey:
-        return VerifyKey(self._private.public_key().public_bytes_raw())
+        return VerifyKey(Ed25519PrivateKey.from_private_bytes(self.key).public_key().public_bytes_raw())
 
     def sign(self, *fields: Field) -> bytes:
         """64 bytes over the fields (bytes, int or str), which are hashed once. Raises CryptoError for other types."""
-        return self._private.sign(digest(_SIGNED, *fields))
+        return Ed25519PrivateKey.from_private_bytes(self.key).sign(digest(_SIGNED, *fields))
 
 
 class SealingKey(RawKey):

@@ -9,6 +9,7 @@ from whoever sees the output.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -32,9 +33,9 @@ def project(vector: ArrayLike, dim: int, seed: bytes) -> Floats:
     values = as_vector(vector, kinds="fiu").astype(np.float64)
     if dim < 1:
         raise CryptoError(f"a projection to {dim} dimensions: take at least 1")
-    stream = _Keystream(seed, "project")
+    octets = _keystream(seed, "project")
     signs_of_byte = np.where(np.unpackbits(np.arange(256, dtype=np.uint8)[None], axis=0, bitorder="little"), 1.0, -1.0)
-    by_byte = [np.bincount(stream.octets(values.size), weights=values, minlength=256) for _ in range(-(-dim // 8))]
+    by_byte = [np.bincount(octets(values.size), weights=values, minlength=256) for _ in range(-(-dim // 8))]
     return np.asarray(np.concatenate([signs_of_byte @ sums for sums in by_byte])[:dim] / np.sqrt(dim))
 
 
@@ -57,10 +58,11 @@ def unrotate(vector: ArrayLike, seed: bytes) -> Floats:
 def _rotated(vector: ArrayLike, seed: bytes, direction: int) -> Floats:
     """All steps in one direction or the other: each, of signs or of one block, is its own inverse."""
     values = as_vector(vector, kinds="fiu").astype(np.float64)
-    length, stream = values.size, _Keystream(seed, "rotate")
+    length, octets = values.size, _keystream(seed, "rotate")
     size = 1 << (length.bit_length() - 1)
     first, last = slice(0, size), slice(length - size, length)
-    before, between, after, end = (stream.signs(length) for _ in range(4))
+    bits = [np.unpackbits(octets(-(-length // 8)), count=length) for _ in range(4)]
+    before, between, after, end = (np.where(row, 1.0, -1.0) for row in bits)
     for step in (before, first, between, last, after, first, end)[::direction]:
         if isinstance(step, slice):
             values[step] = hadamard(values[step])
@@ -83,19 +85,10 @@ def hadamard(values: Floats) -> Floats:
     return np.divide(result, np.sqrt(size), out=result)
 
 
-class _Keystream:
-    """ChaCha20's keystream under a key derived from the seed for one purpose. (A seed serves every purpose.)"""
-
-    def __init__(self, seed: bytes, purpose: str) -> None:
-        if len(seed) != SEED_BYTES:
-            raise CryptoError(f"a seed has {SEED_BYTES} bytes, not {len(seed)}")
-        key = hashlib.sha256(b"coterie/sketch/" + purpose.encode() + b"/" + seed).digest()
-        self._encryptor = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
-
-    def signs(self, count: int) -> Floats:
-        """The next ``count`` random +1 or -1; what remains of the last byte is dropped."""
-        return np.where(np.unpackbits(self.octets(-(-count // 8)), count=count), 1.0, -1.0)
-
-    def octets(self, count: int) -> NDArray[np.uint8]:
-        """The next ``count`` random bytes."""
-        return np.frombuffer(self._encryptor.update(bytes(count)), dtype=np.uint8)
+def _keystream(seed: bytes, purpose: str) -> Callable[[int], NDArray[np.uint8]]:
+    """ChaCha20's next random bytes, under a key derived from the seed for one purpose. (A seed serves them all.)"""
+    if len(seed) != SEED_BYTES:
+        raise CryptoError(f"a seed has {SEED_BYTES} bytes, not {len(seed)}")
+    key = hashlib.sha256(b"coterie/sketch/" + purpose.encode() + b"/" + seed).digest()
+    encryptor = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
+    return lambda count: np.frombuffer(encryptor.update(bytes(count)), dtype=np.uint8)

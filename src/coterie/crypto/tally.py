@@ -6,6 +6,7 @@ The same rules hold for a scheme and its emulated twin, since they are kept here
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple, SupportsIndex
 
@@ -31,6 +32,8 @@ class Form(NamedTuple):
 
 
 PLAIN = Form()
+Room = Callable[[Form], int]
+"""How many terms, and masks, a vector of a form can have under a key."""
 
 
 @dataclass(frozen=True)
@@ -48,21 +51,20 @@ class Tally:
     blinded: int = 0
     form: Form = PLAIN
 
-    def plus(self, other: Tally, most: int) -> Tally:
-        """The tally of a sum. most: terms, and masks, that there is room for."""
+    def plus(self, other: Tally, room: Room) -> Tally:
         self.under_one_key(other, "can't be added")
         if self.length != other.length:
             raise CryptoError(f"vectors of {self.length} and {other.length} values can't be added")
         if self.form != other.form:
             raise CryptoError(f"a {self.form} and a {other.form} can't be added: bring both to one form first")
-        return self.bounded(self.terms + other.terms, most, masks=other.blinded)
+        return self.bounded(self.terms + other.terms, room, masks=other.blinded)
 
-    def times(self, weight: int, most: int) -> Tally:
-        return self.bounded(self.terms * weight, most, masks=self.blinded * (weight - 1))
+    def times(self, weight: int, room: Room) -> Tally:
+        return self.bounded(self.terms * weight, room, masks=self.blinded * (weight - 1))
 
-    def bounded(self, terms: int, most: int, *, masks: int = 0, form: Form | None = None) -> Tally:
+    def bounded(self, terms: int, room: Room, *, masks: int = 0, form: Form | None = None) -> Tally:
         """The same with another number of terms, that the caller answers for, more masks, and another form."""
-        blinded = self.blinded + masks
+        blinded, most = self.blinded + masks, room(form or self.form)
         if terms > most or blinded > most:
             raise CapacityError(
                 f"{terms} terms with {blinded} masks are too many, this key has room for {most}: "

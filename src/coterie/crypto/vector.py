@@ -8,9 +8,8 @@ it sums up (its terms), how many masks it carries (blinded) and its form. By it 
   that it states, as with ``within`` and ``at_most``, and for the norms of the vectors in a dot product);
 - a vector that still carries masks is opened by ``open_blinded`` only, and one without masks by ``decrypt`` only.
 
-Here is what every scheme can do. ``paillier`` adds exact integers, and ``ckks`` adds products, as subclasses: what a
-scheme can't do, its classes don't have, and mypy says so. Which backend computes (``arrays``) is decided when a key is
-made or read: an emulated key has the same type as a real one.
+Here is what every scheme can do. ``paillier`` adds exact integers, and ``ckks`` adds products, as subclasses. A key's
+backend (``arrays``) is chosen when it is made or read: an emulated key has the same type as a real one.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from coterie.crypto import wire
 from coterie.crypto.arrays import KeyArrays, PublicArrays, RandomBytes, Space
-from coterie.crypto.tally import PLAIN, Form, Tally, integer_weight
+from coterie.crypto.tally import PLAIN, Form, Room, Tally, integer_weight
 from coterie.protocol.errors import CryptoError, KeyMismatchError
 
 
@@ -138,13 +137,13 @@ class BaseVector:
         return self.key.emulated
 
     @property
-    def _most(self) -> int:
-        return self.key.arrays.space.room(self.tally.form)
+    def _room(self) -> Room:
+        return self.key.arrays.space.room
 
     def __add__(self, other: Self) -> Self:
         """The sum: terms and masks add up. Raises KeyMismatchError, CryptoError (length or form) or CapacityError."""
         theirs: Self = self._checked(other)
-        tally = self.tally.plus(theirs.tally, self._most)
+        tally = self.tally.plus(theirs.tally, self._room)
         return self._made(tally, self._sum(theirs.array))
 
     def _sum(self, array: Any) -> Any:
@@ -210,19 +209,19 @@ class CipherVector(BaseVector):
         """
         plain, terms = self._plain(values)
         form = self.tally.form
-        tally = self.tally.plus(Tally(self.fingerprint, plain.size, terms, form=form), self._most)
+        tally = self.tally.plus(Tally(self.fingerprint, plain.size, terms, form=form), self._room)
         return self._made(tally, self.key.arrays.add_plain(self.array, plain, form))
 
     def scale(self, weight: SupportsIndex) -> Self:
         """The vector times an integer of at least 1, which counts as that many terms (and masks)."""
         factor = integer_weight(weight)
-        tally = self.tally.times(factor, self._most)
+        tally = self.tally.times(factor, self._room)
         return self._made(tally, self.key.arrays.scale(self.array, factor, tally.form))
 
     def blind(self, mask: Mask) -> Self:
         """The vector plus the mask, which can't be linked to this one: FedCAPrivacy, eq. (6); PAFed, algorithm 5."""
         numbers = self._matching(mask)
-        tally = self.tally.bounded(self.terms, self._most, masks=1)
+        tally = self.tally.bounded(self.terms, self._room, masks=1)
         return self._made(tally, self.key.arrays.shift(self.array, numbers, 1, tally.form))
 
     def unblind(self, mask: Mask, times: int) -> Self:
@@ -273,8 +272,7 @@ class PublicKey(Key, Generic[_Vector]):
     arrays: PublicArrays
 
     kind = "public"
-    vectors: ClassVar[Any]
-    """The class of its ciphertext vectors."""
+    vectors: ClassVar[Any]  # the class of its ciphertext vectors
 
     @property
     def fresh(self) -> Form:

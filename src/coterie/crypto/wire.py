@@ -97,7 +97,6 @@ def key_header(kind: str, key: KeyArrays) -> bytes:
 
 
 def join_key(kind: str, key: KeyArrays) -> bytes:
-    """The bytes of a key."""
     size = _KEY.size + key.space.key_bytes(kind, key.flag)
     return _joined(key.scheme, size, key_header(kind, key), *key.parts())
 

@@ -109,7 +109,7 @@ def opened_fractions(key: Any, vector: Any) -> Doubles:
     """What opening a masked vector gives, over its range, in [0, 1): residues over their primes, or an emulated key's
     integers.
     """
-    opened = key.open_blinded(vector).array.exact
+    opened = key.open_blinded(vector).array[0]
     if key.emulated:
         return np.asarray(opened.view(np.uint64) / 2.0**64)
     return np.asarray(opened / ring(key.parameters).moduli_at(vector.tally.form.level).astype(np.float64)).ravel()

@@ -21,8 +21,7 @@ from itertools import chain
 from typing import Any
 
 from coterie.aggregation.correction import Rates
-from coterie.crypto.ckks import PublicKey, SecretKey
-from coterie.crypto.ckks_masks import SANITISING_BITS
+from coterie.crypto.ckks import SANITISING_BITS, PublicKey, SecretKey
 from coterie.crypto.keys import evaluation_key
 from coterie.crypto.vector import sum_ciphers
 from coterie.protocol.bundle import bundle

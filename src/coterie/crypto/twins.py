@@ -1,0 +1,274 @@
+"""The emulated twins of both schemes: the same results up to the scheme's noise, without the encryption.
+
+They give NO secrecy and are flagged ``emulated``. Keys and vectors weigh on the wire what the real ones do (``wire``).
+Masks are uniform modulo the machine word, so they hide, and come off as exactly as real ones do.
+
+**exact**, Paillier's twin: its results equal Paillier's bit for bit. A lane holds the same sum of fixed-point integers,
+here modulo 2^B for the machine word of B >= lane width bits, so the difference of two vectors with the same mask is
+exact, too.
+
+**rounded**, CKKS's twin, stays within the same stated error bound. A value is a 64-bit integer in steps of 2^-44 (of
+any set with 2^18 for reach times terms), so sums do not depend on their order. Every operation that adds noise adds
+Gaussian noise of the real one's standard deviation. It is a pure function of the key and the values: emulated runs
+repeat whatever the order of the work, and the same values give the same bytes. The noise of a scalar is one number,
+where the real one differs from slot to slot.
+
+Noise is taken from one table of a million numbers, at a place that follows from the key, the purpose and the values:
+to draw it for each value would take longer than all the arithmetic. So noises of different operations are as good as
+independent (no two start at one place, but for once in a million).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.crypto.arrays import Array, ArrayVectors, RandomBytes, Space, drawn
+from coterie.crypto.ckks_parameters import FINGERPRINT_BYTES, ParameterSet
+from coterie.crypto.packing import Floats, Integers, Layout
+from coterie.crypto.tally import Form, Tally
+from coterie.protocol.errors import DecodeError
+
+Words = NDArray[Any]  # (d,) unsigned, little end first: sums modulo 2^B
+
+_STEP_BITS = 62  # of an int64, for the largest sum: the steps lie below it
+_TABLE = 1 << 20
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Twin(ArrayVectors):
+    """What both twins share. key_id: bytes that tell keys apart.  flag: as in the real key's header."""
+
+    key_id: bytes
+    space: Any
+    flag: int
+
+    id_bytes = 32
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The machine word of a value."""
+        return np.dtype("<i8")
+
+    @classmethod
+    def generate(cls, space: Space, flag: int, random_bytes: RandomBytes) -> Self:
+        return cls(drawn(random_bytes, cls.id_bytes), space, flag)
+
+    @classmethod
+    def load(cls, space: Space, flag: int, body: memoryview) -> Self:
+        return cls(bytes(_held(body, cls.id_bytes, "a key")), space, flag)
+
+    def parts(self) -> list[bytes]:
+        return [self.key_id]
+
+    def add(self, a: Array, b: Array, form: Form) -> Array:
+        return a + b
+
+    def pack(self, a: Array, form: Form) -> list[memoryview]:
+        return [np.ascontiguousarray(a, a.dtype.newbyteorder("<")).data.cast("B")]
+
+    def unpack(self, body: memoryview, tally: Tally) -> Array:
+        held = _held(body, tally.length * self.dtype.itemsize, f"{tally.length} values")
+        return np.frombuffer(held, dtype=self.dtype)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Exact(Twin):
+    """The twin of ``paillier_arrays``, as ``arrays.PublicArrays``. It holds no secret, so both halves are one."""
+
+    space: Layout
+
+    scheme = "exact"
+
+    @property
+    def public(self) -> Exact:
+        return self
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The smallest that holds a lane; it never takes more bytes than a lane of a ciphertext."""
+        return np.dtype(f"<u{next(size for size in (1, 2, 4, 8) if 8 * size >= self.space.lanes.width)}")
+
+    def encrypt(self, integers: Integers, form: Form) -> Words:
+        return integers.astype(self.dtype)
+
+    def decrypt(self, words: Words, tally: Tally) -> Integers:
+        return _signed(words)
+
+    def add_plain(self, a: Words, integers: Integers, form: Form) -> Words:
+        return a + self.encrypt(integers, form)
+
+    def scale(self, a: Words, factor: int, form: Form) -> Words:
+        scaled: Words = a * np.asarray(factor % (1 << (8 * a.dtype.itemsize)), dtype=a.dtype)
+        return scaled
+
+    def draw(self, length: int, form: Form, random_bytes: RandomBytes) -> Words:
+        return np.frombuffer(drawn(random_bytes, length * self.dtype.itemsize), dtype=self.dtype)
+
+    def shift(self, a: Words, numbers: Words, factor: int, form: Form) -> Words:
+        return a + (numbers if factor == 1 else self.scale(numbers, factor, form))
+
+    def open_blinded(self, words: Words, tally: Tally) -> tuple[Words]:
+        return (words,)
+
+    def lift(self, opened: tuple[Words], form: Form, own: bool) -> Words:
+        return opened[0]
+
+    def minus(self, x: tuple[Words], y: tuple[Words], length: int, terms: int) -> Integers:
+        return _signed(x[0] - y[0])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Rounded(Twin):
+    """The twin of ``ckks_arrays.Public``. The key's id seeds the noise, too."""
+
+    space: ParameterSet
+
+    scheme = "rounded"
+
+    def without_products(self) -> Rounded:
+        return replace(self, flag=0)
+
+    @property
+    def steps(self) -> float:
+        return float(2.0 ** (_STEP_BITS - self.space.largest_bits))
+
+    def encrypt(self, values: Floats, form: Form) -> Integers:
+        return self._noisy(to_steps(values, self.steps), form, b"public")
+
+    def add_plain(self, a: Integers, values: Floats, form: Form) -> Integers:
+        return a + to_steps(values, self.steps)
+
+    def scale(self, a: Integers, factor: int, form: Form) -> Integers:
+        return a * factor
+
+    def draw(self, length: int, form: Form, random_bytes: RandomBytes) -> Integers:
+        """Uniform numbers that follow from 32 random bytes."""
+        seed = int.from_bytes(drawn(random_bytes, 32), "little")
+        return np.random.SFC64(seed).random_raw(length).view(np.int64)
+
+    def shift(self, a: Integers, numbers: Integers, factor: int, form: Form) -> Integers:
+        taken = numbers if factor == 1 else numbers * np.int64(factor)
+        return self._noisy(a + taken, form, b"blind" if factor > 0 else b"unblind")
+
+    def lift(self, opened: tuple[Integers, ...], form: Form, own: bool) -> Integers:
+        return self._noisy(opened[0 if own else -1].copy(), form, b"convert")
+
+    # ---- products, levels, parts: the noise of each is that at the level of its result
+
+    def times(self, a: Integers, scalar: Integers, form: Form) -> Integers:
+        return to_steps(a, float(scalar[0]) / self.steps)
+
+    def rescale(self, a: Integers, form: Form) -> Integers:
+        return self._noisy(a.copy(), form._replace(level=form.level - 1, product=False), b"rescale")
+
+    def times_plain(self, a: Integers, number: float, form: Form) -> Integers:
+        return self._noisy(to_steps(a, number), form._replace(level=form.level - 1), b"plain")
+
+    def lower(self, a: Integers, form: Form, level: int) -> Integers:
+        return self._noisy(a.copy(), form._replace(level=level), b"lower")
+
+    def conjugate(self, a: Integers, keys: RoundedEvaluation, form: Form) -> Integers:
+        return self._noisy(a.copy(), form, b"conjugate")
+
+    def dot(self, a: Integers, conjugated: Integers, keys: RoundedEvaluation, form: Form) -> Integers:
+        product = np.einsum("i,i->", a.astype(np.float64), conjugated.astype(np.float64))
+        values = to_steps(np.array([product]), 1 / self.steps)
+        return self._noisy(values, form._replace(level=form.level - 1), b"dot")
+
+    def sanitise(self, a: Integers, bits: int, form: Form) -> Integers:
+        return self._noisy(self.flooded(a, bits, form), form, b"sanitise")
+
+    def split(self, a: Integers, at: int) -> tuple[Integers, Integers]:
+        return a[:at], a[at:]
+
+    def flooded(self, a: Integers, bits: int, form: Form) -> Integers:
+        """Values with noise as large as that which is uniform in +-2^bits a coefficient."""
+        return add_noise(a.copy(), self.space.flood_deviation(form.level, bits) * self.steps, self.key_id, b"flood")
+
+    def _noisy(self, values: Integers, form: Form, purpose: bytes, *, symmetric: bool = False) -> Integers:
+        """Values in steps with the noise of one encryption, or rescaling, at the level of a form; in place."""
+        deviation = self.space.deviation(self.space.scale(form), symmetric=symmetric)
+        return add_noise(values, deviation * self.steps, self.key_id, purpose)
+
+
+class RoundedSecret(Rounded):
+    """The twin of ``ckks_arrays.Secret``. It holds no secret: it only encrypts with less noise."""
+
+    @property
+    def public(self) -> Rounded:
+        return Rounded(self.key_id, self.space, self.flag)
+
+    def encrypt(self, values: Floats, form: Form) -> Integers:
+        return self._noisy(to_steps(values, self.steps), form, b"secret", symmetric=True)
+
+    def decrypt(self, a: Integers, tally: Tally) -> Floats:
+        values: Floats = a / self.steps
+        return values
+
+    def open_blinded(self, a: Integers, tally: Tally, bits: int) -> tuple[Integers, Integers]:
+        return a, self.flooded(a, bits, tally.form)
+
+    def evaluation(self, fingerprint: bytes) -> RoundedEvaluation:
+        return RoundedEvaluation(fingerprint, self.space, self.flag)
+
+
+class RoundedEvaluation(Twin):
+    """The twin of evaluation keys: its id is the fingerprint of the pair that they belong to."""
+
+    scheme, id_bytes = "rounded", FINGERPRINT_BYTES
+
+    @property
+    def fingerprint(self) -> bytes:
+        return self.key_id
+
+
+def _held(body: memoryview, size: int, what: str) -> memoryview:
+    """What a key or vector holds besides its header, of this size. Raises DecodeError for another."""
+    if len(body) != size:
+        raise DecodeError(f"{len(body)} emulated bytes for {what} besides its header: {size} were expected")
+    return body
+
+
+def _signed(words: Words) -> Integers:
+    """Words modulo 2^B as the signed integers nearest to zero."""
+    return words.view(words.dtype.str.replace("u", "i")).astype(np.int64)
+
+
+def add_noise(values: Integers, steps: float, key_id: bytes, purpose: bytes) -> Integers:
+    """The values with noise of a standard deviation of ``steps``, rounded; in place."""
+    table, at = _rounded_table(steps), _place(values, key_id, purpose)
+    start = 0
+    while start < values.size:
+        taken = min(values.size - start, _TABLE - at)
+        values[start : start + taken] += table[at : at + taken]
+        start, at = start + taken, 0
+    return values
+
+
+def to_steps(values: Floats | Integers, steps: float) -> Integers:
+    """Values times steps, rounded to integers."""
+    scaled = values * np.float64(steps)
+    return np.rint(scaled, out=scaled).astype(np.int64)
+
+
+def _place(values: Integers, key_id: bytes, purpose: bytes) -> int:
+    told = hashlib.sha256(key_id + purpose)
+    total = np.add.reduce(values, dtype=np.int64)  # wraps, which does no harm
+    told.update(int(total).to_bytes(8, "little", signed=True) + values[:64].tobytes())
+    return int.from_bytes(told.digest()[:8], "little") % _TABLE
+
+
+@lru_cache(maxsize=1)
+def _table() -> Floats:
+    return np.random.Generator(np.random.SFC64(0)).standard_normal(_TABLE)
+
+
+@lru_cache(maxsize=16)
+def _rounded_table(steps: float) -> Integers:
+    return to_steps(_table(), steps)
