@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from coterie.protocol.errors import UserError
@@ -48,3 +49,18 @@ def name_of(thing: Any) -> str:
         return f"{module.__name__}:{name}"
     _given[name] = thing
     return f"{_GIVEN}:{name}"
+
+
+def lazily(package: str, names: Collection[str], homes: Sequence[str]) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a package that imports these names at their first use, so that it does not wait for torch.
+
+    homes: its modules that have them, the lightest first.
+    """
+
+    def imported(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        modules = (importlib.import_module(f"{package}.{home}") for home in homes)
+        return getattr(next(module for module in modules if hasattr(module, name)), name)
+
+    return imported

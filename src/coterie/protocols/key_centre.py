@@ -2,7 +2,7 @@
 
     hub --Deal--> key_centre --Granted (signed, sealed)--> all others --Ready--> hub
 
-Signing keys are on the roster (``protocol/roster.py``). The key centre draws encryption keys and other secrets. A list
+Signing keys are on the roster (``protocol/told.py``). The key centre draws encryption keys and other secrets. A list
 of **grants** says which: key pairs, seeds, or shares of one key among chosen parties. It signs each grant for one
 recipient and one dealing, and the transport seals it. The hub that relays it sees its size, and can neither read nor
 replace it. The key centre forgets the secret halves.
@@ -28,9 +28,8 @@ from coterie.protocol.bundle import bundle, unbundle
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import ANY, Bundle, Message, message
 from coterie.protocol.party import Party, To, on
-from coterie.protocol.roster import Roster
 from coterie.protocol.steps import Steps, post, take
-from coterie.protocol.told import Common, Own
+from coterie.protocol.told import Common, Own, Roster
 
 KEY_CENTRE = "key_centre"
 EVALUATION = "evaluation"

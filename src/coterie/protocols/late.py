@@ -30,9 +30,8 @@ from coterie.protocol.party import Party
 from coterie.protocol.steps import LATE, Answers, Steps, for_each, take
 from coterie.protocol.system import PartyFactory, Sees
 from coterie.protocol.told import Common, Own
-from coterie.protocols.averaging import Client, Sends, Train, Update
+from coterie.protocols.averaging import Client, Sends, Train, Update, Updates
 from coterie.protocols.local_training import SteppedTraining, asked_in
-from coterie.protocols.updates import Updates
 
 DELTA = 0.3
 """The share of clients that an experiment delays by default (PAFed, table III: 0; table V: up to 0.7)."""

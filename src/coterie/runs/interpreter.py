@@ -31,7 +31,7 @@ from coterie.protocol.effects import (
 )
 from coterie.protocol.errors import CryptoError, PeerError, RunError
 from coterie.protocol.interpreters import Interpreter, each, interpret, locally
-from coterie.protocols.updates import OUTLYING
+from coterie.protocols.averaging import OUTLYING
 from coterie.training.engine import fit_many
 from coterie.training.evaluate import evaluate_many, judge_many
 from coterie.training.jobs import DivergedError, Job
@@ -221,7 +221,7 @@ class LocalEffects:
         return [why if result is None else result for result in results]
 
     def took(self, r: int, notes: Mapping[str, Any]) -> None:
-        """Remember the clients whose updates stood out in round r, whose notes are given (``protocols/updates.py``).
+        """Remember the clients whose updates stood out in round r, whose notes are given (``protocols/averaging.py``).
 
         Models may diverge later for them. An update is the cause if no training here gave such weights. If that is
         unknown, as in rounds before a resumption, it is the cause if most updates were of another size.

@@ -11,7 +11,7 @@ from coterie.protocol.interpreters import by_group
 from coterie.protocol.party import Work
 from coterie.protocol.steps import Step
 from coterie.transport.envelope import Handled
-from coterie.transport.meter import Meter
+from coterie.transport.transcript import Meter
 
 
 class Effects(Protocol):

@@ -29,11 +29,9 @@ from coterie.transport.coordination import Coordination
 from coterie.transport.envelope import Envelope, Handled, Keyring, Numbers, Opened, Sent, Waiting
 from coterie.transport.handlers import Call, Effects, compute, run_handlers
 from coterie.transport.member import Member, Reader, roles_of
-from coterie.transport.meter import TOO_LATE, Meter, Recorder
-from coterie.transport.parcel import Instant, Intercept, Parcel, Snapshot
 from coterie.transport.queues import Job, Leader, Lost, Queues, parts
-from coterie.transport.transcript import Transcript
-from coterie.transport.wire import Ideal, Links, Wire
+from coterie.transport.transcript import TOO_LATE, Meter, Recorder, Transcript
+from coterie.transport.wire import Ideal, Instant, Intercept, Links, Parcel, Snapshot, Wire
 
 _COPIES = 4  # what a message in work takes, in its own size: its bytes, what they say, an answer as large, its bytes
 

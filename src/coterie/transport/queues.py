@@ -14,7 +14,7 @@ from coterie.protocol.party import Party
 from coterie.protocol.spool import Spool
 from coterie.transport.coordination import Coordination
 from coterie.transport.envelope import Envelope, Opened
-from coterie.transport.parcel import START, Instant, Parcel, after
+from coterie.transport.wire import START, Instant, Parcel, after
 
 
 @dataclass(frozen=True)
