@@ -19,8 +19,8 @@ from coterie.crypto.ckks import keygen as ckks_keygen
 from coterie.crypto.keys import evaluation_key
 from coterie.crypto.roster import signing_key
 from coterie.protocol import codec
-from coterie.protocol.bundle import bundle
 from coterie.protocol.errors import DecodeError, PeerError, RunError
+from coterie.protocol.messages import bundle
 from coterie.protocol.party import Party
 from coterie.protocol.steps import Steps, post, take
 from coterie.protocol.system import System

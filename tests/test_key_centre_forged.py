@@ -15,8 +15,8 @@ from coterie.crypto import ckks, paillier
 from coterie.crypto.ckks import keygen as ckks_keygen
 from coterie.crypto.roster import signing_key
 from coterie.protocol import codec
-from coterie.protocol.bundle import bundle, unbundle
 from coterie.protocol.errors import PeerError, RunError
+from coterie.protocol.messages import bundle, unbundle
 from coterie.protocols.key_centre import KEY_CENTRE, Granted, KeyHolder, Pair
 from coterie.runs import RunConfig, registry
 from coterie.runs.experiment import Experiment, build

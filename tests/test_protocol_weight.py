@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from transport_toys import KEYS, RANDOMNESS, resigned
 
 from coterie.protocol import codec
-from coterie.protocol.bundle import bundle, unbundle
 from coterie.protocol.errors import DecodeError, PeerError
-from coterie.protocol.messages import Bundle, Message, message
+from coterie.protocol.messages import Bundle, Message, bundle, message, unbundle
 from coterie.protocol.party import Party, To, on
 from coterie.protocol.spool import Spool
 from coterie.protocol.told import Own

@@ -1,8 +1,7 @@
 """The byte form of messages: msgpack through msgspec, never pickle, decoded against the expected type.
 
-``decode`` is safe for any bytes. It either returns a valid message or raises ``DecodeError``. Nested containers are
-refused before anything is built from them, so memory and time are bounded by the length of the input. Decoded arrays
-are read-only.
+``decode`` is safe for any bytes. Nested containers are refused before anything is built from them, so memory and time
+are bounded by the length of the input. Decoded arrays are read-only.
 """
 
 from __future__ import annotations

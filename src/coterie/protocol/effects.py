@@ -1,8 +1,7 @@
-"""Effects: the heavy work that a handler asks for instead of doing it.
+"""Effects: the heavy work that a handler asks for instead of doing it. ``interpreters.py`` says how each is computed.
 
 An effect is pure. Its result follows from its fields and, for ``Fit``, ``Evaluate``, ``Losses`` and ``Local``, from the
-party's own data, which the runner supplies. A simulation may compute many together, and equal ones once. Party code
-cannot tell the difference. A table says how each type of effect is computed (``interpreters.py``).
+party's own data, which the runner supplies. A simulation may compute many together, and equal ones once.
 
 Vectors are flat ``(d,) float32``, laid out by a ``ModelSpec``.
 """
@@ -102,10 +101,7 @@ Many = Callable[[Sequence[OwnData], Sequence[tuple[Any, ...]]], Sequence[T]]
 
 @dataclass(eq=False)
 class LocalFunction(Generic[T]):
-    """A function that is registered by ``local``. It is called like the function itself.
-
-    run(own, *arguments): computes it for one party.  many: computes it for several parties together, or None.
-    """
+    """A function that ``local`` registered, and that is called like the function itself. many: its batched form."""
 
     name: str
     run: Callable[..., T]

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import struct
 
-from coterie.protocol.bundle import split
 from coterie.protocol.errors import DecodeError
-from coterie.protocol.messages import Message
+from coterie.protocol.messages import Message, split
 
 _MAGIC = b"\xc1hollow\0"
 _HEADER = struct.Struct("<8sQ")

@@ -24,9 +24,8 @@ from coterie.crypto.arrays import RandomBytes
 from coterie.crypto.keys import public_key, secret_key
 from coterie.crypto.roster import signing_key, verify_key
 from coterie.crypto.signing import Field
-from coterie.protocol.bundle import bundle, unbundle
 from coterie.protocol.errors import PeerError
-from coterie.protocol.messages import ANY, Bundle, Message, message
+from coterie.protocol.messages import ANY, Bundle, Message, bundle, message, unbundle
 from coterie.protocol.party import Party, To, on
 from coterie.protocol.steps import Steps, post, take
 from coterie.protocol.told import Common, Own, Roster

@@ -14,7 +14,7 @@ from typing import Any
 from coterie.protocol import steps
 from coterie.protocol.errors import CoterieError, CryptoError, PeerError, RunError
 from coterie.protocol.messages import Message
-from coterie.protocol.party import To
+from coterie.protocol.party import Cost, To
 from coterie.transport.envelope import USED, Envelope, EnvelopeError, Sent, Waiting
 from coterie.transport.member import Member
 
@@ -114,7 +114,7 @@ class Coordination:
         self._resume(value, now_s)
 
     def spent(self, seconds: float, now_s: float) -> None:
-        """The ``effect`` is a ``Spend``, and takes so many seconds."""
+        """The ``effect`` is a ``Cost``, and takes so many seconds."""
         self.effect, self.wake_s = None, now_s + seconds
 
     def expire(self, now_s: float) -> None:
@@ -179,7 +179,7 @@ class Coordination:
         if isinstance(step, steps.Post):
             self._send_all(step.messages)
             return False
-        if isinstance(step, steps.Spend) or not isinstance(step, steps.Step):
+        if isinstance(step, Cost) or not isinstance(step, steps.Step):
             self.effect = step
             return True
         self._step, self._got, self._missing = step, [], {}

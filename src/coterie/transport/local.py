@@ -22,9 +22,9 @@ from typing import Any
 import msgspec
 
 from coterie.protocol.errors import CryptoError, PeerError, RunError
-from coterie.protocol.party import Party
+from coterie.protocol.party import Cost, Party
 from coterie.protocol.spool import Spool
-from coterie.protocol.steps import LATE, REFUSED, UNACCEPTABLE, R, Spend, Step, Steps
+from coterie.protocol.steps import LATE, REFUSED, UNACCEPTABLE, R, Step, Steps
 from coterie.transport.coordination import Coordination
 from coterie.transport.envelope import Envelope, Handled, Keyring, Numbers, Opened, Sent, Waiting
 from coterie.transport.handlers import Call, Effects, compute, run_handlers
@@ -202,8 +202,8 @@ class LocalTransport:
         """Run the effects that a coordinator asks for, until it waits or is done."""
         coordination = leader.coordination
         while (effect := coordination.effect) is not None:
-            if isinstance(effect, Spend):
-                seconds = self.links.work_s(leader.name, effect.cost)
+            if isinstance(effect, Cost):
+                seconds = self.links.work_s(leader.name, effect)
                 self.meter.spent_virtual(coordination.role, "coordinate", seconds)
                 coordination.spent(seconds, leader.at[0])
                 continue
