@@ -1,13 +1,13 @@
 """The weight of bytes: an emulated ciphertext counts as many bytes as a real one, but is not padded to that length.
 
-It is several times shorter. The difference is counted wherever bytes are counted (links, meters, views), and never
-written, hashed or kept. Weighted bytes are a header and then the content, in little-endian order:
+The difference is counted wherever bytes are counted (links, meters, views), and never written, hashed or kept. Weighted
+bytes are a header and then the content, in little-endian order:
 
     magic C1 "hollow" 00, weight u64
 
-Only the emulated ciphers make weighted bytes. No other key or ciphertext vector begins with these eight bytes. A
-message weighs as much as if each of its ``bytes`` fields were as long as its weight says. The recipient checks the
-weight that the envelope states. The weight of a single field is a claim until its cipher has checked it.
+Only the emulated ciphers make them. No other key or ciphertext vector begins with these eight bytes. A message weighs
+as much as if each of its ``bytes`` fields were as long as its weight says. The recipient checks the weight that the
+envelope states. The weight of a single field is a claim until its cipher has checked it.
 """
 
 from __future__ import annotations

@@ -3,9 +3,6 @@
 A relay sees an envelope and the payload's bytes, and may drop either. Any change to them is refused: the signature
 covers every field and the digest, and a message between two parties other than the hub is sealed with the same fields
 bound in. So a message is accepted only by its recipient, in its session, round and attempt, and under its number.
-
-``Numbers`` is what a party remembers of its links, so that no message is handled twice, out of order or in another
-attempt. It is kept with the party, which continues with it if it is made again from its bytes.
 """
 
 from __future__ import annotations
@@ -136,8 +133,9 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Numbers(msgspec.Struct):
-    """sent: the last number that the party used.  taken: by sender, the last number that it took.
+    """The memory of a party's links, with which no message is handled twice, out of order or in another attempt.
 
+    It is kept with the party.  sent: the last number that it used.  taken: by sender, the last number that it took.
     round: the newest that it has heard of from the hub.  attempts: by round, its attempt, where it was tried again.
     kept: by sender and number, what became of the requests of the sender's newest round.
     """
@@ -179,7 +177,7 @@ class Numbers(msgspec.Struct):
             of_sender.clear()
         of_sender[request.number] = Outcome(request.digest, request.round, answer, refusal)
 
-    def again(self, request: Envelope) -> Outcome | None:
-        """The outcome of this request, if the very same request was handled before."""
+    def again(self, request: Envelope) -> tuple[Sent | None, str]:
+        """The answer and the refusal that are kept of the very same request, if it was handled before."""
         kept = self.kept.get(request.src, {}).get(request.number)
-        return kept if kept is not None and kept.digest == request.digest else None
+        return (kept.answer, kept.refusal) if kept is not None and kept.digest == request.digest else (None, "")

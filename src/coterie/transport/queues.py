@@ -93,9 +93,9 @@ class Queues:
     """Each party handles its own messages in order of arrival, one at a time. What is for a coordination goes to that.
 
     work: nominal seconds of a party's next message, by the state that the party has committed by then, and the message
-    as it was opened for that. Such messages are held until they are handled, as long as they fit into ``room`` bytes.
-    leaders: by name, the parties that coordinate now.  delayed: messages that are sent in a later round than they were
-    written in (``Links.rounds``), in the order of writing.  busy: by party, until when.
+    as it was opened for that. Opened messages are held until they are handled, as long as they fit into ``room`` bytes.
+    leaders: the parties that coordinate now.  delayed: messages that ``Links.rounds`` holds back, in the order of
+    writing.  busy: by party, until when.
     """
 
     def __init__(
@@ -113,26 +113,21 @@ class Queues:
         self._next: dict[str, tuple[int, float, Opened | None]] = {}  # each party's next message: ticket, work, content
         self._held = 0  # bytes of the opened ones
 
-    # -- messages ------------------------------------------------------------------------------------------------------
-
     def push(self, parcel: Parcel, frame: bytes) -> None:
         self.route(replace(parcel, ticket=self._spool.put(frame)))
 
     def route(self, parcel: Parcel) -> None:
-        """Put a message under way whose bytes are in the spool: to its recipient's coordination, or to a handler."""
+        """Put a message whose bytes are in the spool under way, to its recipient's coordination or to a handler."""
         leader = self.leaders.get(parcel.envelope.dst)
-        if leader is not None and self._is_for(leader, parcel.envelope):
+        answers = leader is not None and parcel.envelope.answers in leader.coordination.asked
+        if leader is not None and (answers or not self.handles(parcel.envelope)):
             leader.push(parcel.arrives, parcel)
         else:
             heapq.heappush(self._heaps[parcel.envelope.dst], (parcel.order, parcel))
 
-    def handles(self, name: str, envelope: Envelope) -> bool:
-        """Whether a party has a handler for such a message."""
-        return any(kind.__name__ == envelope.kind for kind in self._parties[name].handlers)
-
-    def _is_for(self, leader: Leader, envelope: Envelope) -> bool:
-        """Whether a message is for a party's coordination, and not for one of its handlers."""
-        return envelope.answers in leader.coordination.asked or not self.handles(leader.name, envelope)
+    def handles(self, envelope: Envelope) -> bool:
+        """Whether its recipient has a handler for such a message."""
+        return any(kind.__name__ == envelope.kind for kind in self._parties[envelope.dst].handlers)
 
     def take_up(self, leader: Leader) -> None:
         """A party coordinates from now on. What it shall handle waits meanwhile, unless it is the hub."""
@@ -171,8 +166,6 @@ class Queues:
         """Forget all messages between two rounds. Their bytes stay in the spool."""
         self._heaps = {name: [] for name in self._heaps}
         self.delayed = []
-
-    # -- jobs ----------------------------------------------------------------------------------------------------------
 
     def next(self) -> tuple[float, list[Job]]:
         """The second in which the first of the next jobs is done, and the jobs that no future message can precede.

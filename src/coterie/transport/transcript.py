@@ -120,14 +120,13 @@ def shown(text: str) -> str:
 
 
 class Recorder(Observer):
-    """The ``Observer`` of a simulation: it counts for the meter of this round, and records views."""
+    """The ``Observer`` of a simulation: it counts for the meter of this round, and adds to the recipients' views."""
 
     def __init__(self, roles: Roles, transcript: Transcript | None) -> None:
         self.roles, self.transcript = roles, transcript
         self.meter = Meter()
 
     def read(self, opened: Opened) -> None:
-        """Add a message to its recipient's view, in the role that it acts in."""
         if self.transcript is not None:
             e = opened.envelope
             seen = Seen(opened.at_s, e.round, e.src, e.dst, e.kind, e.weight, opened.message)
@@ -135,11 +134,9 @@ class Recorder(Observer):
             self.transcript.record(name, opened.role, seen, opened.size)
 
     def refused(self, envelope: Envelope, role: str, reason: str) -> None:
-        """Count a message that was not accepted."""
         self.meter.refused[shown(f"{role}/{envelope.kind:.40}: {reason}")] += 1
 
     def late(self, party: str) -> None:
-        """Count a party that a step did not wait for."""
         self.meter.late.append(party)
 
     def lost(self, envelope: Envelope, reason: str) -> None:

@@ -1,13 +1,14 @@
 """The simulated wire between parties: it times, counts, loses and, under attack, replaces messages.
 
-A higher layer provides the ``Links``: how long things take on each device, and which devices are there.
+A higher layer provides the ``Links``: how long things take on each device, and which devices are there. No party sees
+arrival times or places of bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from math import inf
-from typing import Protocol
 
 import msgspec
 
@@ -42,11 +43,10 @@ def arrival(sent: Instant, delay_s: float) -> Instant:
 
 
 class Parcel(msgspec.Struct, frozen=True, array_like=True):
-    """One message under way.
+    """One message under way. ticket: of its bytes in the spool.  to_role: the role that its recipient acts in.
 
-    ticket: of its bytes in the spool.  due: the round in which it is sent, if later than the round it was written in.
-    to_role: the role that its recipient acts in.  genuine: whether it stands for the message that its envelope names,
-    although its payload may have been changed on the way.
+    due: the round in which it is sent, if later than the round it was written in.  genuine: whether it stands for the
+    message that its envelope names, although its payload may have been changed on the way.
     """
 
     envelope: Envelope
@@ -77,8 +77,8 @@ Each item is bytes, which travel in this message's envelope, or an envelope and 
 class Snapshot(msgspec.Struct):
     """The transport's part of a checkpoint, without the bytes under way (``LocalTransport.frames``).
 
-    The ticket of a parcel is the index of its frame. sizes: of the frames, in bytes. numbers: by party.
-    busy: by party, the instant until which it is busy. links: when the last message of each link arrives.
+    The ticket of a parcel is the index of its frame. sizes: of the frames, in bytes.  busy: by party, until when.
+    links: when the last message of each link arrives.
     """
 
     clock_s: float
@@ -90,23 +90,22 @@ class Snapshot(msgspec.Struct):
 
     def check(self, parties: Iterable[str]) -> None:
         """Raises UserError unless a transport of these parties can have made this snapshot."""
-        known, frames = set(parties), range(len(self.sizes))
+        known = set(parties)
         if set(self.numbers) != known:
             raise UserError(
                 f"the checkpoint is of another federation: it has {len(self.numbers)} parties, this one has "
                 f"{len(known)}; resume with the settings that it was made with"
             )
-        envelopes = [parcel.envelope for parcel in self.parcels]
-        names = {*self.busy, *(name for e in envelopes for name in (e.src, e.dst))}
-        names |= {name for src, dst, _ in self.links for name in (src, dst)}
-        names |= {name for numbers in self.numbers.values() for name in numbers.taken}
+        ends = [(parcel.envelope.src, parcel.envelope.dst) for parcel in self.parcels]
+        ends += [(src, dst) for src, dst, _ in self.links]
+        names = {*self.busy, *chain(*ends), *chain(*(numbers.taken for numbers in self.numbers.values()))}
         instants = [(self.clock_s, 0), *self.busy.values(), *(link[2] for link in self.links)]
         instants += [parcel.arrives for parcel in self.parcels]
         counts = [*(step for _, step in instants), *(parcel.due for parcel in self.parcels)]
         counts += [2 * numbers.sent for numbers in self.numbers.values()]  # there is room for those to come
         if not (
             names <= known
-            and {parcel.ticket for parcel in self.parcels} == set(frames)
+            and {parcel.ticket for parcel in self.parcels} == set(range(len(self.sizes)))
             and all(0 <= s < inf for s, _ in instants)
             and all(0 <= n <= _MOST for n in counts)
         ):
@@ -116,8 +115,8 @@ class Snapshot(msgspec.Struct):
             )
 
 
-class Links(Protocol):
-    """Virtual seconds of a party's transfers and work, and whether the party is there at all. Defaults: ``Ideal``."""
+class Links:
+    """Virtual seconds of a party's transfers and work, and whether it is there at all. These links have no delays."""
 
     def down_s(self, party: str, size: int) -> float:
         """Seconds until ``size`` bytes sent to this party have arrived."""
@@ -141,10 +140,6 @@ class Links(Protocol):
     def fate(self, party: str, round: int, request: int) -> str:
         """``"ok"``, ``"offline"`` (never receives it) or ``"dropped"`` (fails while working on it)."""
         return "ok"
-
-
-class Ideal(Links):
-    """Links without delays, and parties that are always there."""
 
 
 class Wire:
