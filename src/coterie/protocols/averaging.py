@@ -3,9 +3,7 @@
     server --Train--> client --Update--> server            (every round)
 
 FedAvg and FedProx use it. They differ in the local solver only. Baselines with late updates have another server
-(``late.py``).
-
-Sees. server: every client's plain model and sample count, by name. client: the global model.
+(``late.py``). ``SEES`` says what each party sees.
 """
 
 from __future__ import annotations

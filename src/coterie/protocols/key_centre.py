@@ -2,10 +2,10 @@
 
     hub --Deal--> key_centre --Granted (signed, sealed)--> all others --Ready--> hub
 
-Signing keys are on the roster (``protocol/told.py``). The key centre draws encryption keys and other secrets. A list
-of **grants** says which: key pairs, seeds, or shares of one key among chosen parties. It signs each grant for one
-recipient and one dealing, and the transport seals it. The hub that relays it sees its size, and can neither read nor
-replace it. The key centre forgets the secret halves.
+Signing keys are on the roster. The key centre draws encryption keys and other secrets. A list of **grants** says which:
+key pairs, seeds, or shares of one key among chosen parties. It signs each grant for one recipient and one dealing, and
+the transport seals it. The hub that relays it sees its size, and can neither read nor replace it. The key centre
+forgets the secret halves.
 
 A grant may be dealt again among other parties when membership changes, under the next number. The old one is refused
 from then on.
@@ -48,10 +48,9 @@ class Deal(Message, frozen=True):
 
 @message(src=KEY_CENTRE, dst=ANY)
 class Granted(Message, frozen=True):
-    """The keys that one party may hold. keys: a bundle of them.  names: of each, on a line of its own.
+    """The keys that one party may hold. names: one a line, ``secret NAME``, ``public NAME`` or ``public NAME OWNER``.
 
-    A name is ``secret NAME``, ``public NAME`` or ``public NAME OWNER``.  signature: over all fields, the recipient and
-    the session.
+    signature: over all fields, the recipient and the session.
     """
 
     number: int
@@ -74,12 +73,6 @@ class Ready(Message, frozen=True):
 
 ENROLMENT = (Granted, Ready)
 """The messages that a hub takes for enrolment (``Party.takes``)."""
-
-
-class Keygen(Protocol):
-    """Draws an encryption key pair. The result has ``public`` and ``to_bytes`` (``crypto/vector.py``)."""
-
-    def __call__(self, *, emulated: bool, random_bytes: RandomBytes) -> Any: ...
 
 
 Draw = Callable[[str], RandomBytes]
@@ -121,13 +114,14 @@ class Grant(Protocol):
 
 @dataclass(frozen=True)
 class Pair(Grant):
-    """A key pair. Its holders get the secret half.  keygen: draws it.  each: one pair for each holder.
+    """A key pair. Its holders get the secret half.  each: one pair for each holder.
 
+    keygen(emulated, random_bytes): draws one, with ``public`` and ``to_bytes`` (``crypto/vector.py``).
     works: the role that multiplies its ciphertexts, if products are needed. This role gets the evaluation key
     (``public evaluation``), and a public key that allows products.
     """
 
-    keygen: Keygen
+    keygen: Callable[..., Any]
     each: bool = False
     works: str = ""
 
@@ -136,7 +130,6 @@ class Pair(Grant):
             raise TypeError(f"{self.name}: products need one pair for a role, not one for each of its parties")
 
     def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> Dealt:
-        """One pair for all of them, or one for each."""
         names = {h: f"{self.name} {h} key" for h in holders} if self.each else {"": f"{self.name} key"}
         owned = {owner: self.keygen(emulated=emulated, random_bytes=draw(name)) for owner, name in names.items()}
         secret = {h: owned[h if self.each else ""].to_bytes() for h in holders}
@@ -152,7 +145,6 @@ class Seed(Grant):
     """32 secret bytes that all holders share."""
 
     def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> Dealt:
-        """The same bytes for all of them."""
         return Dealt(dict.fromkeys(holders, draw(f"{self.name} seed")(32)))
 
 
@@ -168,11 +160,9 @@ class Shares(Grant):
     split: Callable[[int, RandomBytes], tuple[bytes, Sequence[bytes]]]
 
     def holders(self, roster: Roster) -> tuple[str, ...]:
-        """The chosen parties."""
         return self.chosen
 
     def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> Dealt:
-        """A new key, and a share of it for each of them."""
         if len(holders) < self.least:
             raise PeerError(f"{self.name} is shared by at least {self.least} parties, not by {len(holders)}")
         public, shares = self.split(len(holders), draw(f"{self.name} key"))
@@ -330,8 +320,8 @@ class KeyHub(Keyed[PK, SK]):
     takes: ClassVar[tuple[type[Message], ...]] = ENROLMENT
 
     def setup(self) -> Steps[None]:
-        """Deal the keys."""
-        yield from enrol(self)
+        """Request all grants, and wait until all parties have theirs."""
+        yield from _dealt(self, Deal(1, "", ""))
 
 
 class KeyHolder(Keyed[PK, SK]):
@@ -342,11 +332,6 @@ class KeyHolder(Keyed[PK, SK]):
         """Store the keys that the key centre has signed for this party, once for each dealing."""
         self.granted(msg)
         return To(self.common.roster.hub, Ready(msg.number, msg.grant))
-
-
-def enrol(hub: Keyed[Any, Any]) -> Steps[None]:
-    """The hub's part: request all grants, and wait until all parties have theirs."""
-    yield from _dealt(hub, Deal(1, "", ""))
 
 
 def deal_again(hub: Keyed[Any, Any], grant: str, holders: Sequence[str]) -> Steps[None]:
