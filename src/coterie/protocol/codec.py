@@ -71,11 +71,6 @@ def encode(message: Message) -> bytes:
 
     Raises TypeError for a field of the wrong type, and DecodeError for values that are not finite.
     """
-    kind = type(message)
-    for name, types in kind.SCALARS.items():
-        if type(value := getattr(message, name)) not in types:
-            expected = " or ".join(sorted(option.__name__ for option in types))
-            raise TypeError(f"{kind.__name__}.{name}: expected {expected}, got {type(value).__name__}")
     _check(message, TypeError)
     return _encoder.encode(message)
 
@@ -98,8 +93,15 @@ def decode(data: bytes, *kinds: type[M]) -> M:
 
 
 def _check(message: Message, mistyped: type[Exception]) -> None:
-    """Raises ``mistyped`` for an array of the wrong dtype or dimensions, and DecodeError for NaN and infinity."""
+    """Raises ``mistyped`` for a field of the wrong type, dtype or dimensions, and DecodeError for NaN and infinity."""
     kind = type(message)
+    for name, types in kind.SCALARS.items():
+        value, field = getattr(message, name), f"{kind.__name__}.{name}"
+        if type(value) not in types:
+            options = " or ".join(sorted(option.__name__ for option in types))
+            raise mistyped(f"{field}: expected {options}, got {type(value).__name__}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise DecodeError(f"{field}: {value} is not finite")
     for name, expected in kind.ARRAYS.items():
         array, field = getattr(message, name), f"{kind.__name__}.{name}"
         if array is None and name in kind.OPTIONAL:
@@ -113,7 +115,3 @@ def _check(message: Message, mistyped: type[Exception]) -> None:
         else:
             continue
         raise mistyped(f"{field}: expected {expected.ndim} dimension(s) of {expected.dtype}, got {got}")
-    for name in kind.SCALARS:
-        value = getattr(message, name)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise DecodeError(f"{kind.__name__}.{name}: {value} is not finite")

@@ -65,7 +65,7 @@ class Answers:
     """The outcomes of a step's requests, by their keys (usually the parties' names).
 
     got: keys of the answered requests, in order of arrival.  missing: by key, why there is no answer.
-    declined: of those in ``missing``, the keys of requests that the party itself refused (``REFUSED``).
+    declined: those in ``missing`` that the party itself refused (``REFUSED``).
     """
 
     got: tuple[Any, ...] = ()
@@ -121,8 +121,7 @@ def take(
     """Consume messages that answer no open request, unasked or late, in order of arrival: ``fold(sender, message)``.
 
     Waits until ``at_least`` messages were taken or ``until_s`` seconds have passed. Then takes all others that are
-    there. Messages that no step has taken are dropped when the round ends, unless the coordinator's ``takes`` names
-    their type.
+    there. The rest is dropped when the round ends, but for types that the coordinator's ``takes`` names.
     """
     answers: Answers = yield Take(kind, fold, at_least, until_s)
     return answers

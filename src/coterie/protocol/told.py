@@ -67,9 +67,9 @@ class Identity(msgspec.Struct, frozen=True):
 class Common:
     """What every party of a federation knows.
 
-    roster: all parties.  clients: the names of those with data, in the order of their numbers.
-    spec: the model's shape.  starts: (k, d) float32, the weights that k models start with; most systems have one.
-    mode: ``paper``, ``literal`` or ``hardened``.  emulated: whether the ciphers are.
+    clients: the names of those with data, in the order of their numbers.  starts: (k, d) float32, the weights that k
+    models start with; most systems have one.  mode: ``paper``, ``literal`` or ``hardened``.
+    emulated: whether the ciphers are.
     """
 
     roster: Roster
@@ -90,9 +90,8 @@ class Common:
 class Own:
     """What one party alone knows.
 
-    randomness: the source of its random numbers.  identity: SECRET, the secret halves of its keys in the roster; None
-    if nothing is signed or sealed.  samples: the number of its training samples.  epochs: local epochs in a round, as
-    many as its device has time for.
+    identity: SECRET, the secret halves of its keys in the roster; None if nothing is signed or sealed.
+    samples: the number of its training samples.  epochs: local epochs in a round, as many as its device has time for.
     """
 
     name: str

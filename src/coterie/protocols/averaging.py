@@ -70,9 +70,7 @@ class Update(Message, frozen=True):
 
 
 MOST_SAMPLES = 1 << 24
-"""The most training samples that a client may claim, and so its largest weight in a mean: 16.8 million.
-
-(ImageNet-21k has 14.2 million.)"""
+"""The most training samples that a client may claim, and so its largest weight. (ImageNet-21k has 14.2 million.)"""
 
 OUTLYING = 100.0
 """An update stands out if its largest weight is so many times that of the model (or 1, if that is more).

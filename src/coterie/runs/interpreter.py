@@ -146,7 +146,7 @@ def _encrypted(wanted: Sequence[tuple[str, Encrypt]]) -> Sequence[Any]:
 
 
 class LocalEffects:
-    """``coterie.transport.handlers.Effects`` for a simulation.
+    """``coterie.transport.queues.Effects`` for a simulation.
 
     data: of every party that trains, by name.  chunk: how many messages are handled together, so that their vectors
     stay within memory_bytes.  emulated: whether this run's keys are emulated. Other keys are refused. None accepts all

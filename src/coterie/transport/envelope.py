@@ -26,11 +26,10 @@ class EnvelopeError(PeerError):
 class Envelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One message, without its payload.
 
-    role: the role that the sender acts in.  session: names one run of one federation.  round, attempt: those of the
+    role: that the sender acts in.  session: names one run of one federation.  round, attempt: those of the
     coordinator's message that led to it.  number: grows with every message of its sender.  answers: the number of the
     request that it answers, or 0.  sealed: whether only the recipient can read the payload.  weight: bytes that the
-    payload would have with real ciphertexts (``protocol/weight.py``).  digest: SHA-256 of the payload as it is sent.
-    signature: the sender's, over all of it.
+    payload would have with real ciphertexts.  digest: SHA-256 of the payload as it is sent.
     """
 
     src: str
@@ -58,16 +57,13 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 class Keyring(Protocol):
-    """The keys of one party (in a simulation, of all parties), and all public keys. A higher layer provides it.
-
-    session: names the run that these keys are for.  overhead: bytes that sealing adds to a payload.
-    """
+    """The keys of one party (in a simulation, of all), and all public keys. overhead: bytes that sealing adds."""
 
     session: str
     overhead: int
 
     def sign(self, src: str, header: bytes, digest: bytes) -> bytes:
-        """The signature of ``src``."""
+        """The signature of ``src`` over both."""
 
     def verify(self, src: str, signature: bytes, header: bytes, digest: bytes) -> None:
         """Raises PeerError unless the registered key of ``src`` has signed exactly this."""
@@ -89,10 +85,7 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True)
 class Opened:
-    """A message that was verified, unsealed and decoded.
-
-    role: the role that its recipient acts in.  at_s: when it came.  size: bytes of its frame.
-    """
+    """A verified, unsealed and decoded message. role: that its recipient acts in.  size: bytes of its frame."""
 
     envelope: Envelope
     message: Message

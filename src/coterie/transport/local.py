@@ -27,9 +27,8 @@ from coterie.protocol.spool import Spool
 from coterie.protocol.steps import LATE, REFUSED, UNACCEPTABLE, R, Step, Steps
 from coterie.transport.coordination import Coordination
 from coterie.transport.envelope import Envelope, Handled, Keyring, Numbers, Opened, Sent, Waiting
-from coterie.transport.handlers import Call, Effects, compute, run_handlers
 from coterie.transport.member import Member, Reader, roles_of
-from coterie.transport.queues import Job, Leader, Lost, Queues, parts
+from coterie.transport.queues import Call, Effects, Job, Leader, Lost, Queues, compute, parts, run_handlers
 from coterie.transport.transcript import TOO_LATE, Meter, Recorder, Transcript
 from coterie.transport.wire import Instant, Intercept, Links, Parcel, Snapshot, Wire
 

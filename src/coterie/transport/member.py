@@ -55,10 +55,7 @@ class Observer:
 
 
 class Reader:
-    """Decodes and digests. Members of one process share it: a broadcast is decoded once for all, a frame digested once.
-
-    room: bytes of frames that are held to know their digests.
-    """
+    """Decodes and digests a broadcast once for all members of a process. room: bytes of frames whose digest is kept."""
 
     def __init__(self, room: int = 64 << 20) -> None:
         self._room, self._bytes = room, 0
@@ -261,10 +258,8 @@ class Member:
             if isinstance(outcome, Generator):
                 outcome = yield from outcome
             if self.before is not None and not unchanged(saved, (party.state, party.secret)):
-                raise RunError(
-                    f"{self.name} changes its state in answer to {request.kind} during its own round: "
-                    "then a handler may only read"
-                )
+                changed = f"{self.name} changes its state in answer to {request.kind} during its own round"
+                raise RunError(f"{changed}: then a handler may only read")
             if isinstance(outcome, Message):
                 outcome = To(request.src, outcome)
             messages = (outcome,) if isinstance(outcome, To) else outcome or ()

@@ -1,4 +1,4 @@
-"""All messages under way: the events of coordinators, and those that handlers can take side by side."""
+"""All messages under way: the events of coordinators, and those that handlers take side by side, with their effects."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from coterie.protocol.party import Party
+from coterie.protocol.errors import CoterieError
+from coterie.protocol.interpreters import by_group
+from coterie.protocol.party import Party, Work
 from coterie.protocol.spool import Spool
+from coterie.protocol.steps import Step
 from coterie.transport.coordination import Coordination
-from coterie.transport.envelope import Envelope, Opened
+from coterie.transport.envelope import Envelope, Handled, Opened
+from coterie.transport.transcript import Meter
 from coterie.transport.wire import START, Instant, Parcel, after
 
 
@@ -219,3 +223,64 @@ def parts(jobs: Sequence[Job], sizes: Sequence[int], most: int, room: int) -> It
         left -= size
     if part:
         yield part
+
+
+class Effects(Protocol):
+    """Runs effects for parties. If a result is a CoterieError, it is raised in the handler."""
+
+    chunk: int
+
+    def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
+        """The results of ``(party, effect)`` pairs, in their order."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A message that one party handles, in a role. work: ``Member.receive``."""
+
+    party: str
+    role: str
+    kind: str
+    work: Work[Handled]
+
+
+def run_handlers(calls: Sequence[Call], effects: Effects, meter: Meter) -> list[Handled | Step]:
+    """Run handlers of different parties side by side and their effects together. Returns results in order.
+
+    A handler that coordinates is left at its first step, which is its result. If a handler raises an error that does
+    not refuse its message, the error is raised, and the changes of all unfinished handlers are undone.
+    """
+    results: list[Any] = [None] * len(calls)
+    values: dict[int, Any] = dict.fromkeys(range(len(calls)))
+    try:
+        while values:
+            wants: dict[int, Any] = {}
+            for i, value in values.items():
+                call = calls[i]
+                with meter.timed(call.role, call.kind):
+                    try:
+                        wanted = call.work.throw(value) if isinstance(value, CoterieError) else call.work.send(value)
+                    except StopIteration as stop:
+                        results[i] = stop.value
+                        continue
+                if isinstance(wanted, Step):
+                    results[i] = wanted
+                else:
+                    wants[i] = wanted
+            got = compute([(calls[i].party, calls[i].role, effect) for i, effect in wants.items()], effects, meter)
+            values = dict(zip(wants, got, strict=True))
+    except BaseException:
+        for call in calls:
+            call.work.close()
+        raise
+    return results
+
+
+def compute(wanted: Sequence[tuple[str, str, Any]], effects: Effects, meter: Meter) -> list[Any]:
+    """Run effects (party, role, effect), those of one role and kind together, and count their time."""
+
+    def run(group: tuple[str, str], of: Sequence[tuple[str, str, Any]]) -> Sequence[Any]:
+        with meter.timed(*group):
+            return effects.run([(party, effect) for party, _, effect in of])
+
+    return by_group(wanted, lambda one: (one[1], type(one[2]).__name__), run)

@@ -92,9 +92,9 @@ class Snapshot(msgspec.Struct):
         """Raises UserError unless a transport of these parties can have made this snapshot."""
         known = set(parties)
         if set(self.numbers) != known:
+            has = f"it has {len(self.numbers)} parties, this one has {len(known)}"
             raise UserError(
-                f"the checkpoint is of another federation: it has {len(self.numbers)} parties, this one has "
-                f"{len(known)}; resume with the settings that it was made with"
+                f"the checkpoint is of another federation: {has}; resume with the settings that it was made with"
             )
         ends = [(parcel.envelope.src, parcel.envelope.dst) for parcel in self.parcels]
         ends += [(src, dst) for src, dst, _ in self.links]
@@ -133,7 +133,7 @@ class Links:
     def rounds(self, party: str, round: int) -> int:
         """By how many rounds the experiment holds back what this party sends for a request of this round.
 
-        It is stated in rounds, since the seconds of a round are not known beforehand. The party is free meanwhile.
+        (The seconds of a round are not known beforehand.) The party is free meanwhile.
         """
         return 0
 
@@ -143,10 +143,7 @@ class Links:
 
 
 class Wire:
-    """A star around the hub. A message of a party to itself is on no wire, and takes no time and no bytes.
-
-    parties: the names of all, in a fixed order.
-    """
+    """A star around the hub. A message of a party to itself is on no wire, and takes no time and no bytes."""
 
     def __init__(self, parties: Sequence[str], hub: str, links: Links, recorder: Recorder) -> None:
         self.hub, self.links, self.recorder = hub, links, recorder
