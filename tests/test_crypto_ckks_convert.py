@@ -13,8 +13,8 @@ from coterie.crypto import ckks, ckks_masks, keys, paillier, residues, sum_blind
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.ckks_masks import _Stream, _uniform
 from coterie.crypto.tally import Form
+from coterie.protocol.codec import weighs
 from coterie.protocol.errors import CapacityError, CryptoError, DecodeError, KeyMismatchError
-from coterie.protocol.weight import weighs
 
 N = 1024
 SET = "insecure-1024-deep"

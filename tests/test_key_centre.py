@@ -19,12 +19,12 @@ from coterie.crypto.ckks import keygen as ckks_keygen
 from coterie.crypto.keys import evaluation_key
 from coterie.crypto.roster import signing_key
 from coterie.protocol import codec
+from coterie.protocol.codec import content
 from coterie.protocol.errors import DecodeError, PeerError, RunError
 from coterie.protocol.messages import bundle
 from coterie.protocol.party import Party
 from coterie.protocol.steps import Steps, post, take
 from coterie.protocol.system import System
-from coterie.protocol.weight import content
 from coterie.protocols.key_centre import (
     KEY_CENTRE,
     Deal,

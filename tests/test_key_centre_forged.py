@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -167,7 +168,7 @@ def test_what_was_granted_is_in_no_repr() -> None:
     run = granted(SEED)
     party, message = run.party("client/1"), given_to(run, "client/1")
     seed = party.secret_of("seed")
-    dealt = SEED.deal(("client/1",), lambda purpose: lambda n: seed, emulated=True)
+    dealt = SEED.deal(("client/1",), lambda purpose: SimpleNamespace(bytes=lambda n: seed), emulated=True)
     for shown in (repr(party.secret), repr(party.secret.keys), repr(message), repr(dealt), repr(run.view("client/1"))):
         assert repr(seed)[2:-1] not in shown
         assert seed.hex() not in shown

@@ -3,7 +3,7 @@
 For studies of hundreds of rounds. It gives NO secrecy and is flagged ``emulated``. Its results equal Paillier's bit for
 bit: a lane holds the same sum of fixed-point integers, here modulo 2^B for the machine word of B >= lane width bits.
 Masks are uniform modulo 2^B, so the difference of two vectors with the same mask is exact, and so is a sum after its
-masks are taken off. Keys and vectors weigh as much on the wire as Paillier's (``protocol/weight.py``).
+masks are taken off. Keys and vectors weigh as much on the wire as Paillier's (``protocol/codec.py``).
 """
 
 from __future__ import annotations

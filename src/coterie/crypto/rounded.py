@@ -6,7 +6,7 @@ depend on their order. Every operation that adds noise adds Gaussian noise of th
 pure function of the key and the values: emulated runs repeat whatever the order of the work, and the same values give
 the same bytes. The noise of a scalar is one number, where the real one differs from slot to slot. A mask is a uniform
 64-bit integer a value, added modulo 2^64: it hides and comes off as exactly as the real one does. Keys and vectors
-weigh as much on the wire as the real ones (``protocol/weight.py``).
+weigh as much on the wire as the real ones (``protocol/codec.py``).
 
 Noise is taken from one table of a million numbers, at a place that follows from the key, the purpose and the values:
 to draw it for each value would take longer than all the arithmetic. So noises of different operations are as good as

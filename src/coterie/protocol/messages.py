@@ -110,7 +110,7 @@ def unbundle(data: bytes, count: int) -> list[bytes]:
     """The ``count`` parts of a bundle. Raises DecodeError for anything else, so a sender cannot make it build more."""
     if len(data) < 4 + 8 * count:
         raise DecodeError(f"{len(data)} bytes are no bundle of {count}")
-    (found,) = struct.unpack_from("<I", data)
+    found = int.from_bytes(data[:4], "little")
     parts = split(data) if found == count else None
     if parts is None:
         raise DecodeError(f"a bundle of {found} parts and {len(data)} bytes; {count} parts were expected")

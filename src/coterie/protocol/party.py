@@ -29,7 +29,7 @@ Work = Generator[Any, Any, T]
 
 @dataclass(frozen=True)
 class Cost:
-    """Nominal work of handling one message. The device's profile converts it to virtual seconds.
+    """Nominal work, which the device's profile converts to virtual seconds. A coordinator may yield it (``spend``).
 
     samples: training samples times epochs.  flops_per_sample: of the model.  crypto_s: on the reference core.
     """
@@ -94,8 +94,7 @@ class Party:
     def __init_subclass__(cls, role: str | None = None, also: tuple[str, ...] = (), **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if role is not None:
-            cls.role = role
-            cls.roles = frozenset({role, *also})
+            cls.role, cls.roles = role, frozenset({role, *also})
         cls.handlers = dict(cls.handlers)
         for method in vars(cls).values():
             if hasattr(method, "__handles__"):

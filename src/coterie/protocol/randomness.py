@@ -2,8 +2,7 @@
 
 Experiments (partition, initial weights, sampling, delays) follow the seed. Secrets (keys, masks, shuffles, noise) come
 from the operating system in real runs, and from the seed in emulated ones, which therefore repeat and resume exactly.
-There is no continuing stream. Each draw names its party, purpose, round and attempt, so a handler that runs again draws
-the same numbers.
+Each draw names its party, purpose, round and attempt, so a handler that runs again draws the same numbers.
 """
 
 from __future__ import annotations

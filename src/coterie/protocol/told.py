@@ -82,8 +82,7 @@ class Common:
     @cached_property
     def initial(self) -> Vector:
         """(d,) float32, the weights that the first model starts with."""
-        first: Vector = self.starts[0]
-        return first
+        return np.asarray(self.starts[0])
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast, get_args, get_origin
 
 import msgspec
@@ -27,6 +28,7 @@ from coterie.crypto.signing import Field
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import ANY, Bundle, Message, bundle, message, unbundle
 from coterie.protocol.party import Party, To, on
+from coterie.protocol.randomness import Secrets
 from coterie.protocol.steps import Steps, post, take
 from coterie.protocol.told import Common, Own, Roster
 
@@ -74,8 +76,7 @@ class Ready(Message, frozen=True):
 ENROLMENT = (Granted, Ready)
 """The messages that a hub takes for enrolment (``Party.takes``)."""
 
-
-Draw = Callable[[str], RandomBytes]
+Draw = Callable[[str], Secrets]
 """Secret randomness for one purpose."""
 
 
@@ -131,7 +132,7 @@ class Pair(Grant):
 
     def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> Dealt:
         names = {h: f"{self.name} {h} key" for h in holders} if self.each else {"": f"{self.name} key"}
-        owned = {owner: self.keygen(emulated=emulated, random_bytes=draw(name)) for owner, name in names.items()}
+        owned = {owner: self.keygen(emulated=emulated, random_bytes=draw(name).bytes) for owner, name in names.items()}
         secret = {h: owned[h if self.each else ""].to_bytes() for h in holders}
         whole = {owner: key.public.to_bytes() for owner, key in owned.items()}
         if not self.works:
@@ -145,7 +146,7 @@ class Seed(Grant):
     """32 secret bytes that all holders share."""
 
     def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> Dealt:
-        return Dealt(dict.fromkeys(holders, draw(f"{self.name} seed")(32)))
+        return Dealt(dict.fromkeys(holders, draw(f"{self.name} seed").bytes(32)))
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ class Shares(Grant):
     def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> Dealt:
         if len(holders) < self.least:
             raise PeerError(f"{self.name} is shared by at least {self.least} parties, not by {len(holders)}")
-        public, shares = self.split(len(holders), draw(f"{self.name} key"))
+        public, shares = self.split(len(holders), draw(f"{self.name} key").bytes)
         return Dealt(dict(zip(holders, shares, strict=True)), {"": public})
 
 
@@ -205,10 +206,7 @@ class KeyCentre(Party, role=KEY_CENTRE):
             if msg.number != self.state.dealt.get(grant.name, 0) + 1:
                 raise PeerError(f"dealing {msg.number} of {grant.name} after {self.state.dealt.get(grant.name, 0)}")
             self.state.dealt[grant.name] = msg.number
-
-            def draw(purpose: str) -> RandomBytes:
-                return self.secrets(purpose, msg.number - 1).bytes
-
+            draw = partial(self.secrets, round=msg.number - 1)
             dealt = grant.deal(chosen or grant.holders(roster), draw, emulated=self.common.emulated)
             for name, own in items.items():
                 public = {**dealt.public, **dealt.better.get(roster.by_name[name].role, {})}

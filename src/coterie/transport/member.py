@@ -21,7 +21,6 @@ from coterie.protocol.messages import ANY, M, Message
 from coterie.protocol.party import Cost, Party, To, Work, transaction, unchanged
 from coterie.protocol.spool import Spool
 from coterie.protocol.steps import NoAnswerError
-from coterie.protocol.weight import message_weight
 from coterie.transport.envelope import USED, Envelope, EnvelopeError, Handled, Keyring, Numbers, Opened, Sent, Waiting
 
 Roles = Callable[[str], tuple[str, ...]]
@@ -133,13 +132,12 @@ class Member:
         encoded, weight = b"", 0
         for dst, message in ((to.dst, to.message) for to in messages):
             kind = type(message)
-            if not self.roles(dst):
-                raise PeerError(  # its name may have come from another party
-                    f"{self.name} sends {kind.__name__} to {dst!r:.40}, which is not a party of this federation"
-                )
+            if not self.roles(dst):  # its name may have come from another party
+                sends = f"{self.name} sends {kind.__name__} to {dst!r:.40}"
+                raise PeerError(f"{sends}, which is not a party of this federation")
             if message is not last:
                 last, encoded = message, codec.encode(message)
-                weight = message_weight(message, len(encoded))
+                weight = codec.message_weight(message, len(encoded))
             answers = 0
             if request is not None and request.src == dst:
                 answers, request = request.number, None
@@ -192,7 +190,7 @@ class Member:
             raise PeerError(f"a {kind.__name__} in the envelope of a {envelope.kind}")
         if kind.SRC not in (ANY, envelope.role):
             raise PeerError(f"{kind.__name__} comes from a {envelope.role}, not from a {kind.SRC}")
-        weight = message_weight(message, len(frame)) + self.keyring.overhead * envelope.sealed
+        weight = codec.message_weight(message, len(frame)) + self.keyring.overhead * envelope.sealed
         if weight != envelope.weight:
             raise PeerError(f"a {kind.__name__} of {weight} bytes that claims to weigh {envelope.weight}")
         return Opened(envelope, message, self._role(kind, self.name), at_s, len(frame))
@@ -314,8 +312,7 @@ class Member:
 
     def begin(self, round: int) -> None:
         """Remember the committed state at the beginning of a round, so that the round can be tried again."""
-        party = self.party
-        self._start = round, party.state, party.secret, dict(self.numbers.taken)
+        self._start = round, self.party.state, self.party.secret, dict(self.numbers.taken)
 
     def restart(self, round: int, attempt: int) -> None:
         """Go back to the beginning of a round. From now on, messages of its earlier attempts are refused.

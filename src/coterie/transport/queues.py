@@ -247,8 +247,8 @@ class Call:
 def run_handlers(calls: Sequence[Call], effects: Effects, meter: Meter) -> list[Handled | Step]:
     """Run handlers of different parties side by side and their effects together. Returns results in order.
 
-    A handler that coordinates is left at its first step, which is its result. If a handler raises an error that does
-    not refuse its message, the error is raised, and the changes of all unfinished handlers are undone.
+    A handler that coordinates is left at its first step, which is its result. An error that does not refuse a message
+    is raised, and the changes of all unfinished handlers are undone.
     """
     results: list[Any] = [None] * len(calls)
     values: dict[int, Any] = dict.fromkeys(range(len(calls)))
