@@ -72,9 +72,9 @@ class Evaluate:
 
 @dataclass(frozen=True, eq=False)
 class Losses:
-    """Cross entropy of every one of the party's own training samples under several models: ``-> (k, n) float32``.
+    """Cross entropy of the party's own training samples, in stored order, under several models: ``-> (k, n) float32``.
 
-    weights: (k, d) float32.  Samples are in their stored order, that of ``Fit.sample_weights``.
+    weights: (k, d) float32.
     """
 
     weights: Vector

@@ -52,10 +52,7 @@ def name_of(thing: Any) -> str:
 
 
 def lazily(package: str, names: Collection[str], homes: Sequence[str]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a package that imports these names at their first use, so that it does not wait for torch.
-
-    homes: its modules that have them, the lightest first.
-    """
+    """A ``__getattr__`` that imports a package's names (and torch) when used. homes: their modules, lightest first."""
 
     def imported(name: str) -> Any:
         if name not in names:

@@ -1,8 +1,7 @@
 """Steps: a coordinator yields them to talk to other parties, so that a round reads as one linear text.
 
-The functions at the end of this file make them, and say what each does. No step keeps the answers: the fold decides
-what to keep of each. A fold that raises ``PeerError`` refuses that one message. The refusal is counted and the step
-goes on. So a fold must check a message before it changes anything.
+No step keeps the answers: the fold decides what to keep of each. A fold that raises ``PeerError`` refuses that one
+message. The refusal is counted and the step goes on. So a fold must check a message before it changes anything.
 
 The hub coordinates all parties in its ``setup`` and its ``round``. Any other party coordinates if one of its handlers
 yields steps, for instance a client that leads its cluster. Requests to it wait meanwhile. No step waits for ever: a
@@ -58,6 +57,7 @@ class Wake:
 
 
 Step = Ask | Post | Take | Cost | Wake
+"""The functions below make them, and say what each does."""
 
 
 @dataclass(frozen=True)

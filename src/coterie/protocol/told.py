@@ -67,9 +67,8 @@ class Identity(msgspec.Struct, frozen=True):
 class Common:
     """What every party of a federation knows.
 
-    clients: the names of those with data, in the order of their numbers.  starts: (k, d) float32, the weights that k
-    models start with; most systems have one.  mode: ``paper``, ``literal`` or ``hardened``.
-    emulated: whether the ciphers are.
+    clients: those with data, in the order of their numbers.  starts: (k, d) float32, the weights that k models start
+    with; most systems have one.  mode: ``paper``, ``literal`` or ``hardened``.  emulated: whether the ciphers are.
     """
 
     roster: Roster

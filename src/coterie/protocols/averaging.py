@@ -129,8 +129,7 @@ class Updates:
 
     def notes(self) -> Mapping[str, Any]:
         """``{"outliers": outliers()}``, or nothing if no update stands out."""
-        found = self.outliers()
-        return {"outliers": found} if found else {}
+        return {"outliers": found} if (found := self.outliers()) else {}
 
 
 class Client(Party, role="client"):

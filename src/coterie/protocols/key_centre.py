@@ -5,10 +5,8 @@
 Signing keys are on the roster. The key centre draws encryption keys and other secrets. A list of **grants** says which:
 key pairs, seeds, or shares of one key among chosen parties. It signs each grant for one recipient and one dealing, and
 the transport seals it. The hub that relays it sees its size, and can neither read nor replace it. The key centre
-forgets the secret halves.
-
-A grant may be dealt again among other parties when membership changes, under the next number. The old one is refused
-from then on.
+forgets the secret halves. A grant may be dealt again among other parties when membership changes, under the next
+number. The old one is refused from then on.
 """
 
 from __future__ import annotations
@@ -242,10 +240,7 @@ class Keys(msgspec.Struct):
 
 
 class Keyed(Party, Generic[PK, SK]):
-    """A party that is granted keys of one scheme. A subclass's ``Secret`` has this one's field.
-
-    kinds: the classes of public and secret keys that its declaration names.
-    """
+    """A party that is granted keys of its kinds (PK, SK). A subclass's ``Secret`` has this one's field."""
 
     class Secret(msgspec.Struct):
         """keys: those that the key centre has granted."""

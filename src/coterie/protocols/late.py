@@ -111,9 +111,8 @@ class Gathering:
         """The clients that the round can ask. If rounds have a deadline, it leaves out clients that are late.
 
         If a client that needs longer than a round were asked in every round, it would be later each time, until none of
-        its updates is used. It is asked again when it has answered, or when its answer would be too old, because then
-        the answer may be lost. A round without a deadline waits for all answers but those that an experiment delays by
-        whole rounds. Asking these clients again makes them no later.
+        its updates is used. It is asked again when it has answered, or when its answer would be too old: it may be
+        lost. A round without a deadline waits for all answers but those that an experiment delays by whole rounds.
         """
         if self.config.deadline_s is None:
             return tuple(chosen)

@@ -33,11 +33,10 @@ class _Asked:
 
 
 class Coordination:
-    """One generator of steps and effects.
+    """One generator of steps and effects. An error in sending ends the hub's run, but only a leader's work.
 
     send: is given each message as soon as it is made.  role: the role that the party acts in.  request: the message
-    whose handler this is, or the round and attempt of the hub. An error in sending ends the hub's run, but only a
-    leader's work.
+    whose handler this is, or the round and attempt of the hub.
     """
 
     def __init__(

@@ -118,8 +118,6 @@ class Member:
         """The party itself."""
         return self._parties[self.name]
 
-    # -- sending -------------------------------------------------------------------------------------------------------
-
     def send(
         self, messages: Iterable[To], acting: str, *, round: int, attempt: int, request: Envelope | None = None
     ) -> Iterator[Sent]:
@@ -158,8 +156,6 @@ class Member:
     def _role(self, kind: type[Message], name: str) -> str:
         """The role that a party acts in when it receives such a message."""
         return self.roles(name)[0] if kind.DST == ANY else kind.DST
-
-    # -- receiving -----------------------------------------------------------------------------------------------------
 
     def verify(self, envelope: Envelope, frame: bytes) -> None:
         """Raises EnvelopeError unless its sender has sent exactly this to this party, in this session and attempt."""
@@ -269,8 +265,6 @@ class Member:
             sent = self.send(messages, opened.role, round=request.round, attempt=request.attempt, request=request)
             return tuple(sent)
 
-    # -- coordinating, and what is committed meanwhile -----------------------------------------------------------------
-
     @contextmanager
     def leading(self) -> Iterator[None]:
         """A round of the hub as one transaction. Meanwhile its handlers answer by what was committed before."""
@@ -299,8 +293,6 @@ class Member:
         for one in dropped:
             self.spool.drop(one.ticket)
         return [one.envelope for one in dropped]
-
-    # -- rounds and attempts -------------------------------------------------------------------------------------------
 
     def heard_of(self, round: int, attempt: int) -> None:
         """The hub says that it is this round: what became of the requests of earlier ones is forgotten."""

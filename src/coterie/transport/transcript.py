@@ -55,8 +55,7 @@ class Transcript:
     """
 
     def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
-        self.held_bytes = 0
+        self.limit_bytes, self.held_bytes = limit_bytes, 0
         self.stopped_at: int | None = None
         self.views: dict[str, View] = {}
 

@@ -1,7 +1,6 @@
 """The simulated wire between parties: it times, counts, loses and, under attack, replaces messages.
 
-A higher layer provides the ``Links``: how long things take on each device, and which devices are there. No party sees
-arrival times or places of bytes.
+A higher layer provides the ``Links``. No party sees arrival times or places of bytes.
 """
 
 from __future__ import annotations
@@ -131,10 +130,7 @@ class Links:
         return 0.0
 
     def rounds(self, party: str, round: int) -> int:
-        """By how many rounds the experiment holds back what this party sends for a request of this round.
-
-        (The seconds of a round are not known beforehand.) The party is free meanwhile.
-        """
+        """By how many rounds the experiment holds back this party's answer of this round. It is free meanwhile."""
         return 0
 
     def fate(self, party: str, round: int, request: int) -> str:
