@@ -22,6 +22,7 @@ import torch
 from coterie.crypto import paillier
 from coterie.devices.links import Delays
 from coterie.protocol import codec
+from coterie.protocol.codec import message_weight
 from coterie.protocol.effects import Evaluate, Evaluated, Fit, Fitted, Local, OwnData
 from coterie.protocol.errors import CoterieError, DecodeError
 from coterie.protocol.interpreters import PLAIN, Interpreter, each, interpret, locally
@@ -31,7 +32,6 @@ from coterie.protocol.party import Cost, Handler, Party, To, freeze
 from coterie.protocol.randomness import Randomness, Secrets, rng
 from coterie.protocol.system import Federation, System
 from coterie.protocol.told import Common, Own
-from coterie.protocol.weight import message_weight
 from coterie.protocols.local_training import asked_in
 from coterie.runs.keyring import PartyKeys
 from coterie.runs.parties import simulate

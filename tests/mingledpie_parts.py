@@ -15,7 +15,7 @@ from federation import Rig, misbehaving, planted, rig
 
 from coterie.crypto.ckks_parameters import PARAMETERS
 from coterie.crypto.roster import signing_key
-from coterie.protocol.bundle import bundle, unbundle
+from coterie.protocol.messages import bundle, unbundle
 from coterie.systems.mingledpie import SYSTEM
 from coterie.systems.mingledpie.config import UNUSED
 from coterie.systems.mingledpie.messages import Train, Update

@@ -17,9 +17,9 @@ from federation import Pulled
 
 from coterie.protocol import state
 from coterie.protocol.errors import CoterieError
-from coterie.protocol.party import Work
+from coterie.protocol.party import Cost, Work
 from coterie.protocol.spool import Spool
-from coterie.protocol.steps import Spend, Step, Steps
+from coterie.protocol.steps import Step, Steps
 from coterie.protocol.told import Common, Own
 from coterie.runs import registry
 from coterie.runs.keyring import PartyKeys
@@ -97,7 +97,7 @@ class Engine:
         on a virtual clock where everybody is as fast, so that sums are added up alike.
         """
         while not coordination.done:
-            if isinstance(coordination.effect, Spend):
+            if isinstance(coordination.effect, Cost):
                 coordination.spent(0.0, self.now())
             elif coordination.effect is not None:
                 coordination.computed(self.effects.run([(self.member.name, coordination.effect)])[0], self.now())

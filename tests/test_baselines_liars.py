@@ -17,8 +17,8 @@ from coterie.cli.running import rows
 from coterie.protocol.errors import PeerError, RunError
 from coterie.protocol.messages import Message
 from coterie.protocol.model_spec import ModelSpec, Part
+from coterie.protocols.averaging import MOST_SAMPLES, OUTLYING, Updates
 from coterie.protocols.local_training import check_model
-from coterie.protocols.updates import MOST_SAMPLES, OUTLYING, Updates
 from coterie.report import render
 from coterie.runs import Interrupted, RunConfig, registry, run, runner
 from coterie.runs.experiment import Experiment, build

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.protocol.bundle import bundle, split, unbundle
 from coterie.protocol.errors import DecodeError
+from coterie.protocol.messages import bundle, split, unbundle
 
 
 @given(st.lists(st.binary(max_size=40), max_size=6))

@@ -12,8 +12,8 @@ from emulated import rounded
 from coterie.crypto import ckks, keys, paillier, residues, sum_blinded
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.tally import Form
+from coterie.protocol.codec import weighs
 from coterie.protocol.errors import CapacityError, CryptoError, DecodeError, KeyMismatchError
-from coterie.protocol.weight import weighs
 
 N = 1024
 SET = "insecure-1024-deep"

@@ -16,8 +16,8 @@ from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.ckks_parameters import PARAMETERS
 from coterie.crypto.keys import evaluation_key, public_key, secret_key
 from coterie.crypto.tally import Form
+from coterie.protocol.codec import content, weighs
 from coterie.protocol.errors import CryptoError, DecodeError, KeyMismatchError
-from coterie.protocol.weight import content, weighs
 
 N = 1024
 SET = "insecure-1024-deep"

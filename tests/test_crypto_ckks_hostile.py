@@ -14,8 +14,8 @@ from emulated import rounded
 from coterie.crypto import ckks, keys
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.tally import Tally
+from coterie.protocol.codec import content, weighted
 from coterie.protocol.errors import CryptoError, DecodeError, KeyMismatchError, PeerError
-from coterie.protocol.weight import content, weighted
 
 N = 1024
 HEADER = struct.Struct("<4sBBBB16sQII")  # magic, version, scheme, level, scalar, key, length, terms, masks

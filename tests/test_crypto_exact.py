@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from coterie.crypto import Lanes, paillier, sum_blinded, sum_ciphers
 from coterie.crypto.arrays import CiphertextError
+from coterie.protocol.codec import content, weighs
 from coterie.protocol.errors import CapacityError, CryptoError, DecodeError, PeerError
-from coterie.protocol.weight import content, weighs
 
 FORMATS = [Lanes(), Lanes(8, 12, 5), Lanes(4, 9, 0), Lanes(16, 30, 3), Lanes(20, 40, 8), Lanes(6, 8, 8, kappa=64)]
 

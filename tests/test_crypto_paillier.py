@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from coterie.crypto import Lanes, Layout, bigint, paillier, paillier_arrays, sum_ciphers
 from coterie.crypto.arrays import CiphertextError
+from coterie.protocol.codec import content, weighs
 from coterie.protocol.errors import (
     CapacityError,
     CryptoError,
@@ -27,7 +28,6 @@ from coterie.protocol.errors import (
     PeerError,
     UserError,
 )
-from coterie.protocol.weight import content, weighs
 
 HEADER = struct.Struct("<4sBBH16sQII")
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.crypto import ckks, sum_ciphers
+from coterie.protocol.codec import weighs
 from coterie.protocol.errors import CoterieError, CryptoError
-from coterie.protocol.weight import weighs
 
 N = 1024
 NAMES = ["insecure-1024-add", "insecure-1024-mul"]

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from coterie.crypto import ckks
 from coterie.crypto.twins import add_noise, to_steps
+from coterie.protocol.codec import weighs
 from coterie.protocol.errors import CapacityError, CoterieError
-from coterie.protocol.weight import weighs
 
 N = 1024
 SET = "insecure-1024-deep"

@@ -9,8 +9,8 @@ from test_fedcaprivacy_hostile import two_groups
 from coterie.crypto.packing import RANDOMNESS, Lanes
 from coterie.crypto.paillier import keygen as paillier_keygen
 from coterie.crypto.roster import signing_key
-from coterie.protocol.bundle import bundle
 from coterie.protocol.errors import PeerError, UserError
+from coterie.protocol.messages import bundle
 from coterie.protocols.key_centre import KEY_CENTRE, Granted
 from coterie.runs import RunConfig, build
 from coterie.systems.fedcaprivacy import SYSTEM

@@ -19,27 +19,25 @@ from coterie.crypto.ckks import keygen as ckks_keygen
 from coterie.crypto.keys import evaluation_key
 from coterie.crypto.roster import signing_key
 from coterie.protocol import codec
-from coterie.protocol.bundle import bundle
+from coterie.protocol.codec import content
 from coterie.protocol.errors import DecodeError, PeerError, RunError
+from coterie.protocol.messages import bundle
 from coterie.protocol.party import Party
 from coterie.protocol.steps import Steps, post, take
 from coterie.protocol.system import System
-from coterie.protocol.weight import content
 from coterie.protocols.key_centre import (
-    ENROLMENT,
     KEY_CENTRE,
     Deal,
     Grant,
     Granted,
     KeyCentre,
-    Keyed,
     KeyHolder,
+    KeyHub,
     Pair,
     Ready,
     Seed,
     Shares,
     deal_again,
-    enrol,
 )
 from coterie.protocols.local_training import LocalTraining
 
@@ -48,11 +46,8 @@ EVERYBODY = ("hub", "helper", *CLIENTS)
 change = msgspec.structs.replace
 
 
-class Hub(Keyed, role="hub"):
-    takes = ENROLMENT
-
-    def setup(self) -> Steps[None]:
-        yield from enrol(self)
+class Hub(KeyHub, role="hub"):
+    pass
 
 
 class Helper(KeyHolder, role="helper"):

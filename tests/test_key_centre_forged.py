@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -15,8 +16,8 @@ from coterie.crypto import ckks, paillier
 from coterie.crypto.ckks import keygen as ckks_keygen
 from coterie.crypto.roster import signing_key
 from coterie.protocol import codec
-from coterie.protocol.bundle import bundle, unbundle
 from coterie.protocol.errors import PeerError, RunError
+from coterie.protocol.messages import bundle, unbundle
 from coterie.protocols.key_centre import KEY_CENTRE, Granted, KeyHolder, Pair
 from coterie.runs import RunConfig, registry
 from coterie.runs.experiment import Experiment, build
@@ -48,11 +49,11 @@ def clients_pair(experiment: Experiment) -> Pair:
 def sent_again(experiment: Experiment, envelope: Envelope, frame: bytes, *, signed: bool) -> tuple[Envelope, bytes]:
     """Another frame in this envelope, sealed as anybody can. signed: as if the key centre had signed the envelope."""
     header = envelope.header()
-    sealed = experiment.keyring.seal(envelope.src, envelope.dst, frame, header)
+    sealed = experiment.transport.hub.keyring.seal(envelope.src, envelope.dst, frame, header)
     if not signed:
         return envelope, sealed
     digest = hashlib.sha256(sealed).digest()
-    signature = experiment.keyring.sign(envelope.src, header, digest)
+    signature = experiment.transport.hub.keyring.sign(envelope.src, header, digest)
     return msgspec.structs.replace(envelope, digest=digest, signature=signature), sealed
 
 
@@ -72,7 +73,9 @@ def test_a_client_refuses_keys_that_the_key_centre_did_not_sign(name: str, signe
     def relay(envelope: Any, frame: bytes) -> Sequence[Any]:
         if envelope.kind != Granted.__name__ or envelope.dst not in experiment.common.clients:
             return [frame]
-        genuine = codec.decode(experiment.keyring.open(envelope.src, envelope.dst, frame, envelope.header()), Granted)
+        genuine = codec.decode(
+            experiment.transport.hub.keyring.open(envelope.src, envelope.dst, frame, envelope.header()), Granted
+        )
         names = genuine.names.split("\n")  # the attack keeps all that it does not replace
         items = dict(zip(names, unbundle(genuine.keys, len(names)), strict=True))
         assert f"secret {pair.name}" in items
@@ -110,7 +113,7 @@ def test_a_hub_that_hands_one_client_what_another_was_granted_is_refused(name: s
     def relay(envelope: Any, frame: bytes) -> Sequence[Any]:
         if envelope.kind != Granted.__name__ or envelope.dst not in (first, second):
             return [frame]
-        kept.append(experiment.keyring.open(envelope.src, envelope.dst, frame, envelope.header()))
+        kept.append(experiment.transport.hub.keyring.open(envelope.src, envelope.dst, frame, envelope.header()))
         return [sent_again(experiment, envelope, kept[0], signed=True)]
 
     experiment.transport.intercept = relay
@@ -165,7 +168,7 @@ def test_what_was_granted_is_in_no_repr() -> None:
     run = granted(SEED)
     party, message = run.party("client/1"), given_to(run, "client/1")
     seed = party.secret_of("seed")
-    dealt = SEED.deal(("client/1",), lambda purpose: lambda n: seed, emulated=True)
+    dealt = SEED.deal(("client/1",), lambda purpose: SimpleNamespace(bytes=lambda n: seed), emulated=True)
     for shown in (repr(party.secret), repr(party.secret.keys), repr(message), repr(dealt), repr(run.view("client/1"))):
         assert repr(seed)[2:-1] not in shown
         assert seed.hex() not in shown

@@ -30,9 +30,8 @@ from mingledpie_parts import (
 from coterie.crypto import ckks
 from coterie.crypto.residues import Residues
 from coterie.protocol import codec
-from coterie.protocol.bundle import bundle
 from coterie.protocol.effects import Fit, Fitted
-from coterie.protocol.messages import Message
+from coterie.protocol.messages import Message, bundle
 from coterie.protocols.key_centre import Ready
 from coterie.systems.mingledpie.messages import HUB, Train, Update
 

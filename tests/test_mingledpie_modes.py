@@ -25,9 +25,9 @@ from mingledpie_parts import (
     trained,
 )
 
+from coterie.protocol.codec import field_weight
 from coterie.protocol.errors import UserError
 from coterie.protocol.party import Cost
-from coterie.protocol.weight import field_weight
 from coterie.runs import RunConfig, build
 from coterie.systems.mingledpie import SYSTEM
 from coterie.systems.mingledpie.layout import Layout

@@ -29,7 +29,7 @@ from mingledpie_parts import (
 from coterie.aggregation.mingled import rebuild_error
 from coterie.clustering.identities import ClusterKeys
 from coterie.clustering.identity_law import IdentityLaw
-from coterie.protocol.bundle import unbundle
+from coterie.protocol.messages import unbundle
 from coterie.systems.mingledpie.messages import Mingled, Update
 
 N = len(GROUPS)

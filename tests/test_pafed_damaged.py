@@ -11,8 +11,7 @@ import pytest
 from federation import Rig, on_the_wire
 from pafed_parts import change, four, model, small_keys
 
-from coterie.protocol.bundle import bundle
-from coterie.protocol.messages import Message
+from coterie.protocol.messages import Message, bundle
 from coterie.systems.pafed.messages import (
     HUB,
     LARGEST,

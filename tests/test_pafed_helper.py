@@ -11,8 +11,7 @@ import pytest
 from federation import misbehaving, on_the_wire
 from pafed_parts import TARGETS, change, four, model, small_keys, stranger
 
-from coterie.protocol.bundle import bundle, unbundle
-from coterie.protocol.messages import Message
+from coterie.protocol.messages import Message, bundle, unbundle
 from coterie.systems.pafed.messages import (
     HELPER,
     HUB,

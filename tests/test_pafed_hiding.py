@@ -14,8 +14,8 @@ from pafed_parts import EIGHT, paf, service_key, small_keys
 from scipy import stats
 
 from coterie.attacks.conflicts import class_of, count_accuracy, count_among_decoys
-from coterie.protocol.bundle import unbundle
 from coterie.protocol.errors import UserError
+from coterie.protocol.messages import unbundle
 from coterie.protocol.randomness import Secrets
 from coterie.runs.config import RunConfig, resolve
 from coterie.runs.recorded import recorded_run

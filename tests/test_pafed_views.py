@@ -15,8 +15,8 @@ from scipy import stats
 from coterie.audits.received import granted
 from coterie.crypto.keys import secret_key
 from coterie.protocol import codec
-from coterie.protocol.bundle import unbundle
 from coterie.protocol.errors import CoterieError, CryptoError
+from coterie.protocol.messages import unbundle
 from coterie.protocols.key_centre import KEY_CENTRE
 from coterie.systems.pafed import SYSTEM
 from coterie.systems.pafed.messages import (

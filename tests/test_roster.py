@@ -21,8 +21,7 @@ from coterie.crypto.roster import (
 from coterie.crypto.signing import OpeningKey, SealingKey, SignatureError, SigningKey, VerifyKey
 from coterie.protocol.errors import CryptoError, DecodeError, PeerError
 from coterie.protocol.randomness import Randomness
-from coterie.protocol.roster import Entry, Identity, Roster
-from coterie.protocol.told import Own
+from coterie.protocol.told import Entry, Identity, Own, Roster
 
 ROLES = {"server": "server", "key_centre": "key_centre", "client/0": "client", "client/1": "client"}
 ROSTER, IDENTITIES = simulated(ROLES, Randomness(0, emulated=True))

@@ -23,8 +23,8 @@ from coterie.runs.experiment import epochs_of
 from coterie.runs.files import atomic_write, checked, sealed
 from coterie.runs.keyring import PartyKeys
 from coterie.runs.views import ViewLog, message_kinds, read_views
-from coterie.transport.parcel import Snapshot
 from coterie.transport.transcript import Transcript
+from coterie.transport.wire import Snapshot
 
 sys.path.insert(0, str(Path(__file__).parent))
 

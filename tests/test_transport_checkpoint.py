@@ -16,7 +16,7 @@ from coterie.protocol.party import Party, To, Work, on
 from coterie.protocol.randomness import Randomness
 from coterie.protocol.steps import Steps, for_each, take
 from coterie.transport.local import LocalTransport
-from coterie.transport.parcel import Snapshot
+from coterie.transport.wire import Snapshot
 
 NAMES = ("c0", "c1", "c2", "c3", "c4")
 ROUNDS = 6

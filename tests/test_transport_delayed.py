@@ -15,7 +15,7 @@ from coterie.protocol.party import Cost, Party, To, on
 from coterie.protocol.steps import Steps, for_each, take
 from coterie.protocol.told import Own
 from coterie.transport.local import LocalTransport
-from coterie.transport.parcel import Snapshot
+from coterie.transport.wire import Snapshot
 
 LATE = {("c1", 1): 3, ("c1", 2): 1, ("c2", 2): 1, ("c0", 4): 1}
 """By client and round of the request: rounds late. c1's answer to round 2 must wait behind that to round 1."""

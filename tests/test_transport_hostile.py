@@ -20,7 +20,7 @@ from coterie.protocol.steps import REFUSED, Steps, ask, for_each, post, take, wa
 from coterie.transport.envelope import Envelope, Handled
 from coterie.transport.local import LocalTransport
 from coterie.transport.member import Member
-from coterie.transport.meter import shown
+from coterie.transport.transcript import shown
 
 
 def signed(envelope: Envelope, frame: bytes, **changes: Any) -> tuple[Envelope, bytes]:

@@ -21,7 +21,7 @@ from coterie.protocol.messages import ANY, Message, message
 from coterie.protocol.party import Cost, Party, To, Work, on
 from coterie.protocol.steps import Ask, Post, Steps, Take
 from coterie.protocol.told import Own
-from coterie.transport import parcel
+from coterie.transport import wire
 from coterie.transport.local import LocalTransport
 
 
@@ -315,6 +315,6 @@ def test_messages_that_chase_each_other_without_time_are_noticed() -> None:
     hub = Hub(Own("server", RANDOMNESS))
     transport = LocalTransport({"server": hub, "a": Restless(Own("a", RANDOMNESS))}, "server", Doubling(), keyring=KEYS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parcel, "_MAX_STEPS", 100)
+        patch.setattr(wire, "_MAX_STEPS", 100)
         with pytest.raises(RunError, match="without end"):
             transport.drive(coordinator(), 1)

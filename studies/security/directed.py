@@ -13,7 +13,7 @@ from coterie.devices.links import Delays
 from coterie.protocol.effects import Vector
 from coterie.systems.pafed import SYSTEM
 from coterie.systems.pafed.config import PAFedConfig
-from coterie.transport.wire import Ideal
+from coterie.transport.wire import Links
 from studies.security.played import Played, federation
 
 Direction = Callable[[str, Vector], Vector]
@@ -38,7 +38,7 @@ class Directed(Played):
         super().round(r)
 
 
-class Delayed(Ideal):
+class Delayed(Links):
     """Everything is immediate but what an experiment holds back."""
 
     def __init__(self, delays: Delays) -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.crypto.keys import secret_key
-from coterie.protocol.bundle import unbundle
 from coterie.protocol.errors import UserError
+from coterie.protocol.messages import unbundle
 from coterie.transport.transcript import View
 
 

@@ -26,9 +26,8 @@ from coterie.protocol.steps import Steps
 from coterie.protocol.system import Federation, Sees, System
 from coterie.protocol.told import Common, Own
 from coterie.protocols import averaging
-from coterie.protocols.averaging import Train
+from coterie.protocols.averaging import Train, Updates
 from coterie.protocols.local_training import ClusterModels, ask_round, batch_seed, best_model, check_model
-from coterie.protocols.updates import Updates
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ from coterie.protocol.steps import Steps
 from coterie.protocol.system import Sees, System
 from coterie.protocol.told import Common, Own
 from coterie.protocols import averaging
+from coterie.protocols.averaging import Updates
 from coterie.protocols.local_training import LocalTraining, ask_round, batch_seed, check_model, training_cost
-from coterie.protocols.updates import Updates
 from coterie.training.solvers import Scaffold
 
 

@@ -1,4 +1,4 @@
-"""Rosters and identities (``protocol/roster.py``). The operator's key is the root of trust: it signs the roster."""
+"""Rosters and identities (``protocol/told.py``). The operator's key is the root of trust: it signs the roster."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import msgspec
 from coterie.crypto.signing import OpeningKey, SealingKey, SigningKey, VerifyKey
 from coterie.protocol.errors import CryptoError, PeerError
 from coterie.protocol.randomness import Randomness
-from coterie.protocol.roster import Entry, Identity, Roster
-from coterie.protocol.told import Common, Own
+from coterie.protocol.told import Common, Entry, Identity, Own, Roster
 
 OPERATOR = "operator"
 _SESSION_BYTES = 16

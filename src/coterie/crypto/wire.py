@@ -18,7 +18,7 @@ flag, the pairs to relinearise with; of a CKKS secret key the secret polynomial 
 16 bytes of the key that it belongs to, and the pairs of each automorphism.
 
 An emulated twin writes only its values, or the name of its key, and states the length of the real thing as their weight
-(``protocol/weight.py``). All decoding raises DecodeError, whatever the bytes.
+(``protocol/codec.py``). All decoding raises DecodeError, whatever the bytes.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from coterie.crypto.arrays import KeyArrays, Space
 from coterie.crypto.ckks_parameters import known
 from coterie.crypto.packing import Layout
 from coterie.crypto.tally import Form, Tally
+from coterie.protocol.codec import content, weighs, weighted
 from coterie.protocol.errors import DecodeError
-from coterie.protocol.weight import content, weighs, weighted
 
 VERSION = 1
 SCHEMES = {"paillier": 1, "exact": 2, "ckks": 3, "rounded": 4}

@@ -1,8 +1,17 @@
 """The byte form of messages: msgpack through msgspec, never pickle, decoded against the expected type.
 
-``decode`` is safe for any bytes. It either returns a valid message or raises ``DecodeError``. Nested containers are
-refused before anything is built from them, so memory and time are bounded by the length of the input. Decoded arrays
-are read-only.
+``decode`` is safe for any bytes. Nested containers are refused before anything is built from them, so memory and time
+are bounded by the length of the input. Decoded arrays are read-only.
+
+An emulated ciphertext has the **weight** of a real one, but is not padded to that length. The difference is counted
+wherever bytes are counted (links, meters, views), and never written, hashed or kept. Weighted bytes are a header and
+then the content, in little-endian order:
+
+    magic C1 "hollow" 00, weight u64
+
+Only the emulated ciphers make them. No other key or ciphertext vector begins with these eight bytes. A message weighs
+as much as if each of its ``bytes`` fields were as long as its weight says. The recipient checks the weight that the
+envelope states. The weight of a single field is a claim until its cipher has checked it.
 """
 
 from __future__ import annotations
@@ -18,12 +27,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.protocol.errors import DecodeError
-from coterie.protocol.messages import DTYPES, M, Message
+from coterie.protocol.messages import DTYPES, M, Message, split
 
 ARRAY_CODE = 1
 MAX_FIELDS = 64
 MAX_DIMS = 4
 MAX_REASON = 200
+_MAGIC = b"\xc1hollow\0"
+_HEADER = struct.Struct("<8sQ")
+MOST_BYTES = (1 << 32) - 1  # bytes: no byte string of msgpack is longer
 
 
 def array_to_ext(value: Any) -> msgspec.msgpack.Ext:
@@ -72,11 +84,6 @@ def encode(message: Message) -> bytes:
 
     Raises TypeError for a field of the wrong type, and DecodeError for values that are not finite.
     """
-    kind = type(message)
-    for name, types in kind.SCALARS.items():
-        if type(value := getattr(message, name)) not in types:
-            expected = " or ".join(sorted(option.__name__ for option in types))
-            raise TypeError(f"{kind.__name__}.{name}: expected {expected}, got {type(value).__name__}")
     _check(message, TypeError)
     return _encoder.encode(message)
 
@@ -99,8 +106,15 @@ def decode(data: bytes, *kinds: type[M]) -> M:
 
 
 def _check(message: Message, mistyped: type[Exception]) -> None:
-    """Raises ``mistyped`` for an array of the wrong dtype or dimensions, and DecodeError for NaN and infinity."""
+    """Raises ``mistyped`` for a field of the wrong type, dtype or dimensions, and DecodeError for NaN and infinity."""
     kind = type(message)
+    for name, types in kind.SCALARS.items():
+        value, field = getattr(message, name), f"{kind.__name__}.{name}"
+        if type(value) not in types:
+            options = " or ".join(sorted(option.__name__ for option in types))
+            raise mistyped(f"{field}: expected {options}, got {type(value).__name__}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise DecodeError(f"{field}: {value} is not finite")
     for name, expected in kind.ARRAYS.items():
         array, field = getattr(message, name), f"{kind.__name__}.{name}"
         if array is None and name in kind.OPTIONAL:
@@ -114,7 +128,61 @@ def _check(message: Message, mistyped: type[Exception]) -> None:
         else:
             continue
         raise mistyped(f"{field}: expected {expected.ndim} dimension(s) of {expected.dtype}, got {got}")
-    for name in kind.SCALARS:
-        value = getattr(message, name)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise DecodeError(f"{kind.__name__}.{name}: {value} is not finite")
+
+
+def weighted(weight: int, *parts: bytes | memoryview) -> bytes:
+    """The parts as one byte string that weighs ``weight``; without a header if the parts have that length."""
+    header = () if weight == sum(map(len, parts)) else (_HEADER.pack(_MAGIC, weight),)
+    return b"".join((*header, *parts))
+
+
+def weighs(data: bytes | memoryview) -> int:
+    """How many bytes these stand for: the stated weight, or their own length where none is stated."""
+    claimed = _claimed(data)
+    return len(data) if claimed is None or claimed > MOST_BYTES else claimed
+
+
+def content(data: bytes) -> memoryview:
+    """The bytes without the header of weighted bytes; other bytes as they are.
+
+    Raises DecodeError for a weight that no message can have, and for a header that states the length of its content:
+    the same content must not have two encodings.
+    """
+    claimed, held = _claimed(data), memoryview(data)[_HEADER.size :]
+    if claimed is None:
+        return memoryview(data)
+    if claimed > MOST_BYTES or claimed == len(held):
+        raise DecodeError(f"{len(held)} bytes that claim to weigh {claimed}")
+    return held
+
+
+def message_weight(message: Message, size: int) -> int:
+    """The weight of a message of ``size`` encoded bytes. Raises DecodeError if it is more than a message can have."""
+    weight = size
+    for name in message.SCALARS:
+        if isinstance(field := getattr(message, name), bytes):
+            weight += _packed(field_weight(message, name)) - _packed(len(field))
+    if weight > MOST_BYTES:
+        raise DecodeError(f"a {type(message).__name__} of {weight} bytes; a message has at most {MOST_BYTES}")
+    return weight
+
+
+def field_weight(message: Message, name: str) -> int:
+    """The weight of a field of bytes. A bundle weighs as much as the bundle of the real parts would."""
+    data: bytes = getattr(message, name)
+    parts = split(data) if name in message.BUNDLES else None
+    if parts is None:
+        return weighs(data)
+    return len(data) + sum(weighs(part) - len(part) for part in parts)
+
+
+def _claimed(data: bytes | memoryview) -> int | None:
+    """The weight that the header states, or None for bytes without such a header."""
+    if len(data) < _HEADER.size or data[: len(_MAGIC)] != _MAGIC:
+        return None
+    return int(_HEADER.unpack_from(data)[1])
+
+
+def _packed(length: int) -> int:
+    """The size of a byte string in msgpack: its length takes 2, 3 or 5 bytes."""
+    return length + (2 if length < 1 << 8 else 3 if length < 1 << 16 else 5)

@@ -1,8 +1,7 @@
-"""Effects: the heavy work that a handler asks for instead of doing it.
+"""Effects: the heavy work that a handler asks for instead of doing it. ``interpreters.py`` says how each is computed.
 
 An effect is pure. Its result follows from its fields and, for ``Fit``, ``Evaluate``, ``Losses`` and ``Local``, from the
-party's own data, which the runner supplies. A simulation may compute many together, and equal ones once. Party code
-cannot tell the difference. A table says how each type of effect is computed (``interpreters.py``).
+party's own data, which the runner supplies. A simulation may compute many together, and equal ones once.
 
 Vectors are flat ``(d,) float32``, laid out by a ``ModelSpec``.
 """
@@ -73,9 +72,9 @@ class Evaluate:
 
 @dataclass(frozen=True, eq=False)
 class Losses:
-    """Cross entropy of every one of the party's own training samples under several models: ``-> (k, n) float32``.
+    """Cross entropy of the party's own training samples, in stored order, under several models: ``-> (k, n) float32``.
 
-    weights: (k, d) float32.  Samples are in their stored order, that of ``Fit.sample_weights``.
+    weights: (k, d) float32.
     """
 
     weights: Vector
@@ -85,9 +84,8 @@ class Losses:
 class OwnData:
     """The party's own data and device, which a function of ``Local`` may read. Arrays are read-only.
 
-    x: (n, ...) float32 and y: (n,) int64, its training samples in their stored order.
-    model: the network that the federation trains, for functions that need one (``coterie.training.model.Model``).
-    device: its own profile (``coterie.devices.Profile``), or None if no profile is known.
+    x: (n, ...) float32 and y: (n,) int64, its training samples in their stored order.  device: its own profile
+    (``coterie.devices.Profile``), if known.  model: the federation's network (``coterie.training.model.Model``).
     """
 
     x: NDArray[np.float32]
@@ -102,10 +100,7 @@ Many = Callable[[Sequence[OwnData], Sequence[tuple[Any, ...]]], Sequence[T]]
 
 @dataclass(eq=False)
 class LocalFunction(Generic[T]):
-    """A function that is registered by ``local``. It is called like the function itself.
-
-    run(own, *arguments): computes it for one party.  many: computes it for several parties together, or None.
-    """
+    """A function that ``local`` registered, and that is called like the function itself. many: its batched form."""
 
     name: str
     run: Callable[..., T]
@@ -150,21 +145,19 @@ def _place(function: Any) -> str:
 class Local:
     """``function(own, *arguments)`` of the party's own data: ``-> its result``, whose arrays are read-only.
 
-    It computes features, statistics, gradients, what a device can do. function: one that ``@local(name)`` registers, or
-    its name. Others are refused with a TypeError. So nothing else is ever computed from a party's data.
+    function: one that ``@local(name)`` registers, or its name. Others are refused with a TypeError. So nothing else is
+    ever computed from a party's data.
     """
 
     function: LocalFunction[Any] | str
     arguments: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
-        known = _REGISTERED.get(self.name)
-        if isinstance(self.function, str):
-            if known is None:
-                there = ", ".join(sorted(_REGISTERED))
-                raise TypeError(f"no function is registered as {self.function!r}; there are: {there}")
-        elif known is None or _place(known.run) != _place(self.function.run):
-            raise TypeError(f"{_place(self.function)} is not registered: decorate it with @local(name)")
+        known, given = _REGISTERED.get(self.name), self.function
+        if known is None and isinstance(given, str):
+            raise TypeError(f"no function is registered as {given!r}; there are: {', '.join(sorted(_REGISTERED))}")
+        if known is None or (not isinstance(given, str) and _place(known.run) != _place(given.run)):
+            raise TypeError(f"{_place(given)} is not registered: decorate it with @local(name)")
 
     @property
     def name(self) -> str:
@@ -199,7 +192,7 @@ class Open:
 
 @dataclass(frozen=True, eq=False)
 class Compute:
-    """``function(*arguments)``, a pure function that several parties compute from the same inputs: ``-> its result``.
+    """A pure ``function(*arguments)`` that several parties compute from the same inputs: ``-> its result``.
 
     A simulation runs it once for equal arguments (arrays by contents). So the result must not be changed in place.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from coterie.protocol.errors import UserError
@@ -48,3 +49,15 @@ def name_of(thing: Any) -> str:
         return f"{module.__name__}:{name}"
     _given[name] = thing
     return f"{_GIVEN}:{name}"
+
+
+def lazily(package: str, names: Collection[str], homes: Sequence[str]) -> Callable[[str], Any]:
+    """A ``__getattr__`` that imports a package's names (and torch) when used. homes: their modules, lightest first."""
+
+    def imported(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        modules = (importlib.import_module(f"{package}.{home}") for home in homes)
+        return getattr(next(module for module in modules if hasattr(module, name)), name)
+
+    return imported

@@ -1,7 +1,4 @@
-"""Tables of interpreters, which say how each type of effect is computed.
-
-A simulation, a device and a test each use one: ``PLAIN``, and interpreters for effects that need data or a machine.
-"""
+"""Tables of interpreters: how each type of effect is computed. All have ``PLAIN``, and more for what needs data."""
 
 from __future__ import annotations
 

@@ -1,22 +1,24 @@
 """Messages are frozen, typed and flat. Each names the roles at its two ends.
 
 A field is one of ``int, float, bool, str, bytes``, a ``Bundle`` of byte strings, an array type marked with ``ArrayOf``,
-or one of these or ``None``. There are no lists and no dicts. Several values travel as an array, or as one ``bytes``
-with a stated layout. So no byte string can make a decoder build more than was sent. Ciphertexts stay ``bytes`` until
-their sender is verified.
+or one of these or ``None``. Several values travel as an array, or as one ``bytes`` with a stated layout. So no byte
+string can make a decoder build more than was sent. Ciphertexts stay ``bytes`` until their sender is verified.
 """
 
 from __future__ import annotations
 
+import struct
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+
+from coterie.protocol.errors import DecodeError
 
 ANY = "any"
 """The role of a message that may come from, or go to, any role."""
@@ -38,7 +40,7 @@ Integers = Annotated[NDArray[np.int64], ArrayOf("<i8", 1)]
 Bytes2D = Annotated[NDArray[np.uint8], ArrayOf("|u1", 2)]
 Flags2D = Annotated[NDArray[np.bool_], ArrayOf("|b1", 2)]
 Bundle = Annotated[bytes, "bundle"]
-"""A ``bytes`` field that holds a bundle (``bundle.py``), so that the weights of its parts count."""
+"""A ``bytes`` field that holds a ``bundle``, so that the weights of its parts count."""
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True, eq=False):
@@ -77,9 +79,10 @@ def message(*, src: str, dst: str) -> Callable[[type[M]], type[M]]:
         for field in msgspec.structs.fields(cls):
             union = typing.get_origin(field.type) in (typing.Union, types.UnionType)
             options = set(typing.get_args(field.type) if union else [field.type])
-            if type(None) in options:
+            absent = options & {type(None)}
+            if absent:
                 optional.add(field.name)
-            option = next(iter(options - {type(None)})) if len(options - {type(None)}) == 1 else None
+            option = next(iter(options - absent)) if len(options - absent) == 1 else None
             if option == Bundle:
                 bundles.add(field.name)
                 option = bytes
@@ -87,7 +90,7 @@ def message(*, src: str, dst: str) -> Callable[[type[M]], type[M]]:
                 arrays[field.name] = marks[0]
             elif option in (int, float, bool, str, bytes):
                 accepted = {option, int} if option is float else {option}
-                scalars[field.name] = frozenset(accepted | (options & {type(None)}))
+                scalars[field.name] = frozenset(accepted | absent)
             else:
                 raise TypeError(f"{cls.__name__}.{field.name}: {field.type} cannot travel in a message; see {__name__}")
         cls.SRC, cls.DST, cls.ARRAYS, cls.SCALARS = src, dst, arrays, scalars
@@ -95,3 +98,44 @@ def message(*, src: str, dst: str) -> Callable[[type[M]], type[M]]:
         return cls
 
     return declare
+
+
+def bundle(parts: Sequence[bytes]) -> bytes:
+    """All parts in one byte string: a u32 count, a u64 length of each, then the parts; numbers are little-endian."""
+    lengths = struct.pack(f"<I{len(parts)}Q", len(parts), *(len(part) for part in parts))
+    return b"".join((lengths, *parts))
+
+
+def unbundle(data: bytes, count: int) -> list[bytes]:
+    """The ``count`` parts of a bundle. Raises DecodeError for anything else, so a sender cannot make it build more."""
+    if len(data) < 4 + 8 * count:
+        raise DecodeError(f"{len(data)} bytes are no bundle of {count}")
+    found = int.from_bytes(data[:4], "little")
+    parts = split(data) if found == count else None
+    if parts is None:
+        raise DecodeError(f"a bundle of {found} parts and {len(data)} bytes; {count} parts were expected")
+    return [bytes(part) for part in parts]
+
+
+def split(data: bytes) -> Iterator[memoryview] | None:
+    """The parts of a bundle of any number, one at a time and without a copy; None for what is no bundle."""
+    count = int.from_bytes(data[:4], "little")
+    start = 4 + 8 * count
+    if len(data) < 4 or len(data) < start:
+        return None
+    view = memoryview(data)
+    if start + sum(_lengths(view[4:start])) != len(data):
+        return None
+    return _parts(view, start)
+
+
+def _parts(view: memoryview, start: int) -> Iterator[memoryview]:
+    at = start
+    for length in _lengths(view[4:start]):
+        yield view[at : at + length]
+        at += length
+
+
+def _lengths(table: memoryview) -> Iterator[int]:
+    """One at a time: a table may be as long as a message, and its numbers take more room than its bytes."""
+    return (length for (length,) in struct.iter_unpack("<Q", table))

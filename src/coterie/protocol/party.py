@@ -4,8 +4,7 @@ A party keeps only its ``state`` and ``secret`` between two messages, which are 
 again before any message, from their bytes and what it was told when it was made (``told.py``).
 
 A handler is a transaction. It works on a fork of both, which replaces them if the handler returns and is dropped if it
-raises. A fork has its own dicts, lists, sets and Structs. Its arrays are shared, and therefore read-only. Other objects
-in it must not be changed in place.
+raises. Arrays in it are shared, and therefore read-only. Other objects in it must not be changed in place.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Work = Generator[Any, Any, T]
 
 @dataclass(frozen=True)
 class Cost:
-    """Nominal work of handling one message. The device's profile converts it to virtual seconds.
+    """Nominal work, which the device's profile converts to virtual seconds. A coordinator may yield it (``spend``).
 
     samples: training samples times epochs.  flops_per_sample: of the model.  crypto_s: on the reference core.
     """
@@ -80,10 +79,9 @@ class Nothing(msgspec.Struct):
 class Party:
     """Base of all parties. ``class Client(Party, role="client")`` names the role. The party's ``name`` is unique.
 
-    A subclass is made by ``Client(own, common, config)`` and sets its ``state`` and ``secret``.
-
-    ``also=("leader",)`` names further roles that a party may act in. It has handlers for these roles, too, and sends
-    their messages. takes: the messages that a coordinator may take in a later round than they arrived in.
+    A subclass is made by ``Client(own, common, config)`` and sets its ``state`` and ``secret``. ``also=("leader",)``
+    names further roles that it may act in: it handles and sends their messages, too.
+    takes: the messages that a coordinator may take in a later round than they arrived in.
     """
 
     role: ClassVar[str]
@@ -96,8 +94,7 @@ class Party:
     def __init_subclass__(cls, role: str | None = None, also: tuple[str, ...] = (), **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if role is not None:
-            cls.role = role
-            cls.roles = frozenset({role, *also})
+            cls.role, cls.roles = role, frozenset({role, *also})
         cls.handlers = dict(cls.handlers)
         for method in vars(cls).values():
             if hasattr(method, "__handles__"):
@@ -116,8 +113,7 @@ class Party:
             self.common, self.spec, self.clients = common, common.spec, common.clients
         self.config = config
         self.now_s = 0.0  # this party's clock, set by the transport before a handler runs
-        self.state = Nothing()
-        self.secret = Nothing()
+        self.state, self.secret = Nothing(), Nothing()
 
     def rng(self, purpose: str, round: int = 0) -> np.random.Generator:
         """Experimental randomness of this party, which follows the seed."""

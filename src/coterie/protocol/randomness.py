@@ -2,8 +2,7 @@
 
 Experiments (partition, initial weights, sampling, delays) follow the seed. Secrets (keys, masks, shuffles, noise) come
 from the operating system in real runs, and from the seed in emulated ones, which therefore repeat and resume exactly.
-There is no continuing stream. Each draw names its party, purpose, round and attempt, so a handler that runs again draws
-the same numbers.
+Each draw names its party, purpose, round and attempt, so a handler that runs again draws the same numbers.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def rng(seed: int, party: str, purpose: str, round: int = 0, attempt: int = 0) -
 
 @dataclass(frozen=True)
 class Secrets:
-    """A source of secret randomness: the operating system's, or a seeded generator in emulated runs."""
+    """A source of secret randomness: a seeded generator, or the operating system's (None)."""
 
     generator: np.random.Generator | None
 
@@ -42,7 +41,7 @@ class Secrets:
 
 @dataclass(frozen=True)
 class Randomness:
-    """The parties' source: ``seed`` is for experiments, and ``emulated`` decides whether secrets follow it, too."""
+    """The parties' source. emulated: whether secrets follow the seed, too."""
 
     seed: int
     emulated: bool

@@ -22,13 +22,12 @@ class _Frame:
 class Spool:
     """``put`` returns a ticket, and ``take`` gives its bytes back once. Raises RunError when the disk is full.
 
-    One bytes object that is put many times (a broadcast) is held, counted and written once. Files lie in a private
+    A bytes object that is put many times (a broadcast) is held, counted and written once. Files lie in a private
     temporary folder, which is removed by ``close``, or with the spool.
     """
 
     def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
-        self.held_bytes = 0
+        self.limit_bytes, self.held_bytes = limit_bytes, 0
         self._frames: dict[int, _Frame] = {}  # by ticket
         self._held: dict[int, _Frame] = {}  # those in memory, by the id of their bytes
         self._written: tuple[bytes, _Frame] | None = None  # the last one on disk

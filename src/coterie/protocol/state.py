@@ -40,10 +40,8 @@ class _Array(msgspec.Struct, frozen=True, array_like=True):
 
     def to_array(self, digest: bytes) -> NDArray[Any]:
         """The array with this digest. Raises ValueError, before anything is built, for anything else."""
-        if self.dtype not in _DTYPES:
-            raise ValueError(f"an array of {self.dtype}")
-        if len(self.shape) > _MAX_DIMS:
-            raise ValueError(f"an array of {len(self.shape)} dimensions")
+        if self.dtype not in _DTYPES or len(self.shape) > _MAX_DIMS:
+            raise ValueError(f"an array of {self.dtype} and {len(self.shape)} dimensions")
         if self.digest() != digest:
             raise ValueError("an array that is not the one that is meant")
         return to_array(np.dtype(self.dtype), self.shape, self.data)
@@ -56,10 +54,9 @@ class _Saved(msgspec.Struct, frozen=True):
 
 
 def dump(structs: Mapping[str, msgspec.Struct]) -> bytes:
-    """The states (or secrets) of these parties as bytes.
+    """The states (or secrets) of these parties as bytes: what msgspec encodes, and arrays of numbers or truth values.
 
-    A field is anything that msgspec can encode, with arrays of numbers or truth values at any depth. Raises TypeError
-    for anything else, for instance a numpy scalar, which would come back as another type.
+    Raises TypeError for anything else, for instance a numpy scalar, which would come back as another type.
     """
     arrays: dict[bytes, _Array] = {}
     known: dict[int, bytes] = {}  # the structs hold the arrays, so their ids stay theirs
@@ -90,8 +87,7 @@ def dump(structs: Mapping[str, msgspec.Struct]) -> bytes:
 def load(data: bytes, types: Mapping[str, type], shared: MutableMapping[bytes, Any] | None = None) -> dict[str, Any]:
     """The inverse of ``dump``. types: each party's type of state. Raises UserError for unreadable bytes.
 
-    shared: known arrays by their digests. They are reused and new ones are added, so that equal arrays of several loads
-    are one object.
+    shared: known arrays by their digests. They are reused and new ones added: equal arrays of loads are one object.
     """
     arrays: dict[bytes, NDArray[Any]] = {}
     known: MutableMapping[bytes, Any] = {} if shared is None else shared
@@ -101,10 +97,9 @@ def load(data: bytes, types: Mapping[str, type], shared: MutableMapping[bytes, A
             raise ValueError("an array is missing")
         return arrays[bytes(reference)]
 
-    decoders: dict[type, msgspec.msgpack.Decoder[Any]] = {
-        kind: msgspec.msgpack.Decoder(kind, dec_hook=lambda _, value: value, ext_hook=find)
-        for kind in set(types.values())
-    }
+    def decoded(struct: bytes, kind: type) -> Any:
+        return msgspec.msgpack.decode(struct, type=kind, dec_hook=lambda _, value: value, ext_hook=find)
+
     try:
         body = memoryview(data)[_DIGEST:]
         if _digest(body) != data[:_DIGEST]:
@@ -118,7 +113,7 @@ def load(data: bytes, types: Mapping[str, type], shared: MutableMapping[bytes, A
         for digest, array in saved.arrays.items():
             same = known.get(digest)
             arrays[digest] = known[digest] = array.to_array(digest) if same is None else same
-        return {name: decoders[types[name]].decode(struct) for name, struct in saved.parties.items()}
+        return {name: decoded(struct, types[name]) for name, struct in saved.parties.items()}
     except (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise UserError(
             f"unreadable checkpoint: {error}; resume with the settings it was made with, or start anew without it"

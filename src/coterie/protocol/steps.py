@@ -1,7 +1,5 @@
 """Steps: a coordinator yields them to talk to other parties, so that a round reads as one linear text.
 
-The functions at the end of this file make them, and say what each does.
-
 No step keeps the answers: the fold decides what to keep of each. A fold that raises ``PeerError`` refuses that one
 message. The refusal is counted and the step goes on. So a fold must check a message before it changes anything.
 
@@ -34,8 +32,6 @@ PATIENCE_S = 7 * 86_400.0
 
 @dataclass(frozen=True)
 class Ask:
-    """The step of ``for_each`` and ``ask``."""
-
     requests: Mapping[Any, Message | To]
     reply: type[Message]
     fold: Fold
@@ -44,15 +40,11 @@ class Ask:
 
 @dataclass(frozen=True)
 class Post:
-    """The step of ``post``."""
-
     messages: Mapping[Any, Message | To]
 
 
 @dataclass(frozen=True)
 class Take:
-    """The step of ``take``."""
-
     kind: type[Message]
     fold: Fold
     at_least: int = 0
@@ -60,20 +52,12 @@ class Take:
 
 
 @dataclass(frozen=True)
-class Spend:
-    """The step of ``spend``."""
-
-    cost: Cost
-
-
-@dataclass(frozen=True)
 class Wake:
-    """The step of ``wake``."""
-
     at_s: float
 
 
-Step = Ask | Post | Take | Spend | Wake
+Step = Ask | Post | Take | Cost | Wake
+"""The functions below make them, and say what each does."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +65,7 @@ class Answers:
     """The outcomes of a step's requests, by their keys (usually the parties' names).
 
     got: keys of the answered requests, in order of arrival.  missing: by key, why there is no answer.
-    declined: of those in ``missing``, the keys of requests that the party itself refused (``REFUSED``).
+    declined: those in ``missing`` that the party itself refused (``REFUSED``).
     """
 
     got: tuple[Any, ...] = ()
@@ -98,7 +82,7 @@ def for_each(
 ) -> Steps[Answers]:
     """Ask many at once, and wait for the answers or ``deadline_s`` seconds. ``fold(key, message)`` consumes each.
 
-    requests: by the name of the party that is asked. To ask one party several things in one step, use other keys:
+    requests: by the name of the party that is asked. To ask one party several things, use other keys:
     ``{k: To("helper", Convert(k)) for k in ...}``. Every request has its own answer and outcome. A mapping may make
     each message when it is looked up, so that not all of them are held at once.
     """
@@ -114,7 +98,7 @@ def ask(
     *,
     deadline_s: float | None = None,
 ) -> Steps[Any]:
-    """Ask one party. Returns what ``read`` makes of its answer, and the answer itself without it.
+    """Ask one party. Returns what ``read`` makes of its answer, by default the answer itself.
 
     Raises NoAnswerError (a RunError), with the outcome, if there is no answer, or if ``read`` refuses it.
     """
@@ -137,8 +121,7 @@ def take(
     """Consume messages that answer no open request, unasked or late, in order of arrival: ``fold(sender, message)``.
 
     Waits until ``at_least`` messages were taken or ``until_s`` seconds have passed. Then takes all others that are
-    there. Messages that no step has taken are dropped when the round ends, unless the coordinator's ``takes`` names
-    their type.
+    there. The rest is dropped when the round ends, but for types that the coordinator's ``takes`` names.
     """
     answers: Answers = yield Take(kind, fold, at_least, until_s)
     return answers
@@ -146,7 +129,7 @@ def take(
 
 def spend(cost: Cost) -> Steps[None]:
     """Let the coordinator's own nominal work take its virtual time. (Handlers of other parties state their own.)"""
-    yield Spend(cost)
+    yield cost
 
 
 def wake(at_s: float) -> Steps[None]:

@@ -16,10 +16,9 @@ from coterie.protocol.party import Party
 from coterie.protocol.told import Common, Own
 
 PartyFactory = Callable[[Own, Common, Any], Party]
-"""Makes one party from what it alone knows, what everybody knows, and the system's config.
+"""Makes one party from what it alone knows, what everybody knows, and the config.
 
-The hub also has ``round(r)`` for r = 1, 2, ..., which yields steps and returns its notes for the metrics (numbers,
-short lists; JSON).
+The hub also has ``round(r)`` for r = 1, 2, ..., which yields steps and returns notes for the metrics (JSON).
 """
 
 
@@ -45,8 +44,7 @@ class Federation:
 class Mixture:
     """A client that predicts with several models: its probabilities are sum_m weights[m] softmax(models[m](x)).
 
-    weights: (m,) float64 >= 0 that sum to 1.  models: (m, d) float32; clients with the same models share the array.
-    Raises UserError for anything else.
+    weights: (m,) float64 >= 0 that sum to 1.  models: (m, d) float32. Raises UserError for anything else.
     """
 
     weights: NDArray[np.float64]
@@ -79,8 +77,7 @@ class System:
     parties: of a config, by role, the factory of the parties of that role. The hub's role comes first, the clients'
     last. A server is the only party of its role, and the role is its name.
     check: raises UserError for settings that can't work among these clients.
-    models: each client's current model (or mixture), which the observer reads beside the protocol. Clients that share a
-    model share the array.
+    models: each client's current model (or mixture), which the observer reads. Clients that share a model share arrays.
     pool: all models, if clients choose (or mix) among several. A round moved something if it moved one of them.
     observe: arrays and numbers for the report.
     sees: by role, the messages that it receives and what it learns.  sees_in: the same in modes in which it differs.
@@ -121,9 +118,7 @@ class System:
         return {**{server: server for server in servers}, **dict.fromkeys(clients, client)}
 
     def views(self, mode: str) -> Mapping[str, Sees]:
-        """What each role sees in a mode."""
         return self.sees_in.get(mode, self.sees)
 
     def defaults(self, mode: str) -> Mapping[str, Any]:
-        """The defaults that differ in this mode from the config's, by setting."""
         return self.settings_in.get(mode, {})

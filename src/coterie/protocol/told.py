@@ -1,6 +1,7 @@
 """What a party is told before it starts: what everybody knows, and what it alone knows.
 
 Neither contains anything that belongs to the experiment: which data there are, the observers, which clients are late.
+The operator signs the roster (``crypto/roster.py``). So a party that knows the operator's key knows which to trust.
 """
 
 from __future__ import annotations
@@ -8,22 +9,66 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie.protocol.effects import Vector
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.randomness import Randomness
-from coterie.protocol.roster import Identity, Roster
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """One party. verify_key: Ed25519, 32 bytes.  sealing_key: X25519, 32 bytes."""
+
+    name: str
+    role: str
+    verify_key: bytes
+    sealing_key: bytes
+
+
+class Roster(msgspec.Struct, frozen=True, dict=True):
+    """All parties of a federation in a fixed order, the hub first. session: 16 bytes, different in every federation.
+
+    operator: the Ed25519 key of the federation's operator, 32 bytes.  signature: the operator's, over all the rest.
+    """
+
+    session: bytes
+    entries: tuple[Entry, ...]
+    operator: bytes
+    signature: bytes = b""
+
+    @cached_property
+    def by_name(self) -> dict[str, Entry]:
+        """Entries by name."""
+        return {entry.name: entry for entry in self.entries}
+
+    @property
+    def hub(self) -> str:
+        """The name of the hub."""
+        return self.entries[0].name
+
+    def of_role(self, role: str) -> tuple[str, ...]:
+        """The names of all parties of a role, in order."""
+        return tuple(entry.name for entry in self.entries if entry.role == role)
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """SECRET: a party's Ed25519 seed for signing and X25519 key for opening what is sealed for it, 32 bytes each."""
+
+    signing: bytes
+    opening: bytes
+
+    def __repr__(self) -> str:
+        return "<Identity>"
 
 
 @dataclass(frozen=True, eq=False)
 class Common:
     """What every party of a federation knows.
 
-    roster: all parties.  clients: the names of those with data, in the order of their numbers.
-    spec: the model's shape.  starts: (k, d) float32, the weights that k models start with; most systems have one.
-    mode: ``paper``, ``literal`` or ``hardened``.  emulated: whether the ciphers are.
+    clients: those with data, in the order of their numbers.  starts: (k, d) float32, the weights that k models start
+    with; most systems have one.  mode: ``paper``, ``literal`` or ``hardened``.  emulated: whether the ciphers are.
     """
 
     roster: Roster
@@ -36,17 +81,15 @@ class Common:
     @cached_property
     def initial(self) -> Vector:
         """(d,) float32, the weights that the first model starts with."""
-        first: Vector = self.starts[0]
-        return first
+        return np.asarray(self.starts[0])
 
 
 @dataclass(frozen=True)
 class Own:
     """What one party alone knows.
 
-    randomness: the source of its random numbers.  identity: SECRET, the secret halves of its keys in the roster; None
-    if nothing is signed or sealed.  samples: the number of its training samples.  epochs: local epochs in a round, as
-    many as its device has time for.
+    identity: SECRET, the secret halves of its keys in the roster; None if nothing is signed or sealed.
+    samples: the number of its training samples.  epochs: local epochs in a round, as many as its device has time for.
     """
 
     name: str

@@ -2,19 +2,18 @@
 
     hub --Deal--> key_centre --Granted (signed, sealed)--> all others --Ready--> hub
 
-Signing keys are on the roster (``protocol/roster.py``). The key centre draws encryption keys and other secrets. A list
-of **grants** says which: key pairs, seeds, or shares of one key among chosen parties. It signs each grant for one
-recipient and one dealing, and the transport seals it. The hub that relays it sees its size, and can neither read nor
-replace it. The key centre forgets the secret halves.
-
-A grant may be dealt again among other parties when membership changes, under the next number. The old one is refused
-from then on.
+Signing keys are on the roster. The key centre draws encryption keys and other secrets. A list of **grants** says which:
+key pairs, seeds, or shares of one key among chosen parties. It signs each grant for one recipient and one dealing, and
+the transport seals it. The hub that relays it sees its size, and can neither read nor replace it. The key centre
+forgets the secret halves. A grant may be dealt again among other parties when membership changes, under the next
+number. The old one is refused from then on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast, get_args, get_origin
 
 import msgspec
@@ -24,13 +23,12 @@ from coterie.crypto.arrays import RandomBytes
 from coterie.crypto.keys import public_key, secret_key
 from coterie.crypto.roster import signing_key, verify_key
 from coterie.crypto.signing import Field
-from coterie.protocol.bundle import bundle, unbundle
 from coterie.protocol.errors import PeerError
-from coterie.protocol.messages import ANY, Bundle, Message, message
+from coterie.protocol.messages import ANY, Bundle, Message, bundle, message, unbundle
 from coterie.protocol.party import Party, To, on
-from coterie.protocol.roster import Roster
+from coterie.protocol.randomness import Secrets
 from coterie.protocol.steps import Steps, post, take
-from coterie.protocol.told import Common, Own
+from coterie.protocol.told import Common, Own, Roster
 
 KEY_CENTRE = "key_centre"
 EVALUATION = "evaluation"
@@ -50,10 +48,9 @@ class Deal(Message, frozen=True):
 
 @message(src=KEY_CENTRE, dst=ANY)
 class Granted(Message, frozen=True):
-    """The keys that one party may hold. keys: a bundle of them.  names: of each, on a line of its own.
+    """The keys that one party may hold. names: one a line, ``secret NAME``, ``public NAME`` or ``public NAME OWNER``.
 
-    A name is ``secret NAME``, ``public NAME`` or ``public NAME OWNER``.  signature: over all fields, the recipient and
-    the session.
+    signature: over all fields, the recipient and the session.
     """
 
     number: int
@@ -77,14 +74,7 @@ class Ready(Message, frozen=True):
 ENROLMENT = (Granted, Ready)
 """The messages that a hub takes for enrolment (``Party.takes``)."""
 
-
-class Keygen(Protocol):
-    """Draws an encryption key pair. The result has ``public`` and ``to_bytes`` (``crypto/vector.py``)."""
-
-    def __call__(self, *, emulated: bool, random_bytes: RandomBytes) -> Any: ...
-
-
-Draw = Callable[[str], RandomBytes]
+Draw = Callable[[str], Secrets]
 """Secret randomness for one purpose."""
 
 
@@ -123,13 +113,14 @@ class Grant(Protocol):
 
 @dataclass(frozen=True)
 class Pair(Grant):
-    """A key pair. Its holders get the secret half.  keygen: draws it.  each: one pair for each holder.
+    """A key pair. Its holders get the secret half.  each: one pair for each holder.
 
+    keygen(emulated, random_bytes): draws one, with ``public`` and ``to_bytes`` (``crypto/vector.py``).
     works: the role that multiplies its ciphertexts, if products are needed. This role gets the evaluation key
     (``public evaluation``), and a public key that allows products.
     """
 
-    keygen: Keygen
+    keygen: Callable[..., Any]
     each: bool = False
     works: str = ""
 
@@ -138,9 +129,8 @@ class Pair(Grant):
             raise TypeError(f"{self.name}: products need one pair for a role, not one for each of its parties")
 
     def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> Dealt:
-        """One pair for all of them, or one for each."""
         names = {h: f"{self.name} {h} key" for h in holders} if self.each else {"": f"{self.name} key"}
-        owned = {owner: self.keygen(emulated=emulated, random_bytes=draw(name)) for owner, name in names.items()}
+        owned = {owner: self.keygen(emulated=emulated, random_bytes=draw(name).bytes) for owner, name in names.items()}
         secret = {h: owned[h if self.each else ""].to_bytes() for h in holders}
         whole = {owner: key.public.to_bytes() for owner, key in owned.items()}
         if not self.works:
@@ -154,8 +144,7 @@ class Seed(Grant):
     """32 secret bytes that all holders share."""
 
     def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> Dealt:
-        """The same bytes for all of them."""
-        return Dealt(dict.fromkeys(holders, draw(f"{self.name} seed")(32)))
+        return Dealt(dict.fromkeys(holders, draw(f"{self.name} seed").bytes(32)))
 
 
 @dataclass(frozen=True)
@@ -170,14 +159,12 @@ class Shares(Grant):
     split: Callable[[int, RandomBytes], tuple[bytes, Sequence[bytes]]]
 
     def holders(self, roster: Roster) -> tuple[str, ...]:
-        """The chosen parties."""
         return self.chosen
 
     def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> Dealt:
-        """A new key, and a share of it for each of them."""
         if len(holders) < self.least:
             raise PeerError(f"{self.name} is shared by at least {self.least} parties, not by {len(holders)}")
-        public, shares = self.split(len(holders), draw(f"{self.name} key"))
+        public, shares = self.split(len(holders), draw(f"{self.name} key").bytes)
         return Dealt(dict(zip(holders, shares, strict=True)), {"": public})
 
 
@@ -217,10 +204,7 @@ class KeyCentre(Party, role=KEY_CENTRE):
             if msg.number != self.state.dealt.get(grant.name, 0) + 1:
                 raise PeerError(f"dealing {msg.number} of {grant.name} after {self.state.dealt.get(grant.name, 0)}")
             self.state.dealt[grant.name] = msg.number
-
-            def draw(purpose: str) -> RandomBytes:
-                return self.secrets(purpose, msg.number - 1).bytes
-
+            draw = partial(self.secrets, round=msg.number - 1)
             dealt = grant.deal(chosen or grant.holders(roster), draw, emulated=self.common.emulated)
             for name, own in items.items():
                 public = {**dealt.public, **dealt.better.get(roster.by_name[name].role, {})}
@@ -256,10 +240,7 @@ class Keys(msgspec.Struct):
 
 
 class Keyed(Party, Generic[PK, SK]):
-    """A party that is granted keys of one scheme. A subclass's ``Secret`` has this one's field.
-
-    kinds: the classes of public and secret keys that its declaration names.
-    """
+    """A party that is granted keys of its kinds (PK, SK). A subclass's ``Secret`` has this one's field."""
 
     class Secret(msgspec.Struct):
         """keys: those that the key centre has granted."""
@@ -332,8 +313,8 @@ class KeyHub(Keyed[PK, SK]):
     takes: ClassVar[tuple[type[Message], ...]] = ENROLMENT
 
     def setup(self) -> Steps[None]:
-        """Deal the keys."""
-        yield from enrol(self)
+        """Request all grants, and wait until all parties have theirs."""
+        yield from _dealt(self, Deal(1, "", ""))
 
 
 class KeyHolder(Keyed[PK, SK]):
@@ -344,11 +325,6 @@ class KeyHolder(Keyed[PK, SK]):
         """Store the keys that the key centre has signed for this party, once for each dealing."""
         self.granted(msg)
         return To(self.common.roster.hub, Ready(msg.number, msg.grant))
-
-
-def enrol(hub: Keyed[Any, Any]) -> Steps[None]:
-    """The hub's part: request all grants, and wait until all parties have theirs."""
-    yield from _dealt(hub, Deal(1, "", ""))
 
 
 def deal_again(hub: Keyed[Any, Any], grant: str, holders: Sequence[str]) -> Steps[None]:

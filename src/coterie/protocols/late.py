@@ -3,9 +3,9 @@
     server --Train (w, r)--> client --Update (r)--> server      at once, or rounds later
 
 Each round the server asks a share of the clients, waits for those that are in time, takes the updates of earlier rounds
-that have come, and moves its model. All baselines with late updates use it. They differ in what clients send and in how
-the server combines it. Each update is used once, and none that is older than the bound. The server does not know why a
-client is late. ``sees`` says what each party sees.
+that have come, and moves its model. The baselines that use it differ in what clients send and in how the server
+combines it. Each update is used once, and none that is older than the bound. The server does not know why a client is
+late. ``sees`` says what each party sees.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ from coterie.protocol.party import Party
 from coterie.protocol.steps import LATE, Answers, Steps, for_each, take
 from coterie.protocol.system import PartyFactory, Sees
 from coterie.protocol.told import Common, Own
-from coterie.protocols.averaging import Client, Sends, Train, Update
+from coterie.protocols.averaging import Client, Sends, Train, Update, Updates
 from coterie.protocols.local_training import SteppedTraining, asked_in
-from coterie.protocols.updates import Updates
 
 DELTA = 0.3
 """The share of clients that an experiment delays by default (PAFed, table III: 0; table V: up to 0.7)."""
@@ -50,9 +49,6 @@ class LateTraining(SteppedTraining):
             raise UserError(f"max_staleness is a number of rounds and must be at least 0, not {self.max_staleness}")
 
 
-# -- how a server puts updates together ------------------------------------------------------------------------------
-
-
 class Aggregate(Protocol):
     """The updates of one round, folded one at a time in the order in which they are taken: in time first, then late."""
 
@@ -63,7 +59,7 @@ class Aggregate(Protocol):
         """The server's next model, (d,) float64. It is called only if at least one update was taken."""
 
 
-Aggregates = Callable[[ModelSpec, Vector, float], Aggregate]
+Aggregates = Callable[[ModelSpec, Vector, float], Aggregate]  # of the spec, the server's weights and its step
 
 
 @dataclass(eq=False)
@@ -97,9 +93,6 @@ class Mean:
         return stepped(self.spec, w, change, total / self._total, self.step, self._total / over)
 
 
-# -- the parties -----------------------------------------------------------------------------------------------------
-
-
 class Gathering:
     """One round of a server: the clients that it asks, and the updates that it takes, in time and late.
 
@@ -118,9 +111,8 @@ class Gathering:
         """The clients that the round can ask. If rounds have a deadline, it leaves out clients that are late.
 
         If a client that needs longer than a round were asked in every round, it would be later each time, until none of
-        its updates is used. It is asked again when it has answered, or when its answer would be too old, because then
-        the answer may be lost. A round without a deadline waits for all answers except those that an experiment delays
-        by whole rounds. Asking these clients again makes them no later. So all clients can be asked.
+        its updates is used. It is asked again when it has answered, or when its answer would be too old: it may be
+        lost. A round without a deadline waits for all answers but those that an experiment delays by whole rounds.
         """
         if self.config.deadline_s is None:
             return tuple(chosen)
@@ -146,8 +138,7 @@ class Gathering:
 
         If there is no client to ask, the round waits for the first answer to an earlier round, or until the deadline.
         Otherwise rounds would take no time, and every answer would become too old. If rounds have a deadline, later
-        rounds do not wait for a client that is known not to answer (it is offline, refused the request, or sent an
-        unacceptable answer).
+        rounds do not wait for a client that is known not to answer: offline, refused, or its answer was unacceptable.
         """
         deadline_s, owed = self.config.deadline_s, self.owed
         self._notes |= {"asked": len(requests), "busy": len(self._chosen) - len(self.asked)}
@@ -157,10 +148,7 @@ class Gathering:
         if deadline_s is not None:
             for name in (name for name, why in answers.missing.items() if why != LATE):
                 owed[name] = tuple(q for q in owed[name] if q != self.r)
-        if requests:
-            yield from take(reply, fold)
-        else:
-            yield from take(reply, fold, at_least=1, until_s=deadline_s)
+        yield from take(reply, fold) if requests else take(reply, fold, at_least=1, until_s=deadline_s)
         return answers
 
     def notes(self) -> dict[str, Any]:
@@ -170,10 +158,7 @@ class Gathering:
 
 
 class Server(Party, role="server"):
-    """Holds the global model, and knows which answers have not come yet.
-
-    aggregate(spec, weights, step): an empty ``Aggregate``.
-    """
+    """Holds the global model, and knows which answers have not come yet. aggregate: makes an empty ``Aggregate``."""
 
     takes = (Update,)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -16,22 +16,54 @@ from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.party import Cost, Party, Work
 from coterie.protocol.randomness import rng
 from coterie.protocol.steps import Steps, for_each
-from coterie.protocols.unused import at_least, check_choices, refuse_unused
 from coterie.training.solvers import MOST_WEIGHT, Proximal, Sgd, largest
+
+
+def at_least(config: Any, **least: int) -> None:
+    """Raises UserError for the first setting that is below its least value."""
+    for name, value in least.items():
+        if getattr(config, name) < value:
+            raise UserError(f"{name} must be at least {value}, not {getattr(config, name)}")
+
+
+def check_choices(config: Any) -> None:
+    """Raises UserError for the first ``Literal`` field of a dataclass that has none of its values."""
+    for name, kind in get_type_hints(type(config)).items():
+        value = getattr(config, name)
+        if get_origin(kind) is Literal and value not in get_args(kind):
+            raise UserError(f"{name} must be one of {', '.join(map(str, get_args(kind)))}, not {value!r}")
+
+
+def refuse_unused(config: Any, unused: Iterable[tuple[str, str, bool]]) -> None:
+    """Raises UserError for the first setting that has no effect and is set to another value than its default.
+
+    unused: of each setting its name, the condition under which it has no effect (``"mode paper"``, ``"local=sgd"``),
+    and whether that condition holds here.
+    """
+    for name, condition, holds in unused:
+        value = getattr(config, name)
+        if holds and value != getattr(type(config), name):
+            raise UserError(f"{name}={value} has no effect with {condition}: leave it out, or change that")
+
+
+def insist(config: Any, fixed: Mapping[str, Any], where: str) -> None:
+    """Raises UserError for the first setting that has another value than it is fixed to in ``where`` (a mode)."""
+    for name, value in fixed.items():
+        if getattr(config, name) != value:
+            raise UserError(f"{name}={getattr(config, name)} is not for {where}: there it is {value}; leave it out")
 
 
 @dataclass(frozen=True)
 class LocalTraining:
     """Settings of local training; every system's config has these fields.
 
-    lr: learning rate.  batch_size: samples a step.  momentum: of local SGD; it starts anew each round.
-    weight_decay: of local SGD.
+    lr: learning rate.  batch_size: samples a step.  momentum, weight_decay: of local SGD; it starts anew each round.
     max_epochs: E_m, the local epochs of the fastest device.  slowest: the smallest relative uplink time d; client i
     trains E_i = round(d_i E_m) epochs, d_i uniform in [slowest, 1] and fixed (FedCAPrivacy, section VI-A).
     participation: fraction of the clients that is asked each round.  deadline_s: virtual seconds that a round waits
     for its clients, or None to wait for all.
-    founders: how many clients take part from the start; 0 for all.  newcomers: how many of the other clients join each
-    time, in the order of their numbers.  join_every: rounds between two such times.
+    founders: how many clients take part from the start; 0 for all.  newcomers: how many of the others join each time,
+    in the order of their numbers.  join_every: rounds between two such times.
     """
 
     lr: float = 0.01
@@ -119,7 +151,6 @@ class ProximalTraining(SteppedTraining):
     mu: float = 0.01
 
     def solver(self) -> Proximal:
-        """SGD on the proximal objective."""
         return Proximal(self.lr, self.batch_size, self.momentum, self.weight_decay, mu=self.mu)
 
 
@@ -128,8 +159,8 @@ class ClusterModels(LocalTraining):
     """Local training in clusters with one model each (IFCA, MingledPie). clusters: k, the number of models.
 
     start: "random", each model with weights of its own; or "pretrained", each also trained beforehand on all data of
-    one of the data's own groups, as MingledPie's authors do ("prior knowledge"). Then the models differ from the start,
-    but the server must hold the clients' data.  pretrain_epochs: passes over those data.
+    one of the data's own groups, as MingledPie's authors do ("prior knowledge"). For that the server must hold the
+    clients' data.  pretrain_epochs: passes over those data.
     pretrain_batch: samples a step in the pre-training; 0 for all at once, so that an epoch is one gradient step.
     """
 
@@ -145,18 +176,15 @@ class ClusterModels(LocalTraining):
         refuse_unused(self, ((name, "start=random", random) for name in ("pretrain_epochs", "pretrain_batch")))
 
     def beyond_budget(self) -> Mapping[str, str]:
-        """The pre-training, which no budget counts."""
         if self.start == "random":
             return {}
         return {"start": f"its models begin after {self.pretrain_epochs} epochs on all data of the true groups"}
 
     @property
     def models(self) -> int:
-        """One a cluster."""
         return self.clusters
 
     def pretraining(self) -> tuple[Sgd, int] | None:
-        """Solver and epochs of the pre-training, each model on all data of one of the data's own groups."""
         if self.start == "random":
             return None
         return Sgd(self.lr, self.pretrain_batch or 1 << 40), self.pretrain_epochs

@@ -31,8 +31,8 @@ import msgspec
 import coterie
 from coterie.crypto.roster import check_roster, entry
 from coterie.protocol.errors import PeerError, UserError
-from coterie.protocol.roster import Identity, Roster
 from coterie.protocol.system import Mixture
+from coterie.protocol.told import Identity, Roster
 from coterie.runs.config import RunConfig, differences, from_text, to_toml
 from coterie.runs.experiment import Experiment
 from coterie.runs.files import (
@@ -51,7 +51,7 @@ from coterie.runs.files import (
     writing,
 )
 from coterie.runs.folder import METRICS
-from coterie.transport.parcel import Snapshot
+from coterie.transport.wire import Snapshot
 
 CHECKPOINT = Path("checkpoint") / "checkpoint.bin"
 PARTIES = "parties"

@@ -21,9 +21,9 @@ from coterie.devices.links import Delays, FleetLinks
 from coterie.devices.profiles import Profile, fleet
 from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.randomness import Randomness, rng
-from coterie.protocol.roster import Identity, Roster
 from coterie.protocol.steps import NoAnswerError
 from coterie.protocol.system import ClientModel, Mixture
+from coterie.protocol.told import Identity, Roster
 from coterie.protocols.local_training import joined, local_epochs, sample_clients
 from coterie.runs import registry
 from coterie.runs.config import RunConfig, resolve, system_config

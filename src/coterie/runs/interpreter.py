@@ -32,7 +32,7 @@ from coterie.protocol.effects import (
 )
 from coterie.protocol.errors import CryptoError, PeerError, RunError
 from coterie.protocol.interpreters import Interpreter, each, interpret, locally
-from coterie.protocols.updates import OUTLYING
+from coterie.protocols.averaging import OUTLYING
 from coterie.runs.metrics import ClassWeights
 from coterie.training.engine import fit_many
 from coterie.training.evaluate import How, evaluate_many, judge_many
@@ -148,7 +148,7 @@ def _encrypted(wanted: Sequence[tuple[str, Encrypt]]) -> Sequence[Any]:
 
 
 class LocalEffects:
-    """``coterie.transport.handlers.Effects`` for a simulation.
+    """``coterie.transport.queues.Effects`` for a simulation.
 
     data: of every party that trains, by name.  chunk: how many messages are handled together, so that their vectors
     stay within memory_bytes.  emulated: whether this run's keys are emulated. Other keys are refused. None accepts all
@@ -231,7 +231,7 @@ class LocalEffects:
         return of_class if weights is None else of_class * weights
 
     def took(self, r: int, notes: Mapping[str, Any]) -> None:
-        """Remember the clients whose updates stood out in round r, whose notes are given (``protocols/updates.py``).
+        """Remember the clients whose updates stood out in round r, whose notes are given (``protocols/averaging.py``).
 
         Models may diverge later for them. An update is the cause if no training here gave such weights. If that is
         unknown, as in rounds before a resumption, it is the cause if most updates were of another size.

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from coterie.crypto.signing import OVERHEAD_BYTES, OpeningKey, SealingKey, SigningKey, VerifyKey
 from coterie.protocol.errors import PeerError
-from coterie.protocol.roster import Identity, Roster
+from coterie.protocol.told import Identity, Roster
 from coterie.transport.envelope import Keyring
 
 K = TypeVar("K")

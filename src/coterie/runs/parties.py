@@ -21,10 +21,9 @@ from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.party import Party
 from coterie.protocol.randomness import Randomness
-from coterie.protocol.roster import Identity, Roster
 from coterie.protocol.spool import Spool
 from coterie.protocol.system import Federation, System
-from coterie.protocol.told import Common, Own
+from coterie.protocol.told import Common, Identity, Own, Roster
 
 AWAKE_BYTES = 1 << 30
 """What the parties that stay awake may hold, by default."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coterie.protocol.lazily import lazily
+from coterie.protocol.import_path import lazily
 
 if TYPE_CHECKING:
     from coterie.training.engine import choose_path, fit_many

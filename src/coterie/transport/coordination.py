@@ -1,7 +1,7 @@
 """The coordination of one generator of steps: the hub's round, or the handler of a leader.
 
-A coordination knows no clock, no queue and no network. Its driver calls ``start`` once, and then the other methods as
-events happen, with the time of the event. At the time ``wake_s`` it delivers what arrives then, before ``expire``.
+It knows no clock, no queue and no network. Its driver calls ``start`` once, and then the other methods as events
+happen, with the time of the event. At the time ``wake_s`` it delivers what arrives then, before ``expire``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from coterie.protocol import steps
 from coterie.protocol.errors import CoterieError, CryptoError, PeerError, RunError
 from coterie.protocol.messages import Message
-from coterie.protocol.party import To
+from coterie.protocol.party import Cost, To
 from coterie.transport.envelope import USED, Envelope, EnvelopeError, Sent, Waiting
 from coterie.transport.member import Member
 
@@ -33,11 +33,10 @@ class _Asked:
 
 
 class Coordination:
-    """One generator of steps and effects.
+    """One generator of steps and effects. An error in sending ends the hub's run, but only a leader's work.
 
     send: is given each message as soon as it is made.  role: the role that the party acts in.  request: the message
-    whose handler this is, or the round and attempt of the hub. An error in sending ends the hub's run, but only a
-    leader's work.
+    whose handler this is, or the round and attempt of the hub.
     """
 
     def __init__(
@@ -68,8 +67,6 @@ class Coordination:
         self._got: list[Any] = []
         self._missing: dict[Any, str] = {}
 
-    # -- for the driver ------------------------------------------------------------------------------------------------
-
     def start(self, now_s: float, step: Any = None) -> None:
         """Run to the first wait. step: one that the generator has yielded already."""
         self._resume(None, now_s, step)
@@ -77,7 +74,7 @@ class Coordination:
     def deliver(self, envelope: Envelope, frame: bytes, now_s: float) -> bool:
         """A message for the coordinator has come. An answer is folded, and any other message waits to be taken.
 
-        Returns whether the message is genuine and new. A forged or repeated message changes nothing.
+        Returns whether it is genuine and new. A forged or repeated message changes nothing.
         """
         member, step = self.member, self._step
         try:
@@ -99,10 +96,7 @@ class Coordination:
         return True
 
     def refuse(self, number: int, reason: str, now_s: float) -> None:
-        """The answer to this request will never come. A step with a stated deadline waits for the deadline anyway.
-
-        A real coordinator could not know, either.
-        """
+        """The answer to this request will never come. A stated deadline is waited for all the same."""
         request = self._open.get(number)
         if request is not None and request.outcome is None:
             request.failed = request.failed or reason
@@ -114,7 +108,7 @@ class Coordination:
         self._resume(value, now_s)
 
     def spent(self, seconds: float, now_s: float) -> None:
-        """The ``effect`` is a ``Spend``, and takes so many seconds."""
+        """The ``effect`` is a ``Cost``, and takes so many seconds."""
         self.effect, self.wake_s = None, now_s + seconds
 
     def expire(self, now_s: float) -> None:
@@ -125,10 +119,8 @@ class Coordination:
         step = self._step
         value: steps.Answers | steps.NoAnswerError | None = None
         if isinstance(step, steps.Take) and step.until_s is None and len(self._got) < step.at_least:
-            value = steps.NoAnswerError(
-                f"{self.member.name} waits for {step.at_least} {step.kind.__name__}, has {len(self._got)}, and no more "
-                "will come"
-            )
+            waits = f"{self.member.name} waits for {step.at_least} {step.kind.__name__}"
+            value = steps.NoAnswerError(f"{waits}, has {len(self._got)}, and no more will come")
         elif isinstance(step, steps.Ask | steps.Take):
             value = self._answers()
         self.wake_s, self.patient, self._step, self._open = inf, False, None, {}
@@ -155,8 +147,6 @@ class Coordination:
             ends_s = arrivals[left - 1] if left <= len(arrivals) else inf
         return min(self.wake_s, ends_s)
 
-    # -- inside --------------------------------------------------------------------------------------------------------
-
     def _resume(self, value: Any, now_s: float, step: Any = None) -> None:
         """Run the generator to its next wait."""
         while True:
@@ -170,16 +160,17 @@ class Coordination:
             try:
                 if self._begin(step, now_s):
                     return
-                value, step = None, None
+                value = None
             except (RunError, PeerError) as error:
-                value, step = error, None
+                value = error
+            step = None
 
     def _begin(self, step: Any, now_s: float) -> bool:
         """Begin a step or an effect. Returns whether there is something to wait for."""
         if isinstance(step, steps.Post):
             self._send_all(step.messages)
             return False
-        if isinstance(step, steps.Spend) or not isinstance(step, steps.Step):
+        if isinstance(step, Cost) or not isinstance(step, steps.Step):
             self.effect = step
             return True
         self._step, self._got, self._missing = step, [], {}

@@ -3,9 +3,6 @@
 A relay sees an envelope and the payload's bytes, and may drop either. Any change to them is refused: the signature
 covers every field and the digest, and a message between two parties other than the hub is sealed with the same fields
 bound in. So a message is accepted only by its recipient, in its session, round and attempt, and under its number.
-
-``Numbers`` is what a party remembers of its links, so that no message is handled twice, out of order or in another
-attempt. It is kept with the party, which continues with it if it is made again from its bytes.
 """
 
 from __future__ import annotations
@@ -29,11 +26,10 @@ class EnvelopeError(PeerError):
 class Envelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One message, without its payload.
 
-    role: the role that the sender acts in.  session: names one run of one federation.  round, attempt: those of the
+    role: that the sender acts in.  session: names one run of one federation.  round, attempt: those of the
     coordinator's message that led to it.  number: grows with every message of its sender.  answers: the number of the
     request that it answers, or 0.  sealed: whether only the recipient can read the payload.  weight: bytes that the
-    payload would have with real ciphertexts (``protocol/weight.py``).  digest: SHA-256 of the payload as it is sent.
-    signature: the sender's, over all of it.
+    payload would have with real ciphertexts.  digest: SHA-256 of the payload as it is sent.
     """
 
     src: str
@@ -61,16 +57,13 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 class Keyring(Protocol):
-    """The keys of one party (in a simulation, of all parties), and all public keys. A higher layer provides it.
-
-    session: names the run that these keys are for.  overhead: bytes that sealing adds to a payload.
-    """
+    """The keys of one party (in a simulation, of all), and all public keys. overhead: bytes that sealing adds."""
 
     session: str
     overhead: int
 
     def sign(self, src: str, header: bytes, digest: bytes) -> bytes:
-        """The signature of ``src``."""
+        """The signature of ``src`` over both."""
 
     def verify(self, src: str, signature: bytes, header: bytes, digest: bytes) -> None:
         """Raises PeerError unless the registered key of ``src`` has signed exactly this."""
@@ -92,10 +85,7 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True)
 class Opened:
-    """A message that was verified, unsealed and decoded.
-
-    role: the role that its recipient acts in.  at_s: when it came.  size: bytes of its frame.
-    """
+    """A verified, unsealed and decoded message. role: that its recipient acts in.  size: bytes of its frame."""
 
     envelope: Envelope
     message: Message
@@ -136,8 +126,9 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Numbers(msgspec.Struct):
-    """sent: the last number that the party used.  taken: by sender, the last number that it took.
+    """The memory of a party's links, with which no message is handled twice, out of order or in another attempt.
 
+    It is kept with the party.  sent: the last number that it used.  taken: by sender, the last number that it took.
     round: the newest that it has heard of from the hub.  attempts: by round, its attempt, where it was tried again.
     kept: by sender and number, what became of the requests of the sender's newest round.
     """
@@ -179,7 +170,7 @@ class Numbers(msgspec.Struct):
             of_sender.clear()
         of_sender[request.number] = Outcome(request.digest, request.round, answer, refusal)
 
-    def again(self, request: Envelope) -> Outcome | None:
-        """The outcome of this request, if the very same request was handled before."""
+    def again(self, request: Envelope) -> tuple[Sent | None, str]:
+        """The answer and the refusal that are kept of the very same request, if it was handled before."""
         kept = self.kept.get(request.src, {}).get(request.number)
-        return kept if kept is not None and kept.digest == request.digest else None
+        return (kept.answer, kept.refusal) if kept is not None and kept.digest == request.digest else (None, "")

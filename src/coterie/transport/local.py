@@ -2,12 +2,12 @@
 
 Every message passes through the codec, an envelope and its signature. So byte counts are exact, no party can read
 another's objects, and code that runs here also runs on a wire. The network is a star: the hub relays messages between
-two other parties, which are sealed. ``Member`` and ``Coordination`` process the messages and know nothing of this file.
+two other parties, which are sealed.
 
-Time is virtual. The arrival of a message follows from sizes, nominal costs and device profiles alone. Handlers run in
-batches that give exactly the results of running them one by one in order of arrival (``Queues.next``). A coordinator
-acts after all other parties have done what they can do by that time, and the hub acts last. If ``links`` delays a party
-by rounds, its answer to a request is sent when that later round begins. The hub's step does not wait for it.
+The arrival of a message follows from sizes, nominal costs and device profiles alone. Handlers run in batches that give
+exactly the results of running them one by one in order of arrival (``Queues.next``). A coordinator acts after all other
+parties have done what they can do by that time, and the hub acts last. If ``links`` delays a party by rounds, its
+answer to a request is sent when that later round begins. The hub's step does not wait for it.
 
 In one process only an attacker can repeat a message, so answers are stored only while ``intercept`` is set.
 """
@@ -22,18 +22,15 @@ from typing import Any
 import msgspec
 
 from coterie.protocol.errors import CryptoError, PeerError, RunError
-from coterie.protocol.party import Party
+from coterie.protocol.party import Cost, Party
 from coterie.protocol.spool import Spool
-from coterie.protocol.steps import LATE, REFUSED, UNACCEPTABLE, R, Spend, Step, Steps
+from coterie.protocol.steps import LATE, REFUSED, UNACCEPTABLE, R, Step, Steps
 from coterie.transport.coordination import Coordination
 from coterie.transport.envelope import Envelope, Handled, Keyring, Numbers, Opened, Sent, Waiting
-from coterie.transport.handlers import Call, Effects, compute, run_handlers
 from coterie.transport.member import Member, Reader, roles_of
-from coterie.transport.meter import TOO_LATE, Meter, Recorder
-from coterie.transport.parcel import Instant, Intercept, Parcel, Snapshot
-from coterie.transport.queues import Job, Leader, Lost, Queues, parts
-from coterie.transport.transcript import Transcript
-from coterie.transport.wire import Ideal, Links, Wire
+from coterie.transport.queues import Call, Effects, Job, Leader, Lost, Queues, compute, parts, run_handlers
+from coterie.transport.transcript import TOO_LATE, Meter, Recorder, Transcript
+from coterie.transport.wire import Instant, Intercept, Links, Parcel, Snapshot, Wire
 
 _COPIES = 4  # what a message in work takes, in its own size: its bytes, what they say, an answer as large, its bytes
 
@@ -41,10 +38,9 @@ _COPIES = 4  # what a message in work takes, in its own size: its bytes, what th
 class LocalTransport:
     """Runs a coordinator's steps against the other parties.
 
-    parties: by name.  hub: the coordinator's name.  effects: computes effects.  keyring: the keys of all parties.
-    links: devices and network.  transcript: records views.  spool_bytes: how many bytes of waiting messages stay in
-    memory.  batch_bytes: how many bytes of messages and answers are handled together.  retries: whether a round can be
-    tried again.  intercept: an attacker on the wire.
+    keyring: the keys of all parties.  links: devices and network.  transcript: records views.
+    spool_bytes: how many bytes of waiting messages stay in memory.  batch_bytes: how many bytes of messages and answers
+    are handled together.  retries: whether a round can be tried again.  intercept: an attacker on the wire.
     """
 
     def __init__(
@@ -61,7 +57,7 @@ class LocalTransport:
         retries: bool = False,
     ) -> None:
         self.parties, self.effects, self.transcript = parties, effects, transcript
-        self.links: Links = links or Ideal()
+        self.links = links or Links()
         self.batch_bytes, self.retries = batch_bytes, retries
         self.spool = Spool(spool_bytes)
         self.intercept: Intercept | None = None
@@ -70,9 +66,7 @@ class LocalTransport:
         roles = roles_of(parties)
         self._reader, self._recorder = Reader(spool_bytes // 8), Recorder(roles, transcript)
         self.members = {
-            name: Member(
-                name, parties, hub, roles, keyring, spool=self.spool, reader=self._reader, observer=self._recorder
-            )
+            name: Member(name, parties, hub, roles, keyring, self.spool, self._reader, self._recorder)
             for name in parties
         }
         self.hub = self.members[hub]
@@ -99,12 +93,14 @@ class LocalTransport:
         if attempt:
             self._go_back(round, attempt)
         elif self.retries:
-            self._remember(round)
+            self._start = self.snapshot(), list(self.frames())
         self.round = round
         self._recorder.meter = Meter()
         self._reached_s = self.clock_s
         for member in self.members.values():
             member.repeats = self.intercept is not None
+            if self.retries and not attempt:
+                member.begin(round)
         self.hub.heard_of(round, attempt)
         for parcel, frame in self._queues.release(round):
             self._transmit(Sent(parcel.envelope, frame, parcel.to_role), (self.clock_s, 0))
@@ -158,12 +154,11 @@ class LocalTransport:
         step: Any = None,
     ) -> Leader:
         """A party coordinates from now on: in a round and attempt of the hub, or if a handler has yielded a step."""
-        of = request.envelope if isinstance(request, Parcel) else request
-        coordination = Coordination(member, work, lambda sent: self._transmit(sent, leader.at), role, of)
-        leader = Leader(coordination, at, request if isinstance(request, Parcel) else None)
+        parcel, of = (request, request.envelope) if isinstance(request, Parcel) else (None, request)
+        leader = Leader(Coordination(member, work, lambda sent: self._transmit(sent, leader.at), role, of), at, parcel)
         self._queues.take_up(leader)
         with self.meter.timed(role, "coordinate"):
-            coordination.start(at[0], step)
+            leader.coordination.start(at[0], step)
         self._go_on(leader)
         return leader
 
@@ -204,8 +199,8 @@ class LocalTransport:
         """Run the effects that a coordinator asks for, until it waits or is done."""
         coordination = leader.coordination
         while (effect := coordination.effect) is not None:
-            if isinstance(effect, Spend):
-                seconds = self.links.work_s(leader.name, effect.cost)
+            if isinstance(effect, Cost):
+                seconds = self.links.work_s(leader.name, effect)
                 self.meter.spent_virtual(coordination.role, "coordinate", seconds)
                 coordination.spent(seconds, leader.at[0])
                 continue
@@ -242,8 +237,7 @@ class LocalTransport:
 
     def _transmit(self, sent: Sent, at: Instant) -> None:
         """Put a message on its way."""
-        copies, lost = self._wire.transmit(sent, at, self.intercept)
-        envelope = sent.envelope
+        envelope, (copies, lost) = sent.envelope, self._wire.transmit(sent, at, self.intercept)
         if lost is not None:
             self._recorder.lost(envelope, lost)
             self._fail(envelope, lost, at)
@@ -293,7 +287,7 @@ class LocalTransport:
             self._reached_s = max(self._reached_s, parcel.arrives_s)
             member, frame = self.members[envelope.dst], self.spool.take(parcel.ticket)
             opened = job.opened or self._opened(parcel, frame)
-            if envelope.answers and not self._queues.handles(member.name, envelope):
+            if envelope.answers and not self._queues.handles(envelope):
                 self._pass_over(member, parcel, frame)
                 continue
             member.party.now_s = job.done[0]
@@ -369,7 +363,7 @@ class LocalTransport:
             tickets |= {i: self.spool.put(frame) for i, one in enumerate(snapshot.parcels) if one.ticket == place}
         for i, known in enumerate(snapshot.parcels):
             parcel = msgspec.structs.replace(known, ticket=tickets[i])
-            hub = parcel.envelope.dst == self.hub.name and not self._queues.handles(self.hub.name, parcel.envelope)
+            hub = parcel.envelope.dst == self.hub.name and not self._queues.handles(parcel.envelope)
             if parcel.due:
                 self._queues.delayed.append(parcel)
             elif hub and parcel.arrives_s <= snapshot.clock_s:
@@ -377,12 +371,6 @@ class LocalTransport:
             else:
                 passed = self.clock_s > snapshot.clock_s  # then messages that were due in between come now
                 self._queues.route(_not_before(self.clock_s, parcel) if passed else parcel)
-
-    def _remember(self, round: int) -> None:
-        """Keep the state that is needed to try this round again."""
-        self._start = self.snapshot(), list(self.frames())
-        for member in self.members.values():
-            member.begin(round)
 
     def _go_back(self, round: int, attempt: int) -> None:
         """Go back to the beginning of a round. Time, numbers and messages of its earlier attempts go on."""

@@ -21,7 +21,6 @@ from coterie.protocol.messages import ANY, M, Message
 from coterie.protocol.party import Cost, Party, To, Work, transaction, unchanged
 from coterie.protocol.spool import Spool
 from coterie.protocol.steps import NoAnswerError
-from coterie.protocol.weight import message_weight
 from coterie.transport.envelope import USED, Envelope, EnvelopeError, Handled, Keyring, Numbers, Opened, Sent, Waiting
 
 Roles = Callable[[str], tuple[str, ...]]
@@ -48,17 +47,14 @@ class Observer:
         """A handler or a fold receives this message."""
 
     def refused(self, envelope: Envelope, role: str, reason: str) -> None:
-        """This message was not accepted. role: the role that it was for."""
+        """This message, which was for a party in this role, was not accepted."""
 
     def late(self, party: str) -> None:
         """A step did not wait for this party's answer."""
 
 
 class Reader:
-    """Decodes and digests. Members of one process share it: a broadcast is decoded once for all, a frame digested once.
-
-    room: bytes of frames that are held to know their digests.
-    """
+    """Decodes and digests a broadcast once for all members of a process. room: bytes of frames whose digest is kept."""
 
     def __init__(self, room: int = 64 << 20) -> None:
         self._room, self._bytes = room, 0
@@ -93,9 +89,8 @@ class Reader:
 class Member:
     """A party with what it needs to talk: the roles of all parties, its keys, its numbers.
 
-    parties: finds the party by its name. It is looked up each time, since it may have been made again.
-    hub: the party that relays messages between two others, which are sealed.  spool: holds messages that no step of a
-    coordinator has asked for.  repeats: whether answers are kept for requests that come again; true by default.
+    parties: finds the party by its name each time, since it may have been made again.  spool: holds messages that no
+    step of a coordinator has asked for.  repeats: whether answers are kept for requests that come again.
     """
 
     def __init__(
@@ -105,7 +100,6 @@ class Member:
         hub: str,
         roles: Roles,
         keyring: Keyring,
-        *,
         spool: Spool,
         reader: Reader | None = None,
         observer: Observer | None = None,
@@ -124,49 +118,44 @@ class Member:
         """The party itself."""
         return self._parties[self.name]
 
-    # -- sending -------------------------------------------------------------------------------------------------------
-
     def send(
         self, messages: Iterable[To], acting: str, *, round: int, attempt: int, request: Envelope | None = None
     ) -> Iterator[Sent]:
-        """Encode and number messages, seal those that the hub would read, and sign them.
+        """Encode, number, seal and sign messages. An object that goes to many in a row is encoded once.
 
-        An object that goes to many in a row is encoded once. acting: the role that the party acts in.  request: the
-        first message to its sender is the answer. Raises PeerError for a stranger, TypeError and DecodeError for what
-        cannot travel.
+        acting: the role that the party acts in.  request: the first message to its sender is the answer.
+        Raises PeerError for a stranger, TypeError and DecodeError for what cannot travel.
         """
         last: Message | None = None  # held, not its id: messages may be made as they are asked for
         encoded, weight = b"", 0
         for dst, message in ((to.dst, to.message) for to in messages):
             kind = type(message)
-            if not self.roles(dst):
-                raise PeerError(  # its name may have come from another party
-                    f"{self.name} sends {kind.__name__} to {dst!r:.40}, which is not a party of this federation"
-                )
+            if not self.roles(dst):  # its name may have come from another party
+                sends = f"{self.name} sends {kind.__name__} to {dst!r:.40}"
+                raise PeerError(f"{sends}, which is not a party of this federation")
             if message is not last:
                 last, encoded = message, codec.encode(message)
-                weight = message_weight(message, len(encoded))
+                weight = codec.message_weight(message, len(encoded))
             answers = 0
             if request is not None and request.src == dst:
                 answers, request = request.number, None
             src, role = self.name, kind.SRC if kind.SRC in self.roles(self.name) else acting
-            number, session, sealed = self.numbers.next(), self.keyring.session, self._sealed(src, dst)
+            number, session, sealed = self.numbers.next(), self.keyring.session, self._sealed(dst)
             total = weight + self.keyring.overhead * sealed
             bare = Envelope(src, dst, role, kind.__name__, session, round, attempt, number, answers, sealed, total)
             header = bare.header()
-            frame = self.keyring.seal(self.name, dst, encoded, header) if sealed else encoded
+            frame = self.keyring.seal(src, dst, encoded, header) if sealed else encoded
             digest = self.reader.digest(frame)
-            signature = self.keyring.sign(self.name, header, digest)
+            signature = self.keyring.sign(src, header, digest)
             yield Sent(replace(bare, digest=digest, signature=signature), frame, self._role(kind, dst))
 
-    def _sealed(self, src: str, dst: str) -> bool:
-        return self.hub not in (src, dst) and src != dst
+    def _sealed(self, other: str) -> bool:
+        """Whether messages between this party and another are sealed: the hub relays them, and must not read them."""
+        return self.hub not in (self.name, other) and self.name != other
 
     def _role(self, kind: type[Message], name: str) -> str:
         """The role that a party acts in when it receives such a message."""
         return self.roles(name)[0] if kind.DST == ANY else kind.DST
-
-    # -- receiving -----------------------------------------------------------------------------------------------------
 
     def verify(self, envelope: Envelope, frame: bytes) -> None:
         """Raises EnvelopeError unless its sender has sent exactly this to this party, in this session and attempt."""
@@ -181,7 +170,7 @@ class Member:
             self.keyring.verify(src, envelope.signature, envelope.header(), envelope.digest)
         except PeerError as error:
             raise EnvelopeError(f"its envelope was not signed by {src}: {error}") from None
-        if envelope.sealed != self._sealed(src, self.name):
+        if envelope.sealed != self._sealed(src):
             raise EnvelopeError(f"it is {'' if envelope.sealed else 'not '}sealed")
         self.numbers.check_attempt(envelope, announces=src == self.hub)
 
@@ -197,7 +186,7 @@ class Member:
             raise PeerError(f"a {kind.__name__} in the envelope of a {envelope.kind}")
         if kind.SRC not in (ANY, envelope.role):
             raise PeerError(f"{kind.__name__} comes from a {envelope.role}, not from a {kind.SRC}")
-        weight = message_weight(message, len(frame)) + self.keyring.overhead * envelope.sealed
+        weight = codec.message_weight(message, len(frame)) + self.keyring.overhead * envelope.sealed
         if weight != envelope.weight:
             raise PeerError(f"a {kind.__name__} of {weight} bytes that claims to weigh {envelope.weight}")
         return Opened(envelope, message, self._role(kind, self.name), at_s, len(frame))
@@ -213,7 +202,7 @@ class Member:
         return party.handlers[type(opened.message)].cost(party, opened.message)
 
     def receive(
-        self, envelope: Envelope, frame: bytes, at_s: float = 0.0, *, opened: Opened | None = None
+        self, envelope: Envelope, frame: bytes, at_s: float = 0.0, opened: Opened | None = None
     ) -> Work[Handled]:
         """Handle one message, once. Yields effects, and steps if the handler coordinates. Returns what to send.
 
@@ -230,10 +219,8 @@ class Member:
         if envelope.src == self.hub:
             self.heard_of(envelope.round, envelope.attempt)
         if self.numbers.is_old(envelope):
-            kept = self.numbers.again(envelope)
-            if kept is not None and kept.answer is not None:
-                return Handled((kept.answer,))
-            return self._refuse(envelope, role, (kept.refusal if kept is not None else "") or USED)
+            answer, refusal = self.numbers.again(envelope)
+            return self._refuse(envelope, role, refusal or USED) if answer is None else Handled((answer,))
         self.numbers.take(envelope)
         if opened is not None:
             self.observer.read(opened)
@@ -265,10 +252,8 @@ class Member:
             if isinstance(outcome, Generator):
                 outcome = yield from outcome
             if self.before is not None and not unchanged(saved, (party.state, party.secret)):
-                raise RunError(
-                    f"{self.name} changes its state in answer to {request.kind} during its own round: "
-                    "then a handler may only read"
-                )
+                changed = f"{self.name} changes its state in answer to {request.kind} during its own round"
+                raise RunError(f"{changed}: then a handler may only read")
             if isinstance(outcome, Message):
                 outcome = To(request.src, outcome)
             messages = (outcome,) if isinstance(outcome, To) else outcome or ()
@@ -279,8 +264,6 @@ class Member:
                 )
             sent = self.send(messages, opened.role, round=request.round, attempt=request.attempt, request=request)
             return tuple(sent)
-
-    # -- coordinating, and what is committed meanwhile -----------------------------------------------------------------
 
     @contextmanager
     def leading(self) -> Iterator[None]:
@@ -302,13 +285,14 @@ class Member:
     def drop(self) -> list[Envelope]:
         """Drop the unasked messages that no later round may take (``Party.takes``). Returns their envelopes."""
         takes = {kind.__name__ for kind in self.party.takes}
-        dropped = [one for one in self.inbox if one.envelope.kind not in takes]
-        self.inbox = [one for one in self.inbox if one.envelope.kind in takes]
+        return self._drop(lambda envelope: envelope.kind not in takes)
+
+    def _drop(self, unwanted: Callable[[Envelope], bool]) -> list[Envelope]:
+        dropped = [one for one in self.inbox if unwanted(one.envelope)]
+        self.inbox = [one for one in self.inbox if not unwanted(one.envelope)]
         for one in dropped:
             self.spool.drop(one.ticket)
         return [one.envelope for one in dropped]
-
-    # -- rounds and attempts -------------------------------------------------------------------------------------------
 
     def heard_of(self, round: int, attempt: int) -> None:
         """The hub says that it is this round: what became of the requests of earlier ones is forgotten."""
@@ -320,8 +304,7 @@ class Member:
 
     def begin(self, round: int) -> None:
         """Remember the committed state at the beginning of a round, so that the round can be tried again."""
-        party = self.party
-        self._start = round, party.state, party.secret, dict(self.numbers.taken)
+        self._start = round, self.party.state, self.party.secret, dict(self.numbers.taken)
 
     def restart(self, round: int, attempt: int) -> None:
         """Go back to the beginning of a round. From now on, messages of its earlier attempts are refused.
@@ -330,9 +313,7 @@ class Member:
         """
         self.numbers.attempts[round] = attempt
         self.numbers.kept.clear()
-        for one in [w for w in self.inbox if w.envelope.round == round and w.envelope.attempt < attempt]:
-            self.inbox.remove(one)
-            self.spool.drop(one.ticket)
+        self._drop(lambda envelope: envelope.round == round and envelope.attempt < attempt)
         if self._start is not None and self._start[0] == round:
             _, self.party.state, self.party.secret, taken = self._start
             self.numbers.taken = dict(taken)

@@ -1,4 +1,4 @@
-"""All messages under way: the events of coordinators, and those that handlers can take side by side."""
+"""All messages under way: the events of coordinators, and those that handlers take side by side, with their effects."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from coterie.protocol.party import Party
+from coterie.protocol.errors import CoterieError
+from coterie.protocol.interpreters import by_group
+from coterie.protocol.party import Party, Work
 from coterie.protocol.spool import Spool
+from coterie.protocol.steps import Step
 from coterie.transport.coordination import Coordination
-from coterie.transport.envelope import Envelope, Opened
-from coterie.transport.parcel import START, Instant, Parcel, after
+from coterie.transport.envelope import Envelope, Handled, Opened
+from coterie.transport.transcript import Meter
+from coterie.transport.wire import START, Instant, Parcel, after
 
 
 @dataclass(frozen=True)
@@ -93,9 +97,9 @@ class Queues:
     """Each party handles its own messages in order of arrival, one at a time. What is for a coordination goes to that.
 
     work: nominal seconds of a party's next message, by the state that the party has committed by then, and the message
-    as it was opened for that. Such messages are held until they are handled, as long as they fit into ``room`` bytes.
-    leaders: by name, the parties that coordinate now.  delayed: messages that are sent in a later round than they were
-    written in (``Links.rounds``), in the order of writing.  busy: by party, until when.
+    as it was opened for that. Opened messages are held until they are handled, as long as they fit into ``room`` bytes.
+    leaders: the parties that coordinate now.  delayed: messages that ``Links.rounds`` holds back, in the order of
+    writing.  busy: by party, until when.
     """
 
     def __init__(
@@ -113,26 +117,21 @@ class Queues:
         self._next: dict[str, tuple[int, float, Opened | None]] = {}  # each party's next message: ticket, work, content
         self._held = 0  # bytes of the opened ones
 
-    # -- messages ------------------------------------------------------------------------------------------------------
-
     def push(self, parcel: Parcel, frame: bytes) -> None:
         self.route(replace(parcel, ticket=self._spool.put(frame)))
 
     def route(self, parcel: Parcel) -> None:
-        """Put a message under way whose bytes are in the spool: to its recipient's coordination, or to a handler."""
+        """Put a message whose bytes are in the spool under way, to its recipient's coordination or to a handler."""
         leader = self.leaders.get(parcel.envelope.dst)
-        if leader is not None and self._is_for(leader, parcel.envelope):
+        answers = leader is not None and parcel.envelope.answers in leader.coordination.asked
+        if leader is not None and (answers or not self.handles(parcel.envelope)):
             leader.push(parcel.arrives, parcel)
         else:
             heapq.heappush(self._heaps[parcel.envelope.dst], (parcel.order, parcel))
 
-    def handles(self, name: str, envelope: Envelope) -> bool:
-        """Whether a party has a handler for such a message."""
-        return any(kind.__name__ == envelope.kind for kind in self._parties[name].handlers)
-
-    def _is_for(self, leader: Leader, envelope: Envelope) -> bool:
-        """Whether a message is for a party's coordination, and not for one of its handlers."""
-        return envelope.answers in leader.coordination.asked or not self.handles(leader.name, envelope)
+    def handles(self, envelope: Envelope) -> bool:
+        """Whether its recipient has a handler for such a message."""
+        return any(kind.__name__ == envelope.kind for kind in self._parties[envelope.dst].handlers)
 
     def take_up(self, leader: Leader) -> None:
         """A party coordinates from now on. What it shall handle waits meanwhile, unless it is the hub."""
@@ -171,8 +170,6 @@ class Queues:
         """Forget all messages between two rounds. Their bytes stay in the spool."""
         self._heaps = {name: [] for name in self._heaps}
         self.delayed = []
-
-    # -- jobs ----------------------------------------------------------------------------------------------------------
 
     def next(self) -> tuple[float, list[Job]]:
         """The second in which the first of the next jobs is done, and the jobs that no future message can precede.
@@ -226,3 +223,64 @@ def parts(jobs: Sequence[Job], sizes: Sequence[int], most: int, room: int) -> It
         left -= size
     if part:
         yield part
+
+
+class Effects(Protocol):
+    """Runs effects for parties. If a result is a CoterieError, it is raised in the handler."""
+
+    chunk: int
+
+    def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
+        """The results of ``(party, effect)`` pairs, in their order."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A message that one party handles, in a role. work: ``Member.receive``."""
+
+    party: str
+    role: str
+    kind: str
+    work: Work[Handled]
+
+
+def run_handlers(calls: Sequence[Call], effects: Effects, meter: Meter) -> list[Handled | Step]:
+    """Run handlers of different parties side by side and their effects together. Returns results in order.
+
+    A handler that coordinates is left at its first step, which is its result. An error that does not refuse a message
+    is raised, and the changes of all unfinished handlers are undone.
+    """
+    results: list[Any] = [None] * len(calls)
+    values: dict[int, Any] = dict.fromkeys(range(len(calls)))
+    try:
+        while values:
+            wants: dict[int, Any] = {}
+            for i, value in values.items():
+                call = calls[i]
+                with meter.timed(call.role, call.kind):
+                    try:
+                        wanted = call.work.throw(value) if isinstance(value, CoterieError) else call.work.send(value)
+                    except StopIteration as stop:
+                        results[i] = stop.value
+                        continue
+                if isinstance(wanted, Step):
+                    results[i] = wanted
+                else:
+                    wants[i] = wanted
+            got = compute([(calls[i].party, calls[i].role, effect) for i, effect in wants.items()], effects, meter)
+            values = dict(zip(wants, got, strict=True))
+    except BaseException:
+        for call in calls:
+            call.work.close()
+        raise
+    return results
+
+
+def compute(wanted: Sequence[tuple[str, str, Any]], effects: Effects, meter: Meter) -> list[Any]:
+    """Run effects (party, role, effect), those of one role and kind together, and count their time."""
+
+    def run(group: tuple[str, str], of: Sequence[tuple[str, str, Any]]) -> Sequence[Any]:
+        with meter.timed(*group):
+            return effects.run([(party, effect) for party, _, effect in of])
+
+    return by_group(wanted, lambda one: (one[1], type(one[2]).__name__), run)

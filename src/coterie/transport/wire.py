@@ -1,24 +1,121 @@
 """The simulated wire between parties: it times, counts, loses and, under attack, replaces messages.
 
-A higher layer provides the ``Links``: how long things take on each device, and which devices are there.
+A higher layer provides the ``Links``. No party sees arrival times or places of bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from math import inf
 
 import msgspec
 
+from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.party import Cost
-from coterie.transport.envelope import Sent
-from coterie.transport.meter import Recorder
-from coterie.transport.parcel import START, Instant, Intercept, Parcel, arrival
-from coterie.transport.transcript import Seen
+from coterie.transport.envelope import Envelope, Numbers, Sent
+from coterie.transport.transcript import Recorder, Seen
+
+Instant = tuple[float, int]
+"""Virtual seconds, and a count of steps within the same second (superdense time).
+
+A message always arrives later than it was sent: in a later second or, if nothing takes any time, in a later step of the
+same second. So "in order of arrival" respects cause and effect, and does not depend on how work was batched.
+"""
+
+START: Instant = 0.0, 0
+_MAX_STEPS = 1_000_000
+_MOST = 1 << 62  # bound of numbers and rounds
 
 
-class Links(Protocol):
-    """Virtual seconds of a party's transfers and work, and whether the party is there at all. Defaults: ``Ideal``."""
+def after(instant: Instant, seconds: float) -> Instant:
+    """The instant this many seconds later, or the same instant if no time passes."""
+    later_s = instant[0] + seconds
+    return (later_s, 0) if later_s > instant[0] else instant
+
+
+def arrival(sent: Instant, delay_s: float) -> Instant:
+    """The arrival of a message, always after it was sent. Raises RunError if parties answer each other for ever."""
+    if sent[1] >= _MAX_STEPS:
+        raise RunError(f"parties answer each other without end at second {sent[0]:g}: give their work a cost")
+    return max(after(sent, delay_s), (sent[0], sent[1] + 1))
+
+
+class Parcel(msgspec.Struct, frozen=True, array_like=True):
+    """One message under way. ticket: of its bytes in the spool.  to_role: the role that its recipient acts in.
+
+    due: the round in which it is sent, if later than the round it was written in.  genuine: whether it stands for the
+    message that its envelope names, although its payload may have been changed on the way.
+    """
+
+    envelope: Envelope
+    to_role: str
+    arrives_s: float = 0.0
+    step: int = 0
+    ticket: int = 0
+    due: int = 0
+    genuine: bool = True
+
+    @property
+    def arrives(self) -> Instant:
+        return self.arrives_s, self.step
+
+    @property
+    def order(self) -> tuple[float, int, str, int, int]:
+        """The sorting key: by arrival, then by sender, then in the order of sending."""
+        return self.arrives_s, self.step, self.envelope.src, self.envelope.number, self.ticket
+
+
+Intercept = Callable[[Envelope, bytes], Sequence[bytes | tuple[Envelope, bytes]]]
+"""An active attacker on the wire: given one message, what is delivered instead (nothing if it is lost).
+
+Each item is bytes, which travel in this message's envelope, or an envelope and bytes, changed or captured before.
+"""
+
+
+class Snapshot(msgspec.Struct):
+    """The transport's part of a checkpoint, without the bytes under way (``LocalTransport.frames``).
+
+    The ticket of a parcel is the index of its frame. sizes: of the frames, in bytes.  busy: by party, until when.
+    links: when the last message of each link arrives.
+    """
+
+    clock_s: float
+    numbers: dict[str, Numbers]
+    parcels: list[Parcel]
+    sizes: list[int]
+    busy: dict[str, Instant]
+    links: list[tuple[str, str, Instant]]
+
+    def check(self, parties: Iterable[str]) -> None:
+        """Raises UserError unless a transport of these parties can have made this snapshot."""
+        known = set(parties)
+        if set(self.numbers) != known:
+            has = f"it has {len(self.numbers)} parties, this one has {len(known)}"
+            raise UserError(
+                f"the checkpoint is of another federation: {has}; resume with the settings that it was made with"
+            )
+        ends = [(parcel.envelope.src, parcel.envelope.dst) for parcel in self.parcels]
+        ends += [(src, dst) for src, dst, _ in self.links]
+        names = {*self.busy, *chain(*ends), *chain(*(numbers.taken for numbers in self.numbers.values()))}
+        instants = [(self.clock_s, 0), *self.busy.values(), *(link[2] for link in self.links)]
+        instants += [parcel.arrives for parcel in self.parcels]
+        counts = [*(step for _, step in instants), *(parcel.due for parcel in self.parcels)]
+        counts += [2 * numbers.sent for numbers in self.numbers.values()]  # there is room for those to come
+        if not (
+            names <= known
+            and {parcel.ticket for parcel in self.parcels} == set(range(len(self.sizes)))
+            and all(0 <= s < inf for s, _ in instants)
+            and all(0 <= n <= _MOST for n in counts)
+        ):
+            raise UserError(
+                "this federation cannot have sent the messages under way in the checkpoint, so it was changed: "
+                "start the run anew"
+            )
+
+
+class Links:
+    """Virtual seconds of a party's transfers and work, and whether it is there at all. These links have no delays."""
 
     def down_s(self, party: str, size: int) -> float:
         """Seconds until ``size`` bytes sent to this party have arrived."""
@@ -33,10 +130,7 @@ class Links(Protocol):
         return 0.0
 
     def rounds(self, party: str, round: int) -> int:
-        """By how many rounds the experiment holds back what this party sends for a request of this round.
-
-        It is stated in rounds, since the seconds of a round are not known beforehand. The party is free meanwhile.
-        """
+        """By how many rounds the experiment holds back this party's answer of this round. It is free meanwhile."""
         return 0
 
     def fate(self, party: str, round: int, request: int) -> str:
@@ -44,15 +138,8 @@ class Links(Protocol):
         return "ok"
 
 
-class Ideal(Links):
-    """Links without delays, and parties that are always there."""
-
-
 class Wire:
-    """A star around the hub. A message of a party to itself is on no wire, and takes no time and no bytes.
-
-    parties: the names of all, in a fixed order.
-    """
+    """A star around the hub. A message of a party to itself is on no wire, and takes no time and no bytes."""
 
     def __init__(self, parties: Sequence[str], hub: str, links: Links, recorder: Recorder) -> None:
         self.hub, self.links, self.recorder = hub, links, recorder

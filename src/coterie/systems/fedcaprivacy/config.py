@@ -10,8 +10,7 @@ from coterie.clustering.schedule import parse_schedule
 from coterie.crypto.packing import Lanes
 from coterie.protocol.errors import UserError
 from coterie.protocol.told import Common
-from coterie.protocols.local_training import LocalTraining, sample_size
-from coterie.protocols.unused import refuse_unused
+from coterie.protocols.local_training import LocalTraining, refuse_unused, sample_size
 
 GUARD_BITS = 8
 """The least guard bits of a lane with the setting "auto", since a lane of 32 bits is packed fastest."""

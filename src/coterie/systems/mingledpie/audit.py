@@ -31,8 +31,8 @@ from coterie.audits.measured import Measured, findings, gathered
 from coterie.audits.profiling import profiles
 from coterie.audits.received import held_key
 from coterie.clustering.identity_law import IdentityLaw
-from coterie.protocol.bundle import unbundle
 from coterie.protocol.errors import CryptoError, PeerError, UserError
+from coterie.protocol.messages import unbundle
 from coterie.protocol.system import Federation
 from coterie.systems.mingledpie.config import MingledPieConfig
 from coterie.systems.mingledpie.layout import Rebuilding

@@ -13,9 +13,9 @@ from coterie.clustering.identities import ClusterKeys, identity_set
 from coterie.crypto.ckks import PublicKey, SecretKey
 from coterie.crypto.roster import signing_key, verify_key
 from coterie.crypto.signing import VerifyKey
-from coterie.protocol.bundle import bundle, unbundle
 from coterie.protocol.effects import Compute, Encrypt, Fit, Fitted, Open, Vector
 from coterie.protocol.errors import CryptoError, PeerError
+from coterie.protocol.messages import bundle, unbundle
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.party import Cost, Work, on
 from coterie.protocol.told import Common, Own

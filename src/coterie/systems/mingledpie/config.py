@@ -13,8 +13,7 @@ from coterie.clustering.identity_law import IdentityLaw
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.told import Common
-from coterie.protocols.local_training import ClusterModels, joined
-from coterie.protocols.unused import refuse_unused
+from coterie.protocols.local_training import ClusterModels, joined, refuse_unused
 from coterie.systems.mingledpie.layout import Layout, Rebuilding, Solving
 
 

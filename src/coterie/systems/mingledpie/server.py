@@ -12,8 +12,8 @@ from coterie.clustering.identities import ClusterKeys
 from coterie.crypto.ckks import PublicKey, SecretKey
 from coterie.crypto.roster import signing_key, verify_key
 from coterie.protocol import codec
-from coterie.protocol.bundle import bundle, unbundle
 from coterie.protocol.errors import PeerError
+from coterie.protocol.messages import bundle, unbundle
 from coterie.protocol.party import Cost
 from coterie.protocol.steps import Answers, Steps, for_each, spend
 from coterie.protocol.told import Common, Own

@@ -24,8 +24,8 @@ from coterie.audits.measured import Measured, findings
 from coterie.audits.profiling import profiles
 from coterie.audits.received import held_key
 from coterie.crypto.seal import ring
-from coterie.protocol.bundle import unbundle
 from coterie.protocol.errors import CoterieError, UserError
+from coterie.protocol.messages import unbundle
 from coterie.systems.pafed import messages
 from coterie.systems.pafed.config import layout_of
 from coterie.systems.pafed.messages import HELPER, HUB, SERVICE, USER

@@ -25,8 +25,8 @@ from typing import Any
 from scipy.stats import binom
 
 from coterie.crypto.vector import sum_ciphers
-from coterie.protocol.bundle import bundle, unbundle
 from coterie.protocol.errors import PeerError, UserError
+from coterie.protocol.messages import bundle, unbundle
 from coterie.protocol.randomness import Secrets
 from coterie.protocol.steps import Steps, ask
 from coterie.systems.pafed.messages import HELPER, Compare, Compared, Inverted

@@ -14,8 +14,7 @@ from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.told import Common
 from coterie.protocols.late import LateTraining
-from coterie.protocols.local_training import sample_size
-from coterie.protocols.unused import insist, refuse_unused
+from coterie.protocols.local_training import insist, refuse_unused, sample_size
 from coterie.systems.pafed.layout import Layout
 from coterie.systems.pafed.messages import MODEL_TERMS, STEP_SHARES
 from coterie.training.solvers import Admm, Sgd

@@ -24,7 +24,7 @@ from coterie.aggregation.correction import Rates
 from coterie.crypto.ckks import SANITISING_BITS, PublicKey, SecretKey
 from coterie.crypto.keys import evaluation_key
 from coterie.crypto.vector import sum_ciphers
-from coterie.protocol.bundle import bundle
+from coterie.protocol.messages import bundle
 from coterie.protocol.spool import Spool
 from coterie.protocol.steps import Steps, ask
 from coterie.protocols.key_centre import EVALUATION, Keyed

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from coterie.crypto.ckks import PublicKey, SecretKey
 from coterie.crypto.vector import StoredVector
-from coterie.protocol.bundle import bundle, unbundle
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError
+from coterie.protocol.messages import bundle, unbundle
 from coterie.protocol.party import Cost, on
 from coterie.protocol.told import Common, Own
 from coterie.protocols.key_centre import KeyHolder
