@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.crypto.paillier import CipherVector, PublicKey, SecretKey
-from coterie.crypto.roster import signing_key, verify_key
+from coterie.crypto.roster import check_signed, signed, verify_key
 from coterie.crypto.signing import ReplayGuard
 from coterie.crypto.vector import Mask, sum_ciphers
 from coterie.protocol.errors import PeerError
@@ -107,8 +107,7 @@ class BusinessServer(KeyHub[PublicKey, SecretKey], role=HUB):
         pid, service = self.clients.index(name), self.public(SERVICE)
         if upload.pid != pid:
             raise PeerError(f"{name} has PID {pid} and claims {upload.pid}")
-        fields = ("upload", upload.round, upload.pid, repr(upload.timestamp_s), upload.cipher, upload.sketch)
-        verify_key(self.common, name).verify(upload.signature, *fields)
+        check_signed(self.common, name, upload)
         last = self.state.accepted.get(name)
         guard = ReplayGuard(self.config.max_age_s, self.config.max_ahead_s, accepted={name: last} if last else {})
         guard.accept(name, upload.round, upload.timestamp_s, current_round=r, now_s=self.now_s)
@@ -223,13 +222,11 @@ class BusinessServer(KeyHub[PublicKey, SecretKey], role=HUB):
         self, r: int, k: int, count: int, reply: messages.ClusterSum, mask: Mask, times: int
     ) -> messages.ClusterModel:
         """The CSP's sum, checked and signed, without the masks (eq. 10 with sums and counts). Raises PeerError."""
-        csp_key = verify_key(self.common, CSP)
-        csp_key.verify(reply.signature, "cluster sum", r, k, count, reply.cipher)
-        csp_key.verify(reply.count_signature, "cluster count", r, k, count)
+        check_signed(self.common, CSP, reply)
+        verify_key(self.common, CSP).verify(reply.count_signature, "cluster count", r, k, count)
         cipher = self.public(USER).from_bytes(reply.cipher, self.spec.size, terms=count, blinded=times)
         data = cipher.unblind(mask, times).to_bytes()  # eq. (10)
-        signature = signing_key(self.own).sign("cluster model", r, k, count, data)
-        return messages.ClusterModel(r, k, count, data, signature, reply.count_signature)
+        return signed(self.own, messages.ClusterModel(r, k, count, data, reply.count_signature))
 
     def membership(self) -> list[list[int]]:
         """Clusters of every client, in the order of the clients; empty before its first."""

@@ -16,7 +16,7 @@ from coterie.clustering.spectral import soft_spectral, without_small_clusters
 from coterie.crypto import paillier
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.paillier import PublicKey, SecretKey
-from coterie.crypto.roster import signing_key
+from coterie.crypto.roster import signed, signing_key
 from coterie.crypto.vector import StoredVector, sum_blinded
 from coterie.protocol.effects import Open
 from coterie.protocol.errors import PeerError
@@ -136,9 +136,9 @@ class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
 
     def release(self, r: int, k: int, count: int, total: Any) -> messages.ClusterSum:
         """Encrypt under the users' key and sign."""
-        cipher, key = self.public(USER).encrypt_blinded(total).to_bytes(), signing_key(self.own)
-        signatures = key.sign("cluster sum", r, k, count, cipher), key.sign("cluster count", r, k, count)
-        return messages.ClusterSum(r, k, count, cipher, *signatures)
+        cipher = self.public(USER).encrypt_blinded(total).to_bytes()
+        count_signature = signing_key(self.own).sign("cluster count", r, k, count)
+        return signed(self.own, messages.ClusterSum(r, k, count, cipher, count_signature))
 
 
 def comparable(opened: Mapping[int, paillier.BlindedVector]) -> tuple[list[int], NDArray[np.int64]]:

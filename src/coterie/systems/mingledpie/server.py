@@ -10,7 +10,7 @@ import numpy as np
 
 from coterie.clustering.identities import ClusterKeys
 from coterie.crypto.ckks import PublicKey, SecretKey
-from coterie.crypto.roster import signing_key, verify_key
+from coterie.crypto.roster import check_signed, signed
 from coterie.protocol import codec
 from coterie.protocol.bundle import bundle, unbundle
 from coterie.protocol.errors import PeerError
@@ -77,10 +77,7 @@ class Server(KeyHub[PublicKey, SecretKey], role=HUB):
         named = range(self.layout.clusters if self.layout.kind == "mingled" else 0)  # else the server knows no clusters
         sizes = np.array([sum(j in own for own in sets.values()) for j in named], np.int64)
         ciphers = bundle([b"" if total is None else total.to_bytes() for total in totals])
-        spec = self.spec.digest
-        fields = (r, spec, sizes.tobytes(), len(answers.got), ciphers)
-        signature = signing_key(self.own).sign("mingled", *fields)
-        mingled = Mingled(r, spec, sizes, len(answers.got), ciphers, signature)
+        mingled = signed(self.own, Mingled(r, self.spec.digest, sizes, len(answers.got), ciphers))
         self.state.last, self.state.round = codec.encode(mingled), r
         rebuilt = yield from self._send(mingled, [name for name in here if name in self.state.noted])
         notes["clusters"] = {"sizes": sizes.tolist()}
@@ -100,9 +97,8 @@ class Server(KeyHub[PublicKey, SecretKey], role=HUB):
         new = [name for name in here if self.state.noted.get(name) != self.state.version]
         if not new:
             return
-        start, spec, version = self.common.starts.reshape(-1), self.spec.digest, self.state.version
-        fields = ("parameters", r, spec, self.state.keys, start.tobytes())
-        parameters = Parameters(*fields[1:4], start, signing_key(self.own).sign(*fields))
+        start, version = self.common.starts.reshape(-1), self.state.version
+        parameters = signed(self.own, Parameters(r, self.spec.digest, self.state.keys, start))
 
         def fold(name: str, noted: Noted) -> None:
             if noted.round != r:
@@ -148,8 +144,7 @@ class Server(KeyHub[PublicKey, SecretKey], role=HUB):
 
     def _verify(self, name: str, update: Update, r: int) -> None:
         """Raises PeerError unless it is the client's own, of this round, and of the models that all others trained."""
-        fields = (update.round, update.basis, update.identities.tobytes(), update.ciphers)
-        verify_key(self.common, name).verify(update.signature, "update", *fields)
+        check_signed(self.common, name, update)
         if update.round != r or update.basis != self.state.round:
             raise PeerError(
                 f"{name}: an update of round {update.round} to the models of round {update.basis}; this is round {r} "

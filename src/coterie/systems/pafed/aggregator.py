@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie.crypto.ckks import PublicKey, SecretKey
-from coterie.crypto.roster import signing_key, verify_key
+from coterie.crypto.roster import check_signed, signed
+from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError
 from coterie.protocol.spool import Spool
 from coterie.protocol.steps import Answers, NoAnswerError, Steps
@@ -131,12 +131,9 @@ class Aggregator(KeyHub[PublicKey, SecretKey], role=HUB):
 
     def _requests(self, r: int, asked: tuple[str, ...], spool: Spool) -> Steps[tuple[bytes, Mapping[str, Train]]]:
         """The model to go on from, and each client's request, which has w^0 itself or [w] under the client's key."""
-        signing, spec = signing_key(self.own), self.spec.digest
 
-        def train(name: str, weights: NDArray[Any] | None, cipher: bytes) -> Train:
-            plain = b"" if weights is None else weights.tobytes()
-            signature = signing.sign("train", name, r, spec, plain, cipher)
-            return Train(r, spec, weights, cipher, signature)
+        def train(name: str, weights: Vector | None, cipher: bytes) -> Train:
+            return signed(self.own, Train(r, self.spec.digest, weights, cipher), name)
 
         if not self.state.model:
             return b"", {name: train(name, self.common.initial, b"") for name in asked}
@@ -145,8 +142,7 @@ class Aggregator(KeyHub[PublicKey, SecretKey], role=HUB):
 
     def _verify(self, name: str, update: Update) -> None:
         """Raises PeerError unless an update is the client's own and has this model's shape."""
-        key = verify_key(self.common, name)
-        key.verify(update.signature, "update", update.round, update.spec, update.cipher, repr(update.length))
+        check_signed(self.common, name, update)
         if update.spec != self.spec.digest:
             raise PeerError(f"{name}: an update to a model of another shape")
         allowed = 0 <= update.length <= self.config.clip if self.config.clip else update.length == 1
