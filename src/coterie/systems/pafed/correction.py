@@ -32,7 +32,6 @@ from coterie.protocols.key_centre import EVALUATION, Keyed
 from coterie.systems.pafed.classification import (
     SUM_MASK_BITS,
     among_decoys,
-    by_coins,
     by_helper,
     by_minimum,
     product,
@@ -104,10 +103,9 @@ def _corrected(hub: Keyed[PublicKey, SecretKey], r: int, total: Any, n: int, lat
     sizes: list[Any] = []
     if hub.common.mode == "literal":
         agreeing, conflicting = by_minimum(dots, n, config.iterations)
-    elif hidden:
-        agreeing, conflicting, sizes = yield from by_coins(r, service, dots, n, source)
     else:
-        agreeing, conflicting = yield from by_helper(r, service, dots, n, config.dummies, source)
+        classes = by_helper(r, service, dots, n, config.dummies, source, coins=hidden)
+        agreeing, conflicting, sizes = yield from classes
     masks = [random_mask(source, SUM_MASK_BITS) for _ in range(4)]
     squared = n * n
     masked = [

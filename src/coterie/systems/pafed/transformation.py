@@ -22,7 +22,6 @@ from coterie.crypto.ckks import PublicKey, SecretKey
 from coterie.crypto.tally import PLAIN
 from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Cost, To
-from coterie.protocol.randomness import Secrets
 from coterie.protocol.spool import Spool
 from coterie.protocol.steps import NoAnswerError, Steps, ask, for_each, spend
 from coterie.protocols.key_centre import Keyed
@@ -31,46 +30,19 @@ from coterie.systems.pafed.config import layout_of
 from coterie.systems.pafed.messages import HELPER, MODEL_TERMS, SERVICE, USER, wide
 
 
-class RingMask:
-    """r of algorithm 5, uniform over the ring of the ciphertexts."""
-
-    def __init__(self, service: Any, size: int, source: Secrets) -> None:
-        self._size, self._mask = size, service.mask(size, source.bytes)
-
-    def on(self, model: Any) -> Any:
-        """Lines 3 and 4: [w + r]."""
-        return model.blind(self._mask)
-
-    def off(self, key: Any, cipher: bytes) -> Any:
-        """Lines 15 and 16: [w] from the helper's [w + r] under any key. Raises PeerError for other bytes."""
-        masked = key.from_bytes(cipher, self._size, terms=MODEL_TERMS, blinded=1, form=PLAIN)
-        return masked.unblind(self._mask, 1)
-
-
-class RealMask:
-    """r uniform in +-bound."""
-
-    def __init__(self, service: Any, size: int, source: Secrets, bound: float) -> None:
-        drawn = np.frombuffer(source.bytes(8 * size), "<u8") / 2.0**63 - 1.0
-        self._service, self._size, self._numbers = service, size, bound * drawn
-
-    def on(self, model: Any) -> Any:
-        return (model + wide(self._service, self._numbers)).within(MODEL_TERMS)
-
-    def off(self, key: Any, cipher: bytes) -> Any:
-        masked = key.from_bytes(cipher, self._size, terms=MODEL_TERMS, blinded=0, form=PLAIN)
-        return (masked + wide(key, -self._numbers)).within(MODEL_TERMS)
-
-
 def transformed(
     hub: Keyed[PublicKey, SecretKey], r: int, asked: Sequence[str], spool: Spool
 ) -> Steps[tuple[bytes, dict[str, int]]]:
     """[w] under pk_s to go on from, and by client of this round where ``spool`` holds [w] under its key."""
-    service = hub.public(SERVICE)
+    service: Any = hub.public(SERVICE)
     size, literal = layout_of(hub.spec, hub.common.mode).size, hub.common.mode == "literal"
-    source = hub.secrets("mask", r)
-    mask = RealMask(service, size, source, hub.config.mask_bound) if literal else RingMask(service, size, source)
-    blinded = mask.on(service.from_bytes(hub.state.model, size)).to_bytes()
+    model, source = service.from_bytes(hub.state.model, size), hub.secrets("mask", r)
+    if literal:
+        mask = hub.config.mask_bound * (np.frombuffer(source.bytes(8 * size), "<u8") / 2.0**63 - 1.0)
+        blinded = (model + wide(service, mask)).within(MODEL_TERMS)  # l. 3 and 4
+    else:
+        mask = service.mask(size, source.bytes)
+        blinded = model.blind(mask)
     yield from spend(Cost(crypto_s=service.nominal_seconds_encrypt(size)))
 
     def unmasked(key: Any, reply: messages.Refreshed | messages.Converted, name: str = "") -> bytes:
@@ -78,9 +50,12 @@ def transformed(
             raise PeerError(f"{HELPER} answers {name or 'for itself'} in round {r} with {reply!r:.80}")
         if literal and not name:
             return bytes(hub.state.model)  # the text has nothing come back
-        return bytes(mask.off(key, reply.cipher).to_bytes())
+        masked = key.from_bytes(reply.cipher, size, terms=MODEL_TERMS, blinded=0 if literal else 1, form=PLAIN)
+        w = (masked + wide(key, -mask)).within(MODEL_TERMS) if literal else masked.unblind(mask, 1)  # l. 15 and 16
+        return bytes(w.to_bytes())
 
-    fresh: bytes = yield from ask(HELPER, messages.Refresh(r, blinded), messages.Refreshed, partial(unmasked, service))
+    refresh = messages.Refresh(r, blinded.to_bytes())
+    fresh: bytes = yield from ask(HELPER, refresh, messages.Refreshed, partial(unmasked, service))
     tickets: dict[str, int] = {}
 
     def keep(name: str, reply: messages.Converted) -> None:
