@@ -84,7 +84,7 @@ def test_a_forged_phi_is_refused_and_the_round_skipped(name: str, forge: Callabl
     run = two_groups(mode=mode)
     on_the_wire(run.transport, Clustered, forge)
     note = run.round(1)
-    assert note["skipped"] == "csp: its answer was refused"
+    assert note["skipped"] == "csp did not answer Cluster: its answer was refused"
     assert run.refusals("business_server", "Clustered") == 1
     assert note["membership"] == [[]] * 6
     assert run.hub.state.phi == {}
@@ -341,7 +341,7 @@ def test_messages_from_the_wrong_role_are_refused() -> None:
     misbehaving(run.party("csp"), Cluster, lambda p, r, clustered: uploads[0])
     note = run.round(2)
     assert note["participants"] == 5
-    assert note["skipped"] == "csp: its answer was refused"
+    assert note["skipped"] == "csp did not answer Cluster: its answer was refused"
     assert run.refused.total() == 2
 
 

@@ -314,7 +314,7 @@ def test_without_a_majority_of_models_the_round_is_skipped() -> None:
     for i in range(3):
         misbehaving(run.party(f"client/{i}"), Train, spoil("cipher"))
     note = run.round(1)
-    assert note["skipped"] == "csp: refused"
+    assert note["skipped"] == "csp did not answer Cluster: refused"
     assert any("no majority" in reason for reason in run.refused)
     assert at_own_model(run) == [True] * 6
     assert run.party("csp").state.opened == {}

@@ -23,8 +23,6 @@ from coterie.systems.pafed.correction import Late, averaged, correct
 from coterie.systems.pafed.messages import HUB, MODEL_TERMS, SERVICE, Train, Update
 from coterie.systems.pafed.transformation import transformed
 
-SPOOL_BYTES = 256 << 20
-
 
 class Tried(msgspec.Struct, frozen=True):
     """A model that was sent out in a round, and that no client is known to have opened yet."""
@@ -65,7 +63,7 @@ class Aggregator(KeyHub[PublicKey, SecretKey], role=HUB):
         """
         gathering = Gathering(self, r, self.state.owed, self.config.max_staleness)
         skipped: dict[str, Any] = {}
-        with closing(Spool(SPOOL_BYTES)) as spool:
+        with closing(Spool()) as spool:
             try:
                 yield from self._round(r, gathering, spool)
             except (NoAnswerError, PeerError) as error:

@@ -22,8 +22,6 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from scipy.stats import binom
-
 from coterie.crypto.vector import sum_ciphers
 from coterie.protocol.bundle import bundle, unbundle
 from coterie.protocol.errors import PeerError, UserError
@@ -168,6 +166,8 @@ def delta(decoys: int, epsilon: float, patterns: int = 3) -> float:
     """
     if decoys < 0 or epsilon < 0 or patterns not in (2, 3):
         raise UserError(f"decoys ({decoys}) and epsilon ({epsilon}) are at least 0, patterns ({patterns}) 2 or 3")
+    from scipy.stats import binom
+
     total = 0.0
     for a in range(decoys + 1):
         rest = decoys - a
