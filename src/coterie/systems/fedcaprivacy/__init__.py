@@ -104,12 +104,7 @@ SYSTEM = System(
     citation="Wei, Zhao, Zhao, Liu, Chen, Zhao, FedCAPrivacy: privacy-preserving heterogeneous federated learning with "
     "anonymous adaptive clustering",
     config=FedCAPrivacyConfig,
-    parties=lambda _: {
-        HUB: BusinessServer,
-        KEY_CENTRE: key_centre,
-        CSP: ServiceProvider,
-        PARTICIPANT: Participant,
-    },
+    parties=lambda _: {HUB: BusinessServer, KEY_CENTRE: key_centre, CSP: ServiceProvider, PARTICIPANT: Participant},
     check=check,
     models=models,
     sees=SEES,

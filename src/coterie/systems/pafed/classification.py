@@ -1,8 +1,9 @@
 """Which late updates conflict: algorithm 4's weights of eq. (13) under encryption, and how they are hidden.
 
-There are two ways: ``by_minimum`` (mode ``literal``) and ``by_helper``. With the latter the helper opens masked cosines
-to find their signs, and masked sums of both classes to invert them. With ``signs=hidden`` coins and decoys
-(``among_decoys``) hide from it whether late updates conflict, and how many:
+There are two ways. ``by_minimum`` (mode ``literal``) is algorithm 1's Min() on the ciphertexts, and no party learns a
+sign. With ``by_helper`` the helper opens masked cosines among dummies to find their signs, and masked sums of both
+classes to invert them. It learns about how many updates conflict, and sizes up to a factor of 256. With
+``signs=hidden`` it learns no sign. Coins and decoys (``among_decoys``) hide whether updates conflict, and how many:
 
 - A cosine c_j travels as s_j rho_j c_j, with a fair coin s_j = +-1 that the aggregator alone knows. So the sign that
   the helper sees is a fair coin, whatever the sign of c_j.

@@ -87,7 +87,7 @@ class Inverted(OfRound, frozen=True):
 
 @message(src=HUB, dst=HELPER)
 class Refresh(OfRound, frozen=True):
-    """[w + r] under pk_s: open it and keep it for this round. ``transformation.py`` has the mask r."""
+    """[w + r] under pk_s: open it and keep it for this round. ``Aggregator`` has the mask r."""
 
     cipher: bytes
 
