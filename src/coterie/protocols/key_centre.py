@@ -27,7 +27,7 @@ from coterie.crypto.signing import Field
 from coterie.protocol.bundle import bundle, unbundle
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import ANY, Bundle, Message, message
-from coterie.protocol.party import Party, To, on
+from coterie.protocol.party import Nothing, Party, To, on
 from coterie.protocol.roster import Roster
 from coterie.protocol.steps import Steps, post, take
 from coterie.protocol.told import Common, Own
@@ -256,8 +256,9 @@ class Keys(msgspec.Struct):
 
 
 class Keyed(Party, Generic[PK, SK]):
-    """A party that is granted keys of one scheme. A subclass's ``Secret`` has this one's field.
+    """A party that is granted keys of one scheme. It begins with a ``State()`` and ``Secret()`` of its class.
 
+    A subclass's ``Secret`` has this one's field.
     kinds: the classes of public and secret keys that its declaration names.
     """
 
@@ -270,6 +271,7 @@ class Keyed(Party, Generic[PK, SK]):
             return f"<{type(self).__qualname__}>"
 
     secret: Secret
+    State: ClassVar[type[Any]] = Nothing
     kinds: ClassVar[tuple[type[Any], type[Any]]] = (object, object)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -281,7 +283,7 @@ class Keyed(Party, Generic[PK, SK]):
 
     def __init__(self, own: Own, common: Common, config: Any) -> None:
         super().__init__(own, common, config)
-        self.secret = self.Secret()
+        self.state, self.secret = self.State(), self.Secret()
 
     def granted(self, msg: Granted) -> None:
         """Store keys. Raises PeerError if the key centre did not sign them, or if the dealing is old."""

@@ -51,7 +51,6 @@ class BusinessServer(KeyHub[PublicKey, SecretKey], role=HUB):
         super().__init__(own, common, config)
         self.literal, self.hardened = common.mode == "literal", common.mode == "hardened"
         self.sketches = self.hardened and config.hardening == "sketch"
-        self.state = self.State()
 
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """Algorithm 1, one iteration."""
@@ -200,23 +199,18 @@ class BusinessServer(KeyHub[PublicKey, SecretKey], role=HUB):
         released: dict[int, messages.ClusterModel] = {}
 
         def fold(k: int, reply: messages.ClusterSum) -> None:
-            released[k] = self.unmasked(r, k, sizes[k], reply, *masks[k])
+            check_signed(self.common, CSP, reply)
+            verify_key(self.common, CSP).verify(reply.count_signature, "cluster count", r, k, sizes[k])
+            own, times = masks[k]
+            cipher = self.public(USER).from_bytes(reply.cipher, size, terms=sizes[k], blinded=times)
+            data = cipher.unblind(own, times).to_bytes()  # eq. (10) with sums and counts
+            released[k] = signed(self.own, messages.ClusterModel(r, k, sizes[k], data, reply.count_signature))
 
         answers = yield from for_each(requests, messages.ClusterSum, fold)
         unreleased |= {str(k): f"{CSP}: {why}" for k, why in answers.missing.items()}
         to_all = {(k, name): To(name, released[k]) for k in sorted(released) for name in members[k]}  # by name: pi^-1
         yield from for_each(to_all, messages.Received, lambda *_: None, deadline_s=self.config.deadline_s)
         return sizes, unreleased
-
-    def unmasked(
-        self, r: int, k: int, count: int, reply: messages.ClusterSum, mask: Mask, times: int
-    ) -> messages.ClusterModel:
-        """The CSP's sum, checked and signed, without the masks (eq. 10 with sums and counts). Raises PeerError."""
-        check_signed(self.common, CSP, reply)
-        verify_key(self.common, CSP).verify(reply.count_signature, "cluster count", r, k, count)
-        cipher = self.public(USER).from_bytes(reply.cipher, self.spec.size, terms=count, blinded=times)
-        data = cipher.unblind(mask, times).to_bytes()  # eq. (10)
-        return signed(self.own, messages.ClusterModel(r, k, count, data, reply.count_signature))
 
     def membership(self) -> list[list[int]]:
         """Clusters of every client, in the order of the clients; empty before its first."""

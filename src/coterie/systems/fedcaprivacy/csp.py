@@ -50,12 +50,10 @@ class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
 
     def __init__(self, own: Own, common: Common, config: FedCAPrivacyConfig) -> None:
         super().__init__(own, common, config)
-        self.mode = common.mode
         self.schedule = parse_schedule(config.schedule, config.alpha)
         self.sketches = common.mode == "hardened" and config.hardening == "sketch"
         self.smallest = config.min_cluster if common.mode == "hardened" else 1
         self.length = config.sketch_dim if self.sketches else common.spec.size
-        self.state = self.State()
 
     @on(messages.Blinded, lambda self, msg: Cost(crypto_s=self.key(SERVICE).nominal_seconds_decrypt(self.length)))
     def open(self, msg: messages.Blinded, src: str) -> Work[None]:
@@ -82,7 +80,7 @@ class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
         changed = self.config.clusters == "auto" and number != self.state.number
         if not (msg.force or changed or self.schedule.clusters_now(msg.round, coin)):
             return messages.Clustered(msg.round, where, None, "")
-        soft = soft_spectral(rows, number, self.config.gamma, self.config.kernel, literal=self.mode == "literal")
+        soft = soft_spectral(rows, number, self.config.gamma, self.config.kernel, literal=self.common.mode == "literal")
         self.state.affinity, self.state.clustered, self.state.number = soft.affinity, msg.round, number
         phi = without_small_clusters(soft, self.smallest)
         return messages.Clustered(msg.round, where, phi, soft.fewer_because)

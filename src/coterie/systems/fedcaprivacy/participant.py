@@ -48,7 +48,6 @@ class Participant(KeyHolder[PublicKey, SecretKey], role=PARTICIPANT):
         self.pid = common.clients.index(own.name)
         self.sketches = common.mode == "hardened" and config.hardening == "sketch"
         self.rotates = common.mode == "hardened" and config.hardening == "rotation"
-        self.state = self.State()
 
     def train_cost(self, msg: messages.Train) -> Cost:
         """Its samples, once per epoch, and one encryption; with sketches two."""

@@ -66,7 +66,7 @@ def observe(federation: Federation) -> Mapping[str, Any]:
     """True clusters (which only the client knows), and the results of the last rebuild."""
     clients = list(federation.of_role(CLIENT))
     return {
-        "membership": [c.chosen() for c in clients],
+        "membership": [[c.cluster()] if c.state.trained else [] for c in clients],
         "identity_sets_drawn": [c.sets_drawn() for c in clients],
         "condition": [c.state.condition for c in clients],
         "ridge": [c.state.ridge for c in clients],

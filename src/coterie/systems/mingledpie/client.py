@@ -47,9 +47,9 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
         why: str = ""
 
     class Secret(KeyHolder.Secret):
-        """cluster: its true one, -1 before the first.  sets: CI_i, (k,) bool, by true cluster.  drawn: so many sets."""
+        """cluster: its true one, 0 before the first.  sets: CI_i, (k,) bool, by true cluster.  drawn: so many sets."""
 
-        cluster: int = -1
+        cluster: int = 0
         sets: dict[int, NDArray[np.bool_]] = msgspec.field(default_factory=dict)
         drawn: int = 0
 
@@ -62,7 +62,6 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
         super().__init__(own, common, config)
         self.rebuild = rebuilding_of(config, common.spec, common.mode)
         self.layout, self.printed = self.rebuild.layout, common.mode == "literal"
-        self.state = self.State()
 
     @on(Parameters)
     def note(self, msg: Parameters, src: str) -> Work[Noted]:
@@ -175,11 +174,7 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
 
     def cluster(self) -> int:
         """Its true cluster, for the observer; 0 before its first round."""
-        return max(self.secret.cluster, 0)
-
-    def chosen(self) -> list[int]:
-        """Its true cluster, for the observer; none before its first round."""
-        return [] if self.secret.cluster < 0 else [self.secret.cluster]
+        return self.secret.cluster
 
     def sets_drawn(self) -> int:
         """How many identity sets it has drawn, for the observer."""

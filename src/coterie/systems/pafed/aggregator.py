@@ -68,7 +68,6 @@ class Aggregator(KeyHub[PublicKey, SecretKey], role=HUB):
     def __init__(self, own: Own, common: Common, config: PAFedConfig) -> None:
         super().__init__(own, common, config)
         self.mode, self.layout = common.mode, layout_of(common.spec, common.mode)
-        self.state = self.State()
 
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """Algorithm 3, lines 4 to 14.

@@ -37,7 +37,6 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
     def __init__(self, own: Own, common: Common, config: PAFedConfig) -> None:
         super().__init__(own, common, config)
         self.mode, self.layout = common.mode, layout_of(common.spec, common.mode)
-        self.state = self.State()
 
     def train_cost(self, msg: Train) -> Cost:
         """Opening the model, training, encrypting the update."""

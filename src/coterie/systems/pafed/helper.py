@@ -37,7 +37,6 @@ class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
     def __init__(self, own: Own, common: Common, config: PAFedConfig) -> None:
         super().__init__(own, common, config)
         self.layout, self.literal = layout_of(common.spec, common.mode), common.mode == "literal"
-        self.state = self.State()
 
     def opened(self, model: bytes) -> Vector:
         """(d,) float32: the aggregator's model under pk_s, opened for the observer. Raises PeerError."""
