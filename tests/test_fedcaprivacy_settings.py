@@ -6,8 +6,7 @@ import pytest
 from federation import planted, rig
 from test_fedcaprivacy_hostile import two_groups
 
-from coterie.crypto.packing import Lanes
-from coterie.crypto.paillier import RANDOMNESS
+from coterie.crypto.packing import RANDOMNESS, Lanes
 from coterie.crypto.paillier import keygen as paillier_keygen
 from coterie.crypto.roster import signing_key
 from coterie.protocol.bundle import bundle
