@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 from federation import Rig, misbehaving, planted, rig
 
+from coterie.crypto import roster
 from coterie.crypto.ckks_parameters import PARAMETERS
-from coterie.crypto.roster import signing_key
 from coterie.protocol.messages import bundle, unbundle
 from coterie.systems.mingledpie import SYSTEM
 from coterie.systems.mingledpie.config import UNUSED
@@ -132,8 +132,7 @@ def cluster_means(theta: np.ndarray, true: Sequence[int], previous: np.ndarray) 
 
 def signed(party: Any, update: Update) -> Update:
     """The update with a good signature of this client over whatever it says."""
-    fields = update.round, update.basis, update.identities.tobytes(), update.ciphers
-    return change(update, signature=signing_key(party.own).sign("update", *fields))
+    return roster.signed(party.own, update)
 
 
 def key_of(party: Any) -> Any:

@@ -19,10 +19,9 @@ from emulated import rounded
 from federation import Pulled, Rig, planted, rig
 
 from coterie.aggregation.correction import Rates, class_weights, corrected_step
-from coterie.crypto import ckks, wire
+from coterie.crypto import ckks, roster, wire
 from coterie.crypto.ckks_parameters import INSECURE
 from coterie.crypto.keys import public_key
-from coterie.crypto.roster import signing_key
 from coterie.protocols.local_training import sample_clients
 from coterie.systems import pafed
 from coterie.systems.pafed import SYSTEM, config
@@ -228,15 +227,12 @@ def clear(early: list[np.ndarray], stale: list[np.ndarray], least: float = 0.01,
 
 def signed(party: Any, update: Update) -> Update:
     """The update with a good signature of this client over whatever it says."""
-    fields = "update", update.round, update.spec, update.cipher, repr(update.length)
-    return change(update, signature=signing_key(party.own).sign(*fields))
+    return roster.signed(party.own, update)
 
 
 def signed_train(run: Rig, name: str, msg: Train) -> Train:
     """The request with a good signature of the aggregator."""
-    plain = b"" if msg.weights is None else msg.weights.tobytes()
-    key = signing_key(run.hub.own)
-    return change(msg, signature=key.sign("train", name, msg.round, msg.spec, plain, msg.cipher))
+    return roster.signed(run.hub.own, msg, name)
 
 
 def flipped(data: bytes, at: int = -1) -> bytes:

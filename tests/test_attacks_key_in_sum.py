@@ -184,7 +184,7 @@ def test_a_thief_that_reads_nothing_puts_in_more() -> None:
     weights = np.random.default_rng(0)
     shares = []
     for r in range(1, 6):
-        train = Train(r, b"", None, b"", b"")
+        train = Train(r, b"", None, b"")
         thief.between[Fit](train, Fit(weights.normal(size=2 * N).astype(np.float32), None, 1, 0), None)
         shares.append(thief.share)
         effect = Encrypt(service_key(run).public, np.ones(2 * N))

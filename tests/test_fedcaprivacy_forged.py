@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from federation import Pulled, Rig, misbehaving, on_the_wire, planted, rig, to
 
-from coterie.crypto.roster import signing_key
+from coterie.crypto.roster import signed, signing_key
 from coterie.protocol import codec
 from coterie.protocol.errors import PeerError, RunError
 from coterie.protocols.key_centre import KEY_CENTRE, Deal, Granted, Ready
@@ -50,8 +50,8 @@ def flipped(data: bytes, at: int = -1) -> bytes:
     return bytes(changed)
 
 
-def signature(party: Any, *fields: Any) -> bytes:
-    return signing_key(party.own).sign(*fields)
+def count_signature(csp: Any, m: ClusterSum | ClusterModel) -> bytes:
+    return signing_key(csp.own).sign("cluster count", m.round, m.cluster, m.count)
 
 
 # -- phi ---------------------------------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ def test_a_forged_phi_is_refused_and_the_round_skipped(name: str, forge: Callabl
     run = two_groups(mode=mode)
     on_the_wire(run.transport, Clustered, forge)
     note = run.round(1)
-    assert note["skipped"] == "csp: its answer was refused"
+    assert note["skipped"] == "csp did not answer Cluster: its answer was refused"
     assert run.refusals("business_server", "Clustered") == 1
     assert note["membership"] == [[]] * 6
     assert run.hub.state.phi == {}
@@ -110,11 +110,7 @@ def forged_sum(forge: Callable[[Any, ClusterSum], ClusterSum]) -> Callable[[Any,
 
 def resigned(csp: Any, m: ClusterSum) -> ClusterSum:
     """With good signatures of the service over whatever it says."""
-    return change(
-        m,
-        signature=signature(csp, "cluster sum", m.round, m.cluster, m.count, m.cipher),
-        count_signature=signature(csp, "cluster count", m.round, m.cluster, m.count),
-    )
+    return signed(csp.own, change(m, count_signature=count_signature(csp, m)))
 
 
 def of_terms(csp: Any, m: ClusterSum, count: int) -> bytes:
@@ -237,7 +233,10 @@ def test_a_request_for_another_round_is_refused_by_the_service(kind: type, why: 
 
 FORGED_MODEL: list[tuple[str, Callable[[Rig, ClusterModel], ClusterModel]]] = [
     ("the business server's signature", lambda run, m: change(m, signature=flipped(m.signature))),
-    ("the service's signature", lambda run, m: change(m, count_signature=flipped(m.count_signature))),
+    (
+        "the service's signature",
+        lambda run, m: signed(run.hub.own, change(m, count_signature=flipped(m.count_signature))),
+    ),
     ("both swapped", lambda run, m: change(m, signature=m.count_signature, count_signature=m.signature)),
     ("the ciphertext", lambda run, m: change(m, cipher=flipped(m.cipher, 60))),
     ("the count", lambda run, m: change(m, count=m.count + 1)),
@@ -246,16 +245,14 @@ FORGED_MODEL: list[tuple[str, Callable[[Rig, ClusterModel], ClusterModel]]] = [
     ("the cluster", lambda run, m: change(m, cluster=m.cluster + 1)),
     (
         "a count that only the business server signed",
-        lambda run, m: change(
-            m, count=2, signature=signature(run.hub, "cluster model", m.round, m.cluster, 2, m.cipher)
-        ),
+        lambda run, m: signed(run.hub.own, change(m, count=2)),
     ),
     (
         "a model that only the service signed",
         lambda run, m: change(
             m,
             cipher=run.hub.public("user").encrypt(np.zeros(40)).to_bytes(),
-            count_signature=signature(run.party("csp"), "cluster count", m.round, m.cluster, m.count),
+            count_signature=count_signature(run.party("csp"), m),
         ),
     ),
 ]
@@ -344,7 +341,7 @@ def test_messages_from_the_wrong_role_are_refused() -> None:
     misbehaving(run.party("csp"), Cluster, lambda p, r, clustered: uploads[0])
     note = run.round(2)
     assert note["participants"] == 5
-    assert note["skipped"] == "csp: its answer was refused"
+    assert note["skipped"] == "csp did not answer Cluster: its answer was refused"
     assert run.refused.total() == 2
 
 

@@ -13,9 +13,8 @@ from emulated import exact
 from fedcaprivacy_parts import where_they_count
 from federation import Pulled, Rig, misbehaving, on_the_wire, planted, repeated, rig, to
 
-from coterie.crypto import paillier
+from coterie.crypto import paillier, roster
 from coterie.crypto.packing import Lanes
-from coterie.crypto.roster import signing_key
 from coterie.protocol import codec
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import Message
@@ -42,8 +41,7 @@ def at_own_model(run: Rig) -> list[bool]:
 
 def signed(party: Any, upload: Upload) -> Upload:
     """The upload with a good signature of this participant over whatever it says."""
-    fields = upload.round, upload.pid, repr(upload.timestamp_s), upload.cipher, upload.sketch
-    return change(upload, signature=signing_key(party.own).sign("upload", *fields))
+    return roster.signed(party.own, upload)
 
 
 def flipped(data: bytes, at: int = -1) -> bytes:
@@ -316,7 +314,7 @@ def test_without_a_majority_of_models_the_round_is_skipped() -> None:
     for i in range(3):
         misbehaving(run.party(f"client/{i}"), Train, spoil("cipher"))
     note = run.round(1)
-    assert note["skipped"] == "csp: refused"
+    assert note["skipped"] == "csp did not answer Cluster: refused"
     assert any("no majority" in reason for reason in run.refused)
     assert at_own_model(run) == [True] * 6
     assert run.party("csp").state.opened == {}

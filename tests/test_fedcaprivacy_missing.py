@@ -239,7 +239,7 @@ def test_a_service_that_refuses_to_cluster_skips_the_round() -> None:
     run = two_groups()
     misbehaving(run.party("csp"), Cluster, refuse)
     note = run.round(1)
-    assert note["skipped"] == "csp: refused"
+    assert note["skipped"] == "csp did not answer Cluster: refused"
     assert run.refused == {"csp/Cluster: not today": 1}
     assert at_own_model(run) == ALL
 
@@ -263,7 +263,7 @@ def test_a_service_that_opens_nothing_skips_the_round() -> None:
     run = two_groups()
     misbehaving(run.party("csp"), Blinded, refuse)
     note = run.round(1)
-    assert note["skipped"] == "csp: refused"
+    assert note["skipped"] == "csp did not answer Cluster: refused"
     assert any(reason.startswith("csp/Cluster: 0 vectors could be opened") for reason in run.refused)
     assert run.refusals("csp", "Blinded") == 6
 

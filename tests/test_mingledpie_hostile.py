@@ -114,8 +114,8 @@ BAD = [
     Bad("signature too short", lambda p, u: change(u, signature=u.signature[:63]), "signature"),
     Bad("other identities, unsigned", lambda p, u: change(u, identities=np.array([0, 1, 2])), "signature"),
     Bad("another ciphertext, unsigned", lambda p, u: change(u, ciphers=flipped(u.ciphers)), "signature"),
-    Bad("an earlier round", lambda p, u: signed(p, change(u, round=1)), "an update of round 1"),
-    Bad("a later round", lambda p, u: signed(p, change(u, round=3)), "an update of round 3"),
+    Bad("an earlier round", lambda p, u: signed(p, change(u, round=1)), "an answer for round 1"),
+    Bad("a later round", lambda p, u: signed(p, change(u, round=3)), "an answer for round 3"),
     Bad("stale models", lambda p, u: signed(p, change(u, basis=0)), "to the models of round 0; this is round 2"),
     Bad("models of the future", lambda p, u: signed(p, change(u, basis=7)), "to the models of round 7"),
     Bad("one cluster only", naming(0), "names 1 clusters; the threshold requires 2"),
@@ -225,7 +225,7 @@ def test_an_update_of_an_earlier_round_is_refused_even_in_new_bytes() -> None:
     misbehaving(run.party("client/2"), Train, replay)
     assert run.round(1)["participants"] == 6
     assert run.round(2)["participants"] == 5
-    assert "an update of round 1" in next(iter(run.refused))
+    assert "an answer for round 1" in next(iter(run.refused))
 
 
 def test_somebody_elses_update_is_refused() -> None:

@@ -251,7 +251,7 @@ def test_a_client_that_joins_with_a_stale_model_is_refused(mode: str, hardening:
     note = run.round(2)
     assert note["participants"] == 5
     assert list(run.refused) == [
-        "server/Update: client/0: an update of round 2 to the models of round 0; this is round 2 and trains those of 1"
+        "server/Update: client/0: an update to the models of round 0; this is round 2 and trains those of 1"
     ]
 
 

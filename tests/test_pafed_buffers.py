@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pafed_parts import EIGHT, TARGETS, clear, opened, service_key, small_keys, step, taken
 from torch import nn
 
+from coterie.aggregation.buffers import CKKS_UNIT
 from coterie.protocol.effects import Fit, Fitted
 from coterie.protocol.errors import PeerError
 from coterie.protocol.interpreters import each
@@ -22,7 +23,7 @@ from coterie.runs.experiment import build
 from coterie.runs.recorded import recorded_run
 from coterie.systems.pafed import SYSTEM, config
 from coterie.systems.pafed.audit import AUDIT
-from coterie.systems.pafed.layout import BUFFER_UNIT, Layout
+from coterie.systems.pafed.layout import Layout
 
 SIZE, BUFFERS = 20, slice(5, 9)
 UPDATES = np.delete(np.arange(SIZE), BUFFERS)
@@ -54,7 +55,7 @@ def test_what_is_packed_comes_back_in_its_place(kinds: list[tuple[int, str]]) ->
     packed = layout.packed(vector)
     assert len(packed) == layout.size
     np.testing.assert_array_equal(layout.unpacked(packed), vector)
-    np.testing.assert_array_equal(packed[layout.parameters :] * np.float32(BUFFER_UNIT), vector[mask])
+    np.testing.assert_array_equal(packed[layout.parameters :] * np.float32(CKKS_UNIT), vector[mask])
     assert packed[: layout.parameters].sum() == pytest.approx(float(vector[~mask].sum()), abs=1e-5)
     if layout.has_buffers:
         assert layout.parameters % 8 == 0
@@ -181,7 +182,7 @@ def test_what_a_client_is_handed_is_what_the_aggregator_has() -> None:
     off = np.abs(np.stack(starts) - before)
     flood = key.public.parameters.flooded(0) + 1e-6
     assert off[:, UPDATES].max() <= flood
-    assert off[:, BUFFERS].max() <= BUFFER_UNIT * flood
+    assert off[:, BUFFERS].max() <= CKKS_UNIT * flood
 
 
 # -- a model that is trained -------------------------------------------------------------------------------------------
@@ -231,7 +232,7 @@ def test_a_trained_model_s_statistics_lie_among_those_that_clients_measured(mode
         handed = [one.message for one in view.seen[before:] if one.kind == "Update"]
         rows = np.stack([hub.layout.unpacked(key.decrypt(key.public.from_bytes(u.cipher))) for u in handed])[:, buffers]
         found = experiment.models()["client/0"]
-        slack = 1e-6 * BUFFER_UNIT
+        slack = 1e-6 * CKKS_UNIT
         assert (rows.min(axis=0) - slack <= found[buffers]).all()
         assert (found[buffers] <= rows.max(axis=0) + slack).all()
         assert np.abs(found[buffers] - rows.mean(axis=0)).max() < slack
@@ -239,7 +240,7 @@ def test_a_trained_model_s_statistics_lie_among_those_that_clients_measured(mode
         late += sum(u.round < r for u in handed)
     experiment.close()
     assert late >= 3
-    assert np.abs(rows).max() < BUFFER_UNIT
+    assert np.abs(rows).max() < CKKS_UNIT
 
 
 def test_an_audit_reads_updates_without_the_statistics_among_them() -> None:

@@ -5,21 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.crypto.roster import (
     check_roster,
+    check_signed,
     entry,
     new_identity,
     sign_roster,
+    signed,
     signing_key,
     simulated,
     verify_key,
 )
 from coterie.crypto.signing import OpeningKey, SealingKey, SignatureError, SigningKey, VerifyKey
 from coterie.protocol.errors import CryptoError, DecodeError, PeerError
+from coterie.protocol.messages import Floats, Signed, message
 from coterie.protocol.randomness import Randomness
 from coterie.protocol.told import Entry, Identity, Own, Roster
 
@@ -168,6 +172,36 @@ def test_a_stranger_has_no_key_and_who_has_no_identity_signs_nothing() -> None:
     own = Own("server", Randomness(0, emulated=True))
     with pytest.raises(CryptoError, match="server has no identity to sign with"):
         signing_key(own)
+
+
+@message(src="server", dst="client")
+class Word(Signed, frozen=True):
+    text: bytes
+    weights: Floats | None
+    length: float
+
+
+@message(src="server", dst="client")
+class Phrase(Signed, frozen=True):
+    text: bytes
+    weights: Floats | None
+    length: float
+
+
+def test_a_message_is_signed_over_its_kind_all_its_fields_and_what_it_is_bound_to() -> None:
+    common = type("Told", (), {"roster": ROSTER})()
+    own = Own("server", Randomness(0, emulated=True), IDENTITIES["server"])
+    for weights in (None, np.arange(3, dtype=np.float32)):
+        good = signed(own, Word(1, b"x", weights, 0.5), "client/0")
+        check_signed(common, "server", good, "client/0")
+        phrase = Phrase(1, b"x", weights, 0.5, signature=good.signature)
+        others = ({"round": 2}, {"text": b"y"}, {"weights": np.zeros(0, np.float32)}, {"length": 1.0})
+        for forged in (phrase, *(change(good, **field) for field in ({"signature": b""}, *others))):
+            with pytest.raises(SignatureError):
+                check_signed(common, "server", forged, "client/0")
+        for sender, bound in (("client/1", ("client/0",)), ("server", ("client/1",)), ("server", ())):
+            with pytest.raises(SignatureError):
+                check_signed(common, sender, good, *bound)
 
 
 @pytest.mark.parametrize("emulated", [True, False])

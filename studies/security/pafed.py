@@ -228,7 +228,7 @@ def by_signs_under_encryption(run: Directed, cosines: Doubles) -> tuple[Doubles,
     try:
         steps.send(Answers((HELPER,)))
     except StopIteration as done:
-        agreeing, conflicting = (np.array([key.decrypt(w)[0] for w in found]) for found in done.value)
+        agreeing, conflicting = (np.array([key.decrypt(w)[0] for w in found]) for found in done.value[:2])
     return cosines, agreeing, conflicting
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
 
 import msgspec
+import numpy as np
 
-from coterie.crypto.signing import OpeningKey, SealingKey, SigningKey, VerifyKey
+from coterie.crypto.signing import Field, OpeningKey, SealingKey, SigningKey, VerifyKey
 from coterie.protocol.errors import CryptoError, PeerError
+from coterie.protocol.messages import Signed
 from coterie.protocol.randomness import Randomness
 from coterie.protocol.told import Common, Entry, Identity, Own, Roster
 
 OPERATOR = "operator"
 _SESSION_BYTES = 16
 _PURPOSE = "roster"
+
+S = TypeVar("S", bound=Signed)
 
 
 def new_identity(name: str, randomness: Randomness) -> Identity:
@@ -80,3 +85,23 @@ def verify_key(common: Common, name: str) -> VerifyKey:
     if found is None:
         raise PeerError(f"{name} is not on the roster")
     return VerifyKey(found.verify_key)
+
+
+def signed(own: Own, msg: S, *bound: Field) -> S:
+    """The message with this party's signature. bound: what else is signed, such as the recipient."""
+    return msgspec.structs.replace(msg, signature=signing_key(own).sign(*_signed(msg, bound)))
+
+
+def check_signed(common: Common, sender: str, msg: Signed, *bound: Field) -> None:
+    """Raises PeerError (a SignatureError) unless ``sender`` has signed the message and what it is bound to."""
+    verify_key(common, sender).verify(msg.signature, *_signed(msg, bound))
+
+
+def _signed(msg: Signed, bound: tuple[Field, ...]) -> Iterator[Field]:
+    yield from (type(msg).__name__.lower(), *bound)
+    for name in msg.__struct_fields__:
+        value = getattr(msg, name)
+        if isinstance(value, np.ndarray):
+            yield value.tobytes()
+        elif name != "signature":
+            yield repr(value) if value is None or isinstance(value, float) else value

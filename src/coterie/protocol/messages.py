@@ -63,6 +63,12 @@ class OfRound(Message, frozen=True):
     round: int
 
 
+class Signed(OfRound, frozen=True, kw_only=True):
+    """Base of messages with their sender's signature over all other fields (``crypto/roster.py``), their last field."""
+
+    signature: bytes = b""
+
+
 M = TypeVar("M", bound=Message)
 
 

@@ -26,7 +26,7 @@ class Spool:
     temporary folder, which is removed by ``close``, or with the spool.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int = 256 << 20) -> None:
         self.limit_bytes, self.held_bytes = limit_bytes, 0
         self._frames: dict[int, _Frame] = {}  # by ticket
         self._held: dict[int, _Frame] = {}  # those in memory, by the id of their bytes

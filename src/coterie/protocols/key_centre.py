@@ -25,7 +25,7 @@ from coterie.crypto.roster import signing_key, verify_key
 from coterie.crypto.signing import Field
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import ANY, Bundle, Message, bundle, message, unbundle
-from coterie.protocol.party import Party, To, on
+from coterie.protocol.party import Nothing, Party, To, on
 from coterie.protocol.randomness import Secrets
 from coterie.protocol.steps import Steps, post, take
 from coterie.protocol.told import Common, Own, Roster
@@ -240,7 +240,11 @@ class Keys(msgspec.Struct):
 
 
 class Keyed(Party, Generic[PK, SK]):
-    """A party that is granted keys of its kinds (PK, SK). A subclass's ``Secret`` has this one's field."""
+    """A party that is granted keys of one scheme. It begins with a ``State()`` and ``Secret()`` of its class.
+
+    A subclass's ``Secret`` has this one's field.
+    kinds: the classes of public and secret keys that its declaration names.
+    """
 
     class Secret(msgspec.Struct):
         """keys: those that the key centre has granted."""
@@ -251,6 +255,7 @@ class Keyed(Party, Generic[PK, SK]):
             return f"<{type(self).__qualname__}>"
 
     secret: Secret
+    State: ClassVar[type[Any]] = Nothing
     kinds: ClassVar[tuple[type[Any], type[Any]]] = (object, object)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -262,7 +267,7 @@ class Keyed(Party, Generic[PK, SK]):
 
     def __init__(self, own: Own, common: Common, config: Any) -> None:
         super().__init__(own, common, config)
-        self.secret = self.Secret()
+        self.state, self.secret = self.State(), self.Secret()
 
     def granted(self, msg: Granted) -> None:
         """Store keys. Raises PeerError if the key centre did not sign them, or if the dealing is old."""

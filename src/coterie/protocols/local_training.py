@@ -15,7 +15,7 @@ from coterie.protocol.messages import M, Message
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.party import Cost, Party, Work
 from coterie.protocol.randomness import rng
-from coterie.protocol.steps import Steps, for_each
+from coterie.protocol.steps import Answers, Steps, for_each
 from coterie.training.solvers import MOST_WEIGHT, Proximal, Sgd, largest
 
 
@@ -222,19 +222,26 @@ def asked_in(clients: Sequence[str], config: LocalTraining, seed: int, r: int) -
     return sample_clients(joined(clients, config, r), config.participation, seed, r)
 
 
-def ask_round(
-    server: Party, r: int, request: Message, reply: type[M], fold: Callable[[str, M], None]
-) -> Steps[dict[str, Any]]:
-    """Ask the clients of round r and fold their answers, which state this round. Returns the round's first notes."""
+def ask_each(
+    server: Party, r: int, names: Iterable[str], request: Message, reply: type[M], fold: Callable[[str, M], None]
+) -> Steps[Answers]:
+    """Ask these clients within the settings' deadline, and fold their answers, which state round r."""
 
     def checked(name: str, answer: M) -> None:
         if (stated := getattr(answer, "round", None)) != r:
             raise PeerError(f"{name}: an answer for round {stated} in round {r}")
         fold(name, answer)
 
+    requests, deadline_s = dict.fromkeys(names, request), server.config.deadline_s
+    return (yield from for_each(requests, reply, checked, deadline_s=deadline_s))
+
+
+def ask_round(
+    server: Party, r: int, request: Message, reply: type[M], fold: Callable[[str, M], None]
+) -> Steps[dict[str, Any]]:
+    """Ask the clients of round r and fold their answers. Returns the round's first notes."""
     asked = asked_in(server.clients, server.config, server.randomness.seed, r)
-    deadline_s = server.config.deadline_s
-    answers = yield from for_each(dict.fromkeys(asked, request), reply, checked, deadline_s=deadline_s)
+    answers = yield from ask_each(server, r, asked, request, reply, fold)
     return {"participants": len(answers.got), "asked": len(asked)}
 
 

@@ -35,21 +35,15 @@ import numpy as np
 
 from coterie.crypto.paillier import keygen as paillier_keygen
 from coterie.protocol.effects import Vector
-from coterie.protocol.system import Federation, PartyFactory, Sees, System
+from coterie.protocol.system import Federation, Sees, System
 from coterie.protocol.told import Common, Own
 from coterie.protocols.key_centre import ENROLMENT, KEY_CENTRE, Deal, Granted, KeyCentre, Pair, Seed
 from coterie.systems.fedcaprivacy import messages
+from coterie.systems.fedcaprivacy.business_server import BusinessServer
 from coterie.systems.fedcaprivacy.config import FedCAPrivacyConfig, check
+from coterie.systems.fedcaprivacy.csp import ServiceProvider
 from coterie.systems.fedcaprivacy.messages import CSP, GROUP, HUB, PARTICIPANT, SERVICE, USER
-
-
-def parties(config: FedCAPrivacyConfig) -> Mapping[str, PartyFactory]:
-    """Business server, key centre, cloud service provider, and a participant for every client."""
-    from coterie.systems.fedcaprivacy.business_server import BusinessServer
-    from coterie.systems.fedcaprivacy.csp import ServiceProvider
-    from coterie.systems.fedcaprivacy.participant import Participant
-
-    return {HUB: BusinessServer, KEY_CENTRE: key_centre, CSP: ServiceProvider, PARTICIPANT: Participant}
+from coterie.systems.fedcaprivacy.participant import Participant
 
 
 def key_centre(own: Own, common: Common, config: FedCAPrivacyConfig) -> KeyCentre:
@@ -110,7 +104,7 @@ SYSTEM = System(
     citation="Wei, Zhao, Zhao, Liu, Chen, Zhao, FedCAPrivacy: privacy-preserving heterogeneous federated learning with "
     "anonymous adaptive clustering",
     config=FedCAPrivacyConfig,
-    parties=parties,
+    parties=lambda _: {HUB: BusinessServer, KEY_CENTRE: key_centre, CSP: ServiceProvider, PARTICIPANT: Participant},
     check=check,
     models=models,
     sees=SEES,

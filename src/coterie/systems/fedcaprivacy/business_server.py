@@ -11,21 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.crypto.paillier import CipherVector, PublicKey, SecretKey
-from coterie.crypto.roster import signing_key, verify_key
+from coterie.crypto.roster import check_signed, signed, verify_key
 from coterie.crypto.signing import ReplayGuard
 from coterie.crypto.vector import Mask, sum_ciphers
 from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Cost, To
 from coterie.protocol.spool import Spool
-from coterie.protocol.steps import Answers, Steps, for_each, post, spend
+from coterie.protocol.steps import Answers, NoAnswerError, Steps, ask, for_each, post, spend
 from coterie.protocol.told import Common, Own
 from coterie.protocols.key_centre import KeyHub
 from coterie.protocols.local_training import asked_in
 from coterie.systems.fedcaprivacy import messages
 from coterie.systems.fedcaprivacy.config import FedCAPrivacyConfig
 from coterie.systems.fedcaprivacy.messages import CSP, HUB, SERVICE, USER
-
-SPOOL_BYTES = 256 << 20
 
 
 class BusinessServer(KeyHub[PublicKey, SecretKey], role=HUB):
@@ -35,7 +33,7 @@ class BusinessServer(KeyHub[PublicKey, SecretKey], role=HUB):
         """phi: (c,) bool by name.  phi_rows: (n, c) by position, literal mode.  accepted: last upload by name.
 
         clustered_order: names by row of the last phi, which was made in round ``clustered``.  unsettled: whether the
-        last phi changed a participant's clusters, or was never received.
+        last phi changed a participant's clusters, or was never received. With auto, clusters are made until two agree.
         """
 
         phi: dict[str, NDArray[np.bool_]] = msgspec.field(default_factory=dict)
@@ -51,15 +49,14 @@ class BusinessServer(KeyHub[PublicKey, SecretKey], role=HUB):
 
     def __init__(self, own: Own, common: Common, config: FedCAPrivacyConfig) -> None:
         super().__init__(own, common, config)
-        self.mode = common.mode
-        self.sketches = common.mode == "hardened" and config.hardening == "sketch"
-        self.state = self.State()
+        self.literal, self.hardened = common.mode == "literal", common.mode == "hardened"
+        self.sketches = self.hardened and config.hardening == "sketch"
 
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """Algorithm 1, one iteration."""
         length = self.config.sketch_dim if self.sketches else self.spec.size
         mask = self.public(SERVICE).mask(length, self.secrets("mask", r).bytes)  # l. 14
-        with closing(Spool(SPOOL_BYTES)) as spool:
+        with closing(Spool()) as spool:
             models, blinded, answers = yield from self.collect(r, spool, mask)
             asked = len(answers.got) + len(answers.missing)
             notes: dict[str, Any] = {"asked": asked, "participants": len(answers.got), "clustered": False}
@@ -70,9 +67,13 @@ class BusinessServer(KeyHub[PublicKey, SecretKey], role=HUB):
             shuffled = [names[i] for i in self.secrets("shuffle", r).permutation(len(names))]  # l. 16: pi
             for j, name in enumerate(shuffled):  # l. 15: B = W [mu]
                 yield from post({CSP: messages.Blinded(r, j, spool.take(blinded[name]))})
-            here, clustered = yield from self.group(r, names, shuffled)
-            if isinstance(clustered, str):
-                notes |= {"skipped": clustered}
+            request = messages.Cluster(r, self.must_cluster(names))
+            try:
+                here, clustered = yield from ask(
+                    CSP, request, messages.Clustered, lambda answer: (self.assigned(r, answer, shuffled), answer)
+                )
+            except NoAnswerError as error:
+                self.state.unsettled, notes["skipped"] = True, str(error)
             else:
                 sizes, unreleased = yield from self.release(r, here, shuffled, models, spool, mask)
                 notes |= {
@@ -107,8 +108,7 @@ class BusinessServer(KeyHub[PublicKey, SecretKey], role=HUB):
         pid, service = self.clients.index(name), self.public(SERVICE)
         if upload.pid != pid:
             raise PeerError(f"{name} has PID {pid} and claims {upload.pid}")
-        fields = ("upload", upload.round, upload.pid, repr(upload.timestamp_s), upload.cipher, upload.sketch)
-        verify_key(self.common, name).verify(upload.signature, *fields)
+        check_signed(self.common, name, upload)
         last = self.state.accepted.get(name)
         guard = ReplayGuard(self.config.max_age_s, self.config.max_ahead_s, accepted={name: last} if last else {})
         guard.accept(name, upload.round, upload.timestamp_s, current_round=r, now_s=self.now_s)
@@ -120,24 +120,12 @@ class BusinessServer(KeyHub[PublicKey, SecretKey], role=HUB):
         self.state.accepted[name] = (upload.round, upload.timestamp_s)
         return cipher
 
-    def group(
-        self, r: int, names: list[str], shuffled: list[str]
-    ) -> Steps[tuple[dict[str, NDArray[Any]], messages.Clustered | str]]:
-        """Step IV: phi of this round's participants, and the CSP's answer, or why there is none."""
-        rows = self.state.phi_rows
-        force = any(name not in self.state.phi for name in names)
-        if self.config.clusters == "auto":
-            force |= self.state.unsettled  # until two clusterings agree, so that a bad first one is not kept
-        if self.mode == "literal":
-            force = rows is None or len(rows) != len(names)
-        got: list[tuple[dict[str, NDArray[Any]], messages.Clustered]] = []
-
-        def fold(_: str, clustered: messages.Clustered) -> None:
-            got.append((self.assigned(r, clustered, shuffled), clustered))
-
-        answers = yield from for_each({CSP: messages.Cluster(r, force)}, messages.Clustered, fold)
-        self.state.unsettled |= not got
-        return got[0] if got else ({}, f"{CSP}: {answers.missing[CSP]}")
+    def must_cluster(self, names: list[str]) -> bool:
+        """Step IV: whether these participants need new clusters, whatever the schedule says."""
+        if self.literal:
+            return self.state.phi_rows is None or len(self.state.phi_rows) != len(names)
+        unsettled = self.config.clusters == "auto" and self.state.unsettled
+        return unsettled or any(name not in self.state.phi for name in names)
 
     def assigned(self, r: int, clustered: messages.Clustered, shuffled: list[str]) -> dict[str, NDArray[Any]]:
         """phi of this round's participants: the new one, or else the old one, which is kept by name."""
@@ -150,14 +138,14 @@ class BusinessServer(KeyHub[PublicKey, SecretKey], role=HUB):
         if new is not None:
             if len(new) != len(where) or new.shape[1] > c or not new.any(axis=1).all():
                 raise PeerError(f"phi {new.shape} for {len(where)} positions and {c} clusters, or a row without any")
-            if self.mode != "literal":
+            if not self.literal:
                 new = self.renumbered(names, new)
             rows = dict(zip(names, new, strict=True))
             self.state.unsettled = any(self.clusters_of(name) != numbers(row) for name, row in rows.items())
             self.state.phi |= rows
             self.state.phi_rows = new
             self.state.clustered_order, self.state.clustered = tuple(names), r
-        elif self.mode == "literal" and self.state.phi_rows is not None:
+        elif self.literal and self.state.phi_rows is not None:
             kept = self.state.phi_rows  # as printed: the old phi by position, under a new pi
             self.state.phi |= {shuffled[j]: kept[j] for j in where if j < len(kept)}
         if not self.state.phi.keys() >= set(names):
@@ -193,7 +181,7 @@ class BusinessServer(KeyHub[PublicKey, SecretKey], role=HUB):
         width = max(len(row) for row in here.values())
         members = [[name for name, row in here.items() if k in numbers(row)] for k in range(width)]
         sizes = [len(names) for names in members]
-        smallest = self.config.min_cluster if self.mode == "hardened" else 1
+        smallest = self.config.min_cluster if self.hardened else 1
         unreleased = {str(k): f"only {count} members" for k, count in enumerate(sizes) if 0 < count < smallest}
         masks: dict[int, tuple[Mask, int]] = {}
         requests: dict[int, To] = {}
@@ -211,25 +199,18 @@ class BusinessServer(KeyHub[PublicKey, SecretKey], role=HUB):
         released: dict[int, messages.ClusterModel] = {}
 
         def fold(k: int, reply: messages.ClusterSum) -> None:
-            released[k] = self.unmasked(r, k, sizes[k], reply, *masks[k])
+            check_signed(self.common, CSP, reply)
+            verify_key(self.common, CSP).verify(reply.count_signature, "cluster count", r, k, sizes[k])
+            own, times = masks[k]
+            cipher = self.public(USER).from_bytes(reply.cipher, size, terms=sizes[k], blinded=times)
+            data = cipher.unblind(own, times).to_bytes()  # eq. (10) with sums and counts
+            released[k] = signed(self.own, messages.ClusterModel(r, k, sizes[k], data, reply.count_signature))
 
         answers = yield from for_each(requests, messages.ClusterSum, fold)
         unreleased |= {str(k): f"{CSP}: {why}" for k, why in answers.missing.items()}
         to_all = {(k, name): To(name, released[k]) for k in sorted(released) for name in members[k]}  # by name: pi^-1
         yield from for_each(to_all, messages.Received, lambda *_: None, deadline_s=self.config.deadline_s)
         return sizes, unreleased
-
-    def unmasked(
-        self, r: int, k: int, count: int, reply: messages.ClusterSum, mask: Mask, times: int
-    ) -> messages.ClusterModel:
-        """The CSP's sum, checked and signed, without the masks (eq. 10 with sums and counts). Raises PeerError."""
-        csp_key = verify_key(self.common, CSP)
-        csp_key.verify(reply.signature, "cluster sum", r, k, count, reply.cipher)
-        csp_key.verify(reply.count_signature, "cluster count", r, k, count)
-        cipher = self.public(USER).from_bytes(reply.cipher, self.spec.size, terms=count, blinded=times)
-        data = cipher.unblind(mask, times).to_bytes()  # eq. (10)
-        signature = signing_key(self.own).sign("cluster model", r, k, count, data)
-        return messages.ClusterModel(r, k, count, data, signature, reply.count_signature)
 
     def membership(self) -> list[list[int]]:
         """Clusters of every client, in the order of the clients; empty before its first."""

@@ -16,7 +16,7 @@ from coterie.clustering.spectral import soft_spectral, without_small_clusters
 from coterie.crypto import paillier
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.paillier import PublicKey, SecretKey
-from coterie.crypto.roster import signing_key
+from coterie.crypto.roster import signed, signing_key
 from coterie.crypto.vector import StoredVector, sum_blinded
 from coterie.protocol.effects import Open
 from coterie.protocol.errors import PeerError
@@ -50,12 +50,10 @@ class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
 
     def __init__(self, own: Own, common: Common, config: FedCAPrivacyConfig) -> None:
         super().__init__(own, common, config)
-        self.mode = common.mode
         self.schedule = parse_schedule(config.schedule, config.alpha)
         self.sketches = common.mode == "hardened" and config.hardening == "sketch"
         self.smallest = config.min_cluster if common.mode == "hardened" else 1
         self.length = config.sketch_dim if self.sketches else common.spec.size
-        self.state = self.State()
 
     @on(messages.Blinded, lambda self, msg: Cost(crypto_s=self.key(SERVICE).nominal_seconds_decrypt(self.length)))
     def open(self, msg: messages.Blinded, src: str) -> Work[None]:
@@ -82,7 +80,7 @@ class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
         changed = self.config.clusters == "auto" and number != self.state.number
         if not (msg.force or changed or self.schedule.clusters_now(msg.round, coin)):
             return messages.Clustered(msg.round, where, None, "")
-        soft = soft_spectral(rows, number, self.config.gamma, self.config.kernel, literal=self.mode == "literal")
+        soft = soft_spectral(rows, number, self.config.gamma, self.config.kernel, literal=self.common.mode == "literal")
         self.state.affinity, self.state.clustered, self.state.number = soft.affinity, msg.round, number
         phi = without_small_clusters(soft, self.smallest)
         return messages.Clustered(msg.round, where, phi, soft.fewer_because)
@@ -136,9 +134,9 @@ class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
 
     def release(self, r: int, k: int, count: int, total: Any) -> messages.ClusterSum:
         """Encrypt under the users' key and sign."""
-        cipher, key = self.public(USER).encrypt_blinded(total).to_bytes(), signing_key(self.own)
-        signatures = key.sign("cluster sum", r, k, count, cipher), key.sign("cluster count", r, k, count)
-        return messages.ClusterSum(r, k, count, cipher, *signatures)
+        cipher = self.public(USER).encrypt_blinded(total).to_bytes()
+        count_signature = signing_key(self.own).sign("cluster count", r, k, count)
+        return signed(self.own, messages.ClusterSum(r, k, count, cipher, count_signature))
 
 
 def comparable(opened: Mapping[int, paillier.BlindedVector]) -> tuple[list[int], NDArray[np.int64]]:

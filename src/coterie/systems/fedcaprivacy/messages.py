@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coterie.protocol.messages import Flags2D, Floats, Integers, OfRound, message
+from coterie.protocol.messages import Flags2D, Floats, Integers, OfRound, Signed, message
 
 HUB = "business_server"
 CSP = "csp"
@@ -19,18 +19,17 @@ class Train(OfRound, frozen=True):
 
 
 @message(src=PARTICIPANT, dst=HUB)
-class Upload(OfRound, frozen=True):
+class Upload(Signed, frozen=True):
     """T_i and its signature zeta_i (section IV-B, step I).
 
     cipher: the model under the service's key (eq. 5).  sketch: its projection under the same key, hardened mode only.
-    pid, timestamp_s: as in the paper.  signature: Ed25519 over all of it and the round.
+    pid, timestamp_s: as in the paper.
     """
 
     pid: int
     timestamp_s: float
     cipher: bytes
     sketch: bytes
-    signature: bytes
 
 
 @message(src=HUB, dst=CSP)
@@ -78,17 +77,15 @@ class Convert(OfRound, frozen=True):
 
 
 @message(src=CSP, dst=HUB)
-class ClusterSum(OfRound, frozen=True):
+class ClusterSum(Signed, frozen=True):
     """The masked sum over cluster k under the users' key.
 
-    signature: over round, cluster, count and cipher, for the hub.  count_signature: over round, cluster and count, for
-    the participants, which never see this cipher.
+    count_signature: over round, cluster and count, for the participants, which never see this cipher.
     """
 
     cluster: int
     count: int
     cipher: bytes
-    signature: bytes
     count_signature: bytes
 
 
@@ -103,16 +100,15 @@ class Forgotten(OfRound, frozen=True):
 
 
 @message(src=HUB, dst=PARTICIPANT)
-class ClusterModel(OfRound, frozen=True):
+class ClusterModel(Signed, frozen=True):
     """The sum over cluster k without its mask (eq. 10), under the users' key, and the number of models in it.
 
-    signature: the hub's, over round, cluster, count and cipher.  count_signature: the service's, as above.
+    count_signature: the service's, as above.
     """
 
     cluster: int
     count: int
     cipher: bytes
-    signature: bytes
     count_signature: bytes
 
 

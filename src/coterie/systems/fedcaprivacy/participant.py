@@ -9,7 +9,7 @@ import numpy as np
 
 from coterie.aggregation.buffers import not_below_zero
 from coterie.crypto.paillier import PublicKey, SecretKey
-from coterie.crypto.roster import signing_key, verify_key
+from coterie.crypto.roster import check_signed, signed, verify_key
 from coterie.crypto.sketch import project, rotate, unrotate
 from coterie.protocol.effects import Encrypt, Fit, Fitted, Open, Vector
 from coterie.protocol.errors import PeerError
@@ -48,7 +48,6 @@ class Participant(KeyHolder[PublicKey, SecretKey], role=PARTICIPANT):
         self.pid = common.clients.index(own.name)
         self.sketches = common.mode == "hardened" and config.hardening == "sketch"
         self.rotates = common.mode == "hardened" and config.hardening == "rotation"
-        self.state = self.State()
 
     def train_cost(self, msg: messages.Train) -> Cost:
         """Its samples, once per epoch, and one encryption; with sketches two."""
@@ -72,18 +71,16 @@ class Participant(KeyHolder[PublicKey, SecretKey], role=PARTICIPANT):
         sketch = b""
         if self.sketches:
             sketch = (yield Encrypt(key, project(fitted.weights, self.config.sketch_dim, seed))).to_bytes()
-        fields = "upload", msg.round, self.pid, repr(self.now_s), cipher, sketch
-        signature = signing_key(self.own).sign(*fields)  # zeta_i
         self.state.weights, self.state.clusters, self.state.round = fitted.weights, {}, msg.round
-        return messages.Upload(msg.round, self.pid, self.now_s, cipher, sketch, signature)
+        return signed(self.own, messages.Upload(msg.round, self.pid, self.now_s, cipher, sketch))  # zeta_i
 
     @on(messages.ClusterModel, lambda self, msg: Cost(crypto_s=self.key(USER).nominal_seconds_decrypt(self.spec.size)))
     def receive(self, msg: messages.ClusterModel, src: str) -> Work[messages.Received]:
         """Step VII: verify both servers' signatures, open, and divide by the count."""
         if msg.count < 1 or msg.round != self.state.round:
             raise PeerError(f"a mean of {msg.count} models of round {msg.round} for round {self.state.round}")
-        hub_key, csp_key = verify_key(self.common, HUB), verify_key(self.common, CSP)
-        hub_key.verify(msg.signature, "cluster model", msg.round, msg.cluster, msg.count, msg.cipher)
+        check_signed(self.common, HUB, msg)
+        csp_key = verify_key(self.common, CSP)
         csp_key.verify(msg.count_signature, "cluster count", msg.round, msg.cluster, msg.count)
         total = yield Open(self.key(USER), msg.cipher)
         if len(total) != self.spec.size:

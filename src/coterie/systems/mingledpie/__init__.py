@@ -31,19 +31,13 @@ from typing import Any
 
 from coterie.crypto.ckks import keygen as ckks_keygen
 from coterie.protocol.effects import Vector
-from coterie.protocol.system import Federation, PartyFactory, Sees, System
+from coterie.protocol.system import Federation, Sees, System
 from coterie.protocol.told import Common, Own
 from coterie.protocols.key_centre import ENROLMENT, KEY_CENTRE, Deal, Granted, KeyCentre, Pair
+from coterie.systems.mingledpie.client import Client
 from coterie.systems.mingledpie.config import MingledPieConfig, check, layout_of
 from coterie.systems.mingledpie.messages import CLIENT, HUB, USER, Mingled, Noted, Parameters, Received, Train, Update
-
-
-def parties(config: MingledPieConfig) -> Mapping[str, PartyFactory]:
-    """Server, key centre and clients."""
-    from coterie.systems.mingledpie.client import Client
-    from coterie.systems.mingledpie.server import Server
-
-    return {HUB: Server, KEY_CENTRE: key_centre, CLIENT: Client}
+from coterie.systems.mingledpie.server import Server
 
 
 def key_centre(own: Own, common: Common, config: MingledPieConfig) -> KeyCentre:
@@ -72,7 +66,7 @@ def observe(federation: Federation) -> Mapping[str, Any]:
     """True clusters (which only the client knows), and the results of the last rebuild."""
     clients = list(federation.of_role(CLIENT))
     return {
-        "membership": [c.chosen() for c in clients],
+        "membership": [[c.cluster()] if c.state.trained else [] for c in clients],
         "identity_sets_drawn": [c.sets_drawn() for c in clients],
         "condition": [c.state.condition for c in clients],
         "ridge": [c.state.ridge for c in clients],
@@ -111,7 +105,7 @@ SYSTEM = System(
     citation="Zhang, Xu, Tan, An, Jin, MingledPie: a cluster mingling approach for mitigating preference profiling in "
     "CFL, NDSS 2025",
     config=MingledPieConfig,
-    parties=parties,
+    parties=lambda _: {HUB: Server, KEY_CENTRE: key_centre, CLIENT: Client},
     check=check,
     models=models,
     sees=SEES,

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from coterie.aggregation.mingled import Rebuilt, kept_all
 from coterie.clustering.identities import ClusterKeys, identity_set
 from coterie.crypto.ckks import PublicKey, SecretKey
-from coterie.crypto.roster import signing_key, verify_key
-from coterie.crypto.signing import VerifyKey
+from coterie.crypto.roster import check_signed, signed
 from coterie.protocol.effects import Compute, Encrypt, Fit, Fitted, Open, Vector
 from coterie.protocol.errors import CryptoError, PeerError
 from coterie.protocol.messages import bundle, unbundle
@@ -48,9 +47,9 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
         why: str = ""
 
     class Secret(KeyHolder.Secret):
-        """cluster: its true one, -1 before the first.  sets: CI_i, (k,) bool, by true cluster.  drawn: so many sets."""
+        """cluster: its true one, 0 before the first.  sets: CI_i, (k,) bool, by true cluster.  drawn: so many sets."""
 
-        cluster: int = -1
+        cluster: int = 0
         sets: dict[int, NDArray[np.bool_]] = msgspec.field(default_factory=dict)
         drawn: int = 0
 
@@ -63,13 +62,11 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
         super().__init__(own, common, config)
         self.rebuild = rebuilding_of(config, common.spec, common.mode)
         self.layout, self.printed = self.rebuild.layout, common.mode == "literal"
-        self.state = self.State()
 
     @on(Parameters)
     def note(self, msg: Parameters, src: str) -> Work[Noted]:
         """Keep the initial models and the identities' keys. With new keys, identities are drawn anew unless kept."""
-        fields = msg.round, msg.spec, msg.keys, msg.start.tobytes()
-        verify_key(self.common, HUB).verify(msg.signature, "parameters", *fields)
+        check_signed(self.common, HUB, msg)
         if msg.round <= self.state.noted:
             raise PeerError(f"parameters of round {msg.round} after those of round {self.state.noted}")
         if self.layout.kind == "mingled":
@@ -110,12 +107,10 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
             parts.append((yield Encrypt(key, vector)).to_bytes())
         sigma = self.layout.indicator(cluster)[: self.layout.scalars]
         ciphers = bundle([parts[0], *(key.encrypt_scalar(float(x)).to_bytes() for x in sigma), *parts[1:]])
-        fields = (msg.round, msg.basis, identities.tobytes(), ciphers)
-        signature = signing_key(self.own).sign("update", *fields)
         self.secret.cluster, self.state.trained = cluster, msg.round
         if self.layout.local.any():
             self.state.buffers = fitted.weights[self.layout.local]
-        return Update(msg.round, msg.basis, identities, ciphers, signature)
+        return signed(self.own, Update(msg.round, msg.basis, identities, ciphers))
 
     def _identities(self, cluster: int) -> NDArray[np.int64]:
         """CI_i: the set of this true cluster, drawn by algorithm 1 when there is none yet."""
@@ -142,7 +137,7 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
         A client that was away may keep older models than the others. The next sums with a contribution of that cluster
         correct this.
         """
-        parts: list[bytes] = yield Compute(_verified, (verify_key(self.common, HUB), msg, self.layout.slots))
+        parts: list[bytes] = yield Compute(_verified, (self.common, msg, self.layout.slots))
         if self.state.models is None or msg.spec != self.spec.digest or msg.round < self.state.round:
             raise PeerError(f"sums of round {msg.round} for models of round {self.state.round}, or of another shape")
         if msg.round > self.state.round:  # else the server asks again, because the answer was late or lost
@@ -179,11 +174,7 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
 
     def cluster(self) -> int:
         """Its true cluster, for the observer; 0 before its first round."""
-        return max(self.secret.cluster, 0)
-
-    def chosen(self) -> list[int]:
-        """Its true cluster, for the observer; none before its first round."""
-        return [] if self.secret.cluster < 0 else [self.secret.cluster]
+        return self.secret.cluster
 
     def sets_drawn(self) -> int:
         """How many identity sets it has drawn, for the observer."""
@@ -197,8 +188,7 @@ def _starts(spec: ModelSpec, clusters: int, digest: bytes, start: Vector) -> Vec
     return np.stack([check_model(spec, digest, row) for row in start.reshape(clusters, spec.size)])
 
 
-def _verified(hub_key: VerifyKey, msg: Mingled, slots: int) -> list[bytes]:
+def _verified(common: Common, msg: Mingled, slots: int) -> list[bytes]:
     """The ciphertexts of a message that the server signed. Raises PeerError for any other."""
-    fields = (msg.round, msg.spec, msg.sizes.tobytes(), msg.participants, msg.ciphers)
-    hub_key.verify(msg.signature, "mingled", *fields)
+    check_signed(common, HUB, msg)
     return unbundle(msg.ciphers, slots)

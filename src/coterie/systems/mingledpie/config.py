@@ -98,10 +98,6 @@ class MingledPieConfig(ClusterModels):
         """The kind of layout (``layout.py``)."""
         return self.hardening if mode == "hardened" else "mingled"
 
-    def solving(self, mode: str) -> Solving:
-        """How models are rebuilt."""
-        return "literal" if mode == "literal" else self.rebuild
-
 
 UNUSED = {
     "paper": ("hardening",),
@@ -140,5 +136,6 @@ def layout_of(config: MingledPieConfig, spec: ModelSpec, mode: str) -> Layout:
 @lru_cache(maxsize=4)
 def rebuilding_of(config: MingledPieConfig, spec: ModelSpec, mode: str) -> Rebuilding:
     """How clients compute models from the sums."""
-    least = config.law(config.p).least if mode != "literal" else 1
-    return Rebuilding(layout_of(config, spec, mode), config.solving(mode), config.p, config.max_condition, least)
+    solving: Solving = "literal" if mode == "literal" else config.rebuild
+    least = 1 if solving == "literal" else config.law(config.p).least
+    return Rebuilding(layout_of(config, spec, mode), solving, config.p, config.max_condition, least)

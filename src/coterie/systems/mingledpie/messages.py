@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coterie.protocol.messages import Bundle, Floats, Integers, OfRound, message
+from coterie.protocol.messages import Bundle, Floats, Integers, OfRound, Signed, message
 
 HUB = "server"
 CLIENT = "client"
@@ -10,17 +10,15 @@ USER = "user"  # the key centre's grant: a key pair, whose secret half all clien
 
 
 @message(src=HUB, dst=CLIENT)
-class Parameters(OfRound, frozen=True):
+class Parameters(Signed, frozen=True):
     """The server's parameters, for all clients at the start and when p changes, and later for newcomers.
 
     keys: ``ClusterKeys`` of eq. (1), empty if clients send no identities.  start: (k d,) theta_j^0, the same for all.
-    signature: the server's, over all fields.
     """
 
     spec: bytes
     keys: bytes
     start: Floats
-    signature: bytes
 
 
 @message(src=CLIENT, dst=HUB)
@@ -36,21 +34,20 @@ class Train(OfRound, frozen=True):
 
 
 @message(src=CLIENT, dst=HUB)
-class Update(OfRound, frozen=True):
+class Update(Signed, frozen=True):
     """The update of algorithm 3, line 15.
 
     identities: CI_i, cluster numbers in ascending order; none in mode hardened.  ciphers: a bundle of ciphertext
-    vectors, HE(theta_i) and HE(sigma_i) as ``layout.py`` lays them out.  signature: over all of it.
+    vectors, HE(theta_i) and HE(sigma_i) as ``layout.py`` lays them out.
     """
 
     basis: int
     identities: Integers
     ciphers: Bundle
-    signature: bytes
 
 
 @message(src=HUB, dst=CLIENT)
-class Mingled(OfRound, frozen=True):
+class Mingled(Signed, frozen=True):
     """The sums of eq. (5) and (6), still encrypted (algorithm 3, line 23).
 
     ciphers: a bundle as ``layout.py`` lays it out; an empty part is a sum of no updates.  sizes: (k,) |G_j|, or
@@ -61,7 +58,6 @@ class Mingled(OfRound, frozen=True):
     sizes: Integers
     participants: int
     ciphers: Bundle
-    signature: bytes
 
 
 @message(src=CLIENT, dst=HUB)

@@ -10,15 +10,15 @@ import numpy as np
 
 from coterie.clustering.identities import ClusterKeys
 from coterie.crypto.ckks import PublicKey, SecretKey
-from coterie.crypto.roster import signing_key, verify_key
+from coterie.crypto.roster import check_signed, signed
 from coterie.protocol import codec
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import bundle, unbundle
 from coterie.protocol.party import Cost
-from coterie.protocol.steps import Answers, Steps, for_each, spend
+from coterie.protocol.steps import Answers, Steps, spend
 from coterie.protocol.told import Common, Own
 from coterie.protocols.key_centre import KeyHub
-from coterie.protocols.local_training import joined, sample_clients
+from coterie.protocols.local_training import ask_each, joined, sample_clients
 from coterie.systems.mingledpie.config import MingledPieConfig, layout_of
 from coterie.systems.mingledpie.messages import HUB, USER, Mingled, Noted, Parameters, Received, Train, Update
 
@@ -45,7 +45,6 @@ class Server(KeyHub[PublicKey, SecretKey], role=HUB):
     def __init__(self, own: Own, common: Common, config: MingledPieConfig) -> None:
         super().__init__(own, common, config)
         self.layout = layout_of(config, common.spec, common.mode)
-        self.state = self.State()
 
     def setup(self) -> Steps[None]:
         """Deal the keys; then publish cluster keys and initial models (lines 3 and 4) to the first clients."""
@@ -77,10 +76,7 @@ class Server(KeyHub[PublicKey, SecretKey], role=HUB):
         named = range(self.layout.clusters if self.layout.kind == "mingled" else 0)  # else the server knows no clusters
         sizes = np.array([sum(j in own for own in sets.values()) for j in named], np.int64)
         ciphers = bundle([b"" if total is None else total.to_bytes() for total in totals])
-        spec = self.spec.digest
-        fields = (r, spec, sizes.tobytes(), len(answers.got), ciphers)
-        signature = signing_key(self.own).sign("mingled", *fields)
-        mingled = Mingled(r, spec, sizes, len(answers.got), ciphers, signature)
+        mingled = signed(self.own, Mingled(r, self.spec.digest, sizes, len(answers.got), ciphers))
         self.state.last, self.state.round = codec.encode(mingled), r
         rebuilt = yield from self._send(mingled, [name for name in here if name in self.state.noted])
         notes["clusters"] = {"sizes": sizes.tolist()}
@@ -100,29 +96,24 @@ class Server(KeyHub[PublicKey, SecretKey], role=HUB):
         new = [name for name in here if self.state.noted.get(name) != self.state.version]
         if not new:
             return
-        start, spec, version = self.common.starts.reshape(-1), self.spec.digest, self.state.version
-        fields = ("parameters", r, spec, self.state.keys, start.tobytes())
-        parameters = Parameters(*fields[1:4], start, signing_key(self.own).sign(*fields))
+        start = self.common.starts.reshape(-1)
+        parameters = signed(self.own, Parameters(r, self.spec.digest, self.state.keys, start))
 
         def fold(name: str, noted: Noted) -> None:
-            if noted.round != r:
-                raise PeerError(f"{name} notes parameters of round {noted.round} in round {r}")
-            self.state.noted[name] = version
+            self.state.noted[name] = self.state.version
             self.state.has.setdefault(name, 0)
 
-        yield from for_each(dict.fromkeys(new, parameters), Noted, fold, deadline_s=self.config.deadline_s)
+        yield from ask_each(self, r, new, parameters, Noted, fold)
 
     def _send(self, mingled: Mingled, names: list[str]) -> Steps[dict[str, bool]]:
         """Line 23: send the sums to these clients. Returns by name whether the client rebuilt its models."""
         rebuilt: dict[str, bool] = {}
 
         def fold(name: str, received: Received) -> None:
-            if received.round != mingled.round:
-                raise PeerError(f"{name} received the sums of round {received.round}, not {mingled.round}")
             self.state.has[name] = mingled.round
             rebuilt[name] = received.rebuilt
 
-        yield from for_each(dict.fromkeys(names, mingled), Received, fold, deadline_s=self.config.deadline_s)
+        yield from ask_each(self, mingled.round, names, mingled, Received, fold)
         return rebuilt
 
     def _collect(self, r: int, able: list[str]) -> Steps[tuple[dict[str, list[int]], list[Any], Answers]]:
@@ -132,7 +123,12 @@ class Server(KeyHub[PublicKey, SecretKey], role=HUB):
         sets: dict[str, list[int]] = {}
 
         def fold(name: str, update: Update) -> None:
-            self._verify(name, update, r)
+            check_signed(self.common, name, update)
+            if update.basis != self.state.round:
+                raise PeerError(
+                    f"{name}: an update to the models of round {update.basis}; this is round {r} and trains those of "
+                    f"{self.state.round}"
+                )
             own = self._identities(name, update)
             parts = unbundle(update.ciphers, len(self.layout.lengths))
             ciphers = [public.from_bytes(p, n, terms=1) for p, n in zip(parts, self.layout.lengths, strict=True)]
@@ -142,19 +138,8 @@ class Server(KeyHub[PublicKey, SecretKey], role=HUB):
                 added[slot] = cipher if totals[slot] is None else totals[slot] + cipher
             totals[:], sets[name] = added, own
 
-        train = Train(r, self.state.round)
-        answers = yield from for_each(dict.fromkeys(able, train), Update, fold, deadline_s=self.config.deadline_s)
+        answers = yield from ask_each(self, r, able, Train(r, self.state.round), Update, fold)
         return sets, totals, answers
-
-    def _verify(self, name: str, update: Update, r: int) -> None:
-        """Raises PeerError unless it is the client's own, of this round, and of the models that all others trained."""
-        fields = (update.round, update.basis, update.identities.tobytes(), update.ciphers)
-        verify_key(self.common, name).verify(update.signature, "update", *fields)
-        if update.round != r or update.basis != self.state.round:
-            raise PeerError(
-                f"{name}: an update of round {update.round} to the models of round {update.basis}; this is round {r} "
-                f"and trains those of {self.state.round}"
-            )
 
     def _identities(self, name: str, update: Update) -> list[int]:
         """CI_i. Raises PeerError if an honest client could not send it."""

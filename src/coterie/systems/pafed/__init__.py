@@ -40,22 +40,16 @@ from typing import Any
 from coterie.crypto.ckks import keygen as ckks_keygen
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError
-from coterie.protocol.system import Federation, PartyFactory, Sees, System
+from coterie.protocol.system import Federation, Sees, System
 from coterie.protocol.told import Common, Own
 from coterie.protocols.key_centre import ENROLMENT, KEY_CENTRE, Deal, Granted, KeyCentre, Pair
 from coterie.protocols.late import DELTA
 from coterie.systems.pafed import messages
+from coterie.systems.pafed.aggregator import Aggregator
+from coterie.systems.pafed.client import Client
 from coterie.systems.pafed.config import PARAMETERS, PRINTED, PAFedConfig, check
+from coterie.systems.pafed.helper import Helper
 from coterie.systems.pafed.messages import CLIENT, HELPER, HUB, SERVICE, USER
-
-
-def parties(config: PAFedConfig) -> Mapping[str, PartyFactory]:
-    """Aggregator, key centre, helper and clients."""
-    from coterie.systems.pafed.aggregator import Aggregator
-    from coterie.systems.pafed.client import Client
-    from coterie.systems.pafed.helper import Helper
-
-    return {HUB: Aggregator, KEY_CENTRE: key_centre, HELPER: Helper, CLIENT: Client}
 
 
 def key_centre(own: Own, common: Common, config: PAFedConfig) -> KeyCentre:
@@ -118,7 +112,7 @@ SYSTEM = System(
     citation="Miao, Kuang, Li, Xu, Li, Choo, Deng, Privacy-preserving asynchronous federated learning under non-IID "
     "settings",
     config=PAFedConfig,
-    parties=parties,
+    parties=lambda _: {HUB: Aggregator, KEY_CENTRE: key_centre, HELPER: Helper, CLIENT: Client},
     check=check,
     models=models,
     sees=SEES,

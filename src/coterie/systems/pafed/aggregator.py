@@ -4,26 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie.crypto.ckks import PublicKey, SecretKey
-from coterie.crypto.roster import signing_key, verify_key
+from coterie.crypto.roster import check_signed, signed
+from coterie.crypto.tally import PLAIN
+from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError
+from coterie.protocol.party import Cost, To
 from coterie.protocol.spool import Spool
-from coterie.protocol.steps import Answers, NoAnswerError, Steps
+from coterie.protocol.steps import Answers, NoAnswerError, Steps, ask, for_each, spend
 from coterie.protocol.told import Common, Own
 from coterie.protocols.key_centre import ENROLMENT, KeyHub
 from coterie.protocols.late import Gathering
 from coterie.systems.pafed.config import PAFedConfig, layout_of
 from coterie.systems.pafed.correction import Late, averaged, correct
-from coterie.systems.pafed.messages import HUB, MODEL_TERMS, SERVICE, Train, Update
-from coterie.systems.pafed.transformation import transformed
-
-SPOOL_BYTES = 256 << 20
+from coterie.systems.pafed.messages import (
+    HELPER,
+    HUB,
+    MODEL_TERMS,
+    SERVICE,
+    USER,
+    Convert,
+    Converted,
+    Refresh,
+    Refreshed,
+    Train,
+    Update,
+    wide,
+)
 
 
 class Tried(msgspec.Struct, frozen=True):
@@ -54,7 +68,6 @@ class Aggregator(KeyHub[PublicKey, SecretKey], role=HUB):
     def __init__(self, own: Own, common: Common, config: PAFedConfig) -> None:
         super().__init__(own, common, config)
         self.mode, self.layout = common.mode, layout_of(common.spec, common.mode)
-        self.state = self.State()
 
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """Algorithm 3, lines 4 to 14.
@@ -65,7 +78,7 @@ class Aggregator(KeyHub[PublicKey, SecretKey], role=HUB):
         """
         gathering = Gathering(self, r, self.state.owed, self.config.max_staleness)
         skipped: dict[str, Any] = {}
-        with closing(Spool(SPOOL_BYTES)) as spool:
+        with closing(Spool()) as spool:
             try:
                 yield from self._round(r, gathering, spool)
             except (NoAnswerError, PeerError) as error:
@@ -131,22 +144,64 @@ class Aggregator(KeyHub[PublicKey, SecretKey], role=HUB):
 
     def _requests(self, r: int, asked: tuple[str, ...], spool: Spool) -> Steps[tuple[bytes, Mapping[str, Train]]]:
         """The model to go on from, and each client's request, which has w^0 itself or [w] under the client's key."""
-        signing, spec = signing_key(self.own), self.spec.digest
 
-        def train(name: str, weights: NDArray[Any] | None, cipher: bytes) -> Train:
-            plain = b"" if weights is None else weights.tobytes()
-            signature = signing.sign("train", name, r, spec, plain, cipher)
-            return Train(r, spec, weights, cipher, signature)
+        def train(name: str, weights: Vector | None, cipher: bytes) -> Train:
+            return signed(self.own, Train(r, self.spec.digest, weights, cipher), name)
 
         if not self.state.model:
             return b"", {name: train(name, self.common.initial, b"") for name in asked}
-        fresh, tickets = yield from transformed(self, r, asked, spool)
+        fresh, tickets = yield from self._transformed(r, asked, spool)
         return fresh, Requests(tickets, lambda name, ticket: train(name, None, spool.take(ticket)))
+
+    def _transformed(self, r: int, asked: tuple[str, ...], spool: Spool) -> Steps[tuple[bytes, dict[str, int]]]:
+        """Algorithm 5: [w] under pk_s to go on from, and by client of this round where ``spool`` holds [w] under pk_i.
+
+        The helper opens w + r and encrypts it under each client's key. The aggregator knows r and subtracts it from the
+        ciphertexts. What the helper learns of w depends on r alone:
+
+        - Mode ``paper``: r is uniform over the ciphertexts' ring. It hides w perfectly and is removed exactly. The
+          helper also returns w + r freshly encrypted under pk_s, so that noise does not accumulate in the model.
+        - Mode ``literal``: r is a vector of numbers, as printed. The text does not say which, so they are uniform in
+          +-``mask_bound``. Such a mask lets the helper distinguish models (``attacks/real_mask.py``). A copy is made
+          for every client (lines 8 and 14), and noise accumulates.
+        """
+        service: Any = self.public(SERVICE)
+        size, literal = self.layout.size, self.mode == "literal"
+        model, source = service.from_bytes(self.state.model, size), self.secrets("mask", r)
+        if literal:
+            mask = self.config.mask_bound * (np.frombuffer(source.bytes(8 * size), "<u8") / 2.0**63 - 1.0)
+            blinded = (model + wide(service, mask)).within(MODEL_TERMS)  # l. 3 and 4
+        else:
+            mask = service.mask(size, source.bytes)
+            blinded = model.blind(mask)
+        yield from spend(Cost(crypto_s=service.nominal_seconds_encrypt(size)))
+
+        def unmasked(key: Any, reply: Refreshed | Converted, name: str = "") -> bytes:
+            if (reply.round, getattr(reply, "client", "")) != (r, name):
+                raise PeerError(f"{HELPER} answers {name or 'for itself'} in round {r} with {reply!r:.80}")
+            if literal and not name:
+                return self.state.model  # the text has nothing come back
+            masked = key.from_bytes(reply.cipher, size, terms=MODEL_TERMS, blinded=0 if literal else 1, form=PLAIN)
+            w = (masked + wide(key, -mask)).within(MODEL_TERMS) if literal else masked.unblind(mask, 1)  # l. 15 and 16
+            return bytes(w.to_bytes())
+
+        fresh = yield from ask(HELPER, Refresh(r, blinded.to_bytes()), Refreshed, partial(unmasked, service))
+        tickets: dict[str, int] = {}
+
+        def keep(name: str, reply: Converted) -> None:
+            cipher = unmasked(self.public(f"{USER} {name}"), reply, name)
+            if name in asked:
+                tickets[name] = spool.put(cipher)
+
+        requests = {name: To(HELPER, Convert(r, name)) for name in (self.clients if literal else asked)}
+        answers = yield from for_each(requests, Converted, keep)
+        for why in answers.missing.values():
+            raise NoAnswerError(f"{HELPER} did not answer Convert: {why}")
+        return fresh, {name: tickets[name] for name in asked}
 
     def _verify(self, name: str, update: Update) -> None:
         """Raises PeerError unless an update is the client's own and has this model's shape."""
-        key = verify_key(self.common, name)
-        key.verify(update.signature, "update", update.round, update.spec, update.cipher, repr(update.length))
+        check_signed(self.common, name, update)
         if update.spec != self.spec.digest:
             raise PeerError(f"{name}: an update to a model of another shape")
         allowed = 0 <= update.length <= self.config.clip if self.config.clip else update.length == 1
@@ -154,17 +209,18 @@ class Aggregator(KeyHub[PublicKey, SecretKey], role=HUB):
             raise PeerError(f"{name}: an update that was {update.length} long; clip is {self.config.clip}")
 
 
+@dataclass(frozen=True, eq=False)
 class Requests(Mapping[str, Train]):
     """Requests that are made when they are sent, so that not all of them are held at once."""
 
-    def __init__(self, tickets: Mapping[str, int], make: Callable[[str, int], Train]) -> None:
-        self._tickets, self._make = tickets, make
+    tickets: Mapping[str, int]
+    make: Callable[[str, int], Train]
 
     def __getitem__(self, name: str) -> Train:
-        return self._make(name, self._tickets[name])
+        return self.make(name, self.tickets[name])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._tickets)
+        return iter(self.tickets)
 
     def __len__(self) -> int:
-        return len(self._tickets)
+        return len(self.tickets)

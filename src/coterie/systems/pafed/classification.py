@@ -1,8 +1,9 @@
 """Which late updates conflict: algorithm 4's weights of eq. (13) under encryption, and how they are hidden.
 
-There are three ways: ``by_minimum`` (mode ``literal``), ``by_helper``, and ``by_coins`` (``signs=hidden``). With the
-latter two the helper opens masked cosines to find their signs, and masked sums of both classes to invert them. Coins
-and decoys (``among_decoys``) hide from it whether late updates conflict, and how many:
+There are two ways. ``by_minimum`` (mode ``literal``) is algorithm 1's Min() on the ciphertexts, and no party learns a
+sign. With ``by_helper`` the helper opens masked cosines among dummies to find their signs, and masked sums of both
+classes to invert them. It learns about how many updates conflict, and sizes up to a factor of 256. With
+``signs=hidden`` it learns no sign. Coins and decoys (``among_decoys``) hide whether updates conflict, and how many:
 
 - A cosine c_j travels as s_j rho_j c_j, with a fair coin s_j = +-1 that the aggregator alone knows. So the sign that
   the helper sees is a fair coin, whatever the sign of c_j.
@@ -21,8 +22,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
-
-from scipy.stats import binom
 
 from coterie.crypto.vector import sum_ciphers
 from coterie.protocol.errors import PeerError, UserError
@@ -82,61 +81,41 @@ def by_minimum(dots: list[Any], n: int, iterations: int) -> tuple[list[Any], lis
 
 
 def by_helper(
-    r: int, service: Any, dots: list[Any], n: int, dummies: int, source: Secrets
-) -> Steps[tuple[list[Any], list[Any]]]:
-    """[max(c_j, 0)] and [min(c_j, 0)], by the helper's comparison of masked and shuffled cosines.
+    r: int, service: Any, dots: Sequence[Any], n: int, dummies: int, source: Secrets, *, coins: bool = False
+) -> Steps[tuple[list[Any], list[Any], list[Any]]]:
+    """[max(c_j, 0)], [min(c_j, 0)] and, with coins, [|c_j|], by the helper's comparison of masked, shuffled cosines.
 
     dots: [c_j], within +-n. A dummy is another late update's cosine under a random sign and mask, so it looks like a
-    real one.
+    real one. With coins all signs are random and there are no dummies. Masks are then at least 1, 2^u. Removing one
+    shrinks the noise of the ciphers, so that the weight of an empty class stays below the noise of the scalars of
+    ``Invert``, as in a decoy.
     """
-    masks = [random_mask(source, MASK_BITS) for _ in dots]
-    masked = [dot.times_plain(mask / n, at_most=1) for dot, mask in zip(dots, masks, strict=True)]
-    for _ in range(dummies):
+
+    largest = 1 << MASK_BITS if coins else 1
+    if coins:
+        signs = [1 if source.bytes(1)[0] & 1 else -1 for _ in dots]
+        masks = [sign / random_mask(source, MASK_BITS) for sign in signs]
+    else:
+        masks = [random_mask(source, MASK_BITS) for _ in dots]
+    masked = [dot.times_plain(mask / n, at_most=largest) for dot, mask in zip(dots, masks, strict=True)]
+    for _ in range(0 if coins else dummies):
         j, sign = source.bytes(2)
         mask = random_mask(source, MASK_BITS) * (1 if sign & 1 else -1)
         masked.append(dots[j % len(dots)].times_plain(mask / n, at_most=1))
-    found = yield from _positive(r, service, masked, 1, source)
-    agreeing = [found[j].times_plain(n / mask, at_most=n) for j, mask in enumerate(masks)]
-    conflicting = [
-        plus(dots[j], found[j].times_plain(-n / mask, at_most=n)) for j, mask in enumerate(masks)
-    ]  # eq. (13): the part of c_j that is not in the one class is in the other
-    return agreeing, conflicting
-
-
-def by_coins(
-    r: int, service: Any, dots: Sequence[Any], n: int, source: Secrets
-) -> Steps[tuple[list[Any], list[Any], list[Any]]]:
-    """[max(c_j, 0)], [min(c_j, 0)] and [|c_j|], by the helper's comparison of cosines under random signs.
-
-    Masks are at least 1, 2^u. Removing one shrinks the noise of the ciphers, so that the weight of an empty class stays
-    below the noise of the scalars of ``Invert``, as in a decoy.
-    """
-    largest = 1 << MASK_BITS
-    signs = [1 if source.bytes(1)[0] & 1 else -1 for _ in dots]
-    masks = [1 / random_mask(source, MASK_BITS) for _ in dots]
-    masked = [
-        dot.times_plain(sign * mask / n, at_most=largest) for dot, sign, mask in zip(dots, signs, masks, strict=True)
-    ]
-    found = yield from _positive(r, service, masked, largest, source)
-    agreeing, conflicting, sizes = [], [], []
-    for j, (dot, sign, mask) in enumerate(zip(dots, signs, masks, strict=True)):
-        part = found[j].times_plain(sign * n / mask, at_most=n)  # max(c, 0) for heads, min(c, 0) for tails
-        rest = plus(dot, found[j].times_plain(-sign * n / mask, at_most=n))  # eq. (13): the other class
-        agreeing.append(part if sign > 0 else rest)
-        conflicting.append(rest if sign > 0 else part)
-        twice = found[j].times_plain(2 * n / mask, at_most=2 * n)
-        sizes.append(plus(twice, dot if sign < 0 else dot.times_plain(-1.0)))  # |c| = 2 max(c, 0) - c
-    return agreeing, conflicting, sizes
-
-
-def _positive(r: int, service: Any, masked: Sequence[Any], at_most: int, source: Secrets) -> Steps[dict[int, Any]]:
-    """max(x, 0) of each, by its place, from the helper, which sees them in random order."""
     order = [int(i) for i in source.permutation(len(masked))]
     request = Compare(r, len(order), bundle([masked[i].sanitised().to_bytes() for i in order]))
-    answers = yield from ask(
-        HELPER, request, Compared, lambda reply: scalars_of(service, r, reply, len(order), at_most)
-    )
-    return dict(zip(order, answers, strict=True))
+    found = yield from ask(HELPER, request, Compared, lambda reply: scalars_of(service, r, reply, len(order), largest))
+    positive = dict(zip(order, found, strict=True))
+    agreeing, conflicting, sizes = [], [], []
+    for j, (dot, mask) in enumerate(zip(dots, masks, strict=True)):
+        part = positive[j].times_plain(n / mask, at_most=n)  # max(c, 0), or min(c, 0) under a negative mask
+        rest = plus(dot, positive[j].times_plain(-n / mask, at_most=n))  # eq. (13): the other class
+        agreeing.append(part if mask > 0 else rest)
+        conflicting.append(rest if mask > 0 else part)
+        if coins:
+            twice = positive[j].times_plain(2 * n / abs(mask), at_most=2 * n)
+            sizes.append(plus(twice, dot if mask < 0 else dot.times_plain(-1.0)))  # |c| = 2 max(c, 0) - c
+    return agreeing, conflicting, sizes
 
 
 def drawn(late: int, decoys: int, source: Secrets) -> list[frozenset[int]]:
@@ -188,6 +167,8 @@ def delta(decoys: int, epsilon: float, patterns: int = 3) -> float:
     """
     if decoys < 0 or epsilon < 0 or patterns not in (2, 3):
         raise UserError(f"decoys ({decoys}) and epsilon ({epsilon}) are at least 0, patterns ({patterns}) 2 or 3")
+    from scipy.stats import binom
+
     total = 0.0
     for a in range(decoys + 1):
         rest = decoys - a

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from coterie.crypto.ckks import PublicKey, SecretKey
-from coterie.crypto.roster import signing_key, verify_key
+from coterie.crypto.roster import check_signed, signed
 from coterie.protocol.effects import Encrypt, Fit, Fitted, Open, Vector
 from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Cost, Work, on
@@ -37,7 +37,6 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
     def __init__(self, own: Own, common: Common, config: PAFedConfig) -> None:
         super().__init__(own, common, config)
         self.mode, self.layout = common.mode, layout_of(common.spec, common.mode)
-        self.state = self.State()
 
     def train_cost(self, msg: Train) -> Cost:
         """Opening the model, training, encrypting the update."""
@@ -50,8 +49,7 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
     @on(Train, train_cost)
     def train(self, msg: Train, src: str) -> Work[Update]:
         """Algorithm 3, lines 6 to 10."""
-        plain = b"" if msg.weights is None else msg.weights.tobytes()
-        verify_key(self.common, HUB).verify(msg.signature, "train", self.name, msg.round, msg.spec, plain, msg.cipher)
+        check_signed(self.common, HUB, msg, self.name)
         if msg.round <= self.state.round:
             raise PeerError(f"asked to train for round {msg.round} after round {self.state.round}")
         if msg.weights is None:
@@ -64,10 +62,8 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
         length = length if self.config.clip else 1.0
         update = self.layout.packed(np.where(self.spec.buffers, trained, change))
         cipher = (yield Encrypt(self.public(SERVICE), update)).to_bytes()  # l. 9
-        digest = self.spec.digest
-        signature = signing_key(self.own).sign("update", msg.round, digest, cipher, repr(length))
         self.state.round = msg.round
-        return Update(msg.round, digest, cipher, length, signature)
+        return signed(self.own, Update(msg.round, self.spec.digest, cipher, length))
 
     def _trained(self, w: Vector, r: int) -> Work[tuple[Vector, Vector]]:
         """Its model after training, and nabla w_i before normalisation; (d,) each.

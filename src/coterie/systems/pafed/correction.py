@@ -5,12 +5,9 @@ time. The step is then ``alpha_0 m + sum_j beta_j v_j + gamma m`` (``aggregation
 encrypted under the helper's key:
 
 1. c_j and |m|^2 are dot products of encrypted vectors.
-2. The helper finds the conflicting updates among masked cosines and dummies (``classification.py``). It learns about
-   how many there are, and sizes up to a factor of 256. With ``signs=hidden`` it learns no sign. Mode ``literal`` uses
-   algorithm 1's Min() on the ciphertexts instead, and no party learns a sign.
-3. These give the weights of eq. (13) and their sums n_1, n_2.
-4. The helper inverts the divisors rho_1 n_1 and rho_2 n_2, and returns the ratio of eq. (12), also masked.
-5. beta_j and gamma each take one product, with v_j and with m.
+2. These give the weights of eq. (13) and their sums n_1, n_2. ``classification.py`` says what the helper learns.
+3. The helper inverts the divisors rho_1 n_1 and rho_2 n_2, and returns the ratio of eq. (12), also masked.
+4. beta_j and gamma each take one product, with v_j and with m.
 """
 
 from __future__ import annotations
@@ -31,7 +28,6 @@ from coterie.protocols.key_centre import EVALUATION, Keyed
 from coterie.systems.pafed.classification import (
     SUM_MASK_BITS,
     among_decoys,
-    by_coins,
     by_helper,
     by_minimum,
     product,
@@ -98,28 +94,25 @@ def _corrected(hub: Keyed[PublicKey, SecretKey], r: int, total: Any, n: int, lat
     source = hub.secrets("masks of the correction", r)
     prepared = total.conjugated(keys)
     dots = [v.dot(prepared, keys) for v, _ in late]
-    square = total.dot(prepared, keys)
     hidden = hub.common.mode == "paper" and config.signs == "hidden"
     sizes: list[Any] = []
     if hub.common.mode == "literal":
         agreeing, conflicting = by_minimum(dots, n, config.iterations)
-    elif hidden:
-        agreeing, conflicting, sizes = yield from by_coins(r, service, dots, n, source)
     else:
-        agreeing, conflicting = yield from by_helper(r, service, dots, n, config.dummies, source)
-    masks = [random_mask(source, SUM_MASK_BITS) for _ in range(4)]
-    squared = n * n
+        classes = by_helper(r, service, dots, n, config.dummies, source, coins=hidden)
+        agreeing, conflicting, sizes = yield from classes
+    rho1, rho2, rho3, rho4 = (random_mask(source, SUM_MASK_BITS) for _ in range(4))
     masked = [
-        sum_ciphers(agreeing).times_plain(masks[0] / n, at_most=len(dots)),
-        sum_ciphers(conflicting).times_plain(masks[1] / n, at_most=len(dots)),
-        square.times_plain(masks[2] / squared, at_most=1),
+        sum_ciphers(agreeing).times_plain(rho1 / n, at_most=len(dots)),
+        sum_ciphers(conflicting).times_plain(rho2 / n, at_most=len(dots)),
+        service.encrypt_scalar(rho3)  # eq. (14) as printed: |m|^2 = 1
+        if config.project == "printed"
+        else total.dot(prepared, keys).times_plain(rho3 / n**2, at_most=1),
         sum_ciphers(  # each is brought to +-1 before the sum, so that there is room for any number of late updates
-            product(w, c, at_most=squared).times_plain(masks[3] / squared, at_most=1)
+            product(w, c, at_most=n**2).times_plain(rho4 / n**2, at_most=1)
             for w, c in zip(conflicting, dots, strict=True)
         ),
     ]
-    if config.project == "printed":
-        masked[2] = service.encrypt_scalar(masks[2])  # eq. (14) as printed: |m|^2 = 1
     sets, place, noise_bits = [masked], 0, SANITISING_BITS
     if hidden:
         sets, place = among_decoys(service, masked, dots, sizes, n, config.dummies, source)
@@ -128,8 +121,7 @@ def _corrected(hub: Keyed[PublicKey, SecretKey], r: int, total: Any, n: int, lat
     count = 3 * len(sets)
     answers = yield from ask(HELPER, request, Inverted, lambda reply: scalars_of(service, r, reply, count, LARGEST))
     one, two, turn = answers[3 * place : 3 * place + 3]
-    rho1, rho2, rho3, rho4 = masks
-    bound = hub.config.largest_share
+    bound = config.largest_share
     first = one.times_plain(rates.agreeing * rho1 / n)  # alpha_1 / n_1
     second = two.times_plain(rates.conflicting * rho2 / n)  # alpha_2 / n_2
     gamma = turn.times_plain(-rates.conflicting * rho2 * rho3 / (rho4 * n))  # eq. (12)

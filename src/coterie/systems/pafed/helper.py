@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -39,32 +37,28 @@ class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
     def __init__(self, own: Own, common: Common, config: PAFedConfig) -> None:
         super().__init__(own, common, config)
         self.layout, self.literal = layout_of(common.spec, common.mode), common.mode == "literal"
-        self.state = self.State()
-
-    def _key(self) -> Any:
-        return self.key(SERVICE)
 
     def opened(self, model: bytes) -> Vector:
         """(d,) float32: the aggregator's model under pk_s, opened for the observer. Raises PeerError."""
-        key = self._key()
+        key = self.key(SERVICE)
         return self.layout.unpacked(key.decrypt(key.public.from_bytes(model)).astype(np.float32))
 
     def _opened(self, data: bytes, count: int) -> tuple[list[float], int]:
         """The scalars of a bundle, and the largest size that one may have."""
         if not 1 <= count <= MOST_SCALARS:
             raise PeerError(f"{count} scalars to open")
-        key = self._key()
+        key = self.key(SERVICE)
         ciphers = [key.public.from_bytes(part, 1, blinded=0) for part in unbundle(data, count)]
         if not all(cipher.tally.form.scalar for cipher in ciphers):
             raise PeerError("asked to open something other than scalars: a vector would show weights")
         return [float(key.decrypt(cipher)[0]) for cipher in ciphers], max(cipher.terms for cipher in ciphers)
 
     def _sealed(self, values: list[float], at_most: int) -> bytes:
-        key = self._key()
+        key = self.key(SERVICE)
         return bundle([key.encrypt_scalar(value, at_most).to_bytes() for value in values])
 
     def _scalar_cost(self, opened: int, sealed: int) -> Cost:
-        key = self._key()
+        key = self.key(SERVICE)
         open_s, seal_s = key.nominal_seconds_decrypt(1), key.nominal_seconds_encrypt(1)
         return Cost(crypto_s=opened * open_s + sealed * seal_s) if 0 < opened <= MOST_SCALARS else Cost()
 
@@ -83,7 +77,7 @@ class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
 
     def refresh_cost(self, msg: messages.Refresh) -> Cost:
         """One opening and one encryption."""
-        key, d = self._key(), self.layout.size
+        key, d = self.key(SERVICE), self.layout.size
         sealed_s = 0.0 if self.literal else key.nominal_seconds_encrypt(d)
         return Cost(crypto_s=key.nominal_seconds_decrypt(d) + sealed_s)
 
@@ -95,7 +89,7 @@ class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
         """
         if msg.round <= self.state.round:
             raise PeerError(f"asked to open a vector of round {msg.round} after one of round {self.state.round}")
-        key = self._key()
+        key = self.key(SERVICE)
         cipher = key.public.from_bytes(msg.cipher, self.layout.size, blinded=0 if self.literal else 1)
         if self.literal:
             self.state.round, self.state.numbers = msg.round, key.decrypt(cipher)
@@ -104,7 +98,7 @@ class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
         self.state.round, self.state.blinded = msg.round, blinded.stored()
         return messages.Refreshed(msg.round, key.public.encrypt_blinded(blinded).to_bytes())
 
-    @on(messages.Convert, lambda self, msg: Cost(crypto_s=self._key().nominal_seconds_encrypt(self.layout.size)))
+    @on(messages.Convert, lambda self, msg: Cost(crypto_s=self.key(SERVICE).nominal_seconds_encrypt(self.layout.size)))
     def convert(self, msg: messages.Convert, src: str) -> messages.Converted:
         """Algorithm 5, line 10: w + r under pk_i."""
         state = self.state
@@ -114,7 +108,7 @@ class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
         if state.numbers is not None:
             sealed = wide(own, state.numbers)
         elif state.blinded is not None:
-            sealed = own.encrypt_blinded(self._key().public.blinded(state.blinded))
+            sealed = own.encrypt_blinded(self.key(SERVICE).public.blinded(state.blinded))
         return messages.Converted(msg.round, msg.client, sealed.to_bytes())
 
 

@@ -5,6 +5,10 @@ multiplied by a coefficient of algorithm 4, which may be negative. So an update 
 buffers, and the aggregator averages these values with equal weights. Both lie in one vector, which is masked, converted
 and opened as a whole. They lie in different ciphertexts, so that updates are processed without the buffers. A model
 without buffers is one vector of its parameters.
+
+A client with a buffer beyond 4 times ``CKKS_UNIT`` can't take part. The values of buffers that clients receive have an
+error of 0.009 (one standard deviation of the flooding under ``ckks-8192-deep``). The error of the aggregator's copy is
+less than a thousandth of that.
 """
 
 from __future__ import annotations
@@ -16,15 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.aggregation.buffers import not_below_zero
+from coterie.aggregation.buffers import ckks_units, not_below_zero
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError
 from coterie.protocol.model_spec import ModelSpec
-
-BUFFER_UNIT = 256.0
-"""The value of a buffer that is encrypted as 1. A client with a buffer beyond 4 times this can't take part. The values
-that clients receive have an error of 0.009 (one standard deviation of the flooding under ``ckks-8192-deep``). The error
-of the aggregator's copy is less than a thousandth of that."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +34,15 @@ class Layout:
     degree: int
 
     @cached_property
+    def places(self) -> NDArray[np.int64]:
+        """(d,) the place in the vector of each number of the model."""
+        buffers = self.spec.buffers
+        return np.where(buffers, self.parameters + np.cumsum(buffers) - 1, np.cumsum(~buffers) - 1)
+
+    @cached_property
     def parameters(self) -> int:
         """The places of the parameters. If buffers follow, zeros fill the last ciphertext of the parameters."""
-        count = int(self.spec.size - self.spec.buffers.sum())
+        count = int((~self.spec.buffers).sum())
         return count if count == self.spec.size else -(-count // self.degree) * self.degree
 
     @cached_property
@@ -54,10 +59,8 @@ class Layout:
         """(d,) in the order of the spec -> (size,) float32 as it is encrypted."""
         if not self.has_buffers:
             return vector
-        buffers = self.spec.buffers
         made = np.zeros(self.size, np.float32)
-        made[: self.spec.size - int(buffers.sum())] = vector[~buffers]
-        made[self.parameters :] = vector[buffers] / np.float32(BUFFER_UNIT)
+        made[self.places] = vector / ckks_units(self.spec)
         return made
 
     def unpacked(self, opened: NDArray[Any]) -> NDArray[Any]:
@@ -69,11 +72,7 @@ class Layout:
             raise PeerError(f"a model of {len(opened)} numbers under encryption; expected {self.size}")
         if not self.has_buffers:
             return opened
-        buffers = self.spec.buffers
-        made = np.empty(self.spec.size, opened.dtype)
-        made[~buffers] = opened[: self.spec.size - int(buffers.sum())]
-        made[buffers] = opened[self.parameters :] * opened.dtype.type(BUFFER_UNIT)
-        return not_below_zero(self.spec, made)  # the cipher may have rounded variances
+        return not_below_zero(self.spec, opened[self.places] * ckks_units(self.spec))  # the cipher rounds variances
 
     def split(self, vector: Any) -> tuple[Any, Any]:
         """The ciphertexts of the parameters, and those of the buffers, or None if there are none."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from coterie.protocol.messages import Bundle, Floats, OfRound, message
+from coterie.protocol.messages import Bundle, Floats, OfRound, Signed, message
 
 HUB = "aggregator"
 HELPER = "helper"
@@ -28,31 +28,28 @@ def wide(key: Any, numbers: NDArray[Any]) -> Any:
 
 
 @message(src=HUB, dst=CLIENT)
-class Train(OfRound, frozen=True):
+class Train(Signed, frozen=True):
     """Train on the global model w^tau. weights: (d,) w^0 in round 1, else None.  cipher: [w^tau] under pk_i, or empty.
 
-    ``layout.py`` has the layout of a model in a ciphertext vector. signature: the aggregator's, over all fields and the
-    recipient.
+    ``layout.py`` has the layout of a model in a ciphertext vector. The recipient is signed, too.
     """
 
     spec: bytes
     weights: Floats | None
     cipher: bytes
-    signature: bytes
 
 
 @message(src=CLIENT, dst=HUB)
-class Update(OfRound, frozen=True):
+class Update(Signed, frozen=True):
     """[nabla w_i] under pk_s (algorithm 3, lines 5 to 10), together with the values of the client's buffers.
 
     round: the round that asked for it, its timestamp.  length: the number by which the update was divided, at most the
-    clip, if the settings let it travel; else 1.  signature: over all fields.
+    clip, if the settings let it travel; else 1.
     """
 
     spec: bytes
     cipher: bytes
     length: float
-    signature: bytes
 
 
 @message(src=HUB, dst=HELPER)
@@ -90,7 +87,7 @@ class Inverted(OfRound, frozen=True):
 
 @message(src=HUB, dst=HELPER)
 class Refresh(OfRound, frozen=True):
-    """[w + r] under pk_s: open it and keep it for this round. ``transformation.py`` has the mask r."""
+    """[w + r] under pk_s: open it and keep it for this round. ``Aggregator`` has the mask r."""
 
     cipher: bytes
 

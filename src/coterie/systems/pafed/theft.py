@@ -7,7 +7,6 @@ the same seed. Keys and the ciphers' noise are fresh, as in every real run.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -39,11 +38,9 @@ class Theft(NamedTuple):
 
 
 def stolen_key(run: Recorded) -> list[Finding]:
-    """The helper's key, which one client reads off the models that it receives, and the updates of others that it
-    opens.
+    """``findings`` of a theft in this run. Raises UserError if the attack does not apply.
 
-    There is a second finding only if the key is known. Raises UserError if the attack does not apply: for emulated
-    keys, for models that fill no ciphertext, and if no client was asked twice.
+    It does not apply to emulated keys and to models that fill no ciphertext, nor if no client was asked twice.
     """
     if run.options["crypto"] != "real":
         raise UserError(
@@ -56,10 +53,9 @@ def stolen_key(run: Recorded) -> list[Finding]:
 
 def asked_most(run: Recorded) -> str:
     """The client that was asked in the most rounds; of several, the one that was asked first."""
-    asked = {
-        name: [seen.round for seen, _ in run.views[name].messages(Train)] for name in run.clients if name in run.views
-    }
-    name = max(asked, key=lambda name: (len(asked[name]), -min(asked[name], default=0)))
+    viewed = [name for name in run.clients if name in run.views]
+    asked = {name: [seen.round for seen, _ in run.views[name].messages(Train)] for name in viewed}
+    name = max(viewed, key=lambda name: (len(asked[name]), -min(asked[name], default=0)))
     if len(asked[name]) < 2:
         raise UserError("no client was asked in two rounds, and it reads the key off the next model: take more rounds")
     return name
@@ -91,13 +87,12 @@ def findings(theft: Theft) -> list[Finding]:
     agreement = key_agreement(thief.guess, key_coefficients(truth))
     found = [Finding(f"{client}, deviating: the helper's key", (agreement,), round=thief.round)]
     if thief.key is not None:
-        errors: dict[str, list[float]] = {}
-        for seen, message in run.views[HUB].messages(Update):
-            if seen.src != client:
-                vector = truth.public.from_bytes(message.cipher)
-                update = truth.decrypt(vector)
-                error = float(np.linalg.norm(thief.key.decrypt(vector) - update) / np.linalg.norm(update))
-                errors.setdefault(seen.src, []).append(error)
-        opened = Result("relative error of updates", fmean(chain(*errors.values())), 1.0, 0.0, len(errors))
+        others = [(seen.src, m) for seen, m in run.views[HUB].messages(Update) if seen.src != client]
+        errors = []
+        for _, message in others:
+            vector = truth.public.from_bytes(message.cipher)
+            update = truth.decrypt(vector)
+            errors.append(float(np.linalg.norm(thief.key.decrypt(vector) - update) / np.linalg.norm(update)))
+        opened = Result("relative error of updates", fmean(errors), 1.0, 0.0, len({name for name, _ in others}))
         found.append(Finding(f"the hub with the key of {client}: the others' updates", (opened,)))
     return found
