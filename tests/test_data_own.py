@@ -12,6 +12,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from coterie.data.dataset import fixed_split
 from coterie.data.own import dataset, from_python, to_arrays
 from coterie.data.sources import load
 from coterie.data.tasks import deal
@@ -136,6 +137,20 @@ def test_clients_stay_in_their_order_and_the_test_share_is_kept_for_every_label(
             n = int((clients[name][1] == words).sum())
             share = int(((data.owners.test == i) & (data.y_test == label)).sum())
             assert abs(share - n / 4) < 1
+
+
+@pytest.mark.parametrize("share", [1 / 3, 1 / 7, 0.3, 0.2])
+def test_a_share_is_exact_for_many_samples_too(share: float) -> None:
+    y = np.arange(60_000) % 10
+    _, test = fixed_split(y, share)
+    assert np.abs(np.bincount(y[test]) - 6000 * share).max() < 1
+
+
+def test_a_csv_is_split_as_the_same_arrays_are(tmp_path: Path) -> None:
+    x, y = np.arange(60.0).reshape(30, 2), np.arange(30) - 12
+    table = {"a": x[:, 0].astype(str), "b": x[:, 1].astype(str), "label": y.astype(str)}
+    plain, text_ = own((x, y), None, task="regression"), own(table, None, task="regression")
+    np.testing.assert_array_equal(plain.x_test, text_.x_test)
 
 
 def test_a_split_of_ones_own_is_kept(clients: Clients) -> None:
@@ -356,5 +371,5 @@ def test_several_labels_and_numbers(clients: Clients, tmp_path: Path) -> None:
     assert sorted(np.concatenate(split.train)) == list(range(len(data.y_train)))
     with pytest.raises(UserError, match=r"labels of this task are numbers; '(ill|well)' is none"):
         own((np.eye(3), np.array(["ill", "well", "ill"])), None, task="regression")
-    with pytest.raises(UserError, match="all training samples have the value 1"):
-        own((np.eye(10), np.ones(10)), None, task="regression")
+    with pytest.raises(UserError, match=r"all training samples have the value 0\.1"):
+        own((np.eye(10), np.full(10, 0.1)), None, task="regression")

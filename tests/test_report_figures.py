@@ -43,7 +43,7 @@ def raw(run: Run) -> list[dict[str, Any]]:
 
 
 def test_accuracy_curves_are_the_evaluated_rounds(run: Run) -> None:
-    figure, alt = undrawn(plots.accuracy, run)
+    figure, alt = undrawn(plots.scores, run)
     lines = raw(run)
     for ax, field in zip(figure.axes, ("global_accuracy", "local_accuracy"), strict=True):
         mean, tuned = ax.lines
@@ -137,9 +137,9 @@ def test_stacks_add_up_to_what_was_counted(run: Run) -> None:
 
 def test_two_threads_draw_what_one_draws(run: Run) -> None:
     before = matplotlib.rcParams.copy()
-    alone = plots.accuracy("k", run), plots.loss("k", run)
+    alone = plots.scores("k", run), plots.loss("k", run)
     with ThreadPoolExecutor(4) as pool:
-        both = list(pool.map(lambda plot: plot("k", run), [plots.accuracy, plots.loss] * 3))
+        both = list(pool.map(lambda plot: plot("k", run), [plots.scores, plots.loss] * 3))
     assert both == [*alone] * 3
     assert matplotlib.rcParams.copy() == before
 
@@ -151,7 +151,7 @@ def test_settings_of_the_user_do_not_leak_in(run: Run) -> None:
 
 
 def test_ink_follows_the_theme(run: Run) -> None:
-    svg = plots.accuracy("k", run)
+    svg = plots.scores("k", run)
     assert "var(--ink)" in svg
     assert "var(--grid)" in svg
     assert "#000000" not in svg

@@ -42,7 +42,25 @@ def test_what_is_not_defined_is_nan() -> None:
     assert math.isnan(value("auroc", [1, 1], two([0.2, 0.3])))
     assert math.isnan(value("r2", [[1.0]], [[1.0]], "regression"))
     assert math.isnan(value("accuracy", np.zeros(0, int), np.zeros((0, 2))))
-    assert math.isnan(value("accuracy", [0, 1], [[np.nan, 1], [0, 1]]))
+
+
+def test_constant_labels_have_no_variance_and_no_correlation() -> None:
+    assert math.isnan(value("r2", np.full((5, 1), np.float32(0.1)) * 3.3 + 7, np.arange(5.0)[:, None], "regression"))
+    assert math.isnan(value("mcc", [1, 1], two([0.9, 0.2])))
+    assert math.isnan(value("kappa", [1, 1], two([0.9, 0.2])))
+
+
+def test_several_labels_count_those_that_some_sample_has() -> None:
+    labels = np.array([[1, 0, 0], [1, 1, 0], [0, 1, 0]], np.float32)
+    assert value("f1", labels, labels, "multilabel") == 1  # no sample has the third label
+    one = np.array([[1], [1], [0], [0]], np.float32)
+    assert value("recall", one, [[0.9], [0.1], [0.2], [0.1]], "multilabel") == 0.5
+    assert value("precision", one, [[0.9], [0.1], [0.2], [0.1]], "multilabel") == 1
+
+
+def test_a_model_that_has_blown_up_is_never_right() -> None:
+    assert value("accuracy", [0, 1], [[np.nan, 1], [0, 1]]) == 0
+    assert math.isnan(value("auroc", [0, 1], [[np.nan, 1], [0, 1]]))
 
 
 def test_answers_are_counted_over_the_classes() -> None:

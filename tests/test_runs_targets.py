@@ -125,7 +125,7 @@ def test_balanced_classes_weigh_the_same() -> None:
     assert weights[labels == 0].sum() == pytest.approx(weights[labels == 2].sum())
     numbers = class_weights("1, 9, 2", Targets(), 3)
     assert numbers is not None
-    np.testing.assert_allclose(numbers(labels)[3] / numbers(labels)[0], 2)
+    np.testing.assert_allclose(numbers(labels), np.array([1, 9, 2])[labels] / 4)
     assert class_weights(None, Targets(), 3) is None
 
 
@@ -135,7 +135,9 @@ def test_balanced_is_the_same_as_the_inverse_counts(tmp_path: Path) -> None:
     data = {name: (draw.normal(size=(60, 4)), np.repeat(["ill", "well"], [10, 50])) for name in ("a", "b")}
     weights = {}
     for words in ("balanced", [5, 1], None):
-        result = run(tmp_path, data, out=str(tmp_path / str(words)), class_weights=words)
+        balanced = 48 / 16, 48 / 80  # n / (classes n_k); numbers are these over their mean, 1.8
+        lr = 0.1 * (sum(balanced) / 2) if words == [5, 1] else 0.1
+        result = run(tmp_path, data, out=str(tmp_path / str(words)), class_weights=words, lr=lr)
         weights[str(words)] = result.model("a").state_dict()["1.weight"]
     torch.testing.assert_close(weights["balanced"], weights["[5, 1]"], rtol=1e-4, atol=1e-6)
     assert not torch.allclose(weights["balanced"], weights["None"], rtol=1e-2)
@@ -159,6 +161,8 @@ def test_a_loss_of_ones_own_for_each_sample_or_for_a_batch(tmp_path: Path) -> No
     assert each.rounds[-1]["models_sha256"] == batch.rounds[-1]["models_sha256"] != usual.rounds[-1]["models_sha256"]
     assert each.summary["global_accuracy"] > 0.7
     run(tmp_path, data, system="ifca", out=str(tmp_path / "i"), loss=focal, clusters=2)
+    with pytest.raises(UserError, match="fedem weighs models by their likelihood"):
+        run(tmp_path, data, system="fedem", out=str(tmp_path / "em"), loss=focal)
     with pytest.raises(UserError, match="gives one number for a whole batch"):
         run(tmp_path, data, out=str(tmp_path / "w"), loss=focal_of_a_batch, class_weights="balanced")
     assert not (tmp_path / "w").exists()
@@ -205,7 +209,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path, options: dict[str,
 
 def test_a_task_is_of_ones_own_data_and_mixtures_mix_classes(tmp_path: Path) -> None:
     numbers = clients(lambda x: x[:, 0])
-    with pytest.raises(UserError, match="fedem mixes probabilities of classes"):
+    with pytest.raises(UserError, match="fedem weighs models by their likelihood"):
         run(tmp_path, numbers, system="fedem", task="regression")
     with pytest.raises(UserError, match="class_weights=balanced has no effect for the task regression"):
         run(tmp_path, numbers, task="regression", class_weights="balanced")

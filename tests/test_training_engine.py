@@ -320,10 +320,10 @@ def test_evaluation_uses_evaluation_mode() -> None:
 def test_evaluating_regression_has_no_accuracy() -> None:
     model = Model(nn.Linear(F, 1), (F,), loss=lambda out, y: ((out[:, 0] - y) ** 2).mean())
     (result,) = evaluate_many(model, model.initial(0)[None], torch.zeros(4, F), torch.zeros(4))
-    with pytest.raises(UserError, match="loss of one's own"):
+    with pytest.raises(UserError, match="its loss gives one number for a whole batch"):
         judge_many(model, model.initial(0)[None], torch.zeros(4, F), torch.zeros(4))
     one = Job(model.initial(0), Sgd(0.1), 1, 0, torch.zeros(4, F), torch.zeros(4), {}, np.ones(4, np.float32))
-    with pytest.raises(UserError, match="job 0: sample_weights need cross entropy"):
+    with pytest.raises(UserError, match="one for each sample is needed"):
         fit_many(model, [one])
     assert np.isnan(result.accuracy)
     assert result.loss == pytest.approx(float(model.initial(0)[-1]) ** 2, rel=1e-5)

@@ -189,7 +189,7 @@ def fixed_split(y: NDArray[Any], share: float = 0.2) -> tuple[Ints, Ints]:
     """
     order = np.argsort(y, kind="stable")
     exact = Fraction(str(share))
-    steps = np.arange(-1, len(order)) * exact.numerator // exact.denominator
+    steps = np.array([i * exact.numerator // exact.denominator for i in range(-1, len(order))])
     is_test = np.zeros(len(order), dtype=bool)
     is_test[order[np.diff(steps) > 0]] = True
     return np.flatnonzero(~is_test).astype(np.int64), np.flatnonzero(is_test).astype(np.int64)

@@ -216,12 +216,20 @@ def _split(part: Samples, share: float) -> NDArray[np.bool_]:
     """Which samples are for testing: a share of each client's, evenly over the labels."""
     test = np.zeros(len(part.x), np.bool_)
     owner = np.zeros(len(part.x), np.int64) if part.owner is None else np.unique(part.owner, return_inverse=True)[1]
-    y = part.y.astype(np.str_) if part.y.dtype.kind == "O" else part.y
+    y = _comparable(part.y)
     labels = np.unique(y, axis=0, return_inverse=True)[1].reshape(-1)
     for client in range(int(owner.max()) + 1 if len(owner) else 0):
         own = np.flatnonzero(owner == client)
         test[own[fixed_split(labels[own], share)[1]]] = True
     return test
+
+
+def _comparable(y: NDArray[Any]) -> NDArray[Any]:
+    """Labels as numbers, if all are numbers, else as text: the split does not depend on the kind of file."""
+    try:
+        return y.astype(np.float64)
+    except (ValueError, TypeError):
+        return y.astype(np.str_)
 
 
 def _aligned(part: Samples, first: Samples) -> Samples:

@@ -71,8 +71,8 @@ def standardised(
     """Numbers of ``regression``, (n,) or (n, k), as (n, k): mean 0, deviation 1 in training. Raises UserError."""
     train, test = _numbers(y_train, where), _numbers(y_test, where)
     zero, unit = train.mean(0), train.std(0)
-    if (unit == 0).any():
-        raise UserError(f"{where}: all training samples have the value {zero[unit == 0][0]:g}: nothing can be learnt")
+    if (same := np.ptp(train, axis=0) == 0).any():
+        raise UserError(f"{where}: all training samples have the value {train[0, same][0]:g}: nothing can be learnt")
     scaled = [((labels - zero) / unit).astype(np.float32) for labels in (train, test)]
     return scaled[0], scaled[1], Targets("regression", names, zero, unit)
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import log_softmax
 from torch import Tensor
 
 from coterie.data.targets import Targets
@@ -46,9 +47,12 @@ class Scores:
     values: Mapping[str, Doubles]
 
     def means(self) -> dict[str, float]:
-        """Means over the clients that have a number."""
-        known = {name: values[~np.isnan(values)] for name, values in self.values.items()}
-        return {name: float(values.mean()) if len(values) else float("nan") for name, values in known.items()}
+        """Means over the clients that have a number. A loss that is not finite counts: its model has blown up."""
+        return {name: float(values.mean()) if len(values) else float("nan") for name, values in self._known().items()}
+
+    def _known(self) -> dict[str, Doubles]:
+        every = self.values.items()
+        return {name: values if name.endswith("_loss") else values[~np.isnan(values)] for name, values in every}
 
     def line(self, prefix: str = "") -> dict[str, Any]:
         """The means as a round's line has them: accuracies and losses by name, all others in ``metrics``."""
@@ -61,8 +65,7 @@ class Scores:
     def bands(self) -> dict[str, list[float]]:
         """Smallest, lower quartile, median, upper quartile and largest over the clients that have a number."""
         shares = (0, 0.25, 0.5, 0.75, 1)
-        known = {name: values[~np.isnan(values)] for name, values in self.values.items()}
-        return {name: np.quantile(values, shares).tolist() for name, values in known.items() if len(values)}
+        return {name: np.quantile(values, shares).tolist() for name, values in self._known().items() if len(values)}
 
 
 Some = slice | NDArray[np.int64]
@@ -157,11 +160,12 @@ class Observer:
             if not isinstance(of, Mixture) or len(of.models) == 1:
                 yield same, found[0]
                 continue
-            scores = self.targets.scores(found)
+            log_p = log_softmax(found.astype(np.float64), axis=-1)
             mixtures = {i: one.weights for i in same if isinstance(one := models[i], Mixture)}
             for here in _sharing(mixtures):
-                with np.errstate(divide="ignore"):
-                    yield here, np.log(np.tensordot(mixtures[here[0]], scores, 1)).astype(np.float32)
+                with np.errstate(divide="ignore"):  # a share of 0
+                    shares = np.log(mixtures[here[0]])[:, None, None]
+                yield here, np.logaddexp.reduce(shares + log_p, axis=0).astype(np.float32)
 
     def _judged(
         self, samples: Samples, models: Sequence[ClientModel]
@@ -195,7 +199,8 @@ class Observer:
 
 
 def _by_hits(losses: NDArray[np.float32], right: NDArray[np.bool_], some: Some) -> dict[str, float]:
-    return {"accuracy": float(right[some].mean()), "loss": float(losses[some].mean(dtype=np.float64))}
+    right = right[some] & np.isfinite(losses[some])  # a model that has blown up is never right
+    return {"accuracy": float(right.mean()), "loss": float(losses[some].mean(dtype=np.float64))}
 
 
 def _weights(model: ClientModel) -> NDArray[np.float32]:

@@ -118,10 +118,13 @@ class Experiment:
             keyring=self.keyring,
             transcript=Transcript(config.record_mib << 20) if config.record else None,
         )
-        if config.task != "classes" and any(
-            isinstance(one, Mixture) for one in system.models(self.federation).values()
-        ):
-            raise UserError(f"{system.name} mixes probabilities of classes, so it has no task {config.task}")
+        plain = config.task == "classes" and config.loss is None and config.class_weights is None
+        everybodys = () if plain else system.models(self.federation).values()
+        if any(isinstance(one, Mixture) for one in everybodys):
+            raise UserError(
+                f"{system.name} weighs models by their likelihood, so it takes classes and cross entropy without "
+                "class_weights: leave task, loss and class_weights out"
+            )
         self._models_digest = ""  # after the last round
 
     @property

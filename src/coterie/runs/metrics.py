@@ -42,8 +42,10 @@ class Metric:
 
     def __call__(self, labels: NDArray[Any], scores: Doubles) -> float:
         """Its value; NaN where it is not defined, or where a model's scores are not finite."""
-        if not len(labels) or not np.isfinite(scores).all():
+        if not len(labels):
             return float("nan")
+        if not np.isfinite(scores).all():  # a model that has blown up is never right
+            return 0.0 if self.name == "accuracy" else float("nan")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # scikit-learn warns of what is not defined; here that is NaN
             value = self.measure(labels, scores)
@@ -51,7 +53,7 @@ class Metric:
 
 
 def _accuracy(labels: NDArray[Any], scores: Doubles) -> float:
-    """The share of right classes, or of right answers to all labels."""
+    """The share of right classes; for several labels the share of right answers, one to each label of each sample."""
     return float(np.mean(_answers(labels, scores) == labels))
 
 
@@ -59,21 +61,25 @@ def _answers(labels: NDArray[Any], scores: Doubles) -> NDArray[Any]:
     return scores.argmax(1) if labels.ndim == 1 else scores > 0.5
 
 
-def _answered(measure: Callable[..., float], **options: Any) -> Measure:
-    """A metric of answers, as the mean over the classes that the labels have (macro), or over all labels."""
+def _answered(measure: Callable[..., float], least: int = 1) -> Measure:
+    """A metric of answers for classes; NaN if the labels have fewer than ``least`` classes."""
 
     def value(labels: NDArray[Any], scores: Doubles) -> float:
-        return float(measure(labels, _answers(labels, scores), **options))
+        return float(measure(labels, _answers(labels, scores))) if len(np.unique(labels)) >= least else float("nan")
 
     return value
 
 
 def _macro(measure: Callable[..., float]) -> Measure:
-    """precision, recall or F1: the mean over the classes that the labels have."""
+    """precision, recall or F1: the mean over the classes, or over several labels, that some sample has."""
 
     def value(labels: NDArray[Any], scores: Doubles) -> float:
-        present = np.unique(labels) if labels.ndim == 1 else np.arange(labels.shape[1])
-        return float(measure(labels, _answers(labels, scores), labels=present, average="macro", zero_division=0))
+        answers = _answers(labels, scores)
+        if labels.ndim == 1:
+            return float(measure(labels, answers, labels=np.unique(labels), average="macro", zero_division=0))
+        found = [k for k in range(labels.shape[1]) if labels[:, k].any()]
+        each = [measure(labels[:, k] > 0.5, answers[:, k], zero_division=0) for k in found]
+        return float(np.mean(each)) if each else float("nan")
 
     return value
 
@@ -94,11 +100,9 @@ def _log_loss(labels: NDArray[Any], scores: Doubles) -> float:
 
 
 def _r2(labels: NDArray[Any], scores: Doubles) -> float:
-    return float(of.r2_score(labels, scores)) if len(labels) > 1 else float("nan")
-
-
-def _rmse(labels: NDArray[Any], scores: Doubles) -> float:
-    return float(np.sqrt(of.mean_squared_error(labels, scores)))
+    """NaN where a number is the same for all samples, so that there is no variance to explain."""
+    varies = len(labels) > 1 and (np.ptp(labels, axis=0) > 0).all()
+    return float(of.r2_score(labels, scores)) if varies else float("nan")
 
 
 _COMMON = (
@@ -112,14 +116,14 @@ _COMMON = (
 _CLASSES = (
     *_COMMON,
     Metric("balanced_accuracy", _answered(of.balanced_accuracy_score)),
-    Metric("mcc", _answered(of.matthews_corrcoef), share=False),
-    Metric("kappa", _answered(of.cohen_kappa_score), share=False),
+    Metric("mcc", _answered(of.matthews_corrcoef, 2), share=False),
+    Metric("kappa", _answered(of.cohen_kappa_score, 2), share=False),
     Metric("log_loss", _log_loss, share=False, higher=False),
 )
 _NUMBERS = (
     Metric("r2", _r2, share=False),
     Metric("mae", of.mean_absolute_error, share=False, higher=False),
-    Metric("rmse", _rmse, share=False, higher=False),
+    Metric("rmse", of.root_mean_squared_error, share=False, higher=False),
 )
 _OF_TASK: dict[TaskKind, tuple[Metric, ...]] = {"classes": _CLASSES, "multilabel": _COMMON, "regression": _NUMBERS}
 METRICS: Mapping[TaskKind, Mapping[str, Metric]] = {
@@ -164,14 +168,15 @@ def named(words: str | None) -> tuple[str, ...]:
 
 
 ClassWeights = Callable[[NDArray[np.int64]], NDArray[np.float32]]
-"""Of a client's labels (n,): the weight of every sample in its training, (n,), with mean 1."""
+"""Of a client's labels (n,): the weight of every sample in its training, (n,)."""
 
 
 def class_weights(words: str | None, targets: Targets, classes: int) -> ClassWeights | None:
     """The option ``class_weights``: ``balanced`` or a number for each class. None without it. Raises UserError.
 
-    balanced: every class that a client holds has the same total weight in its training.  Numbers are scaled so that
-    the mean weight of a client's samples is 1, and a learning rate means the same with and without them.
+    balanced: every class that a client holds has the same total weight in its training, and the mean weight is 1.
+    Numbers stand for the classes in their order, and are scaled to a mean of 1 over the classes, so that a class
+    weighs the same at every client.
     """
     if words is None:
         return None
@@ -188,7 +193,8 @@ def class_weights(words: str | None, targets: Targets, classes: int) -> ClassWei
             f"class_weights is {words!r}: write balanced, or a positive number for each of the {classes} classes with "
             "commas between"
         )
-    return lambda labels: _scaled(numbers, labels)
+    numbers = np.asarray(numbers / numbers.mean(), np.float32)
+    return lambda labels: np.asarray(numbers[labels])
 
 
 def _scaled(weights: Doubles, labels: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -23,8 +23,16 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def _per_sample(loss: Callable[..., Tensor]) -> Loss:
-    """The mean over a sample's outputs."""
-    return lambda outputs, labels: loss(outputs, labels, reduction="none").flatten(1).mean(1)
+    """The mean over a sample's outputs. Raises UserError unless labels have the outputs' shape."""
+
+    def losses(outputs: Tensor, labels: Tensor) -> Tensor:
+        if outputs.shape != labels.shape:
+            raise UserError(
+                f"outputs are {tuple(outputs.shape)}, but labels {tuple(labels.shape)}: this loss needs the same"
+            )
+        return loss(outputs, labels, reduction="none").flatten(1).mean(1)
+
+    return losses
 
 
 LOSSES: dict[str, Loss] = {
