@@ -16,9 +16,9 @@ from coterie.data import own
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.import_path import name_of
 from coterie.runs import comparison, registry, runner
+from coterie.runs.audited import learned
 from coterie.runs.comparison import COMPARE
 from coterie.runs.config import OPTIONS, RunConfig, resolve
-from coterie.runs.audited import learned
 from coterie.runs.settings import NONE, field_types
 
 if TYPE_CHECKING:
@@ -232,8 +232,8 @@ def audit(*folders: str | Path, active: bool = False, data_dir: str | None = Non
 def reproduce(item: str, **options: Any) -> Path:
     """Run a table or figure of a paper again; returns the folder with its numbers beside ours.
 
-    options: ``only``, ``seeds``, ``rounds``, ``out``, ``data_dir``, ``on_round``, as ``coterie.reproductions.reproduce``
-    takes them.
+    options: ``only``, ``seeds``, ``rounds``, ``out``, ``data_dir``, ``on_round``, as in
+    ``coterie.reproductions.reproduce``.
 
     >>> coterie.reproduce("fedcaprivacy/table2", only=["fashion_mnist/0.1"], seeds=1)
 

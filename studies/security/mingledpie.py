@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.audits import Finding
-from coterie.runs.config import RunConfig
 from coterie.runs.audited import attacked
+from coterie.runs.config import RunConfig
 from coterie.runs.recorded import recorded_run
 from coterie.systems.mingledpie.audit import (
     Opener,

@@ -90,8 +90,12 @@ class Finding:
 
     @property
     def leak(self) -> float:
-        """Mean over the rounds of ``Result.leak``: 0 for chance, 1 for everything, negative below chance."""
-        return fmean(result.leak for result in self.results)
+        """Mean over the rounds of ``Result.leak``: 0 for chance, 1 for everything, negative (down to -1) below it."""
+        return fmean(self._leaks)
+
+    @property
+    def _leaks(self) -> list[float]:
+        return [max(-1.0, result.leak) for result in self.results]
 
     @property
     def error(self) -> float:
@@ -99,7 +103,7 @@ class Finding:
 
         Rounds have clients and data in common, so that luck in one of them is luck in all.
         """
-        leaks = [result.leak for result in self.results]
+        leaks = self._leaks
         over_rounds = stdev(leaks) / len(leaks) ** 0.5 if len(leaks) > 1 else 0.0
         rooms = [abs(result.perfect - result.chance) for result in self.results]
         by_chance = fmean(
@@ -112,9 +116,7 @@ class Finding:
         if not self.expected:
             return 0.0
         forms = zip(self.results, self.expected, strict=True)
-        return fmean(
-            Result(one.metric, form.accuracy, one.chance, one.perfect, one.n).leak for one, form in forms
-        )
+        return fmean(Result(one.metric, form.accuracy, one.chance, one.perfect, one.n).leak for one, form in forms)
 
     @property
     def verdict(self) -> str:

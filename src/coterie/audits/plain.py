@@ -1,4 +1,4 @@
-"""Attacks on plain updates: what a party finds out that receives single clients' models, or their changes, in the clear.
+"""Attacks on plain updates: what a party learns that receives single clients' models, or their changes, in the clear.
 
 They work for every system, one's own included. What is plain is told by the messages themselves: an array of as many
 floats as a model has (or several models have), from a client. The models that training began with are those that the
@@ -89,9 +89,7 @@ def plain_updates(run: Recorded) -> Iterator[Updates]:
             every = rounds[r]
             for kind in {one.seen.kind for one in every.values()} - changes.keys():
                 changes[kind] = _are_changes([one for one in every.values() if one.seen.kind == kind], run)
-            found = [
-                one.own_step(change=changes[one.seen.kind], buffers=run.spec.buffers) for one in every.values()
-            ]
+            found = [one.own_step(change=changes[one.seen.kind], buffers=run.spec.buffers) for one in every.values()]
             models, steps = (np.stack(rows) for rows in zip(*found, strict=True))
             yield Updates(role, r, r in slow, list(every), models.astype(np.float32), steps)
 
@@ -102,7 +100,7 @@ def _received(run: Recorded, view: View) -> Iterator[_Sent]:
     role_of = {one.name: one.role for one in run.federation.common.roster.entries}
     for seen in view.seen:
         by_client = seen.src in run.clients and seen.src != party and seen.message is not None
-        if not by_client or type(seen.message).SRC not in (ANY, role_of[seen.src]):
+        if not by_client or getattr(seen.message, "SRC", ANY) not in (ANY, role_of[seen.src]):
             continue  # of a client in another role (a leader, say) it is no single model
         weights = _models(seen.message, run.spec.size, len(publics))
         if weights is not None:
@@ -152,7 +150,7 @@ def _are_changes(sent: list[_Sent], run: Recorded) -> bool:
         for one in sent
     ]
     of_weights, of_steps = (sum(column) for column in zip(*lengths, strict=True))
-    return of_weights < of_steps
+    return bool(of_weights < of_steps)
 
 
 # -- the attacks -------------------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from coterie.attacks.labels import (

@@ -123,13 +123,12 @@ def _cut_short(content: Row, where: str) -> Iterator[str]:
 
 def _found(content: Row) -> Iterator[Any]:
     """The table of attacks, and the attacks that don't apply."""
+    from coterie.report.audits import by_reason
+
     if content["attacks"]:
         yield _attacks(content["attacks"])
-    by_reason: dict[str, list[str]] = {}
-    for name, why in content["not_applicable"].items():
-        by_reason.setdefault(why, []).append(name)
-    for why, names in by_reason.items():
-        yield Text(f"Not applicable: {', '.join(names)}: {why}.")
+    for names, why in by_reason(content["not_applicable"]):
+        yield Text(f"Not applicable: {names}: {why}.")
 
 
 def _received(roles: Sequence[dict[str, Any]]) -> Table:
@@ -146,21 +145,22 @@ def _received(roles: Sequence[dict[str, Any]]) -> Table:
 
 def _attacks(rows: Sequence[Row]) -> Table:
     """One row for each attack, the worst first."""
+    from coterie.runs.audited import noise
+
     heads = ("leak", "±", "found", "chance", "all", "theory", "clients")
     numbers = (Column(head, justify="right", no_wrap=True) for head in heads)
     table = Table("attack", "verdict", "measure", *numbers, box=SIMPLE, pad_edge=False, collapse_padding=True)
     several = any("leaks" in row for row in rows)
     for row in rows:
-        half = max(row.get("interval") or 0.0, 2 * row["error"])
-        measured = (row["leak"], half, *(row[key] for key in ("value", "chance", "perfect", "closed_form")))
+        measured = (row["leak"], noise(row), *(row[key] for key in ("value", "chance", "perfect", "closed_form")))
         cells = ("–" if number is None else f"{number:.3f}" for number in measured)
         name = row["name"] + (f" (round {row['round']})" if row["round"] else "")
         style = _STYLES.get(row["verdict"], "")
         table.add_row(name, Text(row["verdict"], style), row["metric"], *cells, str(row["clients"]))
     table.caption = (
-        "leak: 0 is chance, 1 is everything; ±: half of its 95 % interval, a smaller leak counts as chance; found: mean "
-        f"over the rounds{' and seeds' if several else ''}; chance: by guessing; all: if everything leaked; theory: "
-        "closed form; clients: scored in the last round"
+        "leak: 0 is chance, 1 is everything; ±: half of its 95 % interval, a smaller leak counts as chance; found: "
+        f"mean over the rounds{' and seeds' if several else ''}; chance: by guessing; all: if everything leaked; "
+        "theory: closed form; clients: scored in the last round"
     )
     table.caption_justify = "left"
     return table

@@ -5,12 +5,11 @@ The audit of a run is kept in its ``result.json``, under ``"audit"``, where repo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, cast
 
 from coterie.attacks.result import VERDICTS, verdict
 from coterie.audits import Finding, Recorded
@@ -18,7 +17,7 @@ from coterie.audits.plain import plain_findings
 from coterie.audits.received import received
 from coterie.protocol.errors import CoterieError, UserError
 from coterie.runs.config import SIDES, read_toml
-from coterie.runs.folder import CONFIG, RESULT, locked, write_json
+from coterie.runs.folder import CONFIG, RESULT, jsonable, locked, write_json
 from coterie.runs.intervals import mean_and_interval
 from coterie.runs.recorded import read_recorded
 from coterie.runs.registry import SYSTEMS, audit_of
@@ -76,7 +75,7 @@ def _content(run: Recorded, found: Sequence[Finding], not_applicable: Mapping[st
         }
         for role in dict.fromkeys([*(role for role in learns if role in heard), *heard])
     ]
-    return {
+    content: Content = {
         "system": system.name,
         "title": system.title,
         "mode": run.mode,
@@ -87,6 +86,7 @@ def _content(run: Recorded, found: Sequence[Finding], not_applicable: Mapping[st
         "attacks": worst_first(finding.row() for finding in found),
         "not_applicable": dict(not_applicable),
     }
+    return cast(Content, jsonable(content))
 
 
 def worst_first(rows: Iterable[Row]) -> list[Row]:
@@ -180,6 +180,11 @@ def merged(runs: Sequence[Sequence[Row]]) -> list[Row]:
     return worst_first(found[0] if len(runs) == 1 else _mean(found) for found in by_name.values())
 
 
+def noise(row: Row) -> float:
+    """What a row's leak must exceed, so that it is no chance: half of its 95 % interval, over rounds and seeds."""
+    return float(max(row.get("interval") or 0.0, 2 * row["error"]))
+
+
 def _mean(rows: Sequence[Row]) -> Row:
     def mean(key: str) -> float | None:
         values = [row[key] for row in rows]
@@ -189,7 +194,7 @@ def _mean(rows: Sequence[Row]) -> Row:
     leak, interval = mean_and_interval(leaks)
     error = sum(row["error"] ** 2 for row in rows) ** 0.5 / len(rows)
     keys = ("value", "first", "last", "chance", "closed_form")
-    said = verdict(leak, max(interval or 0.0, 2 * error))
+    said = verdict(leak, noise({"interval": interval, "error": error}))
     same = rows[0]["verdict"]
     if all(row["verdict"] == same and row["closed_form"] is not None for row in rows):  # theory has no noise
         said = max(said, same, key=VERDICTS.index)
