@@ -236,20 +236,25 @@ def like_samples(
 
 _RUN: Mapping[str, Callable[[Recorded, Updates], Iterator[Measured]]] = {
     "plain-models": _models_and_names,
-    "label-shares": _labels,
-    "similar-clients": _alike,
+    "plain-label-shares": _labels,
+    "plain-similar-clients": _alike,
     "membership": _members,
     "gradient-inversion": _inputs,
 }
 
+_BY = "party that receives plain updates"
 ATTACKS = (
-    Attack("plain-models", "party that receives plain updates", "reads single clients' models under their names"),
-    Attack("label-shares", "party that receives plain updates", "tells which classes a client has more of than others"),
-    Attack("similar-clients", "party that receives plain updates", "tells which clients have similar data"),
-    Attack("membership", "party that receives plain updates", "tells from losses which samples were trained on"),
+    Attack("plain-models", _BY, "reads single clients' models under their names"),
+    Attack(
+        "plain-label-shares",
+        _BY,
+        "tells which classes a client has more of than others",
+    ),
+    Attack("plain-similar-clients", _BY, "tells which clients have similar data"),
+    Attack("membership", _BY, "tells from losses which samples were trained on"),
     Attack(
         "gradient-inversion",
-        "party that receives plain updates",
+        _BY,
         "recovers training samples from the step of a dense first layer",
     ),
 )

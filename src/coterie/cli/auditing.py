@@ -9,13 +9,12 @@ from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE
-from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
 from coterie.cli.guard import guarded
 from coterie.cli.options import HOW
-from coterie.cli.progress import size
+from coterie.cli.progress import console, size
 
 Row = Mapping[str, Any]
 
@@ -76,9 +75,9 @@ def audit(
     if json_:
         typer.echo(json.dumps(content, indent=1))
         return
-    console = Console(highlight=False, soft_wrap=True)
+    shell = console(180)
     for line in _shown(content):
-        console.print(line)
+        shell.print(line)
 
 
 def _shown(content: Row) -> Iterator[Any]:

@@ -14,7 +14,7 @@ from rich.table import Column, Table
 
 from coterie.cli import options as opt
 from coterie.cli.guard import guarded
-from coterie.cli.progress import bars, percent, seconds, size
+from coterie.cli.progress import bars, console, percent, seconds, size
 from coterie.protocol.errors import UserError
 
 _HEADS = {
@@ -110,7 +110,7 @@ def compare(
 
         done = compare_them(planned, wanted, where, told, resume=options["resume"], learned=attacked)
     report = render([done.folder], done.folder / "report.html")
-    content, shell = done.content, _console()
+    content, shell = done.content, console(140)
     shell.print(race.budget(content), markup=False)
     for line in race.not_shared(content):
         shell.print(line, markup=False)
@@ -126,12 +126,6 @@ def compare(
         for part in audit_tables(together({run: found for run in runs if (found := kept(run))})["methods"]):
             shell.print(part)
     shell.print(f"\nReport: {report}", markup=False)
-
-
-def _console() -> Console:
-    """Standard output. If it is no terminal, it is wide enough for whole tables."""
-    usual = Console(highlight=False, soft_wrap=True)
-    return usual if usual.is_terminal else Console(highlight=False, soft_wrap=True, width=max(usual.width, 140))
 
 
 def tables(rows: Sequence[Row], shell: Console) -> list[Table]:
