@@ -31,6 +31,8 @@ Floats = NDArray[Any]
 
 NONE_IN_THE_CLEAR = "no party receives a single client's model or update in the clear"
 ROUNDS = 10  # at most, in which the slow attacks run: from the first to the last
+_NEAR = 0.1  # of a weight: what counts as near to it
+_VOTERS = 50  # updates that tell whether all of their kind are models or changes
 _DRAWS = 8  # of other clients' samples, for what chance gives
 _POOL = 10_000  # samples of other clients, about, from which these are drawn
 
@@ -84,11 +86,12 @@ def plain_updates(run: Recorded) -> Iterator[Updates]:
     for role, rounds in by_role.items():
         numbers = sorted(rounds)
         slow = {numbers[i] for i in np.linspace(0, len(numbers) - 1, min(ROUNDS, len(numbers))).round().astype(int)}
-        changes: dict[str, bool] = {}  # by kind of message
+        by_kind: dict[str, list[_Sent]] = {}
+        for one in (one for r in numbers for one in rounds[r].values()):
+            by_kind.setdefault(one.seen.kind, []).append(one)
+        changes = {kind: _are_changes(sent, run.spec.buffers) for kind, sent in by_kind.items()}
         for r in numbers:
             every = rounds[r]
-            for kind in {one.seen.kind for one in every.values()} - changes.keys():
-                changes[kind] = _are_changes([one for one in every.values() if one.seen.kind == kind], run)
             found = [one.own_step(change=changes[one.seen.kind], buffers=run.spec.buffers) for one in every.values()]
             models, steps = (np.stack(rows) for rows in zip(*found, strict=True))
             yield Updates(role, r, r in slow, list(every), models.astype(np.float32), steps)
@@ -137,20 +140,19 @@ def _sent_before(run: Recorded, party: str, update: Seen) -> Floats | None:
     return before
 
 
-def _are_changes(sent: list[_Sent], run: Recorded) -> bool:
-    """Whether these are changes of models, not models: if on the whole they are shorter than their own distances from
-    the starts.
+def _are_changes(sent: list[_Sent], buffers: NDArray[np.bool_]) -> bool:
+    """Whether these are changes of models, not models. Both parties know that; here the numbers tell.
+
+    Training leaves more weights nearly as they were than it moves by just their own size. The former are near to the
+    start's in a model, and near to 0 in a change.
     """
-    weights = ~run.spec.buffers
-    lengths = [
-        (
-            sum(float(np.linalg.norm(row[weights])) for row in one.weights),
-            sum(float(np.linalg.norm((one.starts - row)[:, weights], axis=1).min()) for row in one.weights),
-        )
-        for one in sent
-    ]
-    of_weights, of_steps = (sum(column) for column in zip(*lengths, strict=True))
-    return bool(of_weights < of_steps)
+    votes = 0
+    for one in sent[:_VOTERS]:
+        for row in one.weights:
+            start = one.starts[np.linalg.norm(one.starts - row, axis=1).argmin()]
+            near = np.where(buffers, 0.0, _NEAR * np.abs(start))
+            votes += int((np.abs(row) < near).sum()) - int((np.abs(row - start) < near).sum())
+    return votes > 0
 
 
 # -- the attacks -------------------------------------------------------------------------------------------------------
