@@ -35,7 +35,8 @@ Seeds = Annotated[
     int, typer.Option("--seeds", help="Run each method with this many seeds. Several seeds give 95 % intervals.")
 ]
 Audit = Annotated[
-    bool, typer.Option("--audit", help="Record all views and attack them. Adds columns for what the servers learned.")
+    bool,
+    typer.Option("--audit", help="Record all views and attack them. Adds columns and tables for what was learned."),
 ]
 _fair = partial(typer.Option, rich_help_panel=opt.FAIR)
 Budget = Annotated[
@@ -122,9 +123,10 @@ def compare(
         shell.print(line, markup=False)
     if audit:
         runs = [done.folder / name for row in content["rows"] if row["learned"] is not None for name in row["runs"]]
-        shell.print()
+        wide = console(180)
+        wide.print()
         for part in audit_tables(together({run: found for run in runs if (found := kept(run))})["methods"]):
-            shell.print(part)
+            wide.print(part)
     shell.print(f"\nReport: {report}", markup=False)
 
 
