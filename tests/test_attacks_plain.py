@@ -183,20 +183,34 @@ def test_models_without_a_dense_first_layer_are_not_attacked() -> None:
 def test_chance_is_measured_on_as_many_samples_of_the_same_classes() -> None:
     pool = [
         (np.arange(6.0)[:, None], np.array([0, 0, 0, 1, 1, 2])),
-        (10 + np.arange(4.0)[:, None], np.array([0, 0, 1, 1])),
-        (20 + np.arange(4.0)[:, None], np.array([1, 1, 1, 0])),
+        (10 + np.arange(5.0)[:, None], np.array([0, 0, 0, 1, 1])),
+        (20 + np.arange(4.0)[:, None], np.array([1, 1, 2, 0])),
     ]
-    labels = {10: 0, 11: 0, 12: 1, 13: 1, 20: 1, 21: 1, 22: 1, 23: 0}
-    own, draws = like_samples(pool, 0, None, np.random.default_rng(0))
-    assert own.ravel().tolist() == [0, 1, 2, 3, 4]  # nobody else has a sample of class 2
+    labels = {10: 0, 11: 0, 12: 0, 13: 1, 14: 1, 20: 1, 21: 1, 22: 2, 23: 0}
+    own, draws, share = like_samples(pool, 0, None, np.random.default_rng(0))
+    assert own.ravel().tolist() == [0, 1, 3, 4]  # half of four of class 0 and of four of class 1, and none of class 2
+    assert share == 0.5
+    assert len({drawn.tobytes() for drawn in draws}) > 1
     for drawn in draws:
         values = [int(value) for value in drawn.ravel()]
-        assert len(set(values)) == 5
-        assert sorted(labels[value] for value in values) == [0, 0, 0, 1, 1]
-    own, draws = like_samples(pool, 0, np.array([5, 6, 5]), np.random.default_rng(0))
-    assert own.ravel().tolist() == [0, 3, 4]  # client 2 is of its group, and has one sample of class 0
-    assert all(value >= 20 for drawn in draws for value in drawn.ravel())
-    with pytest.raises(UserError, match="no other client has samples"):
+        assert len(set(values)) == 4
+        assert sorted(labels[value] for value in values) == [0, 0, 1, 1]
+    own, draws, _ = like_samples(pool, 0, np.array([5, 6, 5]), np.random.default_rng(0))
+    assert own.ravel().tolist() == [3]  # client 2 is of its group, and has two samples of class 1
+    assert all(value in (20, 21) for drawn in draws for value in drawn.ravel())
+    with pytest.raises(UserError, match="too few samples of the same classes"):
         like_samples([pool[0], (np.ones((2, 1)), np.array([9, 9]))], 0, None, np.random.default_rng(0))
     with pytest.raises(UserError, match="no other client"):
         like_samples(pool[:1], 0, None, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("clients", [3, 10])
+def test_guesses_that_know_nothing_are_seldom_called_a_leak(clients: int) -> None:
+    """With few clients draws have half of the others' samples in common."""
+    rng, called = np.random.default_rng(0), 0
+    for _ in range(200):
+        pool = [(rng.normal(size=(20, 6)), np.zeros(20, np.int64)) for _ in range(clients)]
+        drawn = [like_samples(pool, i, None, rng) for i in range(clients)]
+        result = recovery([rng.normal(size=(4, 6)) for _ in range(clients)], *map(list, zip(*drawn, strict=True)))
+        called += Finding("a: b", (result,)).verdict != "nothing found"
+    assert called <= 200 * 0.07

@@ -53,12 +53,17 @@ def best_correlation(guesses: NDArray[Any], samples: NDArray[Any]) -> float:
 
 
 def recovery(
-    guesses: Sequence[NDArray[Any]], own: Sequence[NDArray[Any]], alike: Sequence[Sequence[NDArray[Any]]]
+    guesses: Sequence[NDArray[Any]],
+    own: Sequence[NDArray[Any]],
+    alike: Sequence[Sequence[NDArray[Any]]],
+    shares: Sequence[float] | None = None,
 ) -> Result:
     """How well the best guess of each client fits one of its training samples; mean over the clients.
 
     guesses, own: by client, (k, f) and (n, f).  alike: by client, several draws of n samples that it does not have, of
     the same classes. Chance is how well the best guess fits one of those, and its spread is that over the draws.
+    shares: by client, the share f of all such samples that is in a draw; 0 if there are many more. Draws then have
+    samples in common, so their variance is too small by 1 - f, and their mean itself varies by f of the right one.
     """
     if not len(guesses) or not len(guesses) == len(own) == len(alike) or min(map(len, alike)) < 2:
         raise UserError(
@@ -67,7 +72,8 @@ def recovery(
     found = [best_correlation(guess, samples) for guess, samples in zip(guesses, own, strict=True)]
     drawn = [[best_correlation(guess, some) for some in draws] for guess, draws in zip(guesses, alike, strict=True)]
     clients = len(found)
-    sd = float(np.sqrt(sum(np.var(one, ddof=1) for one in drawn))) / clients
+    wider = [(1 + f) / (1 - f) for f in shares or [0.0] * clients]
+    sd = float(np.sqrt(sum(np.var(one, ddof=1) * more for one, more in zip(drawn, wider, strict=True)))) / clients
     chance = float(np.mean([np.mean(one) for one in drawn]))
     return Result("correlation of the best guess with a sample", float(np.mean(found)), chance, 1.0, clients, sd)
 

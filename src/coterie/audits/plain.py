@@ -167,10 +167,17 @@ def _models_and_names(run: Recorded, updates: Updates) -> Iterator[Measured]:
 
 
 def _labels(run: Recorded, updates: Updates) -> Iterator[Measured]:
+    _check_clients(updates, 2)
     yield from profiles(updates.role, updates.steps, run.label_counts[updates.clients], run.spec)
 
 
+def _check_clients(updates: Updates, least: int) -> None:
+    if len(updates.clients) < least:
+        raise UserError(f"it compares clients, and no round has plain updates of {least} or more")
+
+
 def _alike(run: Recorded, updates: Updates) -> Iterator[Measured]:
+    _check_clients(updates, 3)
     distances = -pairwise_distances(updates.steps)
     yield from alike(updates.role, "updates", distances, updates.clients, run.label_counts, run.groups)
 
@@ -197,7 +204,7 @@ def _inputs(run: Recorded, updates: Updates) -> Iterator[Measured]:
     pool = _flat_samples(run)
     rng = np.random.default_rng(updates.round)
     drawn = [like_samples(pool, i, run.groups, rng) for i in updates.clients]
-    scored = recovery(guesses, [own for own, _ in drawn], [others for _, others in drawn])
+    scored = recovery(guesses, *map(list, zip(*drawn, strict=True)))
     yield Measured(f"{updates.role}: samples read off the first layer's step", scored)
 
 
@@ -210,11 +217,12 @@ def _flat_samples(run: Recorded) -> list[tuple[Floats, Floats]]:
 
 def like_samples(
     pool: list[tuple[Floats, Floats]], client: int, groups: NDArray[Any] | None, rng: np.random.Generator
-) -> tuple[Floats, list[Floats]]:
-    """Samples (n, f) of a client, and several draws of n samples of other clients that have the same labels.
+) -> tuple[Floats, list[Floats], float]:
+    """Samples (n, f) of a client, several draws of n samples of other clients with the same labels, and their share.
 
-    pool: of every client, its samples and labels.  groups: by client; others of its own group come first. A sample is
-    left out for which the others have too few of its label. Raises UserError where they have none.
+    pool: of every client, its samples and labels.  groups: by client; others of its own group come first. Of each label
+    at most half as many are taken as the others have. The share is that of all that could be drawn. Raises UserError
+    where there are none.
     """
     others = [i for i in range(len(pool)) if i != client]
     if groups is not None:
@@ -225,15 +233,17 @@ def like_samples(
     other_x, other_y = (np.concatenate([pool[i][part] for i in others]) for part in (0, 1))
     own: list[int] = []
     draws: list[list[int]] = [[] for _ in range(_DRAWS)]
+    possible = 0
     for label in np.unique(y):
         there = np.flatnonzero(other_y == label)
-        mine = np.flatnonzero(y == label)[: len(there)]
+        mine = np.flatnonzero(y == label)[: len(there) // 2]
         own += mine.tolist()
+        possible += len(there) if len(mine) else 0
         for draw in draws:
             draw += rng.choice(there, len(mine), replace=False).tolist()
     if not own:
-        raise UserError("no other client has samples of the same classes, which would tell what chance gives")
-    return x[own], [other_x[draw] for draw in draws]
+        raise UserError("the other clients have too few samples of the same classes to tell what chance gives")
+    return x[own], [other_x[draw] for draw in draws], len(own) / possible
 
 
 _RUN: Mapping[str, Callable[[Recorded, Updates], Iterator[Measured]]] = {

@@ -36,7 +36,7 @@ Seeds = Annotated[
 ]
 Audit = Annotated[
     bool,
-    typer.Option("--audit", help="Record all views and attack them. Adds columns and tables for what was learned."),
+    typer.Option("--audit", help="Record all views and attack them. Adds what was learned to the tables."),
 ]
 _fair = partial(typer.Option, rich_help_panel=opt.FAIR)
 Budget = Annotated[
