@@ -391,6 +391,7 @@ def test_the_registry_lists_every_attack():
         "conflict-count",
         "real-mask",
         "key-in-sum",
+        "control-variates",
     ]
     for attack in listed:
         assert attack.summary[0].islower()

@@ -19,7 +19,7 @@ from mingling import coefficients, drawn_sets
 from coterie.attacks.identity import expected_accuracy
 from coterie.attacks.result import Expected, Result
 from coterie.audits import Finding
-from coterie.audits.profiling import plain_findings, plain_steps
+from coterie.audits.plain import ATTACKS, NONE_IN_THE_CLEAR, plain_findings, plain_updates
 from coterie.clustering.identity_law import IdentityLaw
 from coterie.crypto.ckks import keygen as ckks_keygen
 from coterie.protocol.errors import CoterieError, UserError
@@ -122,8 +122,7 @@ def test_views_without_what_an_audit_needs_are_refused() -> None:
     ):
         with pytest.raises(UserError, match=says):
             audit.passive(replace(run, views=views))
-    with pytest.raises(UserError, match="models in the clear"):
-        plain_findings(run)
+    assert plain_findings(run) == ([], dict.fromkeys([attack.name for attack in ATTACKS], NONE_IN_THE_CLEAR))
 
 
 # -- one set -----------------------------------------------------------------------------------------------------------
@@ -323,14 +322,14 @@ def test_local_models_tell_labels_unless_they_are_encrypted() -> None:
     """In round 1 IFCA and MingledPie train the same models: the one shows them, of the other a client's key does."""
     plain, _ = trained("ifca", {"clusters": 5})
     mingled, experiment = trained("mingledpie", {"clusters": 5})
-    names, steps = next(plain_steps(plain.views, plain.spec.size, "server"))
-    steps = steps[np.argsort([plain.clients.index(name) for name in names])]
+    updates = next(plain_updates(plain))
+    steps = updates.steps[np.argsort(updates.clients)]
     opens = opener(mingled.federation, mingled.views)
     one, models = next(audit.recorded_rounds(mingled.views, mingled.clients, mingled.settings, mingled.mode, opens))
     assert one.who.tolist() == list(range(20))
     starts = experiment.common.starts
     assert np.abs(models - starts[one.truth] - steps).max() < 1e-5
-    open_hub = found(plain_findings(plain))
+    open_hub = found(plain_findings(plain)[0])
     shares = open_hub["server: label shares"].results
     assert shares[0].value > 0.8
     assert shares[0].value > 5 * shares[0].chance_sd
@@ -344,7 +343,7 @@ def test_local_models_tell_labels_unless_they_are_encrypted() -> None:
 
 def test_fedavgs_server_reads_label_shares() -> None:
     run, _ = trained("fedavg")
-    shares, top, *_ = plain_findings(run)
+    _, _, shares, top, *_ = plain_findings(run)[0]
     assert min(result.value for result in shares.results) > 0.9
     assert top.results[0].value > 3 * top.results[0].chance
 

@@ -6,9 +6,8 @@ import pytest
 
 from coterie.attacks.result import Result
 from coterie.audits import Finding
-from coterie.protocol.errors import UserError
 from coterie.report.race import sentences
-from coterie.runs.recorded import attackable, best_by_topic
+from coterie.runs.audited import best_by_topic
 
 SERVERS = {"csp", "business_server", "server", "helper"}
 
@@ -55,6 +54,12 @@ def test_a_finding_of_no_topic_is_not_nothing() -> None:
     assert best_by_topic([finding("helper: number of conflicting late updates", 0.9)], SERVERS) == {"other": 0.9}
 
 
+def test_the_slow_attacks_run_in_some_rounds_only() -> None:
+    every = finding("server: label shares", *[0.3] * 100)
+    some = finding("server: samples that were trained on, by loss", *[0.6] * 10)
+    assert best_by_topic([every, some], SERVERS) == {"labels": pytest.approx(0.3), "samples": pytest.approx(0.6)}
+
+
 def told(**learned: float) -> str:
     row = {
         "method": "m",
@@ -73,9 +78,3 @@ def test_a_sentence_says_all_only_of_all() -> None:
     assert "hardly follow a model from round to round (9 %)" in told(identity=0.09)
     assert "know part of its other secrets (90 %)" in told(other=0.9)
     assert "learns nothing of models or data" in told()
-
-
-def test_a_system_without_attacks() -> None:
-    attackable("local")
-    with pytest.raises(UserError, match="no attacks for scaffold"):
-        attackable("scaffold")

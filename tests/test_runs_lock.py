@@ -19,10 +19,10 @@ import pytest
 import torch
 
 from coterie.cli.app import main
-from coterie.cli.auditing import audited
 from coterie.protocol.errors import RunError, UserError
 from coterie.report import render
 from coterie.runs import RunConfig, run
+from coterie.runs.audited import audited
 from coterie.runs.comparison import compare, plan
 from coterie.runs.folder import LOCK, locked, read_lines
 

@@ -16,9 +16,9 @@ from coterie.data import own
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.import_path import name_of
 from coterie.runs import comparison, registry, runner
+from coterie.runs.audited import learned
 from coterie.runs.comparison import COMPARE
 from coterie.runs.config import OPTIONS, RunConfig, resolve
-from coterie.runs.recorded import attackable, learned
 from coterie.runs.settings import NONE, field_types
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ def compare(
     planned = comparison.plan(methods, kept, texts, budget_from=budget, each_own=each_own, local=local)
     if audit:
         for config in planned.methods.values():
-            attackable(config.system)
+            registry.audit_of(registry.get(config.system))  # a wrong name of one shows before anything is run
     length = int(resolve(next(iter(planned.methods.values()))).rounds or 0)
     with bars(not progress) as shown:
 
@@ -216,19 +216,23 @@ def compare(
     return Comparison(done.folder, done.content)
 
 
-def audit(folder: str | Path, *, active: bool = False, data_dir: str | None = None) -> dict[str, Any]:
-    """What every party of a recorded run (``record=True``) saw, and what attacks learn from it.
+def audit(*folders: str | Path, active: bool = False, data_dir: str | None = None) -> dict[str, Any]:
+    """What every party of recorded runs (``record=True``) saw, and what attacks learn from it.
 
-    active: also repeat the run with one client that deviates.  Returns what ``coterie audit --json`` prints.
+    folders: of one run, of several, or of a comparison.  active: also repeat each run with one client that deviates.
+    Returns what ``coterie audit --json`` prints: of one run its ``roles``, ``attacks`` (the worst first; ``leak`` is 0
+    for chance and 1 for everything) and ``not_applicable``; of several their ``methods``, each with the means over its
+    seeds, their ``runs``, and in ``left_out`` those that can't be audited. Each run's ``result.json`` keeps its audit.
 
     >>> result = coterie.run("fedcaprivacy", record=True, crypto="emulated")
-    >>> [(row["name"], row["value"], row["chance"]) for row in coterie.audit(result.folder)["attacks"]]
+    >>> [(row["name"], row["verdict"], row["leak"]) for row in coterie.audit(result.folder)["attacks"]]
 
-    Raises UserError for a folder without views.
+    Raises UserError if no run has views.
     """
-    from coterie.cli.auditing import audited
+    from coterie.report.load import find
+    from coterie.runs.audited import audit_runs
 
-    return audited(Path(folder), data_dir, active=active)
+    return audit_runs(find([Path(folder) for folder in folders]), data_dir, active=active)
 
 
 def reproduce(item: str, **options: Any) -> Path:

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.audits import Finding
+from coterie.runs.audited import attacked
 from coterie.runs.config import RunConfig
-from coterie.runs.recorded import attackable, recorded_run
+from coterie.runs.recorded import recorded_run
 from coterie.systems.mingledpie.audit import (
     Opener,
     Round,
@@ -226,7 +227,7 @@ def _audited(config: RunConfig) -> tuple[list[Finding], float]:
     run, experiment = recorded_run(config)
     accuracy = experiment.observer.scores(experiment.models()).means()["local_accuracy"]
     experiment.close()
-    return attackable(config.system).passive(run), accuracy
+    return attacked(run)[0], accuracy
 
 
 def _sized(sizes: Sequence[int]) -> NDArray[np.int64]:

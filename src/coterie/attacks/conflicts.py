@@ -57,7 +57,10 @@ def count_accuracy(posteriors: Sequence[NDArray[Any]], truth: Sequence[int]) -> 
         raise UserError(f"{len(posteriors)} posteriors for {len(truth)} rounds: give one each, and at least one")
     right = [top_share(posterior)[k] for posterior, k in zip(posteriors, truth, strict=True)]
     chance = [top_share(_prior(len(posterior) - 1, None))[k] for posterior, k in zip(posteriors, truth, strict=True)]
-    return Result("conflicting updates counted (share)", float(np.mean(right)), float(np.mean(chance)), 1.0, len(right))
+    sd = float(np.sqrt(np.sum(np.array(chance) * (1 - np.array(chance))))) / len(right)
+    return Result(
+        "conflicting updates counted (share)", float(np.mean(right)), float(np.mean(chance)), 1.0, len(right), sd
+    )
 
 
 def expected_count(late: int, dummies: int, *, sums: bool = True) -> Expected:

@@ -37,7 +37,7 @@ def telling_accuracy(probability: NDArray[Any], truth: NDArray[Any]) -> Result:
     if believed.shape != is_first.shape or not believed.size:
         raise UserError(f"{believed.shape} guesses for {is_first.shape} models: give one each, and at least one")
     right = np.where(believed == 0.5, 0.5, (believed > 0.5) == is_first)
-    return Result("models told apart (share)", float(right.mean()), 0.5, 1.0, len(right))
+    return Result("models told apart (share)", float(right.mean()), 0.5, 1.0, len(right), 0.5 / math.sqrt(len(right)))
 
 
 def expected_told_apart(first: NDArray[Any], second: NDArray[Any], bound: float) -> Expected:

@@ -34,6 +34,21 @@ class Result:
         return (self.value - self.chance) / room if room else 0.0
 
 
+VERDICTS = ("nothing found", "a little", "much", "everything")
+"""What an attack found, in words, from the least to the most."""
+_LEAST, _MUCH, _ALL = 0.02, 0.3, 0.995
+
+
+def verdict(leak: float, noise: float = 0.0) -> str:
+    """A leak in words. noise: half of its 95 % interval; a leak that does not exceed it counts as chance.
+
+    ``a little`` is less than 0.3 and ``everything`` at least 0.995. Less than 0.02 counts as nothing, however sure.
+    """
+    if not leak > max(noise, _LEAST):
+        return VERDICTS[0]
+    return VERDICTS[1 + (leak >= _MUCH) + (leak >= _ALL)]
+
+
 @dataclass(frozen=True)
 class Expected:
     """The closed form of a score. accuracy: its mean.  sd: standard deviation of one client's score.

@@ -4,23 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from coterie.attacks.result import Attack, Expected, Result
+from coterie.attacks.result import VERDICTS, Attack, Expected, Result, verdict
 from coterie.devices.links import Delays
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.system import Federation, System
+from coterie.training.model import Model
 from coterie.transport.transcript import View
 
-__all__ = ["Audit", "Finding", "Meddle", "Recorded", "View"]
+__all__ = ["Audit", "Finding", "Meddle", "Recorded", "Samples", "View"]
 Meddle = Callable[[Federation, Delays], None]
 """What is done to a run before it begins: to its parties, and to when clients answer."""
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """A client's samples, which score attacks; no attacker has them. x, y: (m, ...) some that it was trained on.
+
+    other_x, other_y: (n, ...) of the same kind that no client was trained on.
+    """
+
+    x: Tensor
+    y: Tensor
+    other_x: Tensor
+    other_y: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +47,7 @@ class Recorded:
     hold nothing of the run.  views: of every party.  again(meddle): the same run once more, with these parties changed.
     stopped: the round in which recording ended early, of which the views hold nothing, or None.  lines: of the rounds,
     as they stand in ``metrics.jsonl``.  groups: (clients,) the data's own, where there are some.
+    model: what the weights are of.  samples: of a client, by its name.
     """
 
     system: System
@@ -44,6 +60,8 @@ class Recorded:
     federation: Federation
     views: Mapping[str, View]
     again: Callable[[Meddle], Recorded]
+    model: Model
+    samples: Callable[[str], Samples]
     stopped: int | None = None
     lines: Sequence[Mapping[str, Any]] = ()
     groups: NDArray[np.int64] | None = None
@@ -70,10 +88,48 @@ class Finding:
         if not self.results or len(self.expected) not in (0, len(self.results)):
             raise UserError(f"{self.name}: {len(self.results)} results with {len(self.expected)} closed forms")
 
+    @property
+    def leak(self) -> float:
+        """Mean over the rounds of ``Result.leak``: 0 for chance, 1 for everything, negative (down to -1) below it."""
+        return fmean(self._leaks)
+
+    @property
+    def _leaks(self) -> list[float]:
+        return [max(-1.0, result.leak) for result in self.results]
+
+    @property
+    def error(self) -> float:
+        """Standard error of the leak: over the rounds, and at least the spread by chance of a single round.
+
+        Rounds have clients and data in common, so that luck in one of them is luck in all.
+        """
+        leaks = self._leaks
+        over_rounds = stdev(leaks) / len(leaks) ** 0.5 if len(leaks) > 1 else 0.0
+        rooms = [abs(result.perfect - result.chance) for result in self.results]
+        by_chance = fmean(
+            result.chance_sd / room if room else 0.0 for result, room in zip(self.results, rooms, strict=True)
+        )
+        return max(over_rounds, by_chance)
+
+    def _expected_leak(self) -> float:
+        """What theory says of the leak; 0 where it says nothing."""
+        if not self.expected:
+            return 0.0
+        forms = zip(self.results, self.expected, strict=True)
+        return fmean(Result(one.metric, form.accuracy, one.chance, one.perfect, one.n).leak for one, form in forms)
+
+    @property
+    def verdict(self) -> str:
+        """The leak in words. Where a closed form says more than the noise lets the measurement say, its words count."""
+        return max(verdict(self.leak, 2 * self.error), verdict(self._expected_leak()), key=VERDICTS.index)
+
     def row(self) -> dict[str, Any]:
         """Means over the rounds, as numbers; first, last: of these rounds. closed_form: None where there is none."""
         return {
             "name": self.name,
+            "verdict": self.verdict,
+            "leak": self.leak,
+            "error": self.error,
             "metric": self.results[0].metric,
             "value": fmean(result.value for result in self.results),
             "first": self.results[0].value,

@@ -16,5 +16,4 @@ SYSTEM = System(
     models=averaging.models,
     sees=averaging.SEES,
     baseline=True,
-    audit="coterie.audits.profiling:PLAIN",
 )

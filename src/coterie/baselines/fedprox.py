@@ -25,5 +25,4 @@ SYSTEM = System(
     models=averaging.models,
     sees=averaging.SEES,
     baseline=True,
-    audit="coterie.audits.profiling:PLAIN",
 )

@@ -133,5 +133,4 @@ SYSTEM = System(
     pool=lambda federation: [federation.look(federation.hub).state.weights],
     observe=observe,
     baseline=True,
-    audit="coterie.audits.profiling:PLAIN",
 )

@@ -89,5 +89,4 @@ SYSTEM = System(
         "client": Sees((Train,), "nothing of any other client"),
     },
     baseline=True,
-    audit="coterie.audits.profiling:NOTHING",
 )

@@ -141,4 +141,5 @@ SYSTEM = System(
         "client": Sees((Train,), "the global model and the server's control variate"),
     },
     baseline=True,
+    audit="coterie.audits.control:AUDIT",
 )

@@ -1,28 +1,30 @@
-"""``coterie audit``."""
+"""``coterie audit``, and the tables that it prints."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE
-from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
 from coterie.cli.guard import guarded
 from coterie.cli.options import HOW
-from coterie.cli.progress import size
-from coterie.protocol.errors import UserError
+from coterie.cli.progress import console, size
+
+Row = Mapping[str, Any]
 
 
 @guarded
 def audit(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a finished run made with --record.")],
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR...", help="Folders of finished runs made with --record, or of a comparison."),
+    ],
     data_dir: Annotated[
         str | None, typer.Option("--data-dir", help="Folder of data sets. [COTERIE_DATA]", rich_help_panel=HOW)
     ] = None,
@@ -34,12 +36,17 @@ def audit(
 ) -> None:
     """Show what every party saw in a recorded run, and what attacks learn from it.
 
-    The first table counts the messages of every role's view. The second table has the results of the system's attacks
-    (`coterie list attacks`) on these views. The true values, which score the attacks, come from the data and the
-    record. No attacker has them.
+    The first table counts the messages of every role's view. The second table has the results of the attacks
+    (`coterie list attacks`) on these views, the worst first: the system's own, and those on models or updates that a
+    party receives in the clear. Every result is a leak from 0 (chance) to 1 (everything), with a verdict in words. The
+    true values, which score the attacks, come from the data and the record. No attacker has them.
+
+    Several runs, or a comparison's folder, give one table for each method. Its numbers are means over the seeds.
+
+    The results are kept in the run's result.json, and `coterie report` shows them.
 
     These attacks are passive: all parties followed the protocol. With --active the run is repeated, by its config.toml,
-    with one client that deviates. This takes as long as the run did, and writes nothing.
+    with one client that deviates. This takes as long as the run did.
 
     Examples:
 
@@ -49,68 +56,78 @@ def audit(
 
       coterie audit runs/seen --json > seen.json
 
+      coterie compare fedavg fedcaprivacy --seeds 3 --record --crypto emulated --out runs/race
+
+      coterie audit runs/race
+
       coterie run pafed --model mlp --clients 12 --record --out runs/robbed
 
       coterie audit runs/robbed --active
     """
-    content = audited(folder, data_dir, active=active)
-    console = Console(highlight=False, soft_wrap=True)
+    from coterie.report.load import find
+    from coterie.runs.audited import audit_runs
+
+    content = audit_runs(find(folders), data_dir, active=active)
+    runs = content.get("runs", {"": content})
+    for where, run in runs.items():
+        if run["not_kept"]:
+            typer.echo(f"{where or folders[0]}: this audit could not be kept: {run['not_kept']}", err=True)
     if json_:
         typer.echo(json.dumps(content, indent=1))
         return
+    shell = console(180)
+    for line in _shown(content):
+        shell.print(line)
+
+
+def _shown(content: Row) -> Iterator[Any]:
+    """What is printed, line by line and table by table."""
+    if "methods" in content:
+        yield from tables(content["methods"])
+    else:
+        yield head(content)
+        yield from _cut_short(content, "")
+        yield _received(content["roles"])
+        for role in content["roles"]:
+            yield Text.assemble((role["role"], "bold"), f" learns {role['learns']}.")
+        yield ""
+        yield from _found(content)
+    for folder, run in content.get("runs", {}).items():
+        yield from _cut_short(run, f"{folder}: ")
+    for folder, why in content.get("left_out", {}).items():
+        yield Text(f"Left out: {folder}: {why}")
+
+
+def tables(methods: Sequence[Row]) -> Iterator[Any]:
+    """A head and a table for each method of ``runs.audited.together``."""
+    for method in methods:
+        yield head(method)
+        yield from _found(method)
+        yield ""
+
+
+def head(content: Row) -> Text:
+    """The run or method of an audit, in a line."""
     cipher = {"real": "real ciphers", "emulated": "emulated ciphers", "none": "no encryption"}[content["crypto"]]
-    where = f"mode {content['mode']}, {cipher}, {content['rounds']} rounds of {content['clients']} clients"
-    console.print(Text.assemble((content["title"], "bold"), f", {where}"))
+    seeds = content.get("seeds", ())
+    many = f", {len(seeds)} runs (seeds {', '.join(map(str, seeds))})" if len(seeds) > 1 else ""
+    where = f"mode {content['mode']}, {cipher}, {content['rounds']} rounds of {content['clients']} clients{many}"
+    return Text.assemble((content["title"], "bold"), f", {where}")
+
+
+def _cut_short(content: Row, where: str) -> Iterator[str]:
     if content["stopped"] is not None:
-        console.print(f"Recording stopped in round {content['stopped']} (record_mib): only the rounds before are here.")
-    console.print(_received(content["roles"]))
-    for role in content["roles"]:
-        console.print(Text.assemble((role["role"], "bold"), f" learns {role['learns']}."))
-    console.print()
-    if content["attacks"] is None:
-        console.print(f"There are no attacks for {content['system']}, so this is only what was received.")
-        return
-    console.print(_attacks(content["attacks"]))
+        yield f"{where}Recording stopped in round {content['stopped']} (record_mib): only the rounds before are here."
 
 
-def audited(folder: Path, data_dir: str | None = None, *, active: bool = False) -> dict[str, Any]:
-    """The content that the command shows, as JSON. attacks: None for a system without an audit. Raises UserError.
+def _found(content: Row) -> Iterator[Any]:
+    """The table of attacks, and the attacks that don't apply."""
+    from coterie.report.audits import by_reason
 
-    active: also repeat the run with a client that deviates, and add what it learns.
-    """
-    from coterie.audits.received import received
-    from coterie.runs.recorded import read_recorded
-    from coterie.runs.registry import SYSTEMS, audit_of
-
-    run = read_recorded(folder, data_dir)
-    options, system, views = run.options, run.system, list(run.views.values())
-    attacks = audit_of(system)
-    repeated = None if attacks is None else attacks.active
-    if active and repeated is None:
-        some = [name for name, one in SYSTEMS.items() if (its := audit_of(one)) and its.active]
-        raise UserError(f"there are no active attacks on {system.name}, only on {', '.join(some)}")
-    rows = received(views)
-    learns, heard = system.views(run.mode), [row.role for row in rows]
-    roles = [
-        {
-            "role": role,
-            "parties": sum(view.role == role for view in views),
-            "received": [{**asdict(row), "relayed": row.relayed} for row in rows if row.role == role],
-            "learns": learns[role].learns if role in learns else "nothing",
-        }
-        for role in dict.fromkeys([*(role for role in learns if role in heard), *heard])
-    ]
-    found = None if attacks is None else attacks.passive(run) + (repeated(run) if active and repeated else [])
-    return {
-        "system": system.name,
-        "title": system.title,
-        "mode": run.mode,
-        "crypto": options["crypto"] if system.encrypted else "none",
-        **{key: options[key] for key in ("seed", "rounds", "clients")},
-        "stopped": run.stopped,
-        "roles": roles,
-        "attacks": None if found is None else [finding.row() for finding in found],
-    }
+    if content["attacks"]:
+        yield _attacks(content["attacks"])
+    for names, why in by_reason(content["not_applicable"]):
+        yield Text(f"Not applicable: {names}: {why}.")
 
 
 def _received(roles: Sequence[dict[str, Any]]) -> Table:
@@ -125,22 +142,27 @@ def _received(roles: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
-def _attacks(rows: Sequence[dict[str, Any]]) -> Table:
-    """One row for each attack, under the measure of its numbers."""
-    heads = ("found", "first", "last", "chance", "all", "theory", "clients")
+def _attacks(rows: Sequence[Row]) -> Table:
+    """One row for each attack, the worst first."""
+    from coterie.runs.audited import noise
+
+    heads = ("leak", "±", "found", "chance", "all", "theory", "clients")
     numbers = (Column(head, justify="right", no_wrap=True) for head in heads)
-    table = Table("attack", *numbers, box=SIMPLE, pad_edge=False, collapse_padding=True)
-    for metric in dict.fromkeys(row["metric"] for row in rows):
-        table.add_row(Text(metric, "italic"))
-        for row in rows:
-            if row["metric"] == metric:
-                measured = (row[key] for key in ("value", "first", "last", "chance", "perfect", "closed_form"))
-                cells = ("–" if number is None else f"{number:.3f}" for number in measured)
-                name = row["name"] + (f" (round {row['round']})" if row["round"] else "")
-                table.add_row(name, *cells, str(row["clients"]))
-        table.add_section()
+    table = Table("attack", "verdict", "measure", *numbers, box=SIMPLE, pad_edge=False, collapse_padding=True)
+    several = any("leaks" in row for row in rows)
+    for row in rows:
+        measured = (row["leak"], noise(row), *(row[key] for key in ("value", "chance", "perfect", "closed_form")))
+        cells = ("–" if number is None else f"{number:.3f}" for number in measured)
+        name = row["name"] + (f" (round {row['round']})" if row["round"] else "")
+        style = _STYLES.get(row["verdict"], "")
+        table.add_row(name, Text(row["verdict"], style), row["metric"], *cells, str(row["clients"]))
     table.caption = (
-        "found: mean over the rounds; first, last: in these rounds; chance: by guessing; all: if everything leaked; "
+        "leak: 0 is chance, 1 is everything; ±: half of its 95 % interval, a smaller leak counts as chance; found: "
+        f"mean over the rounds{' and seeds' if several else ''}; chance: by guessing; all: if everything leaked; "
         "theory: closed form; clients: scored in the last round"
     )
+    table.caption_justify = "left"
     return table
+
+
+_STYLES = {"everything": "bold red", "much": "red", "a little": "yellow"}

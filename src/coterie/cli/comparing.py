@@ -14,7 +14,7 @@ from rich.table import Column, Table
 
 from coterie.cli import options as opt
 from coterie.cli.guard import guarded
-from coterie.cli.progress import bars, percent, seconds, size
+from coterie.cli.progress import bars, console, percent, seconds, size
 from coterie.protocol.errors import UserError
 
 _HEADS = {
@@ -22,6 +22,7 @@ _HEADS = {
     "identity": "links\n%",
     "labels": "labels\n%",
     "groups": "alike\n%",
+    "samples": "samples\n%",
     "other": "other\n%",
 }
 """The heads of the columns, by topic of ``report/race.py``."""
@@ -34,7 +35,8 @@ Seeds = Annotated[
     int, typer.Option("--seeds", help="Run each method with this many seeds. Several seeds give 95 % intervals.")
 ]
 Audit = Annotated[
-    bool, typer.Option("--audit", help="Record all views and attack them. Adds columns for what the servers learned.")
+    bool,
+    typer.Option("--audit", help="Record all views and attack them. Adds what was learned to the tables."),
 ]
 _fair = partial(typer.Option, rich_help_panel=opt.FAIR)
 Budget = Annotated[
@@ -72,11 +74,13 @@ def compare(
 
       coterie compare fedavg fedprox --set fedprox.mu=0.1 --set max_epochs=10
     """
+    from coterie.cli.auditing import tables as audit_tables
     from coterie.report import race, render
+    from coterie.runs.audited import kept, learned, together
     from coterie.runs.comparison import compare as compare_them
     from coterie.runs.comparison import plan
     from coterie.runs.config import check_options, read_toml, resolve
-    from coterie.runs.recorded import attackable, learned
+    from coterie.runs.registry import audit_of, get
     from coterie.runs.settings import assignments
 
     if seeds < 1:
@@ -96,7 +100,7 @@ def compare(
     planned = plan(methods or [], given, settings, budget_from=budget, each_own=each_own, local=local)
     if audit:
         for planned_run in planned.methods.values():
-            attackable(planned_run.system)
+            audit_of(get(planned_run.system))  # a wrong name of one shows before anything is run
     attacked = partial(learned, data_dir=given.get("data_dir")) if audit else None
     wanted = [first + k for k in range(seeds)]
     length = int(resolve(next(iter(planned.methods.values()))).rounds or 0)
@@ -107,7 +111,7 @@ def compare(
 
         done = compare_them(planned, wanted, where, told, resume=options["resume"], learned=attacked)
     report = render([done.folder], done.folder / "report.html")
-    content, shell = done.content, _console()
+    content, shell = done.content, console(140)
     shell.print(race.budget(content), markup=False)
     for line in race.not_shared(content):
         shell.print(line, markup=False)
@@ -117,13 +121,13 @@ def compare(
         shell.print(lead_table(content["rows"][0]["method"], content["leads"], content["measures"]))
     for line in race.sentences(content["rows"]):
         shell.print(line, markup=False)
+    if audit:
+        runs = [done.folder / name for row in content["rows"] if row["learned"] is not None for name in row["runs"]]
+        wide = console(180)
+        wide.print()
+        for part in audit_tables(together({run: found for run in runs if (found := kept(run))})["methods"]):
+            wide.print(part)
     shell.print(f"\nReport: {report}", markup=False)
-
-
-def _console() -> Console:
-    """Standard output. If it is no terminal, it is wide enough for whole tables."""
-    usual = Console(highlight=False, soft_wrap=True)
-    return usual if usual.is_terminal else Console(highlight=False, soft_wrap=True, width=max(usual.width, 140))
 
 
 def tables(rows: Sequence[Row], shell: Console, measures: Sequence[Row] = ()) -> list[Table]:
@@ -163,9 +167,10 @@ def tables(rows: Sequence[Row], shell: Console, measures: Sequence[Row] = ()) ->
         notes.append("groups found: adjusted Rand index, 1 for the data's own groups, 0 for chance")
     if topics:
         notes.append(
-            "models, links, labels, alike, other: what the servers learn on their own, by the best of our attacks "
-            "(clients' models, which models of two rounds are of the same client, label shares, which clients have "
-            "similar data, other secrets); 0 is chance for one attack, and 100 is everything; a dash: no attack applies"
+            "models, links, labels, alike, samples, other: what the servers learn on their own, by the best of our "
+            "attacks (clients' models, which models of two rounds are of the same client, label shares, which clients "
+            "have similar data, training samples, other secrets); 0 is chance for one attack, and 100 is everything; a "
+            "dash: no attack applies"
         )
     made[-1].caption = ". ".join(note[0].upper() + note[1:] for note in notes) + "."
     made[-1].caption_justify = "left"

@@ -6,6 +6,7 @@ import dataclasses
 import re
 import typing
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -175,11 +176,12 @@ def _devices() -> Iterator[tuple[str, ...]]:
 
 
 def _attacks() -> Iterator[tuple[str, ...]]:
+    from coterie.audits.plain import ATTACKS
     from coterie.runs.registry import SYSTEMS, audit_of
 
-    for audit in filter(None, map(audit_of, SYSTEMS.values())):
-        for attack in audit.attacks:
-            yield attack.name, f"{attack.adversary}: {attack.summary}"
+    own = (audit.attacks for audit in filter(None, map(audit_of, SYSTEMS.values())))
+    for attack in chain(ATTACKS, *own):
+        yield attack.name, f"{attack.adversary}: {attack.summary}"
 
 
 def _reproductions() -> Iterator[tuple[str, ...]]:

@@ -12,6 +12,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 _NOTHING = "–"
 
 
+def console(least: int) -> Console:
+    """Standard output. If it is no terminal, it has at least so many columns, so that tables are whole."""
+    usual = Console(highlight=False, soft_wrap=True)
+    return usual if usual.is_terminal else Console(highlight=False, soft_wrap=True, width=max(usual.width, least))
+
+
 def percent(share: Any) -> str:
     """``91.7 %``, or a dash for what was not measured."""
     return _NOTHING if share is None else f"{100 * share:.1f} %"

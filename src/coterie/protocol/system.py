@@ -83,7 +83,7 @@ class System:
     sees: by role, the messages that it receives and what it learns.  sees_in: the same in modes in which it differs.
     fine_tunes: whether each client has one model of a federation, which can be tuned.
     settings_in: by mode, the defaults that differ in it.
-    audit: ``module:ATTRIBUTE`` of its ``audit.Audit``, or "" if there are no attacks.  reproductions: the same for
+    audit: ``module:ATTRIBUTE`` of its own ``audits.Audit``, or "" if it has none.  reproductions: the same for
     mappings of its paper's tables and figures, by name (``reproduce.study.Item``). Both are imported when needed.
     delta: the share of its clients that an experiment delays by default.
     """

@@ -13,7 +13,7 @@ import jinja2
 
 from coterie import __version__
 from coterie.protocol.errors import UserError
-from coterie.report import clusters, comparison, plots, race, words
+from coterie.report import audits, clusters, comparison, plots, race, words
 from coterie.report.figure import colour
 from coterie.report.load import Run, compared, find, load
 from coterie.runs.files import atomic_write
@@ -78,6 +78,9 @@ def comparison_page(runs: Sequence[Run], told: Mapping[str, Any] | None = None) 
         "first": runs[0].result,
         "table": _table(groups),
         "race": _race(told) if told else None,
+        "audits": [
+            (one.label, audit) for one in groups if (audit := audits.table([run.result.audit for run in one.runs]))
+        ],
         "repeated": any(len(found.runs) > 1 for found in groups),
         "tuned": any(run.points(field)[0] for run in runs for field in _NAMES if field.startswith("fine")),
         "accuracies": comparison.accuracies("accuracies", groups),
@@ -137,6 +140,7 @@ def _run_view(run: Run, key: str) -> dict[str, Any]:
         "seconds_by_work": _barred(run.total("phase_seconds")),
         "virtual_seconds_by_message": _barred(run.total("phase_virtual_seconds")),
         "mishaps": _mishaps(run),
+        "audit": audits.table([run.result.audit]),
         "participants": [line.notes.participants for line in lines if line.notes.participants is not None],
     }
 

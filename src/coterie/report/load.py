@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 
 from coterie.protocol.errors import UserError
+from coterie.report.audits import Audit
 from coterie.runs.budget import Difference
 from coterie.runs.folder import CONFIG, METRICS, RESULT
 
@@ -139,6 +140,7 @@ class Result(msgspec.Struct, frozen=True):
     client_role: str | None = None
     sees: dict[str, str] = {}
     set_up: Costs = Costs()
+    audit: Audit | None = None
 
     @property
     def name(self) -> str:

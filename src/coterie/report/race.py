@@ -17,6 +17,7 @@ TOPICS = {
     "identity": "whose model is whose from round to round",
     "labels": "label shares",
     "groups": "which clients are alike",
+    "samples": "training samples",
     "other": "the system's other secrets",
 }
 """What servers may learn, by topic."""
@@ -107,6 +108,11 @@ _LEARNED = {
     ),
     "labels": ("know the label shares", "know part of the label shares", "know next to nothing of label shares"),
     "groups": ("know which clients are alike", "know in part which clients are alike", "hardly know who is alike"),
+    "samples": (
+        "know the training samples",
+        "know something of the training samples",
+        "know next to nothing of training samples",
+    ),
     "other": ("know the system's other secrets", "know part of its other secrets", "hardly know its other secrets"),
 }
 _ALL, _LITTLE = 0.995, 0.1

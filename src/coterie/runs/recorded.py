@@ -1,23 +1,23 @@
-"""A recorded run as an audit takes it (``audit.Recorded``), made anew or read from its folder.
-
-And a few numbers for what its servers learned on their own, with which methods are compared.
-"""
+"""A recorded run as an audit takes it (``audits.Recorded``), made anew or read from its folder."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from coterie.audits import Audit, Finding, Meddle, Recorded
+import torch
+from torch import Tensor
+
+from coterie.audits import Meddle, Recorded, Samples
 from coterie.protocol.errors import UserError
 from coterie.runs.config import RunConfig, from_toml
 from coterie.runs.experiment import Experiment, Line, build
 from coterie.runs.folder import CONFIG
-from coterie.runs.registry import audit_of, get
+from coterie.runs.interpreter import ClientData
 from coterie.runs.runner import load_result
 from coterie.runs.views import VIEWS, message_kinds, read_views
 from coterie.transport.transcript import View
@@ -82,6 +82,8 @@ def _recorded(
     stopped: int | None = None,
 ) -> Recorded:
     common = experiment.common
+    if not views and stopped is None:
+        raise UserError(f"the record of this run is empty: repeat it with --record ({config.out or 'in memory'})")
     return Recorded(
         system=experiment.system,
         options=vars(experiment.config),
@@ -93,63 +95,28 @@ def _recorded(
         federation=experiment.federation,
         views=views,
         again=partial(record, replace(config, record=True)),
+        model=experiment.model,
+        samples=partial(_samples, experiment.observer.data),
         stopped=stopped,
         lines=lines,
         groups=experiment.split.groups,
     )
 
 
-TOPICS = {
-    "models": ("models",),
-    "identity": ("re-linked",),
-    "labels": ("label shares", "top label"),
-    "groups": ("which pairs", "true cluster"),
-}
-"""By topic, how the findings begin that belong to it: ``"who: what"``. The others' topic is ``"other"``."""
-
-_KNOWN = ", knowing the start"
-"""What may stand behind a server's role: the start weights are public. All else takes more than the server has."""
+_MOST_SAMPLES = 512  # of each kind, of a client
 
 
-def attackable(system: str) -> Audit:
-    """The audit of a system; raises UserError for one without attacks."""
-    found = audit_of(get(system))
-    if found is None:
-        raise UserError(f"there are no attacks for {system}: leave it out, or compare without --audit")
-    return found
+def _samples(data: Mapping[str, ClientData], client: str) -> Samples:
+    """Some of a client's training samples, and some that were held out, or else its test samples."""
+    own = data[client]
+    some, rest = _thinned(len(own.y)), own.held_out
+    if rest is None or not len(rest.y):
+        there = torch.from_numpy(own.test)[_thinned(len(own.test))]
+        return Samples(own.x[some], own.y[some], own.test_set.x[there], own.test_set.y[there])
+    there = _thinned(len(rest.y))
+    return Samples(own.x[some], own.y[some], rest.x[there], rest.y[there])
 
 
-def learned(folder: Path, data_dir: str | None = None) -> dict[str, float]:
-    """How much a server alone learned, by topic: 0 for chance, 1 for everything, negative below chance.
-
-    The best attack of each topic counts, by its mean over the rounds. A round without a result counts 0. As the best of
-    several, it is a little above 0 by chance alone. Curious clients are left out, since this is about servers. Empty if
-    no server receives anything to attack. Raises UserError for a folder without views, or a system without an audit.
-    """
-    run = read_recorded(folder, data_dir)
-    audit = attackable(run.options["system"])
-    if run.stopped is not None:
-        raise UserError(
-            f"{folder}: recording stopped in round {run.stopped}, and fewer rounds than the other methods' would be "
-            "attacked: give a larger --record-mib than the config has"
-        )
-    role_of = {one.name: one.role for one in run.federation.common.roster.entries}
-    roles = set(role_of.values())
-    clients = {role_of[name] for name in run.clients}
-    return best_by_topic(audit.passive(run), roles - clients)
-
-
-def best_by_topic(findings: Iterable[Finding], servers: Collection[str]) -> dict[str, float]:
-    """The largest mean leak of each topic among the findings of one server. servers: their roles."""
-    found: dict[str, float] = {}
-    findings = list(findings)
-    rounds = max((len(finding.results) for finding in findings), default=0)
-    for finding in findings:
-        who, _, what = finding.name.partition(": ")
-        if who.removesuffix(_KNOWN).replace(" ", "_") not in servers:
-            continue
-        topic = next((topic for topic, begins in TOPICS.items() if what.startswith(begins)), "other")
-        missed = rounds if len(finding.results) < rounds - 1 else len(finding.results)  # pairs of rounds are one fewer
-        leak = sum(result.leak for result in finding.results) / missed
-        found[topic] = max(leak, found.get(topic, leak))
-    return found
+def _thinned(n: int) -> Tensor:
+    """Numbers of at most so many of n samples, evenly spread."""
+    return torch.arange(n)[:: -(-n // _MOST_SAMPLES) or 1]

@@ -1,0 +1,61 @@
+"""What attacks found in runs that were audited, for their tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from coterie.runs.audited import merged, noise
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What one attack found: a row of ``runs.audited``."""
+
+    name: str
+    verdict: Literal["nothing found", "a little", "much", "everything"]
+    leak: float
+    error: Annotated[float, msgspec.Meta(ge=0)]
+    metric: str
+    chance: float
+    perfect: float
+    clients: Count
+    value: float | None = None
+    first: float | None = None
+    last: float | None = None
+    closed_form: float | None = None
+    rounds: Count = 0
+    round: Count | None = None
+
+
+class Audit(msgspec.Struct, frozen=True):
+    """What ``coterie audit`` found in a run. not_applicable: by attack, why it can't be applied."""
+
+    attacks: tuple[Found, ...] = ()
+    not_applicable: dict[str, str] = {}
+    stopped: Count | None = None
+
+
+def by_reason(not_applicable: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The attacks that can't be applied, as ``"a, b"``, with their common reason."""
+    found: dict[str, list[str]] = {}
+    for name, why in not_applicable.items():
+        found.setdefault(why, []).append(name)
+    return [(", ".join(names), why) for why, names in found.items()]
+
+
+def table(audits: Sequence[Audit | None]) -> dict[str, Any] | None:
+    """The table of runs that differ in their seed at most. None where one of them was not audited."""
+    known = [audit for audit in audits if audit is not None]
+    if not known or len(known) < len(audits):
+        return None
+    rows = merged([msgspec.to_builtins(audit.attacks) for audit in known])
+    return {
+        "rows": [{**row, "half": noise(row)} for row in rows],
+        "runs": len(known),
+        "not_applicable": by_reason({name: why for audit in known for name, why in audit.not_applicable.items()}),
+        "stopped": [audit.stopped for audit in known if audit.stopped is not None],
+    }

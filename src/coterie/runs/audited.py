@@ -1,0 +1,264 @@
+"""What recorded runs show: what every party received, what attacks learn from it, and the same over several seeds.
+
+The audit of a run is kept in its ``result.json``, under ``"audit"``, where reports find it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import fmean
+from typing import Any, cast
+
+from coterie.attacks.result import VERDICTS, verdict
+from coterie.audits import Finding, Recorded
+from coterie.audits.plain import plain_findings
+from coterie.audits.received import received
+from coterie.protocol.errors import CoterieError, UserError
+from coterie.runs.config import SIDES, read_toml
+from coterie.runs.folder import CONFIG, RESULT, jsonable, locked, write_json
+from coterie.runs.intervals import mean_and_interval
+from coterie.runs.recorded import read_recorded
+from coterie.runs.registry import SYSTEMS, audit_of
+from coterie.runs.runner import load_result
+
+Content = dict[str, Any]
+Row = Mapping[str, Any]
+
+TOPICS = {
+    "models": ("models",),
+    "identity": ("re-linked",),
+    "labels": ("label shares", "top label"),
+    "groups": ("which pairs", "true cluster"),
+    "samples": ("samples",),
+}
+"""By topic, how the findings begin that belong to it: ``"who: what"``. The others' topic is ``"other"``."""
+
+_KNOWN = ", knowing the start"
+"""What may stand behind a server's role: the start weights are public. All else takes more than the server has."""
+
+
+def attacked(run: Recorded, *, active: bool = False) -> tuple[list[Finding], dict[str, str]]:
+    """What the system's own attacks and those on plain updates find, and by attack why it does not apply.
+
+    active: also repeat the run with a client that deviates. Raises UserError if the system has no such attack.
+    """
+    own = audit_of(run.system)
+    if active and not (own and own.active):
+        some = [name for name, one in SYSTEMS.items() if (its := audit_of(one)) and its.active]
+        raise UserError(f"there are no active attacks on {run.system.name}, only on {', '.join(some)}")
+    found = own.passive(run) if own else []
+    plain, not_applicable = plain_findings(run)
+    found = [*found, *plain]
+    return found + (own.active(run) if active and own and own.active else []), not_applicable
+
+
+def audit_content(run: Recorded, *, active: bool = False) -> Content:
+    """What ``coterie audit --json`` prints of one run.
+
+    attacks: rows of findings, the worst first.  not_applicable: by attack on plain updates, why it can't be applied.
+    """
+    return _content(run, *attacked(run, active=active))
+
+
+def _content(run: Recorded, found: Sequence[Finding], not_applicable: Mapping[str, str]) -> Content:
+    options, system, views = run.options, run.system, list(run.views.values())
+    rows = received(views)
+    learns, heard = system.views(run.mode), [row.role for row in rows]
+    roles = [
+        {
+            "role": role,
+            "parties": sum(view.role == role for view in views),
+            "received": [{**asdict(row), "relayed": row.relayed} for row in rows if row.role == role],
+            "learns": learns[role].learns if role in learns else "nothing",
+        }
+        for role in dict.fromkeys([*(role for role in learns if role in heard), *heard])
+    ]
+    content: Content = {
+        "system": system.name,
+        "title": system.title,
+        "mode": run.mode,
+        "crypto": options["crypto"] if system.encrypted else "none",
+        **{key: options[key] for key in ("seed", "rounds", "clients")},
+        "stopped": run.stopped,
+        "roles": roles,
+        "attacks": worst_first(finding.row() for finding in found),
+        "not_applicable": dict(not_applicable),
+    }
+    return cast(Content, jsonable(content))
+
+
+def worst_first(rows: Iterable[Row]) -> list[Row]:
+    """Rows by their verdicts, then by their leaks."""
+    return sorted(rows, key=lambda row: (-VERDICTS.index(row["verdict"]), -row["leak"]))
+
+
+def audited(folder: str | Path, data_dir: str | None = None, *, active: bool = False) -> Content:
+    """The audit of the run in a folder (``audit_content``). Writes nothing. Raises UserError."""
+    return audit_content(read_recorded(folder, data_dir), active=active)
+
+
+def keep(folder: str | Path, content: Content) -> None:
+    """Write the audit into the run's ``result.json``. Raises UserError or RunError if that can't be written."""
+    folder = Path(folder)
+    with locked(folder):
+        write_json(folder / RESULT, {**load_result(folder).summary, "audit": content})
+
+
+def audit_runs(folders: Sequence[Path], data_dir: str | None = None, *, active: bool = False) -> Content:
+    """The audits of run folders, each kept in its ``result.json``: of one run, or of several together (``together``).
+
+    A single run's content also has ``not_kept``, why it could not be written, or None. Of several, those that can't be
+    audited are named in ``left_out``, with the reason. Raises UserError if no run can.
+    """
+    done: dict[Path, Content] = {}
+    left_out: dict[Path, str] = {}
+    for folder in folders:
+        try:
+            content = audited(folder, data_dir, active=active)
+        except UserError as error:
+            if len(folders) == 1:
+                raise
+            left_out[folder] = str(error)
+            continue
+        done[folder] = {**content, "not_kept": None}
+        try:
+            keep(folder, content)
+        except CoterieError as error:
+            done[folder]["not_kept"] = str(error)
+    if not done:
+        why = "\n".join(f"  {folder}: {error}" for folder, error in left_out.items())
+        raise UserError(f"none of these {len(folders)} runs can be audited:\n{why}")
+    if len(folders) == 1:
+        return done[folders[0]]
+    return together(done, left_out)
+
+
+def together(contents: Mapping[Path, Content], left_out: Mapping[Path, str] | None = None) -> Content:
+    """Several runs' audits as one: ``methods``, each with its runs and their merged rows, ``runs`` and ``left_out``.
+
+    Runs are of one method if their options and settings differ in the seed at most.
+    """
+    by_work: dict[str, list[Path]] = {}
+    for folder, content in contents.items():
+        given = read_toml(folder / CONFIG)
+        given["settings"] = sorted(given.get("settings", {}).items())
+        work = sorted((key, str(value)) for key, value in given.items() if key not in SIDES | {"seed"})
+        by_work.setdefault(repr((content["system"], work)), []).append(folder)
+    methods = []
+    for members in by_work.values():
+        runs = [contents[folder] for folder in members]
+        name, mode = runs[0]["system"], runs[0]["mode"]
+        methods.append(
+            {
+                "method": name if mode == "paper" else f"{name}@{mode}",
+                **{key: runs[0][key] for key in ("title", "mode", "crypto", "rounds", "clients")},
+                "seeds": [run["seed"] for run in runs],
+                "runs": [str(folder) for folder in members],
+                "attacks": merged([run["attacks"] for run in runs]),
+                "not_applicable": {key: why for run in runs for key, why in run["not_applicable"].items()},
+            }
+        )
+    return {
+        "methods": methods,
+        "runs": {str(folder): content for folder, content in contents.items()},
+        "left_out": {str(folder): why for folder, why in (left_out or {}).items()},
+    }
+
+
+def merged(runs: Sequence[Sequence[Row]]) -> list[Row]:
+    """Rows of several runs' findings as one row an attack: means over the runs that have it, the worst first.
+
+    leaks: of every run.  interval: half of Student's 95 % interval of the mean leak, None for one run.  error: the
+    standard error of the mean by chance.  The verdict takes the larger of ``interval`` and twice the error for noise.
+    """
+    by_name: dict[str, list[Row]] = {}
+    for rows in runs:
+        for row in rows:
+            by_name.setdefault(row["name"], []).append(row)
+    return worst_first(found[0] if len(runs) == 1 else _mean(found) for found in by_name.values())
+
+
+def noise(row: Row) -> float:
+    """What a row's leak must exceed, so that it is no chance: half of its 95 % interval, over rounds and seeds."""
+    return float(max(row.get("interval") or 0.0, 2 * row["error"]))
+
+
+def _mean(rows: Sequence[Row]) -> Row:
+    def mean(key: str) -> float | None:
+        values = [row[key] for row in rows]
+        return None if None in values else fmean(values)
+
+    leaks = [row["leak"] for row in rows]
+    leak, interval = mean_and_interval(leaks)
+    error = sum(row["error"] ** 2 for row in rows) ** 0.5 / len(rows)
+    keys = ("value", "first", "last", "chance", "closed_form")
+    said = verdict(leak, noise({"interval": interval, "error": error}))
+    same = rows[0]["verdict"]
+    if all(row["verdict"] == same and row["closed_form"] is not None for row in rows):  # theory has no noise
+        said = max(said, same, key=VERDICTS.index)
+    return {
+        **rows[0],
+        **{key: mean(key) for key in keys},
+        "verdict": said,
+        "leak": leak,
+        "error": error,
+        "interval": interval,
+        "leaks": leaks,
+    }
+
+
+def methods_of(content: Row) -> Sequence[Row]:
+    """What tables show of an audit: its methods. A single run is one method."""
+    methods: Sequence[Row] = content.get("methods") or [{**content, "seeds": [content["seed"]]}]
+    return methods
+
+
+def kept(folder: str | Path) -> Content | None:
+    """The audit in a run's ``result.json``, or None. Raises UserError for a folder without a result."""
+    found: Content | None = load_result(folder).summary.get("audit")
+    return found
+
+
+# -- a few numbers for what servers learned on their own, with which methods are compared ------------------------------
+
+
+def learned(folder: Path, data_dir: str | None = None) -> dict[str, float]:
+    """How much a server alone learned, by topic: 0 for chance, 1 for everything, negative below chance.
+
+    The best attack of each topic counts, by its mean over the rounds. A round without a result counts 0. As the best of
+    several, it is a little above 0 by chance alone. Curious clients are left out, since this is about servers. Empty if
+    no server receives anything to attack. The whole audit is kept in the run's ``result.json``. Raises UserError for a
+    folder without views.
+    """
+    run = read_recorded(folder, data_dir)
+    if run.stopped is not None:
+        raise UserError(
+            f"{folder}: recording stopped in round {run.stopped}, and fewer rounds than the other methods' would be "
+            "attacked: give a larger --record-mib than the config has"
+        )
+    found, not_applicable = attacked(run)
+    keep(folder, _content(run, found, not_applicable))
+    role_of = {one.name: one.role for one in run.federation.common.roster.entries}
+    clients = {role_of[name] for name in run.clients}
+    return best_by_topic(found, set(role_of.values()) - clients)
+
+
+def best_by_topic(findings: Iterable[Finding], servers: Collection[str]) -> dict[str, float]:
+    """The largest mean leak of each topic among the findings of one server. servers: their roles.
+
+    The slow attacks on plain updates run in some rounds only, and their mean is over these.
+    """
+    found: dict[str, float] = {}
+    findings = list(findings)
+    rounds = max((len(finding.results) for finding in findings), default=0)
+    for finding in findings:
+        who, _, what = finding.name.partition(": ")
+        if who.removesuffix(_KNOWN).replace(" ", "_") not in servers:
+            continue
+        topic = next((topic for topic, begins in TOPICS.items() if what.startswith(begins)), "other")
+        partly = len(finding.results) < rounds - 1 and topic != "samples"  # pairs of rounds are one fewer
+        leak = sum(result.leak for result in finding.results) / (rounds if partly else len(finding.results))
+        found[topic] = max(leak, found.get(topic, leak))
+    return found
