@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from coterie.cli.app import app
-from coterie.cli.listing import described
 from coterie.runs import SYSTEMS
+from coterie.runs.settings import described
 
 
 @dataclass(frozen=True)

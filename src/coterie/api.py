@@ -228,8 +228,8 @@ def audit(folder: str | Path, *, active: bool = False, data_dir: str | None = No
 def reproduce(item: str, **options: Any) -> Path:
     """Run a table or figure of a paper again; returns the folder with its numbers beside ours.
 
-    options: ``only``, ``seeds``, ``rounds``, ``out``, ``data_dir``, ``on_round``, as ``coterie.reproductions.reproduce``
-    takes them.
+    options: ``only``, ``seeds``, ``rounds``, ``out``, ``data_dir``, ``on_round``, as those of
+    ``coterie.reproductions.reproduce``.
 
     >>> coterie.reproduce("fedcaprivacy/table2", only=["fashion_mnist/0.1"], seeds=1)
 

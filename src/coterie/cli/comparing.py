@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Column, Table
 
+from coterie.cli import completing
 from coterie.cli import options as opt
 from coterie.cli.guard import guarded
 from coterie.cli.progress import bars, percent, seconds, size
@@ -29,7 +30,12 @@ _CIPHER, _TUNED = "cipher", "fine_tuned_local_accuracy"
 Row = Mapping[str, Any]
 """Of a method in ``compare.json``."""
 
-Methods = Annotated[list[str] | None, typer.Argument(help="Systems, as NAME or NAME@MODE; see `coterie list systems`.")]
+Methods = Annotated[
+    list[str] | None,
+    typer.Argument(
+        autocompletion=completing.methods, help="Systems, as NAME or NAME@MODE; see `coterie list systems`."
+    ),
+]
 Seeds = Annotated[
     int, typer.Option("--seeds", help="Run each method with this many seeds. Several seeds give 95 % intervals.")
 ]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
-import typing
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from coterie.cli import completing
 from coterie.cli.guard import guarded
 from coterie.protocol.errors import UserError
 
@@ -26,7 +25,10 @@ What = Literal["systems", "datasets", "partitions", "models", "devices", "attack
 def show(
     what: Annotated[What | None, typer.Argument(help="What to list. Without it, everything.")] = None,
     name: Annotated[
-        str | None, typer.Argument(help="After `systems`: the name of one, to show all its settings.")
+        str | None,
+        typer.Argument(
+            autocompletion=completing.systems, help="After `systems`: the name of one, to show all its settings."
+        ),
     ] = None,
 ) -> None:
     """List systems, datasets, partitions, models, devices, attacks and reproductions.
@@ -58,6 +60,7 @@ _OVER = "A data set's own settings (coterie list datasets), such as lr and batch
 def _show_system(console: Console, name: str) -> None:
     """One system: its source, its modes, and each setting with its default and what it does."""
     from coterie.runs.registry import get
+    from coterie.runs.settings import described
 
     system = get(name)
     console.print(f"[bold]{escape(system.title)}[/bold]: {escape(_about(system))}")
@@ -81,41 +84,6 @@ def _about(system: System) -> str:
 def _defaults(system: System) -> Iterator[tuple[str, str]]:
     for f in dataclasses.fields(system.config):
         yield f.name, "none" if f.default is None else str(f.default)
-
-
-def described(config: type) -> dict[str, str]:
-    """What each field of a settings dataclass does, or "" if nothing is said.
-
-    The texts are from the docstrings of the class and its bases, the nearest first. There a field begins a line, or
-    follows two spaces: ``lr: learning rate.  momentum, weight_decay: of SGD.`` A field without a text refers to a field
-    whose text names it. For a choice the values are added if the text does not name them.
-    """
-    from coterie.runs.settings import field_types
-
-    texts: dict[str, str] = {}
-    for kind in config.__mro__:
-        for name, text in _documented(kind.__doc__ or ""):
-            texts.setdefault(name, text)
-    found = {}
-    for name, options in field_types(config).items():
-        elsewhere = (f"see {other}" for other, text in texts.items() if re.search(rf"\b{name}\b", text))
-        text = texts.get(name) or next(elsewhere, "")
-        values = [str(value) for option in options for value in typing.get_args(option)]
-        listed = all(value in text for value in values)
-        found[name] = text if listed else f"{' | '.join(values)}: {text}"
-    return found
-
-
-_ENTRY = re.compile(r"(?:^|  )(\w+(?:,\s+\w+)*): ")
-
-
-def _documented(docstring: str) -> Iterator[tuple[str, str]]:
-    """The fields that a docstring explains. Text before the first field of a paragraph belongs to none."""
-    for paragraph in re.split(r"\n\s*\n", docstring):
-        _, *found = _ENTRY.split(re.sub(r"\s*\n\s*", "  ", paragraph).strip())
-        for names, text in zip(found[::2], found[1::2], strict=True):
-            for name in names.split(","):
-                yield name.strip(), " ".join(text.split())
 
 
 def _systems() -> Iterator[tuple[str, ...]]:
@@ -148,10 +116,9 @@ def _partitions() -> Iterator[tuple[str, ...]]:
 
 
 def _models() -> Iterator[tuple[str, ...]]:
-    from coterie.training.models import MODELS
+    from coterie.training.names import MODELS
 
-    for name, (text, _) in MODELS.items():
-        yield name, text
+    yield from MODELS.items()
 
 
 def _devices() -> Iterator[tuple[str, ...]]:

@@ -10,6 +10,9 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from coterie.cli import completing
+from coterie.cli.completing import choices
+
 WORK, FAIR, HOW, KEEP = _PANELS = ("The work", "What is the same for all", "How it runs", "What is kept")
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -24,10 +27,11 @@ def _option(
     flags: tuple[str, ...] = (),
     metavar: str | None = None,
     default: bool | None = None,
+    words_of: Callable[..., completing.Words] | None = None,
 ) -> inspect.Parameter:
-    """flags: where the name alone does not give them."""
+    """flags: where the name alone does not give them.  words_of: what the shell completes."""
     flags = flags or (f"--{name.replace('_', '-')}",)
-    told = typer.Option(*flags, help=words, metavar=metavar, rich_help_panel=panel)
+    told = typer.Option(*flags, help=words, metavar=metavar, rich_help_panel=panel, autocompletion=words_of)
     annotation = Annotated[kind | None, told]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
@@ -39,10 +43,14 @@ _OPTIONS = (
         str,
         "Data set; see `coterie list datasets`. Or the path of your own: a folder of one csv, npz or parquet file a "
         "client, or such a file. [digits]",
+        metavar="NAME",
+        words_of=completing.datasets,
     ),
     _work("target", str, "Column of labels in your own tables. [label, y, target or class]"),
     _work("test_share", float, "Share of each client's samples that tests, for your own data without a split. [0.2]"),
-    _work("kind", str, "What your own arrays hold: image, tabular, series, volume. [by shape]"),
+    _work(
+        "kind", str, "What your own arrays hold: image, tabular, series, volume. [by shape]", words_of=choices("kind")
+    ),
     _work("clients", int, "Number of clients. [by data set]"),
     _work("rounds", int, "Number of rounds. [by data set]"),
     _work(
@@ -50,20 +58,43 @@ _OPTIONS = (
         str,
         "Which client holds which samples, for example dirichlet:0.3, and groups with different tasks, for "
         "example permute:4 or rotate:4+dirichlet:0.3; see `coterie list partitions`. [by data set]",
+        words_of=completing.partitions,
     ),
-    _work("model", str, "Model; see `coterie list models`. [by data set]"),
+    _work("model", str, "Model; see `coterie list models`. [by data set]", metavar="NAME", words_of=completing.models),
     _work("seed", int, "Seed of the experiment: partition, start weights, sampling. [0]"),
     _work("min_samples", int, "Fewest training samples of a client."),
-    _work("scaling", str, "Scaling of the samples: standard (mean 0, deviation 1) or unit (0 to 1). [standard]"),
+    _work(
+        "scaling",
+        str,
+        "Scaling of the samples: standard (mean 0, deviation 1) or unit (0 to 1). [standard]",
+        words_of=choices("scaling"),
+    ),
     _work(
         "set",
         list[str],
         "A setting of the system, e.g. lr=0.1; see `coterie list systems NAME`. Can be repeated.",
         metavar="KEY=VALUE",
+        words_of=completing.settings,
     ),
-    _how("mode", str, "paper (its intent), literal (as printed) or hardened (better protected). [paper]"),
-    _how("crypto", str, "real, or emulated: the same training without encryption, which is faster. [real]"),
-    _how("devices", str, "Fleet of the clients: uniform, paper, mobile, slow_tail, FILE.toml."),
+    _how(
+        "mode",
+        str,
+        "paper (its intent), literal (as printed) or hardened (better protected). [paper]",
+        words_of=completing.modes,
+    ),
+    _how(
+        "crypto",
+        str,
+        "real, or emulated: the same training without encryption, which is faster. [real]",
+        words_of=choices("crypto"),
+    ),
+    _how(
+        "devices",
+        str,
+        "Fleet of the clients: uniform, paper, mobile, slow_tail, FILE.toml. [uniform]",
+        metavar="NAME",
+        words_of=completing.devices,
+    ),
     _how(
         "delta",
         float,
@@ -78,9 +109,9 @@ _OPTIONS = (
         "more with probability 1 - P). [uniform:1-5]",
         metavar="LAW",
     ),
-    _how("precision", str, "fp32, bf16, auto. [fp32]"),
-    _how("accelerator", str, "cpu, cuda, auto. [auto]"),
-    _how("data_dir", str, "Folder of data sets. [COTERIE_DATA]"),
+    _how("precision", str, "fp32, bf16, auto. [fp32]", words_of=choices("precision")),
+    _how("accelerator", str, "cpu, cuda, auto. [auto]", words_of=choices("accelerator")),
+    _how("data_dir", str, "Folder of data sets. [COTERIE_DATA]", metavar="PATH"),
     _how("config", Path, "TOML file with any of these options."),
     _how(
         "fine_tune",
@@ -96,7 +127,7 @@ _OPTIONS = (
     _keep("record_mib", int, "Stop recording at this size, in MiB. [1024]"),
     _keep("out", Path, "Run folder. [runs/...]"),
     _keep("resume", bool, "Continue the run in --out.", default=False),
-    _keep("quiet", bool, "Print the result only.", flags=("--quiet", "-q"), default=False),
+    _keep("quiet", bool, "No progress, only warnings and the result.", flags=("--quiet", "-q"), default=False),
 )
 
 

@@ -27,7 +27,7 @@ def reproduce(
     list_: Annotated[
         bool, typer.Option("--list", help="List all items, those of a paper, or the cells of an item.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only warnings and the result.")] = False,
 ) -> None:
     """Reproduce a table or figure of a paper: its numbers beside ours, as JSON and Markdown.
 

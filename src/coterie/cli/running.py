@@ -10,13 +10,19 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from coterie.cli import completing
 from coterie.cli import options as opt
 from coterie.cli.guard import guarded
 from coterie.cli.progress import bars, percent, seconds, size
 from coterie.protocol.errors import UserError
 
 System = Annotated[
-    str | None, typer.Argument(help="A system; see `coterie list systems`. Or yours, as module:ATTRIBUTE.")
+    str | None,
+    typer.Argument(
+        metavar="SYSTEM",
+        autocompletion=completing.systems,
+        help="A system; see `coterie list systems`. Or yours, as module:ATTRIBUTE.",
+    ),
 ]
 
 

@@ -31,7 +31,7 @@ from coterie.data.formats import Arrays, read_npz
 from coterie.data.graphs import GRAPH_KEYS, graph_from_arrays
 from coterie.data.own import checked_kind, is_path, load_own
 from coterie.data.samples import KIND
-from coterie.protocol.errors import UserError
+from coterie.protocol.errors import UserError, suggest
 
 NAMES: tuple[str, ...] = ("digits", *KNOWN)
 """Every data set that Coterie knows by name."""
@@ -68,9 +68,9 @@ def load(
             return _dataset(name, known, found)
     if known is None:
         raise UserError(
-            f"unknown data set {name!r}; known: {known_names}. For your own data give the path of a folder of one "
-            f"file a client, or of a csv, npz or parquet file; or put {name}.npz with {', '.join(FOUR)} into "
-            f"{_either(folders)}, or say where it is with --data-dir or COTERIE_DATA"
+            f"unknown data set {name!r}{suggest(name, NAMES)} Known: {known_names}. For your own data give the path of "
+            f"a folder of one file a client, or of a csv, npz or parquet file; or put {name}.npz with "
+            f"{', '.join(FOUR)} into {_either(folders)}, or say where it is with --data-dir or COTERIE_DATA"
         )
     if known.remote and download:
         return _dataset(name, known, _download(name, known, folders, progress))

@@ -15,7 +15,7 @@ import coterie
 from coterie.data.own import CLIENT, is_path
 from coterie.data.tasks import column_of
 from coterie.devices.links import check_share, delay_law
-from coterie.protocol.errors import UserError, suggest
+from coterie.protocol.errors import UserError, nearest, suggest
 from coterie.runs import registry
 from coterie.runs.settings import NONE, convert, field_types, typed, unknown, values_of
 
@@ -215,14 +215,16 @@ def _machine(given: Mapping[str, Any]) -> dict[str, Any]:
 def check_settings(keys: Iterable[str], known: Collection[str], what: str) -> None:
     """Raises UserError for an unknown setting. The error says if the name is an option of the run."""
     for key in keys:
-        option = key.rpartition(".")[2]
-        if key not in known and option in OPTIONS:
-            raise UserError(
-                f"{option} is no {what} but an option of the run: give --{option.replace('_', '-')}, or write it above "
-                "the table [settings]"
-            )
-        if key not in known:
+        if key in known:
+            continue
+        word = key.rpartition(".")[2]
+        option = nearest(word, [*known, *OPTIONS])
+        if option is None or option in known:
             raise unknown(what, str(key), known)
+        raise UserError(
+            f"{word} is no {what} but {'an' if word == option else 'probably the'} option of the run: give "
+            f"--{option.replace('_', '-')}, or write {option} above the table [settings]"
+        )
 
 
 def typed_settings(name: str, given: Mapping[str, Any], *, text: bool = True) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -90,3 +91,36 @@ def typed(kind: type, given: Mapping[str, Any], what: str, *, text: bool = False
 def values_of(config: Any) -> dict[str, Any]:
     """All fields of a dataclass, by name."""
     return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+
+
+def described(config: type) -> dict[str, str]:
+    """What each field of a settings dataclass does, or "" if nothing is said.
+
+    The texts are from the docstrings of the class and its bases, the nearest first. There a field begins a line, or
+    follows two spaces: ``lr: learning rate.  momentum, weight_decay: of SGD.`` A field without a text refers to a field
+    whose text names it. For a choice the values are added if the text does not name them.
+    """
+    texts: dict[str, str] = {}
+    for kind in config.__mro__:
+        for name, text in _documented(kind.__doc__ or ""):
+            texts.setdefault(name, text)
+    found = {}
+    for name, options in field_types(config).items():
+        elsewhere = (f"see {other}" for other, text in texts.items() if re.search(rf"\b{name}\b", text))
+        text = texts.get(name) or next(elsewhere, "")
+        values = [str(value) for option in options for value in typing.get_args(option)]
+        listed = all(value in text for value in values)
+        found[name] = text if listed else f"{' | '.join(values)}: {text}"
+    return found
+
+
+_ENTRY = re.compile(r"(?:^|  )(\w+(?:,\s+\w+)*): ")
+
+
+def _documented(docstring: str) -> Iterator[tuple[str, str]]:
+    """The fields that a docstring explains. Text before the first field of a paragraph belongs to none."""
+    for paragraph in re.split(r"\n\s*\n", docstring):
+        _, *found = _ENTRY.split(re.sub(r"\s*\n\s*", "  ", paragraph).strip())
+        for names, text in zip(found[::2], found[1::2], strict=True):
+            for name in names.split(","):
+                yield name.strip(), " ".join(text.split())
