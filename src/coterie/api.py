@@ -11,7 +11,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coterie.cli.progress import bars
+from coterie.cli.progress import named, work
+from coterie.cli.progress import progress as shown
 from coterie.data import own
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.import_path import name_of
@@ -133,7 +134,8 @@ def run(
         weights again by the seed.
     options: of the run (``clients``, ``rounds``, ``seed``, ...: :class:`RunConfig`) and settings of the system (``lr``,
         ``clusters``, ...: ``coterie list settings SYSTEM``) alike.  settings: the latter, where a name is both.
-    progress: whether to show a bar on stderr or in the notebook.  on_round: called with each round's line.
+    progress: whether to show a bar (on a terminal, in a notebook) or a line a round on stderr.
+    on_round: called with each round's line.
     resume: go on in the folder ``out``.
 
     >>> import coterie
@@ -145,16 +147,13 @@ def run(
     kept, table = _split([str(_system(system))], {**options, "model": model}, settings)
     kept = _with_data(kept, data, by)
     config = RunConfig(**{**kept, "system": _system(system)}, settings=table)
-    name = config.system
-    with bars(not progress) as shown:
+    with shown(not progress, {config.system: int(resolve(config).rounds or 0)}) as tell:
 
         def told(line: Mapping[str, Any]) -> None:
-            shown.advance(name, length, line)
+            tell(config.system, line)
             if on_round is not None:
                 on_round(line)
 
-        length = int(resolve(config).rounds or 0)
-        shown.expect(name, length)
         done = runner.run(config, told, resume=resume)
     return _of(done)
 
@@ -200,12 +199,12 @@ def compare(
         for config in planned.methods.values():
             attackable(config.system)
     length = int(resolve(next(iter(planned.methods.values()))).rounds or 0)
-    with bars(not progress) as shown:
+    wanted = [first + k for k in range(seeds)]
+    with shown(not progress, work(planned.methods, wanted, length)) as tell:
 
         def told(label: str, seed: int, line: Mapping[str, Any]) -> None:
-            shown.advance(f"{label}, seed {seed}", length, line)
+            tell(named(label, seed), line)
 
-        wanted = [first + k for k in range(seeds)]
         done = comparison.compare(planned, wanted, out, told, resume=resume, learned=learned if audit else None)
     return Comparison(done.folder, done.content)
 
@@ -225,9 +224,10 @@ def audit(folder: str | Path, *, active: bool = False, data_dir: str | None = No
     return audited(Path(folder), data_dir, active=active)
 
 
-def reproduce(item: str, **options: Any) -> Path:
-    """Run a table or figure of a paper again; returns the folder with its numbers beside ours.
+def reproduce(item: str, *, progress: bool = True, **options: Any) -> Path:
+    """Run a table or figure of a paper again; returns the page with its numbers beside ours.
 
+    progress: whether to say on stderr how long it will take, and to show a bar or a line a round.
     options: ``only``, ``seeds``, ``rounds``, ``out``, ``data_dir``, ``on_round``, as those of
     ``coterie.reproductions.reproduce``.
 
@@ -235,9 +235,9 @@ def reproduce(item: str, **options: Any) -> Path:
 
     Raises UserError for an unknown item or cell.
     """
-    from coterie.reproductions import reproduce as again
+    from coterie.cli.reproducing import reproduced
 
-    return again(item, **options)
+    return reproduced(item, quiet=not progress, **options)
 
 
 def load(folder: str | Path) -> Result | Comparison:

@@ -15,7 +15,7 @@ from rich.table import Column, Table
 from coterie.cli import completing
 from coterie.cli import options as opt
 from coterie.cli.guard import guarded
-from coterie.cli.progress import bars, percent, seconds, size
+from coterie.cli.progress import named, percent, progress, seconds, size, work
 from coterie.protocol.errors import UserError
 
 _HEADS = {
@@ -106,10 +106,10 @@ def compare(
     attacked = partial(learned, data_dir=given.get("data_dir")) if audit else None
     wanted = [first + k for k in range(seeds)]
     length = int(resolve(next(iter(planned.methods.values()))).rounds or 0)
-    with bars(options["quiet"]) as shown:
+    with progress(options["quiet"], work(planned.methods, wanted, length)) as tell:
 
         def told(label: str, of_seed: int, line: Mapping[str, Any]) -> None:
-            shown.advance(f"{label}, seed {of_seed}", length, line)
+            tell(named(label, of_seed), line)
 
         done = compare_them(planned, wanted, where, told, resume=options["resume"], learned=attacked)
     report = render([done.folder], done.folder / "report.html")

@@ -63,10 +63,5 @@ def _verdict(error: BaseException) -> tuple[int, str]:
 
 
 def _interrupted(error: KeyboardInterrupt) -> str:
-    folder = getattr(error, "folder", None)
-    if folder is None:
-        return "interrupted"
-    done = getattr(error, "done", 0)
-    kept = f"{done} round{'s' * (done != 1)} kept" if done else "no round finished"
-    advice = getattr(error, "advice", f"coterie run --resume --out {folder}")
-    return f"interrupted, {kept}: continue with  {advice}"
+    advice = getattr(error, "advice", None)
+    return "interrupted" if advice is None else f"interrupted, {getattr(error, 'kept', '')}: continue with  {advice}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from rich.table import Table
 from coterie.cli import completing
 from coterie.cli import options as opt
 from coterie.cli.guard import guarded
-from coterie.cli.progress import bars, percent, seconds, size
+from coterie.cli.progress import percent, progress, seconds, size
 from coterie.protocol.errors import UserError
 
 System = Annotated[
@@ -81,9 +82,8 @@ def execute(config: Any, *, resume: bool, quiet: bool) -> None:
     from coterie.runs.runner import run as run_it
 
     name = config.system
-    with bars(quiet) as shown:
-        shown.expect(name, config.rounds)
-        result = run_it(config, lambda line: shown.advance(name, config.rounds, line), resume=resume)
+    with progress(quiet, {name: config.rounds}) as tell:
+        result = run_it(config, partial(tell, name), resume=resume)
     report, summary = render([result.folder], result.folder / "report.html"), result.summary
     console = Console(highlight=False, soft_wrap=True)
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))

@@ -40,12 +40,13 @@ _OPTIONS = ("mode", "seed", "rounds", "clients", "data", "partition", "model", "
 class Interrupted(KeyboardInterrupt):
     """The run was interrupted. It can be continued from ``folder``.
 
-    done: rounds that are kept.  advice: the command that continues it.
+    done: rounds that are kept.  kept: the same in words.  advice: the command that continues it.
     """
 
     def __init__(self, out: Path, done: int) -> None:
         super().__init__(f"interrupted; {done} rounds are kept in {out}")
         self.folder, self.done = out, done
+        self.kept = f"{done} round{'s' * (done != 1)} kept" if done else "no round finished"
         self.advice = f"coterie run --resume --out {out}"
 
 
