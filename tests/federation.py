@@ -115,7 +115,7 @@ class Steady:
         return self.slow.get(party, self.job_s)
 
     def rounds(self, party: str, round: int) -> int:
-        return self.delays.of(round).get(party, 0) if self.delays else 0
+        return self.delays.rounds(party, round) if self.delays else 0
 
     def fate(self, party: str, round: int, request: int) -> str:
         return self.away.get((party, round), "ok")

@@ -274,8 +274,8 @@ def test_fedadmm_finds_the_optimum_that_late_models_pull_away_from() -> None:
         (AVERAGING["time_weighted"], {"base": 1.0}, "base must be above 1"),
         (fedasync.SYSTEM, {"exponent": -0.5}, "exponent must be at least 0"),
         (fedasync.SYSTEM, {"server_lr": 1.5}, "at most 1"),
-        (fedadmm.SYSTEM, {"rho": 0.0}, "rho must be above 0"),
-        (AVERAGING["fedprox_stale"], {"mu": -1.0}, "mu must be at least 0"),
+        (fedadmm.SYSTEM, {"rho": 0.0}, "rho must be a finite number above 0"),
+        (AVERAGING["fedprox_stale"], {"mu": -1.0}, "mu must be a finite number at least 0"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(system: System, settings: dict[str, Any], words: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 from federation import planted, rig
 from test_fedcaprivacy_hostile import two_groups
 
-from coterie.crypto.packing import Lanes
+from coterie.crypto.packing import RANDOMNESS, Lanes
 from coterie.crypto.paillier import keygen as paillier_keygen
 from coterie.crypto.roster import signing_key
 from coterie.protocol.bundle import bundle
@@ -91,7 +91,7 @@ def test_nobody_can_give_a_party_the_same_keys_again_or_others():
 def test_the_plain_randomness_can_be_chosen(randomness):
     for emulated in (True, False):
         key = paillier_keygen(2048, Lanes(), randomness, emulated=emulated, random_bytes=bytes)
-        assert (key.emulated, key.public.arrays.randomness) == (emulated, randomness)
+        assert (key.emulated, RANDOMNESS[key.public.arrays.flag]) == (emulated, randomness)
 
 
 # -- room for the sum of a round's models ------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ def _small() -> Iterator[None]:
 
 
 CONFIG = [
-    ({"rho": 0.0}, "rho must be above 0"),
+    ({"rho": 0.0}, "rho must be a finite number above 0"),
     ({"rho": float("nan")}, "rho"),
     ({"local": "adam"}, "local must be one of admm, sgd, not 'adam'"),
     ({"project": "twice"}, "project must be one of exact, printed, none"),

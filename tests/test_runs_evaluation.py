@@ -56,14 +56,14 @@ def test_scores_equal_the_plain_loop() -> None:
     scores = Observer(MODEL, DATA).scores(models())
     for i, (name, weights) in enumerate(models().items()):
         accuracy, loss = slow(MODEL, weights, TEST)
-        assert scores.global_accuracy[i] == pytest.approx(accuracy)
-        assert scores.global_loss[i] == pytest.approx(loss, rel=1e-6)
+        assert scores.values["global_accuracy"][i] == pytest.approx(accuracy)
+        assert scores.values["global_loss"][i] == pytest.approx(loss, rel=1e-6)
         accuracy, loss = slow(MODEL, weights, TEST, OWN[name])
-        assert scores.local_accuracy[i] == pytest.approx(accuracy)
-        assert scores.local_loss[i] == pytest.approx(loss, rel=1e-6)
-    assert scores.means()["local_accuracy"] == pytest.approx(scores.local_accuracy.mean())
+        assert scores.values["local_accuracy"][i] == pytest.approx(accuracy)
+        assert scores.values["local_loss"][i] == pytest.approx(loss, rel=1e-6)
+    assert scores.means()["local_accuracy"] == pytest.approx(scores.values["local_accuracy"].mean())
     band = scores.bands()["local_loss"]
-    values = sorted(scores.local_loss)
+    values = sorted(scores.values["local_loss"])
     assert band == [pytest.approx(v) for v in (values[0], values[1], values[2], values[3], values[4])]
 
 
@@ -78,7 +78,7 @@ def test_every_client_is_scored_on_the_test_set_of_its_own_task() -> None:
             accuracy, loss = slow(MODEL, model, data[name].test_set, indices)
             assert getattr(scores, f"{kind}_accuracy")[i] == pytest.approx(accuracy)
             assert getattr(scores, f"{kind}_loss")[i] == pytest.approx(loss, rel=1e-5)
-    assert scores.global_loss[0] != scores.global_loss[1]
+    assert scores.values["global_loss"][0] != scores.values["global_loss"][1]
 
 
 def test_training_accuracies_equal_the_plain_loop() -> None:
@@ -104,8 +104,8 @@ def test_the_size_of_a_batch_changes_nothing(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(evaluation, "_BATCH_BYTES", 1)
     monkeypatch.setattr(evaluate, "_CHUNK_BYTES", 1)
     parts = Observer(MODEL, DATA).scores(models())
-    np.testing.assert_array_equal(whole.local_accuracy, parts.local_accuracy)
-    np.testing.assert_allclose(whole.global_loss, parts.global_loss, rtol=1e-6)
+    np.testing.assert_array_equal(whole.values["local_accuracy"], parts.values["local_accuracy"])
+    np.testing.assert_allclose(whole.values["global_loss"], parts.values["global_loss"], rtol=1e-6)
 
 
 def test_memory_does_not_grow_with_the_number_of_models(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,18 +132,22 @@ def test_a_model_that_has_blown_up_is_simply_bad() -> None:
     vectors = np.stack([sound["client/0"], np.full(MODEL.spec.size, np.nan, np.float32)])
     broken["client/4"] = Mixture(np.array([0.5, 0.5]), vectors)
     scores, before = Observer(MODEL, DATA).scores(broken), Observer(MODEL, DATA).scores(sound)
-    assert np.isnan(scores.global_loss[[1, 4]]).all()
-    assert np.isnan(scores.local_loss[[1, 4]]).all()
-    assert (scores.global_accuracy[[1, 4]] < 0.5).all()
-    np.testing.assert_allclose(scores.local_loss[[0, 2, 3]], before.local_loss[[0, 2, 3]], rtol=1e-6)
-    np.testing.assert_array_equal(scores.global_accuracy[[0, 2, 3]], before.global_accuracy[[0, 2, 3]])
+    assert np.isnan(scores.values["global_loss"][[1, 4]]).all()
+    assert np.isnan(scores.values["local_loss"][[1, 4]]).all()
+    assert (scores.values["global_accuracy"][[1, 4]] < 0.5).all()
+    np.testing.assert_allclose(
+        scores.values["local_loss"][[0, 2, 3]], before.values["local_loss"][[0, 2, 3]], rtol=1e-6
+    )
+    np.testing.assert_array_equal(
+        scores.values["global_accuracy"][[0, 2, 3]], before.values["global_accuracy"][[0, 2, 3]]
+    )
 
 
 def test_only_some_clients() -> None:
     everybody = models()
     some = {name: everybody[name] for name in ("client/3", "client/1")}
     scores, all_scores = Observer(MODEL, DATA).scores(some), Observer(MODEL, DATA).scores(everybody)
-    np.testing.assert_allclose(scores.local_loss, all_scores.local_loss[[3, 1]], rtol=1e-6)
+    np.testing.assert_allclose(scores.values["local_loss"], all_scores.values["local_loss"][[3, 1]], rtol=1e-6)
 
 
 # What the batches are judged by
@@ -198,15 +202,15 @@ def test_a_run_is_observed_in_its_precision(monkeypatch: pytest.MonkeyPatch) -> 
     found = {}
     for precision in ("fp32", "bf16"):
         experiment = build(RunConfig("fedavg", clients=4, rounds=1, partition="iid", precision=precision))  # type: ignore[arg-type]
-        assert experiment.observer.precision == precision
+        assert experiment.observer.how["precision"] == precision
         if precision == "fp32":
             experiment.set_up()
             for r in (1, 2, 3):
                 experiment.round(r)
             trained = experiment.models()
         found[precision] = experiment.observer.scores(trained)
-    assert found["fp32"].global_accuracy[0] > 0.8
+    assert found["fp32"].values["global_accuracy"][0] > 0.8
     samples = len(load("digits").y_test)
-    assert abs(found["fp32"].global_accuracy[0] - found["bf16"].global_accuracy[0]) <= 4 / samples
-    assert found["bf16"].global_loss[0] == pytest.approx(found["fp32"].global_loss[0], rel=0.02)
-    assert found["bf16"].global_loss[0] != found["fp32"].global_loss[0]
+    assert abs(found["fp32"].values["global_accuracy"][0] - found["bf16"].values["global_accuracy"][0]) <= 4 / samples
+    assert found["bf16"].values["global_loss"][0] == pytest.approx(found["fp32"].values["global_loss"][0], rel=0.02)
+    assert found["bf16"].values["global_loss"][0] != found["fp32"].values["global_loss"][0]

@@ -55,22 +55,24 @@ def test_the_scores_of_mixtures_equal_the_plain_loop() -> None:
     scores = Observer(MODEL, DATA).scores(models)
     for i, (name, model) in enumerate(models.items()):
         accuracy, loss = slow(model, np.arange(57))
-        assert scores.global_accuracy[i] == pytest.approx(accuracy)
-        assert scores.global_loss[i] == pytest.approx(loss, rel=1e-6)
+        assert scores.values["global_accuracy"][i] == pytest.approx(accuracy)
+        assert scores.values["global_loss"][i] == pytest.approx(loss, rel=1e-6)
         accuracy, loss = slow(model, OWN[name])
-        assert scores.local_accuracy[i] == pytest.approx(accuracy)
-        assert scores.local_loss[i] == pytest.approx(loss, rel=1e-6)
-    assert len(set(scores.global_loss)) == 3
-    assert scores.global_loss[0] == scores.global_loss[2]
-    assert scores.global_loss[3] == scores.global_loss[4]  # a mixture of one is that one, to the bit
+        assert scores.values["local_accuracy"][i] == pytest.approx(accuracy)
+        assert scores.values["local_loss"][i] == pytest.approx(loss, rel=1e-6)
+    assert len(set(scores.values["global_loss"])) == 3
+    assert scores.values["global_loss"][0] == scores.values["global_loss"][2]
+    assert (
+        scores.values["global_loss"][3] == scores.values["global_loss"][4]
+    )  # a mixture of one is that one, to the bit
 
 
 def test_every_component_is_run_once_however_many_mix_it(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, int]] = []
 
-    def counted(model: Model, weights: np.ndarray, *, shares: Any = None, **options: Any) -> Any:
+    def counted(model: Model, weights: np.ndarray, *data: Any, shares: Any = None, **options: Any) -> Any:
         seen.append((len(weights), 0 if shares is None else len(shares)))
-        return judge_many(model, weights, shares=shares, **options)
+        return judge_many(model, weights, *data, shares=shares, **options)
 
     monkeypatch.setattr("coterie.runs.evaluation.judge_many", counted)
     Observer(MODEL, DATA).scores(everybody())
@@ -84,7 +86,7 @@ def test_the_loss_of_a_mixture_survives_tiny_probabilities() -> None:
     models = np.concatenate([np.zeros((2, 2)), logits], axis=1).astype(np.float32)
     test = Samples(torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64))
     observer = Observer(linear, {"client/0": ClientData(test.x, test.y, np.array([0]), test)})
-    loss = observer.scores({"client/0": Mixture(np.array([0.5, 0.5]), models)}).global_loss[0]
+    loss = observer.scores({"client/0": Mixture(np.array([0.5, 0.5]), models)}).values["global_loss"][0]
     assert loss == pytest.approx(1000 + np.log(2))
 
 

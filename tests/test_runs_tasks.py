@@ -55,8 +55,8 @@ def test_a_constant_answer_is_right_as_often_as_the_group_calls_something_so(par
                     DIGITS.y_test[experiment.split.test[i]],
                     DIGITS.y_train[experiment.split.train[i]],
                 )
-                assert scores.global_accuracy[i] == pytest.approx((DIGITS.y_test == was).mean())
-                assert scores.local_accuracy[i] == pytest.approx((own_test == was).mean())
+                assert scores.values["global_accuracy"][i] == pytest.approx((DIGITS.y_test == was).mean())
+                assert scores.values["local_accuracy"][i] == pytest.approx((own_test == was).mean())
                 assert experiment.label_counts[i, label] == (own_train == was).sum()
                 trained.append((own_train == was).mean())
                 effects = [(name, Evaluate(vector, split)) for split in ("test", "train")]
@@ -82,8 +82,8 @@ def test_turned_images_are_what_everything_sees() -> None:
         np.testing.assert_allclose(own.x[:, 0].numpy(), train, atol=1e-6)
         logits = turned["test"].reshape(-1, 64) @ w.T + b
         right = logits.argmax(1) == DIGITS.y_test
-        assert scores.global_accuracy[i] == pytest.approx(right.mean())
-        assert scores.local_accuracy[i] == pytest.approx(right[experiment.split.test[i]].mean())
+        assert scores.values["global_accuracy"][i] == pytest.approx(right.mean())
+        assert scores.values["local_accuracy"][i] == pytest.approx(right[experiment.split.test[i]].mean())
         logits = train.reshape(-1, 64) @ w.T + b
         nll = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(train)), DIGITS.y_train[experiment.split.train[i]]]
         (losses,) = experiment.effects.run([(name, Losses(vector[None]))])
@@ -110,7 +110,9 @@ def test_groups_that_a_server_knows_can_be_trained_beforehand() -> None:
     assert groups is not None
     assert len(experiment.common.starts) == 3
     for g, vector in enumerate(experiment.common.starts):
-        accuracy = experiment.observer.scores(dict.fromkeys(experiment.common.clients, vector)).global_accuracy
+        accuracy = experiment.observer.scores(dict.fromkeys(experiment.common.clients, vector)).values[
+            "global_accuracy"
+        ]
         assert accuracy[groups == g].min() > 0.8
         assert accuracy[groups != g].max() < 0.2
     with pytest.raises(
@@ -178,7 +180,9 @@ def test_domains_are_each_group_s_own_data_set(folder: Path) -> None:
     left, right = (torch.tensor([pixel == at for pixel in range(4)]) for at in (0, 3))
     for g, sees in enumerate((left, right)):
         vector = torch.cat([-3.0 * sees, 3.0 * sees, torch.zeros(2)]).numpy().astype(np.float32)
-        accuracy = experiment.observer.scores(dict.fromkeys(experiment.common.clients, vector)).global_accuracy
+        accuracy = experiment.observer.scores(dict.fromkeys(experiment.common.clients, vector)).values[
+            "global_accuracy"
+        ]
         assert (accuracy[groups == g] == 1).all()
         assert (accuracy[groups != g] < 0.8).all()
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from html import escape
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from coterie.cli.progress import named, work
@@ -44,7 +44,7 @@ class Result(runner.Result):
 
     def plot(self) -> Figure:
         """The run's scores over the rounds, as a matplotlib ``Figure``."""
-        return _scores({self.summary["system"]: [self.rounds]})
+        return _scores({self.summary["system"]: [self.rounds]}, self.summary["measures"])
 
     def report(self) -> Path:
         """The path of the report of this run, a page of HTML that is made now."""
@@ -88,7 +88,8 @@ class Comparison(comparison.Comparison):
 
     def plot(self) -> Figure:
         """Scores over the rounds, each method's mean over the seeds, as a matplotlib ``Figure``."""
-        return _scores({method: [one.rounds for one in found] for method, found in self.results.items()})
+        curves = {method: [one.rounds for one in found] for method, found in self.results.items()}
+        return _scores(curves, self.content["measures"])
 
     def report(self) -> Path:
         """The path of the report of all runs, a page of HTML that is made now."""
@@ -103,10 +104,12 @@ class Comparison(comparison.Comparison):
     def _repr_html_(self) -> str:
         from coterie.report.race import sentences
 
-        rows = [
-            (row["method"], f"local {_share(row['local_accuracy'])}, global {_share(row['global_accuracy'])}")
-            for row in self.content["rows"]
-        ]
+        rows = []
+        for row in self.content["rows"]:
+            sides = [("local", row["local_accuracy"], True), ("global", row["global_accuracy"], True)]
+            for one in self.content["measures"]:
+                sides.append((f"local {one['label']}", row["metrics"].get(f"local_{one['name']}"), one["share"]))
+            rows.append((row["method"], ", ".join(f"{name} {_spread(of, share)}" for name, of, share in sides if of)))
         return _html(" ".join(sentences(self.content["rows"])), rows, str(self.folder))
 
 
@@ -132,6 +135,9 @@ def run(
     by: the column of the data that names the client of every sample, for ``partition="by:COLUMN"``.
     model: a name, a function ``(input_shape, classes) -> nn.Module``, or an ``nn.Module``, whose layers draw their
         weights again by the seed.
+    task: ``classes``, ``multilabel`` or ``regression``, for own data.  metrics: names such as ``["auroc", "f1"]``,
+        or functions of labels and scores.  loss: a name, or a function of outputs and labels.  class_weights:
+        ``"balanced"`` or a number for each class (docs/data.md).
     options: of the run (``clients``, ``rounds``, ``seed``, ...: :class:`RunConfig`) and settings of the system (``lr``,
         ``clusters``, ...: ``coterie list settings SYSTEM``) alike.  settings: the latter, where a name is both.
     progress: whether to show a bar (on a terminal, in a notebook) or a line a round on stderr.
@@ -296,8 +302,21 @@ def _split(
                 f"Options: {', '.join(OPTIONS)}. Settings: {', '.join(sorted(known))}"
             )
         elif value is not None:
-            kept[name] = value if name != "model" or isinstance(value, str) else name_of(value)
+            kept[name] = _option(name, value)
     return kept, table
+
+
+def _option(name: str, value: Any) -> Any:
+    """An option as a config holds it: objects by their names, lists with commas between."""
+    if name in ("metrics", "class_weights") and isinstance(value, list | tuple):
+        return ",".join(word if isinstance(word, str) else _word(word) for word in value)
+    if name in ("model", "loss", "metrics") and not isinstance(value, str):
+        return name_of(value)
+    return value
+
+
+def _word(value: Any) -> str:
+    return name_of(value) if callable(value) else str(value)
 
 
 def _with_data(options: dict[str, Any], data: Any, by: str | None) -> dict[str, Any]:
@@ -333,47 +352,46 @@ def _frame(rows: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def _numbers(line: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The plain values of a line; those of a table in it are named ``table.key``."""
+    """The plain values of a line; those of a table in it are named ``table.key``, but metrics by their own names."""
     found: dict[str, Any] = {}
     for key, value in line.items():
         if isinstance(value, Mapping):
-            found |= _numbers(value, f"{prefix}{key}.")
+            found |= _numbers(value, "" if key == "metrics" else f"{prefix}{key}.")
         elif isinstance(value, int | float | str) or value is None:
             found[prefix + key] = value
     return found
 
 
-def _scores(runs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]) -> Figure:
-    """Both accuracies over the rounds, the mean over each label's runs."""
+def _scores(runs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], measures: Sequence[Mapping[str, Any]]) -> Figure:
+    """Both sides of every metric over the rounds, the mean over each label's runs; one row of panels a metric."""
     from coterie.report.figure import new_figure, percent_axis
 
-    figure = new_figure(10.4, 3.9)
-    panels = figure.subplots(1, 2, sharey=True)
-    for panel, (field, title) in zip(panels, _TITLES.items(), strict=True):
-        for label, every in runs.items():
-            common = [line["round"] for line in every[0] if line.get(field) is not None]
-            values = [
-                math.fsum(line[field] for run in every for line in run if line["round"] == r) / len(every)
-                for r in common
-            ]
-            panel.plot(common, values, label=label)
-        panel.set_title(title)
-        panel.set_xlabel("round")
-        percent_axis(panel, "accuracy")
+    figure = new_figure(10.4, 3.9 * len(measures))
+    panels = figure.subplots(len(measures), 2, sharey="row", squeeze=False)
+    for measure, row in zip(measures, panels, strict=True):
+        for panel, (side, title) in zip(row, _SIDES.items(), strict=True):
+            field = f"{side}_{measure['name']}"
+            for label, every in runs.items():
+                curves = [{line["round"]: _numbers(line).get(field) for line in run} for run in every]
+                known = [r for r in curves[0] if all(curve.get(r) is not None for curve in curves)]
+                panel.plot(known, [fmean(float(curve[r] or 0) for curve in curves) for r in known], label=label)
+            panel.set(title=title, xlabel="round")
+        if measure["share"]:
+            percent_axis(row[0], measure["label"])
+        else:
+            row[0].set_ylabel(measure["label"])
     if len(runs) > 1:
-        panels[0].legend(frameon=False)
+        panels[0, 0].legend(frameon=False)
     return figure
 
 
-_TITLES = {
-    "local_accuracy": "on test data of each client's own kind",
-    "global_accuracy": "on all test data",
-}
+_SIDES = {"local": "on test data of each client's own kind", "global": "on all test data"}
 
 
-def _share(spread: Mapping[str, Any]) -> str:
-    interval = spread["interval"]
-    return f"{100 * spread['mean']:.1f}" + ("" if interval is None else f" ± {100 * interval:.1f}") + " %"
+def _spread(spread: Mapping[str, Any], share: bool = True) -> str:
+    scale, form, unit = (100, ".1f", " %") if share else (1, ".4g", "")
+    interval = "" if spread["interval"] is None else f" ± {scale * spread['interval']:{form}}"
+    return f"{scale * spread['mean']:{form}}{interval}{unit}"
 
 
 def _html(head: str, rows: Sequence[tuple[str, str]], folder: str) -> str:

@@ -117,7 +117,7 @@ def compare(
     shell.print(race.budget(content), markup=False)
     for line in race.not_shared(content):
         shell.print(line, markup=False)
-    for table in tables(content["rows"], shell):
+    for table in tables(content["rows"], shell, content["measures"]):
         shell.print(table)
     if seeds > 1:
         shell.print(lead_table(content["rows"][0]["method"], content["leads"]))
@@ -132,16 +132,26 @@ def _console() -> Console:
     return usual if usual.is_terminal else Console(highlight=False, soft_wrap=True, width=max(usual.width, 140))
 
 
-def tables(rows: Sequence[Row], shell: Console) -> list[Table]:
+def tables(rows: Sequence[Row], shell: Console, measures: Sequence[Row] = ()) -> list[Table]:
     """Tables with one row for each method: one table, or on a narrow console three, for accuracies, leaks and costs."""
     from coterie.report.race import topics_of
 
     topics = topics_of(rows)
     tuned, grouped = any(row[_TUNED] for row in rows), any(row["ari"] for row in rows)
-    accuracies = {_CIPHER: [row["crypto"] for row in rows], "local\n%": _percents(rows, "local_accuracy")}
+    accuracies = {_CIPHER: [row["crypto"] for row in rows]}
+    counted = any(row["local_accuracy"] for row in rows)
+    if counted:
+        accuracies["local\n%"] = _percents(rows, "local_accuracy")
     if tuned:
         accuracies["local %,\ntuned"] = _percents(rows, _TUNED)
-    accuracies["global\n%"] = _percents(rows, "global_accuracy")
+    if counted:
+        accuracies["global\n%"] = _percents(rows, "global_accuracy")
+    for one in measures:
+        if one["name"] != "accuracy":
+            scale, form, unit = (100, ".1f", " %") if one["share"] else (1, ".4g", "")
+            for part in ("local", "global"):
+                values = [row["metrics"].get(f"{part}_{one['name']}") for row in rows]
+                accuracies[f"{part}\n{one['label']}{unit}"] = [_spread(value, scale, form) for value in values]
     if grouped:
         accuracies["groups\nfound"] = [_spread(row["ari"], 1, ".2f") for row in rows]
     leaks = {_HEADS[topic]: [_leak(row, topic) for row in rows] for topic in topics}
@@ -150,7 +160,7 @@ def tables(rows: Sequence[Row], shell: Console) -> list[Table]:
     made = [_table(rows, accuracies | leaks | costs)]
     if Measurement.get(shell, shell.options.update(width=10_000), made[0]).maximum > shell.width:
         made = [_table(rows, part) for part in (accuracies, leaks, costs) if part]
-    notes = ["local, global: accuracy on data of each client's own kind, and on all test data"]
+    notes = ["local, global: accuracy or metric on data of each client's own kind, and on all test data"]
     if any(len(row["runs"]) > 1 for row in rows):
         notes.append("±: half of the 95 % interval of the mean over the seeds")
     if tuned:

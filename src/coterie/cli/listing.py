@@ -18,7 +18,7 @@ from coterie.protocol.errors import UserError
 if TYPE_CHECKING:
     from coterie.protocol.system import System
 
-What = Literal["systems", "datasets", "partitions", "models", "devices", "attacks", "reproductions"]
+What = Literal["systems", "datasets", "partitions", "metrics", "models", "devices", "attacks", "reproductions"]
 
 
 @guarded
@@ -31,7 +31,7 @@ def show(
         ),
     ] = None,
 ) -> None:
-    """List systems, datasets, partitions, models, devices, attacks and reproductions.
+    """List systems, datasets, partitions, metrics, models, devices, attacks and reproductions.
 
     Examples:
 
@@ -106,6 +106,16 @@ def _datasets() -> Iterator[tuple[str, ...]]:
     yield "NAME", "your own: NAME.npz with x_train, y_train, x_test, y_test in --data-dir"
 
 
+def _metrics() -> Iterator[tuple[str, ...]]:
+    from coterie.runs.metrics import METRICS
+
+    for name in dict.fromkeys(name for known in METRICS.values() for name in known):
+        tasks = [task for task, known in METRICS.items() if name in known]
+        better = "higher" if METRICS[tasks[0]][name].higher else "lower"
+        yield name, f"for {' and '.join(tasks)}; {better} is better"
+    yield "", "Or module:FUNCTION of your own: of true labels (n,) and scores (n, k)."
+
+
 def _partitions() -> Iterator[tuple[str, ...]]:
     from coterie.data.schemes import FORMS, OWN_FORMS, TASK_FORMS
 
@@ -150,6 +160,7 @@ _LISTS = {
     "systems": _systems,
     "datasets": _datasets,
     "partitions": _partitions,
+    "metrics": _metrics,
     "models": _models,
     "devices": _devices,
     "attacks": _attacks,

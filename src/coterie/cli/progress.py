@@ -143,9 +143,11 @@ def _left(pace: Pace) -> str:
 
 
 def _scores(line: Mapping[str, Any]) -> str:
-    if line.get("global_accuracy") is None:
-        return ""
-    return f"local {percent(line['local_accuracy'])}  global {percent(line['global_accuracy'])}"
+    """The accuracies of a line, or else its first metric, on both sides; nothing for a round without evaluation."""
+    if line.get("global_accuracy") is not None:
+        return f"local {percent(line['local_accuracy'])}  global {percent(line['global_accuracy'])}"
+    found = [(name.partition("_"), value) for name, value in line.get("metrics", {}).items() if value is not None]
+    return "  ".join(f"{side} {name} {value:.4g}" for (side, _, name), value in found if name == found[0][0][2])
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -96,10 +97,14 @@ def execute(config: Any, *, resume: bool, quiet: bool) -> None:
 
 def rows(summary: Any) -> list[tuple[str, str]]:
     """The most important results."""
-    found = [
-        ("accuracy on all test data", percent(summary["global_accuracy"])),
-        ("accuracy on each client's own kind of data", percent(summary["local_accuracy"])),
-    ]
+    found = []
+    if summary["task"] == "classes":
+        found.append(("accuracy on all test data", percent(summary["global_accuracy"])))
+        found.append(("accuracy on each client's own kind of data", percent(summary["local_accuracy"])))
+    for one in summary["measures"]:
+        if one["name"] != "accuracy":
+            both = (summary["metrics"].get(f"{part}_{one['name']}") for part in ("global", "local"))
+            found.append((f"{one['label']} on all test data, on each client's own", ", ".join(measured(one, both))))
     if "fine_tuned_local_accuracy" in summary:
         tuned = percent(summary["fine_tuned_global_accuracy"]), percent(summary["fine_tuned_local_accuracy"])
         found.append(("both after each client's fine-tuning", ", ".join(tuned)))
@@ -121,6 +126,11 @@ def rows(summary: Any) -> list[tuple[str, str]]:
         r, why = next(iter(summary["skipped"].items()))
         found.append(("skipped", f"{len(summary['skipped'])} of {summary['rounds']} rounds; round {r}: {why}"))
     return found
+
+
+def measured(measure: Any, values: Iterable[float | None]) -> list[str]:
+    """Values of a metric as it is shown: shares in percent."""
+    return [percent(v) if measure["share"] or v is None else f"{v:.4g}" for v in values]
 
 
 def clusters(grouping: Any) -> list[tuple[str, str]]:

@@ -31,8 +31,9 @@ from coterie.data.catalogue import FOUR
 from coterie.data.dataset import Dataset, Kind, Owners, fixed_split, from_arrays
 from coterie.data.formats import Arrays
 from coterie.data.samples import KIND, Samples, from_npz, from_table, joined, read
-from coterie.data.targets import Targets, TaskKind, several, standardised
+from coterie.data.targets import Targets, several, standardised
 from coterie.protocol.errors import UserError, suggest
+from coterie.protocol.model_spec import TaskKind
 
 CLIENT = "client"
 TEST_SHARE = 0.2

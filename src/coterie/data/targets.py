@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie.protocol.errors import UserError
+from coterie.protocol.model_spec import TaskKind
 
-TaskKind = Literal["classes", "multilabel", "regression"]
-TASKS: tuple[TaskKind, ...] = get_args(TaskKind)
 Doubles = NDArray[np.float64]
 
 

@@ -107,7 +107,12 @@ def _run_view(run: Run, key: str) -> dict[str, Any]:
     timed = any(line.bytes_up or line.phase_seconds for line in lines)
     counts, matrix = run.partition.label_counts, run.observed.affinity
     figures = {
-        "accuracy": plots.accuracy(f"{key}-accuracy", run) if any(run.points(f)[0] for f in _NAMES) else None,
+        "accuracy": plots.scores(f"{key}-accuracy", run) if any(run.points(f)[0] for f in _NAMES) else None,
+        "metrics": [
+            plots.scores(f"{key}-{number}-metric", run, measure)
+            for number, measure in enumerate(run.others)
+            if any(run.points(field)[0] for field in plots.explained(measure))
+        ],
         "loss": plots.loss(f"{key}-loss", run) if any(run.points(f)[0] for f in _LOSSES) else None,
         "membership": plots.membership(f"{key}-membership", history) if history else None,
         "agreement": plots.agreement(f"{key}-agreement", run) if any(line.grouping for line in lines) else None,
@@ -119,6 +124,7 @@ def _run_view(run: Run, key: str) -> dict[str, Any]:
     return {
         **vars(run),
         "key": key,
+        "others": run.others,
         "figures": figures,
         "ends": _ends(run),
         "traffic": [per_client_and_round(run, field) for field in _MOVED.values()],
@@ -154,12 +160,17 @@ def per_client_and_round(run: Run, field: str) -> float | None:
 def _ends(run: Run) -> list[dict[str, Any]]:
     """Where each accuracy started, its best, where it ended, and the worst and best off client there."""
     rows = []
-    for field, name in _NAMES.items():
+    named = {field: (name, plots.ACCURACY) for field, name in _NAMES.items()}
+    for measure in run.others:
+        for side, where in (("global", "global"), ("local", "local"), ("fine_tuned_local", "local, fine-tuned")):
+            named[f"{side}_{measure.name}"] = (f"{where} {measure.label}", measure)
+    for field, (name, measure) in named.items():
         _, values = run.points(field)
         bands = [] if field.startswith("fine") else run.bands(field)
         worst, *_, best = bands[-1][1] if bands else (None, None)
         if values:
-            rows.append({"name": name, "cells": [values[0], max(values), values[-1], worst, best]})
+            top = max(values) if measure.higher else min(values)
+            rows.append({"name": name, "cells": [values[0], top, values[-1], worst, best], "share": measure.share})
     return rows
 
 
@@ -241,8 +252,9 @@ def _race(told: Mapping[str, Any]) -> dict[str, Any]:
 
 def _table(groups: Sequence[comparison.Group]) -> dict[str, Any]:
     """The rows of a comparison; the best mean of each accuracy, fine-tuned or not, is marked."""
-    every = [{f: found.value(partial(_value, field=f)) for f in _COLUMNS} for found in groups]
-    fields = [f for f in _COLUMNS if any(row[f] for row in every)]
+    columns = {**_COLUMNS, **_metric_columns(groups)}
+    every = [{f: found.value(partial(_value, field=f)) for f in columns} for found in groups]
+    fields = [f for f in columns if any(row[f] for row in every)]
     targets = {f: comparison.common_target(groups, f) for f in plots.EXPLAINED}
     cells = [{f: row[f] for f in fields} for row in every]
     best: dict[str, float | None] = {}
@@ -251,7 +263,7 @@ def _table(groups: Sequence[comparison.Group]) -> dict[str, Any]:
         means = [cell[0] for row in cells for f in rivals if (cell := row.get(f))]
         best |= dict.fromkeys(rivals, max(means) if len(means) > 1 else None)
     return {
-        "columns": [(f, *_COLUMNS[f]) for f in fields],
+        "columns": [(f, *columns[f]) for f in fields],
         "grouped": "ari" in fields,
         "targets": {f: target for f, target in targets.items() if target is not None},
         "best": best,
@@ -279,12 +291,22 @@ _COLUMNS = {
 """Of a comparison's table: the name of each and how its numbers are written."""
 
 
+def _metric_columns(groups: Sequence[comparison.Group]) -> dict[str, tuple[str, str]]:
+    """The columns of the metrics beside accuracy."""
+    sides = {"global": "global", "local": "local", "fine_tuned_local": "local, fine-tuned,"}
+    return {
+        f"{side}_{measure.name}": (f"{where} {measure.label}", "percent" if measure.share else "plain")
+        for measure in groups[0].runs[0].others
+        for side, where in sides.items()
+    }
+
+
 def _value(run: Run, field: str) -> float | None:
     if field in _MOVED:
         return per_client_and_round(run, _MOVED[field])
     if field == "ari":
         return None if run.result.grouping is None else run.result.grouping.ari
-    value: float | None = getattr(run.result, field)
+    value: float | None = getattr(run.result, field, run.result.metrics.get(field))
     if value is None and field.startswith("fine_tuned"):
         tuned = run.points(field)[1]
         return tuned[-1] if tuned else None

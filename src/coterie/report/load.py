@@ -95,9 +95,19 @@ class Round(Costs, frozen=True, kw_only=True):
     local_loss: float | None = None
     fine_tuned_global_accuracy: Share | None = None
     fine_tuned_local_accuracy: Share | None = None
+    metrics: dict[str, float | None] = {}
     grouping: Grouping | None = None
     bands: Bands = Bands()
     notes: Notes = Notes()
+
+
+class Measure(msgspec.Struct, frozen=True):
+    """What a metric is called, and whether it is a share (shown in percent) and better if higher."""
+
+    name: str
+    label: str
+    share: bool = True
+    higher: bool = True
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -123,6 +133,9 @@ class Result(msgspec.Struct, frozen=True):
     fine_tuned_global_accuracy: Share | None = None
     fine_tuned_local_accuracy: Share | None = None
     grouping: Grouping | None = None
+    task: str = "classes"
+    measures: tuple[Measure, ...] = ()
+    metrics: dict[str, float | None] = {}
     client_role: str | None = None
     sees: dict[str, str] = {}
     set_up: Costs = Costs()
@@ -168,6 +181,7 @@ class Row(msgspec.Struct, frozen=True):
     system: str = ""
     local_accuracy: Spread | None = None
     fine_tuned_local_accuracy: Spread | None = None
+    metrics: dict[str, Spread | None] = {}
     learned: dict[str, Spread | None] | None = None
     not_attacked: str | None = None
 
@@ -179,6 +193,7 @@ class Lead(msgspec.Struct, frozen=True):
     global_accuracy: Spread | None = None
     local_accuracy: Spread | None = None
     fine_tuned_local_accuracy: Spread | None = None
+    metrics: dict[str, Spread | None] = {}
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
@@ -218,6 +233,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     budget: Budget | None = None
     budget_from: str | None = None
     differences: tuple[Difference, ...] = ()
+    measures: tuple[Measure, ...] = ()
     rows: tuple[Row, ...] = ()
     leads: tuple[Lead, ...] = ()
 
@@ -252,12 +268,18 @@ class Run:
 
     def points(self, field: str) -> tuple[list[int], list[float]]:
         """Rounds and values of a metric where it was evaluated."""
-        found = [(line.round, value) for line in self.rounds if (value := getattr(line, field)) is not None]
+        every = ((line.round, getattr(line, field, line.metrics.get(field))) for line in self.rounds)
+        found = [(r, value) for r, value in every if value is not None]
         return [r for r, _ in found], [value for _, value in found]
 
     def bands(self, field: str) -> list[tuple[int, LossBand]]:
         """Rounds, and the spread over the clients of an accuracy or a loss, where it was evaluated."""
-        return [(line.round, band) for line in self.rounds if (band := getattr(line.bands, field)) is not None]
+        return [(line.round, band) for line in self.rounds if (band := getattr(line.bands, field, None)) is not None]
+
+    @property
+    def others(self) -> tuple[Measure, ...]:
+        """The metrics beside accuracy."""
+        return tuple(measure for measure in self.result.measures if measure.name != "accuracy")
 
     def client_bytes(self, field: str) -> list[float] | None:
         """Bytes that a client moved in each round (``"bytes_up"``, ``"bytes_down"``), mean over the clients.

@@ -31,27 +31,36 @@ from coterie.report.figure import (
     plain_log,
     round_axis,
 )
-from coterie.report.load import Matrix, Partition, Round, Run
-from coterie.report.words import percent, plural
+from coterie.report.load import Matrix, Measure, Partition, Round, Run
+from coterie.report.words import number, percent, plural
 
 WIDTH = 10.4  # inches; about 1000 px on a laptop
-EXPLAINED = {
-    "global_accuracy": ("Global accuracy", "on the whole test set"),
-    "local_accuracy": ("Local accuracy", "on test data like the client's own"),
-}
+_LOSSES = {"classes": "cross entropy"}
 _MANY = 40  # clients above which their names no longer fit an axis
 _CLOCK = "clock"
 _LARGEST = 5  # series in a stack; the rest is one
 
 
+def explained(measure: Measure) -> dict[str, tuple[str, str]]:
+    """The two sides of a metric by field: its name, and the samples that it is measured on."""
+    return {
+        f"global_{measure.name}": (f"Global {measure.label}", "on the whole test set"),
+        f"local_{measure.name}": (f"Local {measure.label}", "on test data like the client's own"),
+    }
+
+
+ACCURACY = Measure("accuracy", "accuracy")
+EXPLAINED = explained(ACCURACY)
+
+
 @drawn
-def accuracy(run: Run) -> tuple[Figure, str]:
-    """Both accuracies over the rounds: mean, the clients' bands, and after fine-tuning where that was measured."""
+def scores(run: Run, measure: Measure = ACCURACY) -> tuple[Figure, str]:
+    """Both sides of a metric over the rounds: mean, the clients' bands, and after fine-tuning where it was measured."""
     figure = new_figure(WIDTH, 3.9)
     panels = figure.subplots(1, 2, sharey=True)
     alt = []
     handles: dict[str, Line2D | Patch] = {"mean": Line2D([], [], color=MUTED, label="mean over clients")}
-    for ax, (field, (title, where)), c in zip(panels, EXPLAINED.items(), PALETTE, strict=False):
+    for ax, (field, (title, where)), c in zip(panels, explained(measure).items(), PALETTE, strict=False):
         xs, ys = run.points(field)
         if banded := [(float(r), band) for r, band in run.bands(field)]:
             if len(banded) == 1:  # a band of one point has no width
@@ -71,10 +80,14 @@ def accuracy(run: Run) -> tuple[Figure, str]:
         ax.set_title(f"{title}: {where}")
         _rounds(ax, run)
         if ys:
-            alt.append(f"{title} from {percent(ys[0])} in round {xs[0]} to {percent(ys[-1])} in round {xs[-1]}")
-    percent_axis(panels[0], "accuracy")
+            first, last = (percent(y) if measure.share else number(y) for y in (ys[0], ys[-1]))
+            alt.append(f"{title} from {first} in round {xs[0]} to {last} in round {xs[-1]}")
+    if measure.share:
+        percent_axis(panels[0], measure.label)
+    else:
+        panels[0].set_ylabel(measure.label)
     legend(figure, list(handles.values()))
-    return figure, "; ".join(alt) or "Accuracy: never evaluated"
+    return figure, "; ".join(alt) or f"{measure.label}: never evaluated"
 
 
 @drawn
@@ -97,7 +110,10 @@ def loss(run: Run) -> tuple[Figure, str]:
     if seen and min(seen) > 0 and max(seen) / min(seen) > 20:
         ax.set_yscale("log")
         plain_log(ax.yaxis)
-    ax.set(title="Loss: mean and middle half of the clients", ylabel="cross entropy" if seen else "")
+    ax.set(
+        title="Loss: mean and middle half of the clients",
+        ylabel=_LOSSES.get(run.result.task, "loss") if seen else "",
+    )
     _rounds(ax, run)
     ax.legend()
     return figure, "Loss: " + "; ".join(alt)

@@ -186,6 +186,7 @@ def compare(
             **{key: results[resolved[0][0]][0].summary[key] for key in shared},
             "fine_tune": first.fine_tune,
             "seeds": list(dict.fromkeys(seeds)),
+            "measures": results[resolved[0][0]][0].summary["measures"],
             "budget": planned.budget,
             "budget_from": planned.budget_from,
             "differences": [asdict(difference) for difference in planned.differences],
@@ -241,6 +242,7 @@ def _row(label: str, results: Sequence[Result], learned: Learned | None) -> dict
     row["runs"] = [result.folder.name for result in results]
     for measure in MEASURES:
         row[measure] = spread([{**(of.get("grouping") or {}), **of}.get(measure) for of in summaries])
+    row["metrics"] = {name: spread([of["metrics"].get(name) for of in summaries]) for name in summaries[0]["metrics"]}
     if learned is not None:
         try:
             found = [learned(result.folder) for result in results]
@@ -258,8 +260,12 @@ def _leads(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for row in others:
         lead: dict[str, Any] = {"over": row["method"]}
         for measure in ACCURACIES:
-            ours, theirs = first[measure], row[measure]
-            pairs = zip(ours["values"], theirs["values"], strict=True) if ours and theirs else ()
-            lead[measure] = spread([a - b for a, b in pairs])
+            lead[measure] = _lead(first[measure], row[measure])
+        lead["metrics"] = {name: _lead(ours, row["metrics"].get(name)) for name, ours in first["metrics"].items()}
         leads.append(lead)
     return leads
+
+
+def _lead(ours: Mapping[str, Any] | None, theirs: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    pairs = zip(ours["values"], theirs["values"], strict=True) if ours and theirs else ()
+    return spread([a - b for a, b in pairs])

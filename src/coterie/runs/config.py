@@ -16,6 +16,7 @@ from coterie.data.own import CLIENT, is_path
 from coterie.data.tasks import column_of
 from coterie.devices.links import check_share, delay_law
 from coterie.protocol.errors import UserError, nearest, suggest
+from coterie.protocol.model_spec import TaskKind
 from coterie.runs import registry
 from coterie.runs.settings import NONE, convert, field_types, typed, unknown, values_of
 
@@ -38,6 +39,11 @@ class RunConfig:
     clients, rounds: how many; clients is left out for data that name them.  partition: ``dirichlet:BETA``,
     ``rotate:K+dirichlet:BETA``, ``by:COLUMN``, ... (all forms: ``coterie list partitions``).  model: a name that
     ``coterie list models`` shows.
+    task: what is learnt from one's own data: ``classes``, ``multilabel`` or ``regression``.  loss: a name of
+    ``training.model.LOSSES``, or ``module:FUNCTION``; by default the task's own.
+    metrics: names of ``runs.metrics``, or ``module:FUNCTION``, with commas between; by default accuracy, AUROC or R2.
+    class_weights: of the training loss: ``balanced`` (by each client's own labels), or a number for each class with
+    commas between.
     mode: ``paper`` (its intent, with errors corrected), ``literal`` (as printed) or ``hardened`` (better protected).
     crypto: ``real``, or ``emulated`` ciphers, which are faster and have the same rounding and noise, but no secrecy.
     seed: of everything experimental.
@@ -68,6 +74,10 @@ class RunConfig:
     rounds: int | None = None
     partition: str | None = None
     model: str | None = None
+    task: TaskKind = "classes"
+    loss: str | None = None
+    metrics: str | None = None
+    class_weights: str | None = None
     mode: str = "paper"
     crypto: Literal["real", "emulated"] = "real"
     seed: int = 0

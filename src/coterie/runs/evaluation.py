@@ -9,20 +9,24 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from coterie.data.targets import Targets
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.system import ClientModel, Federation, Mixture, System
 from coterie.runs.interpreter import ClientData, Samples
-from coterie.training.evaluate import judge_many
+from coterie.runs.metrics import METRICS, Metric
+from coterie.training.evaluate import How, Judged, judge_many, outputs_of_many
 from coterie.training.model import Model
 
 _BATCH_BYTES = 64 << 20  # of the weights and judgements of the models that are judged together
@@ -33,70 +37,140 @@ Doubles = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """One number a client, (clients,) float64 each: on the whole test set, and on samples of its own distribution."""
+    """One number a client, (clients,) float64 each, by name: ``global_accuracy``, ``local_loss``, ``local_auroc``, ...
 
-    global_accuracy: Doubles
-    local_accuracy: Doubles
-    global_loss: Doubles
-    local_loss: Doubles
+    global: on the whole test set.  local: on samples of the client's own distribution. NaN where a metric is not
+    defined for a client, as AUROC is not where all samples are of one class. Such clients count in no mean.
+    """
+
+    values: Mapping[str, Doubles]
 
     def means(self) -> dict[str, float]:
-        """Means over the clients."""
-        return {name: float(values.mean()) for name, values in vars(self).items()}
+        """Means over the clients that have a number."""
+        known = {name: values[~np.isnan(values)] for name, values in self.values.items()}
+        return {name: float(values.mean()) if len(values) else float("nan") for name, values in known.items()}
+
+    def line(self, prefix: str = "") -> dict[str, Any]:
+        """The means as a round's line has them: accuracies and losses by name, all others in ``metrics``."""
+        means = {f"{prefix}{name}": mean for name, mean in self.means().items()}
+        plain = {f"{prefix}{part}_{name}" for part in ("global", "local") for name in ("accuracy", "loss")}
+        found = {name: mean for name, mean in means.items() if name in plain}
+        others = {name: mean for name, mean in means.items() if name not in plain}
+        return found | ({"metrics": others} if others else {})
 
     def bands(self) -> dict[str, list[float]]:
-        """Smallest, lower quartile, median, upper quartile and largest over the clients."""
+        """Smallest, lower quartile, median, upper quartile and largest over the clients that have a number."""
         shares = (0, 0.25, 0.5, 0.75, 1)
-        return {name: np.quantile(values, shares).tolist() for name, values in vars(self).items()}
+        known = {name: values[~np.isnan(values)] for name, values in self.values.items()}
+        return {name: np.quantile(values, shares).tolist() for name, values in known.items() if len(values)}
+
+
+Some = slice | NDArray[np.int64]
+Measured = Callable[[Some], dict[str, float]]
+"""The values of all metrics on some of the samples."""
 
 
 class Observer:
     """Scores models on test sets. data: of every client; each is scored on the test set of its own task.
 
     precision: of the models' products, that of the run; losses and probabilities are float32 or better.
+    targets: what labels are.  metrics: beside the loss; for classes accuracy is always among the scores.
     """
 
     def __init__(
-        self, model: Model, data: Mapping[str, ClientData], *, precision: str = "fp32", accelerator: str = "cpu"
+        self,
+        model: Model,
+        data: Mapping[str, ClientData],
+        *,
+        precision: str = "fp32",
+        accelerator: str = "cpu",
+        targets: Targets | None = None,
+        metrics: Sequence[Metric] = (),
     ) -> None:
-        if not model.is_classifier:
-            raise UserError(
-                f"{model.name} is no classifier (it has a loss of its own), so accuracies cannot be observed"
-            )
         self.model, self.data = model, data
-        self.precision, self.accelerator = precision, accelerator
+        self.how: How = {"precision": precision, "device": accelerator}
+        self.targets = targets or Targets()
+        known = METRICS["classes"]["accuracy"]
+        self.metrics = tuple(metrics)
+        if self.targets.task == "classes" and known not in self.metrics:
+            self.metrics = (known, *metrics)
+        measures = (*(metric.name for metric in self.metrics), "loss")
+        self.names = [f"{part}_{name}" for name in measures for part in ("global", "local")]
+        self._counts_hits = model.is_classifier and self.metrics == (known,)
 
     def scores(self, models: Mapping[str, ClientModel]) -> Scores:
         """Scores of these clients' models, in their order. A model that clients of one task share is scored once."""
         owns, every = [self.data[name] for name in models], list(models.values())
-        rows = np.empty((4, len(owns)))
+        rows = {name: np.empty(len(owns)) for name in self.names}
         by_test_set: dict[Samples, list[int]] = {}
         for i, own in enumerate(owns):
             by_test_set.setdefault(own.test_set, []).append(i)
         for test_set, here in by_test_set.items():
-            for same, losses, right in self._judged(test_set, [every[i] for i in here]):
+            for same, measure in self._measured(test_set, [every[i] for i in here]):
+                whole = measure(slice(None))
                 for i in (here[j] for j in same):
-                    mine = owns[i].test
-                    of_losses = (float(some.mean(dtype=np.float64)) for some in (losses, losses[mine]))
-                    rows[:, i] = right.mean(), right[mine].mean(), *of_losses
-        return Scores(*rows)
+                    for part, values in (("global", whole), ("local", measure(owns[i].test))):
+                        for name, value in values.items():
+                            rows[f"{part}_{name}"][i] = value
+        return Scores(rows)
 
-    def train_accuracies(self, models: Mapping[str, ClientModel]) -> Doubles:
-        """Accuracy of each of these clients' models on its own training data, (clients,)."""
+    def train_accuracies(self, models: Mapping[str, ClientModel]) -> Doubles | None:
+        """Accuracy of each of these clients' models on its own training data, (clients,). None without classes."""
+        if self.targets.task != "classes":
+            return None
         found = np.empty(len(models))
         for i, (name, model) in enumerate(models.items()):
             own = Samples(self.data[name].x, self.data[name].y)
-            ((_, _, right),) = self._judged(own, [model])
-            found[i] = right.mean()
+            ((_, measure),) = self._measured(own, [model])
+            found[i] = measure(slice(None))["accuracy"]
         return found
+
+    def _measured(self, samples: Samples, models: Sequence[ClientModel]) -> Iterator[tuple[list[int], Measured]]:
+        """Every distinct model: the indices of the clients that have it, and what measures it on some samples."""
+        if not self._counts_hits:
+            labels = self.targets.stored(samples.y.numpy())
+            for same, outputs in self._outputs(samples, models):
+                yield same, partial(self._by_outputs, samples.y, labels, outputs, self.targets.scores(outputs))
+            return
+        for same, losses, right in self._judged(samples, models):
+            yield same, partial(_by_hits, losses, right)
+
+    def _by_outputs(
+        self, y: Tensor, labels: NDArray[Any], outputs: NDArray[np.float32], scores: Doubles, some: Some
+    ) -> dict[str, float]:
+        found = {metric.name: metric(labels[some], scores[some]) for metric in self.metrics}
+        with torch.inference_mode():
+            return {**found, "loss": float(self.model.mean_loss(torch.from_numpy(outputs)[some], y[some]))}
+
+    def _outputs(
+        self, samples: Samples, models: Sequence[ClientModel]
+    ) -> Iterator[tuple[list[int], NDArray[np.float32]]]:
+        """Every distinct model: the indices of the clients that have it, and its outputs (n, k).
+
+        Those of a mixture are the logarithms of its mixed probabilities. Raises UserError for other outputs.
+        """
+        if self.model.outputs is None:
+            raise UserError(f"{self.model.name} gives no vector for each sample, so metrics have nothing to measure")
+        for same in _sharing({i: _weights(model) for i, model in enumerate(models)}):
+            of = models[same[0]]
+            found = outputs_of_many(self.model, np.atleast_2d(_weights(of)), samples.x, samples.y, **self.how)
+            if not isinstance(of, Mixture) or len(of.models) == 1:
+                yield same, found[0]
+                continue
+            scores = self.targets.scores(found)
+            mixtures = {i: one.weights for i in same if isinstance(one := models[i], Mixture)}
+            for here in _sharing(mixtures):
+                with np.errstate(divide="ignore"):
+                    yield here, np.log(np.tensordot(mixtures[here[0]], scores, 1)).astype(np.float32)
 
     def _judged(
         self, samples: Samples, models: Sequence[ClientModel]
     ) -> Iterator[tuple[list[int], NDArray[np.float32], NDArray[np.bool_]]]:
         """Every distinct model: the indices of the clients that have it, its losses and right answers, (n,) each."""
-        judge = partial(
-            judge_many, self.model, x=samples.x, y=samples.y, precision=self.precision, device=self.accelerator
-        )
+
+        def judge(weights: NDArray[np.float32], shares: Doubles | None = None) -> Judged:
+            return judge_many(self.model, weights, samples.x, samples.y, shares=shares, **self.how)
+
         singles: dict[int, Vector] = {}
         mixtures: dict[int, Mixture] = {}
         for i, model in enumerate(models):
@@ -118,6 +192,14 @@ class Observer:
         most = max(1, _BATCH_BYTES // (4 * self.model.spec.size + 5 * len(samples.y)))
         for start in range(0, len(found), most):
             yield found[start : start + most]
+
+
+def _by_hits(losses: NDArray[np.float32], right: NDArray[np.bool_], some: Some) -> dict[str, float]:
+    return {"accuracy": float(right[some].mean()), "loss": float(losses[some].mean(dtype=np.float64))}
+
+
+def _weights(model: ClientModel) -> NDArray[np.float32]:
+    return model.models if isinstance(model, Mixture) else model
 
 
 def models_digest(models: Mapping[str, ClientModel]) -> str:

@@ -31,6 +31,7 @@ from coterie.runs.evaluation import Observer, Scores, federation_digest, models_
 from coterie.runs.fine_tuning import Tuned, tune_by_held_out, tune_by_own_epochs
 from coterie.runs.interpreter import ClientData, LocalEffects, Samples
 from coterie.runs.keyring import PartyKeys
+from coterie.runs.metrics import class_weights, metrics_of, named
 from coterie.runs.parties import Parties, simulate
 from coterie.training.engine import fit_many
 from coterie.training.jobs import Job
@@ -62,19 +63,23 @@ class Experiment:
         def data_set(name: str, **own: Any) -> Dataset:
             return replace(load(name, config.data_dir, own=own), scaling=config.scaling)
 
-        by = column_of(config.partition)
-        dataset = data_set(config.data, by=by, target=config.target, test_share=config.test_share, kind=config.kind)
+        by, of_task = column_of(config.partition), None if config.task == "classes" else config.task
+        dataset = data_set(
+            config.data, by=by, target=config.target, test_share=config.test_share, kind=config.kind, task=of_task
+        )
         split, self.tasks = deal(config.partition, dataset, config.clients, seed, config.min_samples, load=data_set)
         self.split = split = hold_out(split) if config.fine_tune == "held_out" else split
         self.config = config = replace(config, clients=split.clients)
-        self.model = model = build_model(str(config.model), dataset.input_shape, dataset.classes)
+        model = build_model(str(config.model), dataset.input_shape, dataset.classes, config.task, config.loss)
+        self.model = model
         names = tuple(f"client/{i}" for i in range(split.clients))
         devices = dict(zip(names, fleet(config.devices, split.clients, seed), strict=True))
         randomness = Randomness(seed, emulated=config.crypto == "emulated" or not system.encrypted)
 
         data = _client_data(split, self.tasks, names)
+        targets = dataset.targets
         sizes = {name: len(own.y) for name, own in data.items()}
-        self.label_counts = np.stack([np.bincount(own.y, minlength=dataset.classes) for own in data.values()])
+        self.label_counts = np.stack([targets.counts(own.y.numpy(), dataset.classes) for own in data.values()])
         epochs = epochs_of(devices, settings, seed)
         starts = _starts(config, settings, model, split, list(data.values()))
         self.fingerprint = _fingerprint(dataset, split, self.tasks, starts, epochs)
@@ -86,19 +91,37 @@ class Experiment:
         self.parties = parties
         emulated = randomness.emulated
         self.effects = LocalEffects(
-            model, data, precision=precision, accelerator=accelerator, emulated=emulated, devices=devices
+            model,
+            data,
+            precision=precision,
+            accelerator=accelerator,
+            emulated=emulated,
+            devices=devices,
+            class_weights=class_weights(config.class_weights, targets, dataset.classes),
         )
-        self.observer = Observer(model, data, precision=precision, accelerator=accelerator)
+        self.observer = Observer(
+            model,
+            data,
+            precision=precision,
+            accelerator=accelerator,
+            targets=targets,
+            metrics=metrics_of(named(config.metrics), config.task),
+        )
         identities = {name: own.identity for name, own in self.owns.items() if own.identity}
+        self.keyring = PartyKeys(self.common.roster, identities)
         self.delays = delays_of(config, names, settings)
         self.transport = LocalTransport(
             parties,
             self.federation.hub,
             self.effects,
             links=FleetLinks(devices, seed, self.delays),
-            keyring=PartyKeys(self.common.roster, identities),
+            keyring=self.keyring,
             transcript=Transcript(config.record_mib << 20) if config.record else None,
         )
+        if config.task != "classes" and any(
+            isinstance(one, Mixture) for one in system.models(self.federation).values()
+        ):
+            raise UserError(f"{system.name} mixes probabilities of classes, so it has no task {config.task}")
         self._models_digest = ""  # after the last round
 
     @property
@@ -166,11 +189,14 @@ class Experiment:
         if last or r % config.eval_every == 0:
             models = self.models(r)
             scores = self.observer.scores(models)
-            line |= {**scores.means(), "bands": scores.bands(), "models_sha256": models_digest(models)}
+            line |= {**scores.line(), "bands": scores.bands(), "models_sha256": models_digest(models)}
             line |= self.grouping()
         if self.fine_tunes and (last or (config.fine_tune_every and r % config.fine_tune_every == 0)):
             scores, tuned = self.fine_tuned(r)
-            line |= {f"fine_tuned_{name}": value for name, value in scores.means().items()}
+            of_tuned = scores.line("fine_tuned_")
+            if "metrics" in of_tuned:
+                of_tuned["metrics"] = line.get("metrics", {}) | of_tuned["metrics"]
+            line |= of_tuned
             line["fine_tuned_epochs"] = [one.epochs for one in tuned.values()]
             untuned = [name for name, one in tuned.items() if one.diverged]
             line |= {"untuned": untuned} if untuned else {}

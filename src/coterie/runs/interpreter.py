@@ -28,12 +28,14 @@ from coterie.protocol.effects import (
     Losses,
     Open,
     OwnData,
+    Vector,
 )
 from coterie.protocol.errors import CryptoError, PeerError, RunError
 from coterie.protocol.interpreters import Interpreter, each, interpret, locally
 from coterie.protocols.updates import OUTLYING
+from coterie.runs.metrics import ClassWeights
 from coterie.training.engine import fit_many
-from coterie.training.evaluate import evaluate_many, judge_many
+from coterie.training.evaluate import How, evaluate_many, judge_many
 from coterie.training.jobs import DivergedError, Job
 from coterie.training.model import Model
 from coterie.training.solvers import largest
@@ -163,11 +165,12 @@ class LocalEffects:
         memory_bytes: int = MEMORY_BYTES,
         emulated: bool | None = None,
         devices: Mapping[str, Any] = MappingProxyType({}),
+        class_weights: ClassWeights | None = None,
     ) -> None:
-        self.model, self.data = model, data
+        self.model, self.data, self.class_weights = model, data, class_weights
         self.chunk = max(1, min(_MOST_JOBS, memory_bytes // (_VECTORS_A_JOB * 4 * model.spec.size)))
         self.emulated, self.devices = emulated, devices
-        self.how = {"precision": precision, "device": accelerator}
+        self.how: How = {"precision": precision, "device": accelerator}
         self.table: dict[type, Interpreter] = {
             Fit: self._fit,
             Evaluate: each(self._evaluate),
@@ -201,8 +204,8 @@ class LocalEffects:
 
     def _fit(self, wanted: Sequence[tuple[str, Fit]]) -> Sequence[Any]:
         jobs = [
-            Job(e.weights, e.solver, e.epochs, e.seed, self._of(party).x, self._of(party).y, e.state, e.sample_weights)
-            for party, e in wanted
+            Job(e.weights, e.solver, e.epochs, e.seed, own.x, own.y, e.state, self._weighted(own, e.sample_weights))
+            for own, e in ((self._of(party), e) for party, e in wanted)
         ]
         self._trained += len(jobs)
         starts = [_most(fit) for _, fit in wanted]
@@ -219,6 +222,13 @@ class LocalEffects:
         self._least_start = min([self._least_start, *starts])
         why = PeerError("its training diverged: its loss or weights are no longer finite")
         return [why if result is None else result for result in results]
+
+    def _weighted(self, own: ClientData, weights: Vector | None) -> Vector | None:
+        """The weights of the samples in training, (n,): those given, times the weight of each sample's class."""
+        if self.class_weights is None:
+            return weights
+        of_class = self.class_weights(own.y.numpy())
+        return of_class if weights is None else of_class * weights
 
     def took(self, r: int, notes: Mapping[str, Any]) -> None:
         """Remember the clients whose updates stood out in round r, whose notes are given (``protocols/updates.py``).
@@ -267,7 +277,7 @@ class LocalEffects:
 
     def _losses(self, party: str, effect: Losses) -> NDArray[np.float32]:
         own, matrix = self._of(party), np.array(effect.weights)
-        losses = judge_many(self.model, matrix, own.x, own.y, shares=None, **self.how).losses
+        losses = judge_many(self.model, matrix, own.x, own.y, **self.how).losses
         if not np.isfinite(losses).all():  # nothing that starts there can be trained
             self._trained += 1
             self._diverged.append(Diverged(party, largest(matrix), None, DivergedError(0, "a loss")))

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn import metrics as of
 
-from coterie.data.targets import Doubles, TaskKind
+from coterie.data.targets import Doubles, Targets
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.import_path import import_object
+from coterie.protocol.model_spec import TaskKind
 
 Measure = Callable[[NDArray[Any], Doubles], float]
 """True labels (n,) or (n, k), and scores (n, k): probabilities, or numbers in the data's units."""
@@ -31,6 +32,13 @@ class Metric:
     measure: Measure
     share: bool = True
     higher: bool = True
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Its name, label and kind, as they stand in ``result.json`` (``measures``)."""
+        short = {"auroc": "AUROC", "f1": "F1", "r2": "R²", "mae": "MAE", "rmse": "RMSE", "mcc": "MCC"}
+        label = short.get(self.name, self.name.replace("_", " "))
+        return {"name": self.name, "label": label, "share": self.share, "higher": self.higher}
 
     def __call__(self, labels: NDArray[Any], scores: Doubles) -> float:
         """Its value; NaN where it is not defined, or where a model's scores are not finite."""
@@ -148,3 +156,41 @@ def metrics_of(names: Sequence[str], task: TaskKind) -> tuple[Metric, ...]:
     if twice:
         raise UserError(f"metric {twice[0]!r} is given twice")
     return tuple(found)
+
+
+def named(words: str | None) -> tuple[str, ...]:
+    """Names with commas between."""
+    return tuple(word.strip() for word in (words or "").split(",") if word.strip())
+
+
+ClassWeights = Callable[[NDArray[np.int64]], NDArray[np.float32]]
+"""Of a client's labels (n,): the weight of every sample in its training, (n,), with mean 1."""
+
+
+def class_weights(words: str | None, targets: Targets, classes: int) -> ClassWeights | None:
+    """The option ``class_weights``: ``balanced`` or a number for each class. None without it. Raises UserError.
+
+    balanced: every class that a client holds has the same total weight in its training.  Numbers are scaled so that
+    the mean weight of a client's samples is 1, and a learning rate means the same with and without them.
+    """
+    if words is None:
+        return None
+    if targets.task != "classes":
+        raise UserError(f"class_weights={words} has no effect for the task {targets.task}: leave it out")
+    if words == "balanced":
+        return lambda labels: _scaled(1 / np.maximum(np.bincount(labels, minlength=classes), 1), labels)
+    try:
+        numbers = np.array([float(word) for word in words.split(",")])
+    except ValueError:
+        numbers = np.array([])
+    if numbers.shape != (classes,) or not np.isfinite(numbers).all() or (numbers <= 0).any():
+        raise UserError(
+            f"class_weights is {words!r}: write balanced, or a positive number for each of the {classes} classes with "
+            "commas between"
+        )
+    return lambda labels: _scaled(numbers, labels)
+
+
+def _scaled(weights: Doubles, labels: NDArray[np.int64]) -> NDArray[np.float32]:
+    of_samples = weights[labels]
+    return np.asarray(of_samples / of_samples.mean(), np.float32)

@@ -33,10 +33,11 @@ from torch import Tensor
 
 import coterie
 from coterie.data.dataset import Dataset
-from coterie.data.targets import Doubles, TaskKind
+from coterie.data.targets import Doubles
 from coterie.data.tasks import of_clients
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError, suggest
+from coterie.protocol.model_spec import TaskKind
 from coterie.protocol.system import ClientModel, Mixture
 from coterie.runs.experiment import Experiment
 from coterie.runs.files import FILE_MODE, atomic_write, make_folder, opened, writing

@@ -260,7 +260,7 @@ class _Running:
         check_not_all_skipped(rounds)
         models = e.models()
         write_models(self.out, e, models, self.done)
-        write_json(self.out / "clients.json", {"clients": list(models), **vars(e.observer.scores(models))})
+        write_json(self.out / "clients.json", {"clients": list(models), **e.observer.scores(models).values})
         write_json(self.out / "observed.json", e.system.observe(e.federation))
         result = summary(e, self.set_up, rounds)
         write_json(self.out / RESULT, result)
@@ -277,6 +277,7 @@ def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line]) -> dic
             counter.update(line[key])
         return counter
 
+    trained = experiment.observer.train_accuracies(experiment.models())
     up, down, refused = total("bytes_up"), total("bytes_down"), total("refused")
     emulated = experiment.crypto == "emulated"
     measured = {key: value for key, value in last.items() if key.startswith("fine_tuned_") or key == "grouping"}
@@ -294,8 +295,11 @@ def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line]) -> dic
         **{key: getattr(config, key) for key in _OPTIONS},
         "data": name_of(config.data),
         "parameters": experiment.model.spec.size,
+        "task": config.task,
+        "measures": [metric.facts for metric in experiment.observer.metrics],
         **{key: last.get(key) for key in ("global_accuracy", "local_accuracy", "global_loss", "local_loss")},
-        "train_accuracy": float(experiment.observer.train_accuracies(experiment.models()).mean()),
+        "metrics": last.get("metrics", {}),
+        "train_accuracy": None if trained is None else float(trained.mean()),
         **measured,
         "bytes_up": up.total(),
         "bytes_down": down.total(),

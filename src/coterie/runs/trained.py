@@ -21,8 +21,9 @@ from torch import Tensor, nn
 
 from coterie.data.dataset import Floats
 from coterie.data.graphs import row_normalised
-from coterie.data.targets import Doubles, Targets, TaskKind
+from coterie.data.targets import Doubles, Targets
 from coterie.protocol.errors import UserError, suggest
+from coterie.protocol.model_spec import TaskKind
 from coterie.training.model import load
 from coterie.training.models import NAMES, Factory, factory
 

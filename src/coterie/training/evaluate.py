@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import torch
@@ -38,6 +38,14 @@ class Judged(NamedTuple):
 
 Score = Callable[[Tensor, Tensor], Tensor]
 """Of outputs (models, n, ...) float32 and labels (n,): (models, ...)."""
+
+
+class How(TypedDict):
+    """precision: of the products.  device: that computes them."""
+
+    precision: str
+    device: str
+
 
 Outputs = Iterator[tuple[slice, int, Tensor]]
 """Some of the models, the first of some samples, and what the ones give for the others: (models, n, ...) float32."""
@@ -73,15 +81,16 @@ def judge_many(
 
     shares: (s, k) float64 for s mixtures, whose probabilities are shares @ softmax; without it each model by itself.
     Beside the result memory grows neither with k nor with n.
-    Raises UserError for shapes or types that do not fit the model, and for a loss of one's own.
+    Without cross entropy there are no mixtures, and no right answers.
+    Raises UserError for shapes or types that do not fit the model, and for a loss that gives one number for a batch.
     """
-    if not model.is_classifier:
-        raise UserError(f"{model.name} is no classifier: a loss of one's own gives one number for a whole batch")
+    if shares is not None and not model.is_classifier:
+        raise UserError(f"{model.name} is no classifier: a mixture mixes probabilities of classes")
     matrix = floats(weights, ("models", model.spec.size), "evaluation: weights")
     many = len(matrix) if shares is None else len(shares)
     judged = Judged(np.empty((many, len(x)), np.float32), np.empty((many, len(x)), np.bool_))
     if shares is None:
-        for models, samples, value in _pieces(model, matrix, x, y, precision, device, _each):
+        for models, samples, value in _pieces(model, matrix, x, y, precision, device, partial(_each, model)):
             judged.losses[models, samples], judged.right[models, samples] = value[:, 0], value[:, 1]
         return judged
     rows = max(1, _MIXED_BYTES // (12 * len(matrix) * (model.classes or 1)))
@@ -93,6 +102,20 @@ def judge_many(
         for one, (losses, right) in enumerate(_mixed(log_p, shares, y[block].numpy())):
             judged.losses[one, block], judged.right[one, block] = losses, right
     return judged
+
+
+def outputs_of_many(
+    model: Model, weights: NDArray[Any], x: Tensor, y: Tensor, *, precision: str = "fp32", device: str = "cpu"
+) -> NDArray[np.float32]:
+    """What each model of ``weights`` (k, d) float32 gives for every sample x (n, ...): (k, n, outputs) float32.
+
+    Raises UserError for shapes or types that do not fit the model.
+    """
+    matrix = floats(weights, ("models", model.spec.size), "evaluation: weights")
+    found = np.empty((len(matrix), len(x), model.outputs or 0), np.float32)
+    for models, samples, value in _pieces(model, matrix, x, y, precision, device, lambda outputs, _: outputs):
+        found[models, samples] = value
+    return found
 
 
 def _mixed(
@@ -110,8 +133,11 @@ def _mixed(
             yield losses, np.tensordot(own, p, 1).argmax(axis=1) == labels
 
 
-def _each(outputs: Tensor, labels: Tensor) -> Tensor:
-    """(models, 2, n) float32: cross entropy of each sample, and 1 where the answer is right."""
+def _each(model: Model, outputs: Tensor, labels: Tensor) -> Tensor:
+    """(models, 2, n) float32: the loss of each sample, and 1 where the answer is right."""
+    if not model.is_classifier:
+        losses = torch.stack([model.losses(output, labels) for output in outputs])
+        return torch.stack([losses, torch.zeros_like(losses)], 1)
     same = labels.expand(len(outputs), -1)
     nll = nn.functional.cross_entropy(outputs.transpose(1, 2), same, reduction="none")
     return torch.stack([nll, (outputs.argmax(2) == labels).float()], 1)
@@ -124,8 +150,8 @@ def _log_p(outputs: Tensor, labels: Tensor) -> Tensor:
 def _summed(model: Model, outputs: Tensor, labels: Tensor) -> Tensor:
     """(models, 2) float64: summed loss and number of right answers."""
     if model.is_classifier:
-        return _each(outputs, labels).sum(2, dtype=torch.float64)
-    loss = torch.stack([model.loss(output, labels).double() * len(labels) for output in outputs])
+        return _each(model, outputs, labels).sum(2, dtype=torch.float64)
+    loss = torch.stack([model.mean_loss(output, labels).double() * len(labels) for output in outputs])
     hits = torch.full_like(loss, torch.nan)
     if outputs.dim() == 3 and labels.dim() == 1 and not labels.is_floating_point():
         hits = (outputs.argmax(2) == labels).sum(1).double()

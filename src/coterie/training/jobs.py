@@ -112,15 +112,11 @@ def check(model: Model, job: Job, index: int) -> Job:
     if missing := set(job.solver.needs) - set(job.state):
         raise UserError(f"{where}: {name} needs the state {sorted(missing)}; give zeros (d,) in the first round")
     state = {key: model.checked(vector, f"{where}, state {key!r}") for key, vector in job.state.items()}
-    of_samples = None if job.sample_weights is None else _sample_weights(model, job.sample_weights, len(x), where)
+    of_samples = None if job.sample_weights is None else _sample_weights(job.sample_weights, len(x), where)
     return Job(weights, job.solver, int(job.epochs), int(job.seed), x, y, state, of_samples)
 
 
-def _sample_weights(model: Model, weights: Vector, samples: int, where: str) -> Vector:
-    if not model.is_classifier:
-        raise UserError(
-            f"{where}: sample_weights need cross entropy; a loss of one's own gives one number for a whole batch"
-        )
+def _sample_weights(weights: Vector, samples: int, where: str) -> Vector:
     array = floats(weights, (samples,), f"{where}: sample_weights")
     if not np.isfinite(array).all() or (array < 0).any():
         raise UserError(f"{where}: sample_weights must be finite and at least 0")

@@ -54,10 +54,9 @@ def _train(model: Model, module: nn.Module, job: Job, dtype: torch.dtype, device
                 output = module(samples)
             labels = y.index_select(0, rows)
             if of_samples is None:
-                loss = model.loss(output.float(), labels)
+                loss = model.mean_loss(output.float(), labels)
             else:
-                nll = nn.functional.cross_entropy(output.float(), labels, reduction="none")
-                loss = (nll * of_samples.index_select(0, rows)).mean()
+                loss = (model.losses(output.float(), labels) * of_samples.index_select(0, rows)).mean()
             gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
             total += loss.detach().cpu().double() * len(rows)
             with torch.no_grad():

@@ -15,10 +15,26 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from coterie.protocol.effects import Vector
-from coterie.protocol.errors import UserError
+from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.model_spec import ModelSpec, Part
 
 Loss = Callable[[Tensor, Tensor], Tensor]
+"""Of outputs (n, ...) and labels (n, ...): the mean over the batch, or one loss for each sample, (n,)."""
+
+
+def _per_sample(loss: Callable[..., Tensor]) -> Loss:
+    """The mean over a sample's outputs."""
+    return lambda outputs, labels: loss(outputs, labels, reduction="none").flatten(1).mean(1)
+
+
+LOSSES: dict[str, Loss] = {
+    "cross_entropy": nn.functional.cross_entropy,
+    "binary_cross_entropy": _per_sample(nn.functional.binary_cross_entropy_with_logits),
+    "mse": _per_sample(nn.functional.mse_loss),
+    "mae": _per_sample(nn.functional.l1_loss),
+    "huber": _per_sample(nn.functional.huber_loss),
+}
+"""By name. Only cross entropy takes classes. The other losses take labels (n, outputs) float32."""
 
 
 class Model:
@@ -26,13 +42,14 @@ class Model:
 
     module: an ``nn.Module`` (copied, never changed) or a factory without arguments that makes one.
     input_shape: one sample's shape, ``(C, H, W)`` for images or ``(f,)``; samples are float32.
-    loss: ``"cross_entropy"`` (the module gives ``(N, classes)`` logits, labels are int64) or a function
-        ``(outputs, labels) -> scalar``, the mean over the batch.
+    loss: a name of ``LOSSES``, by default ``"cross_entropy"`` (the module gives ``(N, classes)`` logits, labels are
+        int64), or a function of outputs and labels (``Loss``).
     personal: prefixes of the names of parameters that stay with the client (``Part.scope == "personal"``).
 
     spec: the flat vector's layout: parameters and floating-point buffers in state-dict order. Integer buffers (batch
         normalisation's ``num_batches_tracked``) are no part of it and restart with every training.
-    classes: length of the logits, or None with a loss of one's own.
+    classes: length of the logits, or None with another loss.  outputs: numbers for each sample, or None if these are
+        no vector.
     stochastic: whether training draws from torch's random generator (dropout).
 
     Raises UserError naming the layer for what a flat float32 vector cannot hold: lazy or shared parameters, other
@@ -58,12 +75,16 @@ class Model:
         self.input_shape = tuple(int(n) for n in input_shape)
         if callable(loss):
             self.loss: Loss = loss
-        elif loss == "cross_entropy":
-            self.loss = nn.functional.cross_entropy
+        elif loss in LOSSES:
+            self.loss = LOSSES[loss]
         else:
-            raise UserError(f'unknown loss {loss!r}: give "cross_entropy" or a function (outputs, labels) -> scalar')
+            hint = suggest(loss, LOSSES)
+            raise UserError(
+                f"unknown loss {loss!r}{hint} Known: {', '.join(LOSSES)}, or a function of outputs and labels"
+            )
         _refuse_unsupported(self.module)
         flops, output, self.stochastic = _dry_run(self.module, self.input_shape)
+        self.outputs = int(output.shape[1]) if output.dim() == 2 else None
         self.classes: int | None = None
         if self.is_classifier:
             if output.dim() != 2 or output.shape[1] < 2:
@@ -78,6 +99,22 @@ class Model:
     def is_classifier(self) -> bool:
         """Whether the loss is cross entropy, which the batched paths need."""
         return self.loss is nn.functional.cross_entropy
+
+    def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """The loss of every sample, (n,). Raises UserError for an own loss that gives one number for a batch."""
+        if self.is_classifier:
+            return nn.functional.cross_entropy(outputs, labels, reduction="none")
+        losses = self.loss(outputs, labels)
+        if losses.shape != labels.shape[:1]:
+            raise UserError(
+                f"{self.name}: its loss gives one number for a whole batch, and here one for each sample is needed: "
+                "let it return (n,)"
+            )
+        return losses
+
+    def mean_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """The mean loss over the samples, a scalar."""
+        return self.loss(outputs, labels).mean()
 
     def initial(self, seed: int) -> Vector:
         """Fresh weights (d,) float32 that follow from the seed alone; torch's own random state is left as it was.

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.import_path import import_object
-from coterie.training.model import Model
+from coterie.protocol.model_spec import TaskKind
+from coterie.training.model import LOSSES, Model
 from coterie.training.names import MODELS
 
 Factory = Callable[[Sequence[int], int], nn.Sequential]
@@ -143,14 +144,17 @@ def factory(name: str) -> Factory | nn.Module:
     return _FACTORIES[name]
 
 
-def build(name: str, input_shape: Sequence[int], classes: int) -> Model:
-    """The named model for samples of ``input_shape`` and ``classes`` labels.
+def build(
+    name: str, input_shape: Sequence[int], classes: int, task: TaskKind = "classes", loss: str | None = None
+) -> Model:
+    """The named model for samples of ``input_shape`` and ``classes`` labels, or outputs for other tasks.
 
-    name: as in ``factory``. Raises UserError for an unknown name, for a factory that gives no module, and for outputs
+    name: as in ``factory``.  loss: a name of ``LOSSES``, or ``module:FUNCTION`` of your own (``Loss``); by default
+    the task's own. Raises UserError for an unknown name, for a factory that gives no module, and for outputs
     that are not one for each class.
     """
     made = factory(name)
-    if classes < 2:
+    if classes < 2 and task == "classes":
         raise UserError(f"model {name!r} needs at least 2 classes, not {classes}")
 
     def make() -> nn.Module:
@@ -162,10 +166,23 @@ def build(name: str, input_shape: Sequence[int], classes: int) -> Model:
             raise UserError(f"{name!r} gave a {type(module).__name__}, not a torch.nn.Module")
         return module
 
-    model = Model(made if isinstance(made, nn.Module) else make, input_shape, name=name)
-    if model.classes != classes:
-        raise UserError(f"model {name!r} gives {model.classes} outputs, but the data have {classes} classes")
+    of_task = LOSS_OF[task] if loss is None else loss
+    if of_task in LOSSES and (of_task == "cross_entropy") != (task == "classes"):
+        raise UserError(f"loss {of_task} does not suit the task {task}: leave it out for {LOSS_OF[task]}")
+    own = import_object(of_task, "loss") if ":" in of_task else of_task
+    model = Model(made if isinstance(made, nn.Module) else make, input_shape, loss=own, name=name)
+    if model.outputs != classes:
+        what = "classes" if task == "classes" else "targets"
+        raise UserError(f"model {name!r} gives {model.outputs} outputs, but the data have {classes} {what}")
     return model
+
+
+LOSS_OF: dict[TaskKind, str] = {
+    "classes": "cross_entropy",
+    "multilabel": "binary_cross_entropy",
+    "regression": "mse",
+}
+"""The loss of a task where none is said."""
 
 
 def default_model(dataset: str) -> str:
