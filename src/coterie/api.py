@@ -17,6 +17,7 @@ from coterie.data import own
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.import_path import name_of
 from coterie.runs import comparison, registry, runner
+from coterie.runs.advice import advise, without_effect
 from coterie.runs.comparison import COMPARE
 from coterie.runs.config import OPTIONS, RunConfig, resolve
 from coterie.runs.recorded import attackable, learned
@@ -153,7 +154,10 @@ def run(
     kept, table = _split([str(_system(system))], {**options, "model": model}, settings)
     kept = _with_data(kept, data, by)
     config = RunConfig(**{**kept, "system": _system(system)}, settings=table)
-    with shown(not progress, {config.system: int(resolve(config).rounds or 0)}) as tell:
+    resolved = resolve(config)
+    for text in without_effect(kept, [resolved]):
+        advise(text)
+    with shown(not progress, {config.system: int(resolved.rounds or 0)}) as tell:
 
         def told(line: Mapping[str, Any]) -> None:
             tell(config.system, line)
@@ -204,7 +208,10 @@ def compare(
     if audit:
         for config in planned.methods.values():
             attackable(config.system)
-    length = int(resolve(next(iter(planned.methods.values()))).rounds or 0)
+    resolved = [resolve(one) for one in planned.methods.values()]
+    for text in without_effect(options, resolved):
+        advise(text)
+    length = int(resolved[0].rounds or 0)
     wanted = [first + k for k in range(seeds)]
     with shown(not progress, work(planned.methods, wanted, length)) as tell:
 

@@ -79,6 +79,7 @@ def compare(
       coterie compare fedavg fedprox --set fedprox.mu=0.1 --set max_epochs=10
     """
     from coterie.report import race, render
+    from coterie.runs.advice import advise, without_effect
     from coterie.runs.comparison import compare as compare_them
     from coterie.runs.comparison import plan
     from coterie.runs.config import check_options, read_toml, resolve
@@ -105,7 +106,10 @@ def compare(
             attackable(planned_run.system)
     attacked = partial(learned, data_dir=given.get("data_dir")) if audit else None
     wanted = [first + k for k in range(seeds)]
-    length = int(resolve(next(iter(planned.methods.values()))).rounds or 0)
+    resolved = [resolve(one) for one in planned.methods.values()]
+    for text in without_effect(opt.given(options), resolved):
+        advise(text)
+    length = int(resolved[0].rounds or 0)
     with progress(options["quiet"], work(planned.methods, wanted, length)) as tell:
 
         def told(label: str, of_seed: int, line: Mapping[str, Any]) -> None:

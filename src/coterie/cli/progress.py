@@ -146,8 +146,9 @@ def _scores(line: Mapping[str, Any]) -> str:
     """The accuracies of a line, or else its first metric, on both sides; nothing for a round without evaluation."""
     if line.get("global_accuracy") is not None:
         return f"local {percent(line['local_accuracy'])}  global {percent(line['global_accuracy'])}"
-    found = [(name.partition("_"), value) for name, value in line.get("metrics", {}).items() if value is not None]
-    return "  ".join(f"{side} {name} {value:.4g}" for (side, _, name), value in found if name == found[0][0][2])
+    found = [(*name.split("_", 1), value) for name, value in line.get("metrics", {}).items() if value is not None]
+    sides = [one for one in found if one[0] in ("local", "global")]
+    return "  ".join(f"{side} {name} {value:.4g}" for side, name, value in sides if name == sides[0][1])
 
 
 @contextlib.contextmanager

@@ -49,8 +49,12 @@ def run(system: System = None, **options: Any) -> None:
 
       coterie run --resume --out runs/hardened
     """
+    from coterie.runs.advice import advise, without_effect
+
     given, resume = opt.given({"system": system, **options}), options["resume"]
     resolved = configured(given, options["set"] or [], options["config"], resume)
+    for text in without_effect(given, [resolved]):
+        advise(text)
     execute(resolved, resume=resume, quiet=options["quiet"])
 
 

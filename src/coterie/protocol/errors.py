@@ -18,6 +18,10 @@ class RunError(CoterieError):
     """The run cannot go on (too few parties, full disk, ...): exit code 1."""
 
 
+class CoterieWarning(UserWarning):
+    """Something works, but hardly as it was meant: an option without effect, a training that taught nothing."""
+
+
 class PeerError(CoterieError):
     """A message of another party that cannot be accepted. It is refused and counted, and the round goes on.
 

@@ -22,6 +22,7 @@ import coterie
 from coterie.data.own import name_of
 from coterie.protocol.errors import CoterieError, RunError, UserError
 from coterie.runs import checkpoint, folder
+from coterie.runs.advice import advise, no_better_than_chance, surplus_clusters
 from coterie.runs.config import RunConfig, differences, resolve, to_toml
 from coterie.runs.evaluation import AllSkippedError, check_not_all_skipped
 from coterie.runs.experiment import Experiment, Line, build
@@ -104,6 +105,7 @@ def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = Fa
         kept = checkpoint.read(out, config) if resume else None
         experiment = build(config, None if kept is None else checkpoint.founded(out, kept))
         held.callback(experiment.close)
+        advise(surplus_clusters(experiment.config))
         if resume:
             return _Running(experiment, out, kept, on_round).to_the_end()
         out = folder.claim(experiment.config)
@@ -264,6 +266,7 @@ class _Running:
         write_json(self.out / "observed.json", e.system.observe(e.federation))
         result = summary(e, self.set_up, rounds)
         write_json(self.out / RESULT, result)
+        advise(no_better_than_chance(e.config, result, e.label_counts))
         return Result(self.out, result, rounds)
 
 
