@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -23,7 +23,7 @@ What = Literal["systems", "datasets", "partitions", "metrics", "models", "device
 
 @guarded
 def show(
-    what: Annotated[What | None, typer.Argument(help="What to list. Without it, everything.")] = None,
+    what: Annotated[What | None, typer.Argument(help="What to list. Without it, which lists there are.")] = None,
     name: Annotated[
         str | None,
         typer.Argument(
@@ -45,13 +45,13 @@ def show(
             raise UserError(f"only systems are shown by name: coterie list {what}, or coterie list systems {name}")
         _show_system(console, name)
         return
-    for title, rows in _LISTS.items():
-        if what in (None, title):
-            table = Table(title=title, title_justify="left", title_style="bold", box=None, show_header=False)
-            table.add_column(no_wrap=True)
-            for row in rows():
-                table.add_row(*(escape(cell) for cell in row))
-            console.print(table)
+    rows = ((list_, words) for list_, (words, _) in _LISTS.items()) if what is None else _LISTS[what][1]()
+    title = "coterie list ..." if what is None else what
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, show_header=False)
+    table.add_column(no_wrap=True)
+    for row in rows:
+        table.add_row(*(escape(cell) for cell in row))
+    console.print(table)
 
 
 _OVER = "A data set's own settings (coterie list datasets), such as lr and batch_size, win over these defaults."
@@ -131,13 +131,27 @@ def _models() -> Iterator[tuple[str, ...]]:
     yield from MODELS.items()
 
 
+def _span(values: Sequence[float], unit: str) -> str:
+    """``2.16 to 213 GFLOP/s``, or one number if all are alike."""
+    ends = f"{min(values):.3g}", f"{max(values):.3g}"
+    return f"{' to '.join(dict.fromkeys(ends))} {unit}"
+
+
 def _devices() -> Iterator[tuple[str, ...]]:
     from coterie.devices.profiles import FLEETS, fleet
 
     for name in FLEETS:
         members = fleet(name, 100, 0)
-        flops, up = (sorted(getattr(m, f) for m in members) for f in ("compute_flops_per_s", "up_bytes_per_s"))
-        yield name, f"{flops[0]:.3g} to {flops[-1]:.3g} FLOP/s, {up[0]:.3g} to {up[-1]:.3g} bytes/s up"
+        speeds = (
+            _span([getattr(member, field) / scale for member in members], unit)
+            for field, scale, unit in (
+                ("compute_flops_per_s", 1e9, "GFLOP/s"),
+                ("up_bytes_per_s", 1e6, "MB/s up"),
+                ("down_bytes_per_s", 1e6, "MB/s down"),
+            )
+        )
+        there = min(member.availability for member in members)
+        yield name, ", ".join(speeds) + (f", there {100 * there:.0f} % of the time" if there < 1 else "")
     yield "FILE.toml", "your own profiles"
 
 
@@ -156,13 +170,14 @@ def _reproductions() -> Iterator[tuple[str, ...]]:
         yield name, item.title
 
 
-_LISTS = {
-    "systems": _systems,
-    "datasets": _datasets,
-    "partitions": _partitions,
-    "metrics": _metrics,
-    "models": _models,
-    "devices": _devices,
-    "attacks": _attacks,
-    "reproductions": _reproductions,
+_LISTS: Mapping[str, tuple[str, Callable[[], Iterator[tuple[str, ...]]]]] = {
+    "systems": ("methods; with a NAME, what each of its settings does", _systems),
+    "datasets": ("data sets known by name, with their default options", _datasets),
+    "partitions": ("how samples are dealt to clients, as --partition takes it", _partitions),
+    "metrics": ("what models are scored by, as --metrics takes it", _metrics),
+    "models": ("what is trained, as --model takes it", _models),
+    "devices": ("how fast the clients' devices are, as --devices takes it", _devices),
+    "attacks": ("what coterie audit tries on the views of each system", _attacks),
+    "reproductions": ("tables and figures of papers, as coterie reproduce takes them", _reproductions),
 }
+"""Every list: what it holds, and its rows."""

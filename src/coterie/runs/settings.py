@@ -11,23 +11,22 @@ import dataclasses
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from coterie.protocol.errors import UserError, suggest
 
 NONE = "none"
-_KINDS: dict[Any, tuple[str, Callable[[str], Any]]] = {
-    types.NoneType: (NONE, lambda text: {NONE: None}[text.lower()]),
-    bool: ("true or false", lambda text: {"true": True, "false": False}[text.lower()]),
-    int: ("a whole number", int),
-    float: ("a number", float),
-    Literal: ("", str),
-    str: ("text", str),
+_WORDS: Mapping[Any, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    types.NoneType: NONE,
 }
-"""The kinds of alternatives, in the order in which they are tried: in words, and how they are read from text."""
+"""The types of fields in words. The others are choices."""
 
 
 def unknown(what: str, word: str, known: Iterable[str]) -> UserError:
@@ -62,20 +61,17 @@ def _alternatives(annotation: Any) -> tuple[Any, ...]:
 
 
 def convert(value: Any, options: Sequence[Any], where: str, *, text: bool) -> Any:
-    """A value as the first alternative that it fits, None before text. Raises UserError that says what would fit."""
-    order = list(_KINDS)
-    for option in sorted(options, key=lambda option: order.index(typing.get_origin(option) or option)):
-        choices = {str(choice): choice for choice in typing.get_args(option)}
-        with contextlib.suppress(ValueError, LookupError, OverflowError):
-            if text:
-                found = choices[value] if choices else _KINDS[option][1](value)
-            elif option is types.NoneType and value == NONE:
-                found = None
-            else:
-                found = msgspec.convert(value, option)  # a whole number is a number, too
-            if found == found:  # NaN is no number
-                return found
-    words = (" or ".join(map(repr, typing.get_args(option))) or _KINDS[option][0] for option in options)
+    """A value as one of these alternatives, None before text. Raises UserError that says what would fit.
+
+    text: whether the value is written, as ``"0.1"``, ``"true"`` and ``"none"``.
+    """
+    if types.NoneType in options and isinstance(value, str) and (value.lower() if text else value) == NONE:
+        return None
+    with contextlib.suppress(msgspec.ValidationError):
+        found = msgspec.convert(value, typing.Union[tuple(options)], strict=not text)  # noqa: UP007
+        if found == found:  # NaN is no number
+            return found
+    words = (_WORDS.get(option) or " or ".join(map(repr, typing.get_args(option))) for option in options)
     raise UserError(f"{where} must be {' or '.join(words)}, not {value!r}")
 
 
