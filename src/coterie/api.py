@@ -20,6 +20,7 @@ from coterie.runs import comparison, registry, runner
 from coterie.runs.advice import advise, without_effect
 from coterie.runs.comparison import COMPARE
 from coterie.runs.config import OPTIONS, RunConfig, resolve
+from coterie.runs.logs import numbers
 from coterie.runs.recorded import attackable, learned
 from coterie.runs.settings import NONE, field_types
 
@@ -41,7 +42,7 @@ class Result(runner.Result):
 
     def frame(self) -> Any:
         """The numbers of every round as a pandas ``DataFrame``, one row a round. Needs pandas (``coterie[tables]``)."""
-        return _frame([_numbers(line) for line in self.rounds]).set_index("round")
+        return _frame([numbers(line) for line in self.rounds]).set_index("round")
 
     def plot(self) -> Figure:
         """The run's scores over the rounds, as a matplotlib ``Figure``."""
@@ -81,7 +82,7 @@ class Comparison(comparison.Comparison):
         """One row a method and seed, as a pandas ``DataFrame``. Needs pandas (``coterie[tables]``)."""
         return _frame(
             [
-                {"method": method, **_numbers(result.summary)}
+                {"method": method, **numbers(result.summary)}
                 for method, results in self.results.items()
                 for result in results
             ]
@@ -141,6 +142,7 @@ def run(
         ``"balanced"`` or a number for each class (docs/data.md).
     options: of the run (``clients``, ``rounds``, ``seed``, ...: :class:`RunConfig`) and settings of the system (``lr``,
         ``clusters``, ...: ``coterie list settings SYSTEM``) alike.  settings: the latter, where a name is both.
+    log: ``"csv"``, ``"tensorboard"``, ``"mlflow"``, or several in a list: tools that are told every round's numbers.
     progress: whether to show a bar (on a terminal, in a notebook) or a line a round on stderr.
     on_round: called with each round's line.
     resume: go on in the folder ``out``.
@@ -315,7 +317,7 @@ def _split(
 
 def _option(name: str, value: Any) -> Any:
     """An option as a config holds it: objects by their names, lists with commas between."""
-    if name in ("metrics", "class_weights") and isinstance(value, list | tuple):
+    if name in ("metrics", "class_weights", "log") and isinstance(value, list | tuple):
         return ",".join(word if isinstance(word, str) else _word(word) for word in value)
     if name in ("model", "loss", "metrics") and not isinstance(value, str):
         return name_of(value)
@@ -358,17 +360,6 @@ def _frame(rows: Sequence[Mapping[str, Any]]) -> Any:
     return pandas.DataFrame(rows)
 
 
-def _numbers(line: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The plain values of a line; those of a table in it are named ``table.key``, but metrics by their own names."""
-    found: dict[str, Any] = {}
-    for key, value in line.items():
-        if isinstance(value, Mapping):
-            found |= _numbers(value, "" if key == "metrics" else f"{prefix}{key}.")
-        elif isinstance(value, int | float | str) or value is None:
-            found[prefix + key] = value
-    return found
-
-
 def _scores(runs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], measures: Sequence[Mapping[str, Any]]) -> Figure:
     """Both sides of every metric over the rounds, the mean over each label's runs; one row of panels a metric."""
     from coterie.report.figure import new_figure, percent_axis
@@ -379,7 +370,7 @@ def _scores(runs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], measures:
         for panel, (side, title) in zip(row, _SIDES.items(), strict=True):
             field = f"{side}_{measure['name']}"
             for label, every in runs.items():
-                curves = [{line["round"]: _numbers(line).get(field) for line in run} for run in every]
+                curves = [{line["round"]: numbers(line).get(field) for line in run} for run in every]
                 known = [r for r in curves[0] if all(curve.get(r) is not None for curve in curves)]
                 panel.plot(known, [fmean(float(curve[r] or 0) for curve in curves) for r in known], label=label)
             panel.set(title=title, xlabel="round")

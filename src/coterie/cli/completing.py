@@ -63,6 +63,13 @@ def devices() -> Words:
     return [(name, "") for name in FLEETS]
 
 
+def logs() -> Words:
+    """The tools that a run can be logged to."""
+    from coterie.runs.logs import TARGETS
+
+    return [(name, "") for name in TARGETS]
+
+
 def modes(ctx: typer.Context) -> Words:
     """The modes of the systems that are named, or of all."""
     return [(mode, "") for mode in dict.fromkeys(mode for system in named(ctx.meta[WORDS]) for mode in system.modes)]

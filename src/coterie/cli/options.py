@@ -139,6 +139,13 @@ _OPTIONS = (
     _keep("checkpoint_every", int, "Rounds between checkpoints; 0: as often as costs at most a tenth of the time. [0]"),
     _keep("record", bool, "Keep what every party received (views.bin).", flags=("--record/--no-record",)),
     _keep("record_mib", int, "Stop recording at this size, in MiB. [1024]"),
+    _keep(
+        "log",
+        list[str],
+        "Also tell this tool every round's numbers: csv (rounds.csv), tensorboard or mlflow. Can be repeated.",
+        metavar="NAME",
+        words_of=completing.logs,
+    ),
     _keep("out", Path, "Run folder. [runs/...]"),
     _keep("resume", bool, "Continue the run in --out.", default=False),
     _keep("quiet", bool, "No progress, only warnings and the result.", flags=("--quiet", "-q"), default=False),
@@ -168,4 +175,5 @@ def given(options: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: options[name] for name in OPTIONS if options.get(name) is not None}
     if "fine_tune" in found:
         found["fine_tune"] = "held_out" if found["fine_tune"] else "no"
-    return {name: str(value) if isinstance(value, Path) else value for name, value in found.items()}
+    words = {name: ",".join(value) for name, value in found.items() if isinstance(value, list)}
+    return {**{name: str(v) if isinstance(v, Path) else v for name, v in found.items()}, **words}

@@ -20,11 +20,12 @@ from coterie.protocol.model_spec import TaskKind
 from coterie.runs import registry
 from coterie.runs.settings import NONE, convert, field_types, typed, unknown, values_of
 
-MAY_DIFFER = frozenset({"rounds", "checkpoint_every", "data_dir", "out"})
+MAY_DIFFER = frozenset({"rounds", "checkpoint_every", "data_dir", "out", "log"})
 """Options that a resumed run may give another value: they move no number of the rounds that are done."""
 
 SIDES = frozenset(
     {"data_dir", "out", "accelerator", "checkpoint_every", "eval_every", "fine_tune_every", "record", "record_mib"}
+    | {"log"}
 )
 """Options that move no number of a round."""
 
@@ -61,6 +62,7 @@ class RunConfig:
     scaling: of the samples: ``standard`` (mean 0, standard deviation 1) or ``unit`` (0 to 1).
     min_samples: fewest training samples a client may get.
     record: keep what every party received (``views.bin``), up to record_mib.
+    log: tools that are told every round's numbers, with commas between: ``csv``, ``tensorboard``, ``mlflow``.
     data_dir: where data sets lie.  out: the run folder; without it ``runs/<system>-<data>-<seed>-<n>``.
     settings: of the system, by the names of its config's fields.
     """
@@ -94,6 +96,7 @@ class RunConfig:
     min_samples: int | None = None
     record: bool = False
     record_mib: int = 1024
+    log: str | None = None
     data_dir: str | None = None
     out: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)

@@ -28,6 +28,7 @@ from coterie.runs.evaluation import AllSkippedError, check_not_all_skipped
 from coterie.runs.experiment import Experiment, Line, build
 from coterie.runs.files import Log, atomic_write, opened, writing
 from coterie.runs.folder import CONFIG, METRICS, RESULT, jsonable, locked, read_lines, write_json
+from coterie.runs.logs import check_installed, logged
 from coterie.runs.models import Models, export_model, load_models, write_models
 from coterie.runs.trained import OwnModel
 from coterie.runs.views import VIEWS, ViewLog, message_kinds
@@ -96,6 +97,7 @@ def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = Fa
     were skipped, and Interrupted on Ctrl-C.
     """
     config = resolve(config)
+    check_installed(config.log)
     with contextlib.ExitStack() as held:
         if resume:
             out = resumable(config)
@@ -201,9 +203,11 @@ class _Running:
     def to_the_end(self) -> Result:
         try:
             self._start()
-            while self.done < self.rounds:
-                self._round(self.done + 1)
-            return self._finish()
+            before = read_lines(self.out / METRICS) if self.done else []
+            with logged(self.out, self.experiment.config, before) as tell:
+                while self.done < self.rounds:
+                    self._round(self.done + 1, tell)
+                return self._finish()
         except KeyboardInterrupt:
             raise Interrupted(self.out, self.checkpointed) from None
         except RunError as error:
@@ -236,7 +240,7 @@ class _Running:
             if self.views is not None:
                 self.views.append()
 
-    def _round(self, r: int) -> None:
+    def _round(self, r: int, tell: OnRound) -> None:
         line = jsonable(self.experiment.round(r))
         self.metrics.append((json.dumps(line) + "\n").encode())
         if self.views is not None:
@@ -253,6 +257,7 @@ class _Running:
             self.saver.save(r, self.metrics.length(), views_bytes, self.set_up)
             self.checkpointed = r
             self._since_s, self._cost_s = 0.0, time.perf_counter() - started
+        tell(line)
         if self.on_round is not None:
             self.on_round(line)
 
