@@ -144,6 +144,13 @@ def test_a_result_for_notebooks(here: Path) -> None:
     assert frame["global_accuracy"].tolist() == [line["global_accuracy"] for line in result.rounds]
 
 
+def test_everything_public_is_documented_with_an_example() -> None:
+    for name in coterie.__all__:
+        words = getattr(coterie, name).__doc__
+        assert words, name
+        assert ">>>" in words, name
+
+
 def test_importing_coterie_is_quick() -> None:
     code = "import sys, coterie; assert 'torch' not in sys.modules; assert 'run' in dir(coterie); coterie.load"
     subprocess.run([sys.executable, "-c", code], check=True)

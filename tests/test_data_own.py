@@ -104,6 +104,30 @@ def test_a_data_frame_is_a_table(clients: Clients) -> None:
     assert by_client(own(frame, "site", by="site", target="diagnosis")) == by_client(own(clients))
 
 
+class OfHuggingFace:
+    """What Coterie uses of a ``datasets.Dataset``: its columns, as numpy arrays."""
+
+    def __init__(self, columns: dict[str, Any]) -> None:
+        self.columns, self.column_names = columns, list(columns)
+
+    def with_format(self, kind: str) -> dict[str, NDArray[Any]]:
+        assert kind == "numpy"
+        return {name: np.asarray(column) for name, column in self.columns.items()}
+
+
+def test_a_hugging_face_dataset_is_a_table(clients: Clients) -> None:
+    x, y = (np.concatenate([part[i] for part in clients.values()]) for i in range(2))
+    site = np.repeat(list(SIZES), list(SIZES.values()))
+    table = {**dict(zip(("age", "bmi", "sugar"), x.T, strict=True)), "label": y, "site": site}
+    assert by_client(own(OfHuggingFace(table), "site", by="site")) == by_client(own(clients))
+
+
+def test_images_in_a_column_are_samples(clients: Clients) -> None:
+    images, labels = np.arange(20 * 16, dtype=np.uint8).reshape(20, 4, 4), np.arange(20) % 2
+    data = own(OfHuggingFace({"image": images, "label": labels}), None)
+    assert (data.kind, data.input_shape) == ("image", (1, 4, 4))
+
+
 def test_clients_stay_in_their_order_and_the_test_share_is_kept_for_every_label(clients: Clients) -> None:
     data = own(clients, test_share=0.25)
     assert data.owners.names == tuple(SIZES)
@@ -194,6 +218,15 @@ def test_a_column_of_clients_deals_the_samples(folder: Path) -> None:
         deal("by:client", data, None, 0, min_samples=25)
     with pytest.raises(UserError, match="which does not name its clients"):
         deal("by:client", load("digits"), None, 0)
+
+
+def test_a_folder_does_not_hide_a_known_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "digits").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert load("digits").name == "digits"
+    assert resolve(RunConfig("fedavg", data="digits")).partition == "dirichlet:0.3"
+    with pytest.raises(UserError, match="holds no csv, npz or parquet file"):
+        load("./digits")
 
 
 def test_a_run_has_the_clients_of_its_data(folder: Path) -> None:

@@ -1,24 +1,83 @@
 """What the README shows works as it stands there."""
 
+from __future__ import annotations
+
+import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+MAKING, USING = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
-def test_the_example_of_ones_own_model_and_data_runs(tmp_path):
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    (tmp_path / "own.py").write_text(code.replace("rounds=20", "rounds=2"))
-    done = subprocess.run([sys.executable, "own.py"], cwd=tmp_path, capture_output=True, text=True, timeout=250)
+@pytest.fixture
+def hospitals(tmp_path: Path) -> Path:
+    """A folder with the three csv files of the README in ``hospitals``."""
+    ended(tmp_path, [sys.executable, "-c", MAKING])
+    assert sorted(file.name for file in (tmp_path / "hospitals").iterdir()) == ["east.csv", "north.csv", "west.csv"]
+    return tmp_path
+
+
+def ended(folder: Path, command: list[str]) -> str:
+    """What the command prints; it must end well."""
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stderr
-    folder, overall, own = done.stdout.split()
-    assert (tmp_path / folder / "result.json").exists()
-    assert 0 <= float(overall) <= 1
-    assert 0 <= float(own) <= 1
+    return done.stdout
 
 
-def test_every_linked_file_is_there():
+def test_three_csv_files_become_models_an_audit_and_an_export_in_fifteen_lines_of_python(hospitals: Path) -> None:
+    assert len([line for line in USING.splitlines() if line.strip()]) <= 15
+    (hospitals / "own.py").write_text(USING)
+    printed = ended(hospitals, [sys.executable, "own.py"])
+    assert float(re.findall(r"mean: (\S+)", printed)[0]) > 0.95
+    assert "Linear" in printed
+    assert "server: " in printed
+    check_export(hospitals)
+
+
+def test_and_in_three_commands(hospitals: Path) -> None:
+    commands = re.findall(
+        r"^(coterie (?:run fedavg --data hospitals|audit runs/h|export runs/h).*)$", README, re.MULTILINE
+    )
+    assert len(commands) == 3
+    run, audit, export = (ended(hospitals, [sys.executable, "-m", *shlex.split(command)]) for command in commands)
+    assert "AUROC" in run
+    assert "label shares" in audit
+    assert "north" in export
+    check_export(hospitals)
+
+
+def check_export(folder: Path) -> None:
+    from coterie.runs import load_exported
+
+    summary = json.loads((folder / "runs" / "hospitals" / "result.json").read_text())
+    assert summary["metrics"]["local_auroc"] > 0.95
+    model = load_exported(folder / "north.safetensors")
+    assert model.facts.input_shape == (30,)
+
+
+def test_every_linked_file_is_there() -> None:
     for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
-        assert (Path(__file__).parent.parent / target).exists(), target
+        assert (ROOT / target).exists(), target
+
+
+def test_every_command_of_the_readme_is_one_of_coteries() -> None:
+    """The long ones are only parsed: their options must exist."""
+    from typer.main import get_command
+
+    from coterie.cli.app import app
+
+    group = get_command(app)
+    for command in re.findall(r"^coterie (.*?)(?:\s+#.*)?$", README, re.MULTILINE):
+        name, *words = shlex.split(command)
+        context = group.make_context("coterie", [name, *words], resilient_parsing=True)
+        assert context.protected_args or context.args, command
+        found = group.get_command(context, name)  # type: ignore[attr-defined]
+        assert found is not None, command
+        found.make_context(name, list(words))

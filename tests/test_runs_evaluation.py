@@ -76,8 +76,8 @@ def test_every_client_is_scored_on_the_test_set_of_its_own_task() -> None:
     for i, (name, model) in enumerate(mixed.items()):
         for indices, kind in ((None, "global"), (OWN[name], "local")):
             accuracy, loss = slow(MODEL, model, data[name].test_set, indices)
-            assert getattr(scores, f"{kind}_accuracy")[i] == pytest.approx(accuracy)
-            assert getattr(scores, f"{kind}_loss")[i] == pytest.approx(loss, rel=1e-5)
+            assert scores.values[f"{kind}_accuracy"][i] == pytest.approx(accuracy)
+            assert scores.values[f"{kind}_loss"][i] == pytest.approx(loss, rel=1e-5)
     assert scores.values["global_loss"][0] != scores.values["global_loss"][1]
 
 

@@ -255,8 +255,10 @@ def reproduce(item: str, *, progress: bool = True, **options: Any) -> Path:
     return reproduced(item, quiet=not progress, **options)
 
 
-def load(folder: str | Path) -> Result | Comparison:
+def load(folder: str | Path, *, model: Any = None) -> Result | Comparison:
     """A finished run or comparison from its folder.
+
+    model: the architecture of a run that was given it as an object of Python, in another process.
 
     >>> coterie.load("runs/fedavg-digits-0-1").model("client/3")
 
@@ -269,11 +271,11 @@ def load(folder: str | Path) -> Result | Comparison:
         if compared(folder) is None:
             raise UserError(f"{folder / COMPARE} is not of this version: compare again")
         return Comparison(folder, json.loads((folder / COMPARE).read_bytes()))
-    return _loaded(folder)
+    return _loaded(folder, model)
 
 
-def _loaded(folder: Path) -> Result:
-    return _of(runner.load_result(folder))
+def _loaded(folder: Path, model: Any = None) -> Result:
+    return _of(runner.load_result(folder, model))
 
 
 def _of(done: runner.Result) -> Result:

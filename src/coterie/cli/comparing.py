@@ -124,7 +124,7 @@ def compare(
     for table in tables(content["rows"], shell, content["measures"]):
         shell.print(table)
     if seeds > 1:
-        shell.print(lead_table(content["rows"][0]["method"], content["leads"]))
+        shell.print(lead_table(content["rows"][0]["method"], content["leads"], content["measures"]))
     for line in race.sentences(content["rows"]):
         shell.print(line, markup=False)
     shell.print(f"\nReport: {report}", markup=False)
@@ -191,15 +191,21 @@ def _table(rows: Sequence[Row], columns: Mapping[str, Sequence[str]]) -> Table:
     return made
 
 
-def lead_table(first: str, leads: Sequence[Row]) -> Table:
+def lead_table(first: str, leads: Sequence[Row], measures: Sequence[Row] = ()) -> Table:
     """The lead of the first method over each other one in points, paired by seed."""
     heads = {"local accuracy": "local_accuracy", "local, both tuned": _TUNED, "global accuracy": "global_accuracy"}
-    made = Table(Column(no_wrap=True), *(Column(head, justify="right") for head in heads), box=SIMPLE, pad_edge=False)
+    heads = {head: of for head, of in heads.items() if any(lead[of] for lead in leads)}
+    others = [one for one in measures if one["name"] != "accuracy"]
+    named = [*heads, *(f"local {one['label']}" for one in others)]
+    made = Table(Column(no_wrap=True), *(Column(head, justify="right") for head in named), box=SIMPLE, pad_edge=False)
     made.title = f"Lead of {first}, in points, with its 95 % interval over paired seeds"
     made.caption = "An interval that contains 0 shows no difference."
     made.title_justify = made.caption_justify = "left"
     for lead in leads:
-        made.add_row(f"over {lead['over']}", *(_points(lead[measure]) for measure in heads.values()))
+        cells = [_points(lead[measure]) for measure in heads.values()]
+        for one in others:
+            cells.append(_points(lead["metrics"].get(f"local_{one['name']}"), 100 if one["share"] else 1))
+        made.add_row(f"over {lead['over']}", *cells)
     return made
 
 
@@ -214,11 +220,12 @@ def _spread(spread: Row | None, scale: float, form: str) -> str:
     return f"{scale * spread['mean']:{form}}{interval}"
 
 
-def _points(spread: Row | None) -> str:
+def _points(spread: Row | None, scale: float = 100) -> str:
+    form = "+.1f" if scale == 100 else "+.4g"
     if spread is None or spread["interval"] is None:
-        return _spread(spread, 100, "+.1f")
-    low, high = (100 * (spread["mean"] + sign * spread["interval"]) for sign in (-1, 1))
-    return f"{100 * spread['mean']:+.1f} [{low:+.1f}, {high:+.1f}]"
+        return _spread(spread, scale, form)
+    low, high = (scale * (spread["mean"] + sign * spread["interval"]) for sign in (-1, 1))
+    return f"{scale * spread['mean']:{form}} [{low:{form}}, {high:{form}}]"
 
 
 def _leak(row: Row, topic: str) -> str:

@@ -27,7 +27,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.data.catalogue import FOUR
+from coterie.data.catalogue import FOUR, KNOWN
 from coterie.data.dataset import Dataset, Kind, Owners, fixed_split, from_arrays
 from coterie.data.formats import Arrays
 from coterie.data.samples import KIND, Samples, from_npz, from_table, joined, read
@@ -41,8 +41,10 @@ SUFFIXES = (".csv", ".npz", ".parquet")
 
 
 def is_path(data: str) -> bool:
-    """Whether the name of a data set is a path to one's own data."""
-    return "/" in data or "\\" in data or data.endswith(SUFFIXES) or (data != "" and Path(data).is_dir())
+    """Whether the name of a data set is a path to one's own data. Known names win: write ./mnist for such a folder."""
+    if data in ("", "digits", *KNOWN):
+        return False
+    return "/" in data or "\\" in data or data.endswith(SUFFIXES) or Path(data).is_dir()
 
 
 def name_of(data: str) -> str:

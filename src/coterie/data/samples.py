@@ -87,7 +87,10 @@ def from_table(table: Mapping[str, NDArray[Any]], by: str | None, target: str | 
     features = tuple(name for name in table if name not in (*labels, by, SPLIT))
     if not features:
         raise UserError(f"{where} has no column of features beside {', '.join(table)}")
-    x = np.stack([_numbers(table[name], name, where) for name in features], axis=1)
+    if len(features) == 1 and table[features[0]].ndim > 1:  # one column of arrays, such as images
+        x, features = table[features[0]], ()
+    else:
+        x = np.stack([_numbers(table[name], name, where) for name in features], axis=1)
     for label in labels:
         empty = [i for i, value in enumerate(table[label]) if value is None or str(value).strip() in ("", "nan")]
         if empty:

@@ -11,7 +11,13 @@ class CoterieError(Exception):
 
 
 class UserError(CoterieError):
-    """A mistake of the caller (option, data, configuration): exit code 2."""
+    """A mistake of the caller (option, data, configuration): exit code 2. It says what, where and what to do.
+
+    >>> try:
+    ...     coterie.run("fedavg", data="mnst")
+    ... except coterie.UserError as error:
+    ...     print(error)
+    """
 
 
 class RunError(CoterieError):

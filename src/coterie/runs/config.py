@@ -65,6 +65,8 @@ class RunConfig:
     log: tools that are told every round's numbers, with commas between: ``csv``, ``tensorboard``, ``mlflow``.
     data_dir: where data sets lie.  out: the run folder; without it ``runs/<system>-<data>-<seed>-<n>``.
     settings: of the system, by the names of its config's fields.
+
+    >>> coterie.runs.run(RunConfig("fedavg", data="digits", rounds=5, settings={"lr": 0.1}))
     """
 
     system: str
@@ -177,7 +179,7 @@ def resolve(config: RunConfig) -> RunConfig:
     given = check_options(values_of(config))
     system = registry.get(config.system)
     defaults = defaults_for(config.data)
-    if given["partition"] is None and Path(config.data).is_dir():
+    if given["partition"] is None and is_path(config.data) and Path(config.data).is_dir():
         given["partition"] = f"by:{CLIENT}"
     for key in ("partition", "clients", "rounds", "model"):
         if given[key] is None and not (key == "clients" and column_of(given["partition"])):

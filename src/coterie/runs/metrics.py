@@ -23,7 +23,7 @@ Measure = Callable[[NDArray[Any], Doubles], float]
 
 @dataclass(frozen=True)
 class Metric:
-    """One number for a model on samples. share: whether it lies in 0 to 1, or -1 to 1, and is shown in percent.
+    """One number for a model on samples. share: whether it lies in 0 to 1, and is shown in percent.
 
     higher: whether more is better.  measure: computes it, NaN where it is not defined (no sample of some class).
     """
@@ -112,12 +112,12 @@ _COMMON = (
 _CLASSES = (
     *_COMMON,
     Metric("balanced_accuracy", _answered(of.balanced_accuracy_score)),
-    Metric("mcc", _answered(of.matthews_corrcoef)),
-    Metric("kappa", _answered(of.cohen_kappa_score)),
+    Metric("mcc", _answered(of.matthews_corrcoef), share=False),
+    Metric("kappa", _answered(of.cohen_kappa_score), share=False),
     Metric("log_loss", _log_loss, share=False, higher=False),
 )
 _NUMBERS = (
-    Metric("r2", _r2),
+    Metric("r2", _r2, share=False),
     Metric("mae", of.mean_absolute_error, share=False, higher=False),
     Metric("rmse", _rmse, share=False, higher=False),
 )
