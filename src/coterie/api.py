@@ -141,7 +141,7 @@ def run(
         or functions of labels and scores.  loss: a name, or a function of outputs and labels.  class_weights:
         ``"balanced"`` or a number for each class (docs/data.md).
     options: of the run (``clients``, ``rounds``, ``seed``, ...: :class:`RunConfig`) and settings of the system (``lr``,
-        ``clusters``, ...: ``coterie list settings SYSTEM``) alike.  settings: the latter, where a name is both.
+        ``clusters``, ...: ``coterie list systems SYSTEM``) alike.  settings: the latter, where a name is both.
     log: ``"csv"``, ``"tensorboard"``, ``"mlflow"``, or several in a list: tools that are told every round's numbers.
     progress: whether to show a bar (on a terminal, in a notebook) or a line a round on stderr.
     on_round: called with each round's line.
