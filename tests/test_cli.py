@@ -59,7 +59,7 @@ def test_progress_goes_to_stderr_and_default_folders_count_up(cli: Command) -> N
     words = ["run", "fedavg", "--clients", "3", "--rounds", "1", "--set", "max_epochs=1"]
     ended = cli(*words)
     assert ended.code == 0
-    assert "1/1" in ended.err
+    assert ended.err.startswith("fedavg  round 1 of 1  local ")
     assert "Report: runs/fedavg-digits-0-1/report.html" in ended.out
     assert "fedavg-digits-0-2" in cli(*words).out
 
@@ -147,9 +147,9 @@ NPZ = {"x_train": np.zeros((9, 4)), "y_train": np.arange(9) % 3, "x_test": np.ze
         ("run", "which system?"),
         ("run fedavgg", "did you mean 'fedavg'?"),
         ("run no.such.module:SYSTEM", "module:ATTRIBUTE"),
-        ("run fedavg --data mnits", "unknown data set 'mnits'"),
+        ("run fedavg --data mnits", "unknown data set 'mnits'; did you mean 'mnist'?"),
         ("run fedavg --data ../etc", "there is no data at"),
-        ("run fedavg --model mlpp", "unknown model 'mlpp'"),
+        ("run fedavg --model mlpp", "unknown model 'mlpp'; did you mean 'mlp'?"),
         ("run fedavg --clients 3 --model cnn --data own --data-dir DATA", "needs images"),
         ("run fedavg --mode hardened", "no mode 'hardened'"),
         ("run fedavg --crypto fake", "'real' or 'emulated'"),

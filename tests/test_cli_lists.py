@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+import typing
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,8 +13,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from coterie.cli.app import app
-from coterie.cli.listing import described
+from coterie.cli.listing import What
 from coterie.runs import SYSTEMS
+from coterie.runs.settings import described
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,8 @@ def test_all_systems_say_what_wins_over_their_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["--help", "list systems", "list systems mingledpie", "list datasets", "list partitions"]
+    "words",
+    ["--help", "list", "list systems", "list systems mingledpie", "list datasets", "list partitions", "list models"],
 )
 def test_what_answers_at_once_imports_nothing_heavy(words: str) -> None:
     """torch and scikit-learn take seconds to import, and none of these needs them."""
@@ -133,3 +136,18 @@ def test_mistakes(words: str, says: str) -> None:
     ended = call("list", *words.split())
     assert (ended.exit_code, ended.stdout) == (2, "")
     assert says in ended.stderr
+
+
+def test_the_lists_are_one_screen() -> None:
+    lines = CliRunner().invoke(app, ["list"], env={"COLUMNS": "100"}).stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == list(typing.get_args(What))
+    assert len(lines) < 24
+
+
+def test_devices_have_units() -> None:
+    rows = {line.split()[0]: line for line in call("list", "devices").stdout.splitlines()}
+    slow, same = rows["slow_tail"], rows["uniform"]
+    assert "2 to 20 GFLOP/s, 0.25 to 2.5 MB/s up, 1 to 10 MB/s down" in slow
+    assert "20 GFLOP/s, 2.5 MB/s up, 10 MB/s down" in same
+    assert "there 90 % of the time" in rows["mobile"]
+    assert "%" not in slow

@@ -209,6 +209,37 @@ def test_addresses_that_are_none(url: str, tmp_path: Path) -> None:
     assert everything_under(tmp_path) == []
 
 
+def test_progress_counts_up_to_the_whole_and_each_state_comes_once(web: Web, tmp_path: Path) -> None:
+    web.files["file"] = bytes(600_000)
+    states: list[tuple[int, int | None]] = []
+    fetch(web.remote("file"), tmp_path, lambda _, done, total: states.append((done, total)))
+    assert states == [(262_144, 600_000), (524_288, 600_000), (600_000, 600_000)]
+
+
+def test_a_damaged_file_is_fetched_again_and_a_whole_one_is_not(web: Web, tmp_path: Path) -> None:
+    web.files["file"] = b"whole"
+    (tmp_path / "file").write_bytes(b"half")
+    for _ in range(2):
+        assert fetch(web.remote("file"), tmp_path).read_bytes() == b"whole"
+    assert web.asked == ["file"]
+
+
+def test_a_later_try_begins_anew(web: Web, tmp_path: Path) -> None:
+    web.files["file"] = bytes(range(256)) * 10
+    web.missing_bytes = 500
+    with pytest.raises(UserError, match="cannot download"):
+        fetch(web.remote("file"), tmp_path)
+    web.missing_bytes = 0
+    assert fetch(web.remote("file"), tmp_path).read_bytes() == web.files["file"]
+    assert everything_under(tmp_path) == ["file"]
+
+
+def test_nothing_is_said_on_the_way(web: Web, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    web.files["file"] = b"x"
+    fetch(web.remote("file"), tmp_path)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_the_catalogue_is_whole() -> None:
     for name, known in KNOWN.items():
         assert known.remote or known.by_hand, name

@@ -65,17 +65,24 @@ def test_argument_then_environment_then_cache(monkeypatch: pytest.MonkeyPatch, t
     assert all(str(folder) in str(error.value) for folder in folders)
 
 
-def test_cache_folder_follows_the_platform(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_cache_folder_is_the_platforms(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert cache_dir() == tmp_path / "xdg" / "coterie"
     monkeypatch.setenv("HOME", str(tmp_path))
     for xdg in ("", "relative/cache"):
         monkeypatch.setenv("XDG_CACHE_HOME", xdg)
-        for platform, expected in (("linux", ".cache/coterie"), ("darwin", "Library/Caches/coterie")):
-            monkeypatch.setattr("sys.platform", platform)
-            assert cache_dir() == tmp_path / expected
-    monkeypatch.setattr("sys.platform", "win32")
-    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "AppData"))
-    assert cache_dir() == tmp_path / "AppData" / "coterie" / "Cache"
+        assert cache_dir() == tmp_path / ".cache" / "coterie"
+
+
+def test_an_older_versions_downloads_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It kept them in $XDG_CACHE_HOME where the platform has another place, too."""
+    monkeypatch.setattr("platformdirs.user_cache_path", lambda *_, **__: tmp_path / "platform")
+    places = tmp_path / "xdg" / "coterie", tmp_path / "platform"
+    for i, folder in enumerate(places):
+        folder.mkdir(parents=True)
+        np.savez(folder / "own.npz", **own(first_pixel=7 + i))
+    assert load("own").x_train[0, 0, 0, 0] == 7
+    (places[0] / "own.npz").unlink()
+    assert load("own").x_train[0, 0, 0, 0] == 8
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n != "digits"])

@@ -195,7 +195,9 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 
 def test_other_mistakes() -> None:
-    with pytest.raises(UserError, match="unknown devices 'fast'; use uniform, paper, mobile, slow_tail, or the path"):
+    with pytest.raises(
+        UserError, match=r"unknown devices 'fast'\. Known: uniform, paper, mobile, slow_tail, or the path"
+    ):
         fleet("fast", 3, 0)
     for clients in (0, -1, 2.5, True):
         with pytest.raises(UserError, match="clients is"):

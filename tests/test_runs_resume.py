@@ -320,7 +320,7 @@ def test_other_data_under_the_same_name_are_noticed(copy: Path, monkeypatch: pyt
     from coterie.runs import experiment
 
     real = experiment.load
-    monkeypatch.setattr(experiment, "load", lambda *a, **own: replace(real(*a, **own), x_train=real(*a).x_train + 1))
+    monkeypatch.setattr(experiment, "load", lambda *a, **k: replace(real(*a, **k), x_train=real(*a, **k).x_train + 1))
     with pytest.raises(UserError, match="data, partition or initial weights"):
         run(replace(TOY, out=str(copy)), resume=True)
 

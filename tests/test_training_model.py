@@ -179,7 +179,7 @@ class TestNamedModels:
         wanted |= {"svhn": "cnn", "purchase100": "mlp", "texas100": "mlp", "location30": "mlp"}
         assert {name: default_model(name) for name in wanted} == wanted
         assert set(wanted.values()) <= set(models.NAMES)
-        with pytest.raises(UserError, match=r"choose one of cnn.*mlp_small.*or module:FACTORY"):
+        with pytest.raises(UserError, match=r"Known: cnn.*mlp_small.*or module:FACTORY"):
             build("resnet", (3, 32, 32), 10)
         with pytest.raises(UserError, match="classes"):
             build("mlp", (4,), 1)

@@ -11,14 +11,17 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from coterie.cli.progress import bars
+from coterie.cli.progress import named, work
+from coterie.cli.progress import progress as shown
 from coterie.data import own
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.import_path import name_of
 from coterie.runs import comparison, registry, runner
+from coterie.runs.advice import advise, without_effect
 from coterie.runs.audited import learned
 from coterie.runs.comparison import COMPARE
 from coterie.runs.config import OPTIONS, RunConfig, resolve
+from coterie.runs.logs import numbers
 from coterie.runs.settings import NONE, field_types
 
 if TYPE_CHECKING:
@@ -39,7 +42,7 @@ class Result(runner.Result):
 
     def frame(self) -> Any:
         """The numbers of every round as a pandas ``DataFrame``, one row a round. Needs pandas (``coterie[tables]``)."""
-        return _frame([_numbers(line) for line in self.rounds]).set_index("round")
+        return _frame([numbers(line) for line in self.rounds]).set_index("round")
 
     def plot(self) -> Figure:
         """The run's scores over the rounds, as a matplotlib ``Figure``."""
@@ -79,7 +82,7 @@ class Comparison(comparison.Comparison):
         """One row a method and seed, as a pandas ``DataFrame``. Needs pandas (``coterie[tables]``)."""
         return _frame(
             [
-                {"method": method, **_numbers(result.summary)}
+                {"method": method, **numbers(result.summary)}
                 for method, results in self.results.items()
                 for result in results
             ]
@@ -138,8 +141,10 @@ def run(
         or functions of labels and scores.  loss: a name, or a function of outputs and labels.  class_weights:
         ``"balanced"`` or a number for each class (docs/data.md).
     options: of the run (``clients``, ``rounds``, ``seed``, ...: :class:`RunConfig`) and settings of the system (``lr``,
-        ``clusters``, ...: ``coterie list settings SYSTEM``) alike.  settings: the latter, where a name is both.
-    progress: whether to show a bar on stderr or in the notebook.  on_round: called with each round's line.
+        ``clusters``, ...: ``coterie list systems SYSTEM``) alike.  settings: the latter, where a name is both.
+    log: ``"csv"``, ``"tensorboard"``, ``"mlflow"``, or several in a list: tools that are told every round's numbers.
+    progress: whether to show a bar (on a terminal, in a notebook) or a line a round on stderr.
+    on_round: called with each round's line.
     resume: go on in the folder ``out``.
 
     >>> import coterie
@@ -151,16 +156,16 @@ def run(
     kept, table = _split([str(_system(system))], {**options, "model": model}, settings)
     kept = _with_data(kept, data, by)
     config = RunConfig(**{**kept, "system": _system(system)}, settings=table)
-    name = config.system
-    with bars(not progress) as shown:
+    resolved = resolve(config)
+    for text in without_effect(kept, [resolved]):
+        advise(text)
+    with shown(not progress, {config.system: int(resolved.rounds or 0)}) as tell:
 
         def told(line: Mapping[str, Any]) -> None:
-            shown.advance(name, length, line)
+            tell(config.system, line)
             if on_round is not None:
                 on_round(line)
 
-        length = int(resolve(config).rounds or 0)
-        shown.expect(name, length)
         done = runner.run(config, told, resume=resume)
     return _of(done)
 
@@ -205,13 +210,16 @@ def compare(
     if audit:
         for config in planned.methods.values():
             registry.audit_of(registry.get(config.system))  # a wrong name of one shows before anything is run
-    length = int(resolve(next(iter(planned.methods.values()))).rounds or 0)
-    with bars(not progress) as shown:
+    resolved = [resolve(one) for one in planned.methods.values()]
+    for text in without_effect(options, resolved):
+        advise(text)
+    length = int(resolved[0].rounds or 0)
+    wanted = [first + k for k in range(seeds)]
+    with shown(not progress, work(planned.methods, wanted, length)) as tell:
 
         def told(label: str, seed: int, line: Mapping[str, Any]) -> None:
-            shown.advance(f"{label}, seed {seed}", length, line)
+            tell(named(label, seed), line)
 
-        wanted = [first + k for k in range(seeds)]
         done = comparison.compare(planned, wanted, out, told, resume=resume, learned=learned if audit else None)
     return Comparison(done.folder, done.content)
 
@@ -235,19 +243,20 @@ def audit(*folders: str | Path, active: bool = False, data_dir: str | None = Non
     return audit_runs(find([Path(folder) for folder in folders]), data_dir, active=active)
 
 
-def reproduce(item: str, **options: Any) -> Path:
-    """Run a table or figure of a paper again; returns the folder with its numbers beside ours.
+def reproduce(item: str, *, progress: bool = True, **options: Any) -> Path:
+    """Run a table or figure of a paper again; returns the page with its numbers beside ours.
 
-    options: ``only``, ``seeds``, ``rounds``, ``out``, ``data_dir``, ``on_round``, as in
+    progress: whether to say on stderr how long it will take, and to show a bar or a line a round.
+    options: ``only``, ``seeds``, ``rounds``, ``out``, ``data_dir``, ``on_round``, as those of
     ``coterie.reproductions.reproduce``.
 
     >>> coterie.reproduce("fedcaprivacy/table2", only=["fashion_mnist/0.1"], seeds=1)
 
     Raises UserError for an unknown item or cell.
     """
-    from coterie.reproductions import reproduce as again
+    from coterie.cli.reproducing import reproduced
 
-    return again(item, **options)
+    return reproduced(item, quiet=not progress, **options)
 
 
 def load(folder: str | Path, *, model: Any = None) -> Result | Comparison:
@@ -314,7 +323,7 @@ def _split(
 
 def _option(name: str, value: Any) -> Any:
     """An option as a config holds it: objects by their names, lists with commas between."""
-    if name in ("metrics", "class_weights") and isinstance(value, list | tuple):
+    if name in ("metrics", "class_weights", "log") and isinstance(value, list | tuple):
         return ",".join(word if isinstance(word, str) else _word(word) for word in value)
     if name in ("model", "loss", "metrics") and not isinstance(value, str):
         return name_of(value)
@@ -357,17 +366,6 @@ def _frame(rows: Sequence[Mapping[str, Any]]) -> Any:
     return pandas.DataFrame(rows)
 
 
-def _numbers(line: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The plain values of a line; those of a table in it are named ``table.key``, but metrics by their own names."""
-    found: dict[str, Any] = {}
-    for key, value in line.items():
-        if isinstance(value, Mapping):
-            found |= _numbers(value, "" if key == "metrics" else f"{prefix}{key}.")
-        elif isinstance(value, int | float | str) or value is None:
-            found[prefix + key] = value
-    return found
-
-
 def _scores(runs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], measures: Sequence[Mapping[str, Any]]) -> Figure:
     """Both sides of every metric over the rounds, the mean over each label's runs; one row of panels a metric."""
     from coterie.report.figure import new_figure, percent_axis
@@ -378,7 +376,7 @@ def _scores(runs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], measures:
         for panel, (side, title) in zip(row, _SIDES.items(), strict=True):
             field = f"{side}_{measure['name']}"
             for label, every in runs.items():
-                curves = [{line["round"]: _numbers(line).get(field) for line in run} for run in every]
+                curves = [{line["round"]: numbers(line).get(field) for line in run} for run in every]
                 known = [r for r in curves[0] if all(curve.get(r) is not None for curve in curves)]
                 panel.plot(known, [fmean(float(curve[r] or 0) for curve in curves) for r in known], label=label)
             panel.set(title=title, xlabel="round")

@@ -8,6 +8,7 @@ import typer
 
 import coterie
 from coterie.cli import auditing, comparing, listing, predicting, reporting, reproducing, running
+from coterie.cli.command import Command, Group
 
 _EPILOG = """
 Examples:
@@ -30,6 +31,7 @@ Examples:
 """
 
 app = typer.Typer(
+    cls=Group,
     name="coterie",
     help="Federated learning among unequal, privacy-aware clients: run, compare and reproduce published systems.",
     epilog=_EPILOG,
@@ -55,16 +57,16 @@ def _root(
     """Federated learning among unequal, privacy-aware clients."""
 
 
-app.command("run")(running.run)
-app.command("compare")(comparing.compare)
-app.command("reproduce")(reproducing.reproduce)
-app.command("audit")(auditing.audit)
-app.command("report")(reporting.report)
-app.command("export")(predicting.export)
-app.command("predict")(predicting.predict)
-app.command("list")(listing.show)
+app.command("run", cls=Command)(running.run)
+app.command("compare", cls=Command)(comparing.compare)
+app.command("reproduce", cls=Command)(reproducing.reproduce)
+app.command("audit", cls=Command)(auditing.audit)
+app.command("report", cls=Command)(reporting.report)
+app.command("export", cls=Command)(predicting.export)
+app.command("predict", cls=Command)(predicting.predict)
+app.command("list", cls=Command)(listing.show)
 
 
 def main() -> None:
     """Entry point of the console script and of ``python -m coterie``."""
-    app()
+    app(prog_name="coterie")

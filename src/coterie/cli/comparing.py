@@ -12,9 +12,10 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Column, Table
 
+from coterie.cli import completing
 from coterie.cli import options as opt
 from coterie.cli.guard import guarded
-from coterie.cli.progress import bars, console, percent, seconds, size
+from coterie.cli.progress import console, named, percent, progress, seconds, size, work
 from coterie.protocol.errors import UserError
 
 _HEADS = {
@@ -30,7 +31,12 @@ _CIPHER, _TUNED = "cipher", "fine_tuned_local_accuracy"
 Row = Mapping[str, Any]
 """Of a method in ``compare.json``."""
 
-Methods = Annotated[list[str] | None, typer.Argument(help="Systems, as NAME or NAME@MODE; see `coterie list systems`.")]
+Methods = Annotated[
+    list[str] | None,
+    typer.Argument(
+        autocompletion=completing.methods, help="Systems, as NAME or NAME@MODE; see `coterie list systems`."
+    ),
+]
 Seeds = Annotated[
     int, typer.Option("--seeds", help="Run each method with this many seeds. Several seeds give 95 % intervals.")
 ]
@@ -76,6 +82,7 @@ def compare(
     """
     from coterie.cli.auditing import tables as audit_tables
     from coterie.report import race, render
+    from coterie.runs.advice import advise, without_effect
     from coterie.runs.audited import kept, learned, together
     from coterie.runs.comparison import compare as compare_them
     from coterie.runs.comparison import plan
@@ -103,11 +110,14 @@ def compare(
             audit_of(get(planned_run.system))  # a wrong name of one shows before anything is run
     attacked = partial(learned, data_dir=given.get("data_dir")) if audit else None
     wanted = [first + k for k in range(seeds)]
-    length = int(resolve(next(iter(planned.methods.values()))).rounds or 0)
-    with bars(options["quiet"]) as shown:
+    resolved = [resolve(one) for one in planned.methods.values()]
+    for text in without_effect(opt.given(options), resolved):
+        advise(text)
+    length = int(resolved[0].rounds or 0)
+    with progress(options["quiet"], work(planned.methods, wanted, length)) as tell:
 
         def told(label: str, of_seed: int, line: Mapping[str, Any]) -> None:
-            shown.advance(f"{label}, seed {of_seed}", length, line)
+            tell(named(label, of_seed), line)
 
         done = compare_them(planned, wanted, where, told, resume=options["resume"], learned=attacked)
     report = render([done.folder], done.folder / "report.html")

@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
 import traceback
-from collections.abc import Callable
-from typing import TypeVar
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from coterie.protocol.errors import CoterieError, UserError
+from coterie.protocol.errors import CoterieError, CoterieWarning, UserError
 
 FAILED, MISTAKE, INTERRUPTED = 1, 2, 130
 
 F = TypeVar("F", bound=Callable[..., None])
 
 
-def complain(message: str) -> None:
+def complain(message: str, head: str = "Error", style: str = "bold red") -> None:
     """One message on stderr."""
-    Console(stderr=True, highlight=False, soft_wrap=True).print(Text("Error: ", "bold red") + Text(message))
+    Console(stderr=True, highlight=False, soft_wrap=True).print(Text(f"{head}: ", style) + Text(message))
+
+
+@contextlib.contextmanager
+def _warnings_shown() -> Iterator[None]:
+    """Show our own warnings as messages, each text once."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", CoterieWarning)
+        usual = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            if issubclass(category, CoterieWarning):
+                complain(str(message), "Warning", "bold yellow")
+            else:
+                usual(message, category, *where, **more)
+
+        warnings.showwarning = show
+        yield
 
 
 def guarded(command: F) -> F:
@@ -31,7 +50,8 @@ def guarded(command: F) -> F:
     @functools.wraps(command)
     def run(*args: object, **kwargs: object) -> None:
         try:
-            command(*args, **kwargs)
+            with _warnings_shown():
+                command(*args, **kwargs)
         except (typer.Exit, typer.Abort):
             raise
         except (Exception, KeyboardInterrupt) as error:
@@ -63,10 +83,5 @@ def _verdict(error: BaseException) -> tuple[int, str]:
 
 
 def _interrupted(error: KeyboardInterrupt) -> str:
-    folder = getattr(error, "folder", None)
-    if folder is None:
-        return "interrupted"
-    done = getattr(error, "done", 0)
-    kept = f"{done} round{'s' * (done != 1)} kept" if done else "no round finished"
-    advice = getattr(error, "advice", f"coterie run --resume --out {folder}")
-    return f"interrupted, {kept}: continue with  {advice}"
+    advice = getattr(error, "advice", None)
+    return "interrupted" if advice is None else f"interrupted, {getattr(error, 'kept', '')}: continue with  {advice}"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import re
-import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -14,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from coterie.cli import completing
 from coterie.cli.guard import guarded
 from coterie.protocol.errors import UserError
 
@@ -25,9 +24,12 @@ What = Literal["systems", "datasets", "partitions", "metrics", "models", "device
 
 @guarded
 def show(
-    what: Annotated[What | None, typer.Argument(help="What to list. Without it, everything.")] = None,
+    what: Annotated[What | None, typer.Argument(help="What to list. Without it, which lists there are.")] = None,
     name: Annotated[
-        str | None, typer.Argument(help="After `systems`: the name of one, to show all its settings.")
+        str | None,
+        typer.Argument(
+            autocompletion=completing.systems, help="After `systems`: the name of one, to show all its settings."
+        ),
     ] = None,
 ) -> None:
     """List systems, datasets, partitions, metrics, models, devices, attacks and reproductions.
@@ -44,13 +46,13 @@ def show(
             raise UserError(f"only systems are shown by name: coterie list {what}, or coterie list systems {name}")
         _show_system(console, name)
         return
-    for title, rows in _LISTS.items():
-        if what in (None, title):
-            table = Table(title=title, title_justify="left", title_style="bold", box=None, show_header=False)
-            table.add_column(no_wrap=True)
-            for row in rows():
-                table.add_row(*(escape(cell) for cell in row))
-            console.print(table)
+    rows = ((list_, words) for list_, (words, _) in _LISTS.items()) if what is None else _LISTS[what][1]()
+    title = "coterie list ..." if what is None else what
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, show_header=False)
+    table.add_column(no_wrap=True)
+    for row in rows:
+        table.add_row(*(escape(cell) for cell in row))
+    console.print(table)
 
 
 _OVER = "A data set's own settings (coterie list datasets), such as lr and batch_size, win over these defaults."
@@ -59,6 +61,7 @@ _OVER = "A data set's own settings (coterie list datasets), such as lr and batch
 def _show_system(console: Console, name: str) -> None:
     """One system: its source, its modes, and each setting with its default and what it does."""
     from coterie.runs.registry import get
+    from coterie.runs.settings import described
 
     system = get(name)
     console.print(f"[bold]{escape(system.title)}[/bold]: {escape(_about(system))}")
@@ -82,41 +85,6 @@ def _about(system: System) -> str:
 def _defaults(system: System) -> Iterator[tuple[str, str]]:
     for f in dataclasses.fields(system.config):
         yield f.name, "none" if f.default is None else str(f.default)
-
-
-def described(config: type) -> dict[str, str]:
-    """What each field of a settings dataclass does, or "" if nothing is said.
-
-    The texts are from the docstrings of the class and its bases, the nearest first. There a field begins a line, or
-    follows two spaces: ``lr: learning rate.  momentum, weight_decay: of SGD.`` A field without a text refers to a field
-    whose text names it. For a choice the values are added if the text does not name them.
-    """
-    from coterie.runs.settings import field_types
-
-    texts: dict[str, str] = {}
-    for kind in config.__mro__:
-        for name, text in _documented(kind.__doc__ or ""):
-            texts.setdefault(name, text)
-    found = {}
-    for name, options in field_types(config).items():
-        elsewhere = (f"see {other}" for other, text in texts.items() if re.search(rf"\b{name}\b", text))
-        text = texts.get(name) or next(elsewhere, "")
-        values = [str(value) for option in options for value in typing.get_args(option)]
-        listed = all(value in text for value in values)
-        found[name] = text if listed else f"{' | '.join(values)}: {text}"
-    return found
-
-
-_ENTRY = re.compile(r"(?:^|  )(\w+(?:,\s+\w+)*): ")
-
-
-def _documented(docstring: str) -> Iterator[tuple[str, str]]:
-    """The fields that a docstring explains. Text before the first field of a paragraph belongs to none."""
-    for paragraph in re.split(r"\n\s*\n", docstring):
-        _, *found = _ENTRY.split(re.sub(r"\s*\n\s*", "  ", paragraph).strip())
-        for names, text in zip(found[::2], found[1::2], strict=True):
-            for name in names.split(","):
-                yield name.strip(), " ".join(text.split())
 
 
 def _systems() -> Iterator[tuple[str, ...]]:
@@ -159,10 +127,15 @@ def _partitions() -> Iterator[tuple[str, ...]]:
 
 
 def _models() -> Iterator[tuple[str, ...]]:
-    from coterie.training.models import MODELS
+    from coterie.training.names import MODELS
 
-    for name, (text, _) in MODELS.items():
-        yield name, text
+    yield from MODELS.items()
+
+
+def _span(values: Sequence[float], unit: str) -> str:
+    """``2.16 to 213 GFLOP/s``, or one number if all are alike."""
+    ends = f"{min(values):.3g}", f"{max(values):.3g}"
+    return f"{' to '.join(dict.fromkeys(ends))} {unit}"
 
 
 def _devices() -> Iterator[tuple[str, ...]]:
@@ -170,8 +143,16 @@ def _devices() -> Iterator[tuple[str, ...]]:
 
     for name in FLEETS:
         members = fleet(name, 100, 0)
-        flops, up = (sorted(getattr(m, f) for m in members) for f in ("compute_flops_per_s", "up_bytes_per_s"))
-        yield name, f"{flops[0]:.3g} to {flops[-1]:.3g} FLOP/s, {up[0]:.3g} to {up[-1]:.3g} bytes/s up"
+        speeds = (
+            _span([getattr(member, field) / scale for member in members], unit)
+            for field, scale, unit in (
+                ("compute_flops_per_s", 1e9, "GFLOP/s"),
+                ("up_bytes_per_s", 1e6, "MB/s up"),
+                ("down_bytes_per_s", 1e6, "MB/s down"),
+            )
+        )
+        there = min(member.availability for member in members)
+        yield name, ", ".join(speeds) + (f", there {100 * there:.0f} % of the time" if there < 1 else "")
     yield "FILE.toml", "your own profiles"
 
 
@@ -191,13 +172,14 @@ def _reproductions() -> Iterator[tuple[str, ...]]:
         yield name, item.title
 
 
-_LISTS = {
-    "systems": _systems,
-    "datasets": _datasets,
-    "partitions": _partitions,
-    "metrics": _metrics,
-    "models": _models,
-    "devices": _devices,
-    "attacks": _attacks,
-    "reproductions": _reproductions,
+_LISTS: Mapping[str, tuple[str, Callable[[], Iterator[tuple[str, ...]]]]] = {
+    "systems": ("methods; with a NAME, what each of its settings does", _systems),
+    "datasets": ("data sets known by name, with their default options", _datasets),
+    "partitions": ("how samples are dealt to clients, as --partition takes it", _partitions),
+    "metrics": ("what models are scored by, as --metrics takes it", _metrics),
+    "models": ("what is trained, as --model takes it", _models),
+    "devices": ("how fast the clients' devices are, as --devices takes it", _devices),
+    "attacks": ("what coterie audit tries on the views of each system", _attacks),
+    "reproductions": ("tables and figures of papers, as coterie reproduce takes them", _reproductions),
 }
+"""Every list: what it holds, and its rows."""

@@ -10,6 +10,9 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from coterie.cli import completing
+from coterie.cli.completing import choices
+
 WORK, FAIR, HOW, KEEP = _PANELS = ("The work", "What is the same for all", "How it runs", "What is kept")
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -24,10 +27,11 @@ def _option(
     flags: tuple[str, ...] = (),
     metavar: str | None = None,
     default: bool | None = None,
+    words_of: Callable[..., completing.Words] | None = None,
 ) -> inspect.Parameter:
-    """flags: where the name alone does not give them."""
+    """flags: where the name alone does not give them.  words_of: what the shell completes."""
     flags = flags or (f"--{name.replace('_', '-')}",)
-    told = typer.Option(*flags, help=words, metavar=metavar, rich_help_panel=panel)
+    told = typer.Option(*flags, help=words, metavar=metavar, rich_help_panel=panel, autocompletion=words_of)
     annotation = Annotated[kind | None, told]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
@@ -39,10 +43,14 @@ _OPTIONS = (
         str,
         "Data set; see `coterie list datasets`. Or the path of your own: a folder of one csv, npz or parquet file a "
         "client, or such a file. [digits]",
+        metavar="NAME",
+        words_of=completing.datasets,
     ),
     _work("target", str, "Column of labels in your own tables. [label, y, target or class]"),
     _work("test_share", float, "Share of each client's samples that tests, for your own data without a split. [0.2]"),
-    _work("kind", str, "What your own arrays hold: image, tabular, series, volume. [by shape]"),
+    _work(
+        "kind", str, "What your own arrays hold: image, tabular, series, volume. [by shape]", words_of=choices("kind")
+    ),
     _work("clients", int, "Number of clients. [by data set]"),
     _work("rounds", int, "Number of rounds. [by data set]"),
     _work(
@@ -50,24 +58,57 @@ _OPTIONS = (
         str,
         "Which client holds which samples, for example dirichlet:0.3, and groups with different tasks, for "
         "example permute:4 or rotate:4+dirichlet:0.3; see `coterie list partitions`. [by data set]",
+        words_of=completing.partitions,
     ),
-    _work("task", str, "What is learnt from your own data: classes, multilabel or regression. [classes]"),
-    _work("metrics", str, "Metrics beside the loss, such as auroc,f1; see `coterie list metrics`. [by task]"),
+    _work(
+        "task",
+        str,
+        "What is learnt from your own data: classes, multilabel or regression. [classes]",
+        words_of=choices("task"),
+    ),
+    _work(
+        "metrics",
+        str,
+        "Metrics beside the loss, such as auroc,f1; see `coterie list metrics`. [by task]",
+        metavar="NAMES",
+    ),
     _work("loss", str, "Loss of the training, or your own as module:FUNCTION. [by task]"),
     _work("class_weights", str, "Weights of the classes in training: balanced, or numbers such as 1,5. [none]"),
-    _work("model", str, "Model; see `coterie list models`. [by data set]"),
+    _work("model", str, "Model; see `coterie list models`. [by data set]", metavar="NAME", words_of=completing.models),
     _work("seed", int, "Seed of the experiment: partition, start weights, sampling. [0]"),
     _work("min_samples", int, "Fewest training samples of a client."),
-    _work("scaling", str, "Scaling of the samples: standard (mean 0, deviation 1) or unit (0 to 1). [standard]"),
+    _work(
+        "scaling",
+        str,
+        "Scaling of the samples: standard (mean 0, deviation 1) or unit (0 to 1). [standard]",
+        words_of=choices("scaling"),
+    ),
     _work(
         "set",
         list[str],
         "A setting of the system, e.g. lr=0.1; see `coterie list systems NAME`. Can be repeated.",
         metavar="KEY=VALUE",
+        words_of=completing.settings,
     ),
-    _how("mode", str, "paper (its intent), literal (as printed) or hardened (better protected). [paper]"),
-    _how("crypto", str, "real, or emulated: the same training without encryption, which is faster. [real]"),
-    _how("devices", str, "Fleet of the clients: uniform, paper, mobile, slow_tail, FILE.toml."),
+    _how(
+        "mode",
+        str,
+        "paper (its intent), literal (as printed) or hardened (better protected). [paper]",
+        words_of=completing.modes,
+    ),
+    _how(
+        "crypto",
+        str,
+        "real, or emulated: the same training without encryption, which is faster. [real]",
+        words_of=choices("crypto"),
+    ),
+    _how(
+        "devices",
+        str,
+        "Fleet of the clients: uniform, paper, mobile, slow_tail, FILE.toml. [uniform]",
+        metavar="NAME",
+        words_of=completing.devices,
+    ),
     _how(
         "delta",
         float,
@@ -82,9 +123,9 @@ _OPTIONS = (
         "more with probability 1 - P). [uniform:1-5]",
         metavar="LAW",
     ),
-    _how("precision", str, "fp32, bf16, auto. [fp32]"),
-    _how("accelerator", str, "cpu, cuda, auto. [auto]"),
-    _how("data_dir", str, "Folder of data sets. [COTERIE_DATA]"),
+    _how("precision", str, "fp32, bf16, auto. [fp32]", words_of=choices("precision")),
+    _how("accelerator", str, "cpu, cuda, auto. [auto]", words_of=choices("accelerator")),
+    _how("data_dir", str, "Folder of data sets. [COTERIE_DATA]", metavar="PATH"),
     _how("config", Path, "TOML file with any of these options."),
     _how(
         "fine_tune",
@@ -98,9 +139,16 @@ _OPTIONS = (
     _keep("checkpoint_every", int, "Rounds between checkpoints; 0: as often as costs at most a tenth of the time. [0]"),
     _keep("record", bool, "Keep what every party received (views.bin).", flags=("--record/--no-record",)),
     _keep("record_mib", int, "Stop recording at this size, in MiB. [1024]"),
+    _keep(
+        "log",
+        list[str],
+        "Also tell this tool every round's numbers: csv (rounds.csv), tensorboard or mlflow. Can be repeated.",
+        metavar="NAME",
+        words_of=completing.logs,
+    ),
     _keep("out", Path, "Run folder. [runs/...]"),
     _keep("resume", bool, "Continue the run in --out.", default=False),
-    _keep("quiet", bool, "Print the result only.", flags=("--quiet", "-q"), default=False),
+    _keep("quiet", bool, "No progress, only warnings and the result.", flags=("--quiet", "-q"), default=False),
 )
 
 
@@ -127,4 +175,5 @@ def given(options: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: options[name] for name in OPTIONS if options.get(name) is not None}
     if "fine_tune" in found:
         found["fine_tune"] = "held_out" if found["fine_tune"] else "no"
-    return {name: str(value) if isinstance(value, Path) else value for name, value in found.items()}
+    words = {name: ",".join(value) for name, value in found.items() if isinstance(value, list)}
+    return {**{name: str(v) if isinstance(v, Path) else v for name, v in found.items()}, **words}

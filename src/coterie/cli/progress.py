@@ -1,15 +1,19 @@
-"""Progress on the terminal: a bar for each run, with rounds, time and the latest accuracies."""
+"""Progress: rounds, the latest accuracies and the time that is left, as bars or as lines."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
+from types import MappingProxyType
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 _NOTHING = "–"
+_SEED = ", seed "
+_BARS = 8  # of single runs, so that many runs do not fill the screen
 
 
 def console(least: int) -> Console:
@@ -44,41 +48,151 @@ def seconds(value: float | None) -> str:
     return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min {rest} s"
 
 
-class Bars:
-    """One bar for each run, made when its first round is reported."""
+class Pace:
+    """How long some runs will still take, by the seconds of the rounds that are done. It is an estimate.
 
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._tasks: dict[str, TaskID] = {}
+    work: the rounds of every run, by its name, in their order: ``"mnist/0.3/ifca, seed 1"``.  spent: of rounds that
+    were done before, how many and their seconds, by name.
+    """
 
-    def expect(self, name: str, rounds: int) -> None:
-        """Show a bar that waits for its first round."""
-        if name not in self._tasks:
-            self._tasks[name] = self._progress.add_task(name, total=rounds, accuracy="setting up")
+    def __init__(self, work: Mapping[str, int], spent: Mapping[str, tuple[int, float]] = MappingProxyType({})) -> None:
+        self.work = dict(work)
+        self.done = {name: min(spent.get(name, (0, 0.0))[0], rounds) for name, rounds in work.items()}
+        self._known: dict[str, tuple[int, float]] = {}
+        for name, (rounds, taken) in spent.items():
+            self._learn(name, rounds, taken)
 
-    def advance(self, name: str, rounds: int, line: Mapping[str, Any]) -> None:
-        """Show that a round is done."""
-        self.expect(name, rounds)
-        shown: dict[str, Any] = {}
-        if line.get("global_accuracy") is not None:
-            shown["accuracy"] = f"global {percent(line['global_accuracy'])}  local {percent(line['local_accuracy'])}"
-        self._progress.update(self._tasks[name], completed=line["round"], **shown)
+    def _learn(self, name: str, rounds: int, taken: float) -> None:
+        if rounds:
+            before = self._known.get(_kind(name), (0, 0.0))
+            self._known[_kind(name)] = before[0] + rounds, before[1] + taken
+
+    def took(self, name: str, line: Mapping[str, Any]) -> None:
+        """A round of this run is done, and with it every run before it."""
+        for earlier in self.work:
+            if earlier == name:
+                break
+            self.done[earlier] = self.work[earlier]
+        self.done[name] = line["round"]
+        self._learn(name, 1, line["seconds"] + line["observing_seconds"])
+
+    def left(self) -> float | None:
+        """Seconds, None while no round is known. A run takes as long as those whose names begin most alike."""
+        if not self._known:
+            return None
+        return sum((rounds - self.done[name]) * self._seconds(_kind(name)) for name, rounds in self.work.items())
+
+    def _seconds(self, kind: str) -> float:
+        """Of one round, the mean over the runs that are most alike."""
+        parts = kind.split("/")
+        common = {other: _shared(parts, other.split("/")) for other in self._known}
+        alike = [self._known[other] for other in common if common[other] == max(common.values())]
+        near = [self._known[kind]] if kind in self._known else alike
+        return sum(taken for _, taken in near) / sum(rounds for rounds, _ in near)
+
+
+def _shared(a: Sequence[str], b: Sequence[str]) -> int:
+    """How many parts two names begin with alike."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
+
+
+def named(label: str, seed: int) -> str:
+    """The name of one of several runs."""
+    return f"{label}{_SEED}{seed}"
+
+
+def _kind(name: str) -> str:
+    """A run's name without its seed."""
+    return name.partition(_SEED)[0]
+
+
+def work(labels: Iterable[str], seeds: Iterable[int], rounds: int) -> dict[str, int]:
+    """The rounds of all runs of a comparison, in their order."""
+    labels = list(labels)
+    return {named(label, seed): rounds for seed in seeds for label in labels}
+
+
+Tell = Callable[[str, Mapping[str, Any]], None]
+"""Called with the name of a run and the line of a round that is done."""
 
 
 @contextlib.contextmanager
-def bars(quiet: bool) -> Iterator[Bars]:
-    """Progress on stderr while the block runs; nothing when quiet."""
+def progress(
+    quiet: bool, work: Mapping[str, int], spent: Mapping[str, tuple[int, float]] | None = None
+) -> Iterator[Tell]:
+    """Progress on stderr while the block runs: bars on a terminal and in a notebook, elsewhere a line a round.
+
+    work, spent: as of ``Pace``. Nothing is shown when quiet.
+    """
+    console, pace = Console(stderr=True, highlight=False, soft_wrap=True), Pace(work, spent or {})
+    if quiet:
+        yield lambda name, line: None
+    elif console.is_terminal or console.is_jupyter:
+        with _bars(console, pace) as tell:
+            yield tell
+    else:
+        yield lambda name, line: console.print(_line(pace, name, line), markup=False)
+
+
+def _line(pace: Pace, name: str, line: Mapping[str, Any]) -> str:
+    """``fedavg  round 3 of 10  local 81.2 %  global 80.1 %  12 s left``."""
+    pace.took(name, line)
+    place = list(pace.work).index(name) + 1
+    of_all = [f"run {place} of {len(pace.work)}"] if len(pace.work) > 1 else []
+    parts = [name, f"round {line['round']} of {pace.work[name]}", _scores(line), *of_all, _left(pace)]
+    return "  ".join(part for part in parts if part)
+
+
+def _left(pace: Pace) -> str:
+    left = pace.left()
+    return "" if left is None else f"{seconds(round(left))} left"
+
+
+def _scores(line: Mapping[str, Any]) -> str:
+    """The accuracies of a line, or else its first metric, on both sides; nothing for a round without evaluation."""
+    if line.get("global_accuracy") is not None:
+        return f"local {percent(line['local_accuracy'])}  global {percent(line['global_accuracy'])}"
+    found = [(*name.split("_", 1), value) for name, value in line.get("metrics", {}).items() if value is not None]
+    sides = [one for one in found if one[0] in ("local", "global")]
+    return "  ".join(f"{side} {name} {value:.4g}" for side, name, value in sides if name == sides[0][1])
+
+
+@contextlib.contextmanager
+def _bars(console: Console, pace: Pace) -> Iterator[Tell]:
+    """A bar for every run that has begun, and one for all of them together."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("{task.fields[accuracy]}"),
+        TextColumn("{task.fields[told]}"),
     )
-    with Progress(*columns, console=Console(stderr=True, quiet=quiet), disable=quiet) as progress:
+    with Progress(*columns, console=console) as shown:
+        everything = sum(pace.work.values())
+        whole = shown.add_task("all", total=everything, told="") if len(pace.work) > 1 else None
+        tasks: dict[str, TaskID] = {}
+
+        def begin(name: str) -> None:
+            if len(tasks) >= _BARS:
+                shown.update(tasks[list(tasks)[-_BARS]], visible=False)
+            tasks[name] = shown.add_task(name, total=pace.work[name], told="setting up")
+
+        def tell(name: str, line: Mapping[str, Any]) -> None:
+            pace.took(name, line)
+            if name not in tasks:
+                begin(name)
+            if whole is None:
+                told = "  ".join(part for part in (_scores(line), _left(pace)) if part)
+            else:
+                told = _scores(line)
+                shown.update(whole, completed=sum(pace.done.values()), told=_left(pace))
+            shown.update(tasks[name], completed=line["round"], told=told)
+
+        if whole is None:
+            begin(next(iter(pace.work)))
         try:
-            yield Bars(progress)
+            yield tell
         except BaseException:
-            progress.live.transient = True  # an error message stands alone
+            shown.live.transient = True  # an error message stands alone
             raise

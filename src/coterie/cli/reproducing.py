@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from coterie.cli.guard import guarded
-from coterie.cli.progress import bars
+from coterie.cli.progress import Pace, named, progress, seconds
 from coterie.protocol.errors import UserError
+
+if TYPE_CHECKING:
+    from coterie.reproductions.study import OnRound, Standing
 
 
 @guarded
@@ -27,9 +30,12 @@ def reproduce(
     list_: Annotated[
         bool, typer.Option("--list", help="List all items, those of a paper, or the cells of an item.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only warnings and the result.")] = False,
 ) -> None:
     """Reproduce a table or figure of a paper: its numbers beside ours, as JSON and Markdown.
+
+    Says before it begins how much is left, and how long that will take as far as the runs tell that are there. After
+    Ctrl-C the same command continues the whole table: finished runs are read, an unfinished one goes on.
 
     Examples:
 
@@ -40,7 +46,7 @@ def reproduce(
       coterie reproduce fedcaprivacy/table2 --only fashion_mnist/0.1
     """
     from coterie import reproductions as home
-    from coterie.reproductions.study import Cell, chosen
+    from coterie.reproductions.study import chosen
 
     console = Console(highlight=False, soft_wrap=True)
     cells = only or []
@@ -57,13 +63,54 @@ def reproduce(
         for cell in chosen(wanted, cells):
             console.print(cell.name, markup=False)
         return
-    lengths = {cell.name: rounds or cell.config.rounds for cell in wanted.cells if isinstance(cell, Cell)}
-    with bars(quiet) as shown:
+    written = reproduced(item, only=cells, seeds=seeds, rounds=rounds, out=out, data_dir=data_dir, quiet=quiet)
+    console.print(f"Written: {written}", markup=False)
+
+
+def reproduced(
+    item: str,
+    *,
+    only: Sequence[str] = (),
+    seeds: int = 3,
+    rounds: int | None = None,
+    out: Path | None = None,
+    data_dir: str | None = None,
+    on_round: OnRound | None = None,
+    quiet: bool = False,
+) -> Path:
+    """``reproductions.reproduce`` that says on stderr how long it will take, and shows its progress."""
+    from coterie import reproductions as home
+    from coterie.reproductions.study import standings
+
+    folder = home.folder_of(item, out)
+    begun = standings(home.found(item), folder, only=only, seeds=range(seeds), rounds=rounds)
+    work = {named(run.cell, run.seed): run.rounds for run in begun}
+    spent = {named(run.cell, run.seed): (run.done, run.seconds) for run in begun if run.done}
+    if not quiet and work:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(_outlook(begun, Pace(work, spent)), markup=False)
+    with progress(quiet, work, spent) as tell:
 
         def told(cell: str, seed: int, line: Mapping[str, Any]) -> None:
-            shown.advance(f"{cell}, seed {seed}", lengths[cell] or 0, line)
+            tell(named(cell, seed), line)
+            if on_round is not None:
+                on_round(cell, seed, line)
 
-        written = home.reproduce(
-            item, only=cells, seeds=seeds, rounds=rounds, out=out, data_dir=data_dir, on_round=told
-        )
-    console.print(f"Written: {written}", markup=False)
+        options: Any = {"only": only, "seeds": seeds, "rounds": rounds, "data_dir": data_dir}
+        return home.reproduce(item, out=folder, on_round=told, **options)
+
+
+def _outlook(begun: Sequence[Standing], pace: Pace) -> str:
+    """How much there is to do, how long it will take as far as the runs tell that are there, and how to stop."""
+    finished = sum(run.done >= run.rounds for run in begun)
+    started = sum(0 < run.done < run.rounds for run in begun)
+    missing = sum(max(run.rounds - run.done, 0) for run in begun)
+    there = f", of which {finished} are finished and {started} begun" if finished + started else ""
+    if not missing:
+        return f"{len(begun)} runs{there}: nothing is left to train."
+    left = pace.left()
+    how = "how long it takes is estimated from its first rounds" if left is None else f"about {seconds(round(left))}"
+    sure = "" if left is None else " (an estimate from the runs that are there)"
+    return (
+        f"{len(begun)} runs{there}: {missing:,} rounds left, {how}{sure}. Ctrl-C keeps the rounds that are done, and "
+        "the same command goes on."
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,13 +12,19 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from coterie.cli import completing
 from coterie.cli import options as opt
 from coterie.cli.guard import guarded
-from coterie.cli.progress import bars, percent, seconds, size
+from coterie.cli.progress import percent, progress, seconds, size
 from coterie.protocol.errors import UserError
 
 System = Annotated[
-    str | None, typer.Argument(help="A system; see `coterie list systems`. Or yours, as module:ATTRIBUTE.")
+    str | None,
+    typer.Argument(
+        metavar="SYSTEM",
+        autocompletion=completing.systems,
+        help="A system; see `coterie list systems`. Or yours, as module:ATTRIBUTE.",
+    ),
 ]
 
 
@@ -42,8 +49,12 @@ def run(system: System = None, **options: Any) -> None:
 
       coterie run --resume --out runs/hardened
     """
+    from coterie.runs.advice import advise, without_effect
+
     given, resume = opt.given({"system": system, **options}), options["resume"]
     resolved = configured(given, options["set"] or [], options["config"], resume)
+    for text in without_effect(given, [resolved]):
+        advise(text)
     execute(resolved, resume=resume, quiet=options["quiet"])
 
 
@@ -76,9 +87,8 @@ def execute(config: Any, *, resume: bool, quiet: bool) -> None:
     from coterie.runs.runner import run as run_it
 
     name = config.system
-    with bars(quiet) as shown:
-        shown.expect(name, config.rounds)
-        result = run_it(config, lambda line: shown.advance(name, config.rounds, line), resume=resume)
+    with progress(quiet, {name: config.rounds}) as tell:
+        result = run_it(config, partial(tell, name), resume=resume)
     report, summary = render([result.folder], result.folder / "report.html"), result.summary
     console = Console(highlight=False, soft_wrap=True)
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
-from http.client import HTTPException
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from coterie.protocol.errors import UserError
 
@@ -32,42 +28,46 @@ class Remote:
         return self.url.rpartition("/")[2]
 
 
+class _Told:
+    """The progress of a download, as pooch tells it: block by block, and in the end all once more."""
+
+    def __init__(self, remote: Remote, progress: Progress | None) -> None:
+        self.total, self._done = 0, 0  # pooch sets the total, 0 if the server does not say it
+        self._remote, self._progress = remote, progress
+
+    def update(self, count: int) -> None:
+        """More bytes, the last block as if it was whole. Raises UserError for a file that is too large."""
+        self._done += count
+        if self._done > _MAX_BYTES:
+            raise UserError(f"{self._remote.url} sends more than {_MAX_BYTES >> 20} MiB: refused")
+        if self._progress:
+            self._progress(self._remote.file_name, min(self._done, self.total or self._done), self.total or None)
+
+    def reset(self) -> None:
+        """All is there, and has been told."""
+        self._done, self._progress = 0, None
+
+    def close(self) -> None:
+        """Nothing more comes."""
+
+
 def fetch(remote: Remote, folder: Path, progress: Progress | None = None, timeout_s: float = 30.0) -> Path:
     """Download into ``folder`` and return the path. An interrupted or wrong download leaves nothing behind.
 
-    Raises UserError when the address does not answer, the content is not what it should be, or the folder cannot be
-    written. timeout_s: how long to wait for the server to say anything.
+    A file that is there and is the right one is not asked for again. Raises UserError when the address does not answer,
+    the content is not what it should be, or the folder cannot be written. timeout_s: how long to wait for the server to
+    say anything.
     """
-    target = folder / remote.file_name
+    import pooch  # here, as it and what it needs would make every list wait
+    from requests import RequestException
+
+    pooch.get_logger().setLevel("WARNING")
+    headers = {"User-Agent": "coterie", "Accept-Encoding": "identity"}  # else a .gz might come unpacked
+    get = pooch.HTTPDownloader(_Told(remote, progress), _BLOCK, timeout=timeout_s, headers=headers)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".part-", dir=folder) as temporary:
-            part = Path(temporary, "part")
-            with part.open("wb") as file:
-                digest = _copy(remote, file.write, progress, timeout_s)
-            if digest != remote.md5:
-                raise UserError(f"{remote.url} gave a file with MD5 {digest} instead of {remote.md5}: refused")
-            part.replace(target)
-    except (OSError, HTTPException, ValueError) as exc:  # URLError and timeouts are OSErrors, ValueError: no address
+        path = pooch.retrieve(remote.url, f"md5:{remote.md5}", remote.file_name, folder, downloader=get)
+    except (RequestException, OSError) as exc:
         raise UserError(f"cannot download {remote.url} to {folder}: {exc}") from exc
-    return target
-
-
-def _copy(remote: Remote, write: Callable[[bytes], object], progress: Progress | None, timeout_s: float) -> str:
-    digest = hashlib.md5(usedforsecurity=False)
-    request = urllib.request.Request(remote.url, headers={"User-Agent": "coterie"})
-    done = 0
-    with urllib.request.urlopen(request, timeout=timeout_s) as response:
-        length = response.headers.get("Content-Length")
-        total = int(length) if length and length.isdigit() else None
-        while block := response.read(_BLOCK):
-            done += len(block)
-            if done > _MAX_BYTES:
-                raise UserError(f"{remote.url} sends more than {_MAX_BYTES >> 20} MiB: refused")
-            digest.update(block)
-            write(block)
-            if progress:
-                progress(remote.file_name, done, total)
-    if total is not None and done < total:
-        raise UserError(f"{remote.url} broke off after {done:,} of {total:,} bytes: try again")
-    return digest.hexdigest()
+    except ValueError as exc:
+        raise UserError(f"{remote.url} gave a file with another MD5 instead of {remote.md5}: refused") from exc
+    return Path(path)

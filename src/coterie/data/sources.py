@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import platformdirs
 
 from coterie.data.catalogue import FOUR, KNOWN, Found, Known
 from coterie.data.dataset import Dataset, Graph, fixed_split, from_arrays, from_graph
@@ -31,7 +31,7 @@ from coterie.data.formats import Arrays, read_npz
 from coterie.data.graphs import GRAPH_KEYS, graph_from_arrays
 from coterie.data.own import checked_kind, is_path, load_own
 from coterie.data.samples import KIND
-from coterie.protocol.errors import UserError
+from coterie.protocol.errors import UserError, suggest
 
 NAMES: tuple[str, ...] = ("digits", *KNOWN)
 """Every data set that Coterie knows by name."""
@@ -68,9 +68,9 @@ def load(
             return _dataset(name, known, found)
     if known is None:
         raise UserError(
-            f"unknown data set {name!r}; known: {known_names}. For your own data give the path of a folder of one "
-            f"file a client, or of a csv, npz or parquet file; or put {name}.npz with {', '.join(FOUR)} into "
-            f"{_either(folders)}, or say where it is with --data-dir or COTERIE_DATA"
+            f"unknown data set {name!r}{suggest(name, NAMES)} Known: {known_names}. For your own data give the path of "
+            f"a folder of one file a client, or of a csv, npz or parquet file; or put {name}.npz with "
+            f"{', '.join(FOUR)} into {_either(folders)}, or say where it is with --data-dir or COTERIE_DATA"
         )
     if known.remote and download:
         return _dataset(name, known, _download(name, known, folders, progress))
@@ -78,21 +78,21 @@ def load(
 
 
 def cache_dir() -> Path:
-    """The per-user folder for downloaded data: $XDG_CACHE_HOME/coterie, or what the platform uses in its place."""
+    """The per-user folder for downloaded data that the platform names: on Linux ``~/.cache/coterie``, say."""
+    return platformdirs.user_cache_path("coterie", appauthor=False)
+
+
+def _old_cache_dir() -> Path | None:
+    """Where older versions kept downloads on every platform if $XDG_CACHE_HOME was set."""
     xdg = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if xdg.is_absolute():  # the specification says to ignore relative ones
-        return xdg / "coterie"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "coterie" / "Cache"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "coterie"
-    return Path.home() / ".cache" / "coterie"
+    old = xdg / "coterie"
+    return old if xdg.is_absolute() and old.is_dir() and old != cache_dir() else None
 
 
 def _folders(data_dir: str | Path | None) -> list[Path]:
     if data_dir is not None and not Path(data_dir).is_dir():
         raise UserError(f"data folder {data_dir} (--data-dir) does not exist or is not a folder")
-    named = (data_dir, os.environ.get("COTERIE_DATA") or None)
+    named = (data_dir, os.environ.get("COTERIE_DATA") or None, _old_cache_dir())
     return [*(Path(folder) for folder in named if folder is not None), cache_dir()]
 
 

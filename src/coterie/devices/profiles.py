@@ -27,7 +27,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.protocol.errors import UserError
+from coterie.protocol.errors import UserError, suggest
 
 _MOST = sys.float_info.max
 Positive = Annotated[float, msgspec.Meta(gt=0, le=_MOST)]
@@ -126,7 +126,9 @@ def fleet(name: str, clients: int, seed: int) -> tuple[Profile, ...]:
     if name.endswith(".toml"):
         return _from_tiers(_read(Path(name)), clients, rng)
     if name not in _TIERS:
-        raise UserError(f"unknown devices {name!r}; use {', '.join(FLEETS)}, or the path of a .toml file")
+        raise UserError(
+            f"unknown devices {name!r}{suggest(name, FLEETS)} Known: {', '.join(FLEETS)}, or the path of a .toml file"
+        )
     return _from_tiers(_TIERS[name], clients, rng)
 
 

@@ -24,6 +24,10 @@ class RunError(CoterieError):
     """The run cannot go on (too few parties, full disk, ...): exit code 1."""
 
 
+class CoterieWarning(UserWarning):
+    """Something works, but hardly as it was meant: an option without effect, a training that taught nothing."""
+
+
 class PeerError(CoterieError):
     """A message of another party that cannot be accepted. It is refused and counted, and the round goes on.
 
@@ -47,7 +51,43 @@ class CapacityError(CryptoError):
     """A value or a sum would not fit its lane, level or modulus."""
 
 
+_SYNONYMS = {
+    "lr": "learning_rate eta step_size client_lr local_lr",
+    "max_epochs": "epoch epochs local_epochs num_epochs client_epochs e",
+    "batch_size": "bs batch batchsize local_batch_size b",
+    "weight_decay": "wd l2",
+    "participation": "fraction fraction_fit frac c client_fraction join_ratio sample_rate sampling_rate",
+    "server_lr": "global_lr slr server_learning_rate",
+    "clusters": "num_clusters n_clusters",
+    "clients": "num_clients n_clients nc num_users users num_supernodes",
+    "rounds": "round num_rounds n_rounds global_rounds gr communication_rounds comm_rounds num_server_rounds",
+    "data": "dataset data_set",
+    "data_dir": "data_path data_root root",
+    "model": "net network arch architecture",
+    "partition": "split distribution partitioning partitioner heterogeneity non_iid",
+    "seed": "random_seed rng_seed",
+    "system": "algorithm algo strategy method",
+    "accelerator": "gpu cuda",
+    "crypto": "cipher encryption",
+    "out": "output output_dir out_dir save_dir",
+    "eval_every": "eval_gap eval_interval",
+    "fashion_mnist": "fmnist fashion",
+    "cifar10": "cifar",
+}
+_MEANT = {other: ours for ours, others in _SYNONYMS.items() for other in others.split()}
+"""Names that other libraries and papers use, and what they are called here."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known name that a word probably means: another name of the field for it, or one that is written alike."""
+    known = list(known)
+    plain = word.lower().replace("-", "_")
+    if plain in known or (plain := _MEANT.get(plain, "")) in known:
+        return plain
+    return next(iter(difflib.get_close_matches(word, known, n=1, cutoff=0.6)), None)
+
+
 def suggest(word: str, known: Iterable[str]) -> str:
     """The end of an error's sentence: ``"; did you mean 'lr'?"``, or ``"."`` if no known word is close."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else "."
+    close = nearest(word, known)
+    return f"; did you mean {close!r}?" if close else "."

@@ -30,6 +30,11 @@ def found(item: str) -> Item[Any]:
     raise unknown("item", item, items())
 
 
+def folder_of(item: str, out: Path | None = None) -> Path:
+    """Where an item is written to, if not ``out``."""
+    return out or Path("reproduction") / item.partition("/")[0]
+
+
 def reproduce(
     item: str,
     *,
@@ -46,7 +51,6 @@ def reproduce(
     only: names of cells, or of all up to a slash (``mnist/0.3``).
     Raises UserError for an unknown item or cell, no seeds, no rounds and a folder that cannot be written to.
     """
-    wanted = found(item)
-    folder = out or Path("reproduction") / item.partition("/")[0]
+    wanted, folder = found(item), folder_of(item, out)
     options: dict[str, Any] = {"only": only, "rounds": rounds, "data_dir": data_dir, "on_round": on_round}
     return study(wanted, folder, seeds=range(seeds), **options)

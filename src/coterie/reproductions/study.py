@@ -1,7 +1,7 @@
 """Studies: cells of a paper's table or figure, each a few runs (or a calculation), and what is kept of them.
 
 A cell's runs lie under ``<out>/runs``, named after their resolved configuration, so items that need the same run share
-it, and a study that was interrupted goes on where it stopped.
+it, and a study that was interrupted goes on where it stopped, in the middle of a run too. Calculations are made anew.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ from coterie.protocol.errors import RunError, UserError, suggest
 from coterie.runs.config import SIDES, RunConfig, resolve
 from coterie.runs.files import atomic_write, writing
 from coterie.runs.folder import METRICS, RESULT, check_writable, read_lines
-from coterie.runs.runner import is_divergence, load_result, run
+from coterie.runs.runner import Interrupted, is_divergence, load_result, run
 
 _SIDES = SIDES | {"rounds"}
 """A longer run serves a shorter one, and a shorter one is continued."""
-_LATER = {"scaling": "standard", "fine_tune": "no", "delta": 0.0, "delay": RunConfig.delay, "task": "classes"}
-_LATER |= dict.fromkeys(("target", "test_share", "kind", "loss", "metrics", "class_weights"))
-"""Options that came when studies had been made: their defaults stay out of the name, so that those are found again."""
+_FIRST = frozenset(
+    {"system", "data", "clients", "partition", "model", "mode", "crypto", "seed", "devices", "precision"}
+    | {"min_samples", "settings"}
+)
+"""The options that always count in a run's name. Later ones count if they are not their defaults, so that studies are
+found again that were made before."""
 
 _FEW = 12
 """As many cells an error names; there are items of hundreds."""
@@ -186,15 +189,21 @@ def last_rounds(found: Sequence[Curve], words: str, which: Sequence[str] = ("glo
 def digest(resolved: RunConfig) -> str:
     """16 hexadecimal digits that tell a run from any with other numbers; a later option counts if not its default."""
     work = {key: value for key, value in vars(resolved).items() if key not in _SIDES}
-    work = {key: value for key, value in work.items() if key not in _LATER or value not in (None, _LATER[key])}
+    usual = {**vars(RunConfig), "delta": 0.0}
+    work = {key: value for key, value in work.items() if key in _FIRST or value not in (None, usual[key])}
     return hashlib.blake2b(json.dumps(work, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def _place(resolved: RunConfig, folder: Path) -> Path:
+    """Where a run of a study lies."""
+    return folder / "runs" / f"{resolved.system}-{resolved.data}-{resolved.seed}-{digest(resolved)}"
 
 
 def one(config: RunConfig, folder: Path, on_round: OnRound | None, name: str) -> Curve:
     """The curve of one run: read if it has been made, continued if it is too short or was interrupted."""
     resolved = resolve(config)
     assert resolved.rounds is not None
-    out = folder / "runs" / f"{config.system}-{config.data}-{config.seed}-{digest(resolved)}"
+    out = _place(resolved, folder)
     done = load_result(out).summary["rounds"] if (out / RESULT).exists() else 0
     if done < resolved.rounds and not (out / DIVERGED).exists():
         watch = None if on_round is None else lambda line: on_round(name, config.seed, line)
@@ -216,6 +225,34 @@ def one(config: RunConfig, folder: Path, on_round: OnRound | None, name: str) ->
     return Curve.of(lines[: resolved.rounds], config.seed, summary, why, groups, scores)
 
 
+@dataclass(frozen=True)
+class Standing:
+    """How far a run of an item is. rounds: of all.  done: those that are there.  seconds: that these took."""
+
+    cell: str
+    seed: int
+    rounds: int
+    done: int
+    seconds: float
+
+
+def standings(
+    item: Item[Any], folder: Path, *, only: Sequence[str], seeds: Sequence[int], rounds: int | None
+) -> list[Standing]:
+    """How far all runs of an item are that ``study`` makes of the same options, in its order. Raises UserError."""
+    cells, found = _checked(item, folder, only, seeds, rounds), []
+    for seed in seeds:
+        for cell in cells:
+            if isinstance(cell, Cell):
+                resolved = resolve(replace(cell.config, seed=seed, rounds=rounds or cell.config.rounds))
+                out, length = _place(resolved, folder), int(resolved.rounds or 0)
+                lines = read_lines(out / METRICS) if (out / METRICS).exists() else []
+                seconds = sum(line["seconds"] + line.get("observing_seconds", 0.0) for line in lines)
+                done = length if (out / DIVERGED).exists() else len(lines)
+                found.append(Standing(cell.name, seed, length, done, seconds))
+    return found
+
+
 def chosen(item: Item[Any], only: Sequence[str]) -> list[Any]:
     """The cells of these names, and all up to a slash; every cell without names. UserError for a name of none."""
     names = [cell.name for cell in item.cells]
@@ -225,6 +262,17 @@ def chosen(item: Item[Any], only: Sequence[str]) -> list[Any]:
             few = f"It has: {', '.join(names)}" if len(names) <= _FEW else f"See {item.command} {item.name} --list"
             raise UserError(f"{item.name} has no cell {part!r}{suggest(part, sorted(known))} {few}")
     return [cell for cell in item.cells if not only or any(f"{cell.name}/".startswith(f"{part}/") for part in only)]
+
+
+def _checked(item: Item[Any], folder: Path, only: Sequence[str], seeds: Sequence[int], rounds: int | None) -> list[Any]:
+    """The chosen cells, if the study can be made."""
+    if not seeds:
+        raise UserError("at least 1 seed is needed")
+    if rounds is not None and rounds < 1:
+        raise UserError(f"at least 1 round is needed, not {rounds}")
+    cells = chosen(item, only)
+    check_writable(folder)
+    return cells
 
 
 def study(
@@ -242,20 +290,18 @@ def study(
     only: names of cells, or of all up to a slash.  Every cell is run with the first seed before any with the second.
     Gives the path of the Markdown file. Raises UserError before anything is run, RunError where it cannot go on.
     """
-    if not seeds:
-        raise UserError("at least 1 seed is needed")
-    if rounds is not None and rounds < 1:
-        raise UserError(f"at least 1 round is needed, not {rounds}")
-    cells = chosen(item, only)
-    check_writable(folder)
+    cells = _checked(item, folder, only, seeds, rounds)
     outcomes: dict[str, list[Any]] = {cell.name: [] for cell in cells}
-    for seed in seeds:
-        for cell in cells:
-            if isinstance(cell, Calculation):
-                outcomes[cell.name].append(cell.compute(seed))
-            else:
-                config = replace(cell.config, seed=seed, rounds=rounds or cell.config.rounds, data_dir=data_dir)
-                outcomes[cell.name].append(one(config, folder, on_round, cell.name))
+    try:
+        for seed in seeds:
+            for cell in cells:
+                if isinstance(cell, Calculation):
+                    outcomes[cell.name].append(cell.compute(seed))
+                else:
+                    config = replace(cell.config, seed=seed, rounds=rounds or cell.config.rounds, data_dir=data_dir)
+                    outcomes[cell.name].append(one(config, folder, on_round, cell.name))
+    except KeyboardInterrupt as error:
+        raise _interrupted(error, folder, sum(map(len, outcomes.values())), len(cells) * len(seeds)) from None
     rows = item.summarise(outcomes)
     stem = item.name.rpartition("/")[2]
     command = f"{item.command} {item.name} --seeds {len(seeds)}" + (f" --rounds {rounds}" if rounds else "")
@@ -277,6 +323,14 @@ def study(
         with writing(picture):
             item.draw(outcomes, picture)
     return page
+
+
+def _interrupted(error: KeyboardInterrupt, folder: Path, done: int, every: int) -> Interrupted:
+    """The interruption of a whole item after so many of its runs (or calculations, of which nothing is kept)."""
+    stopped = error if isinstance(error, Interrupted) else Interrupted(folder, 0)
+    begun = f" and {stopped.kept} of the next" if stopped.done else ""
+    stopped.kept, stopped.advice = f"{done} of {every} runs finished{begun}", "the same command"
+    return stopped
 
 
 def _markdown(item: Item[Any], command: str, rows: Sequence[Mapping[str, Any]]) -> str:

@@ -15,16 +15,17 @@ import coterie
 from coterie.data.own import CLIENT, is_path
 from coterie.data.tasks import column_of
 from coterie.devices.links import check_share, delay_law
-from coterie.protocol.errors import UserError, suggest
+from coterie.protocol.errors import UserError, nearest, suggest
 from coterie.protocol.model_spec import TaskKind
 from coterie.runs import registry
 from coterie.runs.settings import NONE, convert, field_types, typed, unknown, values_of
 
-MAY_DIFFER = frozenset({"rounds", "checkpoint_every", "data_dir", "out"})
+MAY_DIFFER = frozenset({"rounds", "checkpoint_every", "data_dir", "out", "log"})
 """Options that a resumed run may give another value: they move no number of the rounds that are done."""
 
 SIDES = frozenset(
     {"data_dir", "out", "accelerator", "checkpoint_every", "eval_every", "fine_tune_every", "record", "record_mib"}
+    | {"log"}
 )
 """Options that move no number of a round."""
 
@@ -61,6 +62,7 @@ class RunConfig:
     scaling: of the samples: ``standard`` (mean 0, standard deviation 1) or ``unit`` (0 to 1).
     min_samples: fewest training samples a client may get.
     record: keep what every party received (``views.bin``), up to record_mib.
+    log: tools that are told every round's numbers, with commas between: ``csv``, ``tensorboard``, ``mlflow``.
     data_dir: where data sets lie.  out: the run folder; without it ``runs/<system>-<data>-<seed>-<n>``.
     settings: of the system, by the names of its config's fields.
 
@@ -96,6 +98,7 @@ class RunConfig:
     min_samples: int | None = None
     record: bool = False
     record_mib: int = 1024
+    log: str | None = None
     data_dir: str | None = None
     out: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -227,14 +230,16 @@ def _machine(given: Mapping[str, Any]) -> dict[str, Any]:
 def check_settings(keys: Iterable[str], known: Collection[str], what: str) -> None:
     """Raises UserError for an unknown setting. The error says if the name is an option of the run."""
     for key in keys:
-        option = key.rpartition(".")[2]
-        if key not in known and option in OPTIONS:
-            raise UserError(
-                f"{option} is no {what} but an option of the run: give --{option.replace('_', '-')}, or write it above "
-                "the table [settings]"
-            )
-        if key not in known:
+        if key in known:
+            continue
+        word = key.rpartition(".")[2]
+        option = nearest(word, [*known, *OPTIONS])
+        if option is None or option in known:
             raise unknown(what, str(key), known)
+        raise UserError(
+            f"{word} is no {what} but {'an' if word == option else 'probably the'} option of the run: give "
+            f"--{option.replace('_', '-')}, or write {option} above the table [settings]"
+        )
 
 
 def typed_settings(name: str, given: Mapping[str, Any], *, text: bool = True) -> dict[str, Any]:

@@ -315,13 +315,14 @@ def _samples(task: Task, indices: NDArray[np.int64] | None, split: Part) -> Samp
 def _fingerprint(
     dataset: Dataset, split: Split, tasks: Sequence[Task], starts: NDArray[np.float32], epochs: Mapping[str, int]
 ) -> str:
-    """A digest that two builds of the same work share: of labels, partition, tasks and initial weights."""
+    """A digest that two builds of the same work share: of labels, inputs, partition, tasks and initial weights."""
     arrays = [*split.train, *split.held_out, *split.test, starts]
     arrays += [] if split.groups is None else [split.groups]
     for task in tasks:
-        size = len(task.dataset.y_train)
-        some = np.arange(0, size, max(1, size // 256))
-        arrays += [task.labels(), task.labels(split="test"), task.inputs(some)]
+        arrays += [task.labels(), task.labels(split="test")]
+        parts: dict[Part, int] = {"train": len(task.dataset.y_train), "test": len(task.dataset.y_test)}
+        for part, size in parts.items():  # scaling hides a shift of the training samples in themselves
+            arrays.append(task.inputs(np.arange(0, size, max(1, size // 256)), part))
     shapes = dataset.x_train.shape, dataset.x_test.shape
     hashed = hashlib.blake2b(repr((shapes, sorted(epochs.items()))).encode(), digest_size=16)
     for array in arrays:

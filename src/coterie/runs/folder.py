@@ -27,7 +27,7 @@ import msgspec
 import numpy as np
 
 from coterie.data.own import name_of
-from coterie.protocol.errors import RunError, UserError
+from coterie.protocol.errors import CoterieWarning, RunError, UserError
 from coterie.runs.config import RunConfig, from_toml, to_toml
 from coterie.runs.files import FILE_MODE, atomic_write, open_own, opened, reading, umask, writing
 
@@ -172,6 +172,7 @@ def locked(folder: Path) -> Iterator[None]:
             warnings.warn(
                 f"{folder} lies on a file system without locks ({error.strerror or error}): see to it that no second "
                 "run is started there while this one lasts",
+                CoterieWarning,
                 stacklevel=3,
             )
         yield

@@ -22,11 +22,13 @@ import coterie
 from coterie.data.own import name_of
 from coterie.protocol.errors import CoterieError, RunError, UserError
 from coterie.runs import checkpoint, folder
+from coterie.runs.advice import advise, no_better_than_chance, surplus_clusters
 from coterie.runs.config import RunConfig, differences, resolve, to_toml
 from coterie.runs.evaluation import AllSkippedError, check_not_all_skipped
 from coterie.runs.experiment import Experiment, Line, build
 from coterie.runs.files import Log, atomic_write, opened, writing
 from coterie.runs.folder import CONFIG, METRICS, RESULT, jsonable, locked, read_lines, write_json
+from coterie.runs.logs import check_installed, logged
 from coterie.runs.models import Models, export_model, load_models, write_models
 from coterie.runs.trained import OwnModel
 from coterie.runs.views import VIEWS, ViewLog, message_kinds
@@ -40,12 +42,13 @@ _OPTIONS = ("mode", "seed", "rounds", "clients", "data", "partition", "model", "
 class Interrupted(KeyboardInterrupt):
     """The run was interrupted. It can be continued from ``folder``.
 
-    done: rounds that are kept.  advice: the command that continues it.
+    done: rounds that are kept.  kept: the same in words.  advice: the command that continues it.
     """
 
     def __init__(self, out: Path, done: int) -> None:
         super().__init__(f"interrupted; {done} rounds are kept in {out}")
         self.folder, self.done = out, done
+        self.kept = f"{done} round{'s' * (done != 1)} kept" if done else "no round finished"
         self.advice = f"coterie run --resume --out {out}"
 
 
@@ -94,6 +97,7 @@ def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = Fa
     were skipped, and Interrupted on Ctrl-C.
     """
     config = resolve(config)
+    check_installed(config.log)
     with contextlib.ExitStack() as held:
         if resume:
             out = resumable(config)
@@ -103,6 +107,7 @@ def run(config: RunConfig, on_round: OnRound | None = None, *, resume: bool = Fa
         kept = checkpoint.read(out, config) if resume else None
         experiment = build(config, None if kept is None else checkpoint.founded(out, kept))
         held.callback(experiment.close)
+        advise(surplus_clusters(experiment.config))
         if resume:
             return _Running(experiment, out, kept, on_round).to_the_end()
         out = folder.claim(experiment.config)
@@ -198,9 +203,11 @@ class _Running:
     def to_the_end(self) -> Result:
         try:
             self._start()
-            while self.done < self.rounds:
-                self._round(self.done + 1)
-            return self._finish()
+            before = read_lines(self.out / METRICS) if self.done else []
+            with logged(self.out, self.experiment.config, before) as tell:
+                while self.done < self.rounds:
+                    self._round(self.done + 1, tell)
+                return self._finish()
         except KeyboardInterrupt:
             raise Interrupted(self.out, self.checkpointed) from None
         except RunError as error:
@@ -233,7 +240,7 @@ class _Running:
             if self.views is not None:
                 self.views.append()
 
-    def _round(self, r: int) -> None:
+    def _round(self, r: int, tell: OnRound) -> None:
         line = jsonable(self.experiment.round(r))
         self.metrics.append((json.dumps(line) + "\n").encode())
         if self.views is not None:
@@ -250,6 +257,7 @@ class _Running:
             self.saver.save(r, self.metrics.length(), views_bytes, self.set_up)
             self.checkpointed = r
             self._since_s, self._cost_s = 0.0, time.perf_counter() - started
+        tell(line)
         if self.on_round is not None:
             self.on_round(line)
 
@@ -263,6 +271,7 @@ class _Running:
         write_json(self.out / "observed.json", e.system.observe(e.federation))
         result = summary(e, self.set_up, rounds)
         write_json(self.out / RESULT, result)
+        advise(no_better_than_chance(e.config, result, e.label_counts))
         return Result(self.out, result, rounds)
 
 

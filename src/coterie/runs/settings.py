@@ -8,25 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from coterie.protocol.errors import UserError, suggest
 
 NONE = "none"
-_KINDS: dict[Any, tuple[str, Callable[[str], Any]]] = {
-    types.NoneType: (NONE, lambda text: {NONE: None}[text.lower()]),
-    bool: ("true or false", lambda text: {"true": True, "false": False}[text.lower()]),
-    int: ("a whole number", int),
-    float: ("a number", float),
-    Literal: ("", str),
-    str: ("text", str),
+_WORDS: Mapping[Any, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    types.NoneType: NONE,
 }
-"""The kinds of alternatives, in the order in which they are tried: in words, and how they are read from text."""
+"""The types of fields in words. The others are choices."""
 
 
 def unknown(what: str, word: str, known: Iterable[str]) -> UserError:
@@ -61,20 +61,17 @@ def _alternatives(annotation: Any) -> tuple[Any, ...]:
 
 
 def convert(value: Any, options: Sequence[Any], where: str, *, text: bool) -> Any:
-    """A value as the first alternative that it fits, None before text. Raises UserError that says what would fit."""
-    order = list(_KINDS)
-    for option in sorted(options, key=lambda option: order.index(typing.get_origin(option) or option)):
-        choices = {str(choice): choice for choice in typing.get_args(option)}
-        with contextlib.suppress(ValueError, LookupError, OverflowError):
-            if text:
-                found = choices[value] if choices else _KINDS[option][1](value)
-            elif option is types.NoneType and value == NONE:
-                found = None
-            else:
-                found = msgspec.convert(value, option)  # a whole number is a number, too
-            if found == found:  # NaN is no number
-                return found
-    words = (" or ".join(map(repr, typing.get_args(option))) or _KINDS[option][0] for option in options)
+    """A value as one of these alternatives, None before text. Raises UserError that says what would fit.
+
+    text: whether the value is written, as ``"0.1"``, ``"true"`` and ``"none"``.
+    """
+    if types.NoneType in options and isinstance(value, str) and (value.lower() if text else value) == NONE:
+        return None
+    with contextlib.suppress(msgspec.ValidationError):
+        found = msgspec.convert(value, typing.Union[tuple(options)], strict=not text)  # noqa: UP007
+        if found == found:  # NaN is no number
+            return found
+    words = (_WORDS.get(option) or " or ".join(map(repr, typing.get_args(option))) for option in options)
     raise UserError(f"{where} must be {' or '.join(words)}, not {value!r}")
 
 
@@ -90,3 +87,36 @@ def typed(kind: type, given: Mapping[str, Any], what: str, *, text: bool = False
 def values_of(config: Any) -> dict[str, Any]:
     """All fields of a dataclass, by name."""
     return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+
+
+def described(config: type) -> dict[str, str]:
+    """What each field of a settings dataclass does, or "" if nothing is said.
+
+    The texts are from the docstrings of the class and its bases, the nearest first. There a field begins a line, or
+    follows two spaces: ``lr: learning rate.  momentum, weight_decay: of SGD.`` A field without a text refers to a field
+    whose text names it. For a choice the values are added if the text does not name them.
+    """
+    texts: dict[str, str] = {}
+    for kind in config.__mro__:
+        for name, text in _documented(kind.__doc__ or ""):
+            texts.setdefault(name, text)
+    found = {}
+    for name, options in field_types(config).items():
+        elsewhere = (f"see {other}" for other, text in texts.items() if re.search(rf"\b{name}\b", text))
+        text = texts.get(name) or next(elsewhere, "")
+        values = [str(value) for option in options for value in typing.get_args(option)]
+        listed = all(value in text for value in values)
+        found[name] = text if listed else f"{' | '.join(values)}: {text}"
+    return found
+
+
+_ENTRY = re.compile(r"(?:^|  )(\w+(?:,\s+\w+)*): ")
+
+
+def _documented(docstring: str) -> Iterator[tuple[str, str]]:
+    """The fields that a docstring explains. Text before the first field of a paragraph belongs to none."""
+    for paragraph in re.split(r"\n\s*\n", docstring):
+        _, *found = _ENTRY.split(re.sub(r"\s*\n\s*", "  ", paragraph).strip())
+        for names, text in zip(found[::2], found[1::2], strict=True):
+            for name in names.split(","):
+                yield name.strip(), " ".join(text.split())

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from math import prod
 
 from torch import Tensor, nn
 
-from coterie.protocol.errors import UserError
+from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.import_path import import_object
 from coterie.protocol.model_spec import TaskKind
 from coterie.training.model import LOSSES, Model
+from coterie.training.names import MODELS
 
 Factory = Callable[[Sequence[int], int], nn.Sequential]
 
@@ -107,40 +108,21 @@ def _convolutional(channels: Sequence[int], hidden: Sequence[int], padding: int,
     return make
 
 
-MODELS: dict[str, tuple[str, Factory]] = {
+_FACTORIES: Mapping[str, Factory] = {
     # FedCAPrivacy leaves channels, padding and the convolutions' activation open, PAFed (table II) all activations;
     # here 32 and 64 channels, padding 2 (the size is kept) and ReLU, as in the CNN of McMahan et al. 2017, from which
     # the description stems. 28x28 in one channel: d = 1,663,370.
-    "cnn": (
-        "FedCAPrivacy's for CIFAR and PAFed's for MNIST: two 5x5 convolutions with 2x2 max pooling, 512 units, the "
-        "output.",
-        _convolutional((32, 64), (512,), padding=2, least=4),
-    ),
-    "cnn_256": (
-        "PAFed's for CIFAR-10 (table II): ``cnn`` with 256 units before the output (32x32 in colour: d = 1,105,098).",
-        _convolutional((32, 64), (256,), padding=2, least=4),
-    ),
-    "cnn_bn": (
-        "PAFed's for CIFAR-100 (table IV): four 3x3 convolutions, batch normalisation after three, dropout, 512 units.",
-        cnn_bn,
-    ),
-    "linear": ("Multinomial logistic regression.", _dense()),
-    "mlp": (
-        "FedCAPrivacy's for MNIST and Fashion-MNIST: two hidden layers of 200 and 100 (784-200-100-10: d = 178,110).",
-        _dense(200, 100),
-    ),
-    "mlp_small": ("One hidden layer of 32, for the 8x8 digits (64-32-10).", _dense(32)),
-    "fcnn": (
-        "MingledPie's for MNIST and Fashion-MNIST: one hidden layer of 200 (784-200-10: d = 159,010).",
-        _dense(200),
-    ),
+    "cnn": _convolutional((32, 64), (512,), padding=2, least=4),
+    "cnn_256": _convolutional((32, 64), (256,), padding=2, least=4),
+    "cnn_bn": cnn_bn,
+    "linear": _dense(),
+    "mlp": _dense(200, 100),
+    "mlp_small": _dense(32),
+    "fcnn": _dense(200),
     # Two 5x5 convolutions of 6 and 16 channels, each with 2x2 max pooling, then 120, 84 and the output; ReLU.
-    "lenet": (
-        "MingledPie's for CIFAR-10, after LeNet-5 (LeCun et al. 1998, which it cites): d = 62,006 for 3x32x32.",
-        _convolutional((6, 16), (120, 84), padding=0, least=16),
-    ),
+    "lenet": _convolutional((6, 16), (120, 84), padding=0, least=16),
 }
-"""What each model is, and what makes it from the shape of the samples and the number of classes."""
+"""What makes each model of ``MODELS`` from the shape of the samples and the number of classes."""
 
 NAMES: tuple[str, ...] = tuple(MODELS)
 
@@ -155,9 +137,11 @@ def factory(name: str) -> Factory | nn.Module:
     """
     if ":" in name:
         return import_object(name, "model")  # type: ignore[no-any-return]
-    if name not in MODELS:
-        raise UserError(f"unknown model {name!r}: choose one of {', '.join(NAMES)}, or module:FACTORY of your own")
-    return MODELS[name][1]
+    if name not in _FACTORIES:
+        raise UserError(
+            f"unknown model {name!r}{suggest(name, NAMES)} Known: {', '.join(NAMES)}, or module:FACTORY of your own"
+        )
+    return _FACTORIES[name]
 
 
 def build(

@@ -1,0 +1,73 @@
+"""The commands as typer makes them, with plain words in their help and errors about unknown options that teach."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from coterie.cli.completing import WORDS, named
+from coterie.cli.guard import MISTAKE, complain
+
+_WORDS = {"bool": "", "str": "TEXT", "int": "NUMBER", "float": "NUMBER", "list[str]": "TEXT", "list[Path]": "PATH"}
+
+
+def _plain(parameter: Any) -> Any:
+    """The same parameter, whose help has a word for what it takes, and nothing for a flag, instead of a type."""
+
+    def word(ctx: Any) -> str:
+        shown = type(parameter).display_type_rich(parameter, ctx) or ""
+        kind = shown.removeprefix("<").removesuffix(">")
+        return shown if shown == kind else _WORDS.get(kind, kind.upper() if kind.isalpha() else kind)
+
+    parameter.display_type_rich = word
+    return parameter
+
+
+class Group(TyperGroup):
+    """``coterie`` itself."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """All parameters, in plain words."""
+        return [_plain(one) for one in super().get_params(ctx)]
+
+
+class Command(TyperCommand):
+    """One command of it."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """All parameters, in plain words."""
+        return [_plain(one) for one in super().get_params(ctx)]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line. An option that is not there is told of the one that was probably meant."""
+        ctx.meta[WORDS] = list(args)
+        options = {word: one.name for one in self.get_params(ctx) for word in (*one.opts, *one.secondary_opts)}
+        for place, word in enumerate(args[: args.index("--")] if "--" in args else args):
+            option, equals, value = word.partition("=")
+            if option.startswith("--") and option not in options and not ctx.resilient_parsing:
+                following = args[place + 1] if place + 1 < len(args) else "--"
+                value = value if equals else "VALUE" if following.startswith("--") else following
+                complain(f"no option {option}{_meant(option, value, args, options)} See {ctx.command_path} --help")
+                raise typer.Exit(MISTAKE)
+        return super().parse_args(ctx, args)
+
+
+def _meant(option: str, value: str, args: Sequence[str], options: Mapping[str, str]) -> str:
+    """The end of the sentence about an unknown option: the setting of a named system, or the option, that it means."""
+    from coterie.protocol.errors import nearest
+    from coterie.runs.settings import field_types
+
+    word = option.lstrip("-").replace("-", "_")
+    names = {name: flag for flag, name in options.items() if flag.startswith("--")}
+    systems = named(args) if "set" in names else []
+    settings = {key: system.name for system in reversed(systems) for key in field_types(system.config)}
+    meant = nearest(word, [*settings, *names])
+    if meant is None:
+        return "."
+    if meant in names:
+        return f"; did you mean {names[meant]}?"
+    is_one = f"{meant} is a setting of {settings[meant]}, so write" if meant == word else "did you mean"
+    return f"; {is_one} --set {meant}={value}{'.' if meant == word else '?'}"

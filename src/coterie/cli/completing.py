@@ -1,0 +1,118 @@
+"""What the shell completes. Each function gives words with what they mean, and imports nothing that takes seconds."""
+
+from __future__ import annotations
+
+import contextlib
+import typing
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from coterie.protocol.system import System
+
+Words = list[tuple[str, str]]
+WORDS = "coterie words"
+"""Where a context holds the words of its command."""
+
+
+def systems() -> Words:
+    """The systems, with their titles."""
+    from coterie.runs.registry import SYSTEMS
+
+    return [(name, SYSTEMS[name].title) for name in SYSTEMS]
+
+
+def methods(ctx: typer.Context) -> Words:
+    """The systems that are not named yet, and each in its other modes."""
+    from coterie.runs.registry import SYSTEMS
+
+    labels = {name: [name, *(f"{name}@{mode}" for mode in SYSTEMS[name].modes if mode != "paper")] for name in SYSTEMS}
+    there = ctx.meta[WORDS]
+    return [(label, SYSTEMS[name].title) for name in labels for label in labels[name] if label not in there]
+
+
+def datasets() -> Words:
+    """The data sets known by name."""
+    from coterie.data.sources import NAMES
+
+    return [(name, "") for name in NAMES]
+
+
+def models() -> Words:
+    """The models known by name."""
+    from coterie.training.names import MODELS
+
+    return list(MODELS.items())
+
+
+def partitions() -> Words:
+    """How partitions begin: ``dirichlet:``, ``iid``, ..."""
+    from coterie.data.schemes import FORMS, OWN_FORMS, TASK_FORMS, kinds
+
+    forms = {**FORMS, **TASK_FORMS, **OWN_FORMS}
+    texts = {kind: next(text for form, text in forms.items() if form.startswith(kind)) for kind in kinds(forms)}
+    return [(kind if kind in forms else f"{kind}:", text) for kind, text in texts.items()]
+
+
+def devices() -> Words:
+    """The fleets known by name."""
+    from coterie.devices.profiles import FLEETS
+
+    return [(name, "") for name in FLEETS]
+
+
+def logs() -> Words:
+    """The tools that a run can be logged to."""
+    from coterie.runs.logs import TARGETS
+
+    return [(name, "") for name in TARGETS]
+
+
+def modes(ctx: typer.Context) -> Words:
+    """The modes of the systems that are named, or of all."""
+    return [(mode, "") for mode in dict.fromkeys(mode for system in named(ctx.meta[WORDS]) for mode in system.modes)]
+
+
+def settings(ctx: typer.Context, incomplete: str) -> Words:
+    """The settings of the systems that are named, as ``lr=``; after the sign the values of a choice."""
+    from coterie.runs.settings import described, field_types
+
+    key, sign, _ = incomplete.partition("=")
+    found: dict[str, str] = {}
+    for system in named(ctx.meta[WORDS]):
+        if not sign:
+            found |= {f"{name}=": text for name, text in described(system.config).items()}
+        else:
+            found |= {f"{key}={value}": "" for value in _values(field_types(system.config).get(key, ()))}
+    return list(found.items())
+
+
+def choices(option: str) -> Callable[[], Words]:
+    """The values of an option of a run that takes one of some."""
+
+    def values() -> Words:
+        from coterie.runs.config import OPTIONS
+
+        return [(value, "") for value in _values(OPTIONS[option])]
+
+    return values
+
+
+def _values(alternatives: Iterable[Any]) -> Iterator[str]:
+    for one in alternatives:
+        yield from ("true", "false") if one is bool else map(str, typing.get_args(one))
+
+
+def named(words: Iterable[str]) -> list[System]:
+    """The systems among the words of a command line, or all systems if it names none."""
+    from coterie.protocol.errors import UserError
+    from coterie.runs.registry import SYSTEMS, get
+
+    found = []
+    for word in (word.partition("@")[0] for word in words if not word.startswith("-")):
+        if word in SYSTEMS or ":" in word:
+            with contextlib.suppress(UserError):  # a partition, or a module that does not load
+                found.append(get(word))
+    return found or list(SYSTEMS.values())

@@ -1,0 +1,73 @@
+"""Warnings about runs that do not do what their options seem to ask: without effect, or without success."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from coterie.data.own import is_path
+from coterie.protocol.errors import CoterieWarning
+from coterie.runs import registry
+from coterie.runs.config import RunConfig
+
+
+def advise(text: str | None) -> None:
+    """Warn, unless there is nothing to say."""
+    if text is not None:
+        warnings.warn(text, CoterieWarning, stacklevel=2)
+
+
+_EFFECTIVE: Mapping[str, tuple[Callable[[RunConfig], bool], str]] = {
+    "crypto": (lambda run: registry.get(run.system).encrypted, "nothing is encrypted"),
+    "fine_tune": (lambda run: run.fine_tune == "no" or registry.get(run.system).fine_tunes, "no model can be tuned"),
+    "record_mib": (lambda run: run.record, "nothing is recorded without record (--record)"),
+    "data_dir": (lambda run: run.data != "digits" and not is_path(run.data), "the data are not looked for there"),
+}
+"""Options that may have no effect: when they have one, and why not."""
+
+
+def without_effect(given: Collection[str], runs: Sequence[RunConfig]) -> list[str]:
+    """A sentence for every given option that has no effect on any of these resolved runs."""
+    systems = ", ".join(dict.fromkeys(run.system for run in runs))
+    return [
+        f"option {option} has no effect on {systems}: {why}"
+        for option, (has_effect, why) in _EFFECTIVE.items()
+        if option in given and not any(map(has_effect, runs))
+    ]
+
+
+def surplus_clusters(config: RunConfig) -> str | None:
+    """A sentence about more clusters than a run has clients."""
+    clusters, clients = config.settings.get("clusters"), config.clients
+    if not isinstance(clusters, int) or clients is None or clusters <= clients:
+        return None
+    return (
+        f"{config.system} has more clusters ({clusters}) than clients ({clients}), and the surplus has no effect: set "
+        f"clusters to {clients} or fewer, or take more clients"
+    )
+
+
+def no_better_than_chance(config: RunConfig, summary: Mapping[str, Any], label_counts: NDArray[Any]) -> str | None:
+    """A sentence about a run that is no better than always giving one class, on all test data and on each client's.
+
+    label_counts: (clients, classes) training samples, whose shares stand for those of the test data. An accuracy counts
+    as no better up to a fifth, or two points, above that.
+    """
+    found, local = (summary.get(f"{side}_accuracy") for side in ("global", "local"))
+    if summary["task"] != "classes" or found is None or local is None:
+        return None
+    shares = label_counts / label_counts.sum(axis=1, keepdims=True)
+    chance, own_chance = label_counts.sum(axis=0).max() / label_counts.sum(), shares.mean(axis=0).max()
+    if any(got > most + min(0.02, most / 5) for got, most in ((found, chance), (local, own_chance))):
+        return None
+    tries = {"another lr": "lr", "a larger participation": "participation"}
+    own = {words: config.settings[key] for words, key in tries.items() if config.settings.get(key) not in (None, 1.0)}
+    others = ", ".join(f"{words} (here {value:g})" for words, value in own.items())
+    return (
+        f"{config.system} has learnt nothing: {100 * found:.1f} % of all test data are classified right, and always "
+        f"giving the most frequent class makes {100 * chance:.1f} %. Try more rounds (here {config.rounds})"
+        + (f", {others}" if others else "")
+    )

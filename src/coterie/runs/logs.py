@@ -1,0 +1,166 @@
+"""Every round's numbers as they come, for other tools: csv, TensorBoard, MLflow.
+
+The names of the numbers are the same everywhere: those of ``metrics.jsonl``, with a point before the key of a table
+(``bytes_up.client``). A run that is resumed goes on in the same log. What was not logged before is not made up for, but
+for csv.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from coterie.protocol.errors import CoterieError, RunError, UserError
+from coterie.runs.config import RunConfig
+from coterie.runs.files import atomic_write, writing
+from coterie.runs.settings import unknown
+
+Line = Mapping[str, Any]
+Tell = Callable[[Line], None]
+CSV, TENSORBOARD, MLFLOW = "rounds.csv", "tensorboard", "mlflow_run.txt"
+
+
+def numbers(line: Line, prefix: str = "") -> dict[str, Any]:
+    """The plain values of a line; those of a table in it are named ``table.key``, but metrics by their own names."""
+    found: dict[str, Any] = {}
+    for key, value in line.items():
+        if isinstance(value, Mapping):
+            found |= numbers(value, "" if key == "metrics" else f"{prefix}{key}.")
+        elif isinstance(value, int | float | str) or value is None:
+            found[prefix + key] = value
+    return found
+
+
+def _scalars(line: Line) -> dict[str, float]:
+    """The numbers of a line, by names that every tool takes."""
+    plain = {re.sub(r"[^\w./ -]+", "_", name): value for name, value in numbers(line).items() if name != "round"}
+    return {name: value for name, value in plain.items() if isinstance(value, int | float)}
+
+
+@contextlib.contextmanager
+def _csv(out: Path, config: RunConfig, before: Sequence[Line]) -> Iterator[Tell]:
+    """``rounds.csv``: a row a round. It is written anew when a round brings a new column, and else grows."""
+    rows: list[dict[str, Any]] = []
+    columns: dict[str, None] = {}
+
+    def text(some: Sequence[Mapping[str, Any]], *, head: bool) -> str:
+        found = io.StringIO()
+        writer = csv.DictWriter(found, list(columns), lineterminator="\n")
+        if head:
+            writer.writeheader()
+        writer.writerows(some)
+        return found.getvalue()
+
+    def tell(line: Line) -> None:
+        row = numbers(line)
+        rows.append(row)
+        if set(row) <= set(columns):
+            with writing(out / CSV), (out / CSV).open("a", encoding="utf-8", newline="") as file:
+                file.write(text([row], head=False))
+        else:
+            columns.update(dict.fromkeys(row))
+            atomic_write(out / CSV, text(rows, head=True).encode())
+
+    rows += map(numbers, before)
+    columns.update(dict.fromkeys(name for row in rows for name in row))
+    atomic_write(out / CSV, text(rows, head=True).encode())
+    yield tell
+
+
+@contextlib.contextmanager
+def _tensorboard(out: Path, config: RunConfig, before: Sequence[Line]) -> Iterator[Tell]:
+    """Scalars in the folder ``tensorboard``: ``tensorboard --logdir runs`` shows all runs."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer: Any = SummaryWriter(str(out / TENSORBOARD), purge_step=len(before) + 1 if before else None)
+    try:
+
+        def tell(line: Line) -> None:
+            for name, value in _scalars(line).items():
+                writer.add_scalar(name.replace(".", "/"), value, line["round"])
+            writer.flush()
+
+        yield tell
+    finally:
+        writer.close()
+
+
+@contextlib.contextmanager
+def _mlflow(out: Path, config: RunConfig, before: Sequence[Line]) -> Iterator[Tell]:
+    """A run of the tracking server that MLflow is set up for; ``mlflow_run.txt`` keeps its id."""
+    import mlflow
+
+    kept = out / MLFLOW
+    known = kept.read_text().strip() if before and kept.exists() else None
+    with mlflow.start_run(run_id=known, run_name=None if known else out.name, nested=True) as run:
+        if known is None:
+            atomic_write(kept, f"{run.info.run_id}\n".encode())
+            options = {key: value for key, value in numbers(vars(config)).items() if value is not None}
+            mlflow.log_params(options)
+        yield lambda line: mlflow.log_metrics(_scalars(line), step=line["round"])
+
+
+TARGETS: Mapping[str, Callable[[Path, RunConfig, Sequence[Line]], AbstractContextManager[Tell]]] = {
+    "csv": _csv,
+    "tensorboard": _tensorboard,
+    "mlflow": _mlflow,
+}
+"""What a run can be logged to. Each opens a log in a run folder, after the lines of the rounds before."""
+
+
+def targets(log: str | None) -> list[str]:
+    """The names in an option ``log``, with commas between; raises UserError for an unknown one."""
+    found = [word.strip() for word in (log or "").split(",") if word.strip()]
+    for word in found:
+        if word not in TARGETS:
+            raise unknown("log", word, TARGETS)
+    return list(dict.fromkeys(found))
+
+
+def check_installed(log: str | None) -> None:
+    """Raises UserError that names the extra if a log's package is not installed."""
+    for name in targets(log):
+        try:
+            if name == "tensorboard":
+                import torch.utils.tensorboard  # noqa: F401
+            elif name == "mlflow":
+                import mlflow  # noqa: F401
+        except ImportError as error:
+            raise UserError(f"a log to {name} needs its package ({error}): pip install 'coterie[{name}]'") from None
+
+
+@contextlib.contextmanager
+def logged(out: Path, config: RunConfig, before: Sequence[Line]) -> Iterator[Tell]:
+    """Tell all logs of a run, while the block runs. before: the lines of the rounds that are done.
+
+    Raises RunError if a log takes no more, so that no run goes on without a log that was asked for.
+    """
+    with contextlib.ExitStack() as held:
+        logs = {}
+        for name in targets(config.log):
+            with _of(name):
+                logs[name] = held.enter_context(TARGETS[name](out, config, before))
+
+        def tell(line: Line) -> None:
+            for name, log in logs.items():
+                with _of(name):
+                    log(line)
+
+        yield tell
+
+
+@contextlib.contextmanager
+def _of(name: str) -> Iterator[None]:
+    """Errors of a log's package as ours."""
+    try:
+        yield
+    except CoterieError:
+        raise
+    except Exception as error:
+        raise RunError(f"the log to {name} fails: {error} (log=none, --log none, goes on without it)") from error

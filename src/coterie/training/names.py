@@ -1,0 +1,21 @@
+"""The models known by name, in words. Completion and lists need them, and must not wait for torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+MODELS: Mapping[str, str] = {
+    "cnn": "FedCAPrivacy's for CIFAR and PAFed's for MNIST: two 5x5 convolutions with 2x2 max pooling, 512 units, the "
+    "output.",
+    "cnn_256": "PAFed's for CIFAR-10 (table II): ``cnn`` with 256 units before the output (32x32 in colour: "
+    "d = 1,105,098).",
+    "cnn_bn": "PAFed's for CIFAR-100 (table IV): four 3x3 convolutions, batch normalisation after three, dropout, 512 "
+    "units.",
+    "linear": "Multinomial logistic regression.",
+    "mlp": "FedCAPrivacy's for MNIST and Fashion-MNIST: two hidden layers of 200 and 100 (784-200-100-10: "
+    "d = 178,110).",
+    "mlp_small": "One hidden layer of 32, for the 8x8 digits (64-32-10).",
+    "fcnn": "MingledPie's for MNIST and Fashion-MNIST: one hidden layer of 200 (784-200-10: d = 159,010).",
+    "lenet": "MingledPie's for CIFAR-10, after LeNet-5 (LeCun et al. 1998, which it cites): d = 62,006 for 3x32x32.",
+}
+"""What each model is. ``training/models.py`` makes it."""

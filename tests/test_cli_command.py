@@ -1,0 +1,174 @@
+"""What the command line teaches: near names for what is unknown, words instead of types in help, completion."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from command import Command
+from typer.testing import CliRunner
+
+from coterie.cli.app import app
+from coterie.protocol.errors import nearest, suggest
+from coterie.training.models import _FACTORIES
+from coterie.training.names import MODELS
+
+COMMANDS = ("run", "compare", "reproduce", "audit", "report", "export", "predict", "list")
+
+
+# -- near names -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("word", "known", "meant"),
+    [
+        ("learning_rate", ["lr", "momentum"], "lr"),
+        ("learning-rate", ["lr", "momentum"], "lr"),
+        ("LR", ["lr", "momentum"], "lr"),
+        ("local_epochs", ["max_epochs", "max_age_s"], "max_epochs"),
+        ("C", ["clients", "participation"], "participation"),
+        ("num_clients", ["clients", "clusters"], "clients"),
+        ("dataset", ["data", "data_dir"], "data"),
+        ("mnst", ["fashion_mnist", "mnist"], "mnist"),
+        ("fmnist", ["fashion_mnist", "mnist"], "fashion_mnist"),
+        ("learning_rate", ["learning_rate_2", "momentum"], "learning_rate_2"),
+        ("qqq", ["lr", "momentum"], None),
+    ],
+)
+def test_the_nearest_name_is_another_word_for_it_or_one_that_is_written_alike(
+    word: str, known: Sequence[str], meant: str | None
+) -> None:
+    assert nearest(word, known) == meant
+    assert suggest(word, known) == ("." if meant is None else f"; did you mean {meant!r}?")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("run fedavg --lr 0.1", "no option --lr; lr is a setting of fedavg, so write --set lr=0.1."),
+        ("run fedavg --lr=0.1", "write --set lr=0.1."),
+        ("run fedavg --rounds 3 --lr", "write --set lr=VALUE."),
+        ("run --lr --rounds 3 fedavg", "write --set lr=VALUE."),
+        ("run pafed --learning-rate 0.1", "no option --learning-rate; did you mean --set lr=0.1?"),
+        ("run fedavg --epochs 3", "did you mean --set max_epochs=3?"),
+        ("run fedavg --num-clients 3", "did you mean --clients?"),
+        ("run fedavg --dataset mnist", "did you mean --data?"),
+        ("run --clusters 3", "clusters is a setting of"),
+        ("run fedavg --clusters 3", "no option --clusters. See coterie run --help"),
+        ("run no.such.module:SYSTEM --partition dirichlet:0.3 --lr 3", "--set lr=3"),
+        ("compare fedavg fedprox@paper --mu 0.1", "mu is a setting of fedprox, so write --set mu=0.1."),
+        ("audit --actve", "did you mean --active?"),
+        ("reproduce --lr 3", "no option --lr. See coterie reproduce --help"),
+        ("run fedavg --set learning_rate=3", "unknown setting of fedavg 'learning_rate'; did you mean 'lr'?"),
+        ("run fedavg --set num_clients=3", "num_clients is no setting of fedavg but probably the option of the run"),
+        ("run fedavg --set clients=3", "clients is no setting of fedavg but an option of the run: give --clients"),
+        ("run fedavg --data mnst", "did you mean 'mnist'?"),
+        ("run fedavg --devices mobil", "did you mean 'mobile'?"),
+    ],
+)
+def test_a_word_that_is_not_known_is_told_of_the_one_that_is_meant(cli: Command, words: str, says: str) -> None:
+    ended = cli(*words.split())
+    assert (ended.code, ended.out) == (2, "")
+    assert says in ended.err
+    assert list(Path().iterdir()) == []
+
+
+def test_what_follows_two_dashes_is_no_option(cli: Command) -> None:
+    assert "unknown system '--lr'" in cli("run", "--", "--lr").err
+
+
+# -- help -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_has_words_and_no_types(command: str) -> None:
+    said = CliRunner().invoke(app, [*command.split(), "--help"], env={"COLUMNS": "200"}).stdout
+    assert "Show this message and exit." in said
+    for kind in ("bool", "str", "int", "float", "Path", "path", "file", "list"):
+        assert f"<{kind}" not in said, kind
+
+
+def test_help_says_what_an_option_takes() -> None:
+    said = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "200"}).stdout
+    lines = {line.split()[1]: line.split()[2:] for line in said.splitlines() if line.startswith("│ --")}
+    assert [lines[f"--{name}"][0] for name in ("rounds", "delta", "data", "set", "out")] == [
+        "NUMBER",
+        "SHARE",
+        "NAME",
+        "KEY=VALUE",
+        "PATH",
+    ]
+    assert lines["--resume"][0] == "Continue"
+
+
+# -- completion -------------------------------------------------------------------------------------------------------
+
+SHELL = """
+import sys
+from coterie.cli.app import main
+try: main()
+except SystemExit: pass
+print('HEAVY', sorted({'torch', 'sklearn', 'scipy', 'matplotlib'} & set(sys.modules)))
+"""
+
+
+def completed(line: str) -> list[str]:
+    """What bash is offered for the last word of a line. Nothing heavy may be imported for it."""
+    words = line.split(" ")
+    environment = {
+        **os.environ,
+        "_COTERIE_COMPLETE": "complete_bash",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(words) - 1),
+    }
+    ended = subprocess.run(
+        [sys.executable, "-c", SHELL], env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
+    *found, heavy = ended.stdout.split("\n")[:-1]
+    assert (heavy, ended.stderr) == ("HEAVY []", "")
+    return [word for word in found if word]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("coterie run fedc", ["fedcaprivacy"]),
+        ("coterie run ming", ["mingledpie"]),
+        ("coterie run --data m", ["mnist"]),
+        ("coterie run --model mlp", ["mlp", "mlp_small"]),
+        ("coterie run --partition d", ["dirichlet:", "domains:"]),
+        ("coterie run --partition i", ["iid"]),
+        ("coterie run pafed --mode ", ["paper", "literal"]),
+        ("coterie run --mode h", ["hardened"]),
+        ("coterie run --crypto ", ["real", "emulated"]),
+        ("coterie run --devices s", ["slow_tail"]),
+        ("coterie run ifca --set clu", ["clusters="]),
+        ("coterie run fedavg --set clu", []),
+        ("coterie run pafed --set local=", ["local=admm", "local=sgd"]),
+        ("coterie run pafed --set nothing=", []),
+        ("coterie run no.such:SYSTEM --set clust", ["clusters="]),
+        ("coterie compare fedcaprivacy fedcaprivacy", ["fedcaprivacy@literal", "fedcaprivacy@hardened"]),
+        ("coterie list systems pa", ["pafed"]),
+        ("coterie list dev", ["devices"]),
+    ],
+)
+def test_completion(line: str, words: list[str]) -> None:
+    assert completed(line) == words
+
+
+def test_completion_is_installed_for_the_shell(tmp_path: Path) -> None:
+    environment = {**os.environ, "HOME": str(tmp_path), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    words = [sys.executable, "-m", "coterie", "--install-completion", "bash"]
+    ended = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    assert "bash completion installed" in ended.stdout
+    (script,) = (tmp_path / ".bash_completions").iterdir()
+    assert "_COTERIE_COMPLETE=complete_bash" in script.read_text()
+    assert str(script) in (tmp_path / ".bashrc").read_text()
+
+
+def test_every_model_has_words_and_is_made() -> None:
+    assert list(MODELS) == list(_FACTORIES)

@@ -1,0 +1,126 @@
+"""Warnings: about options without effect, surplus clusters, and training that taught nothing."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import QUICK, Command
+
+import coterie
+from coterie.protocol.errors import CoterieWarning
+from coterie.runs.advice import no_better_than_chance, surplus_clusters, without_effect
+from coterie.runs.config import RunConfig, resolve
+
+FEDAVG = resolve(RunConfig("fedavg", clients=10))
+EVEN = np.full((10, 10), 5)
+
+
+@pytest.mark.parametrize(
+    ("system", "options", "effects"),
+    [
+        ("fedavg", {"crypto": "real"}, 0),
+        ("fedcaprivacy", {"crypto": "real"}, 1),
+        ("fedem", {"fine_tune": "held_out"}, 0),
+        ("fedem", {"fine_tune": "no"}, 1),
+        ("fedavg", {"fine_tune": "held_out"}, 1),
+        ("fedavg", {"record_mib": 5}, 0),
+        ("fedavg", {"record_mib": 5, "record": True}, 1),
+        ("fedavg", {"data_dir": "/tmp"}, 0),
+        ("fedavg", {"data_dir": "/tmp", "data": "mnist"}, 1),
+        ("fedavg", {"clients": 5, "seed": 1}, 1),
+    ],
+)
+def test_an_option_without_effect_is_named(system: str, options: dict[str, Any], effects: int) -> None:
+    found = without_effect(options, [resolve(RunConfig(system, **options))])
+    assert len(found) == 1 - effects
+    assert all(f"option {next(iter(options))} has no effect on {system}: " in text for text in found)
+
+
+def test_an_option_has_an_effect_if_one_method_of_several_has_it() -> None:
+    runs = [resolve(RunConfig(system, crypto="emulated")) for system in ("fedavg", "pafed")]
+    assert without_effect({"crypto"}, runs) == []
+    assert without_effect({"crypto"}, runs[:1]) == ["option crypto has no effect on fedavg: nothing is encrypted"]
+
+
+@pytest.mark.parametrize(("clusters", "clients", "told"), [(4, 4, False), (5, 4, True), ("auto", 4, False)])
+def test_more_clusters_than_clients(clusters: Any, clients: int, told: bool) -> None:
+    config = resolve(RunConfig("fedcaprivacy", clients=clients, settings={"clusters": clusters}))
+    assert (surplus_clusters(config) is not None) == told
+    assert surplus_clusters(FEDAVG) is None
+
+
+def chance(global_accuracy: float | None, local_accuracy: float | None, counts: Any = EVEN, **more: Any) -> str | None:
+    summary = {"task": "classes", "global_accuracy": global_accuracy, "local_accuracy": local_accuracy, **more}
+    return no_better_than_chance(FEDAVG, summary, counts)
+
+
+@pytest.mark.parametrize(("accuracy", "told"), [(0.05, True), (0.10, True), (0.119, True), (0.121, False), (1, False)])
+def test_ten_classes_and_one_in_ten(accuracy: float, told: bool) -> None:
+    assert (chance(accuracy, accuracy) is not None) == told
+
+
+def test_what_chance_is_depends_on_the_classes() -> None:
+    hundred, two, rare = np.ones((5, 100)), np.full((5, 2), 50), np.array([[95, 5]] * 5)
+    assert chance(0.011, 0.011, hundred) is not None
+    assert chance(0.03, 0.03, hundred) is None
+    assert chance(0.51, 0.51, two) is not None
+    assert chance(0.55, 0.55, two) is None
+    assert chance(0.95, 0.95, rare) is not None
+    assert chance(0.98, 0.98, rare) is None
+
+
+def test_a_model_for_ones_own_labels_has_learnt() -> None:
+    """Ten clients with one class each: alone they are right in all of their own data and a tenth of all."""
+    assert chance(0.1, 1.0, 5 * np.eye(10)) is None
+    assert chance(0.1, 0.1, 5 * np.eye(10)) is not None
+
+
+def test_what_to_try_is_said_with_what_it_was() -> None:
+    said = chance(0.1, 0.1) or ""
+    assert "10.0 % of all test data are classified right" in said
+    assert said.endswith("Try more rounds (here 10), another lr (here 0.1)")
+    settings = {**FEDAVG.settings, "participation": 0.5, "lr": 1e-6}
+    summary = {"task": "classes", "global_accuracy": 0.1, "local_accuracy": 0.1}
+    less = no_better_than_chance(replace(FEDAVG, settings=settings), summary, EVEN) or ""
+    assert less.endswith("another lr (here 1e-06), a larger participation (here 0.5)")
+    assert chance(None, None) is None
+    assert chance(0.1, 0.1, task="multilabel") is None
+
+
+def test_the_command_line_warns_on_stderr_also_when_quiet(cli: Command) -> None:
+    ended = cli("run", "ifca", *QUICK, "--crypto", "emulated", "--set", "clusters=9")
+    assert ended.code == 0
+    first, second = ended.err.splitlines()
+    assert first == "Warning: option crypto has no effect on ifca: nothing is encrypted"
+    assert second.startswith("Warning: ifca has more clusters (9) than clients (4)")
+    (only,) = cli("run", "fedavg", *QUICK, "--set", "lr=1e-9").err.splitlines()
+    assert only.startswith("Warning: fedavg has learnt nothing: ")
+
+
+def test_a_comparison_warns_once_for_all_seeds(cli: Command) -> None:
+    ended = cli("compare", "fedavg", "ifca", *QUICK, "--crypto", "real", "--set", "clusters=9", "--seeds", "2")
+    assert [line.split(" (")[0] for line in ended.err.splitlines()] == [
+        "Warning: option crypto has no effect on fedavg, ifca, local: nothing is encrypted",
+        "Warning: ifca has more clusters",
+    ]
+
+
+def test_a_repetition_from_a_config_file_gives_no_option(cli: Command) -> None:
+    assert cli("run", "fedavg", *QUICK, "--out", "a").err == ""
+    assert cli("run", "--config", "a/config.toml", "--out", "b", "--quiet").err == ""
+
+
+def test_python_warns(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"clients": 3, "rounds": 1, "progress": False, "max_epochs": 1}
+    with pytest.warns(CoterieWarning, match="option crypto has no effect on fedavg"):
+        coterie.run("fedavg", crypto="real", out=str(tmp_path / "a"), **options)
+    with pytest.warns(CoterieWarning, match="option crypto has no effect on fedavg, local"):
+        coterie.compare(["fedavg"], crypto="real", out=str(tmp_path / "b"), seeds=1, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CoterieWarning)
+        coterie.run("fedavg", out=str(tmp_path / "c"), **options)
