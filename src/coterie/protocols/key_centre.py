@@ -240,7 +240,9 @@ class Keys(msgspec.Struct):
 
 
 class Keyed(Party, Generic[PK, SK]):
-    """A party that is granted keys of one scheme. It begins with a ``State()`` and ``Secret()`` of its class.
+    """A party that is granted keys of one scheme.
+
+    It begins with a ``Secret()`` of its class, and with a ``State()`` where that needs nothing.
 
     A subclass's ``Secret`` has this one's field.
     kinds: the classes of public and secret keys that its declaration names.
@@ -267,7 +269,9 @@ class Keyed(Party, Generic[PK, SK]):
 
     def __init__(self, own: Own, common: Common, config: Any) -> None:
         super().__init__(own, common, config)
-        self.state, self.secret = self.State(), self.Secret()
+        self.secret = self.Secret()
+        if not any(field.required for field in msgspec.structs.fields(self.State)):
+            self.state = self.State()
 
     def granted(self, msg: Granted) -> None:
         """Store keys. Raises PeerError if the key centre did not sign them, or if the dealing is old."""
