@@ -77,7 +77,6 @@ def test_every_command_of_the_readme_is_one_of_coteries() -> None:
     for command in re.findall(r"^coterie (.*?)(?:\s+#.*)?$", README, re.MULTILINE):
         name, *words = shlex.split(command)
         context = group.make_context("coterie", [name, *words], resilient_parsing=True)
-        assert context.protected_args or context.args, command
         found = group.get_command(context, name)  # type: ignore[attr-defined]
         assert found is not None, command
         found.make_context(name, list(words))

@@ -124,7 +124,7 @@ def test_a_set_up_that_fails_for_a_refusal_tells_the_observer_why(name: str) -> 
 def test_the_console_and_the_result_name_the_commonest_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = itertools.count()
 
-    def picky(spec: Any, digest: bytes, weights: Any) -> Any:
+    def picky(spec: Any, digest: bytes, weights: Any, *more: Any) -> Any:
         if next(asked) % 3:  # two of three clients: a run that is nothing but refused has no result
             raise PeerError(REASON)
         return weights
