@@ -171,7 +171,7 @@ def _ends(run: Run) -> list[dict[str, Any]]:
     for field, (name, measure) in named.items():
         _, values = run.points(field)
         bands = [] if field.startswith("fine") else run.bands(field)
-        worst, *_, best = bands[-1][1] if bands else (None, None)
+        worst, *_, best = (bands[-1][1] if measure.higher else bands[-1][1][::-1]) if bands else (None, None)
         if values:
             top = max(values) if measure.higher else min(values)
             rows.append({"name": name, "cells": [values[0], top, values[-1], worst, best], "share": measure.share})

@@ -63,15 +63,6 @@ class Grouping(msgspec.Struct, frozen=True):
     without: Count = 0
 
 
-class Bands(msgspec.Struct, frozen=True):
-    """Spreads over the clients."""
-
-    global_accuracy: Band | None = None
-    local_accuracy: Band | None = None
-    global_loss: LossBand | None = None
-    local_loss: LossBand | None = None
-
-
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
     """What a stretch of a run cost and what went wrong in it, by role, ``"role/work"`` or message."""
 
@@ -98,7 +89,7 @@ class Round(Costs, frozen=True, kw_only=True):
     fine_tuned_local_accuracy: Share | None = None
     metrics: dict[str, float | None] = {}
     grouping: Grouping | None = None
-    bands: Bands = Bands()
+    bands: dict[str, LossBand] = {}
     notes: Notes = Notes()
 
 
@@ -276,7 +267,7 @@ class Run:
 
     def bands(self, field: str) -> list[tuple[int, LossBand]]:
         """Rounds, and the spread over the clients of an accuracy or a loss, where it was evaluated."""
-        return [(line.round, band) for line in self.rounds if (band := getattr(line.bands, field, None)) is not None]
+        return [(line.round, line.bands[field]) for line in self.rounds if field in line.bands]
 
     @property
     def others(self) -> tuple[Measure, ...]:

@@ -66,7 +66,7 @@ def scores(run: Run, measure: Measure = ACCURACY) -> tuple[Figure, str]:
             if len(banded) == 1:  # a band of one point has no width
                 banded = [(banded[0][0] + side, banded[0][1]) for side in (-0.1, 0.1)]
             at = [r for r, _ in banded]
-            low, q25, _, q75, high = zip(*(band for _, band in banded), strict=True)
+            low, q25, _, q75, high = np.array([band for _, band in banded], dtype=float).T
             ax.fill_between(at, low, high, color=c, alpha=0.14, lw=0)
             ax.fill_between(at, q25, q75, color=c, alpha=0.28, lw=0)
             handles["half"] = Patch(color=MUTED, alpha=0.42, lw=0, label="middle half of the clients")

@@ -248,7 +248,8 @@ def learned(folder: Path, data_dir: str | None = None) -> dict[str, float]:
 def best_by_topic(findings: Iterable[Finding], servers: Collection[str]) -> dict[str, float]:
     """The largest mean leak of each topic among the findings of one server. servers: their roles.
 
-    The slow attacks on plain updates run in some rounds only, and their mean is over these.
+    A leak that luck explains (verdict "nothing found") counts 0. The slow attacks on plain updates run in some rounds
+    only, and their mean is over these.
     """
     found: dict[str, float] = {}
     findings = list(findings)
@@ -260,5 +261,6 @@ def best_by_topic(findings: Iterable[Finding], servers: Collection[str]) -> dict
         topic = next((topic for topic, begins in TOPICS.items() if what.startswith(begins)), "other")
         partly = len(finding.results) < rounds - 1 and topic != "samples"  # pairs of rounds are one fewer
         leak = sum(result.leak for result in finding.results) / (rounds if partly else len(finding.results))
+        leak = 0.0 if finding.verdict == VERDICTS[0] else leak
         found[topic] = max(leak, found.get(topic, leak))
     return found
