@@ -231,4 +231,6 @@ def test_a_comparison_shows_the_metrics_that_were_asked_for(tmp_path: Path) -> N
     theirs = race.content["rows"][-1]["metrics"]["local_auroc"]["values"]
     assert lead["values"] == pytest.approx(np.subtract(row["metrics"]["local_auroc"]["values"], theirs))
     assert "local AUROC" in race.report().read_text()
+    alone = next(one for one in race.results["fedavg"]).report().read_text()
+    assert all(name in alone for name in ("north", "east", "west"))
     assert "AUROC" in race._repr_html_()

@@ -130,6 +130,7 @@ def _run_view(run: Run, key: str) -> dict[str, Any]:
         "others": run.others,
         "figures": figures,
         "ends": _ends(run),
+        "named": _named(run),
         "traffic": [per_client_and_round(run, field) for field in _MOVED.values()],
         "history": history,
         "clusters": _clusters(run, members) if members else [],
@@ -176,6 +177,23 @@ def _ends(run: Run) -> list[dict[str, Any]]:
             top = max(values) if measure.higher else min(values)
             rows.append({"name": name, "cells": [values[0], top, values[-1], worst, best], "share": measure.share})
     return rows
+
+
+def _named(run: Run) -> dict[str, Any] | None:
+    """Every client's own scores, where the data name their clients: columns, and a row for each."""
+    names, samples = run.partition.names, run.partition.samples
+    if not names or samples is None:
+        return None
+    at = {
+        client: i for i, client in enumerate(run.each.get("clients", ()))
+    }  # a client that has not joined has no model
+    found = [(m, run.each[f"local_{m.name}"]) for m in run.result.measures if f"local_{m.name}" in run.each]
+    rows = []
+    for i, (name, n) in enumerate(zip(names, samples, strict=True)):
+        here = at.get(f"client/{i}")
+        cells = [(None if here is None else values[here], m.share) for m, values in found]
+        rows.append({"name": name, "samples": n, "cells": cells})
+    return {"columns": [f"local {m.label}" for m, _ in found], "rows": rows}
 
 
 def _clusters(run: Run, members: clusters.Sets) -> list[dict[str, Any]]:

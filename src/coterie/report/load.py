@@ -30,7 +30,7 @@ LossBand = tuple[float | None, float | None, float | None, float | None, float |
 Members = tuple[tuple[Count, ...] | None, ...]  # of each client, the clusters that it is in
 Matrix = tuple[tuple[float | None, ...], ...]
 
-PARTITION, OBSERVED, COMPARE = "partition.json", "observed.json", "compare.json"
+PARTITION, OBSERVED, COMPARE, EACH = "partition.json", "observed.json", "compare.json", "clients.json"
 EMULATED = " (emulated cipher)"
 _FIT = "/Fit"
 _DEPTH = 3  # levels of folders below a comparison in which runs are looked for
@@ -142,13 +142,14 @@ class Result(msgspec.Struct, frozen=True):
 class Partition(msgspec.Struct, frozen=True):
     """``partition.json``: label_counts (clients, classes), training samples and local epochs of each client.
 
-    groups: which of the data's own groups each client belongs to, where they have any.
+    groups: which of the data's own groups each client belongs to, where they have any.  names: the clients' own, or ().
     """
 
     label_counts: tuple[tuple[Count, ...], ...] | None = None
     groups: tuple[Count, ...] | None = None
     samples: tuple[Count, ...] | None = None
     epochs: tuple[Seconds, ...] | None = None
+    names: tuple[str, ...] = ()
 
 
 class Observed(msgspec.Struct, frozen=True):
@@ -247,6 +248,7 @@ class Run:
     config_text: str
     partition: Partition
     observed: Observed
+    each: Mapping[str, Sequence[float | str | None]]
 
     @property
     def costs(self) -> tuple[Costs, ...]:
@@ -322,7 +324,8 @@ def load(folder: Path) -> Run:
         raise UserError(f"{folder / CONFIG}: not valid TOML ({error}); restore the file or run again") from None
     partition = _json(folder / PARTITION, Partition) if (folder / PARTITION).exists() else Partition()
     observed = _json(folder / OBSERVED, Observed) if (folder / OBSERVED).exists() else Observed()
-    run = Run(folder, result, _metrics(folder / METRICS), config, text, partition, observed)
+    each = _json(folder / EACH, dict[str, tuple[float | str | None, ...]]) if (folder / EACH).exists() else {}
+    run = Run(folder, result, _metrics(folder / METRICS), config, text, partition, observed, each)
     _check_shapes(run)
     return run
 
@@ -416,6 +419,7 @@ def _check_shapes(run: Run) -> None:
         (PARTITION, "samples", run.partition.samples),
         (PARTITION, "epochs", run.partition.epochs),
         (PARTITION, "groups", run.partition.groups),
+        (PARTITION, "names", run.partition.names or None),
         (OBSERVED, "affinity", affinity),
         (OBSERVED, "membership", run.observed.membership),
         *((METRICS, f"membership of round {one.round}", one.notes.membership) for one in run.rounds),
@@ -426,6 +430,8 @@ def _check_shapes(run: Run) -> None:
                 f"{run.folder / file}: {key} has {len(value)} entries for {clients} clients; "
                 "do its files come from one run? Run again"
             )
+    if len({len(values) for values in run.each.values()}) > 1:
+        raise UserError(f"{run.folder / EACH}: its lists differ in length; run again")
     if run.rounds[-1].round != run.result.rounds:
         raise UserError(
             f"{run.folder / METRICS}: ends with round {run.rounds[-1].round}, but {RESULT} says {run.result.rounds} "

@@ -161,7 +161,8 @@ def build(
         try:
             module = made(tuple(input_shape), classes)
         except Exception as error:
-            raise UserError(f"model {name!r} of shape {tuple(input_shape)} fails: {error}") from error
+            called = f"it is called with the input shape {tuple(input_shape)} and the number of outputs {classes}"
+            raise UserError(f"model {name!r} fails: {error}; {called}, and must return a torch.nn.Module") from error
         if not isinstance(module, nn.Module):
             raise UserError(f"{name!r} gave a {type(module).__name__}, not a torch.nn.Module")
         return module
