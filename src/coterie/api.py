@@ -119,7 +119,7 @@ class Comparison(comparison.Comparison):
 
         rows = []
         for row in self.content["rows"]:
-            sides = [("local", row["local_accuracy"], True), ("global", row["global_accuracy"], True)]
+            sides = [("local", row.get("local_accuracy"), True), ("global", row.get("global_accuracy"), True)]
             for one in self.content["measures"]:
                 sides.append((f"local {one['label']}", row["metrics"].get(f"local_{one['name']}"), one["share"]))
             rows.append((row["method"], ", ".join(f"{name} {_spread(of, share)}" for name, of, share in sides if of)))
@@ -294,14 +294,14 @@ def _loaded(folder: Path, model: Any = None) -> Result:
     from coterie.report.load import load as checked
 
     done = runner.load_result(folder, model)
-    known = {key: value for key, value in to_builtins(checked(folder).result).items() if value is not None}
-    return _of(replace(done, summary=_filled(done.summary, known)))
+    return _of(replace(done, summary=_filled(done.summary, to_builtins(checked(folder).result))))
 
 
 def _filled(content: Any, checked: Any) -> Any:
     """JSON with what it lacks of its checked form."""
     if isinstance(content, Mapping) and isinstance(checked, Mapping):
-        return {**checked, **{key: _filled(value, checked.get(key)) for key, value in content.items()}}
+        lacks = {key: value for key, value in checked.items() if key not in content and value is not None}
+        return lacks | {key: _filled(value, checked.get(key)) for key, value in content.items()}
     if isinstance(content, list) and isinstance(checked, list | tuple):
         return [_filled(*both) for both in zip(content, checked, strict=True)]
     return content
@@ -423,7 +423,7 @@ _SIDES = {"local": "on test data of each client's own kind", "global": "on all t
 
 def _spread(spread: Mapping[str, Any], share: bool = True) -> str:
     scale, form, unit = (100, ".1f", " %") if share else (1, ".4g", "")
-    interval = "" if spread["interval"] is None else f" ± {scale * spread['interval']:{form}}"
+    interval = "" if spread.get("interval") is None else f" ± {scale * spread['interval']:{form}}"
     return f"{scale * spread['mean']:{form}}{interval}{unit}"
 
 
