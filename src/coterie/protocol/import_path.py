@@ -57,7 +57,7 @@ def check_elsewhere(path: str, what: str, folder: Path) -> None:
             if inside and _is_there(place):
                 raise UserError(
                     f"{what} {path!r} is code that lies in {folder}, and no folder decides which code runs: if you "
-                    "trust it, move the module out of this folder"
+                    "trust it, move the module out of this folder, or give a trained model's architecture as model="
                 )
 
 

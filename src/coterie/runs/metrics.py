@@ -146,7 +146,8 @@ DEFAULTS: Mapping[TaskKind, str] = {"classes": "accuracy", "multilabel": "auroc"
 def metrics_of(names: Sequence[str], task: TaskKind) -> tuple[Metric, ...]:
     """The metrics of these names; by default the task's own. A name is one of ``METRICS``, or ``module:FUNCTION``.
 
-    A function takes true labels and scores (:data:`Measure`). Raises UserError for an unknown name and one given twice.
+    A function takes true labels and scores (:data:`Measure`). Raises UserError for an unknown name, one given
+    twice, and a function that is called like a score of the run.
     """
     known = METRICS[task]
     found = []
