@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
+
+from msgspec import to_builtins
 
 from coterie.cli.progress import named, work
 from coterie.cli.progress import progress as shown
@@ -19,13 +21,15 @@ from coterie.protocol.import_path import name_of
 from coterie.runs import comparison, registry, runner
 from coterie.runs.advice import advise, without_effect
 from coterie.runs.audited import learned
-from coterie.runs.comparison import COMPARE
 from coterie.runs.config import OPTIONS, RunConfig, resolve
+from coterie.runs.folder import COMPARE
 from coterie.runs.logs import numbers
 from coterie.runs.settings import NONE, field_types
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from coterie.runs.trained import OwnModel
 
 __all__ = ["Comparison", "Result", "RunConfig", "UserError", "audit", "compare", "load", "reproduce", "run"]
 
@@ -61,7 +65,7 @@ class Result(runner.Result):
     def _repr_html_(self) -> str:
         from coterie.cli.running import rows
 
-        head = f"{self.summary['title']}, {self.summary['rounds']} rounds of {self.summary['clients']} clients"
+        head = f"{self.summary.get('title')}, {self.summary['rounds']} rounds of {self.summary['clients']} clients"
         return _html(head, rows(self.summary), str(self.folder))
 
 
@@ -69,14 +73,21 @@ class Result(runner.Result):
 class Comparison(comparison.Comparison):
     """A finished comparison. folder: where it lies.  content: of its ``compare.json``.
 
+    architecture: of the models, where it was given as an object of Python.
+
     >>> race = coterie.compare(["fedcaprivacy", "fedavg"], data="digits", seeds=3)
     >>> race.frame()
     """
 
+    architecture: OwnModel | None = None
+
     @cached_property
     def results(self) -> dict[str, list[Result]]:
         """The runs of every method, one for each seed."""
-        return {row["method"]: [_loaded(self.folder / name) for name in row["runs"]] for row in self.content["rows"]}
+        return {
+            row["method"]: [_loaded(self.folder / name, self.architecture) for name in row["runs"]]
+            for row in self.content["rows"]
+        }
 
     def frame(self) -> Any:
         """One row a method and seed, as a pandas ``DataFrame``. Needs pandas (``coterie[tables]``)."""
@@ -108,7 +119,7 @@ class Comparison(comparison.Comparison):
 
         rows = []
         for row in self.content["rows"]:
-            sides = [("local", row["local_accuracy"], True), ("global", row["global_accuracy"], True)]
+            sides = [("local", row.get("local_accuracy"), True), ("global", row.get("global_accuracy"), True)]
             for one in self.content["measures"]:
                 sides.append((f"local {one['label']}", row["metrics"].get(f"local_{one['name']}"), one["share"]))
             rows.append((row["method"], ", ".join(f"{name} {_spread(of, share)}" for name, of, share in sides if of)))
@@ -167,7 +178,7 @@ def run(
                 on_round(line)
 
         done = runner.run(config, told, resume=resume)
-    return _of(done)
+    return _of(done, _object(model))
 
 
 def compare(
@@ -221,7 +232,7 @@ def compare(
             tell(named(label, seed), line)
 
         done = comparison.compare(planned, wanted, out, told, resume=resume, learned=learned if audit else None)
-    return Comparison(done.folder, done.content)
+    return Comparison(done.folder, done.content, _object(model))
 
 
 def audit(*folders: str | Path, active: bool = False, data_dir: str | None = None) -> dict[str, Any]:
@@ -271,19 +282,39 @@ def load(folder: str | Path, *, model: Any = None) -> Result | Comparison:
     from coterie.report.load import compared
 
     folder = Path(folder)
-    if (folder / COMPARE).exists():
-        if compared(folder) is None:
-            raise UserError(f"{folder / COMPARE} is not of this version: compare again")
-        return Comparison(folder, json.loads((folder / COMPARE).read_bytes()))
-    return _loaded(folder, model)
+    if not (folder / COMPARE).exists():
+        return _loaded(folder, model)
+    checked = compared(folder)
+    if checked is None or not all(row["method"] and row["runs"] for row in checked["rows"]) or not checked["rows"]:
+        raise UserError(f"{folder / COMPARE} is not of this version: compare again")
+    return Comparison(folder, _filled(json.loads((folder / COMPARE).read_bytes()), checked), model)
 
 
 def _loaded(folder: Path, model: Any = None) -> Result:
-    return _of(runner.load_result(folder, model))
+    from coterie.report.load import load as checked
+
+    done = runner.load_result(folder, model)
+    return _of(replace(done, summary=_filled(done.summary, to_builtins(checked(folder).result))))
 
 
-def _of(done: runner.Result) -> Result:
-    return Result(**{field.name: getattr(done, field.name) for field in fields(done)})
+def _filled(content: Any, checked: Any) -> Any:
+    """JSON with what it lacks of its checked form."""
+    if isinstance(content, Mapping) and isinstance(checked, Mapping):
+        lacks = {key: value for key, value in checked.items() if key not in content and value is not None}
+        return lacks | {key: _filled(value, checked.get(key)) for key, value in content.items()}
+    if isinstance(content, list) and isinstance(checked, list | tuple):
+        return [_filled(*both) for both in zip(content, checked, strict=True)]
+    return content
+
+
+def _of(done: runner.Result, model: OwnModel | None = None) -> Result:
+    known = {field.name: getattr(done, field.name) for field in fields(done)}
+    return Result(**{**known, "architecture": known["architecture"] if model is None else model})
+
+
+def _object(model: Any) -> OwnModel | None:
+    """A model that was given as an object of Python."""
+    return None if isinstance(model, str) else model
 
 
 def _system(system: Any) -> str:
@@ -324,14 +355,10 @@ def _split(
 def _option(name: str, value: Any) -> Any:
     """An option as a config holds it: objects by their names, lists with commas between."""
     if name in ("metrics", "class_weights", "log") and isinstance(value, list | tuple):
-        return ",".join(word if isinstance(word, str) else _word(word) for word in value)
+        return ",".join(name_of(word, "metric") if callable(word) else str(word) for word in value)
     if name in ("model", "loss", "metrics") and not isinstance(value, str):
-        return name_of(value)
+        return name_of(value, "metric" if name == "metrics" else name)
     return value
-
-
-def _word(value: Any) -> str:
-    return name_of(value) if callable(value) else str(value)
 
 
 def _with_data(options: dict[str, Any], data: Any, by: str | None) -> dict[str, Any]:
@@ -370,6 +397,8 @@ def _scores(runs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], measures:
     """Both sides of every metric over the rounds, the mean over each label's runs; one row of panels a metric."""
     from coterie.report.figure import new_figure, percent_axis
 
+    if not measures:
+        raise UserError("there are no measures to plot: run again")
     figure = new_figure(10.4, 3.9 * len(measures))
     panels = figure.subplots(len(measures), 2, sharey="row", squeeze=False)
     for measure, row in zip(measures, panels, strict=True):
@@ -394,7 +423,7 @@ _SIDES = {"local": "on test data of each client's own kind", "global": "on all t
 
 def _spread(spread: Mapping[str, Any], share: bool = True) -> str:
     scale, form, unit = (100, ".1f", " %") if share else (1, ".4g", "")
-    interval = "" if spread["interval"] is None else f" ± {scale * spread['interval']:{form}}"
+    interval = "" if spread.get("interval") is None else f" ± {scale * spread['interval']:{form}}"
     return f"{scale * spread['mean']:{form}}{interval}{unit}"
 
 

@@ -75,17 +75,19 @@ class Recorded:
 class Finding:
     """One attack on one run. name: ``"who: what"``.
 
-    results: of the rounds in which there was something to attack, in order; at least one.  expected: the closed form of
-    each, or nothing where there is none.  round: of the run, in which an attack succeeded that waits for its chance.
+    results: of the rounds in which there was something to attack, in order; none only if the attack does not apply.
+    why: the reason then.  expected: the closed form of each, or nothing where there is none.  round: of the run,
+    in which an attack succeeded that waits for its chance.
     """
 
     name: str
     results: tuple[Result, ...]
     expected: tuple[Expected, ...] = ()
     round: int | None = None
+    why: str = ""
 
     def __post_init__(self) -> None:
-        if not self.results or len(self.expected) not in (0, len(self.results)):
+        if not (self.results or self.why) or len(self.expected) not in (0, len(self.results)):
             raise UserError(f"{self.name}: {len(self.results)} results with {len(self.expected)} closed forms")
 
     @property

@@ -8,16 +8,29 @@ from typing import NamedTuple, ParamSpec
 
 from coterie.attacks.result import Expected, Result
 from coterie.audits import Finding
+from coterie.protocol.errors import UserError
 
 P = ParamSpec("P")
 
 
 class Measured(NamedTuple):
-    """The result of one attack in one round, under the name of its finding, and its closed form if it has one."""
+    """The result of one attack in one round, under the name of its finding, and its closed form if it has one.
+
+    result: None where the attack does not apply.  why: the reason then.
+    """
 
     name: str
-    result: Result
+    result: Result | None
     expected: Expected | None = None
+    why: str = ""
+
+
+def tried(name: str, score: Callable[[], Result]) -> Measured:
+    """The result of an attack, or why it does not apply (its UserError)."""
+    try:
+        return Measured(name, score())
+    except UserError as error:
+        return Measured(name, None, why=str(error))
 
 
 def gathered(measured: Iterable[Measured]) -> list[Finding]:
@@ -39,5 +52,11 @@ def findings(attacks: Callable[P, Iterable[Measured]]) -> Callable[P, list[Findi
 
 
 def _finding(name: str, measured: list[Measured]) -> Finding:
+    results = tuple(one.result for one in measured if one.result is not None)
     forms = tuple(one.expected for one in measured if one.expected is not None)
-    return Finding(name, tuple(one.result for one in measured), forms if len(forms) == len(measured) else ())
+    return Finding(
+        name,
+        results,
+        forms if len(forms) == len(results) else (),
+        why=next((one.why for one in measured if one.why), ""),
+    )

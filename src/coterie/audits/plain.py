@@ -209,10 +209,11 @@ def _inputs(run: Recorded, updates: Updates) -> Iterator[Measured]:
 
 
 def _flat_samples(run: Recorded) -> list[tuple[Floats, Floats]]:
-    """Of every client, its training samples (n, f) and labels (n,)."""
+    """Of every client, its training samples (n, f) and labels (n,) or (n, labels), all 0 for numbers (regression)."""
+    same = 0 if run.options["task"] == "regression" else 1
     most = max(_POOL // len(run.clients), 20)
     every: Iterator[Samples] = map(run.samples, run.clients)
-    return [(np.asarray(own.x[:most]).reshape(len(own.x[:most]), -1), np.asarray(own.y[:most])) for own in every]
+    return [(np.asarray(own.x[:most]).reshape(len(own.x[:most]), -1), np.asarray(own.y[:most]) * same) for own in every]
 
 
 def like_samples(
@@ -220,9 +221,9 @@ def like_samples(
 ) -> tuple[Floats, list[Floats], float]:
     """Samples (n, f) of a client, several draws of n samples of other clients with the same labels, and their share.
 
-    pool: of every client, its samples and labels.  groups: by client; others of its own group come first. Of each label
-    at most half as many are taken as the others have. The share is that of all that could be drawn. Raises UserError
-    where there are none.
+    pool: of every client, its samples and labels (n, ...).  groups: by client; others of its own group come first.
+    Of each label at most half as many are taken as the others have. The share is that of all that could be drawn.
+    Raises UserError where there are none.
     """
     others = [i for i in range(len(pool)) if i != client]
     if groups is not None:
@@ -234,9 +235,11 @@ def like_samples(
     own: list[int] = []
     draws: list[list[int]] = [[] for _ in range(_DRAWS)]
     possible = 0
-    for label in np.unique(y):
-        there = np.flatnonzero(other_y == label)
-        mine = np.flatnonzero(y == label)[: len(there) // 2]
+    codes = np.unique(np.concatenate([y, other_y]), axis=0, return_inverse=True)[1].reshape(-1)
+    codes, other_codes = codes[: len(y)], codes[len(y) :]
+    for code in np.unique(codes):
+        there = np.flatnonzero(other_codes == code)
+        mine = np.flatnonzero(codes == code)[: len(there) // 2]
         own += mine.tolist()
         possible += len(there) if len(mine) else 0
         for draw in draws:
@@ -285,8 +288,11 @@ def plain_findings(run: Recorded) -> tuple[list[Finding], dict[str, str]]:
             except UserError as error:
                 reasons.setdefault(name, str(error))
             else:
-                measured += found
-                applied |= {name} if found else set()
+                scored = [one for one in found if one.result is not None]
+                measured += scored
+                applied |= {name} if scored else set()
+                if found and not scored:
+                    reasons.setdefault(name, found[0].why)
     if not came:
         return [], dict.fromkeys(_RUN, NONE_IN_THE_CLEAR)
     return gathered(measured), {name: why for name, why in reasons.items() if name not in applied}

@@ -19,15 +19,17 @@ from coterie.attacks.labels import (
     telling,
     top_label_hit_rate,
 )
-from coterie.audits.measured import Measured
+from coterie.audits.measured import Measured, tried
+from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
 
 
 def profiles(who: str, steps: NDArray[Any], label_counts: NDArray[Any], spec: ModelSpec) -> Iterator[Measured]:
     """Label shares and top labels from updates (n, d) of clients whose samples have these labels, (n, classes)."""
-    estimate = label_shares(steps, spec)
-    yield Measured(f"{who}: label shares", share_correlation(estimate, label_counts))
-    yield Measured(f"{who}: top label", top_label_hit_rate(estimate, label_counts))
+    shares = tried(f"{who}: label shares", lambda: share_correlation(label_shares(steps, spec), _telling(label_counts)))
+    yield shares
+    if shares.result is not None:
+        yield Measured(f"{who}: top label", top_label_hit_rate(label_shares(steps, spec), label_counts))
 
 
 def alike(
@@ -37,6 +39,14 @@ def alike(
 
     label_counts, groups: of all clients, as in ``Recorded``.
     """
-    yield Measured(f"{who}: which pairs have similar labels, by {by}", pair_correlation(pairs, label_counts[clients]))
+    similar = f"{who}: which pairs have similar labels, by {by}"
+    yield tried(similar, lambda: pair_correlation(pairs, _telling(label_counts[clients])))
     if groups is not None and telling(groups[clients]):
         yield Measured(f"{who}: which pairs are of one group, by {by}", pair_auc(pairs, groups[clients]))
+
+
+def _telling(label_counts: NDArray[Any]) -> NDArray[Any]:
+    """Label counts (n, classes), if there are classes. Raises UserError."""
+    if label_counts.shape[1] < 2:
+        raise UserError("the data have no classes: the task is regression, or there is a single label")
+    return label_counts

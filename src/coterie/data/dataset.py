@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -104,6 +105,21 @@ class Dataset:
             zero, top = (find(x, axis=axes, keepdims=True)[0].astype(np.float64) for find in (np.min, np.max))
             unit = top - zero
         return zero.astype(np.float32), np.where(unit > 0, unit, 1).astype(np.float32)
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest, in hex, of samples and labels as stored, of the names and units of labels, and of owners."""
+        arrays = [self.x_train, self.y_train, self.x_test, self.y_test, self.targets.zero, self.targets.unit]
+        arrays += [] if self.owners is None else [self.owners.train, self.owners.test]
+        arrays += [] if self.graph is None else [self.graph.x, self.graph.edges]
+        known = [array for array in arrays if array is not None]
+        words = self.targets.names, None if self.owners is None else (self.owners.column, self.owners.names)
+        hashed = hashlib.blake2b(
+            repr((words, [(array.dtype, array.shape) for array in known])).encode(), digest_size=16
+        )
+        for array in known:
+            hashed.update(np.ascontiguousarray(array).data)
+        return hashed.hexdigest()
 
     def inputs(self, indices: ArrayLike | None = None, split: Part = "train") -> Floats:
         """Normalised samples ``(n, *input_shape) float32``, freshly made; all of the split without ``indices``."""

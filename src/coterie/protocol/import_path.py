@@ -1,4 +1,7 @@
-"""Objects of a user's own (systems, models, audits) by name: ``module:ATTRIBUTE``, or ``given:NAME`` in one process."""
+"""Objects of a user's own (systems, models, audits) by name.
+
+The name is ``module:ATTRIBUTE``, or within one process ``given:WHAT.NAME``.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from coterie.protocol.errors import UserError
@@ -17,14 +22,15 @@ _given: dict[str, Any] = {}
 def import_object(path: str, what: str) -> Any:
     """The object that ``module:ATTRIBUTE`` names. The module may lie in the current folder.
 
-    ``given:NAME`` is an object that :func:`name_of` named in this process.
+    ``given:WHAT.NAME`` is an object that :func:`name_of` named in this process.
     what: the kind of object, for the error. Raises UserError when there is no such module, attribute or object.
     """
     module, _, attribute = path.partition(":")
     if module == _GIVEN:
         if attribute not in _given:
+            name = attribute.removeprefix(f"{what}.")
             raise UserError(
-                f"{what} {attribute!r} was given as an object of Python, which no file can hold: give it again "
+                f"{what} {name!r} was given as an object of Python, which no file can hold: give it again "
                 f"(coterie.run(..., {what}=...)), or define it in a module and name it as module:ATTRIBUTE"
             )
         return _given[attribute]
@@ -38,17 +44,68 @@ def import_object(path: str, what: str) -> Any:
         raise UserError(f"{what} {path!r} cannot be imported: {why}; write it as module:ATTRIBUTE") from None
 
 
-def name_of(thing: Any) -> str:
+def check_elsewhere(path: str, what: str, folder: Path) -> None:
+    """Raises UserError if the module of ``module:ATTRIBUTE`` could come out of a folder. Imports nothing.
+
+    folder: what somebody else may have written: it must not bring the code along that it names.
+    """
+    parts, home = path.partition(":")[0].split("."), folder.resolve()
+    for entry in (*sys.path, os.getcwd()):
+        for k in range(1, len(parts) + 1):
+            place = Path(entry, *parts[:k])
+            inside = any(home in (one, *one.parents) for one in (place.resolve(), place.parent.resolve() / place.name))
+            if inside and _is_there(place):
+                raise UserError(
+                    f"{what} {path!r} is code that lies in {folder}, and no folder decides which code runs: if you "
+                    "trust it, move the module out of this folder, or give a trained model's architecture as model="
+                )
+
+
+def _is_there(place: Path) -> bool:
+    """Whether there is a folder or a file of this name, with any suffix."""
+    try:
+        return any(name == place.name or name.startswith(f"{place.name}.") for name in os.listdir(place.parent))
+    except OSError:
+        return False
+
+
+def name_of(thing: Any, what: str) -> str:
     """A name with which :func:`import_object` finds an object: of its module where it can be imported, else given.
 
+    what: the kind of object, so that a model and a loss may have the same name.
     A given name is known in this process only. The same name given again names the new object.
     """
     name = getattr(thing, "__qualname__", None) or type(thing).__name__
     module = sys.modules.get(getattr(thing, "__module__", None) or "")
     if module is not None and module.__name__ != "__main__" and getattr(module, name, None) is thing:
         return f"{module.__name__}:{name}"
-    _given[name] = thing
-    return f"{_GIVEN}:{name}"
+    _given[f"{what}.{name}"] = thing
+    return f"{_GIVEN}:{what}.{name}"
+
+
+def code_of(thing: Any) -> str:
+    """What tells a function from another of its name: code, names, constants, defaults, plain values around it.
+
+    Of another object its class.
+    """
+    code = getattr(thing, "__code__", None)
+    if code is None:
+        return f"{type(thing).__module__}.{type(thing).__qualname__}"
+    cells = [cell.cell_contents for cell in thing.__closure__ or ()]
+    around = [value for value in cells if isinstance(value, str | int | float | bytes | tuple)]
+    return repr((_instructions(code), thing.__defaults__, thing.__kwdefaults__, around))
+
+
+def _instructions(code: CodeType) -> str:
+    constants = [
+        _instructions(one)
+        if isinstance(one, CodeType)
+        else sorted(map(repr, one))
+        if isinstance(one, frozenset)
+        else one
+        for one in code.co_consts
+    ]
+    return repr((code.co_code, code.co_names, constants))
 
 
 def lazily(package: str, names: Collection[str], homes: Sequence[str]) -> Callable[[str], Any]:

@@ -19,15 +19,16 @@ import msgspec
 
 from coterie.protocol.errors import UserError
 from coterie.report.audits import Audit
+from coterie.report.budget import Budget, Count
 from coterie.runs.budget import Difference
 from coterie.runs.folder import CONFIG, METRICS, RESULT
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1 + 1e-6)]  # a mean of float32 shares may exceed 1 by rounding
-Count = Annotated[int, msgspec.Meta(ge=0)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 Band = tuple[Share, Share, Share, Share, Share]  # min, lower quartile, median, upper quartile, max over the clients
 LossBand = tuple[float | None, float | None, float | None, float | None, float | None]
 Members = tuple[tuple[Count, ...] | None, ...]  # of each client, the clusters that it is in
+FolderName = Annotated[str, msgspec.Meta(pattern=r"\A(?!\.{1,2}\Z)[^/\\\x00]+\Z")]  # of a subfolder
 Matrix = tuple[tuple[float | None, ...], ...]
 
 PARTITION, OBSERVED, COMPARE, EACH = "partition.json", "observed.json", "compare.json", "clients.json"
@@ -130,6 +131,12 @@ class Result(msgspec.Struct, frozen=True):
     metrics: dict[str, float | None] = {}
     client_role: str | None = None
     sees: dict[str, str] = {}
+    refused: Count = 0
+    lost: Count = 0
+    late: Count = 0
+    refused_why: dict[str, Count] = {}
+    outliers: dict[str, Count] = {}
+    skipped: dict[str, str] = {}
     set_up: Costs = Costs()
     audit: Audit | None = None
 
@@ -170,9 +177,10 @@ class Spread(msgspec.Struct, frozen=True):
 class Row(msgspec.Struct, frozen=True):
     """A row of ``compare.json``. runs: folders of a method's runs.  learned: by topic, what its servers learned."""
 
-    runs: tuple[str, ...] = ()
+    runs: tuple[FolderName, ...] = ()
     method: str = ""
     system: str = ""
+    global_accuracy: Spread | None = None
     local_accuracy: Spread | None = None
     fine_tuned_local_accuracy: Spread | None = None
     metrics: dict[str, Spread | None] = {}
@@ -188,33 +196,6 @@ class Lead(msgspec.Struct, frozen=True):
     local_accuracy: Spread | None = None
     fine_tuned_local_accuracy: Spread | None = None
     metrics: dict[str, Spread | None] = {}
-
-
-class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings that all methods share (``runs/budget.py``); those that mean nothing in it are absent."""
-
-    server_lr: float
-    server_decay: float
-    delta: float
-    participation: float | msgspec.UnsetType = msgspec.UNSET
-    deadline_s: float | msgspec.UnsetType | None = msgspec.UNSET
-    founders: Count | msgspec.UnsetType = msgspec.UNSET
-    newcomers: Count | msgspec.UnsetType = msgspec.UNSET
-    join_every: Count | msgspec.UnsetType = msgspec.UNSET
-    max_epochs: Count | msgspec.UnsetType = msgspec.UNSET
-    slowest: float | msgspec.UnsetType = msgspec.UNSET
-    batch_size: Count | msgspec.UnsetType = msgspec.UNSET
-    lr: float | msgspec.UnsetType = msgspec.UNSET
-    momentum: float | msgspec.UnsetType = msgspec.UNSET
-    weight_decay: float | msgspec.UnsetType = msgspec.UNSET
-    delay: str | msgspec.UnsetType = msgspec.UNSET
-
-    def __post_init__(self) -> None:
-        training = ("slowest", "batch_size", "lr", "momentum", "weight_decay")
-        for key, needs in (("max_epochs", training), ("delta", ("delay",)), ("founders", ("newcomers", "join_every"))):
-            missing = [name for name in needs if getattr(self, name) is msgspec.UNSET]
-            if missing and getattr(self, key) not in (msgspec.UNSET, 0):
-                raise ValueError(f"{key} without {', '.join(missing)}")
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
@@ -336,7 +317,8 @@ def compared(folder: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     content: dict[str, Any] = msgspec.to_builtins(_json(path, Compared))
-    return content if content["budget_from"] is not None or content["leads"] else None
+    alone = len(content["rows"]) == 1 and content["rows"][0]["method"]  # one method has no lead
+    return content if content["budget_from"] is not None or content["leads"] or alone else None
 
 
 def _below(folder: Path, depth: int) -> list[Path]:

@@ -75,12 +75,12 @@ def _plain(value: Any) -> str:
 
 def sentences(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """One sentence a method, from the numbers: how good, against training alone, and what its servers learned."""
-    alone = next((row for row in rows if row["method"] == LOCAL and row["local_accuracy"]), None)
+    alone = next((row for row in rows if row["method"] == LOCAL and row.get("local_accuracy")), None)
     for row in rows:
-        if row["local_accuracy"] is None:
+        if row.get("local_accuracy") is None:
             continue
         said = f"{row['method']}: right on {percent(row['local_accuracy']['mean'])} of each client's own kind of data"
-        tuned = row["fine_tuned_local_accuracy"]
+        tuned = row.get("fine_tuned_local_accuracy")
         if tuned is not None:
             said += f", {percent(tuned['mean'])} once its clients fine-tune"
         if alone is not None and row is not alone:
@@ -89,7 +89,7 @@ def sentences(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _against(row: Mapping[str, Any], alone: Mapping[str, Any]) -> str:
-    ours, theirs = (one["fine_tuned_local_accuracy"] or one["local_accuracy"] for one in (row, alone))
+    ours, theirs = (one.get("fine_tuned_local_accuracy") or one["local_accuracy"] for one in (row, alone))
     mean, interval = mean_and_interval([a - b for a, b in zip(ours["values"], theirs["values"], strict=True)])
     points = 100 * mean
     if interval is None:

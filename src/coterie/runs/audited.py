@@ -48,10 +48,16 @@ def attacked(run: Recorded, *, active: bool = False) -> tuple[list[Finding], dic
     if active and not (own and own.active):
         some = [name for name, one in SYSTEMS.items() if (its := audit_of(one)) and its.active]
         raise UserError(f"there are no active attacks on {run.system.name}, only on {', '.join(some)}")
-    found = own.passive(run) if own else []
     plain, not_applicable = plain_findings(run)
-    found = [*found, *plain]
-    return found + (own.active(run) if active and own and own.active else []), not_applicable
+    found: list[Finding] = []
+    if own:
+        try:
+            found = own.passive(run)
+        except UserError as error:
+            not_applicable = {f"attacks on {run.system.name} alone": str(error), **not_applicable}
+    found = [*found, *plain, *(own.active(run) if active and own and own.active else [])]
+    refused = {one.name: one.why for one in found if not one.results}
+    return [one for one in found if one.results], {**refused, **not_applicable}
 
 
 def audit_content(run: Recorded, *, active: bool = False) -> Content:

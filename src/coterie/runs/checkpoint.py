@@ -81,7 +81,8 @@ class KeptParty(msgspec.Struct, frozen=True):
 class Checkpoint(msgspec.Struct):
     """The head of a checkpoint's file, before the frames.
 
-    fingerprint: of data, partition and initial weights.  set_up: its costs, as of a line of ``metrics.jsonl``.
+    fingerprint: of data, partition, initial weights and code of one's own.
+    set_up: its costs, as of a line of ``metrics.jsonl``.
     roster: signed by the operator that it names.  parties: every party's file, by name.
     """
 
@@ -204,7 +205,10 @@ class Saver:
         """
         path, experiment = self.out / CHECKPOINT, self.experiment
         if kept.fingerprint != experiment.fingerprint:
-            raise UserError(f"{path}: its data, partition or initial weights differ from the present ones; {ADVICE}")
+            raise UserError(
+                f"{path}: its data, partition or initial weights, or a model or loss of your own, differ from the "
+                f"present ones; {ADVICE}"
+            )
         if kept.roster != experiment.common.roster:
             raise UserError(f"{path} has another roster than the federation that is to go on: {ADVICE}")
         for name, file in kept.parties.items():

@@ -16,12 +16,11 @@ from coterie.runs.budget import Difference, budget_of, with_budget
 from coterie.runs.config import RunConfig, check_settings, resolve, typed_settings
 from coterie.runs.experiment import Line, build
 from coterie.runs.files import writing
-from coterie.runs.folder import CONFIG, RESULT, locked, numbered, write_json
+from coterie.runs.folder import COMPARE, CONFIG, RESULT, locked, numbered, write_json
 from coterie.runs.intervals import spread
-from coterie.runs.runner import Interrupted, Result, load_result, resumable, run
+from coterie.runs.runner import Interrupted, Result, check_inputs, load_result, resumable, run
 from coterie.runs.settings import field_types, unknown
 
-COMPARE = "compare.json"
 LOCAL = "local"
 """The baseline that every comparison has: training without any federation."""
 ACCURACIES = ("global_accuracy", "local_accuracy", "fine_tuned_global_accuracy", "fine_tuned_local_accuracy")
@@ -172,14 +171,15 @@ def compare(
     if len(set(places)) < len(places):
         raise UserError(f"two of these methods would share a folder: {', '.join(places)}; rename one of your own")
     for _, config in resolved[: len(places)]:
-        build(config).close()
+        built = build(config)
+        built.close()
     first = resolved[0][1]
     folder = _folder(out, name_of(first.data), resume)
     results: dict[str, list[Result]] = {label: [] for label in planned.methods}
     with locked(folder):
         for label, config in resolved:
             place = folder / f"{_place(label)}-{config.seed}"
-            results[label].append(_one(label, replace(config, out=str(place)), on_round, resume))
+            results[label].append(_one(label, replace(config, out=str(place)), on_round, resume, built.inputs_digest))
         rows = [_row(label, found, learned) for label, found in results.items()]
         shared = ("data", "partition", "clients", "rounds", "model", "devices")
         content = {
@@ -203,12 +203,13 @@ def _place(label: str) -> str:
     return re.sub(r"[^\w.@-]+", "_", label)
 
 
-def _one(label: str, config: RunConfig, on_round: OnRound | None, resume: bool) -> Result:
+def _one(label: str, config: RunConfig, on_round: OnRound | None, resume: bool, inputs: str) -> Result:
     out = Path(str(config.out))
     started = resume and (out / CONFIG).exists()
     if started:
         resumable(config)
         if (out / RESULT).exists() and (found := load_result(out)).summary["rounds"] == config.rounds:
+            check_inputs(found, inputs)
             return found
 
     def told(line: Line) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -20,6 +21,7 @@ from coterie.data.tasks import Task, column_of, deal, of_clients
 from coterie.devices.links import Delays, FleetLinks
 from coterie.devices.profiles import Profile, fleet
 from coterie.protocol.errors import RunError, UserError
+from coterie.protocol.import_path import code_of
 from coterie.protocol.randomness import Randomness, rng
 from coterie.protocol.steps import NoAnswerError
 from coterie.protocol.system import ClientModel, Mixture
@@ -50,7 +52,8 @@ class Experiment:
 
     config: resolved.  settings: the system's own config object.  split, tasks: of its groups, or the one task of all.
     label_counts: (clients, classes) training samples, with the labels of the client's task.  owns: what each party
-    alone is told.  fingerprint: of data, partition and initial weights.
+    alone is told.  fingerprint: of data, partition, initial weights and code of one's own.  inputs_digest: of the
+    data and this code alone, the same for every seed and system.
     founded: the roster and identities of a run that goes on. Raises UserError for any mistake in the config.
     """
 
@@ -82,7 +85,8 @@ class Experiment:
         self.label_counts = np.stack([targets.counts(own.y.numpy(), dataset.classes) for own in data.values()])
         epochs = epochs_of(devices, settings, seed)
         starts = _starts(config, settings, model, split, list(data.values()))
-        self.fingerprint = _fingerprint(dataset, split, self.tasks, starts, epochs)
+        self.inputs_digest = _inputs_digest(config, self.tasks, model)
+        self.fingerprint = _fingerprint(self.inputs_digest, split, self.tasks, starts, epochs)
         self.federation, self.owns = simulate(
             system, settings, names, model.spec, starts, config.mode, randomness, sizes, epochs, founded
         )
@@ -107,6 +111,9 @@ class Experiment:
             targets=targets,
             metrics=metrics_of(named(config.metrics), config.task),
         )
+        if ":" in f"{config.loss}{config.metrics}":  # code of one's own: what fails shows before anything is written
+            _try_loss(model, starts[0], data[names[0]])
+            self.observer.scores({names[0]: starts[0]})
         identities = {name: own.identity for name, own in self.owns.items() if own.identity}
         self.keyring = PartyKeys(self.common.roster, identities)
         self.delays = delays_of(config, names, settings)
@@ -243,6 +250,21 @@ def build(config: RunConfig, founded: tuple[Roster, Mapping[str, Identity]] | No
     return Experiment(config, founded)
 
 
+def _try_loss(model: Model, weights: NDArray[np.float32], own: ClientData) -> None:
+    """Raises UserError unless the loss of two samples is one number, or two, with a gradient."""
+    outputs, labels = model.module_with(weights)(own.x[:2]).float(), own.y[:2]
+    try:
+        loss = model.loss(outputs, labels)
+        fits = loss.shape in ((), labels.shape[:1]) and loss.requires_grad
+    except Exception as error:  # whatever a user's function raises
+        raise UserError(f"the loss fails on outputs {tuple(outputs.shape)}: {error!r}") from error
+    if not fits:
+        raise UserError(
+            f"the loss gives {tuple(loss.shape)} for {len(labels)} samples: it must give a tensor with a gradient, of "
+            "one number for each sample, or the mean"
+        )
+
+
 def _starts(
     config: RunConfig, settings: Any, model: Model, split: Split, samples: Sequence[ClientData]
 ) -> NDArray[np.float32]:
@@ -312,19 +334,25 @@ def _samples(task: Task, indices: NDArray[np.int64] | None, split: Part) -> Samp
     return Samples(torch.from_numpy(task.inputs(indices, split)), torch.from_numpy(labels))
 
 
+def _inputs_digest(config: RunConfig, tasks: Sequence[Task], model: Model) -> str:
+    """A digest of the data, and of a model and a loss of one's own: names in a config do not tell these apart."""
+    parts = [*dict.fromkeys(task.dataset.digest for task in tasks)]
+    if ":" in str(config.model):
+        kinds = {type(layer) for layer in model.module.modules() if not type(layer).__module__.startswith("torch.")}
+        parts += [re.sub(" at 0x[0-9a-f]+", "", repr(model.module)), *sorted(code_of(kind.forward) for kind in kinds)]
+    if config.loss is not None and ":" in config.loss:
+        parts.append(code_of(model.loss))
+    return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+
+
 def _fingerprint(
-    dataset: Dataset, split: Split, tasks: Sequence[Task], starts: NDArray[np.float32], epochs: Mapping[str, int]
+    inputs: str, split: Split, tasks: Sequence[Task], starts: NDArray[np.float32], epochs: Mapping[str, int]
 ) -> str:
-    """A digest that two builds of the same work share: of labels, inputs, partition, tasks and initial weights."""
+    """A digest that two builds of the same work share: of data, code, partition, tasks and initial weights."""
     arrays = [*split.train, *split.held_out, *split.test, starts]
     arrays += [] if split.groups is None else [split.groups]
-    for task in tasks:
-        arrays += [task.labels(), task.labels(split="test")]
-        parts: dict[Part, int] = {"train": len(task.dataset.y_train), "test": len(task.dataset.y_test)}
-        for part, size in parts.items():  # scaling hides a shift of the training samples in themselves
-            arrays.append(task.inputs(np.arange(0, size, max(1, size // 256)), part))
-    shapes = dataset.x_train.shape, dataset.x_test.shape
-    hashed = hashlib.blake2b(repr((shapes, sorted(epochs.items()))).encode(), digest_size=16)
+    of_tasks = [(str(task.turn), None if task.names is None else task.names.tolist()) for task in tasks]
+    hashed = hashlib.blake2b(repr((inputs, of_tasks, sorted(epochs.items()))).encode(), digest_size=16)
     for array in arrays:
         hashed.update(np.ascontiguousarray(array).tobytes())
     return hashed.hexdigest()

@@ -28,10 +28,11 @@ import numpy as np
 
 from coterie.data.own import name_of
 from coterie.protocol.errors import CoterieWarning, RunError, UserError
-from coterie.runs.config import RunConfig, from_toml, to_toml
+from coterie.protocol.import_path import check_elsewhere
+from coterie.runs.config import RunConfig, from_toml, read_toml, to_toml
 from coterie.runs.files import FILE_MODE, atomic_write, open_own, opened, reading, umask, writing
 
-CONFIG, METRICS, RESULT = "config.toml", "metrics.jsonl", "result.json"
+CONFIG, METRICS, RESULT, COMPARE = "config.toml", "metrics.jsonl", "result.json", "compare.json"
 LOCK = ".lock"
 _HELD = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
 
@@ -149,7 +150,23 @@ def resumed(out: Path) -> RunConfig:
     """The config of the run that a folder holds; raises UserError when it holds none."""
     if not (out / CONFIG).is_file():
         raise UserError(f"{out} holds no run to resume (no {CONFIG}): give the folder of an interrupted run with --out")
+    check_code(out)
     return from_toml(out / CONFIG, out=str(out))
+
+
+def came_in(out: Path) -> Path:
+    """The folder that a run's folder came in: that of its comparison, or its own."""
+    out = out.resolve()
+    return out.parent if (out.parent / COMPARE).is_file() else out
+
+
+def check_code(out: Path) -> None:
+    """Raises UserError if the config in a run's folder names code that lies in this folder itself."""
+    given = read_toml(out / CONFIG)
+    for what in ("system", "model", "loss", "metrics"):
+        for path in str(given.get(what, "")).split(","):
+            if ":" in path:
+                check_elsewhere(path.strip(), what, came_in(out))
 
 
 @contextlib.contextmanager

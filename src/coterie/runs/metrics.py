@@ -41,15 +41,23 @@ class Metric:
         return {"name": self.name, "label": label, "share": self.share, "higher": self.higher}
 
     def __call__(self, labels: NDArray[Any], scores: Doubles) -> float:
-        """Its value; NaN where it is not defined, or where a model's scores are not finite."""
+        """Its value; NaN where it is not defined, or where a model's scores are not finite.
+
+        Raises UserError where a function of one's own fails, or gives no number.
+        """
         if not len(labels):
             return float("nan")
         if not np.isfinite(scores).all():  # a model that has blown up is never right
             return 0.0 if self.name == "accuracy" else float("nan")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # scikit-learn warns of what is not defined; here that is NaN
-            value = self.measure(labels, scores)
-        return float(value)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # scikit-learn warns of what is not defined; here that is NaN
+                return float(self.measure(labels, scores))
+        except Exception as error:  # whatever a user's function raises
+            raise UserError(
+                f"metric {self.name!r} fails on labels {labels.shape} and scores {scores.shape} ({error!r}): it must "
+                "give one number, NaN where it is not defined"
+            ) from error
 
 
 def _accuracy(labels: NDArray[Any], scores: Doubles) -> float:
@@ -138,7 +146,8 @@ DEFAULTS: Mapping[TaskKind, str] = {"classes": "accuracy", "multilabel": "auroc"
 def metrics_of(names: Sequence[str], task: TaskKind) -> tuple[Metric, ...]:
     """The metrics of these names; by default the task's own. A name is one of ``METRICS``, or ``module:FUNCTION``.
 
-    A function takes true labels and scores (:data:`Measure`). Raises UserError for an unknown name and one given twice.
+    A function takes true labels and scores (:data:`Measure`). Raises UserError for an unknown name, one given
+    twice, and a function that is called like a score of the run.
     """
     known = METRICS[task]
     found = []
@@ -147,7 +156,10 @@ def metrics_of(names: Sequence[str], task: TaskKind) -> tuple[Metric, ...]:
             function = import_object(name, "metric")
             if not callable(function):
                 raise UserError(f"metric {name!r} is a {type(function).__name__}, not a function of labels and scores")
-            found.append(Metric(name.rpartition(":")[2], function, share=False))
+            own = name.rpartition(":")[2].removeprefix("metric.")
+            if own in ("loss", *known):
+                raise UserError(f"metric {name!r} has the name of a score that every run has or may have: rename it")
+            found.append(Metric(own, function, share=False))
         elif name in known:
             found.append(known[name])
         else:

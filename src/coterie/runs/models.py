@@ -41,7 +41,7 @@ from coterie.protocol.model_spec import TaskKind
 from coterie.protocol.system import ClientModel, Mixture
 from coterie.runs.experiment import Experiment
 from coterie.runs.files import FILE_MODE, atomic_write, make_folder, opened, writing
-from coterie.runs.folder import CONFIG, RESULT, write_json
+from coterie.runs.folder import CONFIG, RESULT, came_in, write_json
 from coterie.runs.trained import Facts, TrainedModel, Word, Words, state
 
 MODELS, INDEX = "models", "index.json"
@@ -173,7 +173,8 @@ class Models:
         """
         party = self._party(client)
         entry, index = self.index.clients[party], self.folder / INDEX
-        first, *others = parts = [self._read(file) for file in entry.files]
+        read = {file: self._read(file) for file in dict.fromkeys(entry.files)}
+        first, *others = parts = [read[file] for file in entry.files]
         if any(len(part.tensors) > 1 for part in parts) or len(entry.shares) != len(parts):
             raise UserError(f"{index}: {party} needs one share for each of its files, with one model each: {_ADVICE}")
         if any(_like(first) != _like(other) for other in others):
@@ -184,7 +185,7 @@ class Models:
             shares=_shares(torch.tensor(entry.shares, dtype=torch.float64), f"{index}: {party}"),
             tensors=tuple(part.tensors[0] for part in parts),
             where=f"the model of {party if entry.name is None else entry.name!r} in {self.folder.parent}",
-            importable=True,
+            home=came_in(self.folder.parent),
         )
 
     def _party(self, client: str) -> str:
@@ -289,7 +290,7 @@ def decode(data: bytes, where: str) -> TrainedModel:
         raise UserError(f"{where} has a header of {size:,} bytes, so it is no file of a model: {_ADVICE}")
     try:
         tensors = safetensors.torch.load(data)
-        metadata = msgspec.json.decode(data[8 : 8 + size]).get("__metadata__", {})
+        metadata = msgspec.json.decode(data[8 : 8 + size]).get("__metadata__") or {}
     except Exception as error:  # the library has several, down to torch's own
         raise UserError(f"{where} is no whole .safetensors file ({_short(error)}): {_ADVICE}") from None
     if _KEY not in metadata:

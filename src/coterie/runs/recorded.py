@@ -16,9 +16,9 @@ from coterie.audits import Meddle, Recorded, Samples
 from coterie.protocol.errors import UserError
 from coterie.runs.config import RunConfig, from_toml
 from coterie.runs.experiment import Experiment, Line, build
-from coterie.runs.folder import CONFIG
+from coterie.runs.folder import CONFIG, check_code
 from coterie.runs.interpreter import ClientData
-from coterie.runs.runner import load_result
+from coterie.runs.runner import check_inputs, load_result
 from coterie.runs.views import VIEWS, message_kinds, read_views
 from coterie.transport.transcript import View
 
@@ -54,6 +54,7 @@ def read_recorded(folder: str | Path, data_dir: str | None = None) -> Recorded:
             f"{folder} holds a run whose views were not kept: repeat it with\n"
             f"  coterie run --config {folder / CONFIG} --record --out ANOTHER_FOLDER"
         )
+    check_code(folder)
     options: dict[str, Any] = {"accelerator": "cpu", "record": False, "out": str(folder)}
     if data_dir is not None:
         options["data_dir"] = data_dir
@@ -61,6 +62,7 @@ def read_recorded(folder: str | Path, data_dir: str | None = None) -> Recorded:
     start = {"start": "random"} if "start" in config.settings else {}  # the views have the models that were sent, so
     experiment = build(replace(config, settings={**config.settings, **start}))  # none is trained again
     try:
+        check_inputs(result, experiment.inputs_digest)
         views: Mapping[str, View] = read_views(folder / VIEWS, message_kinds(experiment.system)).views
         ended = re.match(r"stopped in round (\d+)", result.summary["recording"])
         stopped = int(ended[1]) if ended else None

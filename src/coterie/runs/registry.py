@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
@@ -27,8 +28,10 @@ class _Systems(Mapping[str, System]):
         self.registered: dict[str, System] = {}
 
     def __getitem__(self, name: str) -> System:
-        if name in self.registered:
-            return self.registered[name]
+        return self.registered[name] if name in self.registered else self.built_in(name)
+
+    def built_in(self, name: str) -> System:
+        """A system that comes with Coterie. Raises KeyError."""
         every = [module for package in PACKAGES for module in _modules(package)]
         own = [module for module in every if module.endswith(f".{name}")]
         for module in own or every:  # a module that is named after its one system, else one with several
@@ -63,7 +66,10 @@ SYSTEMS = _Systems()
 
 
 def register(system: System) -> None:
-    """Make a system of your own known by its name, in this process."""
+    """Make a system of your own known by its name, in this process. Raises UserError for the name of a built-in one."""
+    with contextlib.suppress(KeyError):
+        if SYSTEMS.built_in(system.name) is not system:
+            raise UserError(f"there is a built-in system {system.name!r}: give yours another name")
     SYSTEMS.registered[system.name] = system
 
 

@@ -139,6 +139,15 @@ def load_result(out: str | Path, model: OwnModel | None = None) -> Result:
     return Result(out, summary, read_lines(out / METRICS), model)
 
 
+def check_inputs(result: Result, present: str) -> None:
+    """Raises UserError for a run of other inputs than present ones (``Experiment.inputs_digest``)."""
+    if result.summary.get("inputs_digest", present) != present:
+        raise UserError(
+            f"{result.folder} was run with other data, or with another model or loss of your own, than there are now "
+            "under these names: restore them, or run again into another folder"
+        )
+
+
 load = load_result
 """The name of ``load_result`` for users: ``load("runs/a").predict("client/3", x)``."""
 
@@ -302,6 +311,7 @@ def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line]) -> dic
         "emulated": emulated,
         **{key: getattr(config, key) for key in _OPTIONS},
         "data": name_of(config.data),
+        "inputs_digest": experiment.inputs_digest,
         "parameters": experiment.model.spec.size,
         "task": config.task,
         "measures": [metric.facts for metric in experiment.observer.metrics],

@@ -11,6 +11,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -23,6 +24,7 @@ from coterie.data.dataset import Floats
 from coterie.data.graphs import row_normalised
 from coterie.data.targets import Doubles, Targets
 from coterie.protocol.errors import UserError, suggest
+from coterie.protocol.import_path import check_elsewhere
 from coterie.protocol.model_spec import TaskKind
 from coterie.training.model import load
 from coterie.training.models import NAMES, Factory, factory
@@ -91,8 +93,9 @@ class TrainedModel:
 
     shares: (m,) float64, which sum to 1.  tensors: m mappings from state-dict names to tensors.
     zero, unit: float32, what inputs subtract and divide by, in stored units; they broadcast over a sample.
-    where: the file or folder and the client, for errors.  importable: whether an architecture ``module:FACTORY`` may be
-    imported because the facts name it. A file that travels must not decide which code runs.
+    where: the file or folder and the client, for errors.  home: the run folder that the file lies in, or
+    None. An architecture ``module:FACTORY`` that the facts name is imported for a run's model only, and never out of
+    this folder. A file that travels must not decide which code runs.
     target_zero, target_unit: (numbers,) float64, the same for the numbers that a regression gives; else None.
     """
 
@@ -102,7 +105,7 @@ class TrainedModel:
     zero: Floats
     unit: Floats
     where: str
-    importable: bool = False
+    home: Path | None = None
     target_zero: Doubles | None = None
     target_unit: Doubles | None = None
 
@@ -249,8 +252,9 @@ class TrainedModel:
     def _made(self, model: OwnModel | None) -> nn.Module:
         """The architecture with any weights; raises UserError if it is not known."""
         name = self.facts.model
-        if model is None and name not in NAMES and not (":" in name and self.importable):
-            if ":" not in name or name.startswith("given:"):
+        given = ":" not in name or name.startswith("given:")
+        if model is None and name not in NAMES and (given or self.home is None):
+            if given:
                 raise UserError(
                     f"{self.where} was trained with a model that was given as an object of Python ({name!r}): give it "
                     "again with model=, as a module or as a function of input_shape and classes"
@@ -259,6 +263,8 @@ class TrainedModel:
                 f"{self.where} was trained as {name!r}, which is code of somebody's own and is not imported on the "
                 f"word of a file: if you trust it, give model={name!r} (--model {name} on the command line)"
             )
+        if model is None and name not in NAMES and self.home is not None:
+            check_elsewhere(name, "model", self.home)
         make = factory(model or name) if model is None or isinstance(model, str) else model
         if isinstance(make, nn.Module):
             return copy.deepcopy(make)
