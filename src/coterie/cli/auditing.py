@@ -43,7 +43,7 @@ def audit(
 
     Several runs, or a comparison's folder, give one table for each method. Its numbers are means over the seeds.
 
-    The results are kept in the run's result.json, and `coterie report` shows them.
+    The results are kept in the run's result.json and drawn in its report.html.
 
     These attacks are passive: all parties followed the protocol. With --active the run is repeated, by its config.toml,
     with one client that deviates. This takes as long as the run did.
@@ -64,6 +64,7 @@ def audit(
 
       coterie audit runs/robbed --active
     """
+    from coterie.report import render
     from coterie.report.load import find
     from coterie.runs.audited import audit_runs
 
@@ -78,6 +79,9 @@ def audit(
     shell = console(180)
     for line in _shown(content):
         shell.print(line)
+    if not any(run["not_kept"] for run in runs.values()):
+        reports = [str(render([folder], folder / "report.html")) for folder in folders]
+        shell.print(f"Report: {', '.join(reports)}", markup=False)
 
 
 def _shown(content: Row) -> Iterator[Any]:
