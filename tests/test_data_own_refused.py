@@ -16,6 +16,7 @@ from coterie.data.own import dataset, from_python, to_arrays
 from coterie.data.sources import load
 from coterie.data.tasks import deal
 from coterie.protocol.errors import UserError
+from coterie.runs import RunConfig, resolve
 
 X = np.random.default_rng(0).normal(size=(40, 5))
 Y = np.arange(40) % 2
@@ -218,8 +219,10 @@ def test_a_pipe_is_no_file() -> None:
 
 @pytest.mark.parametrize("name", ["a" * 300, "./" + "a" * 300, "./a\0"])
 def test_a_name_that_no_file_can_have_is_an_error(name: str) -> None:
-    with pytest.raises(UserError):
+    with pytest.raises(UserError, match="there can be no data at"):
         load(name)
+    with pytest.raises(UserError, match="there can be no data at"):
+        resolve(RunConfig("fedavg", data=name))
 
 
 def test_names_of_targets_and_kinds_stay() -> None:

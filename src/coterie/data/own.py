@@ -43,10 +43,19 @@ SUFFIXES = (".csv", ".npz", ".parquet")
 
 
 def is_path(data: str) -> bool:
-    """Whether the name of a data set is a path to one's own data. Known names win: write ./mnist for such a folder."""
+    """Whether the name of a data set is a path to one's own data. Known names win: write ./mnist for such a folder.
+
+    Raises UserError for a name that no file can have.
+    """
     if data in ("", "digits", *KNOWN):
         return False
-    return "/" in data or "\\" in data or data.endswith(SUFFIXES) or os.path.isdir(data)
+    try:
+        os.stat(data)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError) as error:
+        raise UserError(f"there can be no data at {data[:80]!r}: {error}") from None
+    return "/" in data or "\\" in data or data.endswith(SUFFIXES) or Path(data).is_dir()
 
 
 def name_of(data: str) -> str:
@@ -67,7 +76,7 @@ def load_own(
 
     Raises UserError that names the client, the file and the column.
     """
-    if os.path.isdir(path):  # unlike Path.is_dir it takes names that are too long for any file
+    if path.is_dir():
         files = sorted(file for file in path.iterdir() if not file.name.startswith("."))
         if strange := [file.name for file in files if file.suffix not in SUFFIXES]:
             raise UserError(f"{path}: {strange[0]} is no csv, npz or parquet file; a folder holds one file a client")
@@ -79,7 +88,7 @@ def load_own(
             raise UserError(f"{path} is a folder of one file a client, so it is dealt by:client, not by:{by}")
         clients = [(file.stem, read(file, None, target)) for file in files]
         found = dataset(path.name, named(clients), column=CLIENT, test_share=test_share, kind=kind, task=task)
-    elif os.path.isfile(path):
+    elif path.is_file():
         found = dataset(path.stem, [read(path, by, target)], column=by, test_share=test_share, kind=kind, task=task)
     else:
         raise UserError(f"there is no data at {path}: --data takes a known name, a folder of files, or a file")

@@ -98,7 +98,7 @@ def _folders(data_dir: str | Path | None) -> list[Path]:
 
 def _find(name: str, known: Known | None, folder: Path) -> Found | None:
     path = folder / f"{name}.npz"
-    if os.path.isfile(path):  # unlike Path.is_file it takes names that are too long for any file
+    if path.is_file():
         arrays = read_npz(path)
         return (graph_from_arrays(arrays, str(path)) if "x_indptr" in arrays else arrays), str(path)
     return (known.read(folder / name) or known.read(folder / known.place)) if known else None
