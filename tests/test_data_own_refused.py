@@ -199,8 +199,8 @@ def test_a_line_is_that_of_the_file() -> None:
 
 
 def test_a_wide_header_is_read_in_time() -> None:
-    names = [f"c{i}" for i in range(30_000)]
-    rows = [",".join(["1"] * 30_000 + [str(i % 2)]) for i in range(10)]
+    names = [f"c{i}" for i in range(100_000)]
+    rows = [",".join(["1"] * 100_000 + [str(i % 2)]) for i in range(6)]
     path = table("./wide.csv", ",".join([*names, "label"]), rows)
     found = threading.Thread(target=load, args=(path,), daemon=True)
     found.start()
@@ -229,9 +229,12 @@ def test_names_of_targets_and_kinds_stay() -> None:
     parts = from_python({"age": X[:, 0], "cost": X[:, 1], "stay": X[:, 2]}, target="cost,stay")
     np.savez("own.npz", **to_arrays(parts, None, None, None))  # type: ignore[arg-type]
     assert load("./own.npz", own={"task": "regression"}).targets.names == ("cost", "stay")
-    x, y = np.zeros((40, 5, 5), np.uint8), Y
-    with pytest.raises(UserError, match="the kind of the samples is series in client 'a', not said in client 'b'"):
-        own({"a": {"x": x, "y": y, "kind": np.array("series")}, "b": {"x": x, "y": y}}, "client")
+    two: list[dict[str, Any]] = [{"x": np.zeros((40, 5, 5), np.uint8), "y": Y} for _ in range(2)]
+    two[1]["kind"] = np.array("series")
+    assert own({"a": two[0], "b": two[1]}, "client").kind == "series"
+    two[0]["kind"] = np.array("image")
+    with pytest.raises(UserError, match="kind of the samples is image in client 'a' and series in client 'b'"):
+        own({"a": two[0], "b": two[1]}, "client")
 
 
 @pytest.mark.parametrize("name", ["x", "y"])

@@ -209,9 +209,10 @@ def _join(parts: Sequence[Samples], test_share: float | None) -> Samples:
             )
         if part.test is not None and test_share is not None:
             raise UserError(f"test_share has no effect: {part.where} says itself which samples are for testing")
-    if len(kinds := {part.kind: part.where for part in aligned}) > 1:
-        told = ", ".join(f"{kind or 'not said'} in {where}" for kind, where in kinds.items())
-        raise UserError(f"the kind of the samples is {told}: say the same in all")
+    kinds = {part.kind: part.where for part in aligned if part.kind is not None}
+    if len(kinds) > 1:
+        said = " and ".join(f"{kind} in {where}" for kind, where in kinds.items())
+        raise UserError(f"the kind of the samples is {said}: it must be the same for all clients")
     tests = [_split(part, share) if part.test is None else part.test for part in aligned]
     owners = [part.owner for part in aligned if part.owner is not None]
     where = first.where if len(parts) == 1 else f"{first.where} and {len(parts) - 1} more"
@@ -222,7 +223,7 @@ def _join(parts: Sequence[Samples], test_share: float | None) -> Samples:
         np.concatenate(owners) if owners else None,
         np.concatenate(tests),
         first.features,
-        first.kind,
+        next(iter(kinds), None),
         first.targets,
     )
 

@@ -6,6 +6,7 @@ import csv
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +61,6 @@ class Table:
     def at(self, name: str, row: int) -> str:
         """Where a value stands, for errors."""
         return f"{self.where}, column {name!r}, {f'line {self.lines[row]}' if self.lines else f'row {row + 1}'}"
-
-    def words(self, name: str, what: str) -> NDArray[Any]:
-        """A column of labels or of names: :func:`words`."""
-        return words(self.columns[name], what, lambda row: self.at(name, row))
 
 
 def read(path: Path, by: str | None, target: str | None) -> Samples:
@@ -141,9 +138,9 @@ def from_table(table: Table, by: str | None, target: str | None) -> Samples:
         x, features = columns[features[0]], ()
     else:
         x = np.stack([_numbers(table, name) for name in features], axis=1)
-    several = [table.words(name, "label") for name in labels]
+    several = [words(columns[name], "label", partial(table.at, name)) for name in labels]
     y = several[0] if len(labels) == 1 else np.stack([_numbers(table, name) for name in labels], 1)
-    owner = None if by is None else _owners(columns[by], f"{where}, column {by!r}", lambda row: table.at(str(by), row))
+    owner = None if by is None else _owners(columns[by], f"{where}, column {by!r}", partial(table.at, by))
     return Samples(where, x, y, owner, _test_rows(table), features, targets=labels)
 
 
@@ -261,9 +258,9 @@ def _numbers(table: Table, name: str) -> NDArray[np.float64]:
         values = column.astype(np.float64)
     except (ValueError, TypeError):
         row, value = next((i, value) for i, value in enumerate(column) if not is_number(value))
-        words = f"{str(value)!r} is no number" if str(value).strip() else "the cell is empty"
+        why = f"{str(value)!r} is no number" if str(value).strip() else "the cell is empty"
         raise UserError(
-            f"{table.at(name, row)}: {words}; encode the column as numbers, drop it, or if it names "
+            f"{table.at(name, row)}: {why}; encode the column as numbers, drop it, or if it names "
             f"clients, deal by it with --partition by:{name}"
         ) from None
     if not (finite := np.isfinite(values)).all():
