@@ -92,6 +92,14 @@ def test_labels_of_two_clients_are_numbers_or_text_and_one_number_is_one_class()
         load("./many")
 
 
+def test_labels_in_a_column_are_as_labels_in_a_row() -> None:
+    labels = np.where(Y == 1, b"1 ", b"1.0")
+    labels[:9] = b"0"
+    assert own((X, labels[:, None])).targets.names == ("0", "1")
+    with pytest.raises(UserError, match=r"labels have shape \(40, 2\)"):
+        own((X, np.stack([Y, Y], 1)))
+
+
 def test_large_labels_do_not_merge() -> None:
     for labels in (np.where(Y == 1, 1e30, 2e30), np.where(Y == 1, 2**60, 2**60 + 1)):
         with pytest.raises(UserError, match=r"below 2\^53"):

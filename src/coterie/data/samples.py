@@ -103,7 +103,7 @@ def from_npz(arrays: Arrays, by: str | None, where: str) -> Samples:
         if not x.ndim or arrays[key].shape[:1] != x.shape[:1]:
             raise UserError(f"{where}: {key} is {arrays[key].shape}, but x is {x.shape}: give one for each sample")
     x, y = joined(parts[0], where), joined(parts[1], where)
-    y = words(y, "label", lambda i: f"{where}, label of sample {i}")
+    y = words(y[:, 0] if y.shape[1:] == (1,) else y, "label", lambda i: f"{where}, label of sample {i}")
     named = _owners(joined(parts[2], where), f"{where}, {by}", lambda i: f"{where}, {by} of sample {i}") if by else None
     names = tuple(map(str, np.ravel(arrays[NAMES]))) if NAMES in arrays else ()
     if names and len(names) != (1 if y.ndim == 1 else y.shape[1]):

@@ -58,11 +58,13 @@ class Targets:
 def coded(labels: Sequence[tuple[str, NDArray[Any]]]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Labels as numbers 0, 1, ... (N,) in the order of their values, and the name of each value.
 
-    labels: where they are from, for errors, and the labels (n,) or (n, 1), numbers or text, of one client or of many.
+    labels: where they are from, for errors, and the labels (n,), numbers or text, of one client or of many.
     Text that is a number is one: 1 and 1.0 are the same class. Raises UserError.
     """
-    found = [_plain(y, where) for where, y in labels]
-    numbers = [_whole(y, where) for (where, _), y in zip(labels, found, strict=True)]
+    for where, y in labels:
+        if y.ndim != 1:
+            raise UserError(f"{where}: labels have shape {y.shape}; there must be one label for each sample")
+    numbers, found = [_whole(y, where) for where, y in labels], [y for _, y in labels]
     words = [i for i, whole in enumerate(numbers) if whole is None]
     if 0 < len(words) < len(found):
         text, number = words[0], next(i for i, whole in enumerate(numbers) if whole is not None)
@@ -71,20 +73,12 @@ def coded(labels: Sequence[tuple[str, NDArray[Any]]]) -> tuple[NDArray[np.int64]
             f"{str(found[text][0])!r} in {labels[text][0]}; use one of the two for all"
         )
     if not words:
-        _check_spelling(labels, found)
+        _check_spelling(labels)
         found = [whole for whole in numbers if whole is not None]
     values, codes = np.unique(np.concatenate(found), return_inverse=True)
     if len(values) < 2:
         raise UserError(f"{labels[0][0]}: all labels are {values[0]}; at least two classes are needed")
     return codes.astype(np.int64), tuple(map(str, values))
-
-
-def _plain(y: NDArray[Any], where: str) -> NDArray[Any]:
-    """Labels (n,)."""
-    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
-    if y.ndim != 1:
-        raise UserError(f"{where}: labels have shape {y.shape}; there must be one label for each sample")
-    return y
 
 
 def _whole(y: NDArray[Any], where: str) -> NDArray[np.int64] | None:
@@ -103,10 +97,10 @@ def _whole(y: NDArray[Any], where: str) -> NDArray[np.int64] | None:
     return values.astype(np.int64)
 
 
-def _check_spelling(labels: Sequence[tuple[str, NDArray[Any]]], found: Sequence[NDArray[Any]]) -> None:
+def _check_spelling(labels: Sequence[tuple[str, NDArray[Any]]]) -> None:
     """Raises UserError if two texts such as 1 and 01 would become one class."""
     spelt: dict[int, str] = {}
-    for (where, _), y in zip(labels, found, strict=True):
+    for where, y in labels:
         for text in dict.fromkeys(y) if y.dtype.kind == "O" else ():
             digits = str(text).lstrip("+-").partition(".")[0]
             known = spelt.setdefault(int(float(text)), digits)
