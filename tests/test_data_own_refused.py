@@ -225,12 +225,21 @@ def test_a_pipe_is_no_file() -> None:
         load("./pipes/a.csv")
 
 
-@pytest.mark.parametrize("name", ["a" * 300, "./" + "a" * 300, "./a\0"])
+@pytest.mark.parametrize("name", ["a" * 300, "./" + "a" * 300])
 def test_a_name_that_no_file_can_have_is_an_error(name: str) -> None:
     with pytest.raises(UserError, match="there can be no data at"):
         load(name)
     with pytest.raises(UserError, match="there can be no data at"):
         resolve(RunConfig("fedavg", data=name))
+
+
+def test_names_are_text() -> None:
+    with pytest.raises(UserError, match="letters, digits"):
+        load("./a\0")
+    with pytest.raises(UserError, match=r"the name of a client .* is no text"):
+        from_python({"a\ud800": (X, Y), "b": (X, Y)})
+    with pytest.raises(UserError, match=r"the data: the name of a column .* is no text"):
+        from_python({"a\ud800": X[:, 0], "label": Y})
 
 
 def test_names_of_targets_and_kinds_stay() -> None:

@@ -32,7 +32,7 @@ from coterie.data.catalogue import KNOWN
 from coterie.data.dataset import Dataset, Kind, Owners, fixed_split, from_arrays
 from coterie.data.formats import Arrays
 from coterie.data.objects import is_table, samples_of
-from coterie.data.samples import KIND, NAMES, Samples, joined, read
+from coterie.data.samples import KIND, NAMES, Samples, joined, read, text
 from coterie.data.targets import Targets, coded, several, standardised
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.model_spec import TaskKind
@@ -53,7 +53,9 @@ def is_path(data: str) -> bool:
         os.stat(data)
     except (FileNotFoundError, NotADirectoryError):
         pass
-    except (OSError, ValueError) as error:
+    except ValueError:  # it is no text that a path can be
+        return False
+    except OSError as error:
         raise UserError(f"there can be no data at {data[:80]!r}: {error}") from None
     return "/" in data or "\\" in data or data.endswith(SUFFIXES) or Path(data).is_dir()
 
@@ -112,7 +114,7 @@ def from_python(data: Any, *, by: str | None = None, target: str | None = None) 
 
 def named(clients: Sequence[tuple[str, Samples]]) -> list[Samples]:
     """The samples of clients, each under its name. Raises UserError for a name that is given twice or is empty."""
-    names = [name.strip() for name, _ in clients]
+    names = [text(name.strip(), "the name of a client") for name, _ in clients]
     if twice := [name for name, count in Counter(names).items() if count > 1 or not name]:
         raise UserError(f"two clients are called {twice[0]!r}: rename one" if twice[0] else "a client has no name")
     return [

@@ -157,11 +157,7 @@ def words(values: NDArray[Any], what: str, at: Callable[[int], str]) -> NDArray[
         return values
     found = np.empty(len(values), object)
     for i, value in enumerate(values):
-        try:
-            word = str(value, "utf-8") if isinstance(value, bytes) else str(value)
-            word.encode()
-        except UnicodeError:
-            raise UserError(f"{at(i)}: the {what} {value!r} is no text of UTF-8; write it so") from None
+        word = text(value, f"{at(i)}: the {what}")
         found[i] = str(int(value)) if isinstance(value, bool | np.bool_) else word.strip()
         if found[i].lower() in MISSING:
             raise UserError(
@@ -169,6 +165,16 @@ def words(values: NDArray[Any], what: str, at: Callable[[int], str]) -> NDArray[
                 "another name"
             )
     return found
+
+
+def text(value: Any, what: str) -> str:
+    """A value as text; raises UserError for bytes or characters that UTF-8 does not have. what: it is."""
+    try:
+        word = str(value, "utf-8") if isinstance(value, bytes) else str(value)
+        word.encode()
+    except UnicodeError:
+        raise UserError(f"{what} {value!r} is no text of UTF-8; write it so") from None
+    return word
 
 
 def _owners(values: NDArray[Any], where: str, at: Callable[[int], str]) -> NDArray[Any]:
@@ -224,7 +230,7 @@ def named_columns(names: Iterable[Any], column: Callable[[Any], Any], where: str
     names = list(names)
     if twice := [name for name, count in Counter(map(str, names)).items() if count > 1]:
         raise UserError(f"{where}: two columns are called {twice[0]!r}: rename one")
-    return {str(name): column(name) for name in names}
+    return {text(name, f"{where}: the name of a column"): column(name) for name in names}
 
 
 def _label_columns(table: Mapping[str, Any], target: str | None, where: str) -> tuple[str, ...]:
