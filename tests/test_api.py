@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 import coterie
-from coterie.data.own import from_python, keep, to_arrays
-from coterie.protocol.errors import UserError
+from coterie.data.own import from_python, packed, to_arrays
+from coterie.protocol.errors import RunError, UserError
 from coterie.runs.folder import resumed
 
 Clients = dict[str, tuple[NDArray[Any], NDArray[Any]]]
@@ -63,6 +63,9 @@ def test_options_and_settings_are_keywords_alike(here: Path) -> None:
         ({"momentun": 0.9}, "did you mean 'momentum'"),
         ({"lr": 0.1, "settings": {"lr": 0.2}}, "setting 'lr' is given twice"),
         ({"rounds": "ten"}, "option 'rounds' must be a whole number"),
+        ({"seed": "a"}, "option 'seed' must be a whole number"),
+        ({"data": ([[0.0], [1.0]] * 20, [0, 1] * 20), "test_share": "0.2"}, "option 'test_share' must be a number"),
+        ({"data": ([[0.0], [1.0]] * 20, [0, 1] * 20), "rounds": -1}, "option 'rounds' must be at least 1"),
         ({"by": "site"}, "by=site is for your own data at a path"),
     ],
 )
@@ -86,12 +89,56 @@ def test_data_and_model_as_objects(here: Path, clients: Clients) -> None:
     assert list((here / "runs" / "data").iterdir()) == [kept]  # the same data are one file
 
 
-def test_the_same_arrays_are_one_file_and_others_another(tmp_path: Path, clients: Clients) -> None:
+def test_the_same_arrays_are_one_file_and_others_another(clients: Clients) -> None:
     arrays = to_arrays(from_python(clients), "client", None, None)
-    first = keep(arrays, tmp_path)
-    assert keep(arrays, tmp_path) == first
-    assert keep({**arrays, "x_test": arrays["x_test"] + 1}, tmp_path) != first
-    assert len(list(tmp_path.iterdir())) == 2
+    assert packed(arrays) == packed(arrays)
+    assert packed({**arrays, "x_test": arrays["x_test"] + 1})[0] != packed(arrays)[0]
+
+
+def test_data_are_written_whole_for_this_user_or_not_at_all(
+    here: Path, clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    options: dict[str, Any] = {"data": clients, "rounds": 1, "lr": 0.1, "progress": False}
+    with monkeypatch.context() as patched:
+        patched.setattr("os.replace", full)
+        with pytest.raises(RunError, match="No space left"):
+            coterie.run("fedavg", **options)
+    assert not [path for path in here.rglob("*") if path.is_file()]
+    first = coterie.run("fedavg", **options)
+    (kept,) = (here / "runs" / "data").iterdir()
+    assert kept.stat().st_mode & 0o777 == 0o600
+    whole = kept.read_bytes()
+    kept.write_bytes(whole[:-1])
+    assert digests(coterie.run("fedavg", **options)) == digests(first)
+    assert kept.read_bytes() == whole
+    (here / "file" / "data").parent.mkdir()
+    (here / "file" / "data").write_text("no folder")
+    with pytest.raises(RunError, match=r"cannot write .*file/data"):
+        coterie.run("fedavg", out="file/a", **options)
+
+
+def test_a_comparison_writes_nothing_before_a_user_error(here: Path, clients: Clients) -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"seeds": [0, 1]}, "seeds must be at least 1, not .*how many"),
+        ({"seed": "a"}, "option 'seed' must be a whole number"),
+        ({"rounds": -1}, "option 'rounds' must be at least 1"),
+    ]
+    for options, words in wrong:
+        with pytest.raises(UserError, match=words):
+            coterie.compare(["fedavg"], data=clients, **options)
+    assert not list(here.iterdir())
+
+
+def test_targets_in_a_list_keep_their_names_and_out_may_be_a_path(here: Path) -> None:
+    draw = np.random.default_rng(0)
+    table = {name: draw.normal(size=60) for name in ("age", "cost", "stay")}
+    options: dict[str, Any] = {"task": "regression", "partition": "iid", "clients": 3, "rounds": 1, "progress": False}
+    result = coterie.run("fedavg", data=table, target=["cost", "stay"], out=here / "a", model="linear", **options)
+    assert result.models.of("client/0").facts.class_names == ("cost", "stay")
+    assert result.folder == here / "a"
 
 
 def test_a_model_given_as_an_object_is_asked_for_again_in_another_process(here: Path, clients: Clients) -> None:

@@ -269,12 +269,12 @@ def rewritten(change: Callable[[str], str]) -> Callable[[Path], None]:
     ("break_it", "words"),
     [
         (rewritten(lambda t: t.replace("age", "bmi", 1)), "different column names; ['bmi'] is there twice"),
-        (rewritten(lambda t: t + "1,2\n"), "row 51: 2 cells under a header of 4"),
-        (rewritten(lambda t: t + ",2,3,sick\n"), "column 'age', row 51: the cell is empty"),
-        (rewritten(lambda t: t + "1,high,3,sick\n"), "column 'bmi', row 51: 'high' is no number"),
-        (rewritten(lambda t: t + "1,2,nan,sick\n"), "column 'sugar', row 51: nan is no finite number"),
-        (rewritten(lambda t: t + "1,2,inf,sick\n"), "column 'sugar', row 51: inf is no finite number"),
-        (rewritten(lambda t: t + "1,2,3,\n"), "column 'label': row 51 has no label"),
+        (rewritten(lambda t: t + "1,2\n"), "line 52: 2 cells under a header of 4"),
+        (rewritten(lambda t: t + ",2,3,sick\n"), "column 'age', line 52: the cell is empty"),
+        (rewritten(lambda t: t + "1,high,3,sick\n"), "column 'bmi', line 52: 'high' is no number"),
+        (rewritten(lambda t: t + "1,2,nan,sick\n"), "column 'sugar', line 52: nan is no finite number"),
+        (rewritten(lambda t: t + "1,2,inf,sick\n"), "column 'sugar', line 52: inf is no finite number"),
+        (rewritten(lambda t: t + "1,2,3,\n"), "column 'label', line 52: there is no label"),
         (rewritten(lambda t: "age,bmi,sugar,label\n"), "has no samples"),
         (rewritten(lambda t: ""), "must begin with a header"),
         (rewritten(lambda t: "age,bmi,sugar,label\n1,2,3,sick\n"), "has no training sample"),
@@ -284,7 +284,7 @@ def rewritten(change: Callable[[str], str]) -> Callable[[Path], None]:
         (lambda path: path.write_bytes(b"\xff\xfe\x00age"), "cannot be read as a csv file"),
     ],
 )
-def test_a_damaged_file_is_named_with_its_column_and_row(
+def test_a_damaged_file_is_named_with_its_column_and_line(
     folder: Path, break_it: Callable[[Path], object], words: str
 ) -> None:
     break_it(folder / "north.csv")

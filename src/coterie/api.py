@@ -22,9 +22,10 @@ from coterie.runs import comparison, registry, runner
 from coterie.runs.advice import advise, without_effect
 from coterie.runs.audited import learned
 from coterie.runs.config import OPTIONS, RunConfig, resolve
+from coterie.runs.files import atomic_write, writing
 from coterie.runs.folder import COMPARE
 from coterie.runs.logs import numbers
-from coterie.runs.settings import NONE, field_types
+from coterie.runs.settings import NONE, convert, field_types
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -165,11 +166,12 @@ def run(
     Raises UserError before anything is written, RunError if the run cannot go on.
     """
     kept, table = _split([str(_system(system))], {**options, "model": model}, settings)
-    kept = _with_data(kept, data, by)
+    kept, content = _with_data(kept, data, by)
     config = RunConfig(**{**kept, "system": _system(system)}, settings=table)
     resolved = resolve(config)
     for text in without_effect(kept, [resolved]):
         advise(text)
+    _keep(config.data, content)
     with shown(not progress, {config.system: int(resolved.rounds or 0)}) as tell:
 
         def told(line: Mapping[str, Any]) -> None:
@@ -209,10 +211,11 @@ def compare(
 
     Raises UserError before anything is written, RunError if a run cannot go on.
     """
-    if seeds < 1:
-        raise UserError(f"seeds must be at least 1, not {seeds}")
+    if not isinstance(seeds, int) or seeds < 1:
+        raise UserError(f"seeds must be at least 1, not {seeds!r}: it says how many, and seed which is the first")
     kept, table = _split([str(method).partition("@")[0] for method in methods], {**options, "model": model}, settings)
-    kept = {"fine_tune": "held_out", **_with_data(kept, data, by)}
+    kept, content = _with_data(kept, data, by)
+    kept = {"fine_tune": "held_out", **kept}
     if audit:
         kept["record"] = True
     first, out = int(kept.pop("seed", 0)), kept.pop("out", None)
@@ -226,6 +229,7 @@ def compare(
         advise(text)
     length = int(resolved[0].rounds or 0)
     wanted = [first + k for k in range(seeds)]
+    _keep(kept["data"], content)
     with shown(not progress, work(planned.methods, wanted, length)) as tell:
 
         def told(label: str, seed: int, line: Mapping[str, Any]) -> None:
@@ -353,31 +357,48 @@ def _split(
 
 
 def _option(name: str, value: Any) -> Any:
-    """An option as a config holds it: objects by their names, lists with commas between."""
-    if name in ("metrics", "class_weights", "log") and isinstance(value, list | tuple):
-        return ",".join(name_of(word, "metric") if callable(word) else str(word) for word in value)
-    if name in ("model", "loss", "metrics") and not isinstance(value, str):
-        return name_of(value, "metric" if name == "metrics" else name)
-    return value
+    """An option as a config holds it: objects by their names, lists with commas between. Raises UserError."""
+    if name in ("metrics", "class_weights", "log", "target") and isinstance(value, list | tuple):
+        value = ",".join(name_of(word, "metric") if callable(word) else str(word) for word in value)
+    elif name in ("model", "loss", "metrics") and not isinstance(value, str):
+        value = name_of(value, "metric" if name == "metrics" else name)
+    elif isinstance(value, Path):
+        value = str(value)
+    return convert(value, OPTIONS[name], f"option {name!r}", text=False)
 
 
-def _with_data(options: dict[str, Any], data: Any, by: str | None) -> dict[str, Any]:
-    """The options with the data as a name or a path. Objects are written beside the run folder."""
-    column = by
+def _with_data(options: dict[str, Any], data: Any, by: str | None) -> tuple[dict[str, Any], bytes | None]:
+    """The options with the data as a name or a path, and what to :func:`_keep` there if they are objects.
+
+    Their file lies beside the run folder. Raises UserError.
+    """
+    column, content = by, None
     if isinstance(data, str | Path):
         options = {**options, "data": str(data)}
     else:
         parts = own.from_python(data, by=by, target=options.pop("target", None))
         column = by or (own.CLIENT if parts[0].owner is not None else None)
         arrays = own.to_arrays(parts, column, options.pop("test_share", None), options.pop("kind", None))
-        beside = Path(options.get("out") or Path("runs") / "run").parent
-        options = {**options, "data": str(own.keep(arrays, beside / "data"))}
+        name, content = own.packed(arrays)
+        options = {**options, "data": str(Path(options.get("out") or Path("runs") / "run").parent / "data" / name)}
     if column is None:
-        return options
+        return options, content
     dealt = f"by:{column}"
     if options.get("partition", dealt) != dealt:
         raise UserError(f"the data name their clients, so they are dealt {dealt}, not {options['partition']}")
-    return {**options, "partition": dealt}
+    return {**options, "partition": dealt}, content
+
+
+def _keep(data: str, content: bytes | None) -> None:
+    """Write data that were given as objects, for this user alone, unless they are there whole. Raises RunError."""
+    if content is None:
+        return
+    path = Path(data)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_file() and path.read_bytes() == content:
+            return
+    atomic_write(path, content, 0o600)
 
 
 def _text(value: Any) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gzip
 import io
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
@@ -39,13 +39,18 @@ def _reading(path: Path, form: str) -> Iterator[None]:
         ) from exc
 
 
-def read_npz(path: Path) -> Arrays:
-    """All arrays of an ``.npz`` file. Arrays of Python objects are refused: they would have to be unpickled."""
+def read_npz(path: Path, check: Callable[[list[str]], object] | None = None) -> Arrays:
+    """All arrays of an ``.npz`` file. Arrays of Python objects are refused: they would have to be unpickled.
+
+    check: of the names of the arrays, before any is read. It raises UserError.
+    """
     with _reading(path, "an .npz file of plain arrays"):
         archive = np.load(path, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise UserError(f"{path} holds a single array, not an .npz archive; write it with numpy.savez")
         with archive:
+            if check is not None:
+                check(archive.files)
             return {key: archive[key] for key in archive.files}
 
 

@@ -10,7 +10,7 @@ Every source becomes a list of :class:`Samples`, one for each client or one for 
 A table has a header. ``target`` is its column of labels, a column ``split`` may hold ``train`` or ``test``, and all
 other columns are numbers. An npz file holds ``x`` and ``y``, or ``x_train``, ``y_train``, ``x_test`` and ``y_test``. In
 the latter case its column of clients comes in two arrays, too, ``NAME_train`` and ``NAME_test``. An array ``kind`` may
-say what ``x`` holds.
+say what ``x`` holds, and ``targets`` the names of the columns of ``y``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import tempfile
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,11 +28,12 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.data.catalogue import FOUR, KNOWN
+from coterie.data.catalogue import KNOWN
 from coterie.data.dataset import Dataset, Kind, Owners, fixed_split, from_arrays
 from coterie.data.formats import Arrays
-from coterie.data.samples import KIND, Samples, from_npz, from_table, joined, read
-from coterie.data.targets import Targets, several, standardised
+from coterie.data.objects import is_table, samples_of
+from coterie.data.samples import KIND, NAMES, Samples, joined, read, text
+from coterie.data.targets import Targets, coded, several, standardised
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.model_spec import TaskKind
 
@@ -41,9 +43,20 @@ SUFFIXES = (".csv", ".npz", ".parquet")
 
 
 def is_path(data: str) -> bool:
-    """Whether the name of a data set is a path to one's own data. Known names win: write ./mnist for such a folder."""
+    """Whether the name of a data set is a path to one's own data. Known names win: write ./mnist for such a folder.
+
+    Raises UserError for a name that no file can have.
+    """
     if data in ("", "digits", *KNOWN):
         return False
+    try:
+        os.stat(data)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except ValueError:  # it is no text that a path can be
+        return False
+    except OSError as error:
+        raise UserError(f"there can be no data at {data[:80]!r}: {error}") from None
     return "/" in data or "\\" in data or data.endswith(SUFFIXES) or Path(data).is_dir()
 
 
@@ -69,6 +82,8 @@ def load_own(
         files = sorted(file for file in path.iterdir() if not file.name.startswith("."))
         if strange := [file.name for file in files if file.suffix not in SUFFIXES]:
             raise UserError(f"{path}: {strange[0]} is no csv, npz or parquet file; a folder holds one file a client")
+        if strange := [file.name for file in files if not file.is_file()]:
+            raise UserError(f"{path}: {strange[0]} is no regular file; a folder holds one file a client")
         if not files:
             raise UserError(f"{path} holds no csv, npz or parquet file: put one file for each client there")
         if by not in (None, CLIENT):
@@ -90,46 +105,45 @@ def from_python(data: Any, *, by: str | None = None, target: str | None = None) 
     ``(x_train, y_train, x_test, y_test)``. One client's samples are any of these but a mapping of clients.
     Raises UserError.
     """
-    if isinstance(data, Mapping) and data and not _is_table(data):
+    if isinstance(data, Mapping) and data and not is_table(data):
         if by not in (None, CLIENT):
             raise UserError(f"a mapping of clients is dealt by:client, not by:{by}")
-        return named([(str(name), _one(own, None, target, f"client {name!r}")) for name, own in data.items()])
-    return [_one(data, by, target, "the data")]
+        return named([(str(name), samples_of(own, None, target, f"client {name!r}")) for name, own in data.items()])
+    return [samples_of(data, by, target, "the data")]
 
 
 def named(clients: Sequence[tuple[str, Samples]]) -> list[Samples]:
     """The samples of clients, each under its name. Raises UserError for a name that is given twice or is empty."""
-    names = [name for name, _ in clients]
-    for i, name in enumerate(names):
-        if not name.strip() or name in names[:i]:
-            raise UserError(f"two clients are called {name!r}: rename one" if name.strip() else "a client has no name")
-    return [replace(own, owner=np.full(len(own.x), name)) for name, own in clients]
+    names = [text(name.strip(), "the name of a client") for name, _ in clients]
+    if twice := [name for name, count in Counter(names).items() if count > 1 or not name]:
+        raise UserError(f"two clients are called {twice[0]!r}: rename one" if twice[0] else "a client has no name")
+    return [
+        replace(own, owner=np.full(len(own.x), name, object)) for name, (_, own) in zip(names, clients, strict=True)
+    ]
 
 
 def to_arrays(parts: Sequence[Samples], column: str | None, test_share: float | None, kind: str | None) -> Arrays:
     """All samples as an npz file holds them, so that :func:`load_own` reads the same data set again."""
     one = _join(parts, test_share)
     assert one.test is not None
+    if column in ("x", "y"):
+        raise UserError(f"by={column!r}: the column cannot be called x or y, as samples and labels are: rename it")
     arrays: Arrays = {}
     y = one.y if one.y.dtype.kind in "biuf" else one.y.astype(np.str_)
-    values = {"x": one.x, "y": y} | ({} if column is None or one.owner is None else {column: one.owner})
+    values = {"x": one.x, "y": y} | ({} if column is None or one.owner is None else {column: one.owner.astype(np.str_)})
     for name, value in values.items():
         arrays |= {f"{name}_train": value[~one.test], f"{name}_test": value[one.test]}
     kind = kind or one.kind
+    arrays |= {NAMES: np.array(one.targets)} if one.targets else {}
     return arrays | ({} if kind is None else {KIND: np.array(kind)})
 
 
-def keep(arrays: Arrays, folder: Path) -> Path:
-    """Write arrays to a file in this folder, which is named by their contents, unless it is there. Returns its path."""
+def packed(arrays: Arrays) -> tuple[str, bytes]:
+    """The name and the content of the file of these arrays: equal arrays have the same, others another."""
     content = io.BytesIO()
     np.savez_compressed(content, **arrays)  # type: ignore[arg-type]  # a bool is expected by its stub
-    path = folder / f"own-{hashlib.blake2b(content.getvalue(), digest_size=6).hexdigest()}.npz"
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, suffix=".part", delete=False) as file:
-            file.write(content.getvalue())
-        os.replace(file.name, path)
-    return path
+    data = content.getvalue()
+    return f"own-{hashlib.blake2b(data, digest_size=6).hexdigest()}.npz", data
 
 
 def dataset(
@@ -159,7 +173,7 @@ def dataset(
     elif task == "regression":
         y_train, y_test, targets = standardised(one.y[train], one.y[test], names, one.where)
     else:
-        codes, names = _coded(parts, one)
+        codes, names = coded([(part.where, part.y) for part in parts])
         y_train, y_test, targets = codes[train], codes[test], Targets("classes", names)
     classes = len(names or ()) if task == "classes" else y_train.shape[1]
     kind = checked_kind(kind or one.kind)
@@ -197,6 +211,10 @@ def _join(parts: Sequence[Samples], test_share: float | None) -> Samples:
             )
         if part.test is not None and test_share is not None:
             raise UserError(f"test_share has no effect: {part.where} says itself which samples are for testing")
+    kinds = {part.kind: part.where for part in aligned if part.kind is not None}
+    if len(kinds) > 1:
+        said = " and ".join(f"{kind} in {where}" for kind, where in kinds.items())
+        raise UserError(f"the kind of the samples is {said}: it must be the same for all clients")
     tests = [_split(part, share) if part.test is None else part.test for part in aligned]
     owners = [part.owner for part in aligned if part.owner is not None]
     where = first.where if len(parts) == 1 else f"{first.where} and {len(parts) - 1} more"
@@ -207,7 +225,7 @@ def _join(parts: Sequence[Samples], test_share: float | None) -> Samples:
         np.concatenate(owners) if owners else None,
         np.concatenate(tests),
         first.features,
-        first.kind,
+        next(iter(kinds), None),
         first.targets,
     )
 
@@ -241,112 +259,24 @@ def _aligned(part: Samples, first: Samples) -> Samples:
         words = [f"lacks the column {name!r}" for name in sorted(theirs - ours)]
         words += [f"has the column {name!r}, too" for name in sorted(ours - theirs)]
         raise UserError(f"{part.where} {words[0]}: all clients must have the columns of {first.where}")
-    order = [part.features.index(name) for name in first.features]
+    place = {name: i for i, name in enumerate(part.features)}
+    order = [place[name] for name in first.features]
     return replace(part, x=part.x[:, order], features=first.features)
 
 
-def _coded(parts: Sequence[Samples], one: Samples) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Labels as numbers 0, 1, ... in the order of their values, and the name of each. Raises UserError."""
-    kinds = {part.y.dtype.kind for part in parts}
-    y = one.y
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
-    if y.ndim != 1:
-        raise UserError(f"{one.where}: labels have shape {y.shape}; there must be one label for each sample")
-    if y.dtype.kind == "f":
-        if not (np.isfinite(y).all() and (y == np.round(y)).all()):
-            raise UserError(f"{one.where}: labels must be whole numbers or text; there is {y[y != np.round(y)][0]}")
-        y = y.astype(np.int64)
-    if y.dtype.kind == "b":
-        y = y.astype(np.int64)
-    if y.dtype.kind not in "iu":
-        if len(kinds) > 1 and kinds - set("USO"):
-            raise UserError(f"{one.where}: some clients' labels are numbers and others' are text; use one of the two")
-        y = np.array([str(label).strip() for label in y])
-        if all(label.lstrip("+-").isdigit() for label in y):
-            y = y.astype(np.int64)
-    values, codes = np.unique(y, return_inverse=True)
-    if len(values) < 2:
-        raise UserError(f"{one.where}: all labels are {values[0]}; at least two classes are needed")
-    return codes.astype(np.int64), tuple(map(str, values))
-
-
 def _check_owners(parts: Sequence[Samples], owners: Owners, made: Dataset) -> None:
-    """Raises UserError for a client without training samples, without test samples, or with one class."""
+    """Raises UserError for a client called as a party, without training or test samples, or with one class."""
     of = {str(part.owner[0]): part.where for part in parts if len(parts) > 1 and part.owner is not None}
     for code, name in enumerate(owners.names):
         where = of.get(name, f"client {name!r} ({owners.column}, {parts[0].where})")
+        if re.fullmatch("client/[0-9]+", name):
+            raise UserError(f"{where} is called as the parties of a run are, by number: give it another name")
         labels = made.y_train[owners.train == code]
         for what, count in (("training", len(labels)), ("test", int((owners.test == code).sum()))):
             if not count:
                 raise UserError(f"{where} has no {what} sample: give it more samples, or leave it out")
         if made.targets.task == "classes" and len(np.unique(labels)) < 2:
             raise UserError(f"{where} has training samples of one class only: it needs two, or leave it out")
-
-
-def _one(data: Any, by: str | None, target: str | None, where: str) -> Samples:
-    """One object's samples: a table, arrays, or a torch ``Dataset``."""
-    if (table := _table(data)) is not None:
-        if set(table) & {"x", "x_train"} and all(np.ndim(v) > 1 for k, v in table.items() if k.startswith("x")):
-            return from_npz(dict(table), by, where)
-        return from_table(table, by, target, where)
-    if by is not None:
-        raise UserError(f"by={by!r} names a column, but {where} are no table: give a mapping of clients")
-    parts = [_materialised(one, where) for one in data] if _is_pair_of_datasets(data) else None
-    if parts is not None:
-        data = (*parts[0], *parts[1])
-    elif _is_torch_dataset(data):
-        data = _materialised(data, where)
-    if not isinstance(data, tuple | list) or len(data) not in (2, 4):
-        raise UserError(
-            f"{where}: {type(data).__name__} is neither (x, y) nor (x_train, y_train, x_test, y_test), a table, or a "
-            "torch Dataset of pairs"
-        )
-    keys = FOUR if len(data) == 4 else ("x", "y")
-    return from_npz({key: np.asarray(value) for key, value in zip(keys, data, strict=True)}, None, where)
-
-
-def _is_pair_of_datasets(data: Any) -> bool:
-    return isinstance(data, tuple | list) and len(data) == 2 and all(map(_is_torch_dataset, data))
-
-
-def _is_torch_dataset(data: Any) -> bool:
-    """Whether an object gives samples by number, and is neither an array nor a plain list."""
-    known = hasattr(data, "__getitem__") and hasattr(data, "__len__")
-    return known and not hasattr(data, "shape") and not isinstance(data, list | tuple | str)
-
-
-def _materialised(data: Any, where: str) -> tuple[NDArray[Any], NDArray[Any]]:
-    """All pairs of a torch ``Dataset`` as two arrays."""
-    pairs = [data[i] for i in range(len(data))]
-    if not pairs:
-        raise UserError(f"{where} has no samples: give it some, or leave it out")
-    if any(not isinstance(pair, tuple | list) or len(pair) != 2 for pair in pairs):
-        raise UserError(f"{where}: a Dataset must give pairs of a sample and its label")
-    x, y = ([np.asarray(value) for value in column] for column in zip(*pairs, strict=True))
-    if len({value.shape for value in x}) > 1:
-        raise UserError(f"{where}: samples have different shapes, such as {x[0].shape}; all must have the same")
-    return np.stack(x), np.stack(y)
-
-
-def _is_table(data: Mapping[Any, Any]) -> bool:
-    """Whether a mapping is of columns, arrays or flat lists, and not of clients."""
-    return all(
-        isinstance(column, np.ndarray) or (isinstance(column, list) and all(np.ndim(value) == 0 for value in column))
-        for column in data.values()
-    )
-
-
-def _table(data: Any) -> dict[str, NDArray[Any]] | None:
-    """The columns of a table, or None for what is none."""
-    if isinstance(data, Mapping):
-        return {str(name): np.asarray(value) for name, value in data.items()}
-    if hasattr(data, "column_names") and hasattr(data, "with_format"):  # a Hugging Face dataset
-        arrays = data.with_format("numpy")
-        return {name: np.asarray(arrays[name]) for name in data.column_names}
-    if hasattr(data, "columns") and hasattr(data, "to_numpy"):  # a pandas DataFrame
-        return {str(name): data[name].to_numpy() for name in data.columns}
-    return None
 
 
 def checked_kind(kind: str | None) -> Kind | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,18 @@ from numpy.typing import NDArray
 
 from coterie.data.catalogue import FOUR
 from coterie.data.formats import Arrays, read_npz
+from coterie.data.targets import is_number
 from coterie.protocol.errors import UserError, suggest
 
-SPLIT, KIND = "split", "kind"
+SPLIT, KIND, NAMES = "split", "kind", "targets"
 TARGETS = ("label", "y", "target", "class")
 """Columns that are taken for the labels of a table where ``target`` is not said."""
+OF_CLIENTS = frozenset({"client", "site", "hospital", "center", "centre", "institution"})
+"""Columns that are no features by mistake."""
+MISSING = frozenset({"", "na", "n/a", "nan", "nat", "<na>", "null", "none"})
+"""What a label or a client's name that is missing looks like, in small letters."""
+MAX_CELL = 1_000
+"""Characters in a cell of a csv file."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,11 +43,24 @@ class Samples:
     where: str
     x: NDArray[Any]
     y: NDArray[Any]
-    owner: NDArray[np.str_] | None = None
+    owner: NDArray[Any] | None = None
     test: NDArray[np.bool_] | None = None
     features: tuple[str, ...] = ()
     kind: str | None = None
     targets: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Columns (N,). where: the client and file.  lines: of the file, one for each row, if it has lines."""
+
+    where: str
+    columns: Mapping[str, NDArray[Any]]
+    lines: Sequence[int] = ()
+
+    def at(self, name: str, row: int) -> str:
+        """Where a value stands, for errors."""
+        return f"{self.where}, column {name!r}, {f'line {self.lines[row]}' if self.lines else f'row {row + 1}'}"
 
 
 def read(path: Path, by: str | None, target: str | None) -> Samples:
@@ -46,82 +68,152 @@ def read(path: Path, by: str | None, target: str | None) -> Samples:
     if path.suffix == ".npz":
         if target is not None:
             raise UserError(f"{path}: an npz file has its labels in y, so target={target} has no effect: leave it out")
-        return from_npz(read_npz(path), by, str(path))
-    table = _read_csv(path) if path.suffix == ".csv" else _read_parquet(path)
-    return from_table(table, by, target, str(path))
+        return from_npz(read_npz(path, lambda names: npz_keys(names, by, str(path))), by, str(path))
+    return from_table(_read_csv(path) if path.suffix == ".csv" else _read_parquet(path), by, target)
 
 
-def from_npz(arrays: Arrays, by: str | None, where: str) -> Samples:
-    """Samples of named arrays, as an npz file holds them. Raises UserError, also for an array that is not used."""
-    pairs = ("x", "y") if "x" in arrays else ("features", "labels")
-    whole = all(key in arrays for key in pairs)
+def npz_keys(names: Collection[str], by: str | None, where: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of the arrays of samples and labels, and of clients. Raises UserError, also for one not used."""
+    pairs = ("x", "y") if "x" in names else ("features", "labels")
+    whole = all(key in names for key in pairs)
     keys = pairs if whole else FOUR
-    if missing := [key for key in keys if key not in arrays]:
+    if missing := [key for key in keys if key not in names]:
         raise UserError(f"{where} lacks {', '.join(missing)}: it needs x and y, or {', '.join(FOUR)}")
     owners = () if by is None else (by,) if whole else (f"{by}_train", f"{by}_test")
-    if missing := [key for key in owners if key not in arrays]:
-        raise _no_column(where, missing[0], [key for key in arrays if key not in keys])
-    if unused := sorted(set(arrays) - {*keys, *owners, KIND}):
+    if taken := sorted({*owners} & {*keys, KIND, NAMES}):
+        raise UserError(f"{where}: {taken[0]} does not name clients: give their names in an array of another name")
+    if missing := [key for key in owners if key not in names]:
+        raise _no_column(where, missing[0], [key for key in names if key not in keys])
+    if unused := sorted(set(names) - {*keys, *owners, KIND, NAMES}):
         column = unused[0].removesuffix("_train").removesuffix("_test")
         raise UserError(
             f"{where} holds {unused[0]!r}, which is not used: deal the samples by it with --partition by:{column}, or "
             "remove it from the file"
         )
+    return keys, owners
+
+
+def from_npz(arrays: Arrays, by: str | None, where: str) -> Samples:
+    """Samples of named arrays, as an npz file holds them. Raises UserError, also for an array that is not used."""
+    keys, owners = npz_keys(arrays, by, where)
+    whole = len(keys) == 2
     parts = [[arrays[key] for key in found] for found in (keys[::2], keys[1::2], owners)]
     for key in (*keys, *owners):
         x = arrays[keys[2 if key.endswith("_test") and not whole else 0]]
-        if arrays[key].shape[:1] != x.shape[:1]:
+        if not x.ndim or arrays[key].shape[:1] != x.shape[:1]:
             raise UserError(f"{where}: {key} is {arrays[key].shape}, but x is {x.shape}: give one for each sample")
     x, y = joined(parts[0], where), joined(parts[1], where)
-    names = joined(parts[2], where).astype(np.str_) if parts[2] else None
+    y = words(y[:, 0] if y.shape[1:] == (1,) else y, "label", lambda i: f"{where}, label of sample {i}")
+    named = _owners(joined(parts[2], where), f"{where}, {by}", lambda i: f"{where}, {by} of sample {i}") if by else None
+    names = tuple(map(str, np.ravel(arrays[NAMES]))) if NAMES in arrays else ()
+    if names and len(names) != (1 if y.ndim == 1 else y.shape[1]):
+        raise UserError(f"{where}: {NAMES} holds {len(names)} names, but y is {y.shape}: give one for each column of y")
     test = None if whole else np.arange(len(x)) >= len(arrays["x_train"])
     kind = str(arrays[KIND]) if KIND in arrays else None
-    return Samples(where, x, y, names, test, kind=kind)
+    return Samples(where, x, y, named, test, kind=kind, targets=names)
 
 
-def from_table(table: Mapping[str, NDArray[Any]], by: str | None, target: str | None, where: str) -> Samples:
-    """Samples of a table's columns (N,). Raises UserError that names the column and the row."""
-    labels = _label_columns(table, target, where)
-    if by is not None and by not in table:
-        raise _no_column(where, by, [name for name in table if name not in labels])
-    features = tuple(name for name in table if name not in (*labels, by, SPLIT))
+def from_table(table: Table, by: str | None, target: str | None) -> Samples:
+    """Samples of a table. Raises UserError that names the column and the row, or the line of the file."""
+    where, columns = table.where, table.columns
+    labels = _label_columns(columns, target, where)
+    if by is not None and by not in columns:
+        raise _no_column(where, by, [name for name in columns if name not in labels])
+    for name, column in columns.items():
+        if column.shape[:1] != columns[labels[0]].shape[:1] or not column.ndim:
+            raise UserError(
+                f"{where}, column {name!r}: it has shape {column.shape}, but column {labels[0]!r} "
+                f"{columns[labels[0]].shape}: all columns need one value for each sample"
+            )
+    features = tuple(name for name in columns if name not in (*labels, by, SPLIT))
     if not features:
-        raise UserError(f"{where} has no column of features beside {', '.join(table)}")
-    if len(features) == 1 and table[features[0]].ndim > 1:  # one column of arrays, such as images
-        x, features = table[features[0]], ()
+        raise UserError(f"{where} has no column of features beside {', '.join(columns)}")
+    for name in features:
+        if name.strip().lower() in OF_CLIENTS:
+            raise UserError(
+                f"{where}, column {name!r}: it seems to name clients, so it is no feature: deal the samples by it with "
+                f"--partition by:{name}, drop it, or give it another name"
+            )
+    if len(features) == 1 and columns[features[0]].ndim > 1:  # one column of arrays, such as images
+        x, features = columns[features[0]], ()
     else:
-        x = np.stack([_numbers(table[name], name, where) for name in features], axis=1)
-    for label in labels:
-        empty = [i for i, value in enumerate(table[label]) if value is None or str(value).strip() in ("", "nan")]
-        if empty:
-            raise UserError(f"{where}, column {label!r}: row {empty[0] + 1} has no label; fill it in or remove the row")
-    y = table[labels[0]] if len(labels) == 1 else np.stack([_numbers(table[name], name, where) for name in labels], 1)
-    owner = None if by is None else table[by].astype(np.str_)
-    return Samples(where, x, y, owner, _test_rows(table, where), features, targets=labels)
+        x = np.stack([_numbers(table, name) for name in features], axis=1)
+    several = [words(columns[name], "label", partial(table.at, name)) for name in labels]
+    y = several[0] if len(labels) == 1 else np.stack([_numbers(table, name) for name in labels], 1)
+    owner = None if by is None else _owners(columns[by], f"{where}, column {by!r}", partial(table.at, by))
+    return Samples(where, x, y, owner, _test_rows(table), features, targets=labels)
 
 
-def _read_csv(path: Path) -> dict[str, NDArray[Any]]:
+def words(values: NDArray[Any], what: str, at: Callable[[int], str]) -> NDArray[Any]:
+    """Labels or names (N,): text without the spaces around it, as objects; arrays of numbers as they are.
+
+    what: they are, and at: where each stands, for errors. Raises UserError for one that is missing or no text.
+    """
+    if values.dtype.kind in "biu" or values.ndim != 1:
+        return values
+    if values.dtype.kind == "f":
+        if (missing := np.isnan(values)).any():
+            raise UserError(f"{at(int(missing.argmax()))}: there is no {what}; fill it in or remove the row")
+        return values
+    found = np.empty(len(values), object)
+    for i, value in enumerate(values):
+        word = text(value, f"{at(i)}: the {what}")
+        found[i] = str(int(value)) if isinstance(value, bool | np.bool_) else word.strip()
+        if found[i].lower() in MISSING:
+            raise UserError(
+                f"{at(i)}: there is no {what} ({word!r}); fill it in, remove the row, or if this is a {what}, give it "
+                "another name"
+            )
+    return found
+
+
+def text(value: Any, what: str) -> str:
+    """A value as text; raises UserError for bytes or characters that UTF-8 does not have. what: it is."""
+    try:
+        word = str(value, "utf-8") if isinstance(value, bytes) else str(value)
+        word.encode()
+    except UnicodeError:
+        raise UserError(f"{what} {value!r} is no text of UTF-8; write it so") from None
+    return word
+
+
+def _owners(values: NDArray[Any], where: str, at: Callable[[int], str]) -> NDArray[Any]:
+    """The names of clients (N,) as text without spaces around it; raises UserError for one that is missing."""
+    if values.ndim != 1:
+        raise UserError(f"{where} has shape {values.shape}: give one name of a client for each sample")
+    return np.array([str(name) for name in words(values, "client", at)], object)
+
+
+def _read_csv(path: Path) -> Table:
     """The columns of a csv file with a header, as text. Raises UserError."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            header, *rows = list(csv.reader(file, strict=True)) or [[]]
+            reader = csv.reader(file, strict=True)
+            header = [name.strip() for name in next(reader, [])]
+            found = [(reader.line_num, row) for row in reader if row]
     except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"{path} cannot be read as a csv file: {error}") from None
-    header = [name.strip() for name in header]
-    twice = [name for i, name in enumerate(header) if name in header[:i] or not name]
+    twice = [name for name, count in Counter(header).items() if count > 1 or not name]
     if not header or twice:
         raise UserError(
             f"{path} must begin with a header of different column names; {twice[:1]} is there twice or empty"
         )
-    rows = [row for row in rows if row]
-    for number, row in enumerate(rows, 1):
+    for line, row in found:
         if len(row) != len(header):
-            raise UserError(f"{path}, row {number}: {len(row)} cells under a header of {len(header)}")
+            raise UserError(f"{path}, line {line}: {len(row)} cells under a header of {len(header)}")
+        if max(map(len, row)) > MAX_CELL:
+            name = next(name for name, cell in zip(header, row, strict=True) if len(cell) > MAX_CELL)
+            raise UserError(
+                f"{path}, column {name!r}, line {line}: the cell has more than {MAX_CELL:,} characters; it must hold "
+                "one number, label or name: shorten it, or remove the column"
+            )
+    rows = [row for _, row in found]
     columns = zip(*rows, strict=True) if rows else ([] for _ in header)
-    return {name: np.array(column, dtype=np.str_) for name, column in zip(header, columns, strict=True)}
+    arrays = {name: np.array(column, dtype=object) for name, column in zip(header, columns, strict=True)}
+    return Table(str(path), arrays, [line for line, _ in found])
 
 
-def _read_parquet(path: Path) -> dict[str, NDArray[Any]]:
+def _read_parquet(path: Path) -> Table:
     try:
         import pandas
     except ImportError:
@@ -130,7 +222,15 @@ def _read_parquet(path: Path) -> dict[str, NDArray[Any]]:
         frame = pandas.read_parquet(path)
     except Exception as error:  # whatever the reader raises on damaged bytes
         raise UserError(f"{path} cannot be read as a parquet file: {type(error).__name__}: {error}") from None
-    return {str(name): frame[name].to_numpy() for name in frame.columns}
+    return Table(str(path), named_columns(frame.columns, lambda name: frame[name].to_numpy(), str(path)))
+
+
+def named_columns(names: Iterable[Any], column: Callable[[Any], Any], where: str) -> dict[str, NDArray[Any]]:
+    """The columns of a table by their names as text. Raises UserError for two names of the same text."""
+    names = list(names)
+    if twice := [name for name, count in Counter(map(str, names)).items() if count > 1]:
+        raise UserError(f"{where}: two columns are called {twice[0]!r}: rename one")
+    return {text(name, f"{where}: the name of a column"): column(name) for name in names}
 
 
 def _label_columns(table: Mapping[str, Any], target: str | None, where: str) -> tuple[str, ...]:
@@ -139,6 +239,8 @@ def _label_columns(table: Mapping[str, Any], target: str | None, where: str) -> 
         names = (target,) if target in table else tuple(name.strip() for name in target.split(","))
         if missing := [name for name in names if name not in table]:
             raise _no_column(where, missing[0], list(table))
+        if twice := [name for name, count in Counter(names).items() if count > 1]:
+            raise UserError(f"target={target} names the column {twice[0]!r} twice: name each column of labels once")
         return names
     if found := [name for name in TARGETS if name in table]:
         return (found[0],)
@@ -147,43 +249,40 @@ def _label_columns(table: Mapping[str, Any], target: str | None, where: str) -> 
     )
 
 
-def _numbers(column: NDArray[Any], name: str, where: str) -> NDArray[np.float64]:
+def _numbers(table: Table, name: str) -> NDArray[np.float64]:
     """A column (N,) of finite numbers; raises UserError with the row."""
+    column = table.columns[name]
     if column.ndim != 1:
         raise UserError(
-            f"{where}, column {name!r}: it holds arrays of shape {column.shape[1:]}: give them as x of an npz file"
+            f"{table.where}, column {name!r}: it holds arrays of shape {column.shape[1:]}: give them as x of an npz"
+        )
+    if column.dtype.kind in "mMc":
+        raise UserError(
+            f"{table.where}, column {name!r}: it holds {column.dtype}; encode it as plain numbers, or drop it"
         )
     try:
         values = column.astype(np.float64)
     except (ValueError, TypeError):
-        row, value = next((i, value) for i, value in enumerate(column) if not _is_number(value))
-        words = f"{str(value)!r} is no number" if str(value).strip() else "the cell is empty"
+        row, value = next((i, value) for i, value in enumerate(column) if not is_number(value))
+        why = f"{str(value)!r} is no number" if str(value).strip() else "the cell is empty"
         raise UserError(
-            f"{where}, column {name!r}, row {row + 1}: {words}; encode the column as numbers, drop it, or if it names "
+            f"{table.at(name, row)}: {why}; encode the column as numbers, drop it, or if it names "
             f"clients, deal by it with --partition by:{name}"
         ) from None
     if not (finite := np.isfinite(values)).all():
         row = int(np.argmin(finite))
-        raise UserError(f"{where}, column {name!r}, row {row + 1}: {column[row]} is no finite number; clean it first")
+        raise UserError(f"{table.at(name, row)}: {column[row]} is no finite number; clean it first")
     return values
 
 
-def _is_number(value: Any) -> bool:
-    try:
-        float(value)
-    except (ValueError, TypeError):
-        return False
-    return True
-
-
-def _test_rows(table: Mapping[str, NDArray[Any]], where: str) -> NDArray[np.bool_] | None:
-    if SPLIT not in table:
+def _test_rows(table: Table) -> NDArray[np.bool_] | None:
+    if SPLIT not in table.columns:
         return None
-    words = np.char.lower(np.char.strip(table[SPLIT].astype(np.str_)))
-    for row, word in enumerate(words):
+    found = [str(word).strip().lower() for word in table.columns[SPLIT]]
+    for row, word in enumerate(found):
         if word not in ("train", "test"):
-            raise UserError(f"{where}, column {SPLIT!r}, row {row + 1}: {str(word)!r} is neither train nor test")
-    return np.asarray(words == "test")
+            raise UserError(f"{table.at(SPLIT, row)}: {word!r} is neither train nor test")
+    return np.array([word == "test" for word in found], np.bool_)
 
 
 def joined(arrays: Iterable[NDArray[Any]], where: str) -> NDArray[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import TaskKind
 
 Doubles = NDArray[np.float64]
+_EXACT = 2.0**53  # below it a double is exact
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +55,59 @@ class Targets:
         return np.array([len(labels)], np.int64)
 
 
+def coded(labels: Sequence[tuple[str, NDArray[Any]]]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Labels as numbers 0, 1, ... (N,) in the order of their values, and the name of each value.
+
+    labels: where they are from, for errors, and the labels (n,), numbers or text, of one client or of many.
+    Text that is a number is one: 1 and 1.0 are the same class. Raises UserError.
+    """
+    for where, y in labels:
+        if y.ndim != 1:
+            raise UserError(f"{where}: labels have shape {y.shape}; there must be one label for each sample")
+    numbers, found = [_whole(y, where) for where, y in labels], [y for _, y in labels]
+    words = [i for i, whole in enumerate(numbers) if whole is None]
+    if 0 < len(words) < len(found):
+        text, number = words[0], next(i for i, whole in enumerate(numbers) if whole is not None)
+        raise UserError(
+            f"some clients' labels are numbers and others' are text: {str(found[number][0])!r} in {labels[number][0]}, "
+            f"{str(found[text][0])!r} in {labels[text][0]}; use one of the two for all"
+        )
+    if not words:
+        _check_spelling(labels)
+        found = [whole for whole in numbers if whole is not None]
+    values, codes = np.unique(np.concatenate(found), return_inverse=True)
+    if len(values) < 2:
+        raise UserError(f"{labels[0][0]}: all labels are {values[0]}; at least two classes are needed")
+    return codes.astype(np.int64), tuple(map(str, values))
+
+
+def _whole(y: NDArray[Any], where: str) -> NDArray[np.int64] | None:
+    """Labels (n,) as whole numbers, or None if one is a word. Raises UserError for other numbers."""
+    try:
+        values = y.astype(np.float64)
+    except (ValueError, TypeError):
+        return None
+    good = np.abs(values) < _EXACT
+    good[good] = values[good] == np.round(values[good])
+    if not good.all():
+        raise UserError(
+            f"{where}: labels must be whole numbers below 2^53 or text; there is {y[np.argmin(good)]} (for numbers to "
+            "be predicted say task=regression)"
+        )
+    return values.astype(np.int64)
+
+
+def _check_spelling(labels: Sequence[tuple[str, NDArray[Any]]]) -> None:
+    """Raises UserError if two texts such as 1 and 01 would become one class."""
+    spelt: dict[int, str] = {}
+    for where, y in labels:
+        for text in dict.fromkeys(y) if y.dtype.kind == "O" else ():
+            digits = str(text).lstrip("+-").partition(".")[0]
+            known = spelt.setdefault(int(float(text)), digits)
+            if known != digits:
+                raise UserError(f"{where}: the labels {known!r} and {digits!r} are one number: write it in one way")
+
+
 def several(
     y_train: NDArray[Any], y_test: NDArray[Any], names: tuple[str, ...] | None, where: str
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], Targets]:
@@ -82,7 +137,7 @@ def _numbers(y: NDArray[Any], where: str) -> Doubles:
     try:
         y = np.asarray(y).astype(np.float64)
     except (ValueError, TypeError):
-        wrong = next(value for value in np.ravel(y) if not _is_number(value))
+        wrong = next(value for value in np.ravel(y) if not is_number(value))
         raise UserError(f"{where}: labels of this task are numbers; {str(wrong)!r} is none") from None
     y = y[:, None] if y.ndim == 1 else y
     if y.ndim != 2 or not y.shape[1]:
@@ -92,7 +147,8 @@ def _numbers(y: NDArray[Any], where: str) -> Doubles:
     return y
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a value, or its text, is a number."""
     try:
         float(value)
     except (ValueError, TypeError):

@@ -201,7 +201,9 @@ def _tasks(spec: str, dataset: Dataset, clients: int, seed: int, load: Load | No
     if kind == "rotate":
         shape = dataset.input_shape
         if dataset.kind != "image" or shape[-1] != shape[-2]:
-            sample = {"image": "an image", "tabular": "a row of a table", "graph": "a node of a graph"}[dataset.kind]
+            words = {"image": "an image", "tabular": "a row of a table", "graph": "a node of a graph"}
+            words |= {"series": "a series", "volume": "a volume"}
+            sample = words[dataset.kind]
             raise UserError(
                 f"partition {spec} turns square images, and a sample of {dataset.name} is {sample} {shape}: "
                 f"permute:{groups} goes with any data"
