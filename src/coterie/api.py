@@ -6,9 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from html import escape
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from msgspec import to_builtins
@@ -18,6 +16,7 @@ from coterie.cli.progress import progress as shown
 from coterie.data import own
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.import_path import name_of
+from coterie.report.notebook import frame, scores, spread_words, table
 from coterie.runs import comparison, registry, runner
 from coterie.runs.advice import advise, without_effect
 from coterie.runs.audited import learned
@@ -47,11 +46,11 @@ class Result(runner.Result):
 
     def frame(self) -> Any:
         """The numbers of every round as a pandas ``DataFrame``, one row a round. Needs pandas (``coterie[tables]``)."""
-        return _frame([numbers(line) for line in self.rounds]).set_index("round")
+        return frame([numbers(line) for line in self.rounds]).set_index("round")
 
     def plot(self) -> Figure:
         """The run's scores over the rounds, as a matplotlib ``Figure``."""
-        return _scores({self.summary["system"]: [self.rounds]}, self.summary["measures"])
+        return scores({self.summary["system"]: [self.rounds]}, self.summary["measures"])
 
     def report(self) -> Path:
         """The path of the report of this run, a page of HTML that is made now."""
@@ -67,7 +66,7 @@ class Result(runner.Result):
         from coterie.cli.running import rows
 
         head = f"{self.summary.get('title')}, {self.summary['rounds']} rounds of {self.summary['clients']} clients"
-        return _html(head, rows(self.summary), str(self.folder))
+        return table(head, rows(self.summary), str(self.folder))
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ class Comparison(comparison.Comparison):
 
     def frame(self) -> Any:
         """One row a method and seed, as a pandas ``DataFrame``. Needs pandas (``coterie[tables]``)."""
-        return _frame(
+        return frame(
             [
                 {"method": method, **numbers(result.summary)}
                 for method, results in self.results.items()
@@ -103,7 +102,7 @@ class Comparison(comparison.Comparison):
     def plot(self) -> Figure:
         """Scores over the rounds, each method's mean over the seeds, as a matplotlib ``Figure``."""
         curves = {method: [one.rounds for one in found] for method, found in self.results.items()}
-        return _scores(curves, self.content["measures"])
+        return scores(curves, self.content["measures"])
 
     def report(self) -> Path:
         """The path of the report of all runs, a page of HTML that is made now."""
@@ -123,8 +122,10 @@ class Comparison(comparison.Comparison):
             sides = [("local", row.get("local_accuracy"), True), ("global", row.get("global_accuracy"), True)]
             for one in self.content["measures"]:
                 sides.append((f"local {one['label']}", row["metrics"].get(f"local_{one['name']}"), one["share"]))
-            rows.append((row["method"], ", ".join(f"{name} {_spread(of, share)}" for name, of, share in sides if of)))
-        return _html(" ".join(sentences(self.content["rows"])), rows, str(self.folder))
+            rows.append(
+                (row["method"], ", ".join(f"{name} {spread_words(of, share)}" for name, of, share in sides if of))
+            )
+        return table(" ".join(sentences(self.content["rows"])), rows, str(self.folder))
 
 
 def run(
@@ -404,51 +405,3 @@ def _keep(data: str, content: bytes | None) -> None:
 def _text(value: Any) -> str:
     """A setting as ``--set`` takes it."""
     return NONE if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _frame(rows: Sequence[Mapping[str, Any]]) -> Any:
-    try:
-        import pandas
-    except ImportError:
-        raise UserError("a frame needs pandas: pip install 'coterie[tables]'") from None
-    return pandas.DataFrame(rows)
-
-
-def _scores(runs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], measures: Sequence[Mapping[str, Any]]) -> Figure:
-    """Both sides of every metric over the rounds, the mean over each label's runs; one row of panels a metric."""
-    from coterie.report.figure import new_figure, percent_axis
-
-    if not measures:
-        raise UserError("there are no measures to plot: run again")
-    figure = new_figure(10.4, 3.9 * len(measures))
-    panels = figure.subplots(len(measures), 2, sharey="row", squeeze=False)
-    for measure, row in zip(measures, panels, strict=True):
-        for panel, (side, title) in zip(row, _SIDES.items(), strict=True):
-            field = f"{side}_{measure['name']}"
-            for label, every in runs.items():
-                curves = [{line["round"]: numbers(line).get(field) for line in run} for run in every]
-                known = [r for r in curves[0] if all(curve.get(r) is not None for curve in curves)]
-                panel.plot(known, [fmean(float(curve[r] or 0) for curve in curves) for r in known], label=label)
-            panel.set(title=title, xlabel="round")
-        if measure["share"]:
-            percent_axis(row[0], measure["label"])
-        else:
-            row[0].set_ylabel(measure["label"])
-    if len(runs) > 1:
-        panels[0, 0].legend(frameon=False)
-    return figure
-
-
-_SIDES = {"local": "on test data of each client's own kind", "global": "on all test data"}
-
-
-def _spread(spread: Mapping[str, Any], share: bool = True) -> str:
-    scale, form, unit = (100, ".1f", " %") if share else (1, ".4g", "")
-    interval = "" if spread.get("interval") is None else f" ± {scale * spread['interval']:{form}}"
-    return f"{scale * spread['mean']:{form}}{interval}{unit}"
-
-
-def _html(head: str, rows: Sequence[tuple[str, str]], folder: str) -> str:
-    """A small table for a notebook."""
-    cells = "".join(f"<tr><th style='text-align:left'>{escape(a)}</th><td>{escape(b)}</td></tr>" for a, b in rows)
-    return f"<p><b>{escape(head)}</b></p><table>{cells}</table><p><code>{escape(folder)}</code></p>"

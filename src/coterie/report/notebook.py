@@ -1,0 +1,61 @@
+"""Results for notebooks: frames, figures and small tables of HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from coterie.protocol.errors import UserError
+from coterie.runs.logs import numbers
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_SIDES = {"local": "on test data of each client's own kind", "global": "on all test data"}
+
+
+def frame(rows: Sequence[Mapping[str, Any]]) -> Any:
+    try:
+        import pandas
+    except ImportError:
+        raise UserError("a frame needs pandas: pip install 'coterie[tables]'") from None
+    return pandas.DataFrame(rows)
+
+
+def scores(runs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], measures: Sequence[Mapping[str, Any]]) -> Figure:
+    """Both sides of every metric over the rounds, the mean over each label's runs; one row of panels a metric."""
+    from coterie.report.figure import new_figure, percent_axis
+
+    if not measures:
+        raise UserError("there are no measures to plot: run again")
+    figure = new_figure(10.4, 3.9 * len(measures))
+    panels = figure.subplots(len(measures), 2, sharey="row", squeeze=False)
+    for measure, row in zip(measures, panels, strict=True):
+        for panel, (side, title) in zip(row, _SIDES.items(), strict=True):
+            field = f"{side}_{measure['name']}"
+            for label, every in runs.items():
+                curves = [{line["round"]: numbers(line).get(field) for line in run} for run in every]
+                known = [r for r in curves[0] if all(curve.get(r) is not None for curve in curves)]
+                panel.plot(known, [fmean(float(curve[r] or 0) for curve in curves) for r in known], label=label)
+            panel.set(title=title, xlabel="round")
+        if measure["share"]:
+            percent_axis(row[0], measure["label"])
+        else:
+            row[0].set_ylabel(measure["label"])
+    if len(runs) > 1:
+        panels[0, 0].legend(frameon=False)
+    return figure
+
+
+def spread_words(spread: Mapping[str, Any], share: bool = True) -> str:
+    scale, form, unit = (100, ".1f", " %") if share else (1, ".4g", "")
+    interval = "" if spread.get("interval") is None else f" ± {scale * spread['interval']:{form}}"
+    return f"{scale * spread['mean']:{form}}{interval}{unit}"
+
+
+def table(head: str, rows: Sequence[tuple[str, str]], folder: str) -> str:
+    """A small table for a notebook."""
+    cells = "".join(f"<tr><th style='text-align:left'>{escape(a)}</th><td>{escape(b)}</td></tr>" for a, b in rows)
+    return f"<p><b>{escape(head)}</b></p><table>{cells}</table><p><code>{escape(folder)}</code></p>"
