@@ -139,3 +139,32 @@ def test_control_characters_of_a_label_do_not_reach_the_terminal(cli: Command, t
     assert r"\x1b[2J" in ended.out
     np.savez("known.npz", x=DATA.x_test[:1], y=["\x1b[1m"])
     assert "\x1b[1m" not in cli("predict", "one", "known.npz").err
+
+
+def test_a_table_is_predicted_by_the_names_of_its_columns(cli: Command, tmp_path: Path) -> None:
+    """Columns in another order give the same predictions; a column too few or too many is refused."""
+    rng = np.random.default_rng(0)
+    for name in ("north", "east"):
+        x = rng.normal(size=(40, 2))
+        rows = "\n".join(f"{a},{b},{'ill' if a > b else 'well'}" for a, b in x)
+        (tmp_path / "clinics").mkdir(exist_ok=True)
+        (tmp_path / "clinics" / f"{name}.csv").write_text(f"age,bmi,label\n{rows}\n")
+    run = tmp_path / "run"
+    assert cli("run", "fedavg", "--data", str(tmp_path / "clinics"), "--rounds", "2", "--out", str(run)).code == 0
+    new = {
+        "same.csv": "age,bmi\n1,2\n3,0\n",
+        "turned.csv": "bmi,age\n2,1\n0,3\n",
+        "few.csv": "age\n1\n",
+        "more.csv": "age,bmi,sugar\n1,2,3\n",
+        "labelled.csv": "age,bmi,label\n1,2,well\n3,0,ill\n",
+    }
+    ended = {}
+    for name, content in new.items():
+        (tmp_path / name).write_text(content)
+        ended[name] = cli("predict", str(run), str(tmp_path / name), "--client", "north")
+    assert ended["same.csv"].code == 0
+    assert ended["same.csv"].out == ended["turned.csv"].out == ended["labelled.csv"].out
+    assert "Accuracy on 2 samples" in ended["labelled.csv"].err
+    assert "has no column 'bmi'" in ended["few.csv"].err
+    assert "does not know the column 'sugar'" in ended["more.csv"].err
+    assert "2 clients (east, north)" in " ".join(cli("predict", str(run), str(tmp_path / "same.csv")).err.split())

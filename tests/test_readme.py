@@ -38,28 +38,35 @@ def test_three_csv_files_become_models_an_audit_and_an_export_in_fifteen_lines_o
     assert float(re.findall(r"mean: (\S+)", printed)[0]) > 0.95
     assert "Linear" in printed
     assert "server: " in printed
-    check_export(hospitals)
+    check_export(hospitals, "hospitals", "north.safetensors")
 
 
 def test_and_in_three_commands(hospitals: Path) -> None:
     commands = re.findall(
-        r"^(coterie (?:run fedavg --data hospitals|audit runs/h|export runs/h).*)$", README, re.MULTILINE
+        r"^(coterie (?:run fedavg --data hospitals|(?:audit|export|predict) runs/clinic).*)$", README, re.MULTILINE
     )
-    assert len(commands) == 3
-    run, audit, export = (ended(hospitals, [sys.executable, "-m", *shlex.split(command)]) for command in commands)
+    assert len(commands) == 4
+    run, audit, export, predict = (
+        ended(hospitals, [sys.executable, "-m", *shlex.split(command)]) for command in commands
+    )
     assert "AUROC" in run
     assert "label shares" in audit
     assert "north" in export
-    check_export(hospitals)
+    assert "Predictions of 280 samples" in predict
+    labels = [line.split(",")[0] for line in (hospitals / "labels.csv").read_text().splitlines()[1:]]
+    truth = [line.rsplit(",", 1)[1] for line in (hospitals / "hospitals" / "north.csv").read_text().splitlines()[1:]]
+    assert sum(float(a) == float(b) for a, b in zip(labels, truth, strict=True)) > 0.95 * len(truth)
+    check_export(hospitals, "clinic", "clinic.safetensors")
 
 
-def check_export(folder: Path) -> None:
+def check_export(folder: Path, run: str, file: str) -> None:
     from coterie.runs import load_exported
 
-    summary = json.loads((folder / "runs" / "hospitals" / "result.json").read_text())
+    summary = json.loads((folder / "runs" / run / "result.json").read_text())
     assert summary["metrics"]["local_auroc"] > 0.95
-    model = load_exported(folder / "north.safetensors")
+    model = load_exported(folder / file)
     assert model.facts.input_shape == (30,)
+    assert model.facts.features == tuple(f"f{i}" for i in range(30))
 
 
 def test_every_linked_file_is_there() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,10 +57,13 @@ def predict(
 ) -> None:
     """The classes of new samples, and how probable they are, as a client's trained model predicts them.
 
-    Samples are as the data set stores them, before any scaling. With labels y the accuracy is told, too. For several
+    Samples are as the data set stores them, before any scaling: a csv or parquet file whose columns are found by name,
+    or an npz file with an array x. With labels (a column label, or an array y) the accuracy is told, too. For several
     labels at once there is a column of probabilities for each, and for regression one of each number.
 
     Examples:
+
+      coterie predict runs/hospitals patients.csv --client north
 
       coterie predict runs/fedavg-digits-0-1 new.npz --client client/3
 
@@ -71,7 +74,8 @@ def predict(
 
     if out is not None and check_new(out).suffix not in (".csv", ".npz"):
         raise UserError(f"{out}: predictions are written as FILE.csv or FILE.npz")
-    trained, (x, y) = _source(source, client), _samples(samples)
+    trained = _source(source, client)
+    x, y = _samples(samples, trained.facts.features)
     found = trained.predict(x, proba=True, model=model, where=f"{samples}: x")
     labels = trained.labels(found)
     right = None if y is None else labels == trained.checked_labels(y, len(labels), f"{samples}: y")
@@ -99,17 +103,21 @@ def _source(source: Path, client: str | None) -> TrainedModel:
         return model
     models = load_models(source)
     if client is None:
-        some = ", ".join(models.clients[:3])
-        raise UserError(f"{source} holds the models of {len(models.clients)} clients ({some}, ...): say --client")
+        named = [models.index.clients[client].name or client for client in models.clients]
+        some = ", ".join(named[:6]) + (", ..." if len(named) > 6 else "")
+        raise UserError(f"{source} holds the models of {len(named)} clients ({some}): say --client")
     return models.of(client)
 
 
-def _samples(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """The arrays x and y of a file. Raises UserError, also for arrays that have no use."""
+def _samples(path: Path, features: Sequence[str]) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    """Samples and labels of a file, columns of a table by name. Raises UserError, also for what has no use."""
     from coterie.data.formats import read_npz
+    from coterie.data.samples import new_samples
 
     if not path.is_file():
-        raise UserError(f"{path} is no file: give new samples as an .npz file, numpy.savez({path.stem!r}, x=...)")
+        raise UserError(f"{path} is no file: give new samples as a csv, parquet or npz file (numpy.savez with x)")
+    if path.suffix in (".csv", ".parquet"):
+        return new_samples(path, features)
     arrays = read_npz(path)
     if "x" not in arrays or set(arrays) - {"x", "y"}:
         held = ", ".join(sorted(arrays)) or "nothing"

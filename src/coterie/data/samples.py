@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from coterie.data.catalogue import FOUR
 from coterie.data.formats import Arrays, read_npz
-from coterie.data.targets import is_number
+from coterie.data.targets import is_number, whole
 from coterie.protocol.errors import UserError, suggest
 
 SPLIT, KIND, NAMES = "split", "kind", "targets"
@@ -72,6 +72,28 @@ def read(path: Path, by: str | None, target: str | None) -> Samples:
     return from_table(_read_csv(path) if path.suffix == ".csv" else _read_parquet(path), by, target)
 
 
+def new_samples(path: Path, features: Sequence[str]) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    """Samples to be predicted from a csv or parquet file: columns by name, in the order of ``features``, and labels.
+
+    Labels are None if the file has none. A column ``split`` is passed over. Raises UserError.
+    """
+    if not features:
+        raise UserError(f"{path}: this model was trained on arrays without names of columns: give an npz file with x")
+    table = _read_csv(path) if path.suffix == ".csv" else _read_parquet(path)
+    for name in features:
+        if name not in table.columns:
+            raise _no_column(str(path), name, [other for other in table.columns if other not in features])
+    labels = [name for name in table.columns if name in TARGETS and name not in features]
+    if unused := [name for name in table.columns if name not in (*features, *labels, SPLIT)]:
+        raise UserError(f"{path}: the model does not know the column {unused[0]!r}: remove it")
+    x = np.stack([_numbers(table, name) for name in features], axis=1)
+    if not labels:
+        return x, None
+    y = words(table.columns[labels[0]], "label", lambda row: table.at(labels[0], row))
+    numbers = whole(y, str(path))
+    return x, y if numbers is None else numbers
+
+
 def npz_keys(names: Collection[str], by: str | None, where: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The names of the arrays of samples and labels, and of clients. Raises UserError, also for one not used."""
     pairs = ("x", "y") if "x" in names else ("features", "labels")
@@ -116,7 +138,7 @@ def from_npz(arrays: Arrays, by: str | None, where: str) -> Samples:
 def from_table(table: Table, by: str | None, target: str | None) -> Samples:
     """Samples of a table. Raises UserError that names the column and the row, or the line of the file."""
     where, columns = table.where, table.columns
-    labels = _label_columns(columns, target, where)
+    labels = _label_columns(columns, target, by, where)
     if by is not None and by not in columns:
         raise _no_column(where, by, [name for name in columns if name not in labels])
     for name, column in columns.items():
@@ -233,7 +255,7 @@ def named_columns(names: Iterable[Any], column: Callable[[Any], Any], where: str
     return {text(name, f"{where}: the name of a column"): column(name) for name in names}
 
 
-def _label_columns(table: Mapping[str, Any], target: str | None, where: str) -> tuple[str, ...]:
+def _label_columns(table: Mapping[str, Any], target: str | None, by: str | None, where: str) -> tuple[str, ...]:
     """The column of labels, or several: ``target`` may name them with commas between."""
     if target is not None:
         names = (target,) if target in table else tuple(name.strip() for name in target.split(","))
@@ -242,7 +264,12 @@ def _label_columns(table: Mapping[str, Any], target: str | None, where: str) -> 
         if twice := [name for name, count in Counter(names).items() if count > 1]:
             raise UserError(f"target={target} names the column {twice[0]!r} twice: name each column of labels once")
         return names
-    if found := [name for name in TARGETS if name in table]:
+    if found := [name for name in TARGETS if name in table and name != by]:
+        if len(found) > 1:
+            raise UserError(
+                f"{where}: {' and '.join(found)} could both be the label, and the other would be a feature: say with "
+                "target (--target) which it is, and remove the other"
+            )
         return (found[0],)
     raise UserError(
         f"{where} has no column {', '.join(TARGETS)}: say with target (--target) which is the label: {', '.join(table)}"

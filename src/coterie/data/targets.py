@@ -55,6 +55,9 @@ class Targets:
         return np.array([len(labels)], np.int64)
 
 
+_MOST_NUMBERS = 20  # of classes that few samples each have
+
+
 def coded(labels: Sequence[tuple[str, NDArray[Any]]]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Labels as numbers 0, 1, ... (N,) in the order of their values, and the name of each value.
 
@@ -64,24 +67,29 @@ def coded(labels: Sequence[tuple[str, NDArray[Any]]]) -> tuple[NDArray[np.int64]
     for where, y in labels:
         if y.ndim != 1:
             raise UserError(f"{where}: labels have shape {y.shape}; there must be one label for each sample")
-    numbers, found = [_whole(y, where) for where, y in labels], [y for _, y in labels]
-    words = [i for i, whole in enumerate(numbers) if whole is None]
+    numbers, found = [whole(y, where) for where, y in labels], [y for _, y in labels]
+    words = [i for i, one in enumerate(numbers) if one is None]
     if 0 < len(words) < len(found):
-        text, number = words[0], next(i for i, whole in enumerate(numbers) if whole is not None)
+        text, number = words[0], next(i for i, one in enumerate(numbers) if one is not None)
         raise UserError(
             f"some clients' labels are numbers and others' are text: {str(found[number][0])!r} in {labels[number][0]}, "
             f"{str(found[text][0])!r} in {labels[text][0]}; use one of the two for all"
         )
     if not words:
         _check_spelling(labels)
-        found = [whole for whole in numbers if whole is not None]
+        found = [one for one in numbers if one is not None]
     values, codes = np.unique(np.concatenate(found), return_inverse=True)
+    if not words and len(values) > max(_MOST_NUMBERS, len(codes) / 5):
+        raise UserError(
+            f"{labels[0][0]}: the labels are {len(values)} different numbers for {len(codes)} samples: to predict "
+            "numbers say task=regression (--task); if they are classes, write them as text"
+        )
     if len(values) < 2:
         raise UserError(f"{labels[0][0]}: all labels are {values[0]}; at least two classes are needed")
     return codes.astype(np.int64), tuple(map(str, values))
 
 
-def _whole(y: NDArray[Any], where: str) -> NDArray[np.int64] | None:
+def whole(y: NDArray[Any], where: str) -> NDArray[np.int64] | None:
     """Labels (n,) as whole numbers, or None if one is a word. Raises UserError for other numbers."""
     try:
         values = y.astype(np.float64)

@@ -151,6 +151,7 @@ def _facts(experiment: Experiment, dataset: Dataset) -> Facts:
         task=dataset.targets.task,
         data_kind=dataset.kind,
         version=coterie.__version__,
+        features=dataset.features,
     )
 
 

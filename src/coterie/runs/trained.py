@@ -46,7 +46,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     class_names: of each class (or of each label or number, for other tasks), or None where labels are themselves.
     data_kind: ``Dataset.kind``.  version: of Coterie.
     client, name: the party and the client's own name, in a file of one client.  data: what its inputs and labels were
-    (``Task.words``).
+    (``Task.words``).  features: names of the columns of a table, in the order of the inputs, or ().
     """
 
     format: Literal[1]
@@ -60,6 +60,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     client: Word | None = None
     name: Word | None = None
     data: Words | None = None
+    features: tuple[Word, ...] = ()
 
     def __post_init__(self) -> None:
         if prod(self.input_shape) > 1 << 31:
