@@ -182,6 +182,7 @@ def test_a_result_for_notebooks(here: Path) -> None:
     html = result._repr_html_()
     assert html.count("<table>") == html.count("</table>") == 1
     assert "FedAvg, 2 rounds of 3 clients" in html
+    assert repr(result) == f"<FedAvg on digits, 2 rounds of 3 clients, in {result.folder}>"
     (local, whole) = result.plot().axes
     assert [len(line.get_xdata()) for ax in (local, whole) for line in ax.get_lines()] == [2, 2]
     assert result.report().is_file()

@@ -62,6 +62,10 @@ class Result(runner.Result):
         """What attacks learn from this run's views: :func:`audit`."""
         return audit(self.folder, active=active)
 
+    def __repr__(self) -> str:
+        of = self.summary
+        return f"<{of['title']} on {of['data']}, {of['rounds']} rounds of {of['clients']} clients, in {self.folder}>"
+
     def _repr_html_(self) -> str:
         from coterie.cli.running import rows
 
@@ -113,6 +117,10 @@ class Comparison(comparison.Comparison):
     def audit(self) -> dict[str, Any]:
         """What attacks learn from the views of every run: :func:`audit`."""
         return audit(self.folder)
+
+    def __repr__(self) -> str:
+        methods = ", ".join(row["method"] for row in self.content["rows"])
+        return f"<Comparison of {methods}, {len(self.content['seeds'])} seeds each, in {self.folder}>"
 
     def _repr_html_(self) -> str:
         from coterie.report.race import sentences

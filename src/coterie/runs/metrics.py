@@ -164,9 +164,9 @@ def metrics_of(names: Sequence[str], task: TaskKind) -> tuple[Metric, ...]:
             found.append(known[name])
         else:
             others = [other for other, its in METRICS.items() if name in its]
-            why = f" It is for {' and '.join(others)}." if others else suggest(name, known)
+            why = f". It is for {' and '.join(others)}." if others else suggest(name, known)
             raise UserError(
-                f"there is no metric {name!r} for {task}.{why} Known: {', '.join(known)}, or module:FUNCTION"
+                f"there is no metric {name!r} for {task}{why} Known: {', '.join(known)}, or module:FUNCTION"
             )
     twice = [metric.name for i, metric in enumerate(found) if metric.name in [other.name for other in found[:i]]]
     if twice:
