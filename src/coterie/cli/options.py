@@ -74,7 +74,13 @@ _OPTIONS = (
     ),
     _work("loss", str, "Loss of the training, or your own as module:FUNCTION. [by task]"),
     _work("class_weights", str, "Weights of the classes in training: balanced, or numbers such as 1,5. [none]"),
-    _work("model", str, "Model; see `coterie list models`. [by data set]", metavar="NAME", words_of=completing.models),
+    _work(
+        "model",
+        str,
+        "Model; see `coterie list models`. Or yours, as module:FACTORY of input shape and outputs. [by data set]",
+        metavar="NAME",
+        words_of=completing.models,
+    ),
     _work("seed", int, "Seed of the experiment: partition, start weights, sampling. [0]"),
     _work("min_samples", int, "Fewest training samples of a client."),
     _work(

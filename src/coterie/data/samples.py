@@ -220,6 +220,8 @@ def _read_csv(path: Path) -> Table:
         raise UserError(
             f"{path} must begin with a header of different column names; {twice[:1]} is there twice or empty"
         )
+    if len(header) == 1 and (other := next((mark for mark in ";\t|" if mark in header[0]), None)):
+        raise UserError(f"{path}: its columns are separated by {other!r}: save it with commas, and with decimal points")
     for line, row in found:
         if len(row) != len(header):
             raise UserError(f"{path}, line {line}: {len(row)} cells under a header of {len(header)}")
