@@ -25,6 +25,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"systems", "baselines"}),
     frozenset({"runs"}),
     frozenset({"report", "reproductions"}),
+    frozenset({"deploy"}),
     frozenset({"cli"}),
     frozenset({"__main__", "api", "bench"}),
 )

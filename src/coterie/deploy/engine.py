@@ -1,0 +1,55 @@
+"""Engines: what moves bytes between the parties of a federation. ``nats.py`` and ``flower.py`` are two.
+
+An engine delivers at least once, keeps the order of each pair of parties, and knows which party has sent. It reads
+nothing: what travels is sealed to its recipient and signed (``packets.py``). Connections, queues, repeated delivery
+and presence are the engine's own. Everything else is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Protocol
+
+
+class EngineError(Exception):
+    """The engine cannot be reached, or refuses: what, where, and what to do about it."""
+
+
+class Delivery(Protocol):
+    """One packet that has come. It comes again, also after a restart of either side, until ``done``.
+
+    src: the sender as the engine has authenticated it.  body: the bytes as they were pushed.
+    """
+
+    src: str
+    body: bytes
+
+    def done(self) -> None:
+        """It was handled, and all that follows from it is stored: it comes no more."""
+
+    def working(self) -> None:
+        """It is being worked on: it is not to come again yet. Called every few seconds."""
+
+
+class Engine(Protocol):
+    """The connection of one party. name: of the party.  All methods may be called from one thread only."""
+
+    name: str
+
+    def nodes(self) -> Collection[str]:
+        """The parties that are connected now, as far as the engine knows (a few seconds late)."""
+
+    def push(self, dst: str, body: bytes, key: str) -> None:
+        """Store a packet for another party, of any size; returns when it is stored. The same key is stored once.
+
+        Raises EngineError if it cannot be stored.
+        """
+
+    def pull(self, wait_s: float) -> Delivery | None:
+        """The next packet for this party, or None if none comes within ``wait_s`` seconds.
+
+        Packets of one sender come in order. Several may be held before the first is ``done``.
+        """
+
+    def close(self) -> None:
+        """Leave. What was not ``done`` will come again."""
