@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from coterie.crypto.roster import new_identity
+from coterie.data.targets import Targets
 from coterie.deploy.home import Home, keyring_of, plan_of
 from coterie.deploy.own_data import read_data
 from coterie.deploy.plan import Plan
-from coterie.data.targets import Targets
 from coterie.devices.links import FleetLinks
 from coterie.devices.profiles import Profile, fleet
 from coterie.protocol.errors import UserError
@@ -94,7 +94,7 @@ class Place:
         )
 
     def scores(self) -> dict[str, float]:
-        """The scores of its current model on its own held-out samples, those that may be told: ``local_accuracy``, ..."""
+        """Scores of its current model on its own held-out samples that may be told, such as ``local_accuracy``."""
         wanted = [name for name in self.allowed if name.startswith("local_")]
         model = self.own_model() if wanted and self._observer is not None else None
         if model is None or self._observer is None:
@@ -106,9 +106,7 @@ class Place:
         """The model that this client has now, by its own state alone. None for a party that has none."""
         if self.party.name not in self.common.clients:
             return None
-        own_model = getattr(self.system, "own_model", None)
-        found: ClientModel | None = None if own_model is None else own_model(self.party)
-        return found
+        return self.system.predicts(self.party)
 
 
 def place(home: Home, observer: MemberObserver | None = None) -> Place:
@@ -128,7 +126,7 @@ def place(home: Home, observer: MemberObserver | None = None) -> Place:
     keyring, identity = keyring_of(home, plan), home.identity
     data = None
     if home.data.exists():
-        data = read_data(home.data, config, plan.facts.input_shape, plan.facts.outputs)
+        data = read_data(home.data, plan.facts, config.scaling)
     elif home.name in names:
         raise UserError(f"{home.path} has no data, and {home.name} trains: join again with --data")
     rehearsal = plan.settings.rehearsal
@@ -164,10 +162,12 @@ def place(home: Home, observer: MemberObserver | None = None) -> Place:
 
 def check_config(config: RunConfig, rehearsal: bool) -> None:
     """Raises UserError for an option of the resolved config that a deployment, or a rehearsal of one, does not have."""
-    usual = {"availability": None, "drift": None, "record": False, "fine_tune": "no"}
+    usual: dict[str, Any] = {"availability": None, "drift": None, "record": False, "fine_tune": "no"}
     why = "it needs a simulation's clock or observer: use coterie run"
     if not rehearsal:
-        usual |= {"attack": None, "delta": 0.0, "devices": "uniform"}
+        usual |= {"attack": None, "devices": "uniform", "crypto": "real"}
+        if config.delta != registry.get(config.system).delta:
+            usual["delta"] = 0.0
         why = "it is part of a simulation: leave it out"
     for name, value in usual.items():
         if getattr(config, name) != value:

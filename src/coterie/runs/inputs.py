@@ -60,7 +60,7 @@ def try_loss(model: Model, weights: NDArray[np.float32], own: ClientData) -> Non
 
 
 def random_starts(seed: int, count: int, model: Model) -> NDArray[np.float32]:
-    """The weights that so many models start with, (count, d). They follow from the seed alone, and anybody can draw them."""
+    """The weights that so many models start with, (count, d). They follow from the seed alone."""
     seeds = [int(rng(seed, "hub", "initial weights", 0, i).integers(1 << 62)) for i in range(count)]
     return np.stack([model.initial(one) for one in seeds])
 
