@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 
 from coterie.crypto.roster import new_identity
 from coterie.data.targets import Targets
@@ -28,12 +29,11 @@ from coterie.protocol.spool import Spool
 from coterie.protocol.system import ClientModel, System
 from coterie.protocol.told import Common, Own
 from coterie.runs import registry
-from coterie.runs.attackers import Attackers
 from coterie.runs.config import RunConfig, from_text, system_config
 from coterie.runs.evaluation import Observer
 from coterie.runs.experiment import delays_of, epochs_of
 from coterie.runs.inputs import random_starts
-from coterie.runs.interpreter import ClientData, LocalEffects
+from coterie.runs.interpreter import ClientData, LocalEffects, Samples
 from coterie.runs.keyring import PartyKeys
 from coterie.runs.metrics import class_weights, metrics_of, named
 from coterie.training.model import Model
@@ -124,10 +124,8 @@ def place(home: Home, observer: MemberObserver | None = None) -> Place:
     starts = random_starts(config.seed, settings.models, model)
     common = Common(plan.roster, names, model.spec, starts, config.mode, emulated, plan.settings.public)
     keyring, identity = keyring_of(home, plan), home.identity
-    data = None
-    if home.data.exists():
-        data = read_data(home.data, plan.facts, config.scaling)
-    elif home.name in names:
+    data = _data(home, plan)
+    if data is None and home.name in names:
         raise UserError(f"{home.path} has no data, and {home.name} trains: join again with --data")
     rehearsal = plan.settings.rehearsal
     devices, links = _devices(home, config, settings, names, rehearsal)
@@ -160,24 +158,18 @@ def place(home: Home, observer: MemberObserver | None = None) -> Place:
     return Place(home, plan, config, system, common, party, member, effects, keyring, model, data, links, allowed)
 
 
-def check_config(config: RunConfig, rehearsal: bool) -> None:
-    """Raises UserError for an option of the resolved config that a deployment, or a rehearsal of one, does not have."""
-    usual: dict[str, Any] = {"availability": None, "drift": None, "record": False, "fine_tune": "no"}
-    why = "it needs a simulation's clock or observer: use coterie run"
-    if not rehearsal:
-        usual |= {"attack": None, "devices": "uniform", "crypto": "real"}
-        if config.delta != registry.get(config.system).delta:
-            usual["delta"] = 0.0
-        why = "it is part of a simulation: leave it out"
-    for name, value in usual.items():
-        if getattr(config, name) != value:
-            raise UserError(f"{name}={getattr(config, name)} is not for parties between machines; {why}")
+def _data(home: Home, plan: Plan) -> ClientData | None:
+    """The party's own samples, if it has any, as tensors."""
+    if not home.data.exists():
+        return None
+    own = read_data(home.data, plan.facts)
+    # clone: memory of torch's own, which begins at a multiple of 64 bytes, as in a simulation
+    x, y, x_test, y_test = (torch.from_numpy(array).clone() for array in (own.x, own.y, own.x_test, own.y_test))
+    return ClientData(x, y, np.arange(len(y_test)), Samples(x_test, y_test))
 
 
 def _system(plan: Plan, config: RunConfig) -> tuple[System, Any, tuple[str, ...]]:
     """The plan's system, its settings and its clients. Raises UserError unless the roster has exactly its parties."""
-    rehearsal = plan.settings.rehearsal
-    check_config(config, rehearsal)
     if not plan.complete:
         raise UserError(f"the plan waits for {', '.join(plan.missing)} to join: ask the operator for the next version")
     system, settings = registry.get(config.system), system_config(config)
@@ -190,8 +182,6 @@ def _system(plan: Plan, config: RunConfig) -> tuple[System, Any, tuple[str, ...]
             f"{system.name} in mode {config.mode} has the parties {servers}, in this order, and then any number of "
             f"role {client_role}; the roster has {', '.join(f'{name} ({role})' for name, role in found.items())}"
         )
-    if rehearsal:
-        system = Attackers.of(config, names).among(system)
     return system, settings, names
 
 
