@@ -1,4 +1,4 @@
-"""``coterie deploy status`` and ``coterie deploy logs``: what an operator sees of a deployment, and a party of itself."""
+"""``coterie deploy status`` and ``coterie deploy logs``: what the operator sees, and a party of itself."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
@@ -21,7 +21,8 @@ CONTENT = "text/plain; version=0.0.4; charset=utf-8"
 _SLOW_S = 2.0
 
 Labels = Mapping[str, str]
-Samples = list[tuple[Labels, float]]
+Samples = Sequence[tuple[Labels, float]]
+Family = tuple[str, str, str, Samples]
 
 
 def text(status: Status) -> str:
@@ -29,7 +30,7 @@ def text(status: Status) -> str:
     return "".join(_family(*family) for family in _families(status))
 
 
-def _families(status: Status) -> Iterator[tuple[str, str, str, Samples]]:
+def _families(status: Status) -> Iterator[Family]:
     """Name, type, help and samples of each family."""
     about = {key: str(getattr(status, key)) for key in ("system", "mode", "crypto", "engine", "session", "roster")}
     yield "coterie_deployment_info", "gauge", "What is deployed.", [({**about, "plan": str(status.plan)}, 1)]
@@ -51,7 +52,7 @@ def _families(status: Status) -> Iterator[tuple[str, str, str, Samples]]:
     yield from _of_parties(status)
 
 
-def _of_parties(status: Status) -> Iterator[tuple[str, str, str, Samples]]:
+def _of_parties(status: Status) -> Iterator[Family]:
     def each(value: Callable[[PartyStatus], float | None]) -> Samples:
         found = ((one, value(one)) for one in status.parties)
         return [({"party": one.name, "role": one.role}, number) for one, number in found if number is not None]

@@ -103,7 +103,7 @@ def content(known: Known, running: bool, facts: Mapping[str, Any]) -> dict[str, 
 def tables(
     clients: Sequence[str], scores: Mapping[str, Mapping[str, float]], samples: Mapping[str, int]
 ) -> dict[str, dict[str, Any]]:
-    """``clients.json`` and ``partition.json``: each client's last scores and samples, as far as it has reported them."""
+    """``clients.json`` and ``partition.json``: clients' last scores and samples, as far as they are reported."""
     names = sorted({name for own in scores.values() for name in own})
     found: dict[str, dict[str, Any]] = {}
     if names:

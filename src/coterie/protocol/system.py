@@ -46,8 +46,8 @@ BROKER = "broker"
 """What carries packets between machines. It is no party, and a simulation has none."""
 
 BROKER_LEARNS = (
-    "the sender, recipient, size and time of every sealed packet between machines, from which it can guess the steps of "
-    "the protocol; nothing of any message"
+    "the sender, recipient, size and time of every sealed packet between machines, from which it can guess the steps "
+    "of the protocol; nothing of any message"
 )
 
 
