@@ -42,6 +42,15 @@ class Federation:
         return (self.look(name) for name in self.common.roster.of_role(role))
 
 
+BROKER = "broker"
+"""What carries packets between machines. It is no party, and a simulation has none."""
+
+BROKER_LEARNS = (
+    "the sender, recipient, size and time of every sealed packet between machines, from which it can guess the steps "
+    "of the protocol; nothing of any message"
+)
+
+
 @dataclass(frozen=True, eq=False)
 class Mixture:
     """A client that predicts with several models: its probabilities are sum_m weights[m] softmax(models[m](x)).
@@ -166,6 +175,14 @@ class System:
         """What each role sees in this mode: under these settings, or the default ones."""
         special = None if config is None else self.sees_with(config, mode)
         return self.sees_in.get(mode, self.sees) if special is None else special
+
+    def seen_by(self, mode: str, config: Any = None) -> dict[str, str]:
+        """In words, what each role receives and learns in this mode, and what a broker between machines learns."""
+        own = {
+            role: f"Receives {', '.join(kind.__name__ for kind in of.receives)}. Learns {of.learns}."
+            for role, of in self.views(mode, config).items()
+        }
+        return {**own, BROKER: f"Carries sealed packets. Learns {BROKER_LEARNS}."}
 
     def defaults(self, mode: str) -> Mapping[str, Any]:
         return self.settings_in.get(mode, {})

@@ -362,10 +362,7 @@ def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line], finish
         "set_up": dict(set_up),
         "finish": finish,
         "client_role": experiment.common.roster.entries[-1].role,
-        "sees": {
-            role: f"Receives {', '.join(kind.__name__ for kind in of.receives)}. Learns {of.learns}."
-            for role, of in experiment.system.views(config.mode, experiment.settings).items()
-        },
+        "sees": experiment.system.seen_by(config.mode, experiment.settings),
         "ledger": _ledger(experiment, everything),
         "dp_audit": experiment.system.dp_audit and list(experiment.system.dp_audit(experiment.federation)),
         "devices_used": by_type(experiment, everything),
