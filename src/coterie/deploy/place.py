@@ -106,7 +106,8 @@ class Place:
         """The model that this client has now, by its own state alone. None for a party that has none."""
         if self.party.name not in self.common.clients:
             return None
-        return self.system.predicts(self.party)
+        predicts = getattr(self.system, "predicts", None)
+        return None if predicts is None else predicts(self.party)
 
 
 def place(home: Home, observer: MemberObserver | None = None) -> Place:

@@ -15,6 +15,7 @@ import torch
 from coterie.deploy import logs
 from coterie.deploy.clock import RealClock
 from coterie.deploy.engine import Engine
+from coterie.deploy.engines import connect
 from coterie.deploy.home import Home, plan_of, read_home
 from coterie.deploy.hub import HubNode, Round
 from coterie.deploy.kills import Doomed, Interrupted, Kill
@@ -25,8 +26,9 @@ from coterie.deploy.place import Place, place
 from coterie.deploy.plan import Plan, roster_hash, spoken
 from coterie.deploy.prometheus import serving
 from coterie.deploy.recorder import Recorder
-from coterie.deploy.store import FileStore
-from coterie.protocol.errors import RunError, UserError
+from coterie.deploy.store import FileStore, unpack
+from coterie.protocol.errors import RunError
+from coterie.protocol.party import Party
 from coterie.transport.envelope import Envelope
 
 HUB, RUN = "hub", "run"
@@ -84,20 +86,7 @@ class Watched:
         return getattr(self._engine, name)
 
 
-def connected(home: Home, plan: Plan) -> Engine:
-    """The engine of a plan, for this party. Raises UserError without the extra, EngineError if there is no server."""
-    try:
-        from coterie.deploy.nats import NatsEngine, Tls
-    except ImportError as error:
-        raise UserError(str(error)) from None
-    servers = plan.settings.server.split(",")
-    tls = Tls(home.certificate, home.tls_key, home.ca)
-    spool = home.path / "spool"
-    spool.mkdir(mode=0o700, exist_ok=True)
-    return NatsEngine(home.name, servers, tls, [one.name for one in plan.roster.entries], spool=spool)
-
-
-def be_party(path: Path, *, kill: Kill | None = None, stderr: bool = False) -> None:
+def as_party(path: Path, kill: Kill | None = None, *, stderr: bool = False) -> None:
     """The life of a party, from its home on, until the hub ends the run or SIGTERM comes. Raises what ends it early."""
     home = read_home(path)
     with _logged(home, stderr=stderr):
@@ -106,7 +95,7 @@ def be_party(path: Path, *, kill: Kill | None = None, stderr: bool = False) -> N
         node = Node(
             found.member,
             effects,
-            connected(home, found.plan),
+            connect(home, found.plan),
             FileStore(home.state),
             clock=_clock(found),
             settings=_settings(found.plan),
@@ -118,7 +107,7 @@ def be_party(path: Path, *, kill: Kill | None = None, stderr: bool = False) -> N
             node.serve()
 
 
-def be_hub(folder: Path, *, kill: Kill | None = None, metrics: int | None = None, stderr: bool = False) -> None:
+def as_hub(folder: Path, kill: Kill | None = None, *, metrics: int | None = None, stderr: bool = False) -> None:
     """The life of the hub, from the operator's folder on: all rounds that are not done yet. Raises what ends it early.
 
     metrics: the port of a Prometheus endpoint on this machine's loopback.
@@ -127,7 +116,7 @@ def be_hub(folder: Path, *, kill: Kill | None = None, metrics: int | None = None
     with _logged(home, stderr=stderr), contextlib.ExitStack() as held:
         found, store = _placed(home), FileStore(home.state)
         recorder = Recorder(
-            folder / RUN, found.plan, engine="nats", parameters=found.model.spec.size, done=max(0, _done(store))
+            folder / RUN, found.plan, engine="nats", parameters=found.model.spec.size, done=max(0, _done(store, found.party))
         )
         held.callback(recorder.close)
         if metrics is not None:
@@ -136,7 +125,7 @@ def be_hub(folder: Path, *, kill: Kill | None = None, metrics: int | None = None
         node = HubNode(
             found.member,
             effects,
-            Watched(connected(home, found.plan), recorder),
+            Watched(connect(home, found.plan), recorder),
             store,
             clock=_clock(found),
             settings=_settings(found.plan),
@@ -192,9 +181,10 @@ def _clock(found: Place) -> RealClock:
     return RealClock(found.plan.settings.begins_s)
 
 
-def _done(store: FileStore) -> int:
+def _done(store: FileStore, party: Party) -> int:
     """The last round that the hub has committed; 0 before the first."""
-    raise NotImplementedError
+    data = store.load()
+    return 0 if data is None else max(0, unpack(data, party)[0].done)
 
 
 def _doomed(kill: Kill | None, observer: NodeObserver, effects: Effects) -> tuple[NodeObserver, Effects]:

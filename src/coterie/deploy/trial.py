@@ -25,13 +25,13 @@ from coterie.deploy.joining import accept, join
 from coterie.deploy.kills import Kill
 from coterie.deploy.members import Member
 from coterie.deploy.names import safe
-from coterie.deploy.nats_server import Listen, Server, free_port
+from coterie.deploy.nats_server import Listen, Server, Tls, free_port
 from coterie.deploy.own_data import OwnData, write_data
 from coterie.deploy.plan import SCORES, Facts, Settings
-from coterie.deploy.process import be_hub, be_party
+from coterie.deploy.process import as_hub, as_party
 from coterie.deploy.store import FileStore, unpack
-from coterie.deploy.supervision import Supervision, warm
-from coterie.protocol.errors import CoterieWarning, RunError, UserError
+from coterie.deploy.supervision import Life, Supervision, warm
+from coterie.protocol.errors import RunError, UserError
 from coterie.runs.advice import advise
 from coterie.runs.config import RunConfig
 from coterie.runs.evaluation import models_digest
@@ -130,7 +130,7 @@ def found(path: Path, experiment: Experiment) -> Rehearsal:
 @contextmanager
 def served(ready: Rehearsal) -> Iterator[None]:
     """The server of the engine runs, and has what the parties use."""
-    from coterie.deploy.nats import Tls, provision
+    from coterie.deploy.nats_stream import provision
 
     ready.server.start()
     try:
@@ -144,7 +144,7 @@ def served(ready: Rehearsal) -> Iterator[None]:
 
 def supervised(ready: Rehearsal, kills: Sequence[Kill], tell: Tell) -> None:
     """Run all parties to their end. Raises RunError if one fails."""
-    lives = {name: be_hub if name == ready.hub else be_party for name in ready.folders}
+    lives: dict[str, Life] = {name: as_hub if name == ready.hub else as_party for name in ready.folders}
     told = _Told(ready.folder.run / METRICS, tell)
     with Supervision(ready.hub, ready.folders, lives, kills, absence_s=GRACE_S + _AWAY_S) as processes:
         processes.start()
