@@ -15,7 +15,7 @@ from typing import Any
 from coterie.deploy.node import Effects, NodeObserver
 from coterie.deploy.packets import Era
 from coterie.protocol.errors import UserError
-from coterie.transport.envelope import Envelope, Opened
+from coterie.transport.envelope import Opened
 
 SETUP = "setup"
 _FORM = re.compile(r"(?P<party>[^@:]+)@(?P<round>[0-9]{1,9}|setup)(?P<mid>:mid)?")
@@ -57,6 +57,8 @@ class Doomed(NodeObserver):
 
     def __init__(self, kill: Kill, observer: NodeObserver) -> None:
         self._kill, self._observer, self._works = kill, observer, False
+        for name in {name for name in dir(NodeObserver) if not name.startswith("_")} - vars(Doomed).keys():
+            setattr(self, name, getattr(observer, name))
 
     def read(self, opened: Opened) -> None:
         self._works = self._works or opened.envelope.round == self._kill.round
@@ -75,18 +77,6 @@ class Doomed(NodeObserver):
         """Die here, if this is in mid-work of the round."""
         if self._kill.mid and self._works:
             _die()
-
-    def refused(self, envelope: Envelope, role: str, reason: str) -> None:
-        self._observer.refused(envelope, role, reason)
-
-    def late(self, party: str) -> None:
-        self._observer.late(party)
-
-    def dropped(self, src: str, kind: str, reason: str) -> None:
-        self._observer.dropped(src, kind, reason)
-
-    def failed(self, envelope: Envelope, error: BaseException) -> None:
-        self._observer.failed(envelope, error)
 
 
 class Interrupted:

@@ -64,9 +64,7 @@ class Rehearsal:
         return self.folder.hub if name == self.hub else self.folders[name]
 
 
-def rehearse(
-    path: Path, config: RunConfig, kills: Sequence[str] = (), tell: Tell = lambda line: None
-) -> Result:
+def rehearse(path: Path, config: RunConfig, kills: Sequence[str] = (), tell: Tell = lambda line: None) -> Result:
     """Run a deployment in a new folder, every party in a process of its own; its result, in the folder's ``run``.
 
     config: of ``coterie run``.  kills: see ``kills.parse``.  tell: is given the line of each round that is over.
