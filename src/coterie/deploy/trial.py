@@ -15,6 +15,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+
 from coterie.deploy import kills as killing
 from coterie.deploy.allowed import deployable
 from coterie.deploy.authority import approve, init, invite
@@ -26,7 +28,6 @@ from coterie.deploy.kills import Kill
 from coterie.deploy.members import Member
 from coterie.deploy.names import safe
 from coterie.deploy.nats_server import Listen, Server, Tls, free_port
-from coterie.deploy.own_data import OwnData, write_data
 from coterie.deploy.plan import SCORES, Facts, Settings
 from coterie.deploy.process import as_hub, as_party
 from coterie.deploy.store import FileStore, unpack
@@ -98,7 +99,7 @@ def found(path: Path, experiment: Experiment) -> Rehearsal:
         files: dict[str, Path] = {}
         for name, own in experiment.dealt.data.items():
             files[name] = Path(place) / f"{safe(name)}.npz"
-            write_data(files[name], _samples(own))
+            np.savez(files[name], **_samples(own))
         session = experiment.common.roster.session
         init(path, config, [hub, *others], settings, facts, public=files.get(hub.name), session=session)
         for one in others:
@@ -193,7 +194,9 @@ def collected(ready: Rehearsal) -> Result:
     return load_result(run)
 
 
-def _samples(own: ClientData) -> OwnData:
-    """A client's samples as its owner would bring them. Labels of tests are those of its own held-out samples."""
-    x_test, y_test = own.test_set.x[own.test], own.test_set.y[own.test]
-    return OwnData(own.x.numpy(), own.y.numpy(), x_test.numpy(), y_test.numpy())
+def _samples(own: ClientData) -> dict[str, Any]:
+    """A party's samples as its owner would bring them. The hub's public ones have none for tests."""
+    found = {"x": own.x.numpy(), "y": own.y.numpy()}
+    if len(own.test):
+        found |= {"x_test": own.test_set.x[own.test].numpy(), "y_test": own.test_set.y[own.test].numpy()}
+    return found
