@@ -29,22 +29,24 @@ def provision(
     replicas: int = 1,
     largest_store: int = 8 << 30,
     waiting: int = 4096,
+    ack_wait_s: float = ACK_WAIT_S,
     connect_s: float = 20.0,
 ) -> None:
     """Make what the parties use, or bring it to the newest ``access``: the stream, and a consumer for each party.
 
     What waited for, or came from, a party that is gone is removed. tls: the operator's.  replicas: 1, or 3 in a cluster
     of three servers.  largest_store: bytes of all packets that are not done.  waiting: messages (of at most 1 MiB) from
-    one party to another that are not done; more are not taken until some are.  Raises EngineError.
+    one party to another that are not done; more are not taken until some are.  ack_wait_s: after which a message comes
+    again.  Raises EngineError.
     """
     link = Link(OPERATOR, servers, tls, connect_s)
     try:
-        link.run(_provision(link, access, replicas, largest_store, waiting))
+        link.run(_provision(link, access, replicas, largest_store, waiting, ack_wait_s))
     finally:
         link.close()
 
 
-async def _provision(link: Link, access: Access, replicas: int, largest_store: int, waiting: int) -> None:
+async def _provision(link: Link, access: Access, replicas: int, largest_store: int, waiting: int, ack_wait_s: float) -> None:
     stream, tokens = link.stream, {safe(name) for name in access.parties}
     config = StreamConfig(
         name=STREAM,
@@ -84,7 +86,7 @@ async def _provision(link: Link, access: Access, replicas: int, largest_store: i
                     durable_name=token,
                     filter_subject=f"{SUBJECT}.{token}.*",
                     ack_policy=AckPolicy.EXPLICIT,
-                    ack_wait=ACK_WAIT_S,
+                    ack_wait=ack_wait_s,
                     max_deliver=-1,
                     max_ack_pending=-1,
                     max_waiting=8,
