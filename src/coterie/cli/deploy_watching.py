@@ -124,7 +124,7 @@ def _table(status: Status, now: float) -> Table:
             one.fingerprint or "–",
             Text(presence, _STYLES.get(presence, "yellow")),
             seen,
-            at if one.commit else "–",
+            "–" if one.last_seen is None else at,
             size(one.bytes_up),
             size(one.bytes_down),
             duration(one.busy_s),
@@ -133,7 +133,7 @@ def _table(status: Status, now: float) -> Table:
     return table
 
 
-_STYLES = {"here": "green", "revoked": "red", "not joined": "dim", "not seen": "dim"}
+_STYLES = {"here": "green", "revoked": "red", "rolled back": "red", "not joined": "dim", "not seen": "dim"}
 
 
 def _presence(one: PartyStatus) -> str:
@@ -141,8 +141,8 @@ def _presence(one: PartyStatus) -> str:
         return "revoked"
     if not one.fingerprint:
         return "not joined"
-    if one.left:
-        return "left"
+    if one.rolled_back:
+        return "rolled back"
     return "here" if one.connected else "not seen" if one.last_seen is None else "away"
 
 
@@ -153,7 +153,7 @@ def _remarks(status: Status) -> Iterator[str]:
         if one.refused:
             kinds = ", ".join(f"{count} × {shown(kind)}" for kind, count in sorted(one.refused.items()))
             yield f"{name} refused {kinds}. The reasons are in its own log."
-        if "rollback" in one.refused:
+        if one.rolled_back:
             yield f"{name} has an older state than the hub has heard of: its disk went back. Enrol it again."
         if one.missed:
             whys = ", ".join(f"{count} × {why}" for why, count in sorted(one.missed.items()))

@@ -19,10 +19,11 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
+from coterie.deploy.node import NodeObserver
+from coterie.deploy.packets import Era
 from coterie.protocol.errors import UserError
 from coterie.runs.files import FILE_MODE, open_own, opened, reading
 from coterie.transport.envelope import Envelope
-from coterie.transport.member import Observer
 from coterie.transport.transcript import shown
 
 LOG = "log.jsonl"
@@ -140,14 +141,27 @@ def refusal(kind: str, src: str, reason: str) -> None:
     _REFUSALS.write(kind, src, reason)
 
 
-class JournalObserver(Observer):
-    """The ``Observer`` of a member whose process has a log: it writes what is refused and late. It keeps no message."""
+class Journal(NodeObserver):
+    """The ``NodeObserver`` of a process that has a log. It keeps no message."""
 
     def refused(self, envelope: Envelope, role: str, reason: str) -> None:
         refusal(envelope.kind, envelope.src, reason)
 
     def late(self, party: str) -> None:
         event("late", logging.WARNING, src=party)
+
+    def dropped(self, src: str, kind: str, reason: str) -> None:
+        refusal(kind, src, reason)
+
+    def failed(self, envelope: Envelope, error: BaseException) -> None:
+        info = (type(error), error, error.__traceback__)
+        LOGGER.error("failed", exc_info=info, extra={"fields": {"kind": envelope.kind, "src": envelope.src}})
+
+    def began(self, era: Era) -> None:
+        event("begin", round=era[0], attempt=era[1])
+
+    def committed(self, commit: int, size: int) -> None:
+        event("commit", logging.DEBUG, commit=commit, bytes=size)
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------

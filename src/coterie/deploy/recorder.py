@@ -23,8 +23,9 @@ from typing import Any
 import msgspec
 
 from coterie.deploy import reported, result
-from coterie.deploy.logs import event
-from coterie.deploy.packets import Report
+from coterie.deploy.hub import Round
+from coterie.deploy.logs import Journal, event
+from coterie.deploy.packets import Era, Report
 from coterie.deploy.plan import Plan, roster_hash
 from coterie.deploy.reported import Line, Sums
 from coterie.deploy.status import HEARTBEAT_S, STATUS, PartyStatus, Status, fingerprint
@@ -34,6 +35,7 @@ from coterie.runs.config import from_text, to_toml
 from coterie.runs.files import FILE_MODE, Log, atomic_write, decoded, opened, reading
 from coterie.runs.folder import CONFIG, METRICS, RESULT, jsonable, locked, read_lines, write_json
 from coterie.runs.metrics import metrics_of, named
+from coterie.transport.envelope import Opened
 
 OPEN = "open.bin"
 _PAUSE_S = 1.0  # between two writings of the status
@@ -73,7 +75,7 @@ class Recorder:
         self.config = from_text(plan.config)
         self.system, self.rounds = registry.get(self.config.system), int(self.config.rounds or 0)
         self.measures = metrics_of(named(self.config.metrics), self.config.task)
-        self.client_role = plan.members[-1][1]
+        (self._hub, _), (_, self.client_role) = plan.members[0], plan.members[-1]
         self.clients = tuple(name for name, role in plan.members if role == self.client_role)
         self.round = self.attempt = 0
         self._lock, self._held = threading.RLock(), ExitStack()
@@ -88,7 +90,6 @@ class Recorder:
         except BaseException:
             self._held.close()
             raise
-        self._began = time.time()
         self._writer = threading.Thread(target=self._write_on, name="status", daemon=True)
         self._writer.start()
 
@@ -112,11 +113,11 @@ class Recorder:
         """An attempt of a round begins. Round 0 is the set-up, and the one after the last the finish."""
         with self._lock:
             now = time.time()
-            if round != self.round or attempt == 0:
-                self._began = now
             if attempt and (round, attempt) > (self.round, self.attempt):
                 self._open.repeated += 1
             self.round, self.attempt = round, attempt
+            hub = self._open.parties[self._hub]
+            hub.round, hub.attempt, hub.last_seen, hub.connected = round, attempt, now, True
             phase = "set-up" if round == 0 else "finish" if round > self.rounds else "round"
             self._tell(phase=phase, round=round, attempt=attempt, since=now)
 
@@ -124,7 +125,7 @@ class Recorder:
         """A verified packet of this party has come."""
         with self._lock:
             if (one := self._open.parties.get(party)) is not None:
-                one.last_seen, one.left = time.time(), False
+                one.last_seen = time.time()
                 self._changed.set()
 
     def present(self, names: Collection[str]) -> None:
@@ -150,24 +151,32 @@ class Recorder:
             if one is None:
                 return
             self.seen(party)
-            plausible = self._check(report, one.role, self.client_role) if self._is_open(report) else None
+            plausible = self._check(report, one.role, self.client_role) if self._is_open(report.era) else None
             if plausible is None:
                 one.implausible += 1
                 return
-            at = (report.round, report.attempt)
-            self._open.reports.setdefault(party, {})[at] = plausible
-            if at >= (one.round, one.attempt):
-                one.round, one.attempt, one.left = *at, report.leaves
+            self._open.reports.setdefault(party, {})[report.era] = plausible
+            one.round, one.attempt = max((one.round, one.attempt), report.era)
             one.commit = max(one.commit, report.commit)
+            one.rolled_back = one.rolled_back or report.rolled_back
             if report.samples and one.role == self.client_role:
                 self._open.samples[party] = report.samples
 
-    def closed(self, round: int, attempt: int, notes: Mapping[str, Any] | None = None) -> None:
-        """The hub has committed this round (0: the set-up; the one after the last: the finish), with these notes."""
+    def closed(self, one: Round) -> None:
+        """The hub has committed this round (0: the set-up; the one after the last: the finish)."""
         with self._lock:
             self._settle()
-            line = {"round": round, "attempt": attempt, "seconds": time.time() - self._began}
-            self._open.line = jsonable({**line, "notes": dict(notes or {})})
+            round = one.round
+            attempt = self.attempt if self.round == round else len(one.attempts)
+            self.round, self.attempt = round, attempt
+            for party, why in one.gone.items():
+                self.missed(party, why)
+            hub = self._open.parties[self._hub]
+            own = Report((round, attempt), hub.commit, 0.0, one.bytes_up, one.bytes_down, dict(one.refused))
+            self.heard(self._hub, own)
+            more = {"skipped": one.skipped, "attempts": one.attempts, "gone": one.gone, "back": one.back}
+            notes = {**one.notes, **{key: value for key, value in more.items() if value}}
+            self._open.line = jsonable({"round": round, "attempt": attempt, "seconds": one.seconds, "notes": notes})
             if 0 < round <= self.rounds:
                 self.done = round
                 self._tell(done=round, skipped=self._skipped())
@@ -199,7 +208,9 @@ class Recorder:
             return msgspec.msgpack.decode(msgspec.msgpack.encode(self._present()), type=Status)
 
     def close(self) -> None:
-        """Write what is not written, and let the folder go."""
+        """Write what is not written, and let the folder go. It may be called twice."""
+        if self._stopping.is_set():
+            return
         self._stopping.set()
         self._changed.set()
         self._writer.join()
@@ -242,13 +253,13 @@ class Recorder:
             self._settle()
             self._open.line = {"round": self.done, "attempt": 0, "seconds": 0.0, "notes": {"unrecorded": True}}
 
-    def _is_open(self, report: Report) -> bool:
+    def _is_open(self, era: Era) -> bool:
         """Whether this attempt of a round has begun, and the round's line is not written yet."""
         line = self._open.line
-        if line is not None and report.round == line["round"]:
-            return bool(report.attempt <= line["attempt"])
+        if line is not None and era[0] == line["round"]:
+            return bool(era[1] <= line["attempt"])
         first = self.round if line is None else line["round"] + 1
-        return first <= report.round == self.round and report.attempt <= self.attempt
+        return first <= era[0] == self.round and era[1] <= self.attempt
 
     def _settle(self, more: Mapping[str, Any] | None = None) -> None:
         """Write the line of the last closed round: its reports have come, or will not count any more."""
@@ -261,7 +272,7 @@ class Recorder:
             reports[party] = [own.pop(at) for at in here]
             for report in reports[party]:
                 of.sums.setdefault(party, Sums()).add(report)
-                if report.scores and report.round == round:
+                if report.scores and report.era[0] == round:
                     scores[party] = report.scores
         roles = {name: one.role for name, one in of.parties.items()}
         line |= reported.counted(reports, roles) | reported.away(round, of.missed.pop(round, []))
@@ -321,12 +332,13 @@ class Recorder:
         return msgspec.structs.replace(self._status, parties=tuple(parties), repeated=repeated, written=time.time())
 
     def _write_on(self) -> None:
-        """The status is written when something has changed, and every few seconds."""
+        """The status, and what is open, are written when something has changed, and every few seconds."""
         while not self._stopping.is_set():
             self._changed.wait(HEARTBEAT_S)
             self._changed.clear()
             try:
                 with self._lock:
+                    self._keep()
                     self._write_status()
             except CoterieError as error:  # a full disk, say: the hub fails where it writes what it needs
                 event("status", 40, error=str(error))
@@ -351,6 +363,25 @@ class Recorder:
         write_json(self.folder / RESULT, result.content(known, running, facts))
         for name, table in result.tables(self.clients, of.by_client, of.samples).items():
             write_json(self.folder / name, table)
+
+
+class HubJournal(Journal):
+    """The hub's ``NodeObserver``: it writes the hub's log, and tells a recorder what the hub's node says of parties."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+
+    def read(self, opened: Opened) -> None:
+        super().read(opened)
+        self.recorder.seen(opened.envelope.src)
+
+    def late(self, party: str) -> None:
+        super().late(party)
+        self.recorder.missed(party, "late")
+
+    def began(self, era: Era) -> None:
+        super().began(era)
+        self.recorder.begins(*era)
 
 
 def _bytes(line: Line) -> bytes:

@@ -19,8 +19,8 @@ from coterie.protocol.system import System
 from coterie.runs.metrics import Metric
 
 OWN_LOG = "the reason is in its own log"
-PACKET_KINDS = frozenset({"packet", "letter", "attempt", "sender", "repeat", "flood", "rollback"})
-"""What a party refuses besides messages of the system: packets that don't open, letters of another attempt, ..."""
+PACKET_KINDS = frozenset({"packet", "push", "engine", "Begin", "Report", "Tally", "End", "Silence", "Plan"})
+"""What a node refuses besides messages of the system: packets that do not open, words that their sender may not say."""
 OTHER = "other"
 WHYS = frozenset({"late", "gone", "offline", "refused"})
 

@@ -30,9 +30,9 @@ class PartyStatus(msgspec.Struct, kw_only=True):
     """One party, as the hub knows it. Sums are over the whole run.
 
     fingerprint: of its keys in the roster, "" for a member that has not joined.  connected: as the engine says.
-    left: it has said that it stops.  last_seen: Unix seconds of its last packet.  round, attempt, commit: of its last
-    report.  bytes_up, bytes_down: of packets.  refused: what it has refused, by kind.  missed: how often the hub went
-    on without it, by reason.  implausible: reports of it that say what cannot be, and were dropped.
+    rolled_back: its state went back, and it takes no part any more.  last_seen: Unix seconds of its last packet.
+    round, attempt, commit: of its last report.  bytes_up, bytes_down: of packets.  refused: what it has refused, by
+    kind.  missed: how often the hub went on without it, by reason.  implausible: its reports that say what cannot be.
     """
 
     name: str
@@ -40,7 +40,7 @@ class PartyStatus(msgspec.Struct, kw_only=True):
     fingerprint: str = ""
     revoked: bool = False
     connected: bool = False
-    left: bool = False
+    rolled_back: bool = False
     last_seen: float | None = None
     round: Count = 0
     attempt: Count = 0
