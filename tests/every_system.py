@@ -71,6 +71,8 @@ def made(case: Case, **options: Any) -> Rig:
 def parameters(cases: list[Case], short: Any = lambda case: True) -> list[Any]:
     """For ``pytest.mark.parametrize``; those that are not ``short`` are long tests."""
     return [
-        pytest.param(case, marks=() if short(case) else pytest.mark.long, id="-".join([*case[:2], *map(str, case[2].values())]))
+        pytest.param(
+            case, marks=() if short(case) else pytest.mark.long, id="-".join([*case[:2], *map(str, case[2].values())])
+        )
         for case in cases
     ]

@@ -159,6 +159,11 @@ class Party:
         """Steps of the hub before round 1, for keys and greetings. By default there are none."""
         yield from ()
 
+    @property
+    def finishes(self) -> bool:
+        """Whether the hub has steps to ``finish``."""
+        return type(self).finish is not Party.finish
+
     def finish(self) -> Work[Any]:
         """Steps of the hub after the last round, such as handing out models. By default there are none.
 
