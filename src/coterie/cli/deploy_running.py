@@ -16,12 +16,25 @@ from coterie.cli.guard import guarded
 from coterie.cli.progress import percent, progress, seconds, size
 from coterie.cli.running import configured, lasted
 
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The operator's folder, as `coterie deploy init` makes it.")]
+Folder = Annotated[
+    Path, typer.Argument(metavar="DIR", help="The operator's folder, as `coterie deploy init` makes it.")
+]
 Home = Annotated[Path, typer.Option(help="The party's home, as `coterie deploy join` makes it.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Also write the log to stderr.")]
-_NOT_REHEARSED = (
-    "out resume record record_mib checkpoint_every availability drift attack attackers fine_tune fine_tune_every log"
-).split()
+_NOT_REHEARSED = [
+    "out",
+    "resume",
+    "record",
+    "record_mib",
+    "checkpoint_every",
+    "availability",
+    "drift",
+    "attack",
+    "attackers",
+    "fine_tune",
+    "fine_tune_every",
+    "log",
+]
 
 
 @guarded
@@ -65,8 +78,10 @@ def rehearse(
     system: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="A system; see `coterie list systems`. Or yours, as module:ATTRIBUTE.",
-            autocompletion=completing.systems, rich_help_panel=opt.WORK,
+            metavar="NAME",
+            help="A system; see `coterie list systems`. Or yours, as module:ATTRIBUTE.",
+            autocompletion=completing.systems,
+            rich_help_panel=opt.WORK,
         ),
     ] = None,
     kill: Annotated[

@@ -58,8 +58,8 @@ def read_data(path: Path, facts: Facts, *, tests: bool = True) -> OwnData:
 
 def write_data(path: Path, data: OwnData) -> None:
     """Write samples as they are, for this user alone, whole or not at all."""
-    file = io.BytesIO()
-    np.savez(file, x=data.x, y=data.y, x_test=data.x_test, y_test=data.y_test)
+    file, tests = io.BytesIO(), {"x_test": data.x_test, "y_test": data.y_test} if len(data.x_test) else {}
+    np.savez(file, x=data.x, y=data.y, **tests)
     write_private(path, file.getvalue())
 
 

@@ -106,8 +106,7 @@ class Place:
         """The model that this client has now, by its own state alone. None for a party that has none."""
         if self.party.name not in self.common.clients:
             return None
-        predicts = getattr(self.system, "predicts", None)
-        return None if predicts is None else predicts(self.party)
+        return self.system.predicts(self.party)
 
 
 def place(home: Home, observer: MemberObserver | None = None) -> Place:
@@ -116,14 +115,10 @@ def place(home: Home, observer: MemberObserver | None = None) -> Place:
     config = from_text(plan.config)
     system, settings, names = _system(plan, config)
     model = build_model(str(config.model), plan.facts.input_shape, plan.facts.outputs, config.task, config.loss)
-    if settings.pretraining() is not None:
-        raise UserError(
-            f"{system.name} would start from a model that was trained on everybody's data, which nobody has: "
-            "give it another start"
-        )
+    system.check_deployed(settings)
     emulated = config.crypto == "emulated" or not system.encrypted
     starts = random_starts(config.seed, settings.models, model)
-    common = Common(plan.roster, names, model.spec, starts, config.mode, emulated, plan.settings.public)
+    common = Common(plan.roster, names, model.spec, starts, config.mode, emulated, plan.settings.public, deployed=True)
     keyring, identity = keyring_of(home, plan), home.identity
     data = _data(home, plan)
     if data is None and home.name in names:
@@ -150,7 +145,7 @@ def place(home: Home, observer: MemberObserver | None = None) -> Place:
         model,
         {} if data is None else {home.name: data},
         precision=config.precision,
-        accelerator=config.accelerator,
+        accelerator=config.accelerator if rehearsal else _accelerator(home),
         emulated=emulated,
         devices=devices,
         class_weights=class_weights(config.class_weights, Targets(config.task), plan.facts.outputs),
@@ -163,7 +158,7 @@ def _data(home: Home, plan: Plan) -> ClientData | None:
     """The party's own samples, if it has any, as tensors."""
     if not home.data.exists():
         return None
-    own = read_data(home.data, plan.facts)
+    own = read_data(home.data, plan.facts, tests=home.name != plan.roster.hub)
     # clone: memory of torch's own, which begins at a multiple of 64 bytes, as in a simulation
     x, y, x_test, y_test = (torch.from_numpy(array).clone() for array in (own.x, own.y, own.x_test, own.y_test))
     return ClientData(x, y, np.arange(len(y_test)), Samples(x_test, y_test))
@@ -213,6 +208,14 @@ def _devices(
     file = home.path / DEVICE
     (own,) = fleet(str(file) if file.exists() else "uniform", 1, 0)
     return {home.name: own}, None
+
+
+def _accelerator(home: Home) -> str:
+    """What this party trains on. Raises UserError for a GPU that is not there."""
+    wanted, there = home.about.accelerator, torch.cuda.is_available()
+    if wanted == "cuda" and not there:
+        raise UserError(f"{home.path} says that it has a GPU (accelerator cuda), but torch finds none here")
+    return "cuda" if there and wanted == "auto" else "cpu" if wanted == "auto" else wanted
 
 
 def _epochs(home: Home, config: RunConfig, settings: Any, names: tuple[str, ...], rehearsal: bool) -> int:

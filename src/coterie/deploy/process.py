@@ -11,8 +11,9 @@ from pathlib import Path
 import torch
 
 from coterie.deploy import logs
-from coterie.deploy.clock import RealClock
+from coterie.deploy.clock import Clock, RehearsedClock
 from coterie.deploy.engines import connect
+from coterie.deploy.folder import Folder, hub_home
 from coterie.deploy.home import Home, plan_of, read_home
 from coterie.deploy.hub import HubNode
 from coterie.deploy.kills import Doomed, Interrupted, Kill
@@ -25,9 +26,6 @@ from coterie.deploy.recorder import HubJournal, Recorder
 from coterie.deploy.store import FileStore, unpack
 from coterie.protocol.errors import RunError
 from coterie.protocol.party import Party
-
-HUB, RUN = "hub", "run"
-"""Folders in that of the operator: the hub's home, and the run folder that it writes."""
 
 
 def as_party(path: Path, kill: Kill | None = None, *, stderr: bool = False) -> None:
@@ -56,11 +54,12 @@ def as_hub(folder: Path, kill: Kill | None = None, *, metrics: int | None = None
 
     metrics: the port of a Prometheus endpoint on this machine's loopback.
     """
-    home = read_home(folder / HUB)
+    of = Folder(folder)
+    home = hub_home(of)
     with _logged(home, stderr=stderr), contextlib.ExitStack() as held:
         found, store = _placed(home), FileStore(home.state)
         recorder = Recorder(
-            folder / RUN,
+            of.run,
             found.plan,
             engine="nats",
             parameters=found.model.spec.size,
@@ -105,8 +104,11 @@ def _settings(plan: Plan) -> Settings:
     return Settings(patience_s=of.patience_s, grace_s=of.grace_s, retries=of.retries)
 
 
-def _clock(found: Place) -> RealClock:
-    return RealClock(found.plan.settings.begins_s)
+def _clock(found: Place) -> Clock:
+    """The machine's clock, or in a rehearsal the virtual one."""
+    if found.links is None:
+        return Clock(found.plan.settings.begins_s)
+    return RehearsedClock(found.home.name, [one.name for one in found.plan.roster.entries], found.links)
 
 
 def _done(store: FileStore, party: Party) -> int:

@@ -28,6 +28,7 @@ from coterie.deploy.kills import Kill
 from coterie.deploy.members import Member
 from coterie.deploy.names import safe
 from coterie.deploy.nats_server import Listen, Server, Tls, free_port
+from coterie.deploy.place import place
 from coterie.deploy.plan import SCORES, Facts, Settings
 from coterie.deploy.process import as_hub, as_party
 from coterie.deploy.store import FileStore, unpack
@@ -52,17 +53,13 @@ Tell = Callable[[Mapping[str, Any]], None]
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """A deployment that is ready to run. folders: by party, its home; the operator's folder for the hub."""
+    """A deployment that is ready to run. homes: by party."""
 
     folder: Folder
     experiment: Experiment
     hub: str
-    folders: Mapping[str, Path]
+    homes: Mapping[str, Path]
     server: Server
-
-    def home(self, name: str) -> Path:
-        """Of a party."""
-        return self.folder.hub if name == self.hub else self.folders[name]
 
 
 def rehearse(path: Path, config: RunConfig, kills: Sequence[str] = (), tell: Tell = lambda line: None) -> Result:
@@ -94,7 +91,7 @@ def found(path: Path, experiment: Experiment) -> Rehearsal:
     server = f"nats://127.0.0.1:{free_port()}"
     settings = Settings(server, grace_s=GRACE_S, scores=SCORES, rehearsal=True)
     facts = Facts(tuple(model.input_shape), int(model.outputs or 0), config.task)
-    folders = {hub.name: path, **{one.name: path / HOMES / safe(one.name) for one in others}}
+    homes = {hub.name: folder.hub, **{one.name: path / HOMES / safe(one.name) for one in others}}
     with TemporaryDirectory(prefix="coterie-") as place:
         files: dict[str, Path] = {}
         for name, own in experiment.dealt.data.items():
@@ -105,7 +102,7 @@ def found(path: Path, experiment: Experiment) -> Rehearsal:
         for one in others:
             home, request = join(
                 invite(path, one.name),
-                folders[one.name],
+                homes[one.name],
                 files.get(one.name),
                 report=SCORES,
                 accelerator="cuda" if config.accelerator == "cuda" else "cpu",
@@ -113,7 +110,7 @@ def found(path: Path, experiment: Experiment) -> Rehearsal:
             )
             accept(home, approve(path, request.read_text()).certificate.read_text())
     for one in others:  # those that joined before the others have an older plan
-        take_plan(read_home(folders[one.name]), read_private(folder.plan))
+        take_plan(read_home(homes[one.name]), read_private(folder.plan))
     hub_home(folder)
     nats = folder.nats
     listen = Listen(
@@ -123,7 +120,7 @@ def found(path: Path, experiment: Experiment) -> Rehearsal:
         authority=nats / "authority.pem",
         port=int(server.rpartition(":")[2]),
     )
-    return Rehearsal(folder, experiment, hub.name, folders, Server(nats, access_of(folder), listen))
+    return Rehearsal(folder, experiment, hub.name, homes, Server(nats, access_of(folder), listen))
 
 
 @contextmanager
@@ -143,14 +140,18 @@ def served(ready: Rehearsal) -> Iterator[None]:
 
 def supervised(ready: Rehearsal, kills: Sequence[Kill], tell: Tell) -> None:
     """Run all parties to their end. Raises RunError if one fails."""
-    lives: dict[str, Life] = {name: as_hub if name == ready.hub else as_party for name in ready.folders}
+    lives: dict[str, Life] = {name: _hub if name == ready.hub else as_party for name in ready.homes}
     told = _Told(ready.folder.run / METRICS, tell)
-    with Supervision(ready.hub, ready.folders, lives, kills, absence_s=GRACE_S + _AWAY_S) as processes:
+    with Supervision(ready.hub, ready.homes, lives, kills, absence_s=GRACE_S + _AWAY_S) as processes:
         processes.start()
         processes.watch(told)
     told()
     for kill in processes.kills:
         advise(f"--kill {kill} did not happen: {kill.party} had nothing to do then")
+
+
+def _hub(home: Path, kill: Kill | None) -> None:
+    as_hub(home.parent, kill)
 
 
 class _Told:
@@ -171,11 +172,13 @@ class _Told:
 def collected(ready: Rehearsal) -> Result:
     """Read the models from the homes, and complete the run folder with them. Only a rehearsal can."""
     experiment, run = ready.experiment, ready.folder.run
-    for name in ready.folders:
-        data = FileStore(read_home(ready.home(name)).state).load()
+    for name in ready.homes:
+        home = read_home(ready.homes[name])
+        party, data = place(home).party, FileStore(home.state).load()
         if data is None:
-            raise RunError(f"{name} has stored nothing in {ready.home(name)}")
-        unpack(data, experiment.parties[name])
+            raise RunError(f"{name} has stored nothing in {home.path}")
+        unpack(data, party)
+        experiment.parties.replace(party)
     with locked(run):
         lines = read_lines(run / METRICS)
         done = int(lines[-1]["round"])
