@@ -19,22 +19,25 @@ from coterie.cli.running import configured, lasted
 Folder = Annotated[
     Path, typer.Argument(metavar="DIR", help="The operator's folder, as `coterie deploy init` makes it.")
 ]
-Home = Annotated[Path, typer.Option(help="The party's home, as `coterie deploy join` makes it.")]
+Home = Annotated[Path, typer.Option(help="The party's home, which `deploy join` has made.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Also write the log to stderr.")]
-_NOT_REHEARSED = [
-    "out",
-    "resume",
-    "record",
-    "record_mib",
-    "checkpoint_every",
-    "availability",
-    "drift",
-    "attack",
-    "attackers",
-    "fine_tune",
-    "fine_tune_every",
-    "log",
-]
+_NOT_REHEARSED = frozenset(
+    {
+        "out",
+        "resume",
+        "record",
+        "record_mib",
+        "checkpoint_every",
+        "availability",
+        "drift",
+        "attack",
+        "attackers",
+        "fine_tune",
+        "fine_tune_every",
+        "log",
+    }
+)
+"""Options of a run that a rehearsal does not have."""
 
 
 @guarded
@@ -107,6 +110,9 @@ def rehearse(
 
       coterie deploy try /tmp/trial --system pafed --crypto emulated --kill hub@2 --kill client/1@2:mid
     """
+    from coterie.deploy.supervision import warm
+
+    warm()  # imports while this process does
     from coterie.deploy.trial import rehearse as run_it
     from coterie.report import render
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,8 @@ from coterie.deploy.recorder import HubJournal, Recorder
 from coterie.deploy.store import FileStore, unpack
 from coterie.protocol.errors import RunError
 from coterie.protocol.party import Party
+from coterie.runs.evaluation import check_not_all_skipped
+from coterie.runs.folder import METRICS, read_lines
 
 
 def as_party(path: Path, kill: Kill | None = None, *, stderr: bool = False) -> None:
@@ -90,12 +93,20 @@ def as_hub(folder: Path, kill: Kill | None = None, *, metrics: int | None = None
                 raise
         if not node.stopped.is_set():
             recorder.ended()
+            check_not_all_skipped(read_lines(of.run / METRICS))
 
 
 def _placed(home: Home) -> Place:
     """The place of a home. Tells which roster it believes."""
     plan = plan_of(home)
-    event("start", role=home.role, plan=plan.version, session=plan.session, roster=spoken(roster_hash(plan)))
+    event(
+        "start",
+        pid=os.getpid(),
+        role=home.role,
+        plan=plan.version,
+        session=plan.session,
+        roster=spoken(roster_hash(plan)),
+    )
     return place(home)
 
 
