@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -89,12 +90,13 @@ def configuration_of(folder: Folder, place: Path, store: Path, plan: Plan) -> st
         key=place / "key.pem",
         authority=place / "authority.pem",
         port=port,
-        host=host if _is_loopback(host) else "0.0.0.0",
+        host=host if is_loopback(host) else "0.0.0.0",
     )
-    return configuration(access_of(folder), listen)
+    return configuration(access_of(folder), listen) + f"pid_file: {json.dumps(str(place / 'nats.pid'))}\n"
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine itself, so that no other reaches it."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

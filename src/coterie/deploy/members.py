@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,11 +101,12 @@ def check_members(
     if not clients:
         raise UserError(f"no member has the role {client}: add the parties that have data")
     if not rehearsal:
-        _check_hosts([by_name[role] for role in servers])
+        check_hosts([by_name[role] for role in servers])
     return (*(by_name[role] for role in servers), *clients)
 
 
-def _check_hosts(servers: Sequence[Member]) -> None:
+def check_hosts(servers: Sequence[Member]) -> None:
+    """Raises UserError unless each of these servers has a host of its own."""
     of_host: dict[str, str] = {}
     for one in servers:
         if not one.host:
@@ -116,8 +117,3 @@ def _check_hosts(servers: Sequence[Member]) -> None:
                 f"{other} and {one.name} are both on {one.host}: servers that must not learn each other's secrets do "
                 "not share a machine. Give each a host of its own. (`coterie deploy try` runs all on one.)"
             )
-
-
-def roles_of(members: Sequence[Member]) -> Mapping[str, str]:
-    """Roles by name."""
-    return {one.name: one.role for one in members}
