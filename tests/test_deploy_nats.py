@@ -113,7 +113,9 @@ def test_working_keeps_a_packet_from_coming_again(rig: Rig) -> None:
     held.done()
 
 
-def test_one_upload_that_stops_half_way_is_made_again_and_stored_once(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_upload_that_stops_half_way_is_made_again_and_stored_once(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hub, one = rig.engine("hub"), rig.engine("client/7")
     body = os.urandom(6 * PART + 5)
     sent = 0

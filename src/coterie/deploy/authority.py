@@ -83,8 +83,8 @@ def init(
 ) -> Plan:
     """Found a deployment in a new folder: the operator's keys, the hub's home, the first plan, the server's files.
 
-    config: as the operator gives it, unresolved.  members: in any order.  settings: ``public``, ``begins_s`` and
-    ``not_after_s`` are filled in.  facts: of all parties' samples.  public: ``.npz`` of the hub's public samples.
+    config: as the operator gives it, unresolved.  members: in any order.  settings: ``quorum``, ``public`` and the
+    times are filled in.  facts: of all parties' samples.  public: ``.npz`` of the hub's public samples.
     days: for which certificates and plan are valid.  members_text: of members.toml.  session: of a rehearsal; drawn
     otherwise. Raises UserError, and then leaves nothing behind.
     """
@@ -112,6 +112,7 @@ def init(
     hosts = hosts_of(settings.server)
     settings = msgspec.structs.replace(
         settings,
+        quorum=settings.quorum or len(clients),
         public=settings.public if samples is None else len(samples.x),
         begins_s=now_s,
         not_after_s=now_s + days * certificates.DAY_S,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -14,6 +15,7 @@ from cryptography.hazmat.primitives import serialization
 from coterie.deploy import certificates
 from coterie.deploy.folder import Authority, Folder, current_plan, joined_members, write_public
 from coterie.deploy.home import read_private, write_private
+from coterie.deploy.members import HOST
 from coterie.deploy.names import ENGINE
 from coterie.deploy.nats_server import Access, Listen, configuration
 from coterie.deploy.plan import Plan
@@ -33,11 +35,16 @@ def addresses(server: str) -> tuple[tuple[str, int], ...]:
             host, port = parts.hostname, parts.port or PORT
         except ValueError:
             host, port, parts = None, 0, urlsplit("")
-        if parts.scheme not in ("nats", "tls") or not host or parts.path.strip("/") or parts.query:
+        if (
+            parts.scheme not in ("nats", "tls")
+            or not HOST.fullmatch(host or "")
+            or parts.path.strip("/")
+            or parts.query
+        ):
             raise UserError(f"{url[:80]!r} is no address of a server: write nats://host:port, such as nats://hub:4222")
         if parts.username or parts.password:
             raise UserError("a server's address has no user and no password: parties show their certificates")
-        found.append((host, port))
+        found.append((str(host), port))
     return tuple(found)
 
 
@@ -89,12 +96,13 @@ def configuration_of(folder: Folder, place: Path, store: Path, plan: Plan) -> st
         key=place / "key.pem",
         authority=place / "authority.pem",
         port=port,
-        host=host if _is_loopback(host) else "0.0.0.0",
+        host=host if is_loopback(host) else "0.0.0.0",
     )
-    return configuration(access_of(folder), listen)
+    return configuration(access_of(folder), listen) + f"pid_file: {json.dumps(str(place / 'nats.pid'))}\n"
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine itself, so that no other reaches it."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

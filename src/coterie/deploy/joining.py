@@ -25,7 +25,7 @@ def join(
     data: Path | None = None,
     *,
     report: Sequence[str] = (),
-    epochs: int = 0,
+    epochs: int | None = None,
     accelerator: Literal["cpu", "cuda", "auto"] = "cpu",
     out: Path = Path(),
     now_s: float | None = None,
@@ -33,7 +33,7 @@ def join(
     """Make a party's home from its invitation; returns it, and where the request is written that the operator wants.
 
     text: of the invitation.  path: of the home, which must be new.  data: ``.npz`` with the party's samples, which are
-    copied.  report: scores that its owner allows to be sent.  epochs: local epochs in a round; 0 for the most.
+    copied.  report: scores that its owner allows to be sent.  epochs: local epochs in a round; None for the most.
     out: folder for the request. Raises UserError, and then leaves no home behind.
     """
     invitation, token = tokens.read_invitation(text, time.time() if now_s is None else now_s)
@@ -48,7 +48,7 @@ def join(
         operator=invitation.operator.hex(),
         facts=invitation.facts,
         report=tuple(report),
-        epochs=epochs,
+        epochs=epochs or 0,
         accelerator=accelerator,
     )
     tls_key = certificates.new_key()
@@ -104,12 +104,12 @@ def _samples(invitation: Invitation, data: Path | None) -> OwnData | None:
     return read_data(data, invitation.facts)
 
 
-def _check_choices(invitation: Invitation, report: Sequence[str], epochs: int) -> None:
+def _check_choices(invitation: Invitation, report: Sequence[str], epochs: int | None) -> None:
     for name in report:
         if name not in invitation.scores:
             known = ", ".join(invitation.scores) or "none"
             raise UserError(
                 f"no score {name!r} is reported in this deployment{suggest(name, invitation.scores)} It has: {known}"
             )
-    if not 0 <= epochs <= invitation.max_epochs:
+    if epochs is not None and not 1 <= epochs <= invitation.max_epochs:
         raise UserError(f"epochs is {epochs}; this deployment has 1 to {invitation.max_epochs} local epochs in a round")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ from coterie.deploy.names import check_name
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.system import System
 
-_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.:-]{0,252}[A-Za-z0-9])?")
+HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:-]{0,252}[A-Za-z0-9])?")
+"""A DNS name or an address. No path can be hidden in one: folders are named by hosts."""
 _KEYS = ("name", "role", "host")
 _EXAMPLE = 'a member is a table such as\n[[member]]\nname = "hospital-a"\nrole = "client"\nhost = "a.example.org"'
 
@@ -64,7 +65,7 @@ def _member(table: object, where: str) -> Member:
     if "role" not in table:
         raise UserError(f"{where} has no role: {_EXAMPLE}")
     host = table.get("host", "")
-    if host and not _HOST.fullmatch(host):
+    if host and not HOST.fullmatch(host):
         raise UserError(f"{where}: {host[:80]!r} is no host: give a DNS name or an address, without a port")
     return Member(str(table.get("name", table["role"])), str(table["role"]), host)
 
@@ -101,11 +102,12 @@ def check_members(
     if not clients:
         raise UserError(f"no member has the role {client}: add the parties that have data")
     if not rehearsal:
-        _check_hosts([by_name[role] for role in servers])
+        check_hosts([by_name[role] for role in servers])
     return (*(by_name[role] for role in servers), *clients)
 
 
-def _check_hosts(servers: Sequence[Member]) -> None:
+def check_hosts(servers: Sequence[Member]) -> None:
+    """Raises UserError unless each of these servers has a host of its own."""
     of_host: dict[str, str] = {}
     for one in servers:
         if not one.host:
@@ -116,8 +118,3 @@ def _check_hosts(servers: Sequence[Member]) -> None:
                 f"{other} and {one.name} are both on {one.host}: servers that must not learn each other's secrets do "
                 "not share a machine. Give each a host of its own. (`coterie deploy try` runs all on one.)"
             )
-
-
-def roles_of(members: Sequence[Member]) -> Mapping[str, str]:
-    """Roles by name."""
-    return {one.name: one.role for one in members}

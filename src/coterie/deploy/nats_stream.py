@@ -46,7 +46,9 @@ def provision(
         link.close()
 
 
-async def _provision(link: Link, access: Access, replicas: int, largest_store: int, waiting: int, ack_wait_s: float) -> None:
+async def _provision(
+    link: Link, access: Access, replicas: int, largest_store: int, waiting: int, ack_wait_s: float
+) -> None:
     stream, tokens = link.stream, {safe(name) for name in access.parties}
     config = StreamConfig(
         name=STREAM,

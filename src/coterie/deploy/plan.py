@@ -41,7 +41,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How a deployment is run.
 
     server: URL of the engine's server.  patience_s: how long a step waits that states no deadline.  grace_s: how long a
-    party may be away before it counts as gone.  quorum: the fewest clients that must be there for the set-up.
+    party may be away before it counts as gone.  quorum: the fewest clients that must be there for the set-up;
+    0, before a deployment is founded, for all.
     retries: how often an attempt of a round is repeated.  scores: those that parties may report, if their owners allow
     them, too.  public: samples that the hub has as its own.  rehearsal: everything runs on one machine, with one shared
     seed and a virtual clock.  begins_s, not_after_s: Unix times; a plan is valid between them.
@@ -50,7 +51,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     server: str
     patience_s: Positive = 600.0
     grace_s: Positive = 30.0
-    quorum: Size = 1
+    quorum: Natural = 0
     retries: Natural = 2
     scores: tuple[str, ...] = ()
     public: Natural = 0
