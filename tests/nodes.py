@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from federation import Pulled, Rig, public_target
 
+from coterie.deploy.clock import RehearsedClock
 from coterie.deploy.hub import HubNode, Round
 from coterie.deploy.memory import Exchange
 from coterie.deploy.node import Node, Settings
@@ -32,6 +34,7 @@ class Nodes:
     system: System
     targets: np.ndarray
     settings: Settings = QUICK
+    rehearsed: bool = False
     exchange: Exchange = field(init=False)
     stores: dict[str, MemoryStore] = field(init=False)
     parties: dict[str, Party] = field(init=False)
@@ -66,7 +69,8 @@ class Nodes:
         member = Member(name, {name: party}, self.hub, lambda n: roles.get(n, ()), keyring, Spool(1 << 30))
         kind = HubNode if name == self.hub else Node
         effects = Pulled(self.data(name))
-        options = {"settings": self.settings, **options}
+        clock = RehearsedClock(name, tuple(self.roles), deepcopy(self.made.links)) if self.rehearsed else None
+        options = {"settings": self.settings, "clock": clock, **options}
         return kind(member, effects, self.exchange.engine(name), self.stores[name], **options)
 
     def live(self, name: str, rounds: int) -> None:

@@ -21,14 +21,13 @@ _RETRY_S = 0.5
 
 @dataclass(eq=False)
 class Arrived:
-    """A packet that has come and is not done. size: of its body, which is held no longer.  at_s: when it came."""
+    """A packet that has come and is not done. packet: None where nobody needs it any more.  size: of its body."""
 
     src: str
     number: int
-    packet: Packet
+    packet: Packet | None
     size: int
     delivery: Delivery
-    at_s: float
 
 
 @dataclass
@@ -63,6 +62,7 @@ class Mail:
         self.engine, self.keyring, self.name = engine, keyring, engine.name
         self.numbering, self.traffic = Numbering(), Traffic()
         self.held: dict[tuple[str, int], Arrived] = {}
+        self.heard_s = time.monotonic()  # when the last packet came
         self._refused, self._stopped = refused, stopped
         self._most, self._most_bytes = most, most_bytes
         self._sizes: Counter[str] = Counter()
@@ -77,7 +77,7 @@ class Mail:
         """Go on from these numbers, as a new start of the node, which has to be committed before anything is sent."""
         self.numbering = numbering
         numbering.starts += 1
-        numbering.sent = max(numbering.sent, numbering.starts * _STARTS)
+        numbering.sent = max(numbering.sent, (numbering.starts - 1) * _STARTS)
 
     def wrap(self, dst: str, packet: Packet) -> Parcel:
         """Number, seal and sign a packet."""
@@ -125,7 +125,7 @@ class Mail:
             self._refused(src, "packet", str(error))
             delivery.done()
             return None
-        delivery.body = b""
+        delivery.body, self.heard_s = b"", time.monotonic()
         if (known := self.held.get((src, number))) is not None:
             known.delivery = delivery
             return None
@@ -133,7 +133,7 @@ class Mail:
         if number <= taken.get(src, 0) and number not in left_open.get(src, ()):
             delivery.done()  # the engine's own repetition, or a replay
             return None
-        arrived = Arrived(src, number, packet, size, delivery, time.monotonic())
+        arrived = Arrived(src, number, packet, size, delivery)
         if self._counts[src] >= self._most or self._sizes[src] + size > self._most_bytes:
             self._refused(src, "packet", f"{self._counts[src]} packets of {src} wait already")
             delivery.done()

@@ -2,34 +2,34 @@
 
 Each packet is handled, then everything that follows from it is committed at once (``store.py``), then what it has led
 to is pushed, then the packet is done. So a node that is killed anywhere goes on as if nothing had happened: it pushes
-once more what may not have left, and takes what it had not committed once more.
+once more what may not have left, and takes once more what it had not committed.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import msgspec
-
-from coterie.deploy.clock import RealClock
+from coterie.deploy.clock import Clock
 from coterie.deploy.engine import Engine
-from coterie.deploy.mail import Arrived, Mail
-from coterie.deploy.packets import Begin, End, Era, Letter, Packet, Report, Silence
-from coterie.deploy.store import Kept, Parcel, Store, pack, unpack
-from coterie.protocol.errors import CoterieError, CryptoError, PeerError, RunError
+from coterie.deploy.lead import Lead, Presence
+from coterie.deploy.mail import Arrived, Mail, Traffic
+from coterie.deploy.packets import Begin, End, Era, Instant, Letter, Packet, Report, Silence, Tally
+from coterie.deploy.store import Kept, Parcel, Store, Taken, pack, unpack
+from coterie.protocol.errors import CoterieError, CryptoError, PeerError
 from coterie.protocol.party import Cost, Work
-from coterie.protocol.steps import REFUSED, Step
+from coterie.protocol.steps import LATE, PATIENCE_S, REFUSED, Step
 from coterie.transport.coordination import Coordination
 from coterie.transport.envelope import Envelope, Handled, Opened, Sent, Waiting
 from coterie.transport.member import Member, Observer
+from coterie.transport.wire import GONE
 
 NO_ANSWER = "gave no direct answer"
-WORDS = frozenset({REFUSED, NO_ANSWER, "gone", "offline", "dropped", "late"})
+WORDS = frozenset({REFUSED, NO_ANSWER, LATE, GONE, "gone", "offline", "dropped"})
 """Why a request gets no answer, as nodes tell each other."""
 
 Scores = Callable[[int], Mapping[str, float]]
@@ -37,18 +37,16 @@ Scores = Callable[[int], Mapping[str, float]]
 
 
 class RolledBackError(CoterieError):
-    """A party's stored state is older than the one that the hub has heard of: exit code 1. It has to be enrolled anew.
-
-    It would use numbers and masks a second time.
-    """
+    """A party's stored state is older than the one that the hub has heard of. It would use numbers a second time."""
 
 
 @dataclass(frozen=True)
 class Settings:
     """What the plan says of time and limits. The same for all parties.
 
-    patience_s: the deadline of a step that states none.  grace_s: how long a party may be disconnected before it is
-    taken for gone.  retries: how often a round is tried again.  most, most_bytes: packets of one sender that may wait.
+    patience_s: the deadline of a step that states none, by the machine's clock.  grace_s: how long a party may be
+    disconnected before it is taken for gone.  retries: how often a round is tried again.  most, most_bytes: of packets
+    of one sender that wait.  poll_s: how often a node looks up while nothing comes.
     """
 
     patience_s: float = 3600.0
@@ -69,13 +67,13 @@ class NodeObserver(Observer):
     """What a node tells its own log, beside what its member reads and refuses. This one does nothing."""
 
     def dropped(self, src: str, kind: str, reason: str) -> None:
-        """A packet was not taken (``packet``), never stored (``push``), or the engine fails (``engine``)."""
+        """A packet was not taken (``packet``), will never be stored (``push``), or the engine fails (``engine``)."""
 
     def failed(self, envelope: Envelope, error: BaseException) -> None:
         """A handler has failed with an error that is not meant for its sender. The message is refused."""
 
     def began(self, era: Era) -> None:
-        """A round or another attempt of it begins."""
+        """A round or another attempt of it begins, and is committed."""
 
     def committed(self, commit: int, size: int) -> None:
         """The state was stored, in so many bytes."""
@@ -85,31 +83,17 @@ class _Watch(Observer):
     """Counts what a member refuses."""
 
     def __init__(self, node: Node) -> None:
-        self._node = node
-
-    def read(self, opened: Opened) -> None:
-        self._node.observer.read(opened)
+        self._node, self.read, self.late = node, node.observer.read, node.observer.late  # type: ignore[method-assign]
 
     def refused(self, envelope: Envelope, role: str, reason: str) -> None:
         self._node.mail.traffic.refused[envelope.kind[:80]] += 1
         self._node.observer.refused(envelope, role, reason)
 
-    def late(self, party: str) -> None:
-        self._node.observer.late(party)
-
-
-@dataclass
-class _Leading:
-    """A coordination at work. request: the packet that its handler answers; None for the hub's own round."""
-
-    coordination: Coordination
-    request: Arrived | None
-
 
 class Node:
-    """One party, over an engine. member: whose spool holds what waits.  store: its commits.  scores: see ``Scores``.
+    """One party, over an engine. store: its commits.  clock: only a rehearsal has another.  scores, samples: reported.
 
-    The member is new: the node puts it into the state of the last commit.
+    The member is new, and the node puts its party into the state of the last commit. Its spool holds what waits.
     """
 
     def __init__(
@@ -119,23 +103,25 @@ class Node:
         engine: Engine,
         store: Store,
         *,
-        clock: RealClock | None = None,
+        clock: Clock | None = None,
         settings: Settings | None = None,
         observer: NodeObserver | None = None,
         scores: Scores | None = None,
         samples: int = 0,
     ) -> None:
         self.member, self.effects, self.store = member, effects, store
-        self.clock, self.settings = clock or RealClock(), settings or Settings()
+        self.clock, self.settings = clock or Clock(), settings or Settings()
         self.observer, self.scores, self.samples = observer or NodeObserver(), scores or (lambda r: {}), samples
         self.name, self.hub = member.name, member.hub
         self.stopped = threading.Event()
         limits = {"most": self.settings.most, "most_bytes": self.settings.most_bytes}
         self.mail = Mail(engine, member.keyring, self._dropped, self.stopped, **limits)
+        self.presence = Presence(engine.nodes, self.settings.grace_s)
         self.kept = Kept()
-        self.leading: _Leading | None = None
+        self.lead: Lead | None = None
         self.waiting: list[Arrived] = []
         self._started: tuple[Any, Any] = member.party.state, member.party.secret
+        self._told: tuple[Any, ...] = ()
         member.observer = _Watch(self)
 
     # -- life --------------------------------------------------------------------------------------------------------
@@ -145,7 +131,7 @@ class Node:
         self.open()
         try:
             while not (self.kept.ended or self.stopped.is_set()):
-                self.turn(self.settings.poll_s)
+                self.turn()
         finally:
             self.close()
 
@@ -161,8 +147,9 @@ class Node:
             member.numbers = self.kept.numbers
             if self.kept.era is not None:
                 member.start = self.kept.era[0], *self._started, self.kept.taken
-            for envelope, frame, at_s in self.kept.inbox:
-                member.inbox.append(Waiting(envelope, member.spool.put(frame), at_s))
+            for one in self.kept.inbox:
+                member.inbox.append(Waiting(one.envelope, member.spool.put(one.frame), one.arrives[0]))
+        self.clock.times = self.kept.times
         self.mail.start(self.kept.numbering)
         member.numbers.sent = max(member.numbers.sent, self.kept.numbering.sent)
         interrupted, self.kept.leads = self.kept.leads, False
@@ -170,13 +157,14 @@ class Node:
         self.mail.open()
         for parcel in self.kept.outbox:
             self.mail.push(parcel)
-        if interrupted:
+        if interrupted and self.name != self.hub:
             self.mail.send(self.hub, self.report(interrupted=True))
+        self._tally()
 
     def close(self) -> None:
         """Leave, without a word: what is not done comes again."""
-        if self.leading is not None:
-            self.leading.coordination.stop()
+        if self.lead is not None:
+            self.lead.stop()
         self.mail.close()
 
     def commit(self, outbox: Sequence[Parcel] = ()) -> None:
@@ -184,72 +172,98 @@ class Node:
         kept, member = self.kept, self.member
         kept.commits += 1
         kept.outbox, kept.numbers, kept.numbering = list(outbox), member.numbers, self.mail.numbering
-        kept.inbox = [(one.envelope, member.spool.peek(one.ticket), one.at_s) for one in member.inbox]
+        kept.times = self.clock.times
+        kept.inbox = [Taken(one.envelope, member.spool.peek(one.ticket), (one.at_s, 0)) for one in member.inbox]
         if member.start is not None:
-            _, *started, kept.taken = member.start
-            self._started = started[0], started[1]
+            self._started, kept.taken = (member.start[1], member.start[2]), member.start[3]
         data = pack(kept, member.party, self._started)
         self.store.save(data)
         self.observer.committed(kept.commits, len(data))
 
-    def turn(self, wait_s: float) -> None:
+    def turn(self) -> None:
         """Take one packet, if one comes in time, and let a coordination go on."""
-        if self.leading is not None:
-            wait_s = min(wait_s, max(0.0, self.leading.coordination.wake_s - self.clock.now_s()))
-        arrived = self.mail.pull(wait_s)
+        wait_s = self.settings.poll_s
+        arrived = self.mail.pull(wait_s if self.lead is None else min(wait_s, self.lead.wakes_in_s()))
         if arrived is not None:
             self.take(arrived)
-        if (leading := self.leading) is not None:
-            if leading.coordination.wake_s <= self.clock.now_s():
-                leading.coordination.expire(self.clock.now_s())
-            self.go_on(leading)
+        if (lead := self.lead) is not None:
+            self._look_around(lead)
+            self.go_on(lead)
+        self._tally()
+
+    def _look_around(self, lead: Lead) -> None:
+        """Give up the answers of parties that have been away for a while."""
+        awaited = lead.coordination.awaited
+        for name in self.presence.look(set(awaited.values())):
+            lead.gone[name] = "gone"
+            for number in [number for number, dst in awaited.items() if dst == name]:
+                lead.lost(number, "gone", lead.at)
 
     # -- packets -----------------------------------------------------------------------------------------------------
 
     def take(self, arrived: Arrived) -> None:
         """What has come."""
         packet = arrived.packet
-        if isinstance(packet, Letter):
-            self._letter(arrived, packet)
-        elif isinstance(packet, Silence):
-            self._silence(arrived.src, packet)
-            self.mail.done(arrived)
+        if isinstance(packet, Letter | Silence):
+            if self.kept.era is None or packet.era > self.kept.era:
+                self.waiting.append(arrived)  # for its Begin
+                return
+            if isinstance(packet, Letter):
+                self._letter(arrived, packet)
+            else:
+                self._count(arrived)
+                self._silence(arrived.src, packet)
+                self.mail.done(arrived)
         elif arrived.src == self.hub and isinstance(packet, Begin):
             self._begin(arrived, packet)
         elif arrived.src == self.hub and isinstance(packet, End):
             self._end(arrived, packet)
         else:
-            self._stray(arrived, packet)
+            self.stray(arrived, packet)
 
-    def _stray(self, arrived: Arrived, packet: Packet) -> None:
+    def stray(self, arrived: Arrived, packet: Packet | None) -> None:
         """A packet that this sender may not send to this party."""
         self._dropped(arrived.src, type(packet).__name__, f"{arrived.src} may not send it")
         self.mail.done(arrived)
 
-    def _letter(self, arrived: Arrived, letter: Letter) -> None:
-        envelope = letter.envelope
-        if self.kept.era is None or letter.era > self.kept.era:
-            self.waiting.append(arrived)  # for its Begin
-        elif self.leading is None and (not envelope.answers or self.handles(envelope)):
-            self._handle(arrived, letter)
-        elif self.leading is None:
-            self._pass_over(arrived, letter)
-        elif envelope.answers in self.leading.coordination.asked or not self.handles(envelope):
-            self.leading.coordination.deliver(envelope, letter.frame, self.clock.now_s())
-            self.mail.done(arrived)
-        else:
-            self.while_leading(arrived, letter)
+    def take_waiting(self) -> None:
+        """Take what waited, as far as it need not wait any longer."""
+        waiting, self.waiting = self.waiting, []
+        for arrived in waiting:
+            self.take(arrived)
 
-    def while_leading(self, arrived: Arrived, letter: Letter) -> None:
-        """A request to a party that coordinates: it waits."""
-        self.waiting.append(arrived)
+    def _count(self, arrived: Arrived) -> None:
+        """Count a packet of this era, of which its sender has counted that it was sent."""
+        if arrived.packet.era == self.kept.era:  # type: ignore[union-attr]
+            self.kept.received[arrived.src] = self.kept.received.get(arrived.src, 0) + 1
+
+    def _letter(self, arrived: Arrived, letter: Letter) -> None:
+        envelope, lead = letter.envelope, self.lead
+        if lead is not None and (lead.awaits(envelope) or not self.handles(envelope)):
+            self._count(arrived)
+            lead.letter(envelope, letter.frame, letter.arrives)
+            self.delivered(arrived, letter)
+        elif lead is not None and not self.answers_while_leading:
+            self.waiting.append(arrived)
+        elif self.handles(envelope):
+            self._count(arrived)
+            self._handle(arrived, letter)
+        else:
+            self._count(arrived)
+            self.pass_over(arrived, letter)
+
+    answers_while_leading = False
+
+    def delivered(self, arrived: Arrived, letter: Letter) -> None:
+        """A coordination has this. If this process ends, the round is tried again, so nobody needs it any more."""
+        self.mail.done(arrived)
 
     def handles(self, envelope: Envelope) -> bool:
         """Whether the party has a handler for such a message."""
         return any(kind.__name__ == envelope.kind for kind in self.member.party.handlers)
 
-    def _pass_over(self, arrived: Arrived, letter: Letter) -> None:
-        """An answer that nobody waits for any more."""
+    def pass_over(self, arrived: Arrived, letter: Letter) -> None:
+        """A message that nobody waits for any more."""
         try:
             self.member.verify(letter.envelope, letter.frame)
             self.observer.late(arrived.src)
@@ -258,137 +272,166 @@ class Node:
         self.mail.done(arrived)
 
     def _silence(self, src: str, silence: Silence) -> None:
-        if self.leading is not None and self.leading.coordination.awaited.get(silence.number) == src:
-            why = silence.why if silence.why in WORDS else REFUSED
-            self.leading.coordination.refuse(silence.number, why, self.clock.now_s())
+        if self.lead is not None and self.lead.coordination.awaited.get(silence.number) == src:
+            self.lead.lost(silence.number, silence.why if silence.why in WORDS else REFUSED, silence.arrives)
 
     def _begin(self, arrived: Arrived, begin: Begin) -> None:
-        kept, (round, attempt) = self.kept, begin.era
+        kept = self.kept
         if begin.commit > kept.commits:
             self.mail.send(self.hub, self.report(rolled_back=True))
             raise RolledBackError(
-                f"the state of {self.name} is of commit {kept.commits}, the hub has heard of {begin.commit}: a disk was "
-                "put back, or the folder copied. Let the operator enrol this party anew"
+                f"the state of {self.name} is of commit {kept.commits}, and the hub has heard of {begin.commit}: "
+                "a disk was put back, or a folder copied. Let the operator enrol this party anew"
             )
         if kept.era is not None and begin.era <= kept.era:
             self.mail.done(arrived)
             return
         self.give_up()
-        for one in self._due():
-            self._letter(one, one.packet)  # type: ignore[arg-type]
-        out: list[Packet] = [] if kept.era is None else [self.report()]
-        member, known = self.member, kept.era is not None and kept.era[0] == round
-        member.heard_of(round, attempt)
-        again, kept.again = kept.again if known else [], []
-        if not known:
-            member.begin(round)
-        kept.era = begin.era
-        self.mail.traffic.__init__()  # type: ignore[misc]
+        self.take_waiting()
+        out = [] if kept.era is None else [self.mail.wrap(self.hub, self.report())]
+        again = self.enter(begin.era)
+        self._count(arrived)
+        if self.clock.rehearsed:
+            self.clock.times.at, kept.tallies = begin.at, True
+            for one in self.clock.release(begin.era[0]):
+                out += self._post(Sent(one.envelope, one.frame, ""), begin.at)
+        self._store_and_send(arrived, out)
         self.observer.began(begin.era)
-        self._store_and_send(arrived, [self.mail.wrap(self.hub, one) for one in out])
-        for envelope, frame in again:
-            self._handle(None, Letter(envelope, frame, begin.era))
-        for one in self._due():
-            self._letter(one, one.packet)  # type: ignore[arg-type]
+        for taken in again:
+            self._handle(None, Letter(taken.envelope, taken.frame, begin.era, taken.arrives))
+        self.take_waiting()
 
-    def _due(self) -> list[Arrived]:
-        """The waiting letters whose time may have come."""
-        waiting, self.waiting = self.waiting, []
-        return waiting
+    def enter(self, era: Era) -> list[Taken]:
+        """Begin a round, or go back to where it began. Gives what has to be taken again."""
+        kept, member, clock = self.kept, self.member, self.clock
+        known = kept.era is not None and kept.era[0] == era[0]
+        again, kept.again = kept.again if known else [], []
+        member.heard_of(*era)
+        if known:
+            delayed = [one for one in clock.times.delayed if one.envelope.round != era[0]]
+            clock.times = kept.before.copy()
+            clock.times.delayed = delayed
+        else:
+            member.begin(era[0])
+            kept.before = clock.times.copy()
+        kept.era, kept.sent, kept.received, self.mail.traffic = era, {}, {}, Traffic()
+        return again
 
     def give_up(self) -> None:
         """Stop a coordination: its round or attempt is over."""
-        if (leading := self.leading) is not None:
-            self.leading = None
-            leading.coordination.stop()
-            self.member.drop()
-            assert leading.request is not None
-            self._finish(leading.request, Handled(refused="gone"))
+        if (lead := self.lead) is not None and lead.request is not None:
+            lead.stop()
+            self._dismiss(lead, Handled(refused="gone"))
 
     def _end(self, arrived: Arrived, end: End) -> None:
         self.give_up()
-        self.kept.ended = True
-        self._store_and_send(arrived, [self.mail.wrap(self.hub, self.report())])
+        self.kept.ended, self.kept.tallies = end.final, True
+        self._store_and_send(arrived, [self.mail.wrap(self.hub, self.report())] if end.final else [])
 
     # -- handlers ----------------------------------------------------------------------------------------------------
 
     def _handle(self, arrived: Arrived | None, letter: Letter) -> None:
         """Run a handler to its end, or until it coordinates. arrived: None for a message that was taken before."""
-        member, envelope, now_s = self.member, letter.envelope, self.clock.now_s()
+        member, envelope = self.member, letter.envelope
         opened: Opened | None = None
-        with suppress(PeerError):
-            opened = member.open(envelope, letter.frame, now_s)
-        if envelope.round != self.kept.era[0]:  # type: ignore[index]
-            self.kept.again.append((envelope, letter.frame))
+        cost = Cost()
+        with suppress(PeerError, CryptoError):
+            opened = member.open(envelope, letter.frame, letter.arrives[0])
+            cost = member.cost(opened)
+        came, at = self.clock.handled(letter.arrives, cost)
+        if self.kept.era is not None and envelope.round != self.kept.era[0]:
+            self.kept.again.append(Taken(envelope, letter.frame, letter.arrives))
         before = member.numbers.taken.get(envelope.src)
-        work: Work[Any] = member.receive(envelope, letter.frame, now_s, opened)
+        work: Work[Any] = member.receive(envelope, letter.frame, came[0], opened)
         value: Any = None
         try:
             while True:
-                member.party.now_s = self.clock.now_s()
+                member.party.now_s = at[0] if self.clock.rehearsed else self.clock.now()[0]
                 with self._busy():
                     wanted = work.throw(value) if isinstance(value, CoterieError) else work.send(value)
                 if isinstance(wanted, Step):
                     break
-                value = self.compute(wanted)
+                with self._busy():
+                    value = self.compute(wanted)
         except StopIteration as stop:
-            new = member.numbers.taken.get(envelope.src) != before or stop.value.sent
-            self._finish(arrived, stop.value, letter, store=bool(new))
+            new = member.numbers.taken.get(envelope.src) != before or self.clock.rehearsed
+            self._finish(arrived, letter, stop.value, at, store=new)
             return
         except Exception as error:
             work.close()
-            self.observer.failed(envelope, error)
-            self._finish(arrived, Handled(refused=str(error)), letter)
+            self._fail(arrived, letter, error, at)
             return
         role = opened.role if opened is not None else member.party.role
-        coordination = Coordination(member, work, self.send, role, envelope, self.settings.patience_s)
         self.kept.leads = True
         self.commit()
-        self.leading = _Leading(coordination, arrived)
-        self.start(coordination, wanted)
+        self.lead = self.leading(work, role, envelope, at, (arrived, letter))
+        self._lead_on(self.lead, lambda lead: lead.begin(wanted))
 
-    def start(self, coordination: Coordination, step: Any = None) -> None:
-        """Begin to coordinate."""
-        assert self.leading is not None
-        with self._busy():
-            coordination.start(self.clock.now_s(), step)
-        self.go_on(self.leading)
+    def leading(self, work: Any, role: str, request: Envelope | Era, at: Instant, of: Any = None) -> Lead:
+        """A coordination of this party, before it begins."""
+        patience_s = PATIENCE_S if self.clock.rehearsed else self.settings.patience_s
+        coordination = Coordination(self.member, work, self.send, role, request, patience_s)
+        return Lead(coordination, self.clock, self.compute, at, of, self.quiet)
 
-    def go_on(self, leading: _Leading) -> None:
-        """Run what a coordination asks for, until it waits or is done."""
-        coordination = leading.coordination
-        while (effect := coordination.effect) is not None and not coordination.done:
-            if isinstance(effect, Cost):
-                coordination.spent(0.0, self.clock.now_s())
-                coordination.expire(self.clock.now_s())
-            else:
-                value = self.compute(effect)
-                with self._busy():
-                    coordination.computed(value, self.clock.now_s())
-        if coordination.done and leading.request is not None and self.leading is leading:
-            self.leading = None
-            self.member.drop()
-            self._finish(leading.request, coordination.result)
-            for one in self._due():
-                self._letter(one, one.packet)  # type: ignore[arg-type]
+    def quiet(self) -> bool:
+        """Whether nothing is under way in the whole federation. Only the hub can know."""
+        return False
+
+    def go_on(self, lead: Lead) -> None:
+        """Let a coordination go on as far as it can."""
+        self._lead_on(lead, Lead.go_on)
+
+    def _lead_on(self, lead: Lead, act: Callable[[Lead], None]) -> None:
+        try:
+            with self._busy():
+                act(lead)
+        except Exception as error:
+            if lead.request is None:
+                raise
+            self.observer.failed(lead.request[1].envelope, error)
+            lead.stop()
+            self._dismiss(lead, Handled(refused=str(error)))
+            return
+        if lead.coordination.done and lead.request is not None and self.lead is lead:
+            self._dismiss(lead, lead.coordination.result)
+            self.take_waiting()
+
+    def _dismiss(self, lead: Lead, handled: Handled) -> None:
+        """This party coordinates no more."""
+        assert lead.request is not None
+        self.lead = None
+        self.member.drop()
+        self.clock.times.busy = max(self.clock.times.busy, lead.at)
+        for parcel in lead.left():
+            self.member.spool.drop(parcel.ticket)
+        self._finish(*lead.request, handled, lead.at)
 
     def compute(self, effect: Any) -> Any:
         """The result of one effect."""
-        with self._busy():
-            (value,) = self.effects.run([(self.name, effect)])
+        (value,) = self.effects.run([(self.name, effect)])
         return value
 
+    def _fail(self, arrived: Arrived | None, letter: Letter, error: Exception, at: Instant) -> None:
+        """A handler has failed, which undid its changes. Its message is refused, and comes no more."""
+        self.observer.failed(letter.envelope, error)
+        self.mail.traffic.refused[letter.envelope.kind[:80]] += 1
+        self._finish(arrived, letter, Handled(refused=str(error)), at)
+
     def _finish(
-        self, arrived: Arrived | None, handled: Handled, letter: Letter | None = None, *, store: bool = True
+        self, arrived: Arrived | None, letter: Letter, handled: Handled, at: Instant, *, store: bool = True
     ) -> None:
-        """Store and send what a handler has led to, or that nothing comes."""
+        """Store and send what a handler has led to, or that no answer comes."""
         self.kept.leads = False
-        envelope = letter.envelope if letter is not None else arrived.packet.envelope  # type: ignore[union-attr]
-        out = [self.mail.wrap(one.envelope.dst, self._addressed(one)) for one in handled.sent]
+        envelope, r = letter.envelope, self.kept.era[0] if self.kept.era is not None else 0
+        out: list[Parcel] = []
+        for sent in handled.sent:
+            if not self.clock.hold_back(sent, r):
+                out += self._post(sent, at)
+            elif sent.envelope.answers:
+                out.append(self._wrapped(sent.envelope.dst, self._none(sent.envelope.answers, LATE, letter.arrives)))
         if not handled.answered and not envelope.answers:
             why = REFUSED if handled.refused else NO_ANSWER
-            silence = Silence(envelope.number, (envelope.round, envelope.attempt), why)
-            out.append(self.mail.wrap(envelope.src, silence))
+            out.append(self._wrapped(envelope.src, self._none(envelope.number, why, at)))
         if store:
             self._store_and_send(arrived, out)
             return
@@ -411,44 +454,51 @@ class Node:
 
     def send(self, sent: Sent) -> None:
         """Push what a coordination sends. It is not stored: if this process ends, the round is tried again."""
-        self.mail.send(sent.envelope.dst, self._addressed(sent))
+        at = self.clock.now() if self.lead is None else self.lead.at
+        for parcel in self._post(sent, at):
+            if not self.mail.push(parcel) and self.lead is not None:
+                self.lead.lost(sent.envelope.number, "gone", at)
 
-    def _addressed(self, sent: Sent) -> Letter:
-        return Letter(sent.envelope, sent.frame, self.kept.era or (0, 0))
+    def _post(self, sent: Sent, at: Instant) -> list[Parcel]:
+        """A message as a packet; or the news that it is lost, if its sender knows that."""
+        envelope, (arrives, lost) = sent.envelope, self.clock.send(sent, at)
+        if not lost:
+            return [self._wrapped(envelope.dst, Letter(envelope, sent.frame, self.kept.era or (0, 0), arrives))]
+        if self.lead is not None and envelope.number in self.lead.coordination.asked:
+            self.lead.lost(envelope.number, lost, at)
+        return [self._wrapped(envelope.dst, self._none(envelope.answers, lost, at))] if envelope.answers else []
+
+    def _none(self, number: int, why: str, at: Instant) -> Silence:
+        return Silence(number, self.kept.era or (0, 0), why, at if self.clock.rehearsed else (0.0, 0))
+
+    def _wrapped(self, dst: str, packet: Packet) -> Parcel:
+        """A packet that is counted."""
+        self.kept.sent[dst] = self.kept.sent.get(dst, 0) + 1
+        return self.mail.wrap(dst, packet)
+
+    def _tally(self) -> None:
+        """Tell the hub what was sent and taken, if it wants to know and does not know yet."""
+        kept = self.kept
+        now = kept.era, dict(kept.sent), dict(kept.received)
+        if kept.tallies and kept.era is not None and self.name != self.hub and now != self._told:
+            self._told = now
+            self.mail.send(self.hub, Tally(kept.era, *now[1:]))
 
     def report(self, **more: Any) -> Report:
         """How this party fared in the round so far."""
-        traffic, era = self.mail.traffic, self.kept.era or (0, 0)
+        traffic, era, commits = self.mail.traffic, self.kept.era or (0, 0), self.kept.commits
         scores = {} if more else {name: float(score) for name, score in self.scores(era[0]).items()}
-        return Report(
-            era,
-            self.kept.commits,
-            traffic.busy_s,
-            traffic.bytes_up,
-            traffic.bytes_down,
-            dict(traffic.refused),
-            scores,
-            self.samples,
-            **more,
-        )
+        moved, refused = (traffic.bytes_up, traffic.bytes_down), dict(traffic.refused)
+        return Report(era, commits, traffic.busy_s, *moved, refused, scores, self.samples, **more)
 
     def _dropped(self, src: str, kind: str, reason: str) -> None:
         self.mail.traffic.refused[kind] += 1
         self.observer.dropped(src, kind, reason)
 
-    def _busy(self) -> _Timed:
-        return _Timed(self.mail)
-
-
-class _Timed:
-    def __init__(self, mail: Mail) -> None:
-        self._mail = mail
-
-    def __enter__(self) -> None:
-        self._began = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self._mail.traffic.busy_s += time.perf_counter() - self._began
-
-
-__all__ = ["CryptoError", "Node", "NodeObserver", "RolledBackError", "RunError", "Scores", "Settings", "msgspec"]
+    @contextmanager
+    def _busy(self) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.mail.traffic.busy_s += time.perf_counter() - began

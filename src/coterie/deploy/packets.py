@@ -88,7 +88,7 @@ class Tally(msgspec.Struct, frozen=True, array_like=True, tag="tally", forbid_un
 
 
 class End(msgspec.Struct, frozen=True, array_like=True, tag="end", forbid_unknown_fields=True):
-    """The hub has run its last round. final: nothing is under way any more, and its recipient stops; else it tallies."""
+    """The hub has run its last round. final: nothing is under way any more: its recipient stops. Before, it tallies."""
 
     final: bool = False
 

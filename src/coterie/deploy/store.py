@@ -7,12 +7,14 @@ from typing import Any, Protocol
 
 import msgspec
 
-from coterie.deploy.packets import Era
+from coterie.deploy.clock import Times
+from coterie.deploy.packets import Era, Instant
 from coterie.protocol import state
 from coterie.protocol.party import Party
 from coterie.runs.files import FILE_MODE, atomic_write, opened, reading
 from coterie.transport.envelope import Count, Envelope, Numbers
 
+Counts = dict[str, Count]
 ADVICE = "restore it, or let the operator enrol this party anew"
 
 
@@ -67,6 +69,14 @@ class Parcel(msgspec.Struct, frozen=True, array_like=True):
     body: bytes
 
 
+class Taken(msgspec.Struct, frozen=True, array_like=True):
+    """A message that has come, and when."""
+
+    envelope: Envelope
+    frame: bytes
+    arrives: Instant
+
+
 class Numbering(msgspec.Struct):
     """The numbers of a node's packets. They never go back, for each start of the node begins beyond all before it.
 
@@ -84,9 +94,13 @@ class Kept(msgspec.Struct):
     """All that a node keeps beside its party's state and secret.
 
     commits: how many there were.  era: the round and attempt that it is in, None before the first.  leads: whether it
-    coordinates, in this era.  taken: the numbers that it had taken from others when the round began.  outbox: packets
-    that may not have left yet.  again: what it took in this round that was sent in earlier ones, and takes again if
-    the round is tried again.  inbox: what waits for a coordinator that may take it in a later round.
+    coordinates, in this era.  numbers: of the member, and taken: those that it had taken when the round began.
+    outbox: packets that may not have left yet.  again: what it took in this round that was sent in earlier ones; it is
+    taken again if the round is tried again.  inbox: what waits for a coordinator that may take it in a later round.
+    sent, received: packets of this era, by the other end.  tallies: whether it tells the hub of them.  times, before:
+    its part of the virtual clock, now and when the round began.  ended: the run is over.
+
+    Of the hub: done: its last round.  heard: by party, the newest commit that it has heard of.
     """
 
     commits: Count = 0
@@ -95,12 +109,17 @@ class Kept(msgspec.Struct):
     numbers: Numbers = msgspec.field(default_factory=Numbers)
     taken: dict[str, Count] = msgspec.field(default_factory=dict)
     numbering: Numbering = msgspec.field(default_factory=Numbering)
-    outbox: list[Parcel] = []
-    again: list[tuple[Envelope, bytes]] = []
-    inbox: list[tuple[Envelope, bytes, float]] = []
-    done: int = -1
-    heard: dict[str, Count] = {}
+    outbox: list[Parcel] = msgspec.field(default_factory=list)
+    again: list[Taken] = msgspec.field(default_factory=list)
+    inbox: list[Taken] = msgspec.field(default_factory=list)
+    sent: Counts = msgspec.field(default_factory=dict)
+    received: Counts = msgspec.field(default_factory=dict)
+    tallies: bool = False
+    times: Times = msgspec.field(default_factory=Times)
+    before: Times = msgspec.field(default_factory=Times)
     ended: bool = False
+    done: int = -1
+    heard: dict[str, Count] = msgspec.field(default_factory=dict)
 
 
 def pack(kept: Kept, party: Party, start: tuple[Any, Any]) -> bytes:

@@ -139,6 +139,19 @@ class Coordination:
         """By number, whom the open requests of this step were sent to whose outcome is not known yet."""
         return {n: one.dst for n, one in self._open.items() if one.outcome is None and not one.failed}
 
+    def has_all(self, coming: Iterable[tuple[int, str]]) -> bool:
+        """Whether nothing else can come that the open step waits for.
+
+        coming: known events: the number of the request, the kind of message ("" for no answer).
+        """
+        known = list(coming)
+        if isinstance(self._step, steps.Ask):
+            return self.awaited.keys() <= {number for number, _ in known}
+        if isinstance(self._step, steps.Take):
+            kind = self._step.kind.__name__
+            return len(self._got) + sum(kind == of for _, of in known) >= self._step.at_least
+        return True
+
     def ends_s(self, coming: Iterable[tuple[int, str, float]]) -> float:
         """The latest second at which the open step ends.
 
