@@ -19,7 +19,7 @@ from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import M, Message
 from coterie.protocol.party import Cost, To
 from coterie.protocol.spool import Spool
-from coterie.protocol.steps import Answers, NoAnswerError, Steps, ask, for_each, post, spend
+from coterie.protocol.steps import Answers, NoAnswerError, Steps, for_each, post, spend
 from coterie.protocol.told import Common, Own
 from coterie.protocols.committee import switch
 from coterie.protocols.key_centre import ENROLMENT, KeyHub
@@ -207,6 +207,9 @@ class Aggregator(KeyHub[PublicKey, SecretKey], Corrector, role=HUB):
         yield from spend(Cost(crypto_s=service.nominal_seconds_encrypt(size)))
         (blinded,) = yield from self.for_helper(r, REFRESHING, [blinded])
 
+        tickets: dict[str, int] = {}
+        fresh = b""
+
         def unmasked(key: Any, reply: Refreshed | Converted, name: str = "") -> bytes:
             if (reply.round, getattr(reply, "client", "")) != (r, name):
                 raise PeerError(f"{HELPER} answers {name or 'for itself'} in round {r} with {reply!r:.80}")
@@ -216,18 +219,19 @@ class Aggregator(KeyHub[PublicKey, SecretKey], Corrector, role=HUB):
             w = (masked + wide(key, -mask)).within(MODEL_TERMS) if literal else masked.unblind(mask, 1)  # l. 15 and 16
             return bytes(w.to_bytes())
 
-        fresh = yield from ask(HELPER, Refresh(r, blinded.to_bytes()), Refreshed, partial(unmasked, service))
-        tickets: dict[str, int] = {}
-
-        def keep(name: str, reply: Converted) -> None:
-            cipher = unmasked(self.public(f"{USER} {name}"), reply, name)
-            if name in asked:
+        def keep(name: str, reply: Any) -> None:
+            nonlocal fresh
+            cipher = unmasked(self.public(f"{USER} {name}" if name else SERVICE), reply, name)
+            if not name:
+                fresh = cipher
+            elif name in asked:
                 tickets[name] = spool.put(cipher)
 
-        requests = {name: To(HELPER, Convert(r, name)) for name in (self.clients if literal else asked)}
-        answers = yield from for_each(requests, Converted, keep)
-        for why in answers.missing.values():
-            raise NoAnswerError(f"{HELPER} did not answer Convert: {why}")
+        requests = {"": To(HELPER, Refresh(r, blinded.to_bytes()))}
+        requests |= {name: To(HELPER, Convert(r, name)) for name in (self.clients if literal else asked)}
+        answers = yield from for_each(requests, (Refreshed, Converted), keep)  # at once: the helper keeps the order
+        for name, why in answers.missing.items():
+            raise NoAnswerError(f"{HELPER} did not answer {'Convert' if name else 'Refresh'}: {why}")
         return fresh, {name: tickets[name] for name in asked}
 
     def _verify(self, name: str, update: Update | PaddedUpdate) -> None:
