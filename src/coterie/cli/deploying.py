@@ -80,11 +80,15 @@ def init(
     makes sense in a simulation only. members.toml has a table for each party:
 
       [[member]]
+
       role = "csp"
+
       host = "csp.example.org"
 
       [[member]]
+
       name = "hospital-a"
+
       role = "participant"
 
     Examples:

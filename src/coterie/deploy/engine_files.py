@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives import serialization
 from coterie.deploy import certificates
 from coterie.deploy.folder import Authority, Folder, current_plan, joined_members, write_public
 from coterie.deploy.home import read_private, write_private
+from coterie.deploy.members import HOST
 from coterie.deploy.names import ENGINE
 from coterie.deploy.nats_server import Access, Listen, configuration
 from coterie.deploy.plan import Plan
@@ -34,11 +35,16 @@ def addresses(server: str) -> tuple[tuple[str, int], ...]:
             host, port = parts.hostname, parts.port or PORT
         except ValueError:
             host, port, parts = None, 0, urlsplit("")
-        if parts.scheme not in ("nats", "tls") or not host or parts.path.strip("/") or parts.query:
+        if (
+            parts.scheme not in ("nats", "tls")
+            or not HOST.fullmatch(host or "")
+            or parts.path.strip("/")
+            or parts.query
+        ):
             raise UserError(f"{url[:80]!r} is no address of a server: write nats://host:port, such as nats://hub:4222")
         if parts.username or parts.password:
             raise UserError("a server's address has no user and no password: parties show their certificates")
-        found.append((host, port))
+        found.append((str(host), port))
     return tuple(found)
 
 

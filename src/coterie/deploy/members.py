@@ -23,7 +23,8 @@ from coterie.deploy.names import check_name
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.system import System
 
-_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.:-]{0,252}[A-Za-z0-9])?")
+HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:-]{0,252}[A-Za-z0-9])?")
+"""A DNS name or an address. No path can be hidden in one: folders are named by hosts."""
 _KEYS = ("name", "role", "host")
 _EXAMPLE = 'a member is a table such as\n[[member]]\nname = "hospital-a"\nrole = "client"\nhost = "a.example.org"'
 
@@ -64,7 +65,7 @@ def _member(table: object, where: str) -> Member:
     if "role" not in table:
         raise UserError(f"{where} has no role: {_EXAMPLE}")
     host = table.get("host", "")
-    if host and not _HOST.fullmatch(host):
+    if host and not HOST.fullmatch(host):
         raise UserError(f"{where}: {host[:80]!r} is no host: give a DNS name or an address, without a port")
     return Member(str(table.get("name", table["role"])), str(table["role"]), host)
 

@@ -106,14 +106,14 @@ _IMAGE = "\"${COTERIE_IMAGE:?an image in which pip install 'coterie[deploy]' was
 class Service:
     """One process. host: the folder that its files are written to.  place: the folder that it may write, where it runs.
 
-    first: what to do before it is started, in words and commands.
+    first: what to do before it is started, in words and commands, a line each.
     """
 
     name: str
     host: str
     description: str
     command: tuple[str, ...]
-    first: str
+    first: tuple[str, ...]
     server: bool = False
     trains: bool = False
 
@@ -182,8 +182,10 @@ def services_of(plan: Plan, members: Sequence[Member]) -> Iterator[Service]:
             host,
             "the NATS server of a Coterie deployment",
             ("nats-server", "-c", str(STATE / "nats" / "nats.conf")),
-            "Copy nats.conf from here, and key.pem, certificate.pem and authority.pem from nats/ of the operator's "
-            f"folder, to {STATE / 'nats'}. After each change of the members copy nats.conf anew, and reload.",
+            (
+                "copy nats.conf from here, and key.pem, certificate.pem and authority.pem from nats/ of the operator",
+                "after each change of the members copy nats.conf anew, and reload the service",
+            ),
             server=True,
         )
     for name, role in plan.members:
@@ -193,13 +195,13 @@ def services_of(plan: Plan, members: Sequence[Member]) -> Iterator[Service]:
         place = STATE / token
         if name == plan.roster.hub:
             words: tuple[str, ...] = ("coterie", "deploy", "hub", str(place / "deployment"))
-            first = f"Copy the operator's folder to {place / 'deployment'}, without authority/."
+            first: tuple[str, ...] = ("copy the operator's folder to deployment/, without authority/",)
         else:
             words = ("coterie", "deploy", "party", "--home", str(place / "home"))
             data = " --data own.npz" if role == client else ""
             first = (
-                f"coterie deploy join {token}.token{data} --home {place / 'home'}   and, when it is approved,\n"
-                f"  coterie deploy join {token}.cert --home {place / 'home'}"
+                f"coterie deploy join {token}.token{data} --home {place / 'home'}",
+                f"coterie deploy join {token}.cert --home {place / 'home'}     # when the operator has approved it",
             )
         host = by_name[name].host or token
         yield Service(token, host, f"{name}, {role} of a Coterie deployment", words, first, trains=role == client)
@@ -241,20 +243,29 @@ def _compose(services: Sequence[Service]) -> str:
 
 
 def _readme(services: Sequence[Service], kind: Kind) -> str:
+    """What to do on this host, in order."""
     lines = []
     for one in services:
-        lines.append(f"{one.description}\n")
+        lines += [f"{one.description}", ""]
         if kind == "systemd":
-            lines.append(
-                f"  useradd --system --no-create-home {one.user}\n"
-                f"  install -d -m 700 -o {one.user} -g {one.user} {one.place}\n"
-                f"As user {one.user} (sudo -u {one.user}):\n  {one.first}\n"
-                f"  cp coterie-{one.name}.service /etc/systemd/system/ && systemctl daemon-reload\n"
-                f"  systemctl enable --now coterie-{one.name}\n"
-            )
+            lines += [
+                "As root:",
+                f"  useradd --system --no-create-home {one.user}",
+                f"  install -d -m 700 -o {one.user} -g {one.user} {one.place}",
+                f"As user {one.user}, in {one.place}:",
+                *(f"  {line}" for line in one.first),
+                "As root:",
+                f"  cp coterie-{one.name}.service /etc/systemd/system/ && systemctl daemon-reload",
+                f"  systemctl enable --now coterie-{one.name}",
+                "",
+            ]
         else:
-            lines.append(
-                f"Make the folder {one.name} beside compose.yaml (mode 700), and mount it at {one.place}. There:\n"
-                f"  {one.first}\n  COTERIE_UID=$(id -u) docker compose up -d {one.name}\n"
-            )
+            lines += [
+                f"Make the folder {one.name}/ beside compose.yaml (mode 700), which the service sees as {one.place}.",
+                "export COTERIE_UID=$(id -u), and COTERIE_IMAGE for an image of coterie.",
+                f"In the folder (commands of coterie: docker compose run --rm {one.name} COMMAND):",
+                *(f"  {line}" for line in one.first),
+                f"  docker compose up -d {one.name}",
+                "",
+            ]
     return "\n".join(lines)
