@@ -328,6 +328,8 @@ def _check_new_keys(folder: Folder, authority: Authority, keys: Keys, tls: bytes
         authority.public: "the operator",
         OpeningKey.load(authority.possession).public.to_bytes(): "the operator",
         certificates.public_of(authority.ca): "the authority",
+        certificates.certified(read_private(folder.tls / "operator.pem")): "the operator",
+        certificates.certified(read_private(folder.nats / "certificate.pem")): "the server",
     }
     for name, one in joined_members(folder).items():
         known |= dict.fromkeys((*one.former, *one.keys), name)
