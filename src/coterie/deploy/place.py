@@ -8,7 +8,7 @@ simulation draws.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 
 from coterie.crypto.roster import new_identity
 from coterie.data.targets import Targets
-from coterie.deploy.home import Home, keyring_of, plan_of
+from coterie.deploy.home import Home, keyring_of, plan_of, take_plan
 from coterie.deploy.own_data import read_data
 from coterie.deploy.plan import Plan
 from coterie.devices.links import FleetLinks
@@ -102,6 +102,11 @@ class Place:
         found = self._observer.scores({self.party.name: model}).means()
         return {name: found[name] for name in wanted if name in found and np.isfinite(found[name])}
 
+    def renew(self, data: bytes) -> tuple[PartyKeys, Common]:
+        """Take in a newer plan: the keys that count now, and what everybody knows. Raises PeerError for another one."""
+        plan = take_plan(self.home, data)
+        return keyring_of(self.home, plan), replace(self.party.common, roster=plan.roster)
+
     def own_model(self) -> ClientModel | None:
         """The model that this client has now, by its own state alone. None for a party that has none."""
         if self.party.name not in self.common.clients:
@@ -136,7 +141,7 @@ def place(home: Home, observer: MemberObserver | None = None) -> Place:
         home.name,
         {home.name: party},
         common.roster.hub,
-        lambda name: roles[entry.role] if (entry := plan.believed.by_name.get(name)) is not None else (),
+        lambda name: roles[entry.role] if (entry := plan.roster.by_name.get(name)) is not None else (),
         keyring,
         Spool(SPOOL_BYTES),
         observer=observer,
@@ -166,8 +171,6 @@ def _data(home: Home, plan: Plan) -> ClientData | None:
 
 def _system(plan: Plan, config: RunConfig) -> tuple[System, Any, tuple[str, ...]]:
     """The plan's system, its settings and its clients. Raises UserError unless the roster has exactly its parties."""
-    if not plan.complete:
-        raise UserError(f"the plan waits for {', '.join(plan.missing)} to join: ask the operator for the next version")
     system, settings = registry.get(config.system), system_config(config)
     *_, client_role = system.factories(settings, config.mode)
     names = plan.roster.of_role(client_role)

@@ -6,12 +6,12 @@ import contextlib
 import logging
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
-
 from coterie.deploy import logs
+from coterie.deploy.beginning import begun, check_enough, newest
 from coterie.deploy.clock import Clock, RehearsedClock
 from coterie.deploy.engines import connect
 from coterie.deploy.folder import Folder, hub_home
@@ -27,29 +27,40 @@ from coterie.deploy.recorder import HubJournal, Recorder
 from coterie.deploy.store import FileStore, unpack
 from coterie.protocol.errors import RunError
 from coterie.protocol.party import Party
+from coterie.protocol.told import Common
 from coterie.runs.evaluation import check_not_all_skipped
 from coterie.runs.folder import METRICS, read_lines
+from coterie.transport.envelope import Keyring
 
 
 def as_party(path: Path, kill: Kill | None = None, *, stderr: bool = False) -> None:
     """The life of a party, from its home on, until the hub ends the run or SIGTERM comes. Raises what ends it early."""
     home = read_home(path)
-    with _logged(home, stderr=stderr):
-        found = _placed(home)
-        observer, effects = _doomed(kill, Journal(), found.effects)
-        node = Node(
-            found.member,
-            effects,
-            connect(home, found.plan),
-            FileStore(home.state),
-            clock=_clock(found),
-            settings=_settings(found.plan),
-            observer=observer,
-            scores=lambda r: found.scores(),
-            samples=found.samples,
-        )
-        with _stopped_by_signals(node):
+    with _logged(home, stderr=stderr), _signals() as stopped:
+        engine = connect(home, _started(home))
+        try:
+            if not home.state.exists():
+                engine = begun(home, plan_of(home), engine, stopped)
+            if stopped.is_set():
+                return
+            found = place(home)
+            observer, effects = _doomed(kill, Journal(), found.effects)
+            node = Node(
+                found.member,
+                effects,
+                engine,
+                FileStore(home.state),
+                clock=_clock(found),
+                settings=_settings(found.plan),
+                observer=observer,
+                scores=lambda r: found.scores(),
+                samples=found.samples,
+                renew=found.renew,
+            )
+            stopped.node = node
             node.serve()
+        finally:
+            engine.close()
 
 
 def as_hub(folder: Path, kill: Kill | None = None, *, metrics: int | None = None, stderr: bool = False) -> None:
@@ -59,55 +70,53 @@ def as_hub(folder: Path, kill: Kill | None = None, *, metrics: int | None = None
     """
     of = Folder(folder)
     home = hub_home(of)
-    with _logged(home, stderr=stderr), contextlib.ExitStack() as held:
-        found, store = _placed(home), FileStore(home.state)
-        recorder = Recorder(
-            of.run,
-            found.plan,
-            engine="nats",
-            parameters=found.model.spec.size,
-            done=max(0, _done(store, found.party)),
-        )
+    with _logged(home, stderr=stderr), _signals() as stopped, contextlib.ExitStack() as held:
+        plan = _started(home)
+        check_enough(plan)
+        found, store = place(home), FileStore(home.state)
+        done = _done(store, found.party)
+        recorder = Recorder(of.run, plan, engine="nats", parameters=found.model.spec.size, done=done)
         held.callback(recorder.close)
         if metrics is not None:
             held.enter_context(serving(metrics, lambda: recorder.status))
+
+        def renew(data: bytes) -> tuple[Keyring, Common]:
+            keys = found.renew(data)
+            recorder.renewed(plan_of(home))
+            return keys
+
         observer, effects = _doomed(kill, HubJournal(recorder), found.effects)
         node = HubNode(
             found.member,
             effects,
-            connect(home, found.plan),
+            connect(home, plan),
             store,
             clock=_clock(found),
-            settings=_settings(found.plan),
+            settings=_settings(plan),
             observer=observer,
             samples=found.samples,
+            renew=renew,
+            newest=newest(of.plan),
         )
-
-        with _stopped_by_signals(node):
-            try:
-                node.run(found.rounds, recorder.closed, recorder.heard)
-            except RunError as error:
-                if node.stopped.is_set():
-                    return
-                recorder.failed(str(error))
-                raise
-        if not node.stopped.is_set():
+        stopped.node = node
+        try:
+            node.run(found.rounds, recorder.closed, recorder.heard)
+        except RunError as error:
+            if stopped.is_set():
+                return
+            recorder.failed(str(error))
+            raise
+        if not stopped.is_set():
             recorder.ended()
             check_not_all_skipped(read_lines(of.run / METRICS))
 
 
-def _placed(home: Home) -> Place:
-    """The place of a home. Tells which roster it believes."""
+def _started(home: Home) -> Plan:
+    """The plan of a home. The log says which roster it believes."""
     plan = plan_of(home)
-    event(
-        "start",
-        pid=os.getpid(),
-        role=home.role,
-        plan=plan.version,
-        session=plan.session,
-        roster=spoken(roster_hash(plan)),
-    )
-    return place(home)
+    roster = spoken(roster_hash(plan))
+    event("start", pid=os.getpid(), role=home.role, plan=plan.version, session=plan.session, roster=roster)
+    return plan
 
 
 def _settings(plan: Plan) -> Settings:
@@ -137,8 +146,7 @@ def _doomed(kill: Kill | None, observer: NodeObserver, effects: Effects) -> tupl
 
 @contextlib.contextmanager
 def _logged(home: Home, *, stderr: bool) -> Iterator[None]:
-    """The party's log. One thread computes: a machine may have other parties to serve."""
-    torch.set_num_threads(1)
+    """The party's log."""
     logs.start(home.log, home.name, stderr=stderr)
     try:
         yield
@@ -150,12 +158,24 @@ def _logged(home: Home, *, stderr: bool) -> Iterator[None]:
         logs.stop()
 
 
+class _Stopped(threading.Event):
+    """Set by a signal; then the node stops, too, after the packet that it handles."""
+
+    node: Node | None = None
+
+    def set(self) -> None:
+        super().set()
+        if self.node is not None:
+            self.node.stop()
+
+
 @contextlib.contextmanager
-def _stopped_by_signals(node: Node) -> Iterator[None]:
-    """SIGTERM and SIGINT let the node stop after what it does now."""
-    before = {number: signal.signal(number, lambda *_: node.stop()) for number in (signal.SIGTERM, signal.SIGINT)}
+def _signals() -> Iterator[_Stopped]:
+    """An event that SIGTERM and SIGINT set, instead of ending the process."""
+    stopped = _Stopped()
+    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield
+        yield stopped
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

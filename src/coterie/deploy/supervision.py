@@ -161,11 +161,14 @@ class Supervision:
 
 def _live(life: Life, folder: Path, kill: Kill | None) -> None:
     """One party's process, from its beginning to its end."""
+    import torch  # here, so that a caller may call ``warm`` before it imports as much itself
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interruption is for whoever started all parties
     descriptor = os.open(folder / OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for stream in (1, 2):
         os.dup2(descriptor, stream)
     _end_with_parent()
+    torch.set_num_threads(1)  # the parties share the cores
     try:
         life(folder, kill)
     except CoterieError as error:

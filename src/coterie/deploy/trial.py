@@ -21,8 +21,8 @@ from coterie.deploy import kills as killing
 from coterie.deploy.allowed import deployable
 from coterie.deploy.authority import approve, init, invite
 from coterie.deploy.engine_files import access_of
-from coterie.deploy.folder import Folder, hub_home
-from coterie.deploy.home import read_home, read_private, take_plan
+from coterie.deploy.folder import Folder
+from coterie.deploy.home import read_home
 from coterie.deploy.joining import accept, join
 from coterie.deploy.kills import Kill
 from coterie.deploy.members import Member
@@ -109,9 +109,6 @@ def found(path: Path, experiment: Experiment) -> Rehearsal:
                 out=Path(place),
             )
             accept(home, approve(path, request.read_text()).certificate.read_text())
-    for one in others:  # those that joined before the others have an older plan
-        take_plan(read_home(homes[one.name]), read_private(folder.plan))
-    hub_home(folder)
     nats = folder.nats
     listen = Listen(
         store=nats / "store",
