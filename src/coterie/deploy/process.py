@@ -16,7 +16,7 @@ from coterie.deploy.clock import Clock, RehearsedClock
 from coterie.deploy.engines import connect
 from coterie.deploy.folder import Folder, hub_home
 from coterie.deploy.home import Home, plan_of, read_home
-from coterie.deploy.hub import HubNode
+from coterie.deploy.hub import HubNode, Round
 from coterie.deploy.kills import Doomed, Interrupted, Kill
 from coterie.deploy.logs import Journal, event
 from coterie.deploy.node import Effects, Node, NodeObserver, Settings
@@ -85,6 +85,11 @@ def as_hub(folder: Path, kill: Kill | None = None, *, metrics: int | None = None
             recorder.renewed(plan_of(home))
             return keys
 
+        def closed(one: Round) -> None:
+            if one.notes.get("participants") == 0 and "skipped" not in one.notes:
+                one.notes["skipped"] = "no update came"  # nobody here sees that no model has changed
+            recorder.closed(one)
+
         observer, effects = _doomed(kill, HubJournal(recorder), found.effects)
         node = HubNode(
             found.member,
@@ -100,7 +105,7 @@ def as_hub(folder: Path, kill: Kill | None = None, *, metrics: int | None = None
         )
         stopped.node = node
         try:
-            node.run(found.rounds, recorder.closed, recorder.heard)
+            node.run(found.rounds, closed, recorder.heard)
         except RunError as error:
             if stopped.is_set():
                 return
