@@ -115,7 +115,10 @@ def test_two_homes_with_one_key(study: Study) -> None:
     assert "the roster has other keys for hospital-b" in found
 
 
-@given(st.binary(min_size=32, max_size=32), st.binary(max_size=40), st.binary(max_size=40), st.sampled_from([*FORMS]))
+AROUND = st.text("{}: \n", max_size=40).map(str.encode)
+
+
+@given(st.binary(min_size=32, max_size=32), AROUND, AROUND, st.sampled_from([*FORMS]))
 def test_any_secret_is_found_and_nothing_else(secret: bytes, before: bytes, after: bytes, form: str) -> None:
     needles = Needles({"it": secret}, {})
     assert set(needles._names(before + FORMS[form](secret) + after)) == {"it"}
