@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from coterie.deploy.names import safe
+from coterie.deploy.names import RESERVED, safe
 from coterie.protocol.errors import DecodeError, PeerError
 
 DAY_S = 86400.0
@@ -82,14 +82,15 @@ def sign(
     days: float,
     hosts: Sequence[str] = (),
 ) -> bytes:
-    """The certificate (PEM) of a party, or of a server that is reached at some hosts.
+    """The certificate (PEM) of a party, the operator, or the engine's server, which is reached at some hosts.
 
-    authority: its certificate.  public: DER, from ``requested``.  hosts: DNS names or addresses; a server's only.
+    authority: its certificate.  public: DER, from ``requested``.  hosts: DNS names or addresses; the server's only. It
+    may also be a client, of other servers of its cluster.
     """
-    builder = _leaf(authority, public, now_s, days).subject_name(_name(safe(name)))
+    builder = _leaf(authority, public, now_s, days).subject_name(_name(_common(name)))
     if hosts:
         builder = builder.add_extension(x509.SubjectAlternativeName([_host(one) for one in hosts]), critical=False)
-    purposes = [ExtendedKeyUsageOID.SERVER_AUTH if hosts else ExtendedKeyUsageOID.CLIENT_AUTH]
+    purposes = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if hosts else [])]
     builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=True)
     return _pem(builder.sign(_secret(authority_key), hashes.SHA256()))
 
@@ -97,6 +98,12 @@ def sign(
 def public_of(key: bytes) -> bytes:
     """The public half (DER) of a secret key (PEM)."""
     public = _secret(key).public_key()
+    return public.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def certified(certificate: bytes) -> bytes:
+    """The public key (DER) in a certificate (PEM), of which nothing is checked. Raises DecodeError."""
+    public = _load(certificate).public_key()
     return public.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
@@ -109,10 +116,9 @@ def check(certificate: bytes, authority: bytes, name: str, public: bytes, now_s:
         found.verify_directly_issued_by(issuer)
     except (InvalidSignature, ValueError, TypeError):
         raise PeerError("the certificate is not signed by this federation's authority") from None
-    if found.subject != _name(safe(name)):
-        raise PeerError(f"the certificate is of {found.subject.rfc4514_string()[:60]!r} and not of {safe(name)}")
-    der = found.public_key().public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
-    if der != public:
+    if found.subject != _name(_common(name)):
+        raise PeerError(f"the certificate is of {found.subject.rfc4514_string()[:60]!r} and not of {_common(name)}")
+    if certified(certificate) != public:
         raise PeerError("the certificate is of another key")
     begins, ends = validity(certificate)
     if not begins <= now_s <= ends:
@@ -184,6 +190,10 @@ def _host(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
+
+
+def _common(name: str) -> str:
+    return name if name in RESERVED else safe(name)
 
 
 def _name(common: str) -> x509.Name:

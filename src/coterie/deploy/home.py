@@ -7,9 +7,12 @@ and the functions read and check them.
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
@@ -19,12 +22,12 @@ from coterie.deploy.names import check_name, named, safe
 from coterie.deploy.plan import Facts, Plan
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.told import Identity
-from coterie.runs.files import FILE_MODE, atomic_write, check_own, make_folder, opened, reading
+from coterie.runs.files import FILE_MODE, atomic_write, check_own, make_folder, opened, reading, writing
 from coterie.runs.keyring import PartyKeys
 
 __all__ = ["About", "Home", "keyring_of", "make_home", "named", "plan_of", "read_home", "safe", "take_plan"]
 
-INFO = "home.json"
+INFO, STATE = "home.json", "state.bin"
 ADVICE = "is this the home of a party, as `coterie deploy join` makes it?"
 MAX_BYTES = 1 << 24
 _SEED_BYTES = 4
@@ -37,7 +40,7 @@ class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``home.json``. server: URL.  operator: the public key of the federation's operator, hex.
 
     report: scores that the owner of the home allows to be sent to the hub.  epochs: local epochs in a round; 0 for the
-    most that the plan has.
+    most that the plan has.  accelerator: ``cpu``, ``cuda`` or ``auto``, of this machine.
     """
 
     name: str
@@ -47,6 +50,7 @@ class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     facts: Facts
     report: tuple[str, ...] = ()
     epochs: Annotated[int, msgspec.Meta(ge=0)] = 0
+    accelerator: Literal["cpu", "cuda", "auto"] = "cpu"
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,12 @@ class Home:
     @property
     def state(self) -> Path:
         """What its node stores."""
-        return self.path / "state.bin"
+        return self.path / STATE
+
+    @property
+    def request(self) -> Path:
+        """The request with which it asked to join."""
+        return self.path / "request"
 
     @property
     def log(self) -> Path:
@@ -131,26 +140,36 @@ class Home:
         return int.from_bytes(read_private(self.keys / "seed", _SEED_BYTES), "little")
 
 
-def make_home(path: Path, about: About, tls_key: bytes) -> Home:
-    """A new home with fresh keys. Raises UserError if there is one, or another file or folder of this name."""
+def make_home(path: Path, about: About, tls_key: bytes, fill: Callable[[Home], object] = lambda home: None) -> Home:
+    """A new home with fresh keys, which is there whole or not at all.
+
+    fill: writes what else is to be in it. Raises UserError if something is there already, or if it lies in a home.
+    """
     check_name(about.name)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise UserError(f"{path} is there already, and a home begins in an empty folder: choose another --home")
-    make_private(path)
-    home = Home(path, about)
-    for folder in (home.keys, home.certificate.parent):
-        make_folder(folder)
-    write_private(home.keys / "signing", SigningKey.generate().to_bytes())
-    write_private(home.keys / "opening", OpeningKey.generate().to_bytes())
-    write_private(home.keys / "seed", os.urandom(_SEED_BYTES))
-    write_private(home.tls_key, tls_key)
-    write_about(home)
-    return home
-
-
-def write_about(home: Home) -> None:
-    """Write ``home.json``."""
-    write_private(home.path / INFO, msgspec.json.format(msgspec.json.encode(home.about), indent=2) + b"\n")
+    if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
+        raise UserError(f"{path} is there already, and a home begins in a new folder: choose another")
+    for above in path.absolute().parents:
+        if (above / INFO).exists():
+            raise UserError(f"{path} lies in the home {above}: parties do not share a home, so choose another")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        begun = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        home = Home(begun, about)
+        for folder in (home.keys, home.certificate.parent):
+            make_folder(folder)
+        write_private(home.keys / "signing", SigningKey.generate().to_bytes())
+        write_private(home.keys / "opening", OpeningKey.generate().to_bytes())
+        write_private(home.keys / "seed", os.urandom(_SEED_BYTES))
+        write_private(home.tls_key, tls_key)
+        fill(home)
+        write_private(home.path / INFO, msgspec.json.format(msgspec.json.encode(about), indent=2) + b"\n")
+        with writing(path):
+            os.replace(begun, path)
+    except BaseException:
+        shutil.rmtree(begun, ignore_errors=True)
+        raise
+    return Home(path, about)
 
 
 def read_home(path: Path) -> Home:
@@ -214,12 +233,6 @@ def _check_member(home: Home, plan: Plan) -> None:
         raise UserError(f"the plan in {home.path} does not name {home.name}: ask the operator for a certificate")
     if home.name in plan.revoked:
         raise UserError(f"the operator has revoked {home.name} (version {plan.version} of the plan)")
-
-
-def make_private(path: Path) -> None:
-    """A folder for this user alone, with the folders above it. Raises UserError for a link or another user's folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    make_folder(path)
 
 
 def write_private(path: Path, data: bytes) -> None:

@@ -7,7 +7,9 @@ import re
 from coterie.protocol.errors import UserError
 
 MAX_NAME = 40
-RESERVED = frozenset({"operator", "authority"})
+OPERATOR, ENGINE = "operator", "engine"
+RESERVED = frozenset({OPERATOR, ENGINE, "authority", "nats"})
+"""Names in certificates, and of services, that no party may have."""
 _NAME = re.compile(r"[a-z][a-z0-9_]*(?:[-/][a-z0-9_]+)*")
 _STEP = re.compile(r"([-/])([a-z0-9_]+)")
 _SAFE_STEP = re.compile(r"(--?)([a-z0-9_]+)")
@@ -25,7 +27,7 @@ def check_name(name: object) -> str:
             f"digits and _, with single - or / between them, at most {MAX_NAME} characters, such as hospital-a"
         )
     if name in RESERVED:
-        raise UserError(f"{name!r} is the operator's, and no name of a party: choose another")
+        raise UserError(f"{name!r} is no name of a party, since it means something else here: choose another")
     return name
 
 

@@ -14,9 +14,11 @@ import msgspec
 from coterie.crypto.roster import check_roster
 from coterie.crypto.signing import SigningKey, VerifyKey
 from coterie.protocol.errors import DecodeError, PeerError
-from coterie.protocol.told import Roster
+from coterie.protocol.told import Entry, Roster
 
 MAX_BYTES = 1 << 24
+SCORES = ("local_accuracy", "local_loss", "samples")
+"""What a party may report about itself, if the plan and its owner allow it."""
 _PURPOSE = "plan"
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
@@ -39,7 +41,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How a deployment is run.
 
     server: URL of the engine's server.  patience_s: how long a step waits that states no deadline.  grace_s: how long a
-    party may be away before it counts as gone.  quorum: the fewest clients that must be there for the set-up.
+    party may be away before it counts as gone.  quorum: the fewest clients that must be there for the set-up;
+    0, before a deployment is founded, for all.
     retries: how often an attempt of a round is repeated.  scores: those that parties may report, if their owners allow
     them, too.  public: samples that the hub has as its own.  rehearsal: everything runs on one machine, with one shared
     seed and a virtual clock.  begins_s, not_after_s: Unix times; a plan is valid between them.
@@ -48,7 +51,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     server: str
     patience_s: Positive = 600.0
     grace_s: Positive = 30.0
-    quorum: Size = 1
+    quorum: Natural = 0
     retries: Natural = 2
     scores: tuple[str, ...] = ()
     public: Natural = 0
@@ -62,7 +65,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     config: TOML text of a resolved ``RunConfig``.  roster: the parties that have joined, those that are revoked
     included, since the numbers of the others must not change.  members: all that are to join, with their roles, in the
-    roster's order.  revoked: nothing of theirs is believed.  enrolled: how often a party has joined, if more than once.
+    roster's order.  signed_s: when it was signed, Unix time.  revoked: nothing of theirs is believed.
+    enrolled: how often a party has joined, if more than once.
     """
 
     version: Size
@@ -71,6 +75,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     settings: Settings
     members: tuple[tuple[str, str], ...]
     roster: Roster
+    signed_s: float = 0.0
     revoked: tuple[str, ...] = ()
     enrolled: dict[str, Size] = {}
 
@@ -133,6 +138,11 @@ def check(data: bytes, operator: bytes) -> Plan:
 def roster_hash(plan: Plan) -> str:
     """SHA-256 of the roster as it is signed, in hex: what parties compare by telephone."""
     return hashlib.sha256(msgspec.msgpack.encode(plan.roster)).hexdigest()
+
+
+def fingerprint(entry: Entry) -> str:
+    """Of a party's keys, 128 bits of SHA-256: what its owner and the operator compare."""
+    return spoken(hashlib.sha256(entry.verify_key + entry.sealing_key).hexdigest()[:32])
 
 
 def spoken(fingerprint: str | bytes) -> str:

@@ -1,0 +1,428 @@
+"""``coterie deploy``: federations between machines. Other commands of the group are in files of their own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from coterie.cli.command import Command, Group
+from coterie.cli.guard import guarded
+
+_EPILOG = """
+A deployment from its beginning:
+
+  coterie deploy init study --config run.toml --members members.toml --server nats://hub.example.org:4222
+
+  coterie deploy server study --start                              or a NATS server of your own
+
+  coterie deploy invite study hospital-a > a.token                 and hand it to hospital-a
+
+  coterie deploy join a.token --data own.npz --home H              on its machine; it sends back hospital-a.request
+
+  coterie deploy approve study hospital-a.request                  and send it hospital-a.cert
+
+  coterie deploy join hospital-a.cert --home H                     on its machine
+
+  coterie deploy party --home H                                    on each party's machine
+
+  coterie deploy hub study                                         on the hub's machine
+"""
+
+app = typer.Typer(
+    cls=Group,
+    name="deploy",
+    help="Run a federation between machines that trust nobody else's.",
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The operator's folder, which `deploy init` has made.")]
+
+
+@guarded
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder, which is the operator's.")],
+    config: Annotated[Path, typer.Option("--config", help="What to run: a TOML file of options, as of coterie run.")],
+    members: Annotated[Path, typer.Option("--members", help="Who takes part: names, roles and hosts (TOML).")],
+    server: Annotated[str, typer.Option("--server", metavar="URL", help="The NATS server, as nats://host:port.")],
+    shape: Annotated[
+        str | None,
+        typer.Option("--shape", metavar="CxHxW", help="Of one sample, such as 1x28x28 or 30. [that of the data set]"),
+    ] = None,
+    outputs: Annotated[
+        int | None, typer.Option("--outputs", help="Classes, or a model's outputs. [those of the data set]")
+    ] = None,
+    public: Annotated[
+        Path | None, typer.Option("--public", help="Public samples of the hub, where its system needs some (npz).")
+    ] = None,
+    scores: Annotated[
+        str,
+        typer.Option("--scores", metavar="NAMES", help="What parties may report, if they allow it, too, with commas."),
+    ] = "local_accuracy,local_loss,samples",
+    patience: Annotated[
+        float, typer.Option("--patience", metavar="SECONDS", help="How long a step waits for its answers.")
+    ] = 600.0,
+    grace: Annotated[
+        float, typer.Option("--grace", metavar="SECONDS", help="How long a party may be away until it counts as gone.")
+    ] = 30.0,
+    quorum: Annotated[int | None, typer.Option("--quorum", help="Fewest clients at the set-up. [all]")] = None,
+    retries: Annotated[int, typer.Option("--retries", help="How often a round that fails is tried again.")] = 2,
+    days: Annotated[float, typer.Option("--days", help="How long keys and certificates are valid.")] = 365.0,
+) -> None:
+    """Found a deployment: the operator's keys, the hub's home, the first plan, and the server's files.
+
+    DIR/authority holds the operator's secret keys. Keep it on a medium of its own: only init, invite, approve, revoke
+    and server need it. DIR/nats is for the host of the NATS server. The config is that of coterie run, without what
+    makes sense in a simulation only. members.toml has a table for each party:
+
+      [[member]]
+
+      role = "csp"
+
+      host = "csp.example.org"
+
+      [[member]]
+
+      name = "hospital-a"
+
+      role = "participant"
+
+    Examples:
+
+      coterie deploy init study --config run.toml --members members.toml --server nats://hub.example.org:4222
+
+      coterie deploy init study --config run.toml --members members.toml --server nats://hub:4222 --shape 30 --outputs 2
+    """
+    from coterie.deploy.authority import init as found
+    from coterie.deploy.facts import facts_of
+    from coterie.deploy.folder import Folder as Place
+    from coterie.deploy.folder import operator_of
+    from coterie.deploy.members import read_members
+    from coterie.deploy.plan import Settings, spoken
+    from coterie.runs.config import from_toml
+
+    run = from_toml(config)
+    plan = found(
+        folder,
+        run,
+        read_members(members),
+        Settings(
+            server=server,
+            patience_s=_positive("--patience", patience),
+            grace_s=_positive("--grace", grace),
+            quorum=0 if quorum is None else _at_least(1, "--quorum", quorum),
+            retries=_at_least(0, "--retries", retries),
+            scores=tuple(one.strip() for one in scores.split(",") if one.strip()),
+        ),
+        facts_of(run, shape, outputs),
+        public=public,
+        days=_positive("--days", days),
+        members_text=members.read_text(),
+    )
+    say = typer.echo
+    say(f"Founded {folder} for {len(plan.members)} members. The hub, {plan.roster.hub}, has its home in {folder}/hub.")
+    say(f"Operator's key: {spoken(operator_of(Place(folder)).hex()[:32])}")
+    say(f"Keep {folder}/authority apart: whoever has it decides who takes part.")
+    say(f"Next: coterie deploy server {folder} --start, and coterie deploy invite {folder} NAME > NAME.token for")
+    say(f"  {', '.join(plan.missing)}")
+
+
+@guarded
+def invite(
+    folder: Folder,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The member, as members.toml names it.")],
+    again: Annotated[
+        bool, typer.Option("--again", help="For a member whose home is lost: it joins once more, with new keys.")
+    ] = False,
+    hours: Annotated[float, typer.Option("--hours", help="How long the invitation is valid.")] = 24.0,
+) -> None:
+    """Write an invitation to stdout: for one member, to join once, within 24 hours.
+
+    It is a secret: whoever has it may join in the member's place. Hand it over where nobody else reads it. A second
+    invitation of a member replaces the first.
+
+    Examples:
+
+      coterie deploy invite study hospital-a > a.token
+
+      coterie deploy invite study hospital-a --again > a.token    its disk was lost: it joins with new keys
+    """
+    from coterie.deploy.authority import invite as written
+
+    text = written(folder, name, again=again, hours=hours)
+    typer.echo(text, nl=False)
+    typer.echo(
+        f"An invitation for {name}, valid for {hours:g} hours. It is a secret: hand it to {name} alone.", err=True
+    )
+
+
+@guarded
+def join(
+    paper: Annotated[Path, typer.Argument(metavar="FILE", help="An invitation, or later the certificate (.cert).")],
+    home: Annotated[Path, typer.Option("--home", metavar="H", help="The party's home: a new folder on its machine.")],
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help="The party's samples: x, y and, if it likes, x_test and y_test (npz)."),
+    ] = None,
+    report: Annotated[
+        list[str] | None,
+        typer.Option("--report", metavar="NAME", help="A score that may be sent to the hub; repeat it. [none]"),
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", help="Local epochs in a round. [as many as the plan has]")
+    ] = None,
+    accelerator: Annotated[str, typer.Option("--accelerator", help="What to train on: cpu, cuda or auto.")] = "cpu",
+) -> None:
+    """Join a deployment: make the party's keys on this machine, and ask the operator.
+
+    With an invitation this makes the home and writes NAME.request for the operator, which holds no secret. With the
+    certificate that comes back the party is ready. Keys never leave the home. Samples are copied into it, as the
+    model's inputs: scale them as all parties agreed. Bytes are divided by 255. Without x_test every fifth sample of
+    each class is kept for tests.
+
+    Examples:
+
+      coterie deploy join a.token --data own.npz --home /srv/coterie/a --report local_accuracy
+
+      coterie deploy join hospital-a.cert --home /srv/coterie/a
+    """
+    from coterie.deploy import tokens
+    from coterie.deploy.home import read_home
+    from coterie.deploy.joining import accept
+    from coterie.deploy.joining import join as joined
+    from coterie.deploy.plan import roster_hash, spoken
+    from coterie.protocol.errors import UserError
+
+    text, say = _text(paper), typer.echo
+    if tokens.kind_of(text) == tokens.CERTIFICATE:
+        if data is not None or report or epochs is not None:
+            raise UserError(f"{paper} is a certificate: --data, --report and --epochs are given with the invitation")
+        place = read_home(home)
+        plan = accept(place, text)
+        say(f"{place.name} has joined as {place.role}: {_joined(plan)}")
+        say(f"Operator's key: {spoken(place.about.operator[:32])}")
+        say(f"Roster: {spoken(roster_hash(plan)[:32])} (version {plan.version} of the plan)")
+        say(f"Next: coterie deploy party --home {home}")
+        return
+    if accelerator not in ("cpu", "cuda", "auto"):
+        raise UserError(f"--accelerator is {accelerator!r}; it is cpu, cuda or auto")
+    kind: Any = accelerator
+    place, request = joined(text, home, data, report=report or (), epochs=epochs, accelerator=kind)
+    say(f"Made the home {home} of {place.name}, {place.role}.")
+    say(f"Operator's key: {spoken(place.about.operator[:32])}")
+    say(f"This party's keys: {_own_fingerprint(place)}")
+    say("Compare both with the operator by telephone, if the invitation came on a way that others can write to.")
+    say(f"Next: send {request} to the operator, who answers with a certificate (.cert)")
+
+
+@guarded
+def approve(
+    folder: Folder,
+    request: Annotated[Path, typer.Argument(metavar="REQUEST", help="What the party sent: NAME.request.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Without a terminal nothing is asked.")] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Leave the server alone: `deploy server` tells it later.")
+    ] = False,
+) -> None:
+    """Put a party on the roster, and write its certificate (DIR/NAME.cert), which holds no secret.
+
+    The request is approved if it was made with an invitation that is open, and proves that its sender holds its keys.
+    The fingerprints are shown, to be compared by telephone. The invitation is used up. The same request again writes
+    the certificate again, with the newest plan.
+
+    Examples:
+
+      coterie deploy approve study hospital-a.request
+
+      coterie deploy approve study hospital-a.request --yes --offline
+    """
+    from coterie.deploy.authority import approve as approved
+    from coterie.deploy.authority import examine
+    from coterie.deploy.plan import fingerprint, roster_hash, spoken
+
+    text, say = _text(request), typer.echo
+    keys, invitation = examine(folder, text)
+    say(f"{keys.name} asks to join as {keys.role}, with the keys {fingerprint(keys.entry)}")
+    if invitation is None:
+        say("This very request is approved already: the certificate is written again.")
+    elif invitation.again > 1:
+        say(f"It has joined before, and its former keys will be refused. This is time {invitation.again}.")
+    if not yes and invitation is not None and sys.stdin.isatty() and not typer.confirm("Are these its keys?"):
+        say("Not approved. The invitation stays open.")
+        raise typer.Exit(1)
+    found = approved(folder, text)
+    say(f"Approved: {_joined(found.plan)}")
+    say(f"Roster: {spoken(roster_hash(found.plan)[:32])} (version {found.plan.version} of the plan)")
+    say(f"Next: send {found.certificate} to {keys.name}, for coterie deploy join {found.certificate.name} --home H")
+    _tell_server(folder, offline)
+
+
+@guarded
+def revoke(
+    folder: Folder,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The member that is to be believed no more.")],
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Leave the server alone: `deploy server` tells it later.")
+    ] = False,
+) -> None:
+    """Believe nothing of a party any more: the server cuts it off, and the next round goes on without it.
+
+    A new version of the plan says so to all parties. The hub brings it to them. A party that is to come back needs
+    another invitation (--again), and joins with new keys.
+
+    Examples:
+
+      coterie deploy revoke study hospital-a
+    """
+    from coterie.deploy.authority import revoke as revoked
+
+    plan = revoked(folder, name)
+    typer.echo(f"Revoked {name}: version {plan.version} of the plan says so.")
+    _tell_server(folder, offline)
+
+
+@guarded
+def server(
+    folder: Folder,
+    start: Annotated[bool, typer.Option("--start", help="Run a NATS server here, until Ctrl-C.")] = False,
+) -> None:
+    """Bring the NATS server to the newest plan; with --start, run one on this machine.
+
+    approve and revoke do this by themselves if they reach the server. If it runs on another machine, its
+    configuration (DIR/nats/nats.conf) is copied there first, and read by nats-server --signal reload.
+
+    Examples:
+
+      coterie deploy server study --start
+
+      coterie deploy server study
+    """
+    from coterie.deploy.folder import open_folder
+
+    place = open_folder(folder)
+    if start:
+        from coterie.deploy.applying import serve
+
+        serve(place)
+        return
+    _tell_server(folder, offline=False)
+
+
+@guarded
+def doctor(
+    places: Annotated[list[Path], typer.Argument(metavar="DIR", help="The operator's folder, or homes, or both.")],
+) -> None:
+    """Look whether secrets are where they belong, and files, clocks, certificates and plans in order.
+
+    All files in the folders are searched for the secret keys of all parties in them, as bytes, in hex and in base64.
+    Ends with code 1 if something is to be mended.
+
+    Examples:
+
+      coterie deploy doctor study
+
+      coterie deploy doctor /srv/coterie/a
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    from coterie.deploy.doctor import doctor as looked
+
+    style = {"problem": "bold red", "warning": "bold yellow", "ok": "green"}
+    console = Console(highlight=False, soft_wrap=True)
+    found = looked(places)
+    for one in found:
+        console.print(Text(f"{one.level:8}", style[one.level]) + Text(f"{one.where}: {one.text}"))
+    if any(one.level == "problem" for one in found):
+        raise typer.Exit(1)
+
+
+@guarded
+def files(
+    folder: Folder,
+    systemd: Annotated[bool, typer.Option("--systemd", help="Units for systemd, in DIR/systemd.")] = False,
+    compose: Annotated[bool, typer.Option("--compose", help="Files for docker compose, in DIR/compose.")] = False,
+) -> None:
+    """Write what runs a deployment as services: for each host a folder with its services and a README.
+
+    Servers are on hosts of their own. Each service has a user of its own, may write its own folder only, and has no
+    rights that it does not need.
+
+    Examples:
+
+      coterie deploy files study --systemd
+
+      coterie deploy files study --compose
+    """
+    from coterie.deploy.service_files import Kind, service_files
+    from coterie.protocol.errors import UserError
+
+    if not systemd and not compose:
+        raise UserError("which files? Give --systemd or --compose, or both")
+    kinds: list[Kind] = [*(["systemd"] if systemd else []), *(["compose"] if compose else [])]  # type: ignore[list-item]
+    for kind in kinds:
+        at = service_files(folder, kind)
+        for host in sorted(at.iterdir()):
+            typer.echo(f"{host}: {', '.join(sorted(one.name for one in host.iterdir()))}")
+
+
+def _tell_server(folder: Path, offline: bool) -> None:
+    from coterie.deploy.applying import apply
+    from coterie.deploy.folder import open_folder
+
+    if offline:
+        typer.echo(f"The server was not told: run coterie deploy server {folder}")
+        return
+    apply(open_folder(folder))
+    typer.echo("The server knows of it.")
+
+
+def _joined(plan: Any) -> str:
+    there = len(plan.roster.entries) - len(plan.revoked)
+    missing = f", without {', '.join(plan.missing)}" if plan.missing else ""
+    return f"{there} of {len(plan.members)} members are there{missing}"
+
+
+def _own_fingerprint(home: Any) -> str:
+    from coterie.crypto.roster import entry
+    from coterie.deploy.plan import fingerprint
+
+    return fingerprint(entry(home.name, home.role, home.identity))
+
+
+def _text(path: Path) -> str:
+    """The text of an invitation, a request or a certificate."""
+    from coterie.deploy.tokens import MAX_TEXT
+    from coterie.protocol.errors import UserError
+    from coterie.runs.files import opened, reading
+
+    with reading(path, "name the file that you were sent"), opened(path) as file:
+        data = file.read(MAX_TEXT + 1)
+    try:
+        return data.decode("ascii")
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is no invitation, request or certificate of coterie") from None
+
+
+def _positive(option: str, value: float) -> float:
+    from coterie.protocol.errors import UserError
+
+    if not 0 < value < 1e9:
+        raise UserError(f"{option} must be above 0, not {value:g}")
+    return value
+
+
+def _at_least(least: int, option: str, value: int) -> int:
+    from coterie.protocol.errors import UserError
+
+    if value < least:
+        raise UserError(f"{option} must be at least {least}, not {value}")
+    return value
+
+
+for _command in (init, invite, join, approve, revoke, server, doctor, files):
+    app.command(_command.__name__, cls=Command)(_command)
