@@ -19,6 +19,10 @@ class UndeliverableError(EngineError):
     """This packet will never be stored: no such recipient, too large, not permitted. Trying again would not help."""
 
 
+class NotAdmittedError(EngineError):
+    """This party may not connect (any more): its certificate was revoked or has run out. The node ends with it."""
+
+
 class Delivery(Protocol):
     """One packet that has come. It comes again, also after a restart of either side, until ``done``.
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from coterie.deploy.lead import Lead
 from coterie.deploy.mail import Arrived
 from coterie.deploy.node import Node
-from coterie.deploy.packets import Begin, End, Era, Instant, Letter, Report, Silence, Tally
+from coterie.deploy.packets import Begin, End, Era, Instant, Letter, News, Report, Silence, Tally
 from coterie.deploy.store import Taken
-from coterie.protocol.errors import RunError
+from coterie.protocol.errors import PeerError, RunError
 from coterie.protocol.party import Party
 from coterie.protocol.steps import Steps
 from coterie.runs.runner import is_divergence
@@ -30,7 +31,8 @@ class Round:
 
     attempts: why each that failed was given up.  skipped: the last of these reasons if all failed, or "".
     gone: by party, why it was not there when it was asked.  back: those that came back.  refused: by the hub, by kind.
-    began_s, seconds: by the machine's clock.  bytes_up, bytes_down: of the hub's own packets.
+    began_s, seconds: by the machine's clock.  bytes_up, bytes_down, busy_s: of the hub's own
+    packets and work.
     """
 
     round: int
@@ -44,6 +46,7 @@ class Round:
     seconds: float = 0.0
     bytes_up: int = 0
     bytes_down: int = 0
+    busy_s: float = 0.0
 
 
 class Came(NamedTuple):
@@ -54,17 +57,24 @@ class Came(NamedTuple):
     arrives: Instant
 
 
+Newest = Callable[[], bytes | None]
+"""Gives the plan, as the operator has signed it, when it is first asked and whenever there is a newer one."""
+
 OnRound = Callable[[Round], None]
 OnReport = Callable[[str, Report], None]
 
 
 class HubNode(Node):
-    """The hub. Its store also says which rounds are done, and the attempt of the one that is not."""
+    """The hub. Its store also says which rounds are done, and the attempt of the one that is not.
+
+    newest: the plan, which it passes on before a round if there is a newer one.
+    """
 
     answers_while_leading = True
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: Any, newest: Newest = lambda: None, **options: Any) -> None:
         super().__init__(*args, **options)
+        self._newest = newest
         self.others = tuple(e.name for e in self.member.party.common.roster.entries if e.name != self.name)
         self.tallies: dict[str, Tally] = {}
         self.on_report: OnReport = lambda name, report: None
@@ -133,7 +143,8 @@ class HubNode(Node):
         self._commit_round(r)
         one.seconds = time.monotonic() - began
         one.refused.update(self.mail.traffic.refused)
-        one.bytes_up, one.bytes_down = self.mail.traffic.bytes_up, self.mail.traffic.bytes_down
+        traffic = self.mail.traffic
+        one.bytes_up, one.bytes_down, one.busy_s = traffic.bytes_up, traffic.bytes_down, traffic.busy_s
         one.back, self.presence.came_back = sorted(self.presence.came_back), set()
         return one
 
@@ -164,6 +175,10 @@ class HubNode(Node):
         member, spool = self.member, self.member.spool
         if era[1] and self._inbox:
             member.inbox, self._inbox = self._inbox, []
+        if (plan := self._newest()) is not None and self.renew is not None:
+            self._news(plan)
+            for name in self.others:
+                self.mail.send(name, News(plan))
         self.enter(era)
         self._inbox = [replace(one, ticket=spool.put(spool.peek(one.ticket))) for one in member.inbox]
         self._broken = ""
@@ -171,7 +186,8 @@ class HubNode(Node):
         self._commit_all()
         self.observer.began(era)
         for name in self.others:
-            self.mail.push(self._wrapped(name, Begin(era, self.kept.heard.get(name, 0), self.clock.times.at)))
+            with suppress(PeerError):  # it has no keys any more
+                self.mail.push(self._wrapped(name, Begin(era, self.kept.heard.get(name, 0), self.clock.times.at)))
 
     def _attempt(self, steps: Steps[Any], era: Era, one: Round) -> Any:
         """Coordinate one attempt to its end. Raises RunError."""

@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from coterie.deploy.engine import Delivery, Engine, EngineError, UndeliverableError
+from coterie.deploy.engine import Delivery, Engine, EngineError, NotAdmittedError, UndeliverableError
 from coterie.deploy.packets import Packet, unwrap, wrap
 from coterie.deploy.store import Numbering, Parcel
+from coterie.deploy.surroundings import Traffic
 from coterie.protocol.errors import PeerError
 from coterie.transport.envelope import Keyring
 
@@ -28,18 +29,6 @@ class Arrived:
     packet: Packet | None
     size: int
     delivery: Delivery
-
-
-@dataclass
-class Traffic:
-    """What a node has counted since the last report. refused: by kind of message or packet."""
-
-    bytes_up: int = 0
-    bytes_down: int = 0
-    busy_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.refused: Counter[str] = Counter()
 
 
 class Mail:
@@ -96,6 +85,8 @@ class Mail:
             except UndeliverableError as error:
                 self._refused(parcel.dst, "push", str(error))
                 return False
+            except NotAdmittedError:
+                raise
             except EngineError as error:
                 self._refused(parcel.dst, "engine", str(error))
                 self._stopped.wait(_RETRY_S)
@@ -103,7 +94,11 @@ class Mail:
 
     def send(self, dst: str, packet: Packet) -> bool:
         """Wrap and push at once, for what need not outlive this process."""
-        return self.push(self.wrap(dst, packet))
+        try:
+            return self.push(self.wrap(dst, packet))
+        except PeerError as error:
+            self._refused(dst, "push", str(error))
+            return False
 
     # -- in ----------------------------------------------------------------------------------------------------------
 
@@ -111,6 +106,8 @@ class Mail:
         """The next packet that is genuine and new, if one comes within ``wait_s`` seconds."""
         try:
             delivery = self.engine.pull(wait_s)
+        except NotAdmittedError:
+            raise
         except EngineError as error:
             self._refused(self.name, "engine", str(error))
             self._stopped.wait(min(wait_s, _RETRY_S))

@@ -9,89 +9,45 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from coterie.deploy.clock import Clock
 from coterie.deploy.engine import Engine
 from coterie.deploy.lead import Lead, Presence
-from coterie.deploy.mail import Arrived, Mail, Traffic
-from coterie.deploy.packets import Begin, End, Era, Instant, Letter, Packet, Report, Silence, Tally
+from coterie.deploy.mail import Arrived, Mail
+from coterie.deploy.packets import Begin, End, Era, Instant, Letter, News, Packet, Report, Silence, Tally
 from coterie.deploy.store import Kept, Parcel, Store, Taken, pack, unpack
+from coterie.deploy.surroundings import Effects as Effects
+from coterie.deploy.surroundings import NodeObserver as NodeObserver
+from coterie.deploy.surroundings import Renew as Renew
+from coterie.deploy.surroundings import Scores as Scores
+from coterie.deploy.surroundings import Settings as Settings
+from coterie.deploy.surroundings import Traffic, Watch
 from coterie.protocol.errors import CoterieError, CryptoError, PeerError
 from coterie.protocol.party import Cost, Work
 from coterie.protocol.steps import LATE, PATIENCE_S, REFUSED, Step
+from coterie.protocol.told import Roster
 from coterie.transport.coordination import Coordination
 from coterie.transport.envelope import Envelope, Handled, Opened, Sent, Waiting
-from coterie.transport.member import Member, Observer
+from coterie.transport.member import Member
 from coterie.transport.wire import GONE
 
 NO_ANSWER = "gave no direct answer"
 WORDS = frozenset({REFUSED, NO_ANSWER, LATE, GONE, "gone", "offline", "dropped"})
 """Why a request gets no answer, as nodes tell each other."""
 
-Scores = Callable[[int], Mapping[str, float]]
-"""What a party's owner lets it tell of itself after a round: numbers by name."""
+REPORT_S = 5.0
 
 
 class RolledBackError(CoterieError):
     """A party's stored state is older than the one that the hub has heard of. It would use numbers a second time."""
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What the plan says of time and limits. The same for all parties.
-
-    patience_s: the deadline of a step that states none, by the machine's clock.  grace_s: how long a party may be
-    disconnected before it is taken for gone.  retries: how often a round is tried again.  most, most_bytes: of packets
-    of one sender that wait.  poll_s: how often a node looks up while nothing comes.
-    """
-
-    patience_s: float = 3600.0
-    grace_s: float = 60.0
-    retries: int = 2
-    most: int = 1000
-    most_bytes: int = 1 << 31
-    poll_s: float = 1.0
-
-
-class Effects(Protocol):
-    """Runs effects of this party (``transport.queues.Effects``)."""
-
-    def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]: ...
-
-
-class NodeObserver(Observer):
-    """What a node tells its own log, beside what its member reads and refuses. This one does nothing."""
-
-    def dropped(self, src: str, kind: str, reason: str) -> None:
-        """A packet was not taken (``packet``), will never be stored (``push``), or the engine fails (``engine``)."""
-
-    def failed(self, envelope: Envelope, error: BaseException) -> None:
-        """A handler has failed with an error that is not meant for its sender. The message is refused."""
-
-    def began(self, era: Era) -> None:
-        """A round or another attempt of it begins, and is committed."""
-
-    def committed(self, commit: int, size: int) -> None:
-        """The state was stored, in so many bytes."""
-
-
-class _Watch(Observer):
-    """Counts what a member refuses."""
-
-    def __init__(self, node: Node) -> None:
-        self._node, self.read, self.late = node, node.observer.read, node.observer.late  # type: ignore[method-assign]
-
-    def refused(self, envelope: Envelope, role: str, reason: str) -> None:
-        self._node.mail.traffic.refused[envelope.kind[:80]] += 1
-        self._node.observer.refused(envelope, role, reason)
-
-
 class Node:
     """One party, over an engine. store: its commits.  clock: only a rehearsal has another.  scores, samples: reported.
+    renew: takes newer plans in.
 
     The member is new, and the node puts its party into the state of the last commit. Its spool holds what waits.
     """
@@ -108,21 +64,24 @@ class Node:
         observer: NodeObserver | None = None,
         scores: Scores | None = None,
         samples: int = 0,
+        renew: Renew | None = None,
     ) -> None:
         self.member, self.effects, self.store = member, effects, store
         self.clock, self.settings = clock or Clock(), settings or Settings()
         self.observer, self.scores, self.samples = observer or NodeObserver(), scores or (lambda r: {}), samples
+        self.renew = renew
         self.name, self.hub = member.name, member.hub
         self.stopped = threading.Event()
         limits = {"most": self.settings.most, "most_bytes": self.settings.most_bytes}
         self.mail = Mail(engine, member.keyring, self._dropped, self.stopped, **limits)
-        self.presence = Presence(engine.nodes, self.settings.grace_s)
+        self.presence = Presence(self._nodes, self.settings.grace_s)
         self.kept = Kept()
         self.lead: Lead | None = None
         self.waiting: list[Arrived] = []
         self._started: tuple[Any, Any] = member.party.state, member.party.secret
         self._told: tuple[Any, ...] = ()
-        member.observer = _Watch(self)
+        self._reported = time.monotonic(), 0, 0
+        member.observer = Watch(self.observer, lambda: self.mail.traffic)
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -151,6 +110,8 @@ class Node:
                 member.inbox.append(Waiting(one.envelope, member.spool.put(one.frame), one.arrives[0]))
         self.clock.times = self.kept.times
         self.mail.start(self.kept.numbering)
+        if (common := getattr(member.party, "common", None)) is not None:
+            self._recognise(common.roster)
         member.numbers.sent = max(member.numbers.sent, self.kept.numbering.sent)
         interrupted, self.kept.leads = self.kept.leads, False
         self.commit(self.kept.outbox)
@@ -190,6 +151,13 @@ class Node:
             self._look_around(lead)
             self.go_on(lead)
         self._tally()
+        if self.name != self.hub:
+            self._report()
+
+    def _nodes(self) -> Collection[str]:
+        names = self.mail.engine.nodes()
+        self.observer.present(names)
+        return names
 
     def _look_around(self, lead: Lead) -> None:
         """Give up the answers of parties that have been away for a while."""
@@ -204,6 +172,7 @@ class Node:
     def take(self, arrived: Arrived) -> None:
         """What has come."""
         packet = arrived.packet
+        self.observer.seen(arrived.src)
         if isinstance(packet, Letter | Silence):
             if self.kept.era is None or packet.era > self.kept.era:
                 self.waiting.append(arrived)  # for its Begin
@@ -216,6 +185,9 @@ class Node:
                 self.mail.done(arrived)
         elif arrived.src == self.hub and isinstance(packet, Begin):
             self._begin(arrived, packet)
+        elif arrived.src == self.hub and isinstance(packet, News) and self.renew is not None:
+            self._news(packet.plan)
+            self.mail.done(arrived)
         elif arrived.src == self.hub and isinstance(packet, End):
             self._end(arrived, packet)
         else:
@@ -225,6 +197,34 @@ class Node:
         """A packet that this sender may not send to this party."""
         self._dropped(arrived.src, type(packet).__name__, f"{arrived.src} may not send it")
         self.mail.done(arrived)
+
+    def _news(self, plan: bytes) -> None:
+        """A newer plan, by which parties may have new keys, or none any more."""
+        assert self.renew is not None
+        try:
+            keyring, common = self.renew(plan)
+        except PeerError as error:
+            self._dropped(self.hub, "News", str(error))
+            return
+        self.member.keyring = self.mail.keyring = keyring
+        self.member.party.common = common
+        self._recognise(common.roster)
+
+    def _recognise(self, roster: Roster) -> None:
+        """Forget the numbers of parties that were enrolled anew, since they have begun to count anew."""
+        for entry in roster.entries:
+            if self.kept.keys.get(entry.name, entry.verify_key) != entry.verify_key:
+                self.forget(entry.name)
+            self.kept.keys[entry.name] = entry.verify_key
+
+    def forget(self, name: str) -> None:
+        """Know nothing any more of the packets and messages of a party."""
+        member, kept, numbering = self.member, self.kept, self.mail.numbering
+        began = {} if member.start is None else member.start[3]
+        everywhere: list[dict[str, Any]] = [member.numbers.taken, member.numbers.kept, numbering.taken, numbering.open]
+        for known in [*everywhere, began, kept.taken, kept.sent, kept.received, kept.heard]:
+            known.pop(name, None)
+        member.inbox = [one for one in member.inbox if one.envelope.src != name]
 
     def take_waiting(self) -> None:
         """Take what waited, as far as it need not wait any longer."""
@@ -288,7 +288,7 @@ class Node:
             return
         self.give_up()
         self.take_waiting()
-        out = [] if kept.era is None else [self.mail.wrap(self.hub, self.report())]
+        out = [] if kept.era is None else [self.mail.wrap(self.hub, self.report(closed=True))]
         again = self.enter(begin.era)
         self._count(arrived)
         if self.clock.rehearsed:
@@ -326,7 +326,7 @@ class Node:
     def _end(self, arrived: Arrived, end: End) -> None:
         self.give_up()
         self.kept.ended, self.kept.tallies = end.final, True
-        self._store_and_send(arrived, [self.mail.wrap(self.hub, self.report())] if end.final else [])
+        self._store_and_send(arrived, [self.mail.wrap(self.hub, self.report(closed=True))] if end.final else [])
 
     # -- handlers ----------------------------------------------------------------------------------------------------
 
@@ -414,13 +414,14 @@ class Node:
     def _fail(self, arrived: Arrived | None, letter: Letter, error: Exception, at: Instant) -> None:
         """A handler has failed, which undid its changes. Its message is refused, and comes no more."""
         self.observer.failed(letter.envelope, error)
-        self.mail.traffic.refused[letter.envelope.kind[:80]] += 1
+        self.mail.traffic.refuse(letter.envelope.kind)
         self._finish(arrived, letter, Handled(refused=str(error)), at)
 
     def _finish(
         self, arrived: Arrived | None, letter: Letter, handled: Handled, at: Instant, *, store: bool = True
     ) -> None:
         """Store and send what a handler has led to, or that no answer comes."""
+        self.observer.handled(letter.envelope)
         self.kept.leads = False
         envelope, r = letter.envelope, self.kept.era[0] if self.kept.era is not None else 0
         out: list[Parcel] = []
@@ -463,18 +464,25 @@ class Node:
         """A message as a packet; or the news that it is lost, if its sender knows that."""
         envelope, (arrives, lost) = sent.envelope, self.clock.send(sent, at)
         if not lost:
-            return [self._wrapped(envelope.dst, Letter(envelope, sent.frame, self.kept.era or (0, 0), arrives))]
+            try:
+                return [self._wrapped(envelope.dst, Letter(envelope, sent.frame, self.kept.era or (0, 0), arrives))]
+            except PeerError as error:  # it has no keys any more
+                self._dropped(envelope.dst, "push", str(error))
+                lost = "gone"
         if self.lead is not None and envelope.number in self.lead.coordination.asked:
             self.lead.lost(envelope.number, lost, at)
-        return [self._wrapped(envelope.dst, self._none(envelope.answers, lost, at))] if envelope.answers else []
+        if not envelope.answers or lost == "gone":
+            return []
+        return [self._wrapped(envelope.dst, self._none(envelope.answers, lost, at))]
 
     def _none(self, number: int, why: str, at: Instant) -> Silence:
         return Silence(number, self.kept.era or (0, 0), why, at if self.clock.rehearsed else (0.0, 0))
 
     def _wrapped(self, dst: str, packet: Packet) -> Parcel:
-        """A packet that is counted."""
+        """A packet that is counted. Raises PeerError for a recipient without keys."""
+        parcel = self.mail.wrap(dst, packet)
         self.kept.sent[dst] = self.kept.sent.get(dst, 0) + 1
-        return self.mail.wrap(dst, packet)
+        return parcel
 
     def _tally(self) -> None:
         """Tell the hub what was sent and taken, if it wants to know and does not know yet."""
@@ -484,15 +492,24 @@ class Node:
             self._told = now
             self.mail.send(self.hub, Tally(kept.era, *now[1:]))
 
-    def report(self, **more: Any) -> Report:
-        """How this party fared in the round so far."""
+    def report(self, *, closed: bool = False, **more: Any) -> Report:
+        """How this party fared in the round so far. closed: the round is over, so that its model can be scored."""
         traffic, era, commits = self.mail.traffic, self.kept.era or (0, 0), self.kept.commits
-        scores = {} if more else {name: float(score) for name, score in self.scores(era[0]).items()}
+        scores = {name: float(score) for name, score in self.scores(era[0]).items()} if closed else {}
+        self._reported = time.monotonic(), traffic.bytes_down, traffic.refused.total()
         moved, refused = (traffic.bytes_up, traffic.bytes_down), dict(traffic.refused)
         return Report(era, commits, traffic.busy_s, *moved, refused, scores, self.samples, **more)
 
+    def _report(self) -> None:
+        """Report in the middle of a round, every few seconds, if there is something new."""
+        at_s, down, refused = self._reported
+        traffic = self.mail.traffic
+        new = (traffic.bytes_down, traffic.refused.total()) != (down, refused)
+        if new and self.kept.era is not None and time.monotonic() > at_s + REPORT_S:
+            self.mail.send(self.hub, self.report())
+
     def _dropped(self, src: str, kind: str, reason: str) -> None:
-        self.mail.traffic.refused[kind] += 1
+        self.mail.traffic.refuse(kind)
         self.observer.dropped(src, kind, reason)
 
     @contextmanager

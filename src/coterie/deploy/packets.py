@@ -87,13 +87,19 @@ class Tally(msgspec.Struct, frozen=True, array_like=True, tag="tally", forbid_un
     taken: dict[str, Count]
 
 
+class News(msgspec.Struct, frozen=True, array_like=True, tag="news", forbid_unknown_fields=True):
+    """The hub passes the newest plan on. plan: its bytes, which the operator has signed."""
+
+    plan: bytes
+
+
 class End(msgspec.Struct, frozen=True, array_like=True, tag="end", forbid_unknown_fields=True):
     """The hub has run its last round. final: nothing is under way any more: its recipient stops. Before, it tallies."""
 
     final: bool = False
 
 
-Packet = Letter | Silence | Begin | Report | Tally | End
+Packet = Letter | Silence | Begin | Report | Tally | News | End
 
 
 class Wrapped(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

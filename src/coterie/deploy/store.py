@@ -98,7 +98,8 @@ class Kept(msgspec.Struct):
     outbox: packets that may not have left yet.  again: what it took in this round that was sent in earlier ones; it is
     taken again if the round is tried again.  inbox: what waits for a coordinator that may take it in a later round.
     sent, received: packets of this era, by the other end.  tallies: whether it tells the hub of them.  times, before:
-    its part of the virtual clock, now and when the round began.  ended: the run is over.
+    its part of the virtual clock, now and when the round began.  ended: the run is over.  keys: by party, the public
+    key by which it was known when it sent what these numbers count.
 
     Of the hub: done: its last round.  heard: by party, the newest commit that it has heard of.
     """
@@ -118,6 +119,7 @@ class Kept(msgspec.Struct):
     times: Times = msgspec.field(default_factory=Times)
     before: Times = msgspec.field(default_factory=Times)
     ended: bool = False
+    keys: dict[str, bytes] = msgspec.field(default_factory=dict)
     done: int = -1
     heard: dict[str, Count] = msgspec.field(default_factory=dict)
 
