@@ -76,6 +76,10 @@ class Describer(Party):
     state: State
     config: FedEPCConfig
 
+    def model(self) -> Vector:
+        """(d,) its cluster's model as far as it knows it; W^0 before."""
+        return self.common.initial if self.state.weights is None else self.state.weights
+
     def noise(self, msg: Describe) -> Noise | None:
         """The noise that the settings want. The hub chooses the public mean, the clip and the directions only."""
         if self.config.send == "clear":
@@ -171,6 +175,8 @@ class Device(Describer, role=DEVICE):
         if msg.weights is None:
             raise PeerError("asked to train without a model")
         start = check_model(self.spec, msg.spec, msg.weights)
+        if self.common.deployed:  # where nobody else can tell what it would predict with
+            self.state.weights = start
         weights, loss = yield from self.trained(msg, start)
         return messages.Update(msg.round, self.spec.digest, weights, self.samples, loss)
 
