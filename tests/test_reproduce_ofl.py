@@ -62,6 +62,15 @@ def test_shares_of_figures_9_and_10_are_bounds_on_eq_4() -> None:
             assert settings["gamma_min"] <= min(settings[varied], 0.1)
 
 
+def test_clients_of_figure_7_share_no_more_than_there_is() -> None:
+    cells = [cell for cell in paper.ITEMS["ofl/fig7"].cells if isinstance(cell, Cell)]
+    assert {resolve(cell.config).clients for cell in cells} == set(paper.LARGE)
+    for cell in cells:
+        assert resolve(cell.config).data in ("mnist", "fashion_mnist"), cell.name
+        assert cell.config.samples is not None
+        assert 2 * cell.config.clients <= cell.config.samples <= 60_000
+
+
 def test_rounds_in_office_by_type_of_device() -> None:
     types = [profile.name for profile in fleet("jetson", 8, 0)]
     first = types[0]
