@@ -21,7 +21,7 @@ from coterie.protocol.errors import UserError
 from coterie.protocol.import_path import code_of
 from coterie.protocol.randomness import rng
 from coterie.runs.config import RunConfig
-from coterie.runs.interpreter import ClientData, Samples
+from coterie.runs.on_data import ClientData, Samples
 from coterie.training.engine import fit_many
 from coterie.training.jobs import Job
 from coterie.training.model import Model
