@@ -219,7 +219,7 @@ class Server(Party, role="server"):
         }
 
 
-def membership(state: Server.State, clients: tuple[str, ...]) -> list[list[int]]:
+def membership(state: Server.State, clients: Sequence[str]) -> list[list[int]]:
     """Each client's cluster, in a list; none for a client without a histogram."""
     return [[state.clusters[name]] if name in state.clusters else [] for name in clients]
 

@@ -20,6 +20,16 @@ class Names(Sequence[str]):
         self._first, self._count, self._prefix = tuple(first), count, prefix
         self._numbered = re.compile(rf"{re.escape(prefix)}(0|[1-9][0-9]{{0,17}})")
 
+    @property
+    def first(self) -> tuple[str, ...]:
+        """The names before the numbered ones."""
+        return self._first
+
+    @property
+    def numbered(self) -> Names:
+        """The numbered names alone."""
+        return Names(self._count, (), self._prefix)
+
     def __len__(self) -> int:
         return len(self._first) + self._count
 
@@ -71,25 +81,61 @@ class Made(Mapping[str, T]):
     """A value for each of these names, made by a pure function when it is asked for. The last ``held`` are kept."""
 
     def __init__(self, names: Sequence[str], make: Callable[[str], T], held: int = 4096) -> None:
-        self._names, self._make, self._most = names, make, held
+        self.names, self._make, self._most = names, make, held
         self._held: OrderedDict[str, T] = OrderedDict()
 
     def __getitem__(self, name: str) -> T:
         if name in self._held:
             self._held.move_to_end(name)
             return self._held[name]
-        if name not in self._names:
+        if name not in self.names:
             raise KeyError(name)
         value = self._held[name] = self._make(name)
         if len(self._held) > self._most:
             self._held.popitem(last=False)
         return value
 
+    def forget(self) -> None:
+        """Make every value again, since what it follows from has changed."""
+        self._held.clear()
+
     def __contains__(self, name: object) -> bool:
-        return name in self._names
+        return name in self.names
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(self.names)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self.names)
+
+
+class Listed(Mapping[str, T]):
+    """A value for each of these names, in their order."""
+
+    def __init__(self, names: Names, values: Sequence[T]) -> None:
+        self.names, self.listed = names, values
+
+    def __getitem__(self, name: str) -> T:
+        place = self.names.place(name)
+        if place is None:
+            raise KeyError(name)
+        return self.listed[place]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def listed(names: Sequence[str], values: Sequence[T]) -> Mapping[str, T]:
+    """A value for each name: a dict, or for ``Names`` a mapping without one."""
+    return Listed(names, values) if isinstance(names, Names) else dict(zip(names, values, strict=True))
+
+
+def each(names: Sequence[str], make: Callable[[str], T]) -> Mapping[str, T]:
+    """What a pure function gives for each name: a dict, or for ``Names`` a mapping that calls it when asked."""
+    return Made(names, make) if isinstance(names, Names) else {name: make(name) for name in names}

@@ -101,7 +101,7 @@ def _recorded(
         system=experiment.system,
         options=vars(experiment.config),
         settings=experiment.settings,
-        clients=common.clients,
+        clients=tuple(common.clients),
         label_counts=experiment.dealt.label_counts,
         spec=common.spec,
         initial=common.initial,
