@@ -13,6 +13,7 @@ import pytest
 from coterie.devices.profiles import fleet
 from coterie.reproductions import ofl as paper
 from coterie.reproductions import ofl_costs as costs
+from coterie.reproductions.plots import accuracy_panels
 from coterie.reproductions.study import Calculation, Cell, Curve, study
 from coterie.runs.config import resolve
 
@@ -110,6 +111,24 @@ def test_a_round_of_the_leaders_opens_the_sum() -> None:
     assert max(two["error"], four["error"]) < 1e-4
     assert two["answer_mb"] == four["answer_mb"] > 0
     assert np.isfinite(list(four.values())).all()
+
+
+@pytest.mark.parametrize("tasks", [["mnist-mlp"], ["mnist-mlp", "cora"], ["mnist-mlp", "fashion_mnist-mlp", "cora"]])
+@pytest.mark.parametrize("number", [5, 6, 7, 9, 10])
+def test_names_and_title_of_a_picture_lie_inside_it(
+    number: int, tasks: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    monkeypatch.setattr(paper, "accuracy_panels", lambda *given: made.append(accuracy_panels(*given)) or made[-1])
+    item = paper.ITEMS[f"ofl/fig{number}"]
+    cells = [cell for cell in item.cells if cell.name.partition("/")[0] in tasks]
+    assert item.draw is not None
+    item.draw({cell.name: [curve([0.5, 0.9])] for cell in cells}, tmp_path / "one.svg")
+    (figure,) = made
+    for part in (*figure.legends, figure.texts[0]):
+        box, inside = part.get_window_extent(), figure.bbox
+        assert box.x0 >= inside.x0 - 1
+        assert box.x1 <= inside.x1 + 1
 
 
 def test_a_small_study_writes_its_rows(tmp_path: Path) -> None:
