@@ -7,7 +7,7 @@ simulation draws.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -197,7 +197,7 @@ def _roles(system: System, settings: Any, common: Common) -> Mapping[str, tuple[
 
 
 def _devices(
-    home: Home, config: RunConfig, settings: Any, names: tuple[str, ...], rehearsal: bool
+    home: Home, config: RunConfig, settings: Any, names: Sequence[str], rehearsal: bool
 ) -> tuple[dict[str, Profile], Links | None]:
     """This party's own device, by its name, and in a rehearsal the simulated links.
 
@@ -222,7 +222,7 @@ def _accelerator(home: Home) -> str:
     return "cuda" if there and wanted == "auto" else "cpu" if wanted == "auto" else wanted
 
 
-def _epochs(home: Home, config: RunConfig, settings: Any, names: tuple[str, ...], rehearsal: bool) -> int:
+def _epochs(home: Home, config: RunConfig, settings: Any, names: Sequence[str], rehearsal: bool) -> int:
     """Local epochs in a round: what the owner of the home says, at most and by default those of the plan."""
     if home.name not in names:
         return 1
