@@ -104,6 +104,33 @@ def test_a_repeated_attempt_gives_the_same_models(case: Case) -> None:
     assert not same(run, made(case))
 
 
+REAL: list[Case] = [
+    ("fedcaprivacy", "paper", {"clusters": 2, "schedule": "always"}),
+    ("fedcaprivacy", "hardened", {"clusters": 2, "min_cluster": 2, "descriptor": "signature"}),
+    ("mingledpie", "hardened", {"clusters": 2, "hardening": "uploads", "keys": "threshold"}),
+    ("pafed", "hardened", {"participation": 1.0}),
+    ("pafed", "paper", {"participation": 1.0, "keys": "threshold"}),
+    ("ofl", "hardened", {**WHOLE, "clusters": 2, "recluster_every": 9}),
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", parameters(REAL))
+def test_a_repeated_attempt_with_real_ciphers_gives_the_same_models(case: Case) -> None:
+    """Bit for bit under Paillier, and within the error of CKKS."""
+    whole = made(case, emulated=False)
+    run = made(case, emulated=False, wire=retrying)
+    whole.rounds(ROUNDS)
+    run.rounds(BROKEN - 1)
+    breaking(run, sent_in(case) - 3, BROKEN, 0)
+    again(run)
+    assert "skipped" not in run.transport.drive(run.hub.round(BROKEN), BROKEN, 1)
+    for r in range(BROKEN + 1, ROUNDS + 1):
+        assert "skipped" not in run.round(r)
+    error = {"mingledpie": 1e-3, "pafed": 5e-3, "ofl": 1e-2}.get(case[0], 0.0)
+    np.testing.assert_allclose(run.models(), whole.models(), atol=error, rtol=0)
+
+
 # -- what a repeated attempt must not show -----------------------------------------------------------------------------
 
 
