@@ -82,7 +82,7 @@ class HubNode(Node):
         self._coming: list[Came] = []  # of earlier rounds: each attempt of this one is given them
         self._left: list[Came] = []  # what comes on the virtual clock after the round
         self._inbox: list[Waiting] = []  # as it was when the round began
-        self._rolled_back: set[str] = set()
+        self._astray: dict[str, str] = {}  # by party, why it does not follow
 
     def run(self, rounds: int, on_round: OnRound = lambda one: None, on_report: OnReport | None = None) -> list[Round]:
         """The set-up, rounds 1 to ``rounds`` and the finish; goes on after those that are done by the last commit.
@@ -160,15 +160,11 @@ class HubNode(Node):
 
     def _commit_all(self) -> None:
         """Commit, with all that has come and waits for the next attempt; then it need not come again."""
-        done = [one for one in self.mail.held.values() if one not in self.waiting]
-        for arrived in done:
-            self.mail.forget(arrived)
+        done = [one for one in self.mail.held.values() if one not in self.waiting and one not in self._noted]
         spool = self.member.spool
         self.kept.again = [Taken(one.envelope, spool.peek(one.ticket), one.arrives) for one in self._coming]
-        self.commit()
+        self.commit(done=done)
         self.kept.again = []
-        for arrived in done:
-            arrived.delivery.done()
 
     def _announce(self, era: Era) -> None:
         """Begin an attempt: stored before anybody hears of it."""
@@ -181,13 +177,14 @@ class HubNode(Node):
                 self.mail.send(name, News(plan))
         self.enter(era)
         self._inbox = [replace(one, ticket=spool.put(spool.peek(one.ticket))) for one in member.inbox]
-        self._broken = ""
+        self._broken, self.kept.ended = "", False
         self.kept.tallies = self.kept.tallies or self.clock.rehearsed
         self._commit_all()
         self.observer.began(era)
         for name in self.others:
+            heard, taken = self.kept.heard.get(name, 0), self.mail.numbering.taken.get(name, 0)
             with suppress(PeerError):  # it has no keys any more
-                self.mail.push(self._wrapped(name, Begin(era, self.kept.heard.get(name, 0), self.clock.times.at)))
+                self.mail.push(self._wrapped(name, Begin(era, heard, taken, self.clock.times.at)))
 
     def _attempt(self, steps: Steps[Any], era: Era, one: Round) -> Any:
         """Coordinate one attempt to its end. Raises RunError."""
@@ -232,7 +229,7 @@ class HubNode(Node):
         what was told, nothing else can have been sent.
         """
         kept = self.kept
-        gone = self.presence.look(self.others) | self._rolled_back
+        gone = self.presence.look(self.others) | self._astray.keys()
         sent, received = {self.name: kept.sent}, {self.name: kept.received}
         for name in self.others:
             if name not in gone:
@@ -248,6 +245,7 @@ class HubNode(Node):
         packet = arrived.packet
         if isinstance(packet, Report | Tally):
             self.mail.done(arrived)
+            self.observer.seen(arrived.src)
             if isinstance(packet, Report):
                 self._heard(arrived.src, packet)
             elif packet.era == self.kept.era:
@@ -266,29 +264,39 @@ class HubNode(Node):
             self.mail.done(arrived)
 
     def _heard(self, src: str, report: Report) -> None:
-        heard = self.kept.heard
+        heard, era = self.kept.heard, self.kept.era or (0, 0)
         if report.rolled_back:
-            self._rolled_back.add(src)
+            self._astray[src] = "its state is older than it was: a disk was put back, or a folder copied"
+        elif report.era > era:
+            self._astray[src] = f"it is in round {report.era[0]} already: was the hub's disk put back?"
         else:
             heard[src] = max(heard.get(src, 0), report.commit)
-        if report.interrupted and report.era == self.kept.era:
+            self._astray.pop(src, None)
+        if report.interrupted and report.era == era:
             self._broken = f"{src} was stopped while it coordinated"
         self.on_report(src, report)
+
+    def forget(self, name: str) -> None:
+        super().forget(name)
+        self._astray.pop(name, None)
 
     def _look_around(self, lead: Lead) -> None:
         super()._look_around(lead)
         for number, name in lead.coordination.awaited.items():
-            if name in self._rolled_back:
-                lead.gone[name] = "its state is older than it was: a disk was put back, or a folder copied"
+            if name in self._astray:
+                lead.gone[name] = self._astray[name]
                 lead.lost(number, "gone", lead.at)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def _end_all(self) -> None:
         """Wait until all that is under way was handled, end the run, and hear the last reports."""
-        for name in self.others:
-            self.mail.send(name, End())
-        self._hear(self.quiet)
+        if not self.kept.ended:
+            for name in self.others:
+                self.mail.send(name, End())
+            self._hear(self.quiet)
+            self.kept.ended = True
+            self.commit()
         for name in self.others:
             self.mail.send(name, End(final=True))
         missing, era, tell = set(self.others), self.kept.era, self.on_report

@@ -78,7 +78,9 @@ class Node:
         self.kept = Kept()
         self.lead: Lead | None = None
         self.waiting: list[Arrived] = []
+        self._noted: list[Arrived] = []
         self._started: tuple[Any, Any] = member.party.state, member.party.secret
+        self.interrupted = False  # it was killed while it coordinated, so it waits for another attempt
         self._told: tuple[Any, ...] = ()
         self._reported = time.monotonic(), 0, 0
         member.observer = Watch(self.observer, lambda: self.mail.traffic)
@@ -113,13 +115,13 @@ class Node:
         if (common := getattr(member.party, "common", None)) is not None:
             self._recognise(common.roster)
         member.numbers.sent = max(member.numbers.sent, self.kept.numbering.sent)
-        interrupted, self.kept.leads = self.kept.leads, False
+        self.interrupted = self.kept.leads
         self.commit(self.kept.outbox)
         self.mail.open()
-        for parcel in self.kept.outbox:
-            self.mail.push(parcel)
-        if interrupted and self.name != self.hub:
+        if self.interrupted:
             self.mail.send(self.hub, self.report(interrupted=True))
+        elif self.name != self.hub:
+            self._take_again()
         self._tally()
 
     def close(self) -> None:
@@ -128,18 +130,28 @@ class Node:
             self.lead.stop()
         self.mail.close()
 
-    def commit(self, outbox: Sequence[Parcel] = ()) -> None:
-        """Store everything, with what follows from it. Raises RunError if it cannot be stored."""
+    def commit(self, outbox: Sequence[Parcel] = (), done: Sequence[Arrived] = ()) -> None:
+        """Store everything, with what follows from it, then say that these packets are done (once ``outbox`` was
+        pushed). Raises RunError if it cannot be stored.
+        """
         kept, member = self.kept, self.member
+        done, self._noted = [*self._noted, *done], []
+        for arrived in done:
+            self.mail.forget(arrived)
         kept.commits += 1
         kept.outbox, kept.numbers, kept.numbering = list(outbox), member.numbers, self.mail.numbering
         kept.times = self.clock.times
         kept.inbox = [Taken(one.envelope, member.spool.peek(one.ticket), (one.at_s, 0)) for one in member.inbox]
         if member.start is not None:
             self._started, kept.taken = (member.start[1], member.start[2]), member.start[3]
-        data = pack(kept, member.party, self._started)
+        now = member.before or (member.party.state, member.party.secret)
+        data = pack(kept, now, self._started)
         self.store.save(data)
         self.observer.committed(kept.commits, len(data))
+        for parcel in outbox:
+            self.mail.push(parcel)
+        for arrived in done:
+            arrived.delivery.done()
 
     def turn(self) -> None:
         """Take one packet, if one comes in time, and let a coordination go on."""
@@ -174,7 +186,7 @@ class Node:
         packet = arrived.packet
         self.observer.seen(arrived.src)
         if isinstance(packet, Letter | Silence):
-            if self.kept.era is None or packet.era > self.kept.era:
+            if self.kept.era is None or packet.era > self.kept.era or self.interrupted:
                 self.waiting.append(arrived)  # for its Begin
                 return
             if isinstance(packet, Letter):
@@ -182,7 +194,7 @@ class Node:
             else:
                 self._count(arrived)
                 self._silence(arrived.src, packet)
-                self.mail.done(arrived)
+                self.noted(arrived)
         elif arrived.src == self.hub and isinstance(packet, Begin):
             self._begin(arrived, packet)
         elif arrived.src == self.hub and isinstance(packet, News) and self.renew is not None:
@@ -269,43 +281,64 @@ class Node:
             self.observer.late(arrived.src)
         except PeerError as error:
             self.member.observer.refused(letter.envelope, self.member.party.role, str(error))
-        self.mail.done(arrived)
+        self.noted(arrived)
+
+    def noted(self, arrived: Arrived) -> None:
+        """Nothing follows from a packet but that it was counted: it is done with the next commit.
+
+        While this party coordinates it is done at once, since the round is tried again if this process ends.
+        """
+        if self.lead is not None:
+            self.mail.done(arrived)
+            return
+        arrived.packet = None
+        self._noted.append(arrived)
+        if len(self._noted) >= self.settings.most // 4:
+            self.commit()
 
     def _silence(self, src: str, silence: Silence) -> None:
         if self.lead is not None and self.lead.coordination.awaited.get(silence.number) == src:
             self.lead.lost(silence.number, silence.why if silence.why in WORDS else REFUSED, silence.arrives)
 
     def _begin(self, arrived: Arrived, begin: Begin) -> None:
-        kept = self.kept
-        if begin.commit > kept.commits:
+        kept, numbering = self.kept, self.mail.numbering
+        if begin.commit > kept.commits or begin.taken > numbering.sent:
+            numbering.sent = max(numbering.sent, begin.taken)  # so that the hub takes what it is told
             self.mail.send(self.hub, self.report(rolled_back=True))
             raise RolledBackError(
                 f"the state of {self.name} is of commit {kept.commits}, and the hub has heard of {begin.commit}: "
                 "a disk was put back, or a folder copied. Let the operator enrol this party anew"
             )
         if kept.era is not None and begin.era <= kept.era:
+            if begin.era < kept.era:
+                self.mail.send(self.hub, self.report())  # the hub's own disk may have been put back
             self.mail.done(arrived)
             return
         self.give_up()
-        self.take_waiting()
+        if not self.interrupted:
+            self.take_waiting()
         out = [] if kept.era is None else [self.mail.wrap(self.hub, self.report(closed=True))]
-        again = self.enter(begin.era)
+        self.enter(begin.era)
         self._count(arrived)
         if self.clock.rehearsed:
             self.clock.times.at, kept.tallies = begin.at, True
             for one in self.clock.release(begin.era[0]):
                 out += self._post(Sent(one.envelope, one.frame, ""), begin.at)
-        self._store_and_send(arrived, out)
+        self.commit(out, [arrived])
         self.observer.began(begin.era)
-        for taken in again:
-            self._handle(None, Letter(taken.envelope, taken.frame, begin.era, taken.arrives))
+        self._take_again()
         self.take_waiting()
 
-    def enter(self, era: Era) -> list[Taken]:
-        """Begin a round, or go back to where it began. Gives what has to be taken again."""
+    def _take_again(self) -> None:
+        """Take what was sent in earlier rounds and taken in an attempt that was given up."""
+        for taken in [] if self.kept.era is None else list(self.kept.again):
+            if not self.member.numbers.is_old(taken.envelope):
+                self._handle(None, Letter(taken.envelope, taken.frame, self.kept.era, taken.arrives))
+
+    def enter(self, era: Era) -> None:
+        """Begin a round, or go back to where it began."""
         kept, member, clock = self.kept, self.member, self.clock
         known = kept.era is not None and kept.era[0] == era[0]
-        again, kept.again = kept.again if known else [], []
         member.heard_of(*era)
         if known:
             delayed = [one for one in clock.times.delayed if one.envelope.round != era[0]]
@@ -313,9 +346,9 @@ class Node:
             clock.times.delayed = delayed
         else:
             member.begin(era[0])
-            kept.before = clock.times.copy()
+            kept.before, kept.again = clock.times.copy(), []
+        self.interrupted = kept.leads = False
         kept.era, kept.sent, kept.received, self.mail.traffic = era, {}, {}, Traffic()
-        return again
 
     def give_up(self) -> None:
         """Stop a coordination: its round or attempt is over."""
@@ -325,8 +358,8 @@ class Node:
 
     def _end(self, arrived: Arrived, end: End) -> None:
         self.give_up()
-        self.kept.ended, self.kept.tallies = end.final, True
-        self._store_and_send(arrived, [self.mail.wrap(self.hub, self.report(closed=True))] if end.final else [])
+        self.kept.ended, self.kept.tallies, self._told = end.final, True, ()
+        self.commit([self.mail.wrap(self.hub, self.report(closed=True))] if end.final else [], [arrived])
 
     # -- handlers ----------------------------------------------------------------------------------------------------
 
@@ -339,7 +372,7 @@ class Node:
             opened = member.open(envelope, letter.frame, letter.arrives[0])
             cost = member.cost(opened)
         came, at = self.clock.handled(letter.arrives, cost)
-        if self.kept.era is not None and envelope.round != self.kept.era[0]:
+        if arrived is not None and self.kept.era is not None and envelope.round != self.kept.era[0]:
             self.kept.again.append(Taken(envelope, letter.frame, letter.arrives))
         before = member.numbers.taken.get(envelope.src)
         work: Work[Any] = member.receive(envelope, letter.frame, came[0], opened)
@@ -433,23 +466,14 @@ class Node:
         if not handled.answered and not envelope.answers:
             why = REFUSED if handled.refused else NO_ANSWER
             out.append(self._wrapped(envelope.src, self._none(envelope.number, why, at)))
-        if store:
-            self._store_and_send(arrived, out)
+        came = [] if arrived is None else [arrived]
+        if store and not (self.lead is not None and self.lead.request is None):
+            self.commit(out, came)
             return
-        for parcel in out:
+        for parcel in out:  # nothing has changed, or the hub's round is tried again if this process ends
             self.mail.push(parcel)
-        if arrived is not None:
-            self.mail.done(arrived)
-
-    def _store_and_send(self, arrived: Arrived | None, out: Sequence[Parcel]) -> None:
-        """Commit, push, done."""
-        if arrived is not None:
-            self.mail.forget(arrived)
-        self.commit(out)
-        for parcel in out:
-            self.mail.push(parcel)
-        if arrived is not None:
-            arrived.delivery.done()
+        for one in came:
+            self.mail.done(one)
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
