@@ -264,7 +264,7 @@ class HubNode(Node):
             self.mail.done(arrived)
 
     def _heard(self, src: str, report: Report) -> None:
-        heard, era = self.kept.heard, self.kept.era or (0, 0)
+        heard, era = self.kept.heard, self.era
         if report.rolled_back:
             self._astray[src] = "its state is older than it was: a disk was put back, or a folder copied"
         elif report.era > era:

@@ -244,6 +244,11 @@ class Node:
         for arrived in waiting:
             self.take(arrived)
 
+    @property
+    def era(self) -> Era:
+        """The round and attempt that it is in."""
+        return self.kept.era or (0, 0)
+
     def _count(self, arrived: Arrived) -> None:
         """Count a packet of this era, of which its sender has counted that it was sent."""
         if arrived.packet.era == self.kept.era:  # type: ignore[union-attr]
@@ -331,9 +336,9 @@ class Node:
 
     def _take_again(self) -> None:
         """Take what was sent in earlier rounds and taken in an attempt that was given up."""
-        for taken in [] if self.kept.era is None else list(self.kept.again):
+        for taken in list(self.kept.again):
             if not self.member.numbers.is_old(taken.envelope):
-                self._handle(None, Letter(taken.envelope, taken.frame, self.kept.era, taken.arrives))
+                self._handle(None, Letter(taken.envelope, taken.frame, self.era, taken.arrives))
 
     def enter(self, era: Era) -> None:
         """Begin a round, or go back to where it began."""
@@ -371,7 +376,7 @@ class Node:
         with suppress(PeerError, CryptoError):
             opened = member.open(envelope, letter.frame, letter.arrives[0])
             cost = member.cost(opened)
-        came, at = self.clock.handled(letter.arrives, cost)
+        came, at = self.clock.handled(letter.arrives, cost) if opened is not None else (letter.arrives, letter.arrives)
         if arrived is not None and self.kept.era is not None and envelope.round != self.kept.era[0]:
             self.kept.again.append(Taken(envelope, letter.frame, letter.arrives))
         before = member.numbers.taken.get(envelope.src)
@@ -489,7 +494,7 @@ class Node:
         envelope, (arrives, lost) = sent.envelope, self.clock.send(sent, at)
         if not lost:
             try:
-                return [self._wrapped(envelope.dst, Letter(envelope, sent.frame, self.kept.era or (0, 0), arrives))]
+                return [self._wrapped(envelope.dst, Letter(envelope, sent.frame, self.era, arrives))]
             except PeerError as error:  # it has no keys any more
                 self._dropped(envelope.dst, "push", str(error))
                 lost = "gone"
@@ -500,7 +505,7 @@ class Node:
         return [self._wrapped(envelope.dst, self._none(envelope.answers, lost, at))]
 
     def _none(self, number: int, why: str, at: Instant) -> Silence:
-        return Silence(number, self.kept.era or (0, 0), why, at if self.clock.rehearsed else (0.0, 0))
+        return Silence(number, self.era, why, at if self.clock.rehearsed else (0.0, 0))
 
     def _wrapped(self, dst: str, packet: Packet) -> Parcel:
         """A packet that is counted. Raises PeerError for a recipient without keys."""
@@ -518,7 +523,7 @@ class Node:
 
     def report(self, *, closed: bool = False, **more: Any) -> Report:
         """How this party fared in the round so far. closed: the round is over, so that its model can be scored."""
-        traffic, era, commits = self.mail.traffic, self.kept.era or (0, 0), self.kept.commits
+        traffic, era, commits = self.mail.traffic, self.era, self.kept.commits
         scores = {name: float(score) for name, score in self.scores(era[0]).items()} if closed else {}
         self._reported = time.monotonic(), traffic.bytes_down, traffic.refused.total()
         moved, refused = (traffic.bytes_up, traffic.bytes_down), dict(traffic.refused)
