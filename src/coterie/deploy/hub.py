@@ -15,7 +15,6 @@ from coterie.deploy.node import Node
 from coterie.deploy.packets import Begin, End, Era, Instant, Letter, News, Report, Silence, Tally
 from coterie.deploy.store import Taken
 from coterie.protocol.errors import PeerError, RunError
-from coterie.protocol.party import Party
 from coterie.protocol.steps import Steps
 from coterie.runs.runner import is_divergence
 from coterie.transport.envelope import Envelope, Waiting
@@ -101,7 +100,7 @@ class HubNode(Node):
     def _rounds(self, rounds: int, on_round: OnRound) -> list[Round]:
         ran: list[Round] = []
         party: Any = self.member.party
-        has_finish = type(party).finish is not Party.finish
+        has_finish = bool(party.finishes)
         for r in range(self.kept.done + 1, rounds + 1 + has_finish):
             if self.stopped.is_set():
                 return ran
