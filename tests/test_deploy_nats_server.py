@@ -90,7 +90,7 @@ def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
         assert second.pid is None
     finally:
         first.stop()
-    with pytest.raises(EngineError, match=r"no_such\.pem"):
+    with pytest.raises(EngineError, match=r"no_such\.pem: no such file"):
         Server(
             tmp_path / "third", Access({}), Listen(tmp_path / "3", tmp_path / "no_such.pem", *own_files(listen)[1:])
         ).start()
