@@ -17,11 +17,12 @@ import pytest
 
 pytest.importorskip("nats", reason="the extra deploy is not installed")
 
+from nats_rig import Rig, drain
+
 from coterie.deploy.engine import EngineError, UndeliverableError
 from coterie.deploy.nats_link import _ended
 from coterie.deploy.nats_parts import PART
 from coterie.deploy.nats_stream import ACK_WAIT_S
-from tests.nats_rig import Rig, drain
 
 PARTIES = ("hub", *(f"client/{number}" for number in range(1, 13)), "hospital-a")
 

@@ -17,11 +17,12 @@ import pytest
 
 pytest.importorskip("nats", reason="the extra deploy is not installed")
 
+from nats_rig import Authority, Raw, Rig, drain, pin
+
 from coterie.deploy.engine import EngineError, NotAdmittedError, UndeliverableError
 from coterie.deploy.nats import HEADER, NatsEngine
 from coterie.deploy.nats_parts import PART, Part
 from coterie.deploy.nats_server import Access, Tls, free_port
-from tests.nats_rig import Authority, Raw, Rig, drain, pin
 
 PARTIES = ("hub", "honest", "evil", *(f"client/{number}" for number in range(1, 9)))
 
