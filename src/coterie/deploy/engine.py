@@ -12,43 +12,53 @@ from typing import Protocol
 
 
 class EngineError(Exception):
-    """The engine cannot be reached, or refuses: what, where, and what to do about it."""
+    """The engine cannot be reached, or fails: what, where, and what to do about it. The node tries again later."""
+
+
+class UndeliverableError(EngineError):
+    """This packet will never be stored: no such recipient, too large, not permitted. Trying again would not help."""
+
+
+class NotAdmittedError(EngineError):
+    """This party may not connect (any more): its certificate was revoked or has run out. The node ends with it."""
 
 
 class Delivery(Protocol):
     """One packet that has come. It comes again, also after a restart of either side, until ``done``.
 
-    src: the sender as the engine has authenticated it.  body: the bytes as they were pushed.
+    src: the sender as the engine has authenticated it.  body: the bytes as they were pushed. A node may hold a delivery
+    and drop its ``body`` (set it to b""). ``done`` and ``working`` may be called from any thread.
     """
 
     src: str
     body: bytes
 
     def done(self) -> None:
-        """It was handled, and all that follows from it is stored: it comes no more."""
+        """It was handled, and all that follows from it is stored: it comes no more. Never raises."""
 
     def working(self) -> None:
-        """It is being worked on: it is not to come again yet. Called every few seconds."""
+        """It is being worked on: it is not to come again yet. Called every few seconds. Never raises."""
 
 
 class Engine(Protocol):
-    """The connection of one party. name: of the party.  All methods may be called from one thread only."""
+    """The connection of one party. name: of the party.  Its own methods are called from one thread only."""
 
     name: str
 
     def nodes(self) -> Collection[str]:
-        """The parties that are connected now, as far as the engine knows (a few seconds late)."""
+        """The parties that are connected now, as far as the engine knows (a few seconds late). Cheap to call."""
 
     def push(self, dst: str, body: bytes, key: str) -> None:
         """Store a packet for another party, of any size; returns when it is stored. The same key is stored once.
 
-        Raises EngineError if it cannot be stored.
+        Raises UndeliverableError if it never will be, and EngineError if it cannot be stored now.
         """
 
     def pull(self, wait_s: float) -> Delivery | None:
         """The next packet for this party, or None if none comes within ``wait_s`` seconds.
 
-        Packets of one sender come in order. Several may be held before the first is ``done``.
+        Packets of one sender come in order, also those that come again. Several may be held before the first is
+        ``done``. Raises EngineError.
         """
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """What travels between two nodes: letters, which carry the messages of the protocol, and a few words about them.
 
-Every packet is sealed to its recipient and signed by its sender, with the session, both ends and its key. So an engine
-(and a hub, for what is not sent to it) sees ends, sizes and times, and no kind of any message.
+Every packet is sealed to its recipient and signed by its sender, with the session, both ends and its number. So an
+engine (and a hub, for what is not sent to it) sees ends, sizes and times, and no kind of any message.
 """
 
 from __future__ import annotations
@@ -14,48 +14,58 @@ from coterie.protocol.errors import DecodeError, PeerError
 from coterie.transport.envelope import Count, Envelope, Keyring
 
 Short = Annotated[str, msgspec.Meta(max_length=80)]
+Instant = tuple[float, Count]
+"""On the virtual clock of a rehearsal (``transport.wire.Instant``)."""
+
+Era = tuple[Count, Count]
+"""A round and its attempt."""
+
+NOWHEN: Instant = 0.0, 0
+NO_ERA: Era = 0, 0
 
 
 class Letter(msgspec.Struct, frozen=True, array_like=True, tag="letter", forbid_unknown_fields=True):
-    """A message. frame: as ``Member.send`` gives it.  arrives_s: on the virtual clock, in a rehearsal; 0 otherwise."""
+    """A message. frame: as ``Member.send`` gives it.
+
+    era: that its sender is in when it is sent, which may be later than its envelope's.  arrives: in a rehearsal.
+    """
 
     envelope: Envelope
     frame: bytes
-    arrives_s: float = 0.0
+    era: Era
+    arrives: Instant = NOWHEN
 
 
 class Silence(msgspec.Struct, frozen=True, array_like=True, tag="silence", forbid_unknown_fields=True):
-    """The request with this number gets no direct answer. refused: whether it was refused, without the reason."""
+    """The request with this number gets no direct answer, and why, in one word. The reason of a refusal is not told."""
 
     number: Count
-    round: Count
-    attempt: Count
-    refused: bool
-    arrives_s: float = 0.0
+    era: Era
+    why: Short
+    arrives: Instant = NOWHEN
 
 
 class Begin(msgspec.Struct, frozen=True, array_like=True, tag="begin", forbid_unknown_fields=True):
     """The hub begins an attempt of a round; round 0 is the set-up. Its recipient goes back to where the round began.
 
-    commit: the newest commit of the recipient that the hub has heard of (``Report``).  last: there is no later round.
+    commit: the newest commit of the recipient that the hub has heard of (``Report``).  at: in a rehearsal.
     """
 
-    round: Count
-    attempt: Count
+    era: Era
     commit: Count
-    last: bool = False
+    at: Instant = NOWHEN
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True, tag="report", forbid_unknown_fields=True):
-    """A party tells the hub how it fares: numbers for the operator, none of them of the protocol.
+    """A party tells the hub how it fared in a round: numbers for the operator, none of them of the protocol.
 
-    commit: how often it has stored its state.  busy_s: of work in this round.  bytes_up, bytes_down: of packets.
-    refused: counts by kind of message; reasons stay at the party.  scores: those that its owner allows, such as
-    ``local_accuracy``.  leaves: it has stopped and will not come back by itself.
+    commit: how often it has stored its state.  busy_s: of work.  bytes_up, bytes_down: of packets.  refused: counts by
+    kind of message; reasons stay at the party.  scores: those that its owner allows, such as ``local_accuracy``.
+    interrupted: it was killed while it coordinated, and asks for another attempt.  rolled_back: its state is older than
+    what the hub has heard of, and it goes on no more.
     """
 
-    round: Count
-    attempt: Count
+    era: Era
     commit: Count
     busy_s: float = 0.0
     bytes_up: Count = 0
@@ -63,49 +73,66 @@ class Report(msgspec.Struct, frozen=True, array_like=True, tag="report", forbid_
     refused: dict[Short, Count] = {}
     scores: dict[Short, float] = {}
     samples: Count = 0
-    leaves: bool = False
+    interrupted: bool = False
+    rolled_back: bool = False
+
+
+class Tally(msgspec.Struct, frozen=True, array_like=True, tag="tally", forbid_unknown_fields=True):
+    """How many letters a party has sent and taken in this era, by the other end. Told to the hub where it must know
+    that nothing is under way any more: at the end of the run, and all the time in a rehearsal.
+    """
+
+    era: Era
+    sent: dict[str, Count]
+    taken: dict[str, Count]
+
+
+class News(msgspec.Struct, frozen=True, array_like=True, tag="news", forbid_unknown_fields=True):
+    """The hub passes the newest plan on. plan: its bytes, which the operator has signed."""
+
+    plan: bytes
 
 
 class End(msgspec.Struct, frozen=True, array_like=True, tag="end", forbid_unknown_fields=True):
-    """The hub's run is over: a party that has handled all before it stops."""
+    """The hub has run its last round. final: nothing is under way any more: its recipient stops. Before, it tallies."""
 
-    round: Count
+    final: bool = False
 
 
-Packet = Letter | Silence | Begin | Report | End
+Packet = Letter | Silence | Begin | Report | Tally | News | End
 
 
 class Wrapped(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A packet as it travels. key: unique among the packets of its sender.  sealed: for its recipient alone."""
+    """A packet as it travels. number: grows with every packet of its sender.  sealed: for its recipient alone."""
 
-    key: Short
+    number: Count
     sealed: bytes
     signature: bytes
 
 
-def wrap(keyring: Keyring, src: str, dst: str, key: str, packet: Packet) -> bytes:
-    """The bytes of a packet from ``src`` to ``dst``."""
-    header = _header(keyring, src, dst, key)
+def wrap(keyring: Keyring, src: str, dst: str, number: int, packet: Packet) -> bytes:
+    """The bytes of a packet from ``src`` to ``dst``. Raises PeerError for a recipient that nothing can be sealed to."""
+    header = _header(keyring, src, dst, number)
     sealed = keyring.seal(src, dst, msgspec.msgpack.encode(packet), header)
-    return msgspec.msgpack.encode(Wrapped(key, sealed, keyring.sign(src, header, sealed)))
+    return msgspec.msgpack.encode(Wrapped(number, sealed, keyring.sign(src, header, sealed)))
 
 
-def unwrap(keyring: Keyring, src: str, dst: str, body: bytes) -> tuple[str, Packet]:
-    """The key and the packet that ``src``, as the engine names it, has sent to ``dst``. Raises PeerError."""
+def unwrap(keyring: Keyring, src: str, dst: str, body: bytes) -> tuple[int, Packet]:
+    """Number and packet that ``src``, as the engine names it, has sent to ``dst``. Raises PeerError."""
     try:
         wrapped = msgspec.msgpack.decode(body, type=Wrapped)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DecodeError(f"{len(body)} bytes from {src} are no packet: {error}") from None
-    header = _header(keyring, src, dst, wrapped.key)
+    header = _header(keyring, src, dst, wrapped.number)
     keyring.verify(src, wrapped.signature, header, wrapped.sealed)
     try:
         packet = msgspec.msgpack.decode(keyring.open(src, dst, wrapped.sealed, header), type=Packet)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise DecodeError(f"the packet {wrapped.key} of {src} says nothing that is known: {error}") from None
-    if isinstance(packet, Letter) and packet.envelope.src != src:
-        raise PeerError(f"{src} sends a letter of {packet.envelope.src!r:.40}")
-    return wrapped.key, packet
+        raise DecodeError(f"packet {wrapped.number} of {src} says nothing that is known: {error}") from None
+    if isinstance(packet, Letter) and (packet.envelope.src, packet.envelope.dst) != (src, dst):
+        raise PeerError(f"{src} sends a letter from {packet.envelope.src!r:.40} to {packet.envelope.dst!r:.40}")
+    return wrapped.number, packet
 
 
-def _header(keyring: Keyring, src: str, dst: str, key: str) -> bytes:
-    return msgspec.msgpack.encode(("packet", keyring.session, src, dst, key))
+def _header(keyring: Keyring, src: str, dst: str, number: int) -> bytes:
+    return msgspec.msgpack.encode(("packet", keyring.session, src, dst, number))

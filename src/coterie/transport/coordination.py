@@ -36,7 +36,7 @@ class Coordination:
     """One generator of steps and effects. An error in sending ends the hub's run, but only a leader's work.
 
     send: is given each message as soon as it is made.  role: the role that the party acts in.  request: the message
-    whose handler this is, or the round and attempt of the hub.
+    whose handler this is, or the round and attempt of the hub.  patience_s: the deadline of a step that states none.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class Coordination:
         send: Callable[[Sent], None],
         role: str,
         request: Envelope | tuple[int, int],
+        patience_s: float = steps.PATIENCE_S,
     ) -> None:
         self._error: type[CoterieError] = RunError
         if isinstance(request, Envelope):
@@ -61,7 +62,7 @@ class Coordination:
         self.done = False
         self.result: Any = None
         self.asked: set[int] = set()  # numbers of all its requests
-        self._work, self._send = work, send
+        self._work, self._send, self._patience_s = work, send, patience_s
         self._step: steps.Step | None = None
         self._open: dict[int, _Asked] = {}
         self._got: list[Any] = []
@@ -133,6 +134,24 @@ class Coordination:
         self.done = True
         self._work.close()
 
+    @property
+    def awaited(self) -> dict[int, str]:
+        """By number, whom the open requests of this step were sent to whose outcome is not known yet."""
+        return {n: one.dst for n, one in self._open.items() if one.outcome is None and not one.failed}
+
+    def has_all(self, coming: Iterable[tuple[int, str]]) -> bool:
+        """Whether nothing else can come that the open step waits for.
+
+        coming: known events: the number of the request, the kind of message ("" for no answer).
+        """
+        known = list(coming)
+        if isinstance(self._step, steps.Ask):
+            return self.awaited.keys() <= {number for number, _ in known}
+        if isinstance(self._step, steps.Take):
+            kind = self._step.kind.__name__
+            return len(self._got) + sum(kind == of for _, of in known) >= self._step.at_least
+        return True
+
     def ends_s(self, coming: Iterable[tuple[int, str, float]]) -> float:
         """The latest second at which the open step ends.
 
@@ -182,14 +201,14 @@ class Coordination:
             self.wake_s = max(now_s, self._finite(step.at_s))
             return True
         if isinstance(step, steps.Ask):
-            self._open = self._send_all(step.requests, step.reply)
+            self._open = self._send_all(step.requests, step.replies)
             limit_s = step.deadline_s
         else:
             assert isinstance(step, steps.Take)
             limit_s = 0.0 if step.at_least == 0 and step.until_s is None else step.until_s
             self._take_waiting(step)
         self.patient = limit_s is None
-        self.wake_s = now_s + (steps.PATIENCE_S if limit_s is None else self._finite(limit_s))
+        self.wake_s = now_s + (self._patience_s if limit_s is None else self._finite(limit_s))
         self._may_end(now_s)
         return True
 
@@ -199,8 +218,10 @@ class Coordination:
             raise self._error(f"{self.member.name} would wait for {seconds} seconds: no step waits for ever")
         return seconds
 
-    def _send_all(self, messages: Mapping[Any, Message | To], reply: type[Message] | None = None) -> dict[int, _Asked]:
-        """Address and send messages. Returns those that await a ``reply``, by their numbers."""
+    def _send_all(
+        self, messages: Mapping[Any, Message | To], replies: tuple[type[Message], ...] = ()
+    ) -> dict[int, _Asked]:
+        """Address and send messages. Returns those that await one of these ``replies``, by their numbers."""
         member, kind = self.member, ""
         asked: dict[int, _Asked] = {}
 
@@ -209,14 +230,14 @@ class Coordination:
             for key, message in messages.items():
                 to = message if isinstance(message, To) else To(key, message)
                 kind = type(to.message).__name__
-                if reply is not None and to.dst == member.name:
-                    raise PeerError(f"{member.name} asks itself for {reply.__name__}; nobody would ever answer")
+                if replies and to.dst == member.name:
+                    raise PeerError(f"{member.name} asks itself for {replies[0].__name__}; nobody would ever answer")
                 yield to
 
         try:
             made = member.send(addressed(), self.role, round=self.round, attempt=self.attempt)
             for key, sent in zip(messages, made, strict=True):
-                if reply is not None:
+                if replies:
                     asked[sent.envelope.number] = _Asked(key, sent.envelope.dst)
                     self.asked.add(sent.envelope.number)
                 self._send(sent)
@@ -269,7 +290,8 @@ class Coordination:
         assert isinstance(step, steps.Ask | steps.Take)
         before, party.now_s = party.now_s, at_s
         try:
-            opened = member.read(envelope, frame, (step.reply if isinstance(step, steps.Ask) else step.kind,), at_s)
+            kinds = step.replies if isinstance(step, steps.Ask) else (step.kind,)
+            opened = member.read(envelope, frame, kinds, at_s)
             member.observer.read(opened)
             step.fold(key, opened.message)
         except (PeerError, CryptoError) as error:

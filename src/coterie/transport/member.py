@@ -111,7 +111,7 @@ class Member:
         self.inbox: list[Waiting] = []
         self.before: tuple[Any, Any] | None = None  # during the hub's own round: its state and secret before it
         self._parties = parties
-        self._start: tuple[int, Any, Any, dict[str, int]] | None = None
+        self.start: tuple[int, Any, Any, dict[str, int]] | None = None  # round, state, secret, numbers taken
 
     @property
     def party(self) -> Party:
@@ -304,16 +304,20 @@ class Member:
 
     def begin(self, round: int) -> None:
         """Remember the committed state at the beginning of a round, so that the round can be tried again."""
-        self._start = round, self.party.state, self.party.secret, dict(self.numbers.taken)
+        self.start = round, self.party.state, self.party.secret, dict(self.numbers.taken)
 
     def restart(self, round: int, attempt: int) -> None:
         """Go back to the beginning of a round. From now on, messages of its earlier attempts are refused.
 
-        Messages of other rounds that were taken since then may come again. Numbers that this party used stay used.
+        Messages of other rounds that were taken since then may come again. Numbers that this party used stay used, and
+        so does what the party says (``Party.lasts``).
         """
         self.numbers.attempts[round] = attempt
         self.numbers.kept.clear()
         self._drop(lambda envelope: envelope.round == round and envelope.attempt < attempt)
-        if self._start is not None and self._start[0] == round:
-            _, self.party.state, self.party.secret, taken = self._start
+        if self.start is not None and self.start[0] == round:
+            gone = self.party.state, self.party.secret
+            _, self.party.state, self.party.secret, taken = self.start
+            with transaction(self.party):
+                self.party.lasts(*gone)
             self.numbers.taken = dict(taken)

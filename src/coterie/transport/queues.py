@@ -75,6 +75,12 @@ class Leader:
     def parcels(self) -> list[Parcel]:
         return [event for _, _, event in sorted(self._events) if isinstance(event, Parcel)]
 
+    def known(self) -> list[tuple[int, str]]:
+        """The events that are known, as ``Coordination.has_all`` takes them."""
+        events = [event for _, _, event in self._events]
+        coming = [(one.envelope.answers, one.envelope.kind) for one in events if isinstance(one, Parcel)]
+        return coming + [(one.number, "") for one in events if isinstance(one, Lost) and one.number is not None]
+
     def ends_s(self) -> float:
         """The latest second at which its open step ends, by the events that are known."""
         events = [(order[0], event) for order, _, event in self._events]

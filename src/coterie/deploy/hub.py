@@ -1,0 +1,312 @@
+"""The hub's node: it begins rounds and attempts, runs their coordination, and hears how the parties fare."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from coterie.deploy.lead import Lead
+from coterie.deploy.mail import Arrived
+from coterie.deploy.node import Node
+from coterie.deploy.packets import Begin, End, Era, Instant, Letter, News, Report, Silence, Tally
+from coterie.deploy.store import Taken
+from coterie.protocol.errors import PeerError, RunError
+from coterie.protocol.party import Party
+from coterie.protocol.steps import Steps
+from coterie.runs.runner import is_divergence
+from coterie.transport.envelope import Envelope, Waiting
+
+
+class AnotherAttemptError(RunError):
+    """What was begun cannot go on, for instance since a party was killed while it coordinated."""
+
+
+@dataclass
+class Round:
+    """What became of a round (0: the set-up). notes: of the hub's own, as in a run.
+
+    attempts: why each that failed was given up.  skipped: the last of these reasons if all failed, or "".
+    gone: by party, why it was not there when it was asked.  back: those that came back.  refused: by the hub, by kind.
+    began_s, seconds: by the machine's clock.  bytes_up, bytes_down, busy_s: of the hub's own
+    packets and work.
+    """
+
+    round: int
+    notes: dict[str, Any] = field(default_factory=dict)
+    skipped: str = ""
+    attempts: list[str] = field(default_factory=list)
+    gone: dict[str, str] = field(default_factory=dict)
+    back: list[str] = field(default_factory=list)
+    refused: Counter[str] = field(default_factory=Counter)
+    began_s: float = 0.0
+    seconds: float = 0.0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    busy_s: float = 0.0
+
+
+class Came(NamedTuple):
+    """A message for the hub's next coordination. ticket: of its bytes.  arrives: in a rehearsal."""
+
+    envelope: Envelope
+    ticket: int
+    arrives: Instant
+
+
+Newest = Callable[[], bytes | None]
+"""Gives the plan, as the operator has signed it, when it is first asked and whenever there is a newer one."""
+
+OnRound = Callable[[Round], None]
+OnReport = Callable[[str, Report], None]
+
+
+class HubNode(Node):
+    """The hub. Its store also says which rounds are done, and the attempt of the one that is not.
+
+    newest: the plan, which it passes on before a round if there is a newer one.
+    """
+
+    answers_while_leading = True
+
+    def __init__(self, *args: Any, newest: Newest = lambda: None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._newest = newest
+        self.others = tuple(e.name for e in self.member.party.common.roster.entries if e.name != self.name)
+        self.tallies: dict[str, Tally] = {}
+        self.on_report: OnReport = lambda name, report: None
+        self._broken = ""
+        self._coming: list[Came] = []  # of earlier rounds: each attempt of this one is given them
+        self._left: list[Came] = []  # what comes on the virtual clock after the round
+        self._inbox: list[Waiting] = []  # as it was when the round began
+        self._rolled_back: set[str] = set()
+
+    def run(self, rounds: int, on_round: OnRound = lambda one: None, on_report: OnReport | None = None) -> list[Round]:
+        """The set-up, rounds 1 to ``rounds`` and the finish; goes on after those that are done by the last commit.
+
+        Gives those that were run now. Raises RunError if the set-up or all rounds fail.
+        """
+        self.on_report = on_report or self.on_report
+        self.open()
+        spool = self.member.spool
+        self._coming = [Came(one.envelope, spool.put(one.frame), one.arrives) for one in self.kept.again]
+        try:
+            return self._rounds(rounds, on_round)
+        finally:
+            self.close()
+
+    def _rounds(self, rounds: int, on_round: OnRound) -> list[Round]:
+        ran: list[Round] = []
+        party: Any = self.member.party
+        has_finish = type(party).finish is not Party.finish
+        for r in range(self.kept.done + 1, rounds + 1 + has_finish):
+            if self.stopped.is_set():
+                return ran
+            steps = party.setup if r == 0 else party.finish if r > rounds else lambda r=r: party.round(r)
+            one = self._round(r, steps)
+            on_round(one)
+            ran.append(one)
+            if r == 0 and one.skipped:
+                raise RunError(f"the set-up failed: {one.skipped}")
+            if one.notes.get("stopped"):
+                break
+        tried = [one for one in ran if 1 <= one.round <= rounds]
+        if tried and all(one.skipped for one in tried):
+            raise RunError(f"all rounds failed; the last one: {tried[-1].skipped}")
+        self._end_all()
+        return ran
+
+    # -- a round -----------------------------------------------------------------------------------------------------
+
+    def _round(self, r: int, steps: Callable[[], Steps[Any]]) -> Round:
+        """A round, with as many attempts as it needs and may have."""
+        kept = self.kept
+        one, began = Round(r, began_s=self.clock.now()[0]), time.monotonic()
+        first = 0 if kept.era is None or kept.era[0] != r else kept.era[1] + 1
+        if first:
+            one.attempts.append("the hub was stopped")
+        for attempt in range(first, first + self.settings.retries + 1):
+            self._announce((r, attempt))
+            try:
+                one.notes = dict(self._attempt(steps(), (r, attempt), one) or {})
+                break
+            except RunError as error:
+                if self.stopped.is_set() or is_divergence(error):
+                    raise
+                one.attempts.append(str(error))
+        else:
+            self.enter((r, first + self.settings.retries + 1))
+            one.skipped = one.attempts[-1]
+        self._commit_round(r)
+        one.seconds = time.monotonic() - began
+        one.refused.update(self.mail.traffic.refused)
+        traffic = self.mail.traffic
+        one.bytes_up, one.bytes_down, one.busy_s = traffic.bytes_up, traffic.bytes_down, traffic.busy_s
+        one.back, self.presence.came_back = sorted(self.presence.came_back), set()
+        return one
+
+    def _commit_round(self, r: int) -> None:
+        """The round is done. What came in it comes no more, but for what the next one may take."""
+        spool, member = self.member.spool, self.member
+        for ticket in [one.ticket for one in self._coming] + [one.ticket for one in self._inbox]:
+            spool.drop(ticket)
+        self._coming, self._left, self._inbox = self._left, [], []
+        self.kept.done = r
+        member.numbers.kept.clear()
+        self._commit_all()
+
+    def _commit_all(self) -> None:
+        """Commit, with all that has come and waits for the next attempt; then it need not come again."""
+        done = [one for one in self.mail.held.values() if one not in self.waiting]
+        for arrived in done:
+            self.mail.forget(arrived)
+        spool = self.member.spool
+        self.kept.again = [Taken(one.envelope, spool.peek(one.ticket), one.arrives) for one in self._coming]
+        self.commit()
+        self.kept.again = []
+        for arrived in done:
+            arrived.delivery.done()
+
+    def _announce(self, era: Era) -> None:
+        """Begin an attempt: stored before anybody hears of it."""
+        member, spool = self.member, self.member.spool
+        if era[1] and self._inbox:
+            member.inbox, self._inbox = self._inbox, []
+        if (plan := self._newest()) is not None and self.renew is not None:
+            self._news(plan)
+            for name in self.others:
+                self.mail.send(name, News(plan))
+        self.enter(era)
+        self._inbox = [replace(one, ticket=spool.put(spool.peek(one.ticket))) for one in member.inbox]
+        self._broken = ""
+        self.kept.tallies = self.kept.tallies or self.clock.rehearsed
+        self._commit_all()
+        self.observer.began(era)
+        for name in self.others:
+            with suppress(PeerError):  # it has no keys any more
+                self.mail.push(self._wrapped(name, Begin(era, self.kept.heard.get(name, 0), self.clock.times.at)))
+
+    def _attempt(self, steps: Steps[Any], era: Era, one: Round) -> Any:
+        """Coordinate one attempt to its end. Raises RunError."""
+        member, spool = self.member, self.member.spool
+        lead = self.lead = self.leading(steps, member.party.role, era, self.clock.times.at)
+        for came in self._coming:
+            lead.letter(came.envelope, spool.peek(came.ticket), came.arrives)
+        try:
+            with member.leading():
+                self._lead_on(lead, Lead.begin)
+                self.take_waiting()
+                while not lead.coordination.done:
+                    self.turn()
+                    self._check()
+                self._left = [Came(p.envelope, p.ticket, p.arrives) for p in lead.left()]
+                return lead.coordination.result
+        except BaseException:
+            lead.stop()
+            for parcel in lead.left():
+                spool.drop(parcel.ticket)
+            raise
+        finally:
+            steps.close()
+            one.gone |= lead.gone
+            self.lead = None
+            member.drop()
+
+    def _check(self) -> None:
+        """Raises RunError if the attempt cannot go on."""
+        if self._broken:
+            raise AnotherAttemptError(self._broken)
+        if self.stopped.is_set():
+            raise RunError("the hub was told to stop")
+        silent_s = time.monotonic() - self.mail.heard_s
+        if self.clock.rehearsed and silent_s > self.settings.patience_s:
+            raise AnotherAttemptError(f"nothing has come for {silent_s:.0f} s")
+
+    def quiet(self) -> bool:
+        """Whether all packets of this era have been taken, of all that are there: each has told what it sent and took.
+
+        A party that has taken one tells so together with what it has sent then. So if all that was sent was taken, by
+        what was told, nothing else can have been sent.
+        """
+        kept = self.kept
+        gone = self.presence.look(self.others) | self._rolled_back
+        sent, received = {self.name: kept.sent}, {self.name: kept.received}
+        for name in self.others:
+            if name not in gone:
+                if name not in self.tallies or self.tallies[name].era != kept.era:
+                    return False
+                sent[name], received[name] = self.tallies[name].sent, self.tallies[name].taken
+        return all(sent[a].get(b, 0) == received[b].get(a, 0) for a in sent for b in sent)
+
+    # -- packets -----------------------------------------------------------------------------------------------------
+
+    def take(self, arrived: Arrived) -> None:
+        """What has come."""
+        packet = arrived.packet
+        if isinstance(packet, Report | Tally):
+            self.mail.done(arrived)
+            if isinstance(packet, Report):
+                self._heard(arrived.src, packet)
+            elif packet.era == self.kept.era:
+                self.tallies[arrived.src] = packet
+        elif isinstance(packet, Letter | Silence) and self.kept.era is not None and packet.era <= self.kept.era:
+            super().take(arrived)
+        else:
+            self.stray(arrived, packet)
+
+    def delivered(self, arrived: Arrived, letter: Letter) -> None:
+        """What was sent in earlier rounds is kept until this round is done, since another attempt may take it, too."""
+        if self.kept.era is not None and letter.envelope.round != self.kept.era[0]:
+            self._coming.append(Came(letter.envelope, self.member.spool.put(letter.frame), letter.arrives))
+            arrived.packet = None
+        else:
+            self.mail.done(arrived)
+
+    def _heard(self, src: str, report: Report) -> None:
+        heard = self.kept.heard
+        if report.rolled_back:
+            self._rolled_back.add(src)
+        else:
+            heard[src] = max(heard.get(src, 0), report.commit)
+        if report.interrupted and report.era == self.kept.era:
+            self._broken = f"{src} was stopped while it coordinated"
+        self.on_report(src, report)
+
+    def _look_around(self, lead: Lead) -> None:
+        super()._look_around(lead)
+        for number, name in lead.coordination.awaited.items():
+            if name in self._rolled_back:
+                lead.gone[name] = "its state is older than it was: a disk was put back, or a folder copied"
+                lead.lost(number, "gone", lead.at)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def _end_all(self) -> None:
+        """Wait until all that is under way was handled, end the run, and hear the last reports."""
+        for name in self.others:
+            self.mail.send(name, End())
+        self._hear(self.quiet)
+        for name in self.others:
+            self.mail.send(name, End(final=True))
+        missing, era, tell = set(self.others), self.kept.era, self.on_report
+
+        def reported(name: str, report: Report) -> None:
+            if report.era == era:
+                missing.discard(name)
+            tell(name, report)
+
+        self.on_report = reported
+        self._hear(lambda: not missing)
+
+    def _hear(self, enough: Callable[[], bool]) -> None:
+        """Take what comes until it is enough, or nobody is there, or nothing has come for ``grace_s``."""
+        self.mail.heard_s = time.monotonic()
+        while not (enough() or self.stopped.is_set()):
+            silent_s = time.monotonic() - self.mail.heard_s
+            here = set(self.mail.engine.nodes()) - {self.name}
+            if silent_s > self.settings.grace_s or (not here and silent_s > 2 * self.settings.poll_s):
+                return
+            self.turn()

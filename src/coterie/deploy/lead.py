@@ -1,0 +1,163 @@
+"""A coordination at work in a node: the hub's round, or the handler of a leader."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from typing import Any
+
+from coterie.deploy.clock import Clock
+from coterie.deploy.mail import Arrived
+from coterie.deploy.packets import Instant, Letter
+from coterie.protocol.party import Cost
+from coterie.protocol.steps import UNACCEPTABLE
+from coterie.transport.coordination import Coordination
+from coterie.transport.envelope import Envelope
+from coterie.transport.queues import Leader, Lost
+from coterie.transport.wire import Parcel
+
+OFFLINE, GONE = "offline", "gone"
+
+
+class Lead:
+    """Drives a coordination. By the machine's clock, each event happens as it comes. In a rehearsal events wait until
+    all are known that can come before them, and happen in the order of the virtual clock.
+
+    compute: runs an effect.  quiet: whether nothing is under way in the whole federation (only the hub can know).
+    request: the packet that its handler answers, and its letter; None for the hub's own round.  at: when it begins.
+    """
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        clock: Clock,
+        compute: Callable[[Any], Any],
+        at: Instant,
+        request: tuple[Arrived | None, Letter] | None = None,
+        quiet: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.coordination, self.request = coordination, request
+        self.gone: dict[str, str] = {}  # parties that were not there when they were asked
+        self._clock, self._compute, self._quiet = clock, compute, quiet
+        self._leader = Leader(coordination, at, None if request is None else Parcel(request[1].envelope, ""))
+        self._spool = coordination.member.spool
+
+    @property
+    def at(self) -> Instant:
+        """The instant that it has come to."""
+        return self._leader.at if self._clock.rehearsed else self._clock.now()
+
+    def wakes_in_s(self) -> float:
+        """Seconds until something happens if nothing comes."""
+        return 60.0 if self._clock.rehearsed else max(0.0, self.coordination.wake_s - self._clock.now()[0])
+
+    def begin(self, step: Any = None) -> None:
+        """Run to the first wait. step: one that the generator has yielded already."""
+        self.coordination.start(self.at[0], step)
+        self.go_on()
+
+    # -- events ------------------------------------------------------------------------------------------------------
+
+    def awaits(self, envelope: Envelope) -> bool:
+        """Whether a message answers one of its requests, in this step or an earlier one."""
+        return envelope.answers in self.coordination.asked
+
+    def letter(self, envelope: Envelope, frame: bytes, arrives: Instant) -> None:
+        """A message for the coordination has come."""
+        if self._clock.rehearsed:
+            self._leader.push(arrives, Parcel(envelope, "", *arrives, self._spool.put(frame)))
+        else:
+            self._deliver(envelope, frame, self._clock.now()[0])
+
+    def lost(self, number: int, why: str, at: Instant) -> None:
+        """The answer to this request will not come."""
+        if self._clock.rehearsed:
+            self._leader.push(at, Lost(number, why))
+        else:
+            self.coordination.refuse(number, why, self._clock.now()[0])
+
+    def left(self) -> list[Parcel]:
+        """What has come and was not delivered, by tickets of the spool."""
+        return self._leader.parcels()
+
+    def _deliver(self, envelope: Envelope, frame: bytes, at_s: float) -> None:
+        awaited = self.coordination.awaited.get(envelope.answers) == envelope.src
+        if not self.coordination.deliver(envelope, frame, at_s) and awaited:
+            self.coordination.refuse(envelope.answers, UNACCEPTABLE, self.at[0])
+
+    # -- its course --------------------------------------------------------------------------------------------------
+
+    def go_on(self) -> None:
+        """Let happen what can happen now."""
+        while True:
+            self._run_effects()
+            if self.coordination.done or not self._may_act():
+                return
+            self._act()
+
+    def _run_effects(self) -> None:
+        coordination = self.coordination
+        while (effect := coordination.effect) is not None:
+            if isinstance(effect, Cost):
+                coordination.spent(self._clock.work_s(effect), self.at[0])
+            else:
+                value = self._compute(effect)
+                coordination.computed(value, self.at[0])
+
+    def _may_act(self) -> bool:
+        if not self._clock.rehearsed:
+            return self.coordination.wake_s <= self._clock.now()[0]
+        if self._leader.is_hub:
+            return self._quiet()
+        return self.coordination.has_all(self._leader.known())
+
+    def _act(self) -> None:
+        """The next event, as ``transport.local`` lets it happen."""
+        leader, (turn_s, _, _) = self._leader, self._leader.turn
+        if not self._clock.rehearsed:
+            self.coordination.expire(self.at[0])
+        elif leader.next_s > turn_s or leader.is_idle:
+            self._reach((turn_s, 0) if not leader.is_idle else leader.at)
+            self.coordination.expire(leader.at[0])
+        else:
+            at, event = leader.pop()
+            self._reach(at)
+            if isinstance(event, Parcel):
+                self._deliver(event.envelope, self._spool.take(event.ticket), event.arrives_s)
+            elif event.number is not None:
+                self.coordination.refuse(event.number, event.reason, leader.at[0])
+
+    def _reach(self, at: Instant) -> None:
+        leader = self._leader
+        leader.at = (max(leader.at[0], at[0]), 0) if leader.is_hub else max(leader.at, at)
+        if leader.is_hub:
+            self._clock.times.at = leader.at
+
+    def stop(self) -> None:
+        """Give the work up, and undo its changes."""
+        self.coordination.stop()
+
+
+class Presence:
+    """Notices parties that are away for longer than ``grace_s``. nodes: who is connected."""
+
+    def __init__(self, nodes: Callable[[], Collection[str]], grace_s: float) -> None:
+        self._nodes, self._grace_s = nodes, grace_s
+        self._since: dict[str, float] = {}
+        self._looked_s = 0.0
+        self.gone: set[str] = set()
+        self.came_back: set[str] = set()
+
+    def look(self, of: Collection[str]) -> set[str]:
+        """Those of these parties that are gone now."""
+        now = time.monotonic()
+        if now >= self._looked_s + min(1.0, self._grace_s / 4):
+            self._looked_s, here = now, set(self._nodes())
+            for name in here & self._since.keys():
+                del self._since[name]
+            for name in set(of) - here:
+                self._since.setdefault(name, now)
+            gone = {name for name, since in self._since.items() if now - since >= self._grace_s}
+            self.came_back |= self.gone - gone
+            self.gone = gone
+        return self.gone & set(of)

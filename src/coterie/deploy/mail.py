@@ -1,0 +1,186 @@
+"""Packets in and out: numbered, sealed and signed, each taken once. What has come and is not done is bounded."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from coterie.deploy.engine import Delivery, Engine, EngineError, NotAdmittedError, UndeliverableError
+from coterie.deploy.packets import Packet, unwrap, wrap
+from coterie.deploy.store import Numbering, Parcel
+from coterie.deploy.surroundings import Traffic
+from coterie.protocol.errors import PeerError
+from coterie.transport.envelope import Keyring
+
+_STARTS = 1 << 32  # numbers of each start of a node
+_WORKING_S = 3.0
+_RETRY_S = 0.5
+
+
+@dataclass(eq=False)
+class Arrived:
+    """A packet that has come and is not done. packet: None where nobody needs it any more.  size: of its body."""
+
+    src: str
+    number: int
+    packet: Packet | None
+    size: int
+    delivery: Delivery
+
+
+class Mail:
+    """One party's packets, over its engine.
+
+    refused(src, kind, reason): is told of packets that are not taken.  most, most_bytes: of one sender, what may have
+    come and not be done; more is refused.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        keyring: Keyring,
+        refused: Callable[[str, str, str], None],
+        stopped: threading.Event,
+        *,
+        most: int = 1000,
+        most_bytes: int = 1 << 30,
+    ) -> None:
+        self.engine, self.keyring, self.name = engine, keyring, engine.name
+        self.numbering, self.traffic = Numbering(), Traffic()
+        self.held: dict[tuple[str, int], Arrived] = {}
+        self.heard_s = time.monotonic()  # when the last packet came
+        self._refused, self._stopped = refused, stopped
+        self._most, self._most_bytes = most, most_bytes
+        self._sizes: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._keeper: threading.Thread | None = None
+        self._closed = threading.Event()
+
+    # -- out ---------------------------------------------------------------------------------------------------------
+
+    def start(self, numbering: Numbering) -> None:
+        """Go on from these numbers, as a new start of the node, which has to be committed before anything is sent."""
+        self.numbering = numbering
+        numbering.starts += 1
+        numbering.sent = max(numbering.sent, (numbering.starts - 1) * _STARTS)
+
+    def wrap(self, dst: str, packet: Packet) -> Parcel:
+        """Number, seal and sign a packet."""
+        numbering = self.numbering
+        numbering.sent += 1
+        number = numbering.sent
+        return Parcel(dst, f"{self.name}.{number}", wrap(self.keyring, self.name, dst, number, packet))
+
+    def push(self, parcel: Parcel) -> bool:
+        """Push a packet, however long it takes. False if it never can be, or if the node is stopped before."""
+        while not self._stopped.is_set():
+            try:
+                self.engine.push(parcel.dst, parcel.body, parcel.key)
+                self.traffic.bytes_up += len(parcel.body)
+                return True
+            except UndeliverableError as error:
+                self._refused(parcel.dst, "push", str(error))
+                return False
+            except NotAdmittedError:
+                raise
+            except EngineError as error:
+                self._refused(parcel.dst, "engine", str(error))
+                self._stopped.wait(_RETRY_S)
+        return False
+
+    def send(self, dst: str, packet: Packet) -> bool:
+        """Wrap and push at once, for what need not outlive this process."""
+        try:
+            return self.push(self.wrap(dst, packet))
+        except PeerError as error:
+            self._refused(dst, "push", str(error))
+            return False
+
+    # -- in ----------------------------------------------------------------------------------------------------------
+
+    def pull(self, wait_s: float) -> Arrived | None:
+        """The next packet that is genuine and new, if one comes within ``wait_s`` seconds."""
+        try:
+            delivery = self.engine.pull(wait_s)
+        except NotAdmittedError:
+            raise
+        except EngineError as error:
+            self._refused(self.name, "engine", str(error))
+            self._stopped.wait(min(wait_s, _RETRY_S))
+            return None
+        if delivery is None:
+            return None
+        src, size = delivery.src, len(delivery.body)
+        self.traffic.bytes_down += size
+        try:
+            number, packet = unwrap(self.keyring, src, self.name, delivery.body)
+        except PeerError as error:
+            self._refused(src, "packet", str(error))
+            delivery.done()
+            return None
+        delivery.body, self.heard_s = b"", time.monotonic()
+        if (known := self.held.get((src, number))) is not None:
+            known.delivery = delivery
+            return None
+        taken, left_open = self.numbering.taken, self.numbering.open
+        if number <= taken.get(src, 0) and number not in left_open.get(src, ()):
+            delivery.done()  # the engine's own repetition, or a replay
+            return None
+        arrived = Arrived(src, number, packet, size, delivery)
+        if self._counts[src] >= self._most or self._sizes[src] + size > self._most_bytes:
+            self._refused(src, "packet", f"{self._counts[src]} packets of {src} wait already")
+            delivery.done()
+            return None
+        self._hold(arrived)
+        return arrived
+
+    def done(self, arrived: Arrived) -> None:
+        """A packet was handled, and all that follows from it is stored."""
+        self.forget(arrived)
+        arrived.delivery.done()
+
+    def forget(self, arrived: Arrived) -> None:
+        """Let the next commit say that it was handled."""
+        key = arrived.src, arrived.number
+        with self._lock:
+            if self.held.pop(key, None) is None:
+                return
+        self._counts[arrived.src] -= 1
+        self._sizes[arrived.src] -= arrived.size
+        if key[1] in self.numbering.open.get(key[0], ()):
+            self.numbering.open[key[0]].remove(key[1])
+
+    def _hold(self, arrived: Arrived) -> None:
+        with self._lock:
+            self.held[arrived.src, arrived.number] = arrived
+        self._counts[arrived.src] += 1
+        self._sizes[arrived.src] += arrived.size
+        src, number, numbering = arrived.src, arrived.number, self.numbering
+        numbering.taken[src] = max(number, numbering.taken.get(src, 0))
+        if number not in (opened := numbering.open.setdefault(src, [])):
+            opened.append(number)
+
+    # -- for as long as the node runs --------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """From now on the engine is told every few seconds that what is held is being worked on."""
+        self._keeper = threading.Thread(target=self._keep, name=f"{self.name} works", daemon=True)
+        self._keeper.start()
+
+    def _keep(self) -> None:
+        while not self._closed.wait(_WORKING_S):
+            with self._lock:
+                held = list(self.held.values())
+            for one in held:
+                one.delivery.working()
+
+    def close(self) -> None:
+        """Leave. What is not done will come again."""
+        self._closed.set()
+        if self._keeper is not None:
+            self._keeper.join()
+        self.engine.close()

@@ -1,0 +1,140 @@
+"""What a node keeps: one private file, which each commit replaces as a whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from coterie.deploy.clock import Times
+from coterie.deploy.packets import Era, Instant
+from coterie.protocol import state
+from coterie.protocol.party import Party
+from coterie.runs.files import FILE_MODE, atomic_write, opened, reading
+from coterie.transport.envelope import Count, Envelope, Numbers
+
+Counts = dict[str, Count]
+ADVICE = "restore it, or let the operator enrol this party anew"
+
+
+class Store(Protocol):
+    """Where a node's commits are kept. Whatever happens, ``load`` gives the last one whose ``save`` has returned, or a
+    later one.
+    """
+
+    def load(self) -> bytes | None:
+        """The last commit; None before the first."""
+
+    def save(self, data: bytes) -> None:
+        """Put another in its place. Raises RunError, and keeps the last one."""
+
+
+class FileStore:
+    """A private file (0600). Raises UserError where it cannot be read, and RunError where it cannot be written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def load(self) -> bytes | None:
+        with reading(self.path, ADVICE):
+            try:
+                with opened(self.path, follow=False) as file:
+                    return file.read()
+            except FileNotFoundError:
+                return None
+
+    def save(self, data: bytes) -> None:
+        atomic_write(self.path, data, FILE_MODE)
+
+
+class MemoryStore:
+    """For tests."""
+
+    def __init__(self) -> None:
+        self.data: bytes | None = None
+
+    def load(self) -> bytes | None:
+        return self.data
+
+    def save(self, data: bytes) -> None:
+        self.data = data
+
+
+class Parcel(msgspec.Struct, frozen=True, array_like=True):
+    """A packet on its way out. body: wrapped."""
+
+    dst: str
+    key: str
+    body: bytes
+
+
+class Taken(msgspec.Struct, frozen=True, array_like=True):
+    """A message that has come, and when."""
+
+    envelope: Envelope
+    frame: bytes
+    arrives: Instant
+
+
+class Numbering(msgspec.Struct):
+    """The numbers of a node's packets. They never go back, for each start of the node begins beyond all before it.
+
+    starts: of the node.  sent: the last number that it used.  taken: by sender, the highest that has come.  open: those
+    up to it that have come and are not done.
+    """
+
+    starts: Count = 0
+    sent: Count = 0
+    taken: dict[str, Count] = msgspec.field(default_factory=dict)
+    open: dict[str, list[Count]] = msgspec.field(default_factory=dict)
+
+
+class Kept(msgspec.Struct):
+    """All that a node keeps beside its party's state and secret.
+
+    commits: how many there were.  era: the round and attempt that it is in, None before the first.  leads: whether it
+    coordinates, in this era.  numbers: of the member, and taken: those that it had taken when the round began.
+    outbox: packets that may not have left yet.  again: what it took in this round that was sent in earlier ones; it is
+    taken again if the round is tried again.  inbox: what waits for a coordinator that may take it in a later round.
+    sent, received: packets of this era, by the other end.  tallies: whether it tells the hub of them.  times, before:
+    its part of the virtual clock, now and when the round began.  ended: the run is over.  keys: by party, the public
+    key by which it was known when it sent what these numbers count.
+
+    Of the hub: done: its last round.  heard: by party, the newest commit that it has heard of.
+    """
+
+    commits: Count = 0
+    era: Era | None = None
+    leads: bool = False
+    numbers: Numbers = msgspec.field(default_factory=Numbers)
+    taken: dict[str, Count] = msgspec.field(default_factory=dict)
+    numbering: Numbering = msgspec.field(default_factory=Numbering)
+    outbox: list[Parcel] = msgspec.field(default_factory=list)
+    again: list[Taken] = msgspec.field(default_factory=list)
+    inbox: list[Taken] = msgspec.field(default_factory=list)
+    sent: Counts = msgspec.field(default_factory=dict)
+    received: Counts = msgspec.field(default_factory=dict)
+    tallies: bool = False
+    times: Times = msgspec.field(default_factory=Times)
+    before: Times = msgspec.field(default_factory=Times)
+    ended: bool = False
+    keys: dict[str, bytes] = msgspec.field(default_factory=dict)
+    done: int = -1
+    heard: dict[str, Count] = msgspec.field(default_factory=dict)
+
+
+def pack(kept: Kept, party: Party, start: tuple[Any, Any]) -> bytes:
+    """SECRET: a commit. start: state and secret of the party when the round began."""
+    parts = {"state": party.state, "secret": party.secret, "start": start[0], "start secret": start[1], "kept": kept}
+    return state.dump(parts)
+
+
+def unpack(data: bytes, party: Party) -> tuple[Kept, tuple[Any, Any]]:
+    """Put the party into its state of a commit; gives the rest of it. Raises UserError for what is no commit of it."""
+    one, other = type(party.state), type(party.secret)
+    kinds: dict[str, type] = {"state": one, "secret": other, "start": one, "start secret": other, "kept": Kept}
+    found = state.load(data, kinds)
+    party.state, party.secret = found["state"], found["secret"]
+    kept: Kept = found["kept"]
+    return kept, (found["start"], found["start secret"])
