@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import ssl
 import time
 from collections.abc import Collection, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -146,11 +145,6 @@ class Raw:
             error_cb=hear,
         )
         return client
-
-
-def anonymous(authority: Path) -> ssl.SSLContext:
-    """TLS without a certificate of one's own."""
-    return ssl.create_default_context(cafile=str(authority))
 
 
 def drain(engine: NatsEngine, wait_s: float = 0.3, done: bool = True) -> list[Delivery]:

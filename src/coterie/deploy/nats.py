@@ -21,9 +21,10 @@ import json
 import secrets
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import nats.errors
 import nats.js.errors
@@ -100,7 +101,7 @@ class NatsEngine:
         self._absent: float | None = None  # since when there is no consumer for this party
         self._present: tuple[float, frozenset[str]] | None = None
         self._sees = True
-        self._link = Link(self._token, servers, tls, connect_s, self._renew)
+        self._link = Link(self._token, servers, tls, connect_s)
         self._beat: asyncio.Future[None] = self._link.run(self._start())
 
     def nodes(self) -> Collection[str]:
@@ -142,11 +143,6 @@ class NatsEngine:
     async def _start(self) -> asyncio.Future[None]:
         return asyncio.ensure_future(self._keep_own())
 
-    def _renew(self) -> None:
-        """There is a new connection: what was asked for on the old one does not come."""
-        if self._fetching is not None:
-            self._fetching.cancel()
-
     # --- sending
 
     async def _push(self, dst: str, body: bytes, key: str) -> None:
@@ -174,12 +170,12 @@ class NatsEngine:
         while clock() < deadline:
             await self._link.connected(deadline)
             try:
-                await self._link.stream.publish(subject(dst, self.name), data, headers=headers)
+                await self._link.whole(self._link.stream.publish(subject(dst, self.name), data, headers=headers))
                 return
             except nats.js.errors.NoStreamResponseError:
                 problem = f"no stream takes packets to {dst}"
                 absent = absent or clock()
-                if clock() - absent > (3 * ANSWER_S if self._link.of_several() else ANSWER_S / 2):
+                if clock() - absent > (3 * ANSWER_S if self._link.of_several() else ANSWER_S / 5):
                     break
             except nats.js.errors.APIError as error:
                 problem = str(error.description)
@@ -196,8 +192,7 @@ class NatsEngine:
         while not self._ready:
             if self._fetching is not None and self._fetching.done():
                 fetched, self._fetching = self._fetching, None
-                if not fetched.cancelled():
-                    fetched.result()
+                fetched.result()
                 continue
             if self._fetching is None:
                 self._fetching = asyncio.ensure_future(self._fetch())
@@ -215,8 +210,8 @@ class NatsEngine:
         if not self._link.is_up():
             return
         try:
-            subscription = await self._reset()
-            [message] = await subscription.fetch(1, timeout=PULL_S)
+            subscription = await self._link.whole(self._reset())
+            [message] = await self._link.whole(subscription.fetch(1, timeout=PULL_S))
         except (TimeoutError, nats.errors.Error, OSError) as error:
             if self._subscription is None:
                 self._absent = self._absent or began
@@ -286,11 +281,9 @@ class NatsEngine:
         while len(self._finished) > KEPT:
             self._finished.popitem(last=False)
         for begin in range(0, len(replies), 64):
-            if not self._link.is_up():
-                return
             asked = (self._link.client.request(reply, timeout=ANSWER_S) for reply in replies[begin : begin + 64])
             with contextlib.suppress(TimeoutError, nats.errors.Error, OSError):
-                await asyncio.gather(*asked)
+                await self._link.whole(_all(asked))
 
     async def _keep(self, sequences: Iterable[int]) -> None:
         for sequence in sequences:
@@ -331,6 +324,10 @@ class NatsEngine:
             await answers.unsubscribe()
         tokens = {user.removeprefix("CN=") for user in users}
         return frozenset(party for token, party in self._parties.items() if token in tokens)
+
+
+async def _all(work: Iterable[Coroutine[Any, Any, object]]) -> None:
+    await asyncio.gather(*work)
 
 
 def _bytes_of(path: Path) -> bytes:

@@ -48,9 +48,8 @@ class Link:
         servers: Sequence[str],
         tls: Tls,
         connect_s: float,
-        on_connection: Callable[[], object] = lambda: None,
     ) -> None:
-        self.token, self.servers, self._on_new = token, servers, on_connection
+        self.token, self.servers = token, servers
         self.connections = 0
         self._last: str = ""
         self._mute = 0  # connections in a row that the server has taken and ended without a word
@@ -58,6 +57,7 @@ class Link:
         self._up = asyncio.Event()
         self._loop = asyncio.new_event_loop()
         self._broken: asyncio.Future[str] = self._loop.create_future()  # each call is raced with it
+        self._lost: asyncio.Future[None] = self._loop.create_future()  # when this connection breaks
         self.client = Client()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"nats {token}", daemon=True)
         self._thread.start()
@@ -82,6 +82,13 @@ class Link:
                 await self._up.wait()
         except TimeoutError:
             raise EngineError(f"no connection to {self.place()}: {self._last or 'it does not answer'}") from None
+
+    async def whole(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do it on one connection. Raises ConnectionError if this one breaks: then no answer will come."""
+        if not self._up.is_set():
+            work.close()
+            raise ConnectionError("the connection broke")
+        return await self._first(work, self._lost, lambda: ConnectionError("the connection broke"))
 
     def place(self) -> str:
         return ", ".join(self.servers)
@@ -111,17 +118,27 @@ class Link:
         self._loop.close()
 
     async def _raced(self, work: Coroutine[Any, Any, T]) -> T:
-        task = asyncio.ensure_future(work)
-        either: set[asyncio.Future[Any]] = {task, self._broken}
-        await asyncio.wait(either, return_when="FIRST_COMPLETED")
-        if task.done():
-            return task.result()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        return await self._first(work, self._broken, self._complaint)
+
+    def _complaint(self) -> EngineError:
         reason = self._broken.result()
         if self._refused is None:
             self._broken = self._loop.create_future()
-        raise EngineError(reason)
+        return EngineError(reason)
+
+    @staticmethod
+    async def _first(work: Coroutine[Any, Any, T], end: asyncio.Future[Any], problem: Callable[[], Exception]) -> T:
+        task = asyncio.ensure_future(work)
+        either: set[asyncio.Future[Any]] = {task, end}
+        try:
+            await asyncio.wait(either, return_when="FIRST_COMPLETED")
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        if task.cancelled():
+            raise problem()
+        return task.result()
 
     async def _connect(self, context: ssl.SSLContext, connect_s: float) -> None:
         try:
@@ -155,13 +172,15 @@ class Link:
     async def _on_connection(self) -> None:
         self.connections, self._mute = self.connections + 1, 0
         self._up.set()
-        self._on_new()
+        self._lost = self._loop.create_future()
 
     async def _on_leave(self) -> None:
         self._up.clear()
+        if not self._lost.done():
+            self._lost.set_result(None)
 
     async def _on_close(self) -> None:
-        self._up.clear()
+        await self._on_leave()
         self._break(f"the connection of {self.token} to {self.place()} is closed: {self._last}", for_good=True)
 
     async def _on_error(self, problem: Exception) -> None:

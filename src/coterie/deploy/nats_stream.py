@@ -12,11 +12,12 @@ from nats.js.api import AckPolicy, ConsumerConfig, DiscardPolicy, RetentionPolic
 
 from coterie.deploy.engine import EngineError
 from coterie.deploy.names import safe
-from coterie.deploy.nats_link import ANSWER_S, Link
+from coterie.deploy.nats_link import Link
 from coterie.deploy.nats_server import OPERATOR, STREAM, SUBJECT, Access, Tls
 
 ACK_WAIT_S = 30.0
 """A message that was neither done nor worked on for so long comes again."""
+SET_UP_S = 20.0
 DUPLICATES_S = 7200.0
 """A packet that is pushed again within this is stored once."""
 
@@ -40,19 +41,10 @@ def provision(
     again.  Raises EngineError.
     """
     link = Link(OPERATOR, servers, tls, connect_s)
-    try:
-        link.run(_provision(link, access, replicas, largest_store, waiting, ack_wait_s))
-    finally:
-        link.close()
-
-
-async def _provision(
-    link: Link, access: Access, replicas: int, largest_store: int, waiting: int, ack_wait_s: float
-) -> None:
-    stream, tokens = link.stream, {safe(name) for name in access.parties}
-    config = StreamConfig(
+    tokens = sorted(safe(name) for name in access.parties)
+    stream = StreamConfig(
         name=STREAM,
-        subjects=[f"{SUBJECT}.{token}.*" for token in sorted(tokens)],
+        subjects=[f"{SUBJECT}.{token}.*" for token in tokens],
         retention=RetentionPolicy.WORK_QUEUE,
         storage=StorageType.FILE,
         discard=DiscardPolicy.NEW,
@@ -63,39 +55,53 @@ async def _provision(
         duplicate_window=DUPLICATES_S,
         num_replicas=replicas,
     )
-    deadline = asyncio.get_running_loop().time() + 3 * ANSWER_S
+    consumers = [
+        ConsumerConfig(
+            durable_name=token,
+            filter_subject=f"{SUBJECT}.{token}.*",
+            ack_policy=AckPolicy.EXPLICIT,
+            ack_wait=ack_wait_s,
+            max_deliver=-1,
+            max_ack_pending=-1,
+            max_waiting=8,
+        )
+        for token in tokens
+    ]
+    try:
+        link.run(_until_made(link, stream, consumers))
+    finally:
+        link.close()
+
+
+async def _until_made(link: Link, stream: StreamConfig, consumers: Sequence[ConsumerConfig]) -> None:
+    """Servers of a cluster that have just started refuse for a while, and do not all know at once what was made."""
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + SET_UP_S
     while True:
         try:
-            there = await _consumers(stream)
-            break
-        except nats.js.errors.NotFoundError:
-            there = None
-            break
-        except (TimeoutError, nats.errors.Error) as error:  # a cluster has no leader yet
-            if asyncio.get_running_loop().time() > deadline:
-                raise EngineError(f"{link.place()} has no JetStream: {error}") from None
-            await asyncio.sleep(0.2)
+            return await _make(link.stream, stream, consumers)
+        except nats.js.errors.BadRequestError as error:
+            raise EngineError(f"{link.place()} does not hold packets for this federation: {error}") from None
+        except (TimeoutError, nats.errors.Error) as error:
+            if clock() > deadline:
+                raise EngineError(f"{link.place()} does not hold packets for this federation: {error}") from None
+        await asyncio.sleep(0.2)
+
+
+async def _make(stream: JetStreamContext, config: StreamConfig, consumers: Sequence[ConsumerConfig]) -> None:
+    tokens = {consumer.durable_name for consumer in consumers}
     try:
-        for gone in sorted((there or set()) - tokens):
-            await stream.delete_consumer(STREAM, gone)
-            await stream.purge_stream(STREAM, subject=f"{SUBJECT}.{gone}.*")
-            await stream.purge_stream(STREAM, subject=f"{SUBJECT}.*.{gone}")
-        await (stream.add_stream(config) if there is None else stream.update_stream(config))
-        for token in sorted(tokens):
-            await stream.add_consumer(
-                STREAM,
-                ConsumerConfig(
-                    durable_name=token,
-                    filter_subject=f"{SUBJECT}.{token}.*",
-                    ack_policy=AckPolicy.EXPLICIT,
-                    ack_wait=ack_wait_s,
-                    max_deliver=-1,
-                    max_ack_pending=-1,
-                    max_waiting=8,
-                ),
-            )
-    except (TimeoutError, nats.errors.Error) as error:
-        raise EngineError(f"{link.place()} does not set up the packets of this federation: {error}") from None
+        there = await _consumers(stream)
+    except nats.js.errors.NotFoundError:
+        there = set()
+        await stream.add_stream(config)
+    for gone in sorted(there - tokens):
+        await stream.delete_consumer(STREAM, gone)
+        await stream.purge_stream(STREAM, subject=f"{SUBJECT}.{gone}.*")
+        await stream.purge_stream(STREAM, subject=f"{SUBJECT}.*.{gone}")
+    await stream.update_stream(config)
+    for consumer in consumers:
+        await stream.add_consumer(STREAM, consumer)
 
 
 async def _consumers(stream: JetStreamContext) -> set[str]:
