@@ -23,7 +23,7 @@ from coterie.deploy.folder import Folder, current_plan
 from coterie.deploy.home import plan_of, read_home
 
 COMMANDS = ("init", "invite", "join", "approve", "revoke", "server", "doctor", "files")
-RUN = 'system = "fedavg"\nrounds = 2\n'
+RUN = 'system = "fedavg"\ndata = "digits"\nrounds = 2\n'
 MEMBERS = """
 [[member]]
 role = "server"
@@ -39,6 +39,7 @@ role = "client"
 
 def founded(cli: Command, *more: str, server: str = "nats://hub.example.org:4222") -> str:
     Path("run.toml").write_text(RUN)
+    Path("bare.toml").write_text('system = "fedavg"\n')
     Path("members.toml").write_text(MEMBERS)
     samples(Path("own.npz"))
     words = "deploy init study --config run.toml --members members.toml --server"
@@ -162,6 +163,8 @@ def test_no_secret_is_printed(cli: Command) -> None:
         ("init other --config run.toml --members none.toml --server nats://h", "cannot read the members none.toml"),
         ("init other --config run.toml --members members.toml --server h:1", "no address of a server"),
         ("init other --config run.toml --members members.toml --server nats://h --shape x", "--shape is 'x'"),
+        ("init other --config bare.toml --members members.toml --server nats://h", "say what samples look like"),
+        ("init other --config bare.toml --members members.toml --server nats://h --shape 30", "say what samples"),
         ("init other --config run.toml --members members.toml --server nats://h --grace 0", "--grace must be above 0"),
         (
             "init other --config run.toml --members members.toml --server nats://h --quorum 0",

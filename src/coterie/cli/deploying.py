@@ -103,9 +103,15 @@ def init(
     from coterie.deploy.folder import operator_of
     from coterie.deploy.members import read_members
     from coterie.deploy.plan import Settings, spoken
-    from coterie.runs.config import from_toml
+    from coterie.protocol.errors import UserError
+    from coterie.runs.config import from_toml, read_toml
 
     run = from_toml(config)
+    if "data" not in read_toml(config) and None in (shape, outputs):
+        raise UserError(
+            f"say what samples look like: with --shape and --outputs, such as --shape 1x28x28 --outputs 10, or in "
+            f'{config} with a data set that looks like them, such as data = "mnist"'
+        )
     plan = found(
         folder,
         run,
