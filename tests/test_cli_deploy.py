@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -285,6 +286,9 @@ def test_a_party_is_let_in_and_cut_off(cli: Command, monkeypatch: pytest.MonkeyP
         ended = cli("deploy", "server", "study")
         assert (ended.code, ended.err) == (0, "")
         assert cli("deploy", "server", "study", "--start").err.count("runs already") == 1
+        ended = cli("deploy", "doctor", "study", "--clock")
+        assert ended.code == 0
+        assert re.search(r"the server's clock is [01]\.[0-9] s (ahead of|behind) this one", ended.out)
         engine = connect(home, plan_of(home), connect_s=5)
         assert engine.pull(0.1) is None
         began = time.monotonic()

@@ -321,6 +321,9 @@ def server(
 @guarded
 def doctor(
     places: Annotated[list[Path], typer.Argument(metavar="DIR", help="The operator's folder, or homes, or both.")],
+    clock: Annotated[
+        bool, typer.Option("--clock", help="Also compare this clock with the server's. Needs the operator's keys.")
+    ] = False,
 ) -> None:
     """Look whether secrets are where they belong, and files, clocks, certificates and plans in order.
 
@@ -331,6 +334,8 @@ def doctor(
 
       coterie deploy doctor study
 
+      coterie deploy doctor study --clock
+
       coterie deploy doctor /srv/coterie/a
     """
     from rich.console import Console
@@ -340,7 +345,7 @@ def doctor(
 
     style = {"problem": "bold red", "warning": "bold yellow", "ok": "green"}
     console = Console(highlight=False, soft_wrap=True)
-    found = looked(places)
+    found = looked(places, ahead_s=_clock() if clock else None)
     for one in found:
         console.print(Text(f"{one.level:8}", style[one.level]) + Text(f"{one.where}: {one.text}"))
     if any(one.level == "problem" for one in found):
@@ -374,6 +379,12 @@ def files(
         at = service_files(folder, kind)
         for host in sorted(at.iterdir()):
             typer.echo(f"{host}: {', '.join(sorted(one.name for one in host.iterdir()))}")
+
+
+def _clock() -> Any:
+    from coterie.deploy.applying import clock_s
+
+    return clock_s
 
 
 def _tell_server(folder: Path, offline: bool) -> None:
