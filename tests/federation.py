@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from itertools import cycle
 from typing import Any
 from unittest.mock import patch
@@ -35,6 +35,7 @@ from coterie.protocol.system import Federation, System
 from coterie.protocol.told import Common, Own
 from coterie.protocols.local_training import asked_in
 from coterie.protocols.sparsity import Halves, Public
+from coterie.runs import parties
 from coterie.runs.keyring import PartyKeys
 from coterie.runs.parties import simulate
 from coterie.training.solvers import descend
@@ -233,6 +234,9 @@ def rig(
     spec: ModelSpec | None = None,
     starts: np.ndarray | None = None,
     wrap: Callable[[Federation], None] | None = None,
+    deployed: bool = False,
+    quorum: int = 0,
+    seeds: Callable[[str], int] | None = None,
     **settings: Any,
 ) -> Rig:
     """A federation with one client for every row of ``targets`` (clients, d), set up.
@@ -241,6 +245,7 @@ def rig(
     fresh_keys: real keys of its own, which take a second; otherwise all real federations have the same two.
     delta, delay: of the experiment, as in a run.  spec, starts: the model's, (k, d) float32, for made-up ones.
     wrap: may change the built federation before its set-up.
+    deployed, quorum: as of ``Common``.  seeds: by party its own seed; by default all share ``seed``.
     """
     names = tuple(f"client/{i}" for i in range(len(targets)))
     spec = spec or spec_of(targets.shape[1])
@@ -253,7 +258,8 @@ def rig(
     ten, one = dict.fromkeys(names, 10), dict.fromkeys(names, 1)
     hub = next(iter(system.roles(config, names)))
     samples = {**ten, hub: 10} if system.public else ten
-    federation, owns = simulate(system, config, names, spec, starts[:count], mode, randomness, samples, one)
+    with as_machines_are(deployed, quorum, seeds):
+        federation, owns = simulate(system, config, names, spec, starts[:count], mode, randomness, samples, one)
     if wrap is not None:
         wrap(federation)
     identities = {name: own.identity for name, own in owns.items() if own.identity}
@@ -277,6 +283,20 @@ def rig(
     with known:
         transport.drive(made.hub.setup(), 0)
     return made
+
+
+@contextmanager
+def as_machines_are(deployed: bool, quorum: int, seeds: Callable[[str], int] | None) -> Iterator[None]:
+    """Federations made meanwhile are told that they are deployed, and each party has a seed of its own."""
+
+    def own(name: str, randomness: Repeatable, *rest: Any) -> Own:
+        return Own(name, randomness if seeds is None else replace(randomness, seed=seeds(name)), *rest)
+
+    with (
+        patch.object(parties, "Common", partial(Common, deployed=deployed, quorum=quorum)),
+        patch.object(parties, "Own", own),
+    ):
+        yield
 
 
 def public_target(targets: np.ndarray) -> np.ndarray:

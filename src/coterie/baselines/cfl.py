@@ -28,11 +28,11 @@ from coterie.aggregation.sums import WeightedMean
 from coterie.clustering.bipartition import bipartition
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
-from coterie.protocol.party import Party
 from coterie.protocol.steps import Steps
 from coterie.protocol.system import Federation, Sees, System
 from coterie.protocol.told import Common, Own
 from coterie.protocols.averaging import RELEASES, Averaging, Client, Train, Update, Updates
+from coterie.protocols.keeping import HandingOut, own_model
 from coterie.protocols.local_training import ask_all, asked_in, at_least
 
 
@@ -58,7 +58,7 @@ class CflConfig(Averaging):
             raise UserError(f"gamma must lie in [0, 1), not {self.gamma}")
 
 
-class Server(Party, role="server"):
+class Server(HandingOut, role="server"):
     """Trains a model for each cluster, and parts clusters whose clients disagree."""
 
     class State(msgspec.Struct):
@@ -81,6 +81,10 @@ class Server(Party, role="server"):
     def __init__(self, own: Own, common: Common, config: CflConfig) -> None:
         super().__init__(own, common, config)
         self.state = self.State(common.initial[None], [0.0], np.zeros((1, self.spec.size), np.float32))
+
+    def last(self) -> Mapping[str, Vector]:
+        """Each client gets the model of its cluster."""
+        return {name: self.state.models[group_of(self.state, name)] for name in self.clients}
 
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """One round of every cluster; then those are parted whose clients disagree (algorithm 3)."""
@@ -190,6 +194,7 @@ SYSTEM = System(
     config=CflConfig,
     parties=lambda config: {"server": Server, "client": Client},
     models=models,
+    own_model=own_model,
     sees={
         "server": Sees((Update,), "every client's plain model and number of samples in every round, by name"),
         "client": Sees((Train,), "the model of its cluster"),

@@ -27,11 +27,11 @@ from coterie.aggregation.sums import Sum
 from coterie.clustering.fuzzy import first_centres, fuzzy_c_means
 from coterie.protocol.effects import Local, Losses, OwnData, Vector, local
 from coterie.protocol.errors import UserError
-from coterie.protocol.party import Party
 from coterie.protocol.steps import Steps, compute
 from coterie.protocol.system import Federation, Sees, System
 from coterie.protocol.told import Common, Own
 from coterie.protocols.averaging import RELEASES, Averaging, Client, Train, Update, Updates
+from coterie.protocols.keeping import HandingOut, own_model
 from coterie.protocols.local_training import ask_all, asked_in, at_least
 
 Doubles = NDArray[np.float64]
@@ -66,7 +66,7 @@ def capabilities(own: OwnData, losses: NDArray[np.float32], classes: int) -> Dou
     return np.asarray(right @ of_class / np.maximum(of_class.sum(axis=0), 1))
 
 
-class Server(Party, role="server"):
+class Server(HandingOut, role="server"):
     """Judges, clusters and averages local models."""
 
     class State(msgspec.Struct):
@@ -90,6 +90,10 @@ class Server(Party, role="server"):
             )
         starts = np.repeat(common.initial[None], config.clusters, axis=0)
         self.state = self.State(starts, np.zeros((0, self.spec.outputs)), {})
+
+    def last(self) -> Mapping[str, Vector]:
+        """Each client gets its mixture."""
+        return {name: mixture(self.state, name) for name in self.clients}
 
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """Local training, semantic evaluation, soft clustering, and a mean for each cluster."""
@@ -203,6 +207,7 @@ SYSTEM = System(
     config=ClsmConfig,
     parties=lambda config: {"server": Server, "client": Client},
     models=models,
+    own_model=own_model,
     sees={
         "server": Sees(
             (Update,),

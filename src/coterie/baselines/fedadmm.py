@@ -21,16 +21,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-import msgspec
 import numpy as np
 
 from coterie.aggregation.buffers import with_buffers
 from coterie.protocol.effects import Fit, Fitted, Vector
-from coterie.protocol.party import Party, Work, on
+from coterie.protocol.party import Work, on
 from coterie.protocol.system import System, telling
 from coterie.protocol.told import Common, Own
 from coterie.protocols import late
 from coterie.protocols.averaging import Train, Update, models
+from coterie.protocols.keeping import Keeper, Kept, keep, own_model
 from coterie.protocols.local_training import batch_seed, check_model, training_cost
 from coterie.training.solvers import Admm, augmented_change
 
@@ -54,10 +54,10 @@ class FedAdmmConfig(late.LateTraining):
         return {"server_lr": why, "server_decay": why}
 
 
-class Client(Party, role="client"):
+class Client(Keeper, role="client"):
     """Keeps its dual variable, and its own last model, across rounds."""
 
-    class State(msgspec.Struct):
+    class State(Kept):
         """own: w_i, (d,).  dual: y_i, (d,), zeros before the first training."""
 
         own: Vector
@@ -74,6 +74,7 @@ class Client(Party, role="client"):
     def train(self, msg: Train, src: str) -> Work[Update]:
         """PAFed algorithm 2, then eq. 16."""
         w = check_model(self.spec, msg.spec, msg.weights)
+        keep(self, w)
         y = np.zeros(self.spec.size, np.float32) if self.state.dual is None else self.state.dual
         fitted: Fitted = yield Fit(w, self.config.solver(), self.epochs, batch_seed(self, msg.round), {"dual": y})
         reference = self.state.own if self.config.reference == "own" else w
@@ -99,6 +100,7 @@ SYSTEM = System(
     config=FedAdmmConfig,
     parties=lambda config: {"server": _server, "client": Client},
     models=models,
+    own_model=own_model,
     sees=late.sees("change of the model plus that of its dual variable"),
     releases=telling({Update: ("change of the model and of the dual variable",)}),
     baseline=True,

@@ -21,6 +21,7 @@ from coterie.protocol.model_spec import ModelSpec
 from coterie.protocol.system import PartyFactory, System, telling
 from coterie.protocols import late
 from coterie.protocols.averaging import Update, models
+from coterie.protocols.keeping import own_model
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ SYSTEM = System(
     config=FedAsyncConfig,
     parties=_parties,
     models=models,
+    own_model=own_model,
     sees=late.sees("plain model"),
     releases=telling({Update: ("trained model and number of samples",)}),
     baseline=True,

@@ -6,6 +6,7 @@ The protocol and who sees what: ``protocols/averaging.py``.
 
 from coterie.protocol.system import System
 from coterie.protocols import averaging
+from coterie.protocols.keeping import own_model
 
 SYSTEM = System(
     name="fedavg",
@@ -14,6 +15,7 @@ SYSTEM = System(
     config=averaging.Averaging,
     parties=averaging.parties,
     models=averaging.models,
+    own_model=own_model,
     sees=averaging.SEES,
     releases=averaging.RELEASES,
     baseline=True,

@@ -24,17 +24,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie.protocol.effects import Fit, Fitted, Losses
 from coterie.protocol.errors import PeerError, UserError
-from coterie.protocol.party import Cost, Party, Work, on
+from coterie.protocol.party import Cost, Work, on
 from coterie.protocol.system import Federation, Mixture, Sees, System, telling
 from coterie.protocol.told import Common, Own
 from coterie.protocols import averaging
 from coterie.protocols.averaging import Train, Update
+from coterie.protocols.keeping import Keeper, Kept, keep, told
 from coterie.protocols.local_training import LocalTraining, batch_seed, check_model
 
 Doubles = NDArray[np.float64]
@@ -74,10 +74,10 @@ def responsibilities(mixture: Doubles, losses: NDArray[np.float32]) -> Doubles:
     return np.asarray(q / q.sum(axis=0))
 
 
-class Client(Party, role="client"):
+class Client(Keeper, role="client"):
     """Keeps its mixture weights across rounds."""
 
-    class State(msgspec.Struct):
+    class State(Kept):
         """mixture: pi_t, (M,)."""
 
         mixture: Doubles
@@ -98,6 +98,7 @@ class Client(Party, role="client"):
     def train(self, msg: Train, src: str) -> Work[Update]:
         """Algorithm 1, what client t does in a round."""
         theta = check_model(self.spec, msg.spec, msg.weights, self.components).reshape(self.components, -1)
+        keep(self, theta)
         losses: NDArray[np.float32] = yield Losses(theta)
         q = responsibilities(self.state.mixture, losses)
         self.state.mixture = q.mean(axis=1)
@@ -112,6 +113,11 @@ def models(federation: Federation) -> Mapping[str, Mixture]:
     """Everybody mixes the server's components with weights of its own."""
     theta = federation.look(federation.hub).state.weights
     return {client.name: Mixture(client.state.mixture, theta) for client in federation.of_role("client")}
+
+
+def own_model(client: Client) -> Mixture:
+    """A client's mixture of the components that it knows."""
+    return Mixture(client.state.mixture, told(client))
 
 
 def observe(federation: Federation) -> Mapping[str, Any]:
@@ -133,6 +139,7 @@ SYSTEM = System(
     config=FedEmConfig,
     parties=lambda config: {"server": averaging.ServerOfSeveral, "client": Client},
     models=models,
+    own_model=own_model,
     sees={
         "server": Sees(
             (Update,),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from coterie.protocol.system import System
 from coterie.protocols import averaging
+from coterie.protocols.keeping import own_model
 from coterie.protocols.local_training import ProximalTraining
 
 
@@ -23,6 +24,7 @@ SYSTEM = System(
     config=FedProxConfig,
     parties=averaging.parties,
     models=averaging.models,
+    own_model=own_model,
     sees=averaging.SEES,
     releases=averaging.RELEASES,
     baseline=True,

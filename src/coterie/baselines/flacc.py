@@ -26,11 +26,11 @@ from coterie.aggregation.sums import WeightedMean
 from coterie.clustering.agglomerative import agglomerated
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
-from coterie.protocol.party import Party
 from coterie.protocol.steps import Steps
 from coterie.protocol.system import Federation, Sees, System
 from coterie.protocol.told import Common, Own
 from coterie.protocols.averaging import RELEASES, Averaging, Client, Train, Update, Updates
+from coterie.protocols.keeping import HandingOut, own_model
 from coterie.protocols.local_training import ask_all, asked_in, at_least
 
 
@@ -51,7 +51,7 @@ class FlaccConfig(Averaging):
             raise UserError(f"similarity must lie in [-1, 1], not {self.similarity}")
 
 
-class Server(Party, role="server"):
+class Server(HandingOut, role="server"):
     """Trains one model and merges groups; then trains one model for each group."""
 
     class State(msgspec.Struct):
@@ -73,6 +73,10 @@ class Server(Party, role="server"):
         super().__init__(own, common, config)
         none = np.zeros((0, self.spec.size), np.float32)
         self.state = self.State(common.initial, none, none, {})
+
+    def last(self) -> Mapping[str, Vector]:
+        """Each client gets the model of its cluster."""
+        return {name: model_of(self.state, name) for name in self.clients}
 
     def round(self, r: int) -> Steps[Mapping[str, Any]]:
         """One round of every federation that there is."""
@@ -190,6 +194,7 @@ SYSTEM = System(
     config=FlaccConfig,
     parties=lambda config: {"server": Server, "client": Client},
     models=models,
+    own_model=own_model,
     sees={
         "server": Sees((Update,), "every client's plain model and number of samples in every round, by name"),
         "client": Sees((Train,), "the global model, and later the model of its cluster"),

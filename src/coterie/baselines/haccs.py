@@ -32,12 +32,13 @@ from coterie.dp.ledger import Release
 from coterie.protocol.effects import Fit, Fitted, Local, OwnData, Vector, local
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.messages import Integers, Message, message
-from coterie.protocol.party import Party, Work, on
+from coterie.protocol.party import Work, on
 from coterie.protocol.steps import Steps
 from coterie.protocol.system import Federation, Sees, System
 from coterie.protocol.told import Common, Own
 from coterie.protocols import averaging
 from coterie.protocols.averaging import MOST_SAMPLES, Train
+from coterie.protocols.keeping import HandingOut, Keeper, Kept, keep, own_model
 from coterie.protocols.local_training import ask_each, batch_seed, check_model, joined, training_cost
 from coterie.protocols.selecting import Selecting, Update, checked_seconds, own_work, round_seconds, selected_round
 from coterie.selection.clusters import cluster_weights, sample_fastest
@@ -93,10 +94,10 @@ def label_histogram(own: OwnData, classes: int) -> Counts:
     return np.bincount(own.y, minlength=classes).astype(np.int64)
 
 
-class Client(Party, role="client"):
+class Client(Keeper, role="client"):
     """Describes its labels once, and trains when it is selected."""
 
-    class State(msgspec.Struct):
+    class State(Kept):
         """counts: the noisy histogram that was sent, or None before. Noise drawn anew would cost epsilon again.
 
         described: the round in which it was drawn.  trained: the rounds in which the client has sent a model.
@@ -128,12 +129,13 @@ class Client(Party, role="client"):
     def train(self, msg: Train, src: str) -> Work[Update]:
         """E_i epochs from the global model, and the mean loss of the samples on the way."""
         start = check_model(self.spec, msg.spec, msg.weights)
+        keep(self, start)
         fitted: Fitted = yield Fit(start, self.config.solver(), self.epochs, batch_seed(self, msg.round))
         self.state.trained.append(msg.round)
         return Update(msg.round, self.spec.digest, fitted.weights, fitted.samples, fitted.loss)
 
 
-class Server(Party, role="server"):
+class Server(HandingOut, role="server"):
     """Clusters, selects and averages."""
 
     class State(msgspec.Struct):
@@ -252,6 +254,7 @@ SYSTEM = System(
     config=HaccsConfig,
     parties=lambda config: {"server": Server, "client": Client},
     models=averaging.models,
+    own_model=own_model,
     sees={
         "server": Sees(
             (Described, Update),

@@ -14,19 +14,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from coterie.aggregation.sums import WeightedMean
 from coterie.protocol.effects import Fit, Fitted, Vector
 from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import Floats, Message, message
-from coterie.protocol.party import Cost, Party, Work, on
+from coterie.protocol.party import Cost, Work, on
 from coterie.protocol.steps import Steps
 from coterie.protocol.system import Federation, Sees, System, telling
 from coterie.protocol.told import Common, Own
 from coterie.protocols import averaging
 from coterie.protocols.averaging import Train, Updates
+from coterie.protocols.keeping import Keeper, Kept, keep, told
 from coterie.protocols.local_training import ClusterModels, ask_round, batch_seed, best_model, check_model
 
 
@@ -48,10 +48,10 @@ class Update(Message, frozen=True):
     samples: int
 
 
-class Client(Party, role="client"):
+class Client(Keeper, role="client"):
     """Picks the model that fits its data best; remembers which, for whoever evaluates."""
 
-    class State(msgspec.Struct):
+    class State(Kept):
         """cluster: the last choice, -1 before the first."""
 
         cluster: int = -1
@@ -72,6 +72,7 @@ class Client(Party, role="client"):
     def train(self, msg: Train, src: str) -> Work[Update]:
         """Estimate the cluster by loss, then train its model."""
         candidates = check_model(self.spec, msg.spec, msg.weights, self.clusters).reshape(self.clusters, -1)
+        keep(self, candidates)
         self.state.cluster = best = yield from best_model(candidates)
         fitted: Fitted = yield Fit(candidates[best], self.config.solver(), self.epochs, batch_seed(self, msg.round))
         return Update(msg.round, self.spec.digest, best, fitted.weights, fitted.samples)
@@ -113,6 +114,11 @@ def models(federation: Federation) -> Mapping[str, Vector]:
     return {client.name: weights[max(client.state.cluster, 0)] for client in federation.of_role("client")}
 
 
+def own_model(client: Client) -> Vector:
+    """The model that a client last chose, as far as it knows it."""
+    return np.asarray(told(client)[max(client.state.cluster, 0)])
+
+
 def observe(federation: Federation) -> Mapping[str, Any]:
     """The cluster that each client last chose."""
     chosen = (client.state.cluster for client in federation.of_role("client"))
@@ -126,6 +132,7 @@ SYSTEM = System(
     config=IfcaConfig,
     parties=lambda config: {"server": Server, "client": Client},
     models=models,
+    own_model=own_model,
     sees={
         "server": Sees((Update,), "every client's cluster and plain model in every round, by name"),
         "client": Sees((Train,), "all cluster models"),

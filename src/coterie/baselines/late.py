@@ -24,6 +24,7 @@ from coterie.protocol.errors import UserError
 from coterie.protocol.system import PartyFactory, System, telling
 from coterie.protocols import late
 from coterie.protocols.averaging import Sends, Update, models
+from coterie.protocols.keeping import own_model
 from coterie.protocols.local_training import ProximalTraining, SteppedTraining
 
 
@@ -88,6 +89,7 @@ SYSTEMS: Mapping[str, System] = {
         config=config,
         parties=partial(_parties, sends, weight),
         models=models,
+        own_model=own_model,
         sees=late.sees("plain model" if sends == "model" else "plain change of the model"),
         releases=telling({Update: (f"{_SENT[sends]} and number of samples",)}),
         baseline=True,

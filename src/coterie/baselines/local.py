@@ -84,6 +84,7 @@ SYSTEM = System(
     config=LocalTraining,
     parties=lambda config: {"server": Server, "client": Client},
     models=models,
+    own_model=lambda client: client.state.weights,
     sees={
         "server": Sees((Trained,), "which clients trained in which round, by name; nothing of models or data"),
         "client": Sees((Train,), "nothing of any other client"),

@@ -24,12 +24,13 @@ import msgspec
 import numpy as np
 
 from coterie.protocol.effects import Fit, Fitted, Losses, Vector
-from coterie.protocol.party import Cost, Party, Work, on
+from coterie.protocol.party import Cost, Work, on
 from coterie.protocol.steps import Steps
 from coterie.protocol.system import Federation, Sees, System, telling
 from coterie.protocol.told import Common, Own
 from coterie.protocols import averaging
 from coterie.protocols.averaging import Train
+from coterie.protocols.keeping import HandingOut, keep, own_model
 from coterie.protocols.local_training import at_least, batch_seed, check_model
 from coterie.protocols.selecting import Introduce, Introduced, Introducing, Selecting, Update, meet, selected_round
 from coterie.selection import oort
@@ -88,13 +89,14 @@ class Client(Introducing, role="client"):
     def train(self, msg: Train, src: str) -> Work[Update]:
         """The root mean square loss of the received model, and E_i epochs from it."""
         start = check_model(self.spec, msg.spec, msg.weights)
+        keep(self, start)
         losses = yield Losses(start[None])
         rms = float(np.sqrt(np.mean(np.square(losses[0], dtype=np.float64))))
         fitted: Fitted = yield Fit(start, self.config.solver(), self.epochs, batch_seed(self, msg.round))
         return Update(msg.round, self.spec.digest, fitted.weights, fitted.samples, rms)
 
 
-class Server(Party, role="server"):
+class Server(HandingOut, role="server"):
     """Selects by utility, and averages."""
 
     class State(msgspec.Struct):
@@ -160,6 +162,7 @@ SYSTEM = System(
     config=OortConfig,
     parties=lambda config: {"server": Server, "client": Client},
     models=averaging.models,
+    own_model=own_model,
     sees={
         "server": Sees(
             (Introduced, Update),

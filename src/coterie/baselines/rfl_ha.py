@@ -28,12 +28,13 @@ from coterie.aggregation.sums import WeightedMean
 from coterie.protocol.effects import Fit, Fitted, Vector
 from coterie.protocol.errors import DecodeError, PeerError, UserError
 from coterie.protocol.messages import Floats, Message, bundle, message, unbundle
-from coterie.protocol.party import Party, Work, on
+from coterie.protocol.party import Work, on
 from coterie.protocol.steps import Steps, compute, for_each
 from coterie.protocol.system import Federation, Sees, System, telling
 from coterie.protocol.told import Common, Own
 from coterie.protocols import averaging
 from coterie.protocols.averaging import Averaging, Updates
+from coterie.protocols.keeping import HandingOut, Kept, keep, own_model
 from coterie.protocols.local_training import ask_all, asked_in, at_least, batch_seed, check_model, training_cost
 from coterie.protocols.selecting import Introduce, Introduced, Introducing, meet
 
@@ -125,7 +126,7 @@ class Led(Message, frozen=True):
 class Client(Introducing, role="client", also=(HEAD,)):
     """Trains for its head, and coordinates its cluster where it is the head itself."""
 
-    class State(msgspec.Struct):
+    class State(Kept):
         """head: of its cluster.  members: of its cluster, where it is the head; itself among them."""
 
         head: str = ""
@@ -157,7 +158,9 @@ class Client(Introducing, role="client", also=(HEAD,)):
         """E_i epochs, for its own head only."""
         if src != self.state.head:
             raise PeerError(f"{src} is not the head of this cluster")
-        fitted: Fitted = yield self.fit(msg.round, check_model(self.spec, msg.spec, msg.weights))
+        start = check_model(self.spec, msg.spec, msg.weights)
+        keep(self, start)
+        fitted: Fitted = yield self.fit(msg.round, start)
         return Update(msg.round, self.spec.digest, fitted.weights, fitted.samples)
 
     def fit(self, r: int, start: Vector) -> Fit:
@@ -168,6 +171,7 @@ class Client(Introducing, role="client", also=(HEAD,)):
     def lead(self, msg: Lead, src: str) -> Steps[Led]:
         """Synchronous aggregation in the cluster: wait for all members that are asked, and average."""
         start = check_model(self.spec, msg.spec, msg.weights)
+        keep(self, start)
         if len(msg.asked) != len(self.state.members):
             raise PeerError(f"{len(msg.asked)} marks for a cluster of {len(self.state.members)}")
         asked = [name for name, mark in zip(self.state.members, msg.asked, strict=True) if mark]
@@ -192,7 +196,7 @@ class Client(Introducing, role="client", also=(HEAD,)):
         return Led(msg.round, self.spec.digest, weights, samples, len(answers.got) + (self.name in asked))
 
 
-class Server(Party, role="server"):
+class Server(HandingOut, role="server"):
     """Makes balanced clusters, and mixes their models into the global one."""
 
     class State(msgspec.Struct):
@@ -291,6 +295,7 @@ SYSTEM = System(
     config=RflHaConfig,
     parties=lambda config: {"server": Server, "client": Client},
     models=averaging.models,
+    own_model=own_model,
     sees={
         "server": Sees((Introduced, Belonging, Led), "every client's speed, and the plain mean model of each cluster"),
         HEAD: Sees((Lead, Update), "the global model, and its members' plain models and numbers of samples, by name"),

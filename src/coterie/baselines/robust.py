@@ -33,6 +33,7 @@ from coterie.protocol.system import PartyFactory, System
 from coterie.protocol.told import Common, Own
 from coterie.protocols import averaging
 from coterie.protocols.averaging import Averaging, Client, Train, Update, Updates
+from coterie.protocols.keeping import own_model
 from coterie.protocols.local_training import ask_round, batch_seed
 
 Doubles = NDArray[np.float64]
@@ -164,6 +165,7 @@ SYSTEMS: Mapping[str, System] = {
         config=config,
         parties=partial(_parties, rule, by_coordinate),
         models=averaging.models,
+        own_model=own_model,
         sees=averaging.SEES,
         releases=averaging.RELEASES,
         baseline=True,

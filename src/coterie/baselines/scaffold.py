@@ -23,12 +23,13 @@ from coterie.aggregation.sums import WeightedMean
 from coterie.protocol.effects import Fit, Fitted, Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.messages import Floats, Message, message
-from coterie.protocol.party import Party, Work, on
+from coterie.protocol.party import Work, on
 from coterie.protocol.steps import Steps
 from coterie.protocol.system import Sees, System, telling
 from coterie.protocol.told import Common, Own
 from coterie.protocols import averaging
 from coterie.protocols.averaging import Updates
+from coterie.protocols.keeping import HandingOut, Keeper, Kept, keep, own_model
 from coterie.protocols.local_training import LocalTraining, ask_round, batch_seed, check_model, training_cost
 from coterie.training.solvers import Scaffold
 
@@ -67,10 +68,10 @@ class Change(Message, frozen=True):
     control: Floats
 
 
-class Client(Party, role="client"):
+class Client(Keeper, role="client"):
     """Keeps its control variate c_i across rounds."""
 
-    class State(msgspec.Struct):
+    class State(Kept):
         """control: c_i, (d,)."""
 
         control: Vector
@@ -86,6 +87,7 @@ class Client(Party, role="client"):
     def train(self, msg: Train, src: str) -> Work[Change]:
         """Algorithm 1, lines 7 to 13."""
         x, c = (check_model(self.spec, msg.spec, v) for v in (msg.weights, msg.control))
+        keep(self, x)
         state = {"control": self.state.control, "server_control": c}
         fitted: Fitted = yield Fit(x, self.solver, self.epochs, batch_seed(self, msg.round), state)
         change = fitted.state["control"] - self.state.control
@@ -94,7 +96,7 @@ class Client(Party, role="client"):
         return Change(msg.round, self.spec.digest, moved, change)
 
 
-class Server(Party, role="server"):
+class Server(HandingOut, role="server"):
     """Holds the global model and control variate."""
 
     class State(msgspec.Struct):
@@ -136,6 +138,7 @@ SYSTEM = System(
     config=ScaffoldConfig,
     parties=lambda config: {"server": Server, "client": Client},
     models=averaging.models,
+    own_model=own_model,
     sees={
         "server": Sees((Change,), "every client's change of model and of control variate in every round, by name"),
         "client": Sees((Train,), "the global model and the server's control variate"),

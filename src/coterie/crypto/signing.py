@@ -151,6 +151,8 @@ class OpeningKey(RawSecret):
 class ReplayGuard:
     """Accepts each sender's messages once, in order, and while they are fresh. Immutable: ``accept`` returns the next.
 
+    Rounds tell messages apart, so two of them may carry the same time: clocks are coarse, and may stand still.
+
     max_age_s: how old a message may be.  max_ahead_s: how far a sender's clock may be ahead of ours.
     max_lag_rounds: how many rounds late a message may be.
     accepted: the (round, timestamp in seconds) of the last accepted message by sender.
@@ -178,9 +180,9 @@ class ReplayGuard:
                 f"and clocks at most {self.max_ahead_s} s ahead"
             )
         last = self.accepted.get(sender)
-        if last and not (message_round > last[0] and timestamp_s > last[1]):
+        if last and not (message_round > last[0] and timestamp_s >= last[1]):
             raise ReplayError(
-                f"{sender}: round {message_round} at {timestamp_s} s is not after round {last[0]} at {last[1]} s, "
+                f"{sender}: round {message_round} at {timestamp_s} s does not follow round {last[0]} at {last[1]} s, "
                 "which was accepted before"
             )
         return replace(self, accepted={**self.accepted, sender: (message_round, timestamp_s)})

@@ -78,14 +78,15 @@ def init(
     public: Path | None = None,
     days: float = DAYS,
     members_text: str = "",
+    session: bytes | None = None,
     now_s: float | None = None,
 ) -> Plan:
     """Found a deployment in a new folder: the operator's keys, the hub's home, the first plan, the server's files.
 
     config: as the operator gives it, unresolved.  members: in any order.  settings: ``quorum``, ``public`` and the
     times are filled in.  facts: of all parties' samples.  public: ``.npz`` of the hub's public samples.
-    days: for which certificates and plan are valid.  members_text: of members.toml. Raises UserError, and then leaves
-    nothing behind.
+    days: for which certificates and plan are valid.  members_text: of members.toml.  session: 16 bytes; drawn unless a
+    rehearsal gives those of the run that it repeats. Raises UserError, and then leaves nothing behind.
     """
     now_s = time.time() if now_s is None else now_s
     if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
@@ -138,7 +139,7 @@ def init(
             facts=facts,
             settings=settings,
             members=tuple((one.name, one.role) for one in ordered),
-            roster=sign_roster((joined.entry,), authority.signing, os.urandom(tokens.ID_BYTES)),
+            roster=sign_roster((joined.entry,), authority.signing, session or os.urandom(tokens.ID_BYTES)),
             signed_s=now_s,
         )
         write_public(folder.config, plan.config.encode())
@@ -327,6 +328,8 @@ def _check_new_keys(folder: Folder, authority: Authority, keys: Keys, tls: bytes
         authority.public: "the operator",
         OpeningKey.load(authority.possession).public.to_bytes(): "the operator",
         certificates.public_of(authority.ca): "the authority",
+        certificates.certified(read_private(folder.tls / "operator.pem")): "the operator",
+        certificates.certified(read_private(folder.nats / "certificate.pem")): "the server",
     }
     for name, one in joined_members(folder).items():
         known |= dict.fromkeys((*one.former, *one.keys), name)

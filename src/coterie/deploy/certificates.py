@@ -101,6 +101,12 @@ def public_of(key: bytes) -> bytes:
     return public.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
+def certified(certificate: bytes) -> bytes:
+    """The public key (DER) in a certificate (PEM), of which nothing is checked. Raises DecodeError."""
+    public = _load(certificate).public_key()
+    return public.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
 def check(certificate: bytes, authority: bytes, name: str, public: bytes, now_s: float) -> None:
     """Raises PeerError unless this authority has given this party this key's certificate, and it is valid now."""
     found, issuer = _load(certificate), _load(authority)
@@ -112,8 +118,7 @@ def check(certificate: bytes, authority: bytes, name: str, public: bytes, now_s:
         raise PeerError("the certificate is not signed by this federation's authority") from None
     if found.subject != _name(_common(name)):
         raise PeerError(f"the certificate is of {found.subject.rfc4514_string()[:60]!r} and not of {_common(name)}")
-    der = found.public_key().public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
-    if der != public:
+    if certified(certificate) != public:
         raise PeerError("the certificate is of another key")
     begins, ends = validity(certificate)
     if not begins <= now_s <= ends:

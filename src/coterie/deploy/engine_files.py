@@ -9,9 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from cryptography import x509
-from cryptography.hazmat.primitives import serialization
-
 from coterie.deploy import certificates
 from coterie.deploy.folder import Authority, Folder, current_plan, joined_members, write_public
 from coterie.deploy.home import read_private, write_private
@@ -67,9 +64,8 @@ def access_of(folder: Folder) -> Access:
     plan = current_plan(folder)
     believed = plan.believed.by_name
     parties = {name: _pin(one.tls) for name, one in joined_members(folder).items() if name in believed}
-    operator = x509.load_pem_x509_certificate(read_private(folder.tls / "operator.pem")).public_key()
-    der = operator.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
-    return Access(parties, watchers=leaders(plan), operator=_pin(der))
+    operator = _pin(certificates.certified(read_private(folder.tls / "operator.pem")))
+    return Access(parties, watchers=leaders(plan), operator=operator)
 
 
 def leaders(plan: Plan) -> frozenset[str]:

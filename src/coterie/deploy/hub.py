@@ -15,14 +15,13 @@ from coterie.deploy.node import Node
 from coterie.deploy.packets import Begin, End, Era, Instant, Letter, News, Report, Silence, Tally
 from coterie.deploy.store import Taken
 from coterie.protocol.errors import PeerError, RunError
-from coterie.protocol.party import Party
 from coterie.protocol.steps import Steps
 from coterie.runs.runner import is_divergence
 from coterie.transport.envelope import Envelope, Waiting
 
 
-class AnotherAttemptError(RunError):
-    """What was begun cannot go on, for instance since a party was killed while it coordinated."""
+class LeaderStoppedError(RunError):
+    """A party was stopped while it coordinated. What it had begun cannot go on, so the round is tried again."""
 
 
 @dataclass
@@ -82,6 +81,7 @@ class HubNode(Node):
         self._coming: list[Came] = []  # of earlier rounds: each attempt of this one is given them
         self._left: list[Came] = []  # what comes on the virtual clock after the round
         self._inbox: list[Waiting] = []  # as it was when the round began
+        self._stopped_leaders: set[str] = set()  # in this round
         self._astray: dict[str, str] = {}  # by party, why it does not follow
 
     def run(self, rounds: int, on_round: OnRound = lambda one: None, on_report: OnReport | None = None) -> list[Round]:
@@ -101,7 +101,7 @@ class HubNode(Node):
     def _rounds(self, rounds: int, on_round: OnRound) -> list[Round]:
         ran: list[Round] = []
         party: Any = self.member.party
-        has_finish = type(party).finish is not Party.finish
+        has_finish = bool(party.finishes)
         for r in range(self.kept.done + 1, rounds + 1 + has_finish):
             if self.stopped.is_set():
                 return ran
@@ -125,10 +125,11 @@ class HubNode(Node):
         """A round, with as many attempts as it needs and may have."""
         kept = self.kept
         one, began = Round(r, began_s=self.clock.now()[0]), time.monotonic()
-        first = 0 if kept.era is None or kept.era[0] != r else kept.era[1] + 1
-        if first:
+        attempt = 0 if kept.era is None or kept.era[0] != r else kept.era[1] + 1
+        if attempt:
             one.attempts.append("the hub was stopped")
-        for attempt in range(first, first + self.settings.retries + 1):
+        self._stopped_leaders, left = set(), self.settings.retries
+        while True:
             self._announce((r, attempt))
             try:
                 one.notes = dict(self._attempt(steps(), (r, attempt), one) or {})
@@ -137,9 +138,12 @@ class HubNode(Node):
                 if self.stopped.is_set() or is_divergence(error):
                     raise
                 one.attempts.append(str(error))
-        else:
-            self.enter((r, first + self.settings.retries + 1))
-            one.skipped = one.attempts[-1]
+                left -= not isinstance(error, LeaderStoppedError)
+            attempt += 1
+            if left < 0:
+                self.enter((r, attempt))
+                one.skipped = one.attempts[-1]
+                break
         self._commit_round(r)
         one.seconds = time.monotonic() - began
         one.refused.update(self.mail.traffic.refused)
@@ -184,7 +188,7 @@ class HubNode(Node):
         for name in self.others:
             heard, taken = self.kept.heard.get(name, 0), self.mail.numbering.taken.get(name, 0)
             with suppress(PeerError):  # it has no keys any more
-                self.mail.push(self._wrapped(name, Begin(era, heard, taken, self.clock.times.at)))
+                self.mail.push(self.wrapped(name, Begin(era, heard, taken, self.clock.times.at)))
 
     def _attempt(self, steps: Steps[Any], era: Era, one: Round) -> Any:
         """Coordinate one attempt to its end. Raises RunError."""
@@ -215,12 +219,12 @@ class HubNode(Node):
     def _check(self) -> None:
         """Raises RunError if the attempt cannot go on."""
         if self._broken:
-            raise AnotherAttemptError(self._broken)
+            raise LeaderStoppedError(self._broken)
         if self.stopped.is_set():
             raise RunError("the hub was told to stop")
         silent_s = time.monotonic() - self.mail.heard_s
         if self.clock.rehearsed and silent_s > self.settings.patience_s:
-            raise AnotherAttemptError(f"nothing has come for {silent_s:.0f} s")
+            raise RunError(f"nothing has come for {silent_s:.0f} s")
 
     def quiet(self) -> bool:
         """Whether all packets of this era have been taken, of all that are there: each has told what it sent and took.
@@ -264,7 +268,7 @@ class HubNode(Node):
             self.mail.done(arrived)
 
     def _heard(self, src: str, report: Report) -> None:
-        heard, era = self.kept.heard, self.kept.era or (0, 0)
+        heard, era = self.kept.heard, self.era
         if report.rolled_back:
             self._astray[src] = "its state is older than it was: a disk was put back, or a folder copied"
         elif report.era > era:
@@ -273,7 +277,11 @@ class HubNode(Node):
             heard[src] = max(heard.get(src, 0), report.commit)
             self._astray.pop(src, None)
         if report.interrupted and report.era == era:
-            self._broken = f"{src} was stopped while it coordinated"
+            if src in self._stopped_leaders:  # once a round and party
+                self._astray[src] = "it was stopped again and again while it coordinated"
+            else:
+                self._broken = f"{src} was stopped while it coordinated"
+                self._stopped_leaders.add(src)
         self.on_report(src, report)
 
     def forget(self, name: str) -> None:

@@ -112,7 +112,7 @@ def check_hosts(servers: Sequence[Member]) -> None:
     for one in servers:
         if not one.host:
             raise UserError(f"{one.name} has no host: name the machine that it runs on, which no other server shares")
-        other = of_host.setdefault(one.host.lower().rstrip("."), one.name)
+        other = of_host.setdefault(one.host.lower(), one.name)
         if other != one.name:
             raise UserError(
                 f"{other} and {one.name} are both on {one.host}: servers that must not learn each other's secrets do "

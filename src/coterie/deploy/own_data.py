@@ -37,14 +37,16 @@ class OwnData:
 def read_data(path: Path, facts: Facts, *, tests: bool = True) -> OwnData:
     """The samples in an ``.npz`` file with x, y and, as a rule, x_test and y_test.
 
-    Without x_test every fifth sample of each class is kept for tests. tests: False for the hub's public samples, of
-    which none is kept. Raises UserError for anything that the plan's model cannot take: what is wrong, where, and what
-    is wanted.
+    An empty x_test means that there are no tests. Without x_test every fifth sample of each class is kept for tests.
+    tests: False for the hub's public samples, of which none is kept. Raises UserError for anything that the plan's
+    model cannot take: what is wrong, where, and what is wanted.
     """
     if not path.is_file():
         raise UserError(f"there is no file {path}: --data names an .npz file with the arrays x and y of this party")
     arrays = read_npz(path, lambda names: _check_names(names, path))
     x, y = _samples(arrays["x"], facts, f"{path}: x"), _labels(arrays["y"], len(arrays["x"]), facts, f"{path}: y")
+    if "x_test" in arrays and not len(arrays["x_test"]) and not len(arrays["y_test"]):
+        return OwnData(x, y, x[:0], y[:0])
     if "x_test" in arrays:
         x_test = _samples(arrays["x_test"], facts, f"{path}: x_test")
         return OwnData(x, y, x_test, _labels(arrays["y_test"], len(x_test), facts, f"{path}: y_test"))

@@ -123,7 +123,8 @@ class Approved(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 def issue(invitation: Invitation, operator: SigningKey, secret: bytes) -> str:
     """SECRET: the text of an invitation. secret: the operator's key for MACs."""
     body = msgspec.msgpack.encode(invitation)
-    return armoured(INVITATION, Token(body, token_secret(secret, body), operator.sign("invitation", body)))
+    shared = token_secret(secret, body)
+    return armoured(INVITATION, Token(body, shared, operator.sign("invitation", body, shared)))
 
 
 def token_secret(secret: bytes, body: bytes) -> bytes:
@@ -136,7 +137,7 @@ def read_invitation(text: str, now_s: float) -> tuple[Invitation, Token]:
     try:
         token = unarmoured(INVITATION, text, Token)
         invitation = decoded(token.body, Invitation)
-        VerifyKey.load(invitation.operator).verify(token.signature, "invitation", token.body)
+        VerifyKey.load(invitation.operator).verify(token.signature, "invitation", token.body, token.secret)
         check_name(invitation.name)
     except PeerError as error:
         raise UserError(f"this is no invitation, or a damaged one: {error}; ask the operator for another") from None

@@ -34,9 +34,14 @@ PATIENCE_S = 7 * 86_400.0
 @dataclass(frozen=True)
 class Ask:
     requests: Mapping[Any, Message | To]
-    reply: type[Message]
+    reply: type[Message] | tuple[type[Message], ...]
     fold: Fold
     deadline_s: float | None = None
+
+    @property
+    def replies(self) -> tuple[type[Message], ...]:
+        """The types that an answer may have."""
+        return self.reply if isinstance(self.reply, tuple) else (self.reply,)
 
 
 @dataclass(frozen=True)
@@ -86,13 +91,18 @@ class NoAnswerError(RunError):
 
 
 def for_each(
-    requests: Mapping[K, Message | To], reply: type[M], fold: Callable[[K, M], None], *, deadline_s: float | None = None
+    requests: Mapping[K, Message | To],
+    reply: type[M] | tuple[type[M], ...],
+    fold: Callable[[K, M], None],
+    *,
+    deadline_s: float | None = None,
 ) -> Steps[Answers]:
     """Ask many at once, and wait for the answers or ``deadline_s`` seconds. ``fold(key, message)`` consumes each.
 
     requests: by the name of the party that is asked. To ask one party several things, use other keys:
-    ``{k: To("helper", Convert(k)) for k in ...}``. Every request has its own answer and outcome. A mapping may make
-    each message when it is looked up, so that not all of them are held at once.
+    ``{k: To("helper", Convert(k)) for k in ...}``. Every request has its own answer and outcome. They are
+    handled in the order in which they are sent. A mapping may make each message when it is looked up, so that not all
+    of them are held at once.  reply: the type of the answers, or types, of which the fold checks which one came.
     """
     answers: Answers = yield Ask(requests, reply, fold, deadline_s)
     return answers

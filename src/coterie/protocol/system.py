@@ -96,6 +96,7 @@ class System:
     sees: by role, the messages that it receives and what it learns.  sees_in: the same in modes in which it differs.
     sees_with: of a config and a mode, the same for settings that change it, else None.  more: messages that parties
     read only under such settings.
+    own_model: what a client predicts with as far as it knows itself, from its own state alone. Deployments need it.
     fine_tunes: whether each client has one model of a federation, which can be tuned.
     settings_in: by mode, the defaults that differ in it.
     audit: ``module:ATTRIBUTE`` of its own ``audits.Audit``, or "" if it has none.  reproductions: the same for
@@ -122,6 +123,7 @@ class System:
     encrypted: bool = False
     observe: Callable[[Federation], Mapping[str, Any]] = field(default=lambda federation: {})
     baseline: bool = False
+    own_model: Callable[[Any], ClientModel] | None = None
     fine_tunes: bool = True
     pool: Callable[[Federation], Iterable[NDArray[Any]]] | None = None
     sees_in: Mapping[str, Mapping[str, Sees]] = field(default_factory=dict)
@@ -144,6 +146,27 @@ class System:
     def make(self, own: Own, common: Common, config: Any) -> Party:
         """One party, made from what it alone knows and what everybody knows."""
         return self.factories(config, common.mode)[common.roster.by_name[own.name].role](own, common, config)
+
+    def predicts(self, client: Party) -> ClientModel:
+        """What a client predicts with, from its own state alone. Raises UserError if the system does not say."""
+        return self._own_model()(client)
+
+    def check_deployed(self, config: Any) -> None:
+        """Raises UserError for what parties on machines of their own cannot do."""
+        self._own_model()
+        if config.pretraining() is not None:
+            raise UserError(
+                f"{self.name} with these settings trains its first models on the clients' data, which no machine of a "
+                "deployment has: set start=random"
+            )
+
+    def _own_model(self) -> Callable[[Any], ClientModel]:
+        if self.own_model is None:
+            raise UserError(
+                f"{self.name} does not say what a client predicts with: give its System an own_model, such as "
+                "lambda client: client.state.weights"
+            )
+        return self.own_model
 
     def encrypts(self, mode: str) -> bool:
         """Whether it encrypts anything in this mode."""

@@ -70,6 +70,9 @@ class Common:
     clients: those with data, in the order of their numbers.  starts: (k, d) float32, the weights that k models start
     with; most systems have one.  mode: ``paper``, ``literal`` or ``hardened``.  emulated: whether the ciphers are.
     public: how many public samples the hub has as its own data, which no client has.
+    deployed: whether parties are on machines of their own. Then nobody can read a client's model from the hub. So a
+    client keeps the model that it is told, and the hub hands out the last one when the run is over.
+    quorum: how many clients must have their keys before round 1; 0 for all. The others get theirs when they come.
     """
 
     roster: Roster
@@ -79,6 +82,8 @@ class Common:
     mode: str
     emulated: bool
     public: int = 0
+    deployed: bool = False
+    quorum: int = 0
 
     @cached_property
     def initial(self) -> Vector:

@@ -23,10 +23,11 @@ from coterie.protocol.effects import Fit, Fitted, Vector
 from coterie.protocol.errors import PeerError, RunError
 from coterie.protocol.messages import Floats, Message, message
 from coterie.protocol.model_spec import ModelSpec
-from coterie.protocol.party import Party, Work, on
+from coterie.protocol.party import Work, on
 from coterie.protocol.steps import Answers, Steps
 from coterie.protocol.system import Federation, PartyFactory, Sees, telling
 from coterie.protocol.told import Common, Own
+from coterie.protocols.keeping import HandingOut, Keeper, keep
 from coterie.protocols.local_training import SteppedTraining, ask_each, asked_in, batch_seed, check_model, training_cost
 from coterie.training.solvers import MOST_WEIGHT, largest
 
@@ -132,8 +133,8 @@ class Updates:
         return {"outliers": found} if (found := self.outliers()) else {}
 
 
-class Client(Party, role="client"):
-    """Trains when asked, and keeps nothing. sends: its trained model, or the change of the model."""
+class Client(Keeper, role="client"):
+    """Trains when asked, and keeps nothing of it. sends: its trained model, or the change of the model."""
 
     config: SteppedTraining
 
@@ -145,6 +146,7 @@ class Client(Party, role="client"):
     def train(self, msg: Train, src: str) -> Work[Update]:
         """E_i epochs from the global model."""
         start = check_model(self.spec, msg.spec, msg.weights)
+        keep(self, start)
         fitted: Fitted = yield Fit(start, self.config.solver(), self.epochs, batch_seed(self, msg.round))
         weights = fitted.weights
         if self.sends == "change":
@@ -152,7 +154,7 @@ class Client(Party, role="client"):
         return Update(msg.round, self.spec.digest, weights, fitted.samples)
 
 
-class Server(Party, role="server"):
+class Server(HandingOut, role="server"):
     """Holds the global model."""
 
     class State(msgspec.Struct):

@@ -1,7 +1,7 @@
 """A helper that opens only what a committee of clients has switched to its key (``crypto/split_key.py``).
 
     key_centre  - - Granted: s_h - ->  opener      shares of s_C - ->  members                      before round 1
-    hub  --Stand / Standing-->  member             who is there? The first t answer
+    hub  --Stand / Standing-->  member             who is there? The first t of the list answer
     hub  --Switch / Turned-->  member              one partial of each ciphertext
     hub  ... the same ciphertexts, under the opener's key, as it sent them before
 
@@ -166,22 +166,23 @@ def switch(
     number: int,
     ciphers: Sequence[CipherVector],
 ) -> Steps[list[CipherVector]]:
-    """The same ciphertexts under the opener's key, by the first of these members that are there.
+    """The same ciphertexts under the opener's key, by the first of these members, in their order, that are there.
 
     Raises NoAnswerError if fewer than needed are, or if one of them does not answer as it should.
     """
-    there: list[str] = []
+    there: set[str] = set()
 
     def stands(member: str, msg: Standing) -> None:
         if msg.round != r:
             raise PeerError(f"{member} answers round {msg.round} in round {r}")
-        there.append(member)
+        there.add(member)
 
     yield from for_each(dict.fromkeys(members, Stand(r)), Standing, stands)
     if len(there) < needed:
         raise NoAnswerError(f"{len(there)} members of the committee are there, and {needed} have to help the helper")
     ready = [cipher.rescaled() for cipher in ciphers]
-    places = {member: members.index(member) + 1 for member in there[:needed]}
+    helping = [member for member in members if member in there][:needed]
+    places = {member: members.index(member) + 1 for member in helping}
     key, opener = hub.public(name), hub.public(f"{name} {OPENER}")
     parts: list[list[Partial]] = [[] for _ in ready]
 

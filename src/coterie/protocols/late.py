@@ -31,6 +31,7 @@ from coterie.protocol.steps import LATE, Answers, Steps, for_each, take
 from coterie.protocol.system import PartyFactory, Sees
 from coterie.protocol.told import Common, Own
 from coterie.protocols.averaging import Client, Sends, Train, Update, Updates
+from coterie.protocols.keeping import HandingOut
 from coterie.protocols.local_training import SteppedTraining, asked_in
 
 DELTA = 0.3
@@ -157,7 +158,7 @@ class Gathering:
         return {"participants": self.used.total(), "staleness": staleness, **self._notes}
 
 
-class Server(Party, role="server"):
+class Server(HandingOut, role="server"):
     """Holds the global model, and knows which answers have not come yet. aggregate: makes an empty ``Aggregate``."""
 
     takes = (Update,)

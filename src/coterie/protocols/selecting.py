@@ -17,6 +17,7 @@ from coterie.protocol.messages import Floats, Message, message
 from coterie.protocol.party import Party, Work, on
 from coterie.protocol.steps import PATIENCE_S, Steps
 from coterie.protocols.averaging import Averaging, averaged
+from coterie.protocols.keeping import Keeper
 from coterie.protocols.local_training import ask_each, joined, sample_size
 
 MOST_LOSS = 2.0**40
@@ -80,7 +81,7 @@ def round_seconds(own: OwnData, work_flops: float, model_bytes: int) -> float:
     return float(2 * device.latency_s + transfer + work_flops / device.compute_flops_per_s)
 
 
-class Introducing(Party, role="client"):
+class Introducing(Keeper, role="client"):
     """A client that says how fast it is."""
 
     @on(Introduce)

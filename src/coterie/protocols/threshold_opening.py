@@ -92,7 +92,8 @@ def open_closed(
     asked = dict.fromkeys(terms.holders if present is None else present, announce)
     there, gone = yield from gather(of, asked, Present, lambda *_: None, deadline_s)
     left, done = dict(sums), dict[int, Opened]()
-    order, following, suspect, tries = [*there], None, "", 0
+    order = [holder for holder in terms.holders if holder in there]  # who answers first must not choose the holders
+    following, suspect, tries = None, "", 0
     while True:
         among = tuple(holder for holder in order if holder not in gone and holder != suspect)[: one.needed]
         if len(among) < one.needed:

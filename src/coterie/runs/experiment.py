@@ -21,7 +21,6 @@ from coterie.devices.links import Delays, FleetLinks
 from coterie.devices.profiles import Profile, fleet
 from coterie.devices.traces import Traces, parse, traces
 from coterie.protocol.errors import RunError, UserError
-from coterie.protocol.party import Party
 from coterie.protocol.randomness import Randomness, rng
 from coterie.protocol.steps import NoAnswerError, Steps, wake
 from coterie.protocol.system import ClientModel, Mixture
@@ -278,7 +277,7 @@ class Experiment:
         Ends when everybody has handled what was sent. Returns the costs and notes, and scores if a model has changed.
         Raises RunError if they fail.
         """
-        if type(self._hub).finish is Party.finish:
+        if not self._hub.finishes:
             return None
         before, began = models_digest(self.models(r)), self.transport.clock_s
         try:

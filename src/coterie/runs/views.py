@@ -17,6 +17,7 @@ from coterie.protocol import codec
 from coterie.protocol.errors import DecodeError, UserError
 from coterie.protocol.messages import Message
 from coterie.protocol.system import System
+from coterie.protocols.keeping import Last
 from coterie.runs.files import FILE_MODE, Log, opened, reading
 from coterie.transport.transcript import Seen, Transcript
 
@@ -58,7 +59,9 @@ class ViewLog:
 def message_kinds(system: System) -> tuple[type[Message], ...]:
     """Every message type that a party of a system reads in any mode."""
     views = (system.views(mode) for mode in system.modes)
-    return tuple(dict.fromkeys([*(k for view in views for sees in view.values() for k in sees.receives), *system.more]))
+    return tuple(
+        dict.fromkeys([*(k for view in views for sees in view.values() for k in sees.receives), *system.more, Last])
+    )
 
 
 def read_views(path: Path, kinds: Iterable[type[Message]], into: Transcript | None = None) -> Transcript:

@@ -201,7 +201,7 @@ class Coordination:
             self.wake_s = max(now_s, self._finite(step.at_s))
             return True
         if isinstance(step, steps.Ask):
-            self._open = self._send_all(step.requests, step.reply)
+            self._open = self._send_all(step.requests, step.replies)
             limit_s = step.deadline_s
         else:
             assert isinstance(step, steps.Take)
@@ -218,8 +218,10 @@ class Coordination:
             raise self._error(f"{self.member.name} would wait for {seconds} seconds: no step waits for ever")
         return seconds
 
-    def _send_all(self, messages: Mapping[Any, Message | To], reply: type[Message] | None = None) -> dict[int, _Asked]:
-        """Address and send messages. Returns those that await a ``reply``, by their numbers."""
+    def _send_all(
+        self, messages: Mapping[Any, Message | To], replies: tuple[type[Message], ...] = ()
+    ) -> dict[int, _Asked]:
+        """Address and send messages. Returns those that await one of these ``replies``, by their numbers."""
         member, kind = self.member, ""
         asked: dict[int, _Asked] = {}
 
@@ -228,14 +230,14 @@ class Coordination:
             for key, message in messages.items():
                 to = message if isinstance(message, To) else To(key, message)
                 kind = type(to.message).__name__
-                if reply is not None and to.dst == member.name:
-                    raise PeerError(f"{member.name} asks itself for {reply.__name__}; nobody would ever answer")
+                if replies and to.dst == member.name:
+                    raise PeerError(f"{member.name} asks itself for {replies[0].__name__}; nobody would ever answer")
                 yield to
 
         try:
             made = member.send(addressed(), self.role, round=self.round, attempt=self.attempt)
             for key, sent in zip(messages, made, strict=True):
-                if reply is not None:
+                if replies:
                     asked[sent.envelope.number] = _Asked(key, sent.envelope.dst)
                     self.asked.add(sent.envelope.number)
                 self._send(sent)
@@ -288,7 +290,8 @@ class Coordination:
         assert isinstance(step, steps.Ask | steps.Take)
         before, party.now_s = party.now_s, at_s
         try:
-            opened = member.read(envelope, frame, (step.reply if isinstance(step, steps.Ask) else step.kind,), at_s)
+            kinds = step.replies if isinstance(step, steps.Ask) else (step.kind,)
+            opened = member.read(envelope, frame, kinds, at_s)
             member.observer.read(opened)
             step.fold(key, opened.message)
         except (PeerError, CryptoError) as error:

@@ -135,6 +135,7 @@ SYSTEM = System(
     parties=lambda _: {HUB: BusinessServer, KEY_CENTRE: key_centre, CSP: ServiceProvider, PARTICIPANT: Participant},
     check=check,
     models=models,
+    own_model=Participant.model,
     sees=SEES,
     sees_in={"hardened": SEES_HARDENED},
     modes=("paper", "literal", "hardened"),

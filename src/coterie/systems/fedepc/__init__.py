@@ -45,7 +45,7 @@ from coterie.protocols.cluster_sums import ClusterModel, ClusterSum, Convert, Re
 from coterie.protocols.key_centre import ENROLMENT, KEY_CENTRE, Deal, Granted, KeyCentre
 from coterie.systems.fedepc import messages
 from coterie.systems.fedepc.config import FedEPCConfig, check
-from coterie.systems.fedepc.device import Device, HardenedDevice
+from coterie.systems.fedepc.device import Describer, Device, HardenedDevice
 from coterie.systems.fedepc.hardened import HardenedServer
 from coterie.systems.fedepc.helper import Helper
 from coterie.systems.fedepc.messages import DEVICE, HELPER, HUB
@@ -134,6 +134,7 @@ SYSTEM = System(
     },
     check=check,
     models=models,
+    own_model=Describer.model,
     sees=SEES,
     sees_in={"hardened": SEES_HARDENED},
     settings_in={"literal": {"fill": 0.0}, "hardened": {"distribute": "round"}},

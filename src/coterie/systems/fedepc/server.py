@@ -143,8 +143,12 @@ class Server(Party, role=HUB):
         return notes
 
     def finish(self) -> Steps[Mapping[str, Any]]:
-        """Algorithm 4, l. 18 to 20: every device gets its cluster's model, unless it has it already."""
-        if self.config.distribute == "round":
+        """Algorithm 4, l. 18 to 20: every device gets its cluster's model, unless it has it already.
+
+        With distribute=round it lacks only that of a cluster in which it has never trained. Where nobody but the device
+        itself can use its model (``Common.deployed``), it is sent then, too.
+        """
+        if self.config.distribute == "round" and not (self.common.deployed and self.common.mode != "hardened"):
             return {"distributed": 0, "missing": 0}
         answers = yield from self.distribute(0, self.state.clusters)
         return {"distributed": len(answers.got), "missing": len(answers.missing)}

@@ -173,6 +173,7 @@ SYSTEM = System(
     parties=parties,
     check=check,
     models=models,
+    own_model=Client.model,
     sees=SEES,
     sees_in={"hardened": SEES_HARDENED},
     sees_with=sees_with,

@@ -197,6 +197,10 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
         """(k, d) float32, for the observer; theta_j^0 before it has models."""
         return self.common.starts if self.state.models is None else self.state.models
 
+    def model(self) -> Vector:
+        """(d,) that of its own cluster, with its own buffers."""
+        return self.with_own_buffers(self.models()[self.cluster()])
+
     def cluster(self) -> int:
         """Its true cluster, for the observer; 0 before its first round."""
         return self.secret.cluster

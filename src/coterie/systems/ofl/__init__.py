@@ -143,6 +143,7 @@ SYSTEM = System(
     parties=parties,
     check=check,
     models=models,
+    own_model=lambda client: client.model,
     sees=SEES,
     settings_in={"hardened": {"mechanism": "standard", "detection": "norms"}},
     modes=("paper", "literal", "hardened"),

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from coterie.aggregation.contribution import contributed
+from coterie.aggregation.sums import Sum
 from coterie.crypto.ckks_parameters import named as parameters
 from coterie.crypto.roster import check_signed
 from coterie.dp.uploads import shared_set
@@ -49,7 +50,7 @@ from coterie.systems.ofl.messages import (
     named,
     names,
 )
-from coterie.systems.ofl.sparse import Indices, check_sparse, mixed, places_of
+from coterie.systems.ofl.sparse import Indices, check_sparse, mixed, places_of, spread
 from coterie.training.solvers import largest
 
 
@@ -267,8 +268,9 @@ class Client(Member, role=CLIENT, also=(LEADER,)):
 
 
 class Gathering:
-    """The uploads of one round at a leader, each mixed into its model at once.
+    """The uploads of one round at a leader, each mixed into its model at once (algorithm 2, l. 20).
 
+    Changes are added to the model instead, and so are values in mode literal: in a sum that is the same in any order.
     counted: by member, the round of its last upload that is in a model.
     """
 
@@ -277,8 +279,8 @@ class Gathering:
         self.taken: list[tuple[str, int, bytes]] = []
         self.up: list[float] = []
         self.down: list[float] = []
-        changes = leader.config.mechanism == "standard"
-        self.rule = "changes" if changes else "printed" if leader.common.mode == "literal" else "values"
+        added = leader.config.mechanism == "standard" or leader.common.mode == "literal"
+        self.total = Sum(len(office.model)) if added else None
 
     def take(self, name: str, upload: Upload) -> None:
         """Algorithm 2, l. 19 to 21.
@@ -297,7 +299,10 @@ class Gathering:
         report = opened_report(leader.common, upload.report, upload.round, leader.config.step_s)
         if report.client != name:
             raise PeerError(f"{name}: an upload with a report of {report.client}")
-        office.model = mixed(office.model, places, upload.values, len(office.members), self.rule)
+        if self.total is None:
+            office.model = mixed(office.model, places, upload.values, len(office.members))
+        else:
+            self.total.take(spread(places, upload.values, len(office.model)))
         office.wanted[name] = upload.wanted
         self.counted[name] = upload.round
         self.taken.append((name, upload.round, upload.report))
@@ -306,10 +311,13 @@ class Gathering:
         self.down.append(len(places_of(upload.wanted, total)) / total)
 
     def led(self) -> Led:
-        """What the hub is told."""
-        of, rounds, reports = zip(*self.taken, strict=True)
+        """What the hub is told, once all uploads are here."""
+        office, place = self.office, {name: i for i, name in enumerate(self.office.members)}
+        if self.total is not None:
+            office.model = (office.model + self.total.value() / len(office.members)).astype(np.float32)
+        of, rounds, reports = zip(*sorted(self.taken, key=lambda one: (place[one[0]], one[1])), strict=True)
         means = float(np.mean(self.up)), float(np.mean(self.down))
-        return Led(self.round, self.office.cluster, names(of), np.array(rounds, np.int64), bundle(reports), *means)
+        return Led(self.round, office.cluster, names(of), np.array(rounds, np.int64), bundle(reports), *means)
 
 
 class Parcels(Mapping[str, Fresh]):

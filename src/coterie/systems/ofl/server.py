@@ -115,8 +115,9 @@ class Server(JointHub, role=HUB):
         notes |= self.told(r, led, asked)
         if len(led.taken) < LEAST_LEADERS:
             return {**notes, "skipped": why_too_few(led, answers)}
+        leaders = [name for _, name in sorted(self.state.leaders.items()) if name in led.taken]
         try:
-            made = yield from aggregated(self, r, list(led.taken))
+            made = yield from aggregated(self, r, leaders)  # in an order of their own: else each needs a new key
         except (NoAnswerError, PeerError) as error:  # its key may be spent, or a share of it false: the next is new
             self.secret.joint.terms.pop(MODEL, None)
             return {**notes, "skipped": str(error)}

@@ -50,15 +50,19 @@ def check_sparse(places: NDArray[np.integer], values: Vector, eligible: NDArray[
     return found
 
 
-def mixed(model: Vector, places: Indices, values: Vector, size: int, rule: str) -> Vector:
+def spread(places: Indices, values: Vector, count: int) -> NDArray[np.float32]:
+    """(count,) the values at their places, and 0 elsewhere."""
+    whole = np.zeros(count, np.float32)
+    whole[places] = values
+    return whole
+
+
+def mixed(model: Vector, places: Indices, values: Vector, size: int) -> Vector:
     """The leader model after one upload of a cluster with ``size`` members (algorithm 2, l. 20); (d,) each.
 
-    rule: "values" moves each parameter by 1/|C| towards the uploaded value: ``(1 - 1/|C|) theta + sel / |C|``.
-    "changes" adds 1/|C| of an uploaded change. "printed" adds 1/|C| of the uploaded value, as the paper has it: then
-    the model grows with every upload.
+    Each parameter is moved by 1/|C| towards the uploaded value: ``(1 - 1/|C|) theta + sel / |C|``. So the last upload
+    counts most. As printed, ``theta + sel / |C|``, the model grows with every upload.
     """
     new = model.astype(np.float64)
-    if rule == "values":
-        new[places] *= 1 - 1 / size
-    new[places] += values.astype(np.float64) / size
+    new[places] = (1 - 1 / size) * new[places] + values.astype(np.float64) / size
     return new.astype(np.float32)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic
 
 import msgspec
 import numpy as np
@@ -16,10 +16,10 @@ from coterie.crypto.roster import check_signed, signed
 from coterie.crypto.tally import PLAIN
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import PeerError
-from coterie.protocol.messages import Message
+from coterie.protocol.messages import M, Message
 from coterie.protocol.party import Cost, To
 from coterie.protocol.spool import Spool
-from coterie.protocol.steps import Answers, NoAnswerError, Steps, ask, for_each, spend
+from coterie.protocol.steps import Answers, NoAnswerError, Steps, for_each, post, spend
 from coterie.protocol.told import Common, Own
 from coterie.protocols.committee import switch
 from coterie.protocols.key_centre import ENROLMENT, KeyHub
@@ -35,6 +35,7 @@ from coterie.systems.pafed.messages import (
     USER,
     Convert,
     Converted,
+    Final,
     PaddedUpdate,
     Refresh,
     Refreshed,
@@ -58,12 +59,14 @@ class Aggregator(KeyHub[PublicKey, SecretKey], Corrector, role=HUB):
         """model: [w] under pk_s, empty while it is w^0.  good: the last model that a client has opened, as it was sent.
 
         tried: the first model sent after ``good``.  owed: by client, the rounds that it has not answered yet.
+        round: the last one.
         """
 
         model: bytes = b""
         good: bytes = b""
         tried: Tried | None = None
         owed: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
+        round: int = 0
 
     state: State  # masks live for one round only
     config: PAFedConfig
@@ -82,6 +85,7 @@ class Aggregator(KeyHub[PublicKey, SecretKey], Corrector, role=HUB):
         round's updates are lost. If most of the clients asked refuse the model because it does not open (an update
         encrypted large numbers, or the helper's copy was damaged), the last model that clients opened is taken again.
         """
+        self.state.round = r
         gathering = Gathering(self, r, self.state.owed, self.config.max_staleness)
         skipped: dict[str, Any] = {}
         with closing(Spool()) as spool:
@@ -129,6 +133,27 @@ class Aggregator(KeyHub[PublicKey, SecretKey], Corrector, role=HUB):
             model = step.add_plain(layout.packed(self.common.initial)[: layout.parameters])
         # weights stay small however many steps are summed up
         self.state.model = layout.joined(model.within(MODEL_TERMS), buffers).to_bytes()
+
+    @property
+    def finishes(self) -> bool:
+        """Only where parties are on machines of their own."""
+        return self.common.deployed
+
+    def finish(self) -> Steps[None]:
+        """The last model, under the key of each client.
+
+        If the helper does not answer, clients keep the model that they were sent last.
+        """
+        if not self.common.deployed or not self.state.model:
+            return
+        r = self.state.round + 1
+        with closing(Spool()) as spool, suppress(NoAnswerError):
+            _, tickets = yield from self._transformed(r, self.clients, spool)
+            make = partial(self._final, r, spool)
+            yield from post(Requests(tickets, make))
+
+    def _final(self, r: int, spool: Spool, name: str, ticket: int) -> Final:
+        return signed(self.own, Final(r, self.spec.digest, spool.take(ticket)), name)
 
     def _judge(self, r: int, asked: int, answers: Answers, newest: int | None) -> None:
         """Conclude from the answers whether clients could open the model that was sent out.
@@ -182,6 +207,9 @@ class Aggregator(KeyHub[PublicKey, SecretKey], Corrector, role=HUB):
         yield from spend(Cost(crypto_s=service.nominal_seconds_encrypt(size)))
         (blinded,) = yield from self.for_helper(r, REFRESHING, [blinded])
 
+        tickets: dict[str, int] = {}
+        fresh = b""
+
         def unmasked(key: Any, reply: Refreshed | Converted, name: str = "") -> bytes:
             if (reply.round, getattr(reply, "client", "")) != (r, name):
                 raise PeerError(f"{HELPER} answers {name or 'for itself'} in round {r} with {reply!r:.80}")
@@ -191,18 +219,19 @@ class Aggregator(KeyHub[PublicKey, SecretKey], Corrector, role=HUB):
             w = (masked + wide(key, -mask)).within(MODEL_TERMS) if literal else masked.unblind(mask, 1)  # l. 15 and 16
             return bytes(w.to_bytes())
 
-        fresh = yield from ask(HELPER, Refresh(r, blinded.to_bytes()), Refreshed, partial(unmasked, service))
-        tickets: dict[str, int] = {}
-
-        def keep(name: str, reply: Converted) -> None:
-            cipher = unmasked(self.public(f"{USER} {name}"), reply, name)
-            if name in asked:
+        def keep(name: str, reply: Any) -> None:
+            nonlocal fresh
+            cipher = unmasked(self.public(f"{USER} {name}" if name else SERVICE), reply, name)
+            if not name:
+                fresh = cipher
+            elif name in asked:
                 tickets[name] = spool.put(cipher)
 
-        requests = {name: To(HELPER, Convert(r, name)) for name in (self.clients if literal else asked)}
-        answers = yield from for_each(requests, Converted, keep)
-        for why in answers.missing.values():
-            raise NoAnswerError(f"{HELPER} did not answer Convert: {why}")
+        requests = {"": To(HELPER, Refresh(r, blinded.to_bytes()))}
+        requests |= {name: To(HELPER, Convert(r, name)) for name in (self.clients if literal else asked)}
+        answers = yield from for_each(requests, (Refreshed, Converted), keep)  # at once: the helper keeps the order
+        for name, why in answers.missing.items():
+            raise NoAnswerError(f"{HELPER} did not answer {'Convert' if name else 'Refresh'}: {why}")
         return fresh, {name: tickets[name] for name in asked}
 
     def _verify(self, name: str, update: Update | PaddedUpdate) -> None:
@@ -232,13 +261,13 @@ class PaddedAggregator(Aggregator, role=HUB):
 
 
 @dataclass(frozen=True, eq=False)
-class Requests(Mapping[str, Train]):
-    """Requests that are made when they are sent, so that not all of them are held at once."""
+class Requests(Mapping[str, M], Generic[M]):
+    """Messages that are made when they are sent, so that not all of them are held at once."""
 
     tickets: Mapping[str, int]
-    make: Callable[[str, int], Train]
+    make: Callable[[str, int], M]
 
-    def __getitem__(self, name: str) -> Train:
+    def __getitem__(self, name: str) -> M:
         return self.make(name, self.tickets[name])
 
     def __iter__(self) -> Iterator[str]:

@@ -16,7 +16,7 @@ from coterie.protocols.key_centre import KeyHolder
 from coterie.protocols.local_training import batch_seed, check_model
 from coterie.protocols.pads import PadUser
 from coterie.systems.pafed.config import PAFedConfig, layout_of
-from coterie.systems.pafed.messages import CLIENT, HUB, SERVICE, USER, PaddedUpdate, Train, Update
+from coterie.systems.pafed.messages import CLIENT, HUB, SERVICE, USER, Final, PaddedUpdate, Train, Update
 from coterie.training.solvers import augmented_change, unit_change
 
 
@@ -27,11 +27,13 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
         """dual: y_i, (d,) float32, None for zeros.  round: the last round that it trained for.
 
         own: w_i, its last own model, in mode ``literal``; None for w^0.
+        told: (d,) the global model that it was sent last, where parties are on machines of their own; else None.
         """
 
         dual: Vector | None = None
         own: Vector | None = None
         round: int = 0
+        told: Vector | None = None
 
     state: State
     config: PAFedConfig
@@ -55,10 +57,11 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
         if msg.round <= self.state.round:
             raise PeerError(f"asked to train for round {msg.round} after round {self.state.round}")
         if msg.weights is None:
-            opened = yield Open(self.key(USER), msg.cipher)
-            w = check_model(self.spec, msg.spec, self.layout.unpacked(opened.astype(np.float32)))
+            w = yield from self._opened(msg)
         else:
             w = check_model(self.spec, msg.spec, msg.weights)
+        if self.common.deployed:
+            self.state.told = w
         trained, change = yield from self._trained(w, msg.round)
         change, length = unit_change(self.spec, change, self.config.clip or None)  # l. 8
         length = length if self.config.clip else 1.0
@@ -66,6 +69,21 @@ class Client(KeyHolder[PublicKey, SecretKey], role=CLIENT):
         sent = yield from self._sealed(msg.round, update, length)
         self.state.round = msg.round
         return signed(self.own, sent)
+
+    def _opened(self, msg: Train | Final) -> Work[Vector]:
+        """w, (d,). Raises PeerError and CryptoError for what is no model under this client's key."""
+        opened = yield Open(self.key(USER), msg.cipher)
+        return check_model(self.spec, msg.spec, self.layout.unpacked(opened.astype(np.float32)))
+
+    def model(self) -> Vector:
+        """(d,) the global model as far as it knows it; w^0 before."""
+        return self.common.initial if self.state.told is None else self.state.told
+
+    @on(Final, lambda self, msg: Cost(crypto_s=self.key(USER).nominal_seconds_decrypt(self.layout.size)))
+    def take_last(self, msg: Final, src: str) -> Work[None]:
+        """Keep the last model."""
+        check_signed(self.common, HUB, msg, self.name)
+        self.state.told = yield from self._opened(msg)
 
     def _sealed(self, r: int, update: Vector, length: float) -> Work[Update | PaddedUpdate]:
         """Algorithm 3, line 9: the update encrypted, and not signed yet."""

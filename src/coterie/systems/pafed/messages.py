@@ -39,6 +39,14 @@ class Train(Signed, frozen=True):
     cipher: bytes
 
 
+@message(src=HUB, dst=CLIENT)
+class Final(Signed, frozen=True):
+    """The run is over, and this is its model, [w] under pk_i. The recipient is signed, too."""
+
+    spec: bytes
+    cipher: bytes
+
+
 @message(src=CLIENT, dst=HUB)
 class Update(Signed, frozen=True):
     """[nabla w_i] under pk_s (algorithm 3, lines 5 to 10), together with the values of the client's buffers.

@@ -1,0 +1,78 @@
+"""Every system in every mode, with the settings that change who talks to whom, for tests that go through all of them.
+
+The federations are those of ``federation.rig``: six clients in two groups, and a model of 24 numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from federation import Rig, planted, rig
+
+from coterie.runs import registry
+from coterie.runs.registry import SYSTEMS
+
+SIZE = 24
+TARGETS = planted([0, 0, 0, 1, 1, 1], SIZE, seed=3)
+
+Case = tuple[str, str, dict[str, Any]]
+
+VARIANTS: dict[tuple[str, str], list[dict[str, Any]]] = {
+    ("haccs", "paper"): [{"participation": 1.0}],
+    ("flacc", "paper"): [{"settle": 1}],
+    ("oort", "paper"): [{"participation": 1.0}],
+    ("clsm_fl", "paper"): [{"clusters": 2}],
+    ("ifca", "paper"): [{"clusters": 2}],
+    ("rfl_ha", "paper"): [{"clusters": 2}],
+    ("krum", "paper"): [{"faulty": 0.17}],
+    ("multi_krum", "paper"): [{"faulty": 0.17}],
+    ("fedcaprivacy", "paper"): [{"clusters": 2, "schedule": "always"}, {"clusters": "auto"}],
+    ("fedcaprivacy", "literal"): [{"clusters": 2, "schedule": "always"}],
+    ("fedcaprivacy", "hardened"): [
+        {"clusters": 2, "min_cluster": 2, "descriptor": "model", "sketch_dim": 8},
+        {"clusters": 2, "min_cluster": 2, "descriptor": "model", "hardening": "rotation"},
+        {"clusters": 2, "min_cluster": 2, "descriptor": "signature"},
+    ],
+    ("mingledpie", "paper"): [{"clusters": 3}, {"clusters": 2, "threshold": 2, "keys": "threshold", "rebuild": "none"}],
+    ("mingledpie", "literal"): [{"clusters": 3}],
+    ("mingledpie", "hardened"): [
+        {"clusters": 3},
+        {"clusters": 2, "hardening": "uploads"},
+        {"clusters": 2, "hardening": "uploads", "keys": "threshold"},
+    ],
+    ("fedepc", "paper"): [{}, {"send": "noise", "distribute": "round", "describe_every": 1}],
+    ("fedepc", "hardened"): [{"min_cluster": 2}],
+    **{("ofl", mode): [{"clusters": 2, "recluster_every": 2}] for mode in ("paper", "literal", "hardened")},
+    ("pafed", "paper"): [
+        {"participation": 1.0},
+        {"participation": 1.0, "signs": "hidden"},
+        {"participation": 1.0, "keys": "threshold"},
+    ],
+    ("pafed", "literal"): [{"participation": 1.0}],
+    ("pafed", "hardened"): [{"participation": 1.0}],
+}
+"""By system and mode, settings; none where there is no entry."""
+
+CASES: list[Case] = [
+    (name, mode, settings)
+    for name, system in SYSTEMS.items()
+    for mode in system.modes
+    for settings in VARIANTS.get((name, mode), [{}])
+]
+
+
+def made(case: Case, **options: Any) -> Rig:
+    """This federation, set up. options: of ``federation.rig``."""
+    name, mode, settings = case
+    return rig(registry.get(name), TARGETS, mode=mode, **{"delta": 0.0, **options, **settings})
+
+
+def parameters(cases: list[Case], short: Any = lambda case: True) -> list[Any]:
+    """For ``pytest.mark.parametrize``; those that are not ``short`` are long tests."""
+    return [
+        pytest.param(
+            case, marks=() if short(case) else pytest.mark.long, id="-".join([*case[:2], *map(str, case[2].values())])
+        )
+        for case in cases
+    ]
