@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.deploy import authority, joining
+from coterie.deploy import authority, founding, joining
 from coterie.deploy.folder import Folder
 from coterie.deploy.home import Home
 from coterie.deploy.members import Member
@@ -52,7 +52,7 @@ class Study:
     def found(self, config: RunConfig | None = None, named: Sequence[Member] | None = None, **options: Any) -> Plan:
         settings = Settings(SERVER, scores=("local_accuracy",), **options.pop("settings", {}))
         config = config or RunConfig("fedavg", rounds=2)
-        return authority.init(self.path, config, named or members(), settings, FACTS, now_s=NOW_S, **options)
+        return founding.init(self.path, config, named or members(), settings, FACTS, now_s=NOW_S, **options)
 
     def invite(self, name: str = "hospital-a", **options: Any) -> str:
         return authority.invite(self.path, name, **{"now_s": NOW_S, **options})

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from coterie.crypto.roster import new_identity
 from coterie.crypto.signing import SigningKey
-from coterie.deploy import authority, certificates, joining, tokens
+from coterie.deploy import authority, certificates, founding, joining, tokens
 from coterie.deploy.folder import Folder, current_plan, hub_home, read_joined
 from coterie.deploy.home import Home, plan_of, read_home, take_plan
 from coterie.deploy.plan import fingerprint
@@ -462,7 +462,7 @@ def test_a_folder_or_home_that_is_there(study: Study) -> None:
 
 def test_what_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Study(tmp_path)
-    monkeypatch.setattr(authority, "admit", lambda *args, **kwargs: 1 / 0)
+    monkeypatch.setattr(founding, "admit", lambda *args, **kwargs: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         made.found()
     assert list(tmp_path.iterdir()) == []
