@@ -8,6 +8,8 @@ models are those of ``coterie run`` with the same options.
 from __future__ import annotations
 
 import json
+import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -73,7 +75,7 @@ def rehearse(path: Path, config: RunConfig, kills: Sequence[str] = (), tell: Tel
         raise UserError(f"the run folder of a rehearsal is {Folder(path).run}: leave out away")
     warm()
     config = deployable(config, rehearsal=True)
-    with ExitStack() as held:
+    with terminable(), ExitStack() as held:
         experiment = build(config)
         held.callback(experiment.close)
         names = [entry.name for entry in experiment.common.roster.entries]
@@ -139,7 +141,9 @@ def supervised(ready: Rehearsal, kills: Sequence[Kill], tell: Tell) -> None:
     """Run all parties to their end. Raises RunError if one fails."""
     lives: dict[str, Life] = {name: _hub if name == ready.hub else as_party for name in ready.homes}
     told = _Told(ready.folder.run / METRICS, tell)
-    with Supervision(ready.hub, ready.homes, lives, kills, absence_s=GRACE_S + _AWAY_S) as processes:
+    with Supervision(
+        ready.hub, ready.homes, lives, kills, absence_s=GRACE_S + _AWAY_S, server=ready.server.pid
+    ) as processes:
         processes.start()
         processes.watch(told)
     told()
@@ -149,6 +153,23 @@ def supervised(ready: Rehearsal, kills: Sequence[Kill], tell: Tell) -> None:
 
 def _hub(home: Path, kill: Kill | None) -> None:
     as_hub(home.parent, kill)
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM ends the main thread's work as Ctrl-C does, so that everything is stopped."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class _Told:
