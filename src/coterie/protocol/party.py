@@ -159,6 +159,13 @@ class Party:
         """Steps of the hub before round 1, for keys and greetings. By default there are none."""
         yield from ()
 
+    def lasts(self, state: Any, secret: Any) -> None:
+        """Take over what must not be undone when a round is tried again, such as the ciphertexts that it has opened.
+
+        It is called on the state and secret of the round's beginning.  state, secret: what they were until now. By
+        default nothing lasts.
+        """
+
     @property
     def finishes(self) -> bool:
         """Whether the hub has steps to ``finish``."""

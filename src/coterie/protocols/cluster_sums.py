@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -95,6 +96,27 @@ class Masked:
     mask: Mask
     times: int
     work: int
+
+
+class Formed(msgspec.Struct):
+    """What a helper remembers of the sums of a round, also when the round is tried again. counts: by cluster.
+
+    If a client is gone in the second attempt, two sums of the same models would differ by its model alone.
+    """
+
+    round: int = -1
+    counts: dict[int, int] = msgspec.field(default_factory=dict)
+
+
+def once(formed: Formed, r: int, cluster: int, count: int) -> None:
+    """Note that a sum of so many vectors is formed. Raises PeerError if it was of another number in this round."""
+    if r != formed.round:
+        formed.round, formed.counts = r, {}
+    if formed.counts.setdefault(cluster, count) != count:
+        raise PeerError(
+            f"a sum of {count} vectors of cluster {cluster} after one of {formed.counts[cluster]} in the same round: "
+            "their difference would show some of them"
+        )
 
 
 def pairs(keygen: Callable[..., SecretKey], helper_role: str, client_role: str) -> tuple[Pair, Pair]:

@@ -142,6 +142,17 @@ class JointParty(KeyHolder[PublicKey, SecretKey]):
         """All joint keys of the federation; the same at all parties."""
         raise NotImplementedError
 
+    def lasts(self, state: Any, secret: Any) -> None:
+        """Openings, when a round is tried again: no ciphertext is answered for twice, and none is forgotten.
+
+        (An emulated key has no secret, and a repeated attempt has the same ciphertexts.)
+        """
+        super().lasts(state, secret)
+        for name, held in self.secret.joint.held.items():
+            before = secret.joint.held.get(name)
+            if before is not None and before.number == held.number and not self.common.emulated:
+                held.answered = before.answered
+
     # ---- making
 
     @on(Begin, _cost)

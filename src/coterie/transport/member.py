@@ -309,11 +309,15 @@ class Member:
     def restart(self, round: int, attempt: int) -> None:
         """Go back to the beginning of a round. From now on, messages of its earlier attempts are refused.
 
-        Messages of other rounds that were taken since then may come again. Numbers that this party used stay used.
+        Messages of other rounds that were taken since then may come again. Numbers that this party used stay used, and
+        so does what the party says (``Party.lasts``).
         """
         self.numbers.attempts[round] = attempt
         self.numbers.kept.clear()
         self._drop(lambda envelope: envelope.round == round and envelope.attempt < attempt)
         if self.start is not None and self.start[0] == round:
+            gone = self.party.state, self.party.secret
             _, self.party.state, self.party.secret, taken = self.start
+            with transaction(self.party):
+                self.party.lasts(*gone)
             self.numbers.taken = dict(taken)

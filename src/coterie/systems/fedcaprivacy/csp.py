@@ -20,7 +20,7 @@ from coterie.protocol.errors import PeerError
 from coterie.protocol.party import Cost, Work, on
 from coterie.protocol.told import Common, Own
 from coterie.protocols.anonymous import SERVICE, Forget, Forgotten, Relayed, comparable, forgotten, opened, opening_cost
-from coterie.protocols.cluster_sums import USER, ClusterSum, Convert, conversion_cost, convert, encrypted
+from coterie.protocols.cluster_sums import USER, ClusterSum, Convert, Formed, conversion_cost, convert, encrypted, once
 from coterie.protocols.key_centre import KeyHolder
 from coterie.protocols.signatures import DIMENSION, Group, Grouped, Grouping, group, lengths
 from coterie.systems.fedcaprivacy import messages
@@ -37,6 +37,7 @@ class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
         affinity: (m, m) of the clustering in round ``clustered``, for the observer.
         number: of clusters, as last asked for.  found: the count of the last round, with clusters=auto.
         signatures: the groups, with descriptor=signature.  summed: the sums that were formed for them.
+        formed: the sums of this round.
         """
 
         opened: dict[int, StoredVector] = msgspec.field(default_factory=dict)
@@ -47,6 +48,7 @@ class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
         found: int = 1
         signatures: Grouping = msgspec.field(default_factory=Grouping)
         summed: frozenset[int] = frozenset()
+        formed: Formed = msgspec.field(default_factory=Formed)
 
     state: State
     config: FedCAPrivacyConfig
@@ -57,6 +59,10 @@ class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
         self.shown = config.protection(common.mode)
         self.smallest = config.min_cluster if common.mode == "hardened" else 1
         self.length = {"sketch": config.sketch_dim, "signature": 2 * DIMENSION}.get(self.shown, common.spec.size)
+
+    def lasts(self, state: Any, secret: Any) -> None:
+        """The sums of the round, when it is tried again."""
+        self.state.formed = state.formed
 
     @on(Relayed, lambda self, msg: opening_cost(self, self.length))
     def open(self, msg: Relayed, src: str) -> Work[None]:
@@ -109,6 +115,7 @@ class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
             raise PeerError(f"no vectors at positions {missing} in round {msg.round}")
         if len(np.unique(msg.positions)) < len(msg.positions):  # each counts once in the sum, and so in the count
             raise PeerError(f"positions {msg.positions.tolist()} name a vector twice")
+        once(self.state.formed, msg.round, msg.cluster, len(msg.positions))
         blinded = self.blinded({int(j): self.state.opened[int(j)] for j in msg.positions})
         return encrypted(self, msg.round, msg.cluster, len(msg.positions), sum_blinded(blinded.values()))  # eq. (9)
 
@@ -116,6 +123,7 @@ class ServiceProvider(KeyHolder[PublicKey, SecretKey], role=CSP):
     def convert(self, msg: Convert, src: str) -> Work[ClusterSum]:
         """Hardened step V: convert a masked sum from the service's key to the users' key."""
         answer = yield from convert(self, msg, src, self.summed(msg))
+        once(self.state.formed, msg.round, msg.cluster, msg.count)
         if not msg.round:
             self.state.summed |= {msg.cluster}
         return answer

@@ -20,7 +20,7 @@ from coterie.protocol.party import Work, from_hub, on
 from coterie.protocol.told import Common, Own
 from coterie.protocols import cluster_sums
 from coterie.protocols.anonymous import SERVICE, Relayed
-from coterie.protocols.cluster_sums import ClusterSum, Convert
+from coterie.protocols.cluster_sums import ClusterSum, Convert, Formed
 from coterie.protocols.key_centre import KeyHolder
 from coterie.systems.fedepc import messages
 from coterie.systems.fedepc.config import FedEPCConfig
@@ -35,11 +35,14 @@ class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
     """Opens descriptions by their places, clusters them, and opens nothing else but masked sums."""
 
     class State(msgspec.Struct):
-        """groups: those that AIDC made, of places as text.  come: vectors and floors of ``round``, by place."""
+        """groups: those that AIDC made, of places as text.  come: vectors and floors of ``round``, by place.
+        formed: the sums of a round.
+        """
 
         groups: Groups | None = None
         round: int = -1
         come: dict[int, Doubles] = msgspec.field(default_factory=dict)
+        formed: Formed = msgspec.field(default_factory=Formed)
 
     state: State
     config: FedEPCConfig
@@ -47,6 +50,10 @@ class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
     def __init__(self, own: Own, common: Common, config: FedEPCConfig) -> None:
         super().__init__(own, common, config)
         self.aidc = config.clustering(common.mode)
+
+    def lasts(self, state: Any, secret: Any) -> None:
+        """The sums of the round, when it is tried again."""
+        self.state.formed = state.formed
 
     @on(Relayed)
     def open(self, msg: Relayed, src: str) -> Work[None]:
@@ -90,7 +97,9 @@ class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
         """A masked sum, from its own key to the users'."""
         if msg.count < self.config.min_cluster:
             raise PeerError(f"a sum of {msg.count} models, where at least {self.config.min_cluster} are to be in it")
-        return (yield from cluster_sums.convert(self, msg, src, self.spec.size))
+        answer = yield from cluster_sums.convert(self, msg, src, self.spec.size)
+        cluster_sums.once(self.state.formed, msg.round, msg.cluster, msg.count)
+        return answer
 
 
 def divergences(groups: Groups) -> NDArray[Any]:

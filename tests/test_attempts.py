@@ -1,0 +1,210 @@
+"""A round that is tried again, twice, and after parties were made again from their bytes: the same models."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+import numpy as np
+import pytest
+from every_system import CASES, Case, made, parameters
+from federation import Rig, on_the_wire
+from joint_parts import HOLDERS, KEY, VECTORS, held, joint, opened, small_keys, summed
+from joint_parts import made as made_key
+
+from coterie.crypto import threshold
+from coterie.protocol.errors import RunError
+from coterie.protocol.messages import bundle
+from coterie.protocol.steps import for_each
+from coterie.protocol.system import ClientModel, Mixture
+from coterie.protocols.cluster_sums import ClusterModel
+from coterie.protocols.threshold_keys import group_of
+from coterie.protocols.threshold_parts import Announce, Decrypt, Partials, Present, text
+from coterie.systems.fedepc.messages import Describe
+from coterie.transport.local import LocalTransport
+
+ROUNDS, BROKEN = 3, 2
+
+
+def retrying(transport: LocalTransport) -> None:
+    transport.retries = True
+
+
+def arrays(model: ClientModel) -> list[np.ndarray]:
+    return [model.weights, model.models] if isinstance(model, Mixture) else [np.asarray(model)]
+
+
+def same(one: Rig, other: Rig) -> bool:
+    found = [run.system.models(run.federation) for run in (one, other)]
+    return all(
+        np.array_equal(a, b)
+        for name in one.common.clients
+        for a, b in zip(arrays(found[0][name]), arrays(found[1][name]), strict=True)
+    )
+
+
+def sent_in(case: Case) -> int:
+    """How many messages round ``BROKEN`` has."""
+    run, count = made(case), 0
+    run.rounds(BROKEN - 1)
+    transmit = run.transport._transmit
+
+    def counting(*what: Any) -> None:
+        nonlocal count
+        count += 1
+        transmit(*what)
+
+    run.transport._transmit = counting  # type: ignore[method-assign]
+    run.round(BROKEN)
+    return count
+
+
+def breaking(run: Rig, at: int, r: int, attempt: int) -> None:
+    """Drive a round until so many messages were sent, where the hub dies."""
+    transmit, count = run.transport._transmit, 0
+
+    def dying(*what: Any) -> None:
+        nonlocal count
+        count += 1
+        if count > at:
+            raise RunError("killed")
+        transmit(*what)
+
+    with patch.object(run.transport, "_transmit", dying), pytest.raises(RunError, match="killed"):
+        run.transport.drive(run.hub.round(r), r, attempt)
+
+
+def again(run: Rig) -> None:
+    """Make every party again from its bytes, also for the round's beginning, as after a restart of its machine."""
+    for name in run.federation.parties:
+        if name != run.federation.hub:
+            run.federation.parties.restart(name)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("case", parameters(CASES))
+def test_a_repeated_attempt_gives_the_same_models(case: Case) -> None:
+    whole, run = made(case), made(case, wire=retrying)
+    count = sent_in(case)
+    for r in range(1, ROUNDS + 1):
+        whole.round(r)
+        if r != BROKEN:
+            run.round(r)
+            continue
+        breaking(run, count // 3, r, 0)
+        again(run)
+        breaking(run, count - 1, r, 1)
+        again(run)
+        notes = dict(run.transport.drive(run.hub.round(r), r, 2))
+        assert "skipped" not in notes
+    assert same(whole, run)
+    assert not same(run, made(case))
+
+
+# -- what a repeated attempt must not show -----------------------------------------------------------------------------
+
+
+def one_fewer(case: Case, kind: type[Any]) -> tuple[Rig, dict[str, Any]]:
+    """A round that dies when its first cluster model is sent, and is tried again without a client of that cluster."""
+    run = made(case, wire=retrying)
+    run.round(1)
+    sums: list[str] = []
+    transmit = run.transport._transmit
+
+    def dying(sent: Any, at: Any) -> None:
+        if sent.envelope.kind == kind.__name__:
+            sums.append(sent.envelope.dst)
+            raise RunError("killed")
+        transmit(sent, at)
+
+    with patch.object(run.transport, "_transmit", dying), pytest.raises(RunError, match="killed"):
+        run.transport.drive(run.hub.round(2), 2)
+    (gone,) = sums
+    run.links.away[gone, 2] = "offline"
+    return run, dict(run.transport.drive(run.hub.round(2), 2, 1))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("fedcaprivacy", "paper", {"clusters": 2, "schedule": "every:100"}),
+        ("fedcaprivacy", "hardened", {"clusters": 2, "min_cluster": 2, "descriptor": "model", "sketch_dim": 8}),
+        ("fedcaprivacy", "hardened", {"clusters": 2, "min_cluster": 2, "descriptor": "signature"}),
+        ("fedepc", "hardened", {"min_cluster": 2, "participation": 1.0, "fill": 1.0}),
+    ],
+    ids=["paper", "sketch", "signature", "fedepc"],
+)
+def test_two_sums_of_a_cluster_do_not_differ_by_one_client(case: Case) -> None:
+    run, notes = one_fewer(case, ClusterModel)
+    reasons = [reason for reason in run.refused if "their difference would show some of them" in reason]
+    assert len(reasons) == 1
+    assert sum(run.refused[reason] for reason in reasons) >= 1
+    unreleased = notes["clusters"]["unreleased"] if run.system.name == "fedcaprivacy" else notes["unreleased"]
+    assert [why for why in unreleased.values() if "refused" in why]
+    run.links.away.clear()
+    after = run.round(3)
+    assert "skipped" not in after
+    assert not run.refused
+
+
+def test_no_ciphertext_is_opened_twice_because_a_round_is_tried_again() -> None:
+    """Not even by a hub that sends what it has sent before. What was opened counts, too, for the room of the noise."""
+    with small_keys():
+        run = joint(emulated=False)
+        made_key(run)
+        run.transport.retries = True
+        cipher = summed(run, *VECTORS)
+        request = threshold.server_dec(group_of(run.hub, KEY), cipher).request.to_bytes()
+        rows = np.array([0, cipher.terms, cipher.length])
+        found: list[list[str]] = []
+
+        def steps() -> Any:
+            of = 3, KEY, 1
+            yield from for_each(dict.fromkeys(HOLDERS, Announce(*of, rows)), Present, lambda *_: None)
+            ask = Decrypt(*of, text(HOLDERS), np.array([0]), bundle([request]))
+            answers = yield from for_each(dict.fromkeys(HOLDERS, ask), Partials, lambda *_: None)
+            found.append(sorted(answers.got))
+
+        run.transport.drive(steps(), 3)
+        counted = {name: held(run, name).answered.ciphertexts for name in HOLDERS}
+        run.transport.drive(steps(), 3, 1)
+        assert found == [sorted(HOLDERS), []]
+        assert set(map(str, run.refused)) == {
+            "client/Decrypt: asked to open the same ciphertext again: one partial decryption is all that is given"
+        }
+        assert {name: held(run, name).answered.ciphertexts for name in HOLDERS} == counted
+        again = opened(run, summed(run, *VECTORS), r=4)  # another encryption of the same is opened
+        np.testing.assert_allclose(again.values, VECTORS.sum(axis=0), atol=1e-2)
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["the same model", "another model"])
+def test_an_upload_is_counted_for_each_model_that_a_hub_sends(other: bool) -> None:
+    """A hub that tries a round again with another model gets another noisy change, which the ledger counts."""
+    case: Case = ("ofl", "hardened", {"clusters": 2, "smallest": 1, "recluster_every": 5, "detection": "none"})
+    run = made(case, wire=retrying)
+    run.round(1)
+    run.transport.drive(run.hub.round(2), 2)
+    first = [run.party(name).state.released for name in run.common.clients]
+    assert {len(released) for released in first} == {2}
+
+    def steps() -> Any:
+        if other:
+            for name in run.common.clients:
+                party = run.party(name)
+                party.state.weights = party.model + np.float32(1)
+        return (yield from run.hub.round(2))
+
+    run.transport.drive(steps(), 2, 1)
+    again = [run.party(name).state.released for name in run.common.clients]
+    assert {len(released) for released in again} == ({3} if other else {2})
+    counted = [run.system.ledger(run.federation)[name] for name in run.common.clients]  # type: ignore[misc]
+    assert [len(releases) for releases in counted] == list(map(len, again))
+
+
+@pytest.mark.parametrize(("factor", "count"), [(1.0, 1), (0.5, 2)], ids=["the same", "another clip"])
+def test_a_description_is_counted_for_each_that_a_hub_asks_for(factor: float, count: int) -> None:
+    run = made(("fedepc", "paper", {"send": "noise", "noise_along": "all"}), wire=retrying)
+    on_the_wire(run.transport, Describe, lambda msg: msgspec.structs.replace(msg, clip=factor * msg.clip))
+    run.transport.drive(run.hub.setup(), 0, 1)
+    assert {len(run.party(name).state.released) for name in run.common.clients} == {count}
+    assert {len(releases) for releases in run.system.ledger(run.federation).values()} == {count}  # type: ignore[misc]
