@@ -104,9 +104,15 @@ def init(
     from coterie.deploy.folder import operator_of
     from coterie.deploy.members import read_members
     from coterie.deploy.plan import Settings, spoken
-    from coterie.runs.config import from_toml
+    from coterie.protocol.errors import UserError
+    from coterie.runs.config import from_toml, read_toml
 
     run = from_toml(config)
+    if "data" not in read_toml(config) and None in (shape, outputs):
+        raise UserError(
+            f"say what samples look like: with --shape and --outputs, such as --shape 1x28x28 --outputs 10, or in "
+            f'{config} with a data set that looks like them, such as data = "mnist"'
+        )
     plan = found(
         folder,
         run,
@@ -316,6 +322,9 @@ def server(
 @guarded
 def doctor(
     places: Annotated[list[Path], typer.Argument(metavar="DIR", help="The operator's folder, or homes, or both.")],
+    clock: Annotated[
+        bool, typer.Option("--clock", help="Also compare this clock with the server's. Needs the operator's keys.")
+    ] = False,
 ) -> None:
     """Look whether secrets are where they belong, and files, clocks, certificates and plans in order.
 
@@ -326,6 +335,8 @@ def doctor(
 
       coterie deploy doctor study
 
+      coterie deploy doctor study --clock
+
       coterie deploy doctor /srv/coterie/a
     """
     from rich.console import Console
@@ -335,7 +346,7 @@ def doctor(
 
     style = {"problem": "bold red", "warning": "bold yellow", "ok": "green"}
     console = Console(highlight=False, soft_wrap=True)
-    found = looked(places)
+    found = looked(places, ahead_s=_clock() if clock else None)
     for one in found:
         console.print(Text(f"{one.level:8}", style[one.level]) + Text(f"{one.where}: {one.text}"))
     if any(one.level == "problem" for one in found):
@@ -369,6 +380,12 @@ def files(
         at = service_files(folder, kind)
         for host in sorted(at.iterdir()):
             typer.echo(f"{host}: {', '.join(sorted(one.name for one in host.iterdir()))}")
+
+
+def _clock() -> Any:
+    from coterie.deploy.applying import clock_s
+
+    return clock_s
 
 
 def _tell_server(folder: Path, offline: bool) -> None:

@@ -86,8 +86,7 @@ def init(
     config: as the operator gives it, unresolved.  members: in any order.  settings: ``quorum``, ``public`` and the
     times are filled in.  facts: of all parties' samples.  public: ``.npz`` of the hub's public samples.
     days: for which certificates and plan are valid.  members_text: of members.toml.  session: 16 bytes; drawn unless a
-    rehearsal gives those of the run that it repeats. Raises UserError, and then leaves
-    nothing behind.
+    rehearsal gives those of the run that it repeats. Raises UserError, and then leaves nothing behind.
     """
     now_s = time.time() if now_s is None else now_s
     if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
