@@ -98,6 +98,7 @@ class System:
     last. A server is the only party of its role, and the role is its name.  parties_in: the same in modes in which they
     differ. The hub's role and the clients' are those of all modes.  plain: modes of a system with
     ciphers that have none.
+    also: by role of the roster, further roles that such parties may act in: what their classes say (``also=``).
     check: raises UserError for settings that can't work among these clients.
     models: each client's current model (or mixture), which the observer reads. Clients that share a model share arrays.
     pool: all models, if clients choose (or mix) among several. A round moved something if it moved one of them.
@@ -139,6 +140,7 @@ class System:
     sees_with: Callable[[Any, str], Mapping[str, Sees] | None] = field(default=lambda config, mode: None)
     more: tuple[type[Message], ...] = ()
     settings_in: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    also: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     check: Callable[[Any, Common], None] = field(default=lambda config, common: None)
     parties_in: Mapping[str, Callable[[Any], Mapping[str, PartyFactory]]] = field(default_factory=dict)
     plain: tuple[str, ...] = ()
@@ -153,8 +155,20 @@ class System:
     dp_audit: Callable[[Federation], Sequence[Mapping[str, Any]]] | None = None
 
     def make(self, own: Own, common: Common, config: Any) -> Party:
-        """One party, made from what it alone knows and what everybody knows."""
-        return self.factories(config, common.mode)[common.roster.by_name[own.name].role](own, common, config)
+        """One party, made from what it alone knows and what everybody knows.
+
+        Raises TypeError if its class acts in other roles than this description says of its role on the roster.
+        """
+        role = common.roster.by_name[own.name].role
+        party = self.factories(config, common.mode)[role](own, common, config)
+        if party.roles != frozenset(self.acting(role)):
+            acts = f"a {role} of {self.name} acts as {', '.join(sorted(party.roles))}"
+            raise TypeError(f"{acts}: its System says {', '.join(self.acting(role))} (also={{...}})")
+        return party
+
+    def acting(self, role: str) -> tuple[str, ...]:
+        """The roles that a party may act in by its role on the roster, which comes first."""
+        return role, *sorted(self.also.get(role, ()))
 
     def predicts(self, client: Party) -> ClientModel:
         """What a client predicts with, from its own state alone. Raises UserError if the system does not say."""
