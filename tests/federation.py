@@ -235,6 +235,7 @@ def rig(
     starts: np.ndarray | None = None,
     wrap: Callable[[Federation], None] | None = None,
     deployed: bool = False,
+    quorum: int = 0,
     seeds: Callable[[str], int] | None = None,
     **settings: Any,
 ) -> Rig:
@@ -244,7 +245,7 @@ def rig(
     fresh_keys: real keys of its own, which take a second; otherwise all real federations have the same two.
     delta, delay: of the experiment, as in a run.  spec, starts: the model's, (k, d) float32, for made-up ones.
     wrap: may change the built federation before its set-up.
-    deployed: as of ``Common``.  seeds: by party its own seed; by default all share ``seed``.
+    deployed, quorum: as of ``Common``.  seeds: by party its own seed; by default all share ``seed``.
     """
     names = tuple(f"client/{i}" for i in range(len(targets)))
     spec = spec or spec_of(targets.shape[1])
@@ -257,7 +258,7 @@ def rig(
     ten, one = dict.fromkeys(names, 10), dict.fromkeys(names, 1)
     hub = next(iter(system.roles(config, names)))
     samples = {**ten, hub: 10} if system.public else ten
-    with as_machines_are(deployed, seeds):
+    with as_machines_are(deployed, quorum, seeds):
         federation, owns = simulate(system, config, names, spec, starts[:count], mode, randomness, samples, one)
     if wrap is not None:
         wrap(federation)
@@ -285,14 +286,14 @@ def rig(
 
 
 @contextmanager
-def as_machines_are(deployed: bool, seeds: Callable[[str], int] | None) -> Iterator[None]:
+def as_machines_are(deployed: bool, quorum: int, seeds: Callable[[str], int] | None) -> Iterator[None]:
     """Federations made meanwhile are told that they are deployed, and each party has a seed of its own."""
 
     def own(name: str, randomness: Repeatable, *rest: Any) -> Own:
         return Own(name, randomness if seeds is None else replace(randomness, seed=seeds(name)), *rest)
 
     with (
-        patch.object(parties, "Common", partial(Common, deployed=deployed)),
+        patch.object(parties, "Common", partial(Common, deployed=deployed, quorum=quorum)),
         patch.object(parties, "Own", own),
     ):
         yield

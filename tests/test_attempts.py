@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
 import numpy as np
 import pytest
 from every_system import CASES, Case, made, parameters
-from federation import Rig
+from federation import Rig, on_the_wire
 from joint_parts import HOLDERS, KEY, VECTORS, held, joint, opened, small_keys, summed
 from joint_parts import made as made_key
 
@@ -20,6 +21,7 @@ from coterie.protocol.system import ClientModel, Mixture
 from coterie.protocols.cluster_sums import ClusterModel
 from coterie.protocols.threshold_keys import group_of
 from coterie.protocols.threshold_parts import Announce, Decrypt, Partials, Present, text
+from coterie.systems.fedepc.messages import Describe
 from coterie.transport.local import LocalTransport
 
 ROUNDS, BROKEN = 3, 2
@@ -99,7 +101,7 @@ def test_a_repeated_attempt_gives_the_same_models(case: Case) -> None:
     assert not same(run, made(case))
 
 
-# -- what a repeated attempt must not show ------------------------------------------------------------------------------
+# -- what a repeated attempt must not show -----------------------------------------------------------------------------
 
 
 def one_fewer(case: Case, kind: type[Any]) -> tuple[Rig, dict[str, Any]]:
@@ -173,3 +175,36 @@ def test_no_ciphertext_is_opened_twice_because_a_round_is_tried_again() -> None:
         assert {name: held(run, name).answered.ciphertexts for name in HOLDERS} == counted
         again = opened(run, summed(run, *VECTORS), r=4)  # another encryption of the same is opened
         np.testing.assert_allclose(again.values, VECTORS.sum(axis=0), atol=1e-2)
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["the same model", "another model"])
+def test_an_upload_is_counted_for_each_model_that_a_hub_sends(other: bool) -> None:
+    """A hub that tries a round again with another model gets another noisy change, which the ledger counts."""
+    case: Case = ("ofl", "hardened", {"clusters": 2, "smallest": 1, "recluster_every": 5, "detection": "none"})
+    run = made(case, wire=retrying)
+    run.round(1)
+    run.transport.drive(run.hub.round(2), 2)
+    first = [run.party(name).state.released for name in run.common.clients]
+    assert {len(released) for released in first} == {2}
+
+    def steps() -> Any:
+        if other:
+            for name in run.common.clients:
+                party = run.party(name)
+                party.state.weights = party.model + np.float32(1)
+        return (yield from run.hub.round(2))
+
+    run.transport.drive(steps(), 2, 1)
+    again = [run.party(name).state.released for name in run.common.clients]
+    assert {len(released) for released in again} == ({3} if other else {2})
+    counted = [run.system.ledger(run.federation)[name] for name in run.common.clients]  # type: ignore[misc]
+    assert [len(releases) for releases in counted] == list(map(len, again))
+
+
+@pytest.mark.parametrize(("factor", "count"), [(1.0, 1), (0.5, 2)], ids=["the same", "another clip"])
+def test_a_description_is_counted_for_each_that_a_hub_asks_for(factor: float, count: int) -> None:
+    run = made(("fedepc", "paper", {"send": "noise", "noise_along": "all"}), wire=retrying)
+    on_the_wire(run.transport, Describe, lambda msg: msgspec.structs.replace(msg, clip=factor * msg.clip))
+    run.transport.drive(run.hub.setup(), 0, 1)
+    assert {len(run.party(name).state.released) for name in run.common.clients} == {count}
+    assert {len(releases) for releases in run.system.ledger(run.federation).values()} == {count}  # type: ignore[misc]

@@ -48,11 +48,13 @@ class Silence(msgspec.Struct, frozen=True, array_like=True, tag="silence", forbi
 class Begin(msgspec.Struct, frozen=True, array_like=True, tag="begin", forbid_unknown_fields=True):
     """The hub begins an attempt of a round; round 0 is the set-up. Its recipient goes back to where the round began.
 
-    commit: the newest commit of the recipient that the hub has heard of (``Report``).  at: in a rehearsal.
+    commit: the newest commit of the recipient that the hub has heard of (``Report``).  taken: the highest number
+    that it has taken from it.  at: in a rehearsal.
     """
 
     era: Era
     commit: Count
+    taken: Count = 0
     at: Instant = NOWHEN
 
 

@@ -72,6 +72,7 @@ class Common:
     public: how many public samples the hub has as its own data, which no client has.
     deployed: whether parties are on machines of their own. Then nobody can read a client's model from the hub. So a
     client keeps the model that it is told, and the hub hands out the last one when the run is over.
+    quorum: how many clients must have their keys before round 1; 0 for all. The others get theirs when they come.
     """
 
     roster: Roster
@@ -82,6 +83,7 @@ class Common:
     emulated: bool
     public: int = 0
     deployed: bool = False
+    quorum: int = 0
 
     @cached_property
     def initial(self) -> Vector:

@@ -27,7 +27,7 @@ from coterie.protocol.errors import PeerError
 from coterie.protocol.messages import ANY, Bundle, Message, bundle, message, unbundle
 from coterie.protocol.party import Nothing, Party, To, from_hub, on
 from coterie.protocol.randomness import Secrets
-from coterie.protocol.steps import Steps, post, take
+from coterie.protocol.steps import NoAnswerError, Steps, post, take
 from coterie.protocol.told import Common, Own, Roster
 
 KEY_CENTRE = "key_centre"
@@ -342,6 +342,10 @@ def deal_again(hub: Keyed[Any, Any], grant: str, holders: Sequence[str]) -> Step
 
 
 def _dealt(hub: Keyed[Any, Any], deal: Deal) -> Steps[None]:
+    """Wait for all others to be ready; for a part of the clients only if no more come and they are a quorum.
+
+    Raises NoAnswerError, with the names, if they are not, or if a server is missing.
+    """
     others, ready = hub.common.roster.by_name.keys() - {hub.name, KEY_CENTRE}, set[str]()
 
     def greet(name: str, msg: Ready) -> None:
@@ -351,5 +355,14 @@ def _dealt(hub: Keyed[Any, Any], deal: Deal) -> Steps[None]:
 
     yield from post({KEY_CENTRE: deal})
     yield from take(Granted, lambda name, msg: hub.granted(msg), at_least=1)
-    if others:
+    if not others:
+        return
+    try:
         yield from take(Ready, greet, at_least=len(others))
+    except NoAnswerError as error:
+        missing, clients = sorted(others - ready), frozenset(hub.common.clients)
+        if not clients.issuperset(missing) or len(ready & clients) < (hub.common.quorum or len(clients)):
+            needed = f"{hub.common.quorum} clients" if hub.common.quorum else "all clients"
+            raise NoAnswerError(
+                f"{error}: {needed} and all servers must have keys; {', '.join(missing)} have none"
+            ) from None

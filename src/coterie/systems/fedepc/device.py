@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -62,14 +63,14 @@ class Describer(Party):
     class State(msgspec.Struct):
         """extractor: (d,) W_ext.  said: its last description.  weights: (d,) its cluster's model, if it has one.
 
-        released: of each description of new data its round and L2 sensitivity.  measured: the rounds in which it has
-        measured a model.  trained: those of them in which it has trained it.
+        released: of each description of new data its round, its L2 sensitivity and a digest of all that it follows
+        from.  measured: the rounds in which it has measured a model.  trained: those of them in which it trained, too.
         """
 
         extractor: Vector | None = None
         said: Description | None = None
         weights: Vector | None = None
-        released: list[tuple[int, float]] = msgspec.field(default_factory=list)
+        released: list[tuple[int, float, bytes]] = msgspec.field(default_factory=list)
         measured: list[int] = msgspec.field(default_factory=list)
         trained: list[int] = msgspec.field(default_factory=list)
 
@@ -79,6 +80,11 @@ class Describer(Party):
     def model(self) -> Vector:
         """(d,) its cluster's model as far as it knows it; W^0 before."""
         return self.common.initial if self.state.weights is None else self.state.weights
+
+    def lasts(self, state: Any, secret: Any) -> None:
+        """What has been released, when a round is tried again. The same description again releases nothing more."""
+        super().lasts(state, secret)
+        self.state.released = state.released
 
     def noise(self, msg: Describe) -> Noise | None:
         """The noise that the settings want. The hub chooses the public mean, the clip and the directions only."""
@@ -116,7 +122,11 @@ class Describer(Party):
             self, self.state.extractor, msg.layer, gamma=self.config.gamma, round=msg.round, noise=noise
         )
         self.state.said = Description(asked, vector.astype(np.float32), float(floor))
-        self.state.released.append((msg.round, mean_sensitivity(msg.clip, max(1, self.samples // 2)) if noise else 0.0))
+        sensitivity = mean_sensitivity(msg.clip, max(1, self.samples // 2)) if noise else 0.0
+        settings = (None if part is None else part.tobytes() for part in (msg.centre, msg.basis))
+        of = hashlib.blake2b(asked + repr((msg.clip, *settings)).encode(), digest_size=16).digest()
+        if (one := (msg.round, sensitivity, of)) not in self.state.released:
+            self.state.released.append(one)
         return self.state.said, False
 
     def describing_cost(self, msg: Describe) -> Cost:
@@ -144,10 +154,10 @@ class Describer(Party):
         """Everything that has left this device and depends on its data, for the ledger."""
         said = "sparsity vector and noise floor"
         if self.config.send == "clear":
-            found = [Release(said, round=r) for r, _ in self.state.released]
+            found = [Release(said, round=r) for r, *_ in self.state.released]
         else:
             z = self.config.multiplier()
-            found = [Release(said, "gaussian", z, sensitivity, round=r) for r, sensitivity in self.state.released]
+            found = [Release(said, "gaussian", z, sensitivity, round=r) for r, sensitivity, _ in self.state.released]
         hardened = self.common.mode == "hardened"
         trained = ("sum of models", "gradient norm") if hardened else ("model",)
         found += [Release("loss", round=r) for r in self.state.measured]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -33,10 +34,13 @@ NOISE = "upload noise"
 
 
 class Released(msgspec.Struct, frozen=True):
-    """One upload: the round that it is of, and how many values it had."""
+    """One upload: the round that it is of, how many values it had, and 16 bytes that name the models before and after
+    the training that it is made of. The same ones give the same values and the same noise (``Party.kept``).
+    """
 
     round: int
     count: int
+    of: bytes
 
 
 class MemberState(msgspec.Struct):
@@ -89,6 +93,11 @@ class Member(PaddingParty, role=CLIENT, also=(LEADER,)):
         """(p,) by parameter the round of its last download; 0 for the model that all begin with."""
         return np.zeros(len(self.places), np.int32) if self.state.synced is None else self.state.synced
 
+    def lasts(self, state: Any, secret: Any) -> None:
+        """What has been released, when a round is tried again. The same upload again releases nothing more."""
+        super().lasts(state, secret)
+        self.state.released = state.released
+
     # -- its status ----------------------------------------------------------------------------------------------------
 
     @on(Tell)
@@ -131,13 +140,18 @@ class Member(PaddingParty, role=CLIENT, also=(LEADER,)):
         report = yield from self.status(r)
         gamma = shares(report, self.spec, self.config)
         places, values = np.zeros(0, np.int64), np.zeros(0, np.float32)
-        if gamma.up > 0 and affords(self.config, len(self.state.released)):
-            start = self.model
+        released = self.state.released
+        affordable, again = affords(self.config, len(released)), bool(released) and released[-1].round == r
+        if gamma.up > 0 and (affordable or again):
+            start, k = self.model, count(gamma.up, len(self.places))
             fitted: Fitted = yield Fit(start, self.config.solver(), self.epochs, batch_seed(self, r))
             self.state.weights = fitted.weights
-            places, values = self.selected(r, start, fitted.weights, count(gamma.up, len(self.places)))
-            self.state.released = [*self.state.released, Released(r, len(values))]
-            self.state.summary = summary(self.common, places, values)
+            asked = hashlib.blake2b(r.to_bytes(8, "little") + start.tobytes() + fitted.weights.tobytes()).digest()
+            one = Released(r, k, asked[:16])
+            if affordable or one in released:
+                places, values = self.selected(r, start, fitted.weights, k, asked)
+                self.state.summary = summary(self.common, places, values)
+                self.state.released = released if one in released else [*released, one]
         self.state.trained = r
         upload = self.upload(r, gamma, places, values)
         return signed(self.own, msgspec.structs.replace(upload, report=codec.encode(report)))
@@ -153,14 +167,13 @@ class Member(PaddingParty, role=CLIENT, also=(LEADER,)):
         sent = places.astype(np.int32) if self.config.mechanism == "paper" else None
         return Upload(r, self.spec.digest, sent, values, wanted, b"")
 
-    def selected(self, r: int, start: Vector, trained: Vector, k: int) -> tuple[Indices, Vector]:
-        """The places in the model of k parameters, and what is sent of them.
+    def selected(self, r: int, start: Vector, trained: Vector, k: int, asked: bytes) -> tuple[Indices, Vector]:
+        """The places in the model of k parameters, and what is sent of them. asked: names both models, for the noise.
 
         "paper": the exponential mechanism with the o-factor as utility (l. 11), and Laplace noise around density
         clusters (l. 12 and 13). "standard": the clipped change at public places with Gaussian noise.
         """
         config = self.config
-        asked = hashlib.blake2b(r.to_bytes(8, "little") + start.tobytes() + trained.tobytes()).digest()
         if config.mechanism == "standard":
             places = shared_set(self.places, k, self.common.roster.session, self.name, r)
             change = (trained - start)[places]
