@@ -33,6 +33,7 @@ from coterie.deploy.nats_server import Listen, Server, Tls, free_port
 from coterie.deploy.place import place
 from coterie.deploy.plan import SCORES, Facts, Settings
 from coterie.deploy.process import as_hub, as_party
+from coterie.deploy.result import with_facts
 from coterie.deploy.store import FileStore, unpack
 from coterie.deploy.supervision import Life, Supervision, warm
 from coterie.protocol.errors import RunError, UserError
@@ -211,7 +212,7 @@ def collected(ready: Rehearsal) -> Result:
         write_json(run / "clients.json", {"clients": list(honest), **scores.values})
         write_json(run / "observed.json", experiment.system.observe(experiment.federation))
         summary = json.loads((run / RESULT).read_text())
-        write_json(run / RESULT, {**summary, **last, "inputs_digest": experiment.inputs_digest})
+        write_json(run / RESULT, with_facts(summary, {**last, "inputs_digest": experiment.inputs_digest}))
     return load_result(run)
 
 
