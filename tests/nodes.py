@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +14,7 @@ from federation import Pulled, Rig, public_target
 
 from coterie.deploy.clock import RehearsedClock
 from coterie.deploy.hub import HubNode, Round
-from coterie.deploy.memory import Exchange
+from coterie.deploy.memory import Exchange, MemoryDelivery, MemoryEngine
 from coterie.deploy.node import Node, Settings
 from coterie.deploy.store import MemoryStore
 from coterie.protocol.party import Party
@@ -23,7 +24,58 @@ from coterie.runs import registry
 from coterie.runs.keyring import PartyKeys
 from coterie.transport.member import Member
 
-QUICK = Settings(patience_s=20.0, grace_s=5.0, poll_s=0.2)
+QUICK = Settings(patience_s=20.0, grace_s=5.0, poll_s=0.03)
+
+
+class Killed(BaseException):
+    """The process of a node is killed."""
+
+
+class Doom:
+    """Kills a node at some of its points: before and after each commit, push and acknowledgement. said: which."""
+
+    def __init__(self, at: set[int]) -> None:
+        self.at, self.died, self.count, self.said = at, 0, 0, [""]
+
+    def point(self, what: str) -> None:
+        self.count += 1
+        if self.count - 1 in self.at:
+            self.died += 1
+            self.said.append(what)
+            raise Killed(what)
+
+
+class _Store(MemoryStore):
+    doom: Doom | None = None
+
+    def save(self, data: bytes) -> None:
+        if self.doom is not None:
+            self.doom.point("before a commit")
+        super().save(data)
+        if self.doom is not None:
+            self.doom.point("after a commit")
+
+
+class _Engine(MemoryEngine):
+    doom: Doom
+
+    def push(self, dst: str, body: bytes, key: str) -> None:
+        self.doom.point(f"before a push to {dst}")
+        super().push(dst, body, key)
+        self.doom.point(f"after a push to {dst}")
+
+    def pull(self, wait_s: float) -> MemoryDelivery | None:
+        delivery = super().pull(wait_s)
+        if delivery is not None:
+            done = delivery.done
+
+            def dies() -> None:
+                self.doom.point("before it is done")
+                done()
+                self.doom.point("after it is done")
+
+            delivery.done = dies  # type: ignore[method-assign]
+        return delivery
 
 
 @dataclass
@@ -36,15 +88,16 @@ class Nodes:
     settings: Settings = QUICK
     rehearsed: bool = False
     exchange: Exchange = field(init=False)
-    stores: dict[str, MemoryStore] = field(init=False)
+    stores: dict[str, _Store] = field(init=False)
     parties: dict[str, Party] = field(init=False)
+    dooms: dict[str, Doom] = field(default_factory=dict)
     errors: dict[str, BaseException] = field(default_factory=dict)
     rounds: list[Round] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         names = list(self.made.federation.parties)
         self.exchange = Exchange(names)
-        self.stores = {name: MemoryStore() for name in names}
+        self.stores = {name: _Store() for name in names}
         self.parties = {}
         parties = self.made.federation.parties
         self.roles = {n: (p.role, *sorted(p.roles - {p.role})) for n, p in parties.items()}
@@ -71,16 +124,22 @@ class Nodes:
         effects = Pulled(self.data(name))
         clock = RehearsedClock(name, tuple(self.roles), deepcopy(self.made.links)) if self.rehearsed else None
         options = {"settings": self.settings, "clock": clock, **options}
-        return kind(member, effects, self.exchange.engine(name), self.stores[name], **options)
+        engine, doom = self.exchange.engine(name), self.dooms.get(name)
+        if doom is not None:
+            engine.__class__, engine.doom, self.stores[name].doom = _Engine, doom, doom  # type: ignore[attr-defined]
+        return kind(member, effects, engine, self.stores[name], **options)
 
     def live(self, name: str, rounds: int) -> None:
-        """A party's life, in a thread of its own."""
+        """A party's life, in a thread of its own. If it is killed, it goes on as another process would."""
         try:
-            node = self.node(name)
-            if isinstance(node, HubNode):
-                self.rounds += node.run(rounds)
-            else:
-                node.serve()
+            while True:
+                node = self.node(name)
+                with suppress(Killed):
+                    if isinstance(node, HubNode):
+                        node.run(rounds, self.rounds.append)
+                    else:
+                        node.serve()
+                    return
         except BaseException as error:
             self.errors[name] = error
 

@@ -64,7 +64,7 @@ def test_subjects_name_recipient_and_sender() -> None:
 def test_the_server_takes_the_text(tmp_path: Path, cluster: Cluster | None) -> None:
     """``nats-server -t`` checks a configuration; files of keys are read for it."""
     pytest.importorskip("nats")
-    from tests.nats_rig import Authority
+    from nats_rig import Authority
 
     own = Authority(tmp_path / 'it\'s "here"').tls("engine", ["localhost"])
     listen = Listen(tmp_path / "store", own.certificate, own.key, own.authority, host="::1", cluster=cluster)
@@ -76,7 +76,7 @@ def test_the_server_takes_the_text(tmp_path: Path, cluster: Cluster | None) -> N
 
 def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
     pytest.importorskip("nats")
-    from tests.nats_rig import Authority
+    from nats_rig import Authority
 
     own = Authority(tmp_path / "keys").tls("engine", ["127.0.0.1"])
     listen = Listen(tmp_path / "store", own.certificate, own.key, own.authority, port=free_port())
@@ -90,7 +90,7 @@ def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
         assert second.pid is None
     finally:
         first.stop()
-    with pytest.raises(EngineError, match=r"no_such\.pem"):
+    with pytest.raises(EngineError, match=r"no_such\.pem: no such file"):
         Server(
             tmp_path / "third", Access({}), Listen(tmp_path / "3", tmp_path / "no_such.pem", *own_files(listen)[1:])
         ).start()
@@ -134,7 +134,7 @@ print(peak() - before, flush=True)
 def test_a_hub_holds_few_packets_however_many_come_at_once(tmp_path: Path) -> None:
     """20 parties push at the same time, so that their parts are mixed in the stream."""
     pytest.importorskip("nats")
-    from tests.nats_rig import Rig
+    from nats_rig import Rig
 
     size, count = 20_000_000, 20
     made = Rig(tmp_path, ["hub", *(f"client/{number}" for number in range(1, count + 1))])
@@ -164,7 +164,7 @@ def test_a_hub_holds_few_packets_however_many_come_at_once(tmp_path: Path) -> No
 @pytest.mark.long
 def test_three_servers_whose_leader_is_killed_lose_nothing(tmp_path: Path) -> None:
     pytest.importorskip("nats")
-    from tests.nats_rig import Rig, drain
+    from nats_rig import Rig, drain
 
     made = Rig(tmp_path, ("hub", "client/1"), servers=3, replicas=3)
     made.start()

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from coterie.cli import deploy_running, deploy_watching
 from coterie.cli.command import Command, Group
 from coterie.cli.deploy_joining import Folder, approve, invite, join, revoke, tell_server
 from coterie.cli.guard import guarded
@@ -249,3 +250,8 @@ def _at_least(least: int, option: str, value: int) -> int:
 
 for _command in (init, invite, join, approve, revoke, server, doctor, files):
     app.command(_command.__name__, cls=Command)(_command)
+app.command("hub", cls=Command)(deploy_running.hub)
+app.command("party", cls=Command)(deploy_running.party)
+app.command("try", cls=Command)(deploy_running.rehearse)
+app.command("status", cls=Command)(deploy_watching.status)
+app.command("logs", cls=Command)(deploy_watching.logs)

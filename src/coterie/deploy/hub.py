@@ -15,14 +15,13 @@ from coterie.deploy.node import Node
 from coterie.deploy.packets import Begin, End, Era, Instant, Letter, News, Report, Silence, Tally
 from coterie.deploy.store import Taken
 from coterie.protocol.errors import PeerError, RunError
-from coterie.protocol.party import Party
 from coterie.protocol.steps import Steps
 from coterie.runs.runner import is_divergence
 from coterie.transport.envelope import Envelope, Waiting
 
 
-class AnotherAttemptError(RunError):
-    """What was begun cannot go on, for instance since a party was killed while it coordinated."""
+class LeaderStoppedError(RunError):
+    """A party was stopped while it coordinated. What it had begun cannot go on, so the round is tried again."""
 
 
 @dataclass
@@ -82,7 +81,8 @@ class HubNode(Node):
         self._coming: list[Came] = []  # of earlier rounds: each attempt of this one is given them
         self._left: list[Came] = []  # what comes on the virtual clock after the round
         self._inbox: list[Waiting] = []  # as it was when the round began
-        self._rolled_back: set[str] = set()
+        self._stopped_leaders: set[str] = set()  # in this round
+        self._astray: dict[str, str] = {}  # by party, why it does not follow
 
     def run(self, rounds: int, on_round: OnRound = lambda one: None, on_report: OnReport | None = None) -> list[Round]:
         """The set-up, rounds 1 to ``rounds`` and the finish; goes on after those that are done by the last commit.
@@ -101,7 +101,7 @@ class HubNode(Node):
     def _rounds(self, rounds: int, on_round: OnRound) -> list[Round]:
         ran: list[Round] = []
         party: Any = self.member.party
-        has_finish = type(party).finish is not Party.finish
+        has_finish = bool(party.finishes)
         for r in range(self.kept.done + 1, rounds + 1 + has_finish):
             if self.stopped.is_set():
                 return ran
@@ -125,10 +125,11 @@ class HubNode(Node):
         """A round, with as many attempts as it needs and may have."""
         kept = self.kept
         one, began = Round(r, began_s=self.clock.now()[0]), time.monotonic()
-        first = 0 if kept.era is None or kept.era[0] != r else kept.era[1] + 1
-        if first:
+        attempt = 0 if kept.era is None or kept.era[0] != r else kept.era[1] + 1
+        if attempt:
             one.attempts.append("the hub was stopped")
-        for attempt in range(first, first + self.settings.retries + 1):
+        self._stopped_leaders, left = set(), self.settings.retries
+        while True:
             self._announce((r, attempt))
             try:
                 one.notes = dict(self._attempt(steps(), (r, attempt), one) or {})
@@ -137,9 +138,12 @@ class HubNode(Node):
                 if self.stopped.is_set() or is_divergence(error):
                     raise
                 one.attempts.append(str(error))
-        else:
-            self.enter((r, first + self.settings.retries + 1))
-            one.skipped = one.attempts[-1]
+                left -= not isinstance(error, LeaderStoppedError)
+            attempt += 1
+            if left < 0:
+                self.enter((r, attempt))
+                one.skipped = one.attempts[-1]
+                break
         self._commit_round(r)
         one.seconds = time.monotonic() - began
         one.refused.update(self.mail.traffic.refused)
@@ -160,15 +164,11 @@ class HubNode(Node):
 
     def _commit_all(self) -> None:
         """Commit, with all that has come and waits for the next attempt; then it need not come again."""
-        done = [one for one in self.mail.held.values() if one not in self.waiting]
-        for arrived in done:
-            self.mail.forget(arrived)
+        done = [one for one in self.mail.held.values() if one not in self.waiting and one not in self._noted]
         spool = self.member.spool
         self.kept.again = [Taken(one.envelope, spool.peek(one.ticket), one.arrives) for one in self._coming]
-        self.commit()
+        self.commit(done=done)
         self.kept.again = []
-        for arrived in done:
-            arrived.delivery.done()
 
     def _announce(self, era: Era) -> None:
         """Begin an attempt: stored before anybody hears of it."""
@@ -181,13 +181,14 @@ class HubNode(Node):
                 self.mail.send(name, News(plan))
         self.enter(era)
         self._inbox = [replace(one, ticket=spool.put(spool.peek(one.ticket))) for one in member.inbox]
-        self._broken = ""
+        self._broken, self.kept.ended = "", False
         self.kept.tallies = self.kept.tallies or self.clock.rehearsed
         self._commit_all()
         self.observer.began(era)
         for name in self.others:
+            heard, taken = self.kept.heard.get(name, 0), self.mail.numbering.taken.get(name, 0)
             with suppress(PeerError):  # it has no keys any more
-                self.mail.push(self._wrapped(name, Begin(era, self.kept.heard.get(name, 0), self.clock.times.at)))
+                self.mail.push(self.wrapped(name, Begin(era, heard, taken, self.clock.times.at)))
 
     def _attempt(self, steps: Steps[Any], era: Era, one: Round) -> Any:
         """Coordinate one attempt to its end. Raises RunError."""
@@ -218,12 +219,12 @@ class HubNode(Node):
     def _check(self) -> None:
         """Raises RunError if the attempt cannot go on."""
         if self._broken:
-            raise AnotherAttemptError(self._broken)
+            raise LeaderStoppedError(self._broken)
         if self.stopped.is_set():
             raise RunError("the hub was told to stop")
         silent_s = time.monotonic() - self.mail.heard_s
         if self.clock.rehearsed and silent_s > self.settings.patience_s:
-            raise AnotherAttemptError(f"nothing has come for {silent_s:.0f} s")
+            raise RunError(f"nothing has come for {silent_s:.0f} s")
 
     def quiet(self) -> bool:
         """Whether all packets of this era have been taken, of all that are there: each has told what it sent and took.
@@ -232,7 +233,7 @@ class HubNode(Node):
         what was told, nothing else can have been sent.
         """
         kept = self.kept
-        gone = self.presence.look(self.others) | self._rolled_back
+        gone = self.presence.look(self.others) | self._astray.keys()
         sent, received = {self.name: kept.sent}, {self.name: kept.received}
         for name in self.others:
             if name not in gone:
@@ -248,6 +249,7 @@ class HubNode(Node):
         packet = arrived.packet
         if isinstance(packet, Report | Tally):
             self.mail.done(arrived)
+            self.observer.seen(arrived.src)
             if isinstance(packet, Report):
                 self._heard(arrived.src, packet)
             elif packet.era == self.kept.era:
@@ -266,29 +268,43 @@ class HubNode(Node):
             self.mail.done(arrived)
 
     def _heard(self, src: str, report: Report) -> None:
-        heard = self.kept.heard
+        heard, era = self.kept.heard, self.era
         if report.rolled_back:
-            self._rolled_back.add(src)
+            self._astray[src] = "its state is older than it was: a disk was put back, or a folder copied"
+        elif report.era > era:
+            self._astray[src] = f"it is in round {report.era[0]} already: was the hub's disk put back?"
         else:
             heard[src] = max(heard.get(src, 0), report.commit)
-        if report.interrupted and report.era == self.kept.era:
-            self._broken = f"{src} was stopped while it coordinated"
+            self._astray.pop(src, None)
+        if report.interrupted and report.era == era:
+            if src in self._stopped_leaders:  # once a round and party
+                self._astray[src] = "it was stopped again and again while it coordinated"
+            else:
+                self._broken = f"{src} was stopped while it coordinated"
+                self._stopped_leaders.add(src)
         self.on_report(src, report)
+
+    def forget(self, name: str) -> None:
+        super().forget(name)
+        self._astray.pop(name, None)
 
     def _look_around(self, lead: Lead) -> None:
         super()._look_around(lead)
         for number, name in lead.coordination.awaited.items():
-            if name in self._rolled_back:
-                lead.gone[name] = "its state is older than it was: a disk was put back, or a folder copied"
+            if name in self._astray:
+                lead.gone[name] = self._astray[name]
                 lead.lost(number, "gone", lead.at)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def _end_all(self) -> None:
         """Wait until all that is under way was handled, end the run, and hear the last reports."""
-        for name in self.others:
-            self.mail.send(name, End())
-        self._hear(self.quiet)
+        if not self.kept.ended:
+            for name in self.others:
+                self.mail.send(name, End())
+            self._hear(self.quiet)
+            self.kept.ended = True
+            self.commit()
         for name in self.others:
             self.mail.send(name, End(final=True))
         missing, era, tell = set(self.others), self.kept.era, self.on_report

@@ -31,7 +31,7 @@ import nats.js.errors
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
-from coterie.deploy.engine import Delivery, EngineError
+from coterie.deploy.engine import Delivery, EngineError, UndeliverableError
 from coterie.deploy.names import safe
 from coterie.deploy.nats_link import ANSWER_S, Link
 from coterie.deploy.nats_parts import GIVEN_UP, PART, Assembly, Part, Upload, parts_of
@@ -44,6 +44,8 @@ PULL_S = 2.0
 """A server that was started again has forgotten who waits for a packet, so each request for one ends after this."""
 PRESENCE_S = 2.0
 """What is known of presence is asked again after this."""
+FULL = frozenset({10023, 10047, 10077})
+"""Errors of a server that holds as much as it may: for one party, of a stream, on its disk."""
 KEPT = 1 << 16
 """So many sequence numbers of messages that were done are remembered."""
 HEADER = "Coterie-Part"
@@ -83,7 +85,7 @@ class NatsEngine:
         *,
         spool: Path | None = None,
         connect_s: float = 20.0,
-        push_s: float = 60.0,
+        push_s: float = 10.0,
         largest: int = 1 << 30,
     ) -> None:
         self.name, self.strays = name, Counter[str]()
@@ -105,8 +107,12 @@ class NatsEngine:
         self._beat: asyncio.Future[None] = self._link.run(self._start())
 
     def nodes(self) -> Collection[str]:
-        """The parties that the server is connected to; all that there are if this one may not ask who is."""
-        if self._sees and (self._present is None or time.monotonic() - self._present[0] > PRESENCE_S):
+        """The parties that the server is connected to; all that there are if this one may not ask who is.
+
+        While the server is away these are the last that were known.
+        """
+        fresh = self._present is not None and time.monotonic() - self._present[0] < PRESENCE_S
+        if self._sees and not fresh and self._link.is_up():
             try:
                 self._present = (time.monotonic(), self._link.run(self._connected_parties()))
             except EngineError as error:
@@ -117,9 +123,9 @@ class NatsEngine:
 
     def push(self, dst: str, body: bytes, key: str) -> None:
         if dst not in self._parties.values():
-            raise EngineError(f"{self.name} cannot send to {dst!r:.60}: it is no party here")
+            raise UndeliverableError(f"{self.name} cannot send to {dst!r:.60}: it is no party here")
         if len(body) > self._largest:
-            raise EngineError(f"a packet of {len(body)} bytes to {dst} is larger than {self._largest}")
+            raise UndeliverableError(f"a packet of {len(body)} bytes to {dst} is larger than {self._largest}")
         self._link.run(self._push(dst, body, key))
 
     def pull(self, wait_s: float) -> Delivery | None:
@@ -135,10 +141,12 @@ class NatsEngine:
             upload.file.close()
 
     def _done(self, sequences: Collection[int]) -> None:
-        self._link.run(self._acknowledge(sequences))
+        with contextlib.suppress(EngineError):  # then it comes again, at the latest at the next start
+            self._link.run(self._acknowledge(sequences))
 
     def _working(self, sequences: Iterable[int]) -> None:
-        self._link.run(self._keep(sequences))
+        with contextlib.suppress(EngineError):
+            self._link.run(self._keep(sequences))
 
     async def _start(self) -> asyncio.Future[None]:
         return asyncio.ensure_future(self._keep_own())
@@ -164,9 +172,10 @@ class NatsEngine:
         return hmac.new(self._identity, json.dumps([dst, key]).encode(), "sha256").hexdigest()[:32]
 
     async def _store(self, dst: str, data: bytes, headers: dict[str, str], deadline: float) -> None:
-        """Have the server store a message; try again while it cannot. Raises EngineError."""
-        clock, problem = asyncio.get_running_loop().time, ""
+        """Have the server store a message, and try again while it has trouble. Raises EngineError."""
+        clock, where = asyncio.get_running_loop().time, self._link.place()
         absent: float | None = None
+        problem = "no answer"
         while clock() < deadline:
             await self._link.connected(deadline)
             try:
@@ -178,11 +187,15 @@ class NatsEngine:
                 if clock() - absent > (3 * ANSWER_S if self._link.of_several() else ANSWER_S / 5):
                     break
             except nats.js.errors.APIError as error:
+                if error.err_code in FULL:
+                    raise EngineError(f"{where} takes no more to {dst} at present: {error.description}") from None
                 problem = str(error.description)
             except (TimeoutError, nats.errors.Error, OSError) as error:
-                problem = str(error) or "no answer"
+                problem = str(error) or problem
             await asyncio.sleep(0.1)
-        raise EngineError(f"{self._link.place()} did not store a packet from {self.name} to {dst}: {problem}")
+        known = absent is not None and self._seen == self._link.connections  # the stream is there for this party
+        failure = UndeliverableError if known else EngineError
+        raise failure(f"{where} did not store a packet from {self.name} to {dst}: {problem}")
 
     # --- receiving
 
@@ -301,8 +314,6 @@ class NatsEngine:
     # --- presence
 
     async def _connected_parties(self) -> frozenset[str]:
-        deadline = asyncio.get_running_loop().time() + ANSWER_S
-        await self._link.connected(deadline)
         client = self._link.client
         inbox = client.new_inbox()
         answers = await client.subscribe(inbox)

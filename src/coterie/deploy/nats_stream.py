@@ -91,11 +91,10 @@ async def _until_made(link: Link, stream: StreamConfig, consumers: Sequence[Cons
 async def _make(stream: JetStreamContext, config: StreamConfig, consumers: Sequence[ConsumerConfig]) -> None:
     tokens = {consumer.durable_name for consumer in consumers}
     try:
-        there = await _consumers(stream)
+        await stream.stream_info(STREAM)  # a cluster lists no consumers, and no error, of a stream that is not there
     except nats.js.errors.NotFoundError:
-        there = set()
         await stream.add_stream(config)
-    for gone in sorted(there - tokens):
+    for gone in sorted(await _consumers(stream) - tokens):
         await stream.delete_consumer(STREAM, gone)
         await stream.purge_stream(STREAM, subject=f"{SUBJECT}.{gone}.*")
         await stream.purge_stream(STREAM, subject=f"{SUBJECT}.*.{gone}")

@@ -48,11 +48,13 @@ class Silence(msgspec.Struct, frozen=True, array_like=True, tag="silence", forbi
 class Begin(msgspec.Struct, frozen=True, array_like=True, tag="begin", forbid_unknown_fields=True):
     """The hub begins an attempt of a round; round 0 is the set-up. Its recipient goes back to where the round began.
 
-    commit: the newest commit of the recipient that the hub has heard of (``Report``).  at: in a rehearsal.
+    commit: the newest commit of the recipient that the hub has heard of (``Report``).  taken: the highest number
+    that it has taken from it.  at: in a rehearsal.
     """
 
     era: Era
     commit: Count
+    taken: Count = 0
     at: Instant = NOWHEN
 
 
@@ -62,7 +64,7 @@ class Report(msgspec.Struct, frozen=True, array_like=True, tag="report", forbid_
     commit: how often it has stored its state.  busy_s: of work.  bytes_up, bytes_down: of packets.  refused: counts by
     kind of message; reasons stay at the party.  scores: those that its owner allows, such as ``local_accuracy``.
     interrupted: it was killed while it coordinated, and asks for another attempt.  rolled_back: its state is older than
-    what the hub has heard of, and it goes on no more.
+    what the hub has heard of, and it goes on no more.  closed: it has heard that this attempt is over.
     """
 
     era: Era
@@ -75,6 +77,7 @@ class Report(msgspec.Struct, frozen=True, array_like=True, tag="report", forbid_
     samples: Count = 0
     interrupted: bool = False
     rolled_back: bool = False
+    closed: bool = False
 
 
 class Tally(msgspec.Struct, frozen=True, array_like=True, tag="tally", forbid_unknown_fields=True):

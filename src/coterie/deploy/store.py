@@ -124,9 +124,9 @@ class Kept(msgspec.Struct):
     heard: dict[str, Count] = msgspec.field(default_factory=dict)
 
 
-def pack(kept: Kept, party: Party, start: tuple[Any, Any]) -> bytes:
-    """SECRET: a commit. start: state and secret of the party when the round began."""
-    parts = {"state": party.state, "secret": party.secret, "start": start[0], "start secret": start[1], "kept": kept}
+def pack(kept: Kept, now: tuple[Any, Any], start: tuple[Any, Any]) -> bytes:
+    """SECRET: a commit. now, start: state and secret of the party, and those that it had when the round began."""
+    parts = {"state": now[0], "secret": now[1], "start": start[0], "start secret": start[1], "kept": kept}
     return state.dump(parts)
 
 

@@ -1,0 +1,226 @@
+"""What a node keeps and tells: its commits, its counts, and the packets that leave it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from coterie.deploy.clock import Clock
+from coterie.deploy.engine import Engine
+from coterie.deploy.lead import Lead, Presence
+from coterie.deploy.mail import Arrived, Mail
+from coterie.deploy.packets import Era, Instant, Letter, Packet, Report, Silence, Tally
+from coterie.deploy.store import Kept, Parcel, Store, Taken, pack, unpack
+from coterie.deploy.surroundings import Effects, NodeObserver, Renew, Scores, Settings, Traffic, Watch
+from coterie.protocol.errors import PeerError
+from coterie.protocol.told import Roster
+from coterie.transport.envelope import Sent, Waiting
+from coterie.transport.member import Member
+
+REPORT_S = 5.0
+
+
+class Keeper:
+    """The part of a node (``node.py``) that handles nothing. lead: its coordination, if it coordinates.
+
+    interrupted: it was killed while it coordinated, so it waits for another attempt.
+    """
+
+    def __init__(
+        self,
+        member: Member,
+        effects: Effects,
+        engine: Engine,
+        store: Store,
+        *,
+        clock: Clock | None = None,
+        settings: Settings | None = None,
+        observer: NodeObserver | None = None,
+        scores: Scores | None = None,
+        samples: int = 0,
+        renew: Renew | None = None,
+    ) -> None:
+        self.member, self.effects, self.store = member, effects, store
+        self.clock, self.settings = clock or Clock(), settings or Settings()
+        self.observer, self.scores, self.samples = observer or NodeObserver(), scores or (lambda r: {}), samples
+        self.renew = renew
+        self.name, self.hub = member.name, member.hub
+        self.stopped = threading.Event()
+        limits = {"most": self.settings.most, "most_bytes": self.settings.most_bytes}
+        self.mail = Mail(engine, member.keyring, self.dropped, self.stopped, **limits)
+        self.presence = Presence(self.nodes, self.settings.grace_s)
+        self.kept = Kept()
+        self.lead: Lead | None = None
+        self.undone: tuple[Any, Any] | None = None  # state and secret before the handler that coordinates
+        self.waiting: list[Arrived] = []
+        self._noted: list[Arrived] = []
+        self._started: tuple[Any, Any] = member.party.state, member.party.secret
+        self.interrupted = False  # it was killed while it coordinated, so it waits for another attempt
+        self._told: tuple[Any, ...] = ()
+        self._reported = time.monotonic(), 0, 0
+        member.repeats = False  # packets are taken once
+        member.observer = Watch(self.observer, lambda: self.mail.traffic)
+
+    @property
+    def era(self) -> Era:
+        """The round and attempt that it is in."""
+        return self.kept.era or (0, 0)
+
+    # -- commits -----------------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Go on from the last commit, with new numbers."""
+        member = self.member
+        if (data := self.store.load()) is not None:
+            self.kept, self._started = unpack(data, member.party)
+            member.numbers = self.kept.numbers
+            if self.kept.era is not None:
+                member.start = self.kept.era[0], *self._started, self.kept.taken
+            for one in self.kept.inbox:
+                member.inbox.append(Waiting(one.envelope, member.spool.put(one.frame), one.arrives[0]))
+        self.clock.times = self.kept.times
+        self.mail.start(self.kept.numbering)
+        if (common := getattr(member.party, "common", None)) is not None:
+            self.recognise(common.roster)
+        member.numbers.sent = max(member.numbers.sent, self.kept.numbering.sent)
+
+    def commit(self, outbox: Sequence[Parcel] = (), done: Sequence[Arrived] = ()) -> None:
+        """Store everything, with what follows from it, then say that these packets are done (once ``outbox`` was
+        pushed). Raises RunError if it cannot be stored.
+        """
+        kept, member = self.kept, self.member
+        done, self._noted = [*self._noted, *done], []
+        for arrived in done:
+            self.mail.forget(arrived)
+        kept.commits += 1
+        kept.outbox, kept.numbers, kept.numbering = list(outbox), member.numbers, self.mail.numbering
+        kept.times = self.clock.times
+        kept.inbox = [Taken(one.envelope, member.spool.peek(one.ticket), (one.at_s, 0)) for one in member.inbox]
+        if member.start is not None:
+            self._started, kept.taken = (member.start[1], member.start[2]), member.start[3]
+        now = member.before or self.undone or (member.party.state, member.party.secret)
+        data = pack(kept, now, self._started)
+        self.store.save(data)
+        self.observer.committed(kept.commits, len(data))
+        for parcel in outbox:
+            self.mail.push(parcel)
+        for arrived in done:
+            arrived.delivery.done()
+
+    def enter(self, era: Era) -> None:
+        """Begin a round, or go back to where it began."""
+        kept, member, clock = self.kept, self.member, self.clock
+        known = kept.era is not None and kept.era[0] == era[0]
+        member.heard_of(*era)
+        if known:
+            delayed = [one for one in clock.times.delayed if one.envelope.round != era[0]]
+            clock.times = kept.before.copy()
+            clock.times.delayed = delayed
+        else:
+            member.begin(era[0])
+            kept.before, kept.again = clock.times.copy(), []
+        self.interrupted = kept.leads = False
+        kept.era, kept.sent, kept.received, self.mail.traffic = era, {}, {}, Traffic()
+
+    def recognise(self, roster: Roster) -> None:
+        """Forget the numbers of parties that were enrolled anew, since they have begun to count anew."""
+        for entry in roster.entries:
+            if self.kept.keys.get(entry.name, entry.verify_key) != entry.verify_key:
+                self.forget(entry.name)
+            self.kept.keys[entry.name] = entry.verify_key
+
+    def forget(self, name: str) -> None:
+        """Know nothing any more of the packets and messages of a party."""
+        member, kept, numbering = self.member, self.kept, self.mail.numbering
+        began = {} if member.start is None else member.start[3]
+        everywhere: list[dict[str, Any]] = [member.numbers.taken, member.numbers.kept, numbering.taken, numbering.open]
+        for known in [*everywhere, began, kept.taken, kept.sent, kept.received, kept.heard]:
+            known.pop(name, None)
+        member.inbox = [one for one in member.inbox if one.envelope.src != name]
+
+    # -- packets out -------------------------------------------------------------------------------------------------
+
+    def send(self, sent: Sent) -> None:
+        """Push what a coordination sends. It is not stored: if this process ends, the round is tried again."""
+        at = self.clock.now() if self.lead is None else self.lead.at
+        for parcel in self.post(sent, at):
+            if not self.mail.push(parcel) and self.lead is not None:
+                self.lead.lost(sent.envelope.number, "gone", at)
+
+    def post(self, sent: Sent, at: Instant) -> list[Parcel]:
+        """A message as a packet; or the news that it is lost, if its sender knows that."""
+        envelope, (arrives, lost) = sent.envelope, self.clock.send(sent, at)
+        if not lost:
+            try:
+                return [self.wrapped(envelope.dst, Letter(envelope, sent.frame, self.era, arrives))]
+            except PeerError as error:  # it has no keys any more
+                self.dropped(envelope.dst, "push", str(error))
+                lost = "gone"
+        if self.lead is not None and envelope.number in self.lead.coordination.asked:
+            self.lead.lost(envelope.number, lost, at)
+        if not envelope.answers or lost == "gone":
+            return []
+        return [self.wrapped(envelope.dst, self.none(envelope.answers, lost, at))]
+
+    def none(self, number: int, why: str, at: Instant) -> Silence:
+        return Silence(number, self.era, why, at if self.clock.rehearsed else (0.0, 0))
+
+    def wrapped(self, dst: str, packet: Packet) -> Parcel:
+        """A packet that is counted. Raises PeerError for a recipient without keys."""
+        parcel = self.mail.wrap(dst, packet)
+        self.kept.sent[dst] = self.kept.sent.get(dst, 0) + 1
+        return parcel
+
+    def tally(self) -> None:
+        """Tell the hub what was sent and taken, if it wants to know and does not know yet."""
+        kept = self.kept
+        now = kept.era, dict(kept.sent), dict(kept.received)
+        if kept.tallies and kept.era is not None and self.name != self.hub and now != self._told:
+            self._told = now
+            self.mail.send(self.hub, Tally(kept.era, *now[1:]))
+
+    def report(self, *, closed: bool = False, **more: Any) -> Report:
+        """How this party fared in the round so far. closed: the round is over, so that its model can be scored."""
+        traffic, era, commits = self.mail.traffic, self.era, self.kept.commits
+        scores = {name: float(score) for name, score in self.scores(era[0]).items()} if closed else {}
+        self._reported = time.monotonic(), traffic.bytes_down, traffic.refused.total()
+        moved, refused = (traffic.bytes_up, traffic.bytes_down), dict(traffic.refused)
+        return Report(era, commits, traffic.busy_s, *moved, refused, scores, self.samples, closed=closed, **more)
+
+    def report_again(self) -> None:
+        """Report in the middle of a round, every few seconds, if there is something new."""
+        at_s, down, refused = self._reported
+        traffic = self.mail.traffic
+        new = (traffic.bytes_down, traffic.refused.total()) != (down, refused)
+        if new and self.kept.era is not None and time.monotonic() > at_s + REPORT_S:
+            self.mail.send(self.hub, self.report())
+
+    def dropped(self, src: str, kind: str, reason: str) -> None:
+        self.mail.traffic.refuse(kind)
+        self.observer.dropped(src, kind, reason)
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.mail.traffic.busy_s += time.perf_counter() - began
+
+    def compute(self, effect: Any) -> Any:
+        """The result of one effect."""
+        (value,) = self.effects.run([(self.name, effect)])
+        return value
+
+    def nodes(self) -> Collection[str]:
+        names = self.mail.engine.nodes()
+        self.observer.present(names)
+        return names
+
+    def count(self, arrived: Arrived) -> None:
+        """Count a packet of this era, of which its sender has counted that it was sent."""
+        if arrived.packet.era == self.kept.era:  # type: ignore[union-attr]
+            self.kept.received[arrived.src] = self.kept.received.get(arrived.src, 0) + 1
