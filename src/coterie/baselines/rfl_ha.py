@@ -294,6 +294,7 @@ SYSTEM = System(
     citation="Wang et al., Resource-efficient federated learning with hierarchical aggregation, INFOCOM 2021",
     config=RflHaConfig,
     parties=lambda config: {"server": Server, "client": Client},
+    also={"client": (HEAD,)},
     models=averaging.models,
     own_model=own_model,
     sees={

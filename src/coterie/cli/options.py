@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -195,15 +195,16 @@ _OPTIONS = (
 )
 
 
-def shared(*first: str) -> Callable[[F], F]:
+def shared(*first: str, without: Collection[str] = ()) -> Callable[[F], F]:
     """Give a command all of these options in the place of its ``**options``, by panels, below its own.
 
-    first: those that lead their panel.
+    first: those that lead their panel.  without: those that the command does not have.
     """
+    shown = [p for p in _OPTIONS if p.name not in without]
 
     def with_options(command: F) -> F:
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "options"]
-        found = [p.replace(kind=p.KEYWORD_ONLY) for p in (*own, *sorted(_OPTIONS, key=lambda p: p.name not in first))]
+        found = [p.replace(kind=p.KEYWORD_ONLY) for p in (*own, *sorted(shown, key=lambda p: p.name not in first))]
         found.sort(key=lambda p: (None, *_PANELS).index(p.annotation.__metadata__[0].rich_help_panel))
         command.__dict__["__signature__"] = inspect.Signature(found)
         return command

@@ -10,6 +10,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,7 +62,8 @@ def read_data(path: Path, facts: Facts, *, tests: bool = True) -> OwnData:
 def write_data(path: Path, data: OwnData) -> None:
     """Write samples as they are, for this user alone, whole or not at all."""
     file = io.BytesIO()
-    np.savez(file, x=data.x, y=data.y, x_test=data.x_test, y_test=data.y_test)
+    tests: dict[str, Any] = {"x_test": data.x_test, "y_test": data.y_test} if len(data.x_test) else {}
+    np.savez(file, x=data.x, y=data.y, **tests)
     write_private(path, file.getvalue())
 
 

@@ -153,7 +153,7 @@ def _run_view(run: Run, key: str) -> dict[str, Any]:
         "virtual_seconds_by_message": _barred(run.total("phase_virtual_seconds")),
         "selection": selection.view(run),
         "cluster_events": selection.events(run),
-        "latencies": selection.latencies(run),
+        "latencies": selection.latencies(run) if run.result.deployment is None else [],
         "mishaps": _mishaps(run),
         "audit": audits.table([run.result.audit]),
         "ledger": ledger.table(run.result.ledger),

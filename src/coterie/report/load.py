@@ -21,6 +21,7 @@ from coterie.protocol.errors import UserError
 from coterie.report.audits import Audit
 from coterie.report.budget import Budget, Count
 from coterie.report.dealt import Partition, Seconds
+from coterie.report.deployed import Deployed
 from coterie.report.devices import Used
 from coterie.report.ledger import Audited, Ledger
 from coterie.report.notes import Members, Notes
@@ -79,6 +80,7 @@ class Round(Costs, frozen=True, kw_only=True):
     grouping: Grouping | None = None
     bands: dict[str, Band] = {}
     notes: Notes = Notes()
+    reported: dict[str, Count] = {}
 
 
 class Measure(msgspec.Struct, frozen=True):
@@ -141,6 +143,7 @@ class Result(msgspec.Struct, frozen=True):
     ledger: dict[str, Ledger] | None = None
     dp_audit: tuple[Audited, ...] | None = None
     devices_used: dict[str, Used] | None = None
+    deployment: Deployed | None = None
 
     @property
     def done(self) -> int:

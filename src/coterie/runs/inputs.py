@@ -59,6 +59,12 @@ def try_loss(model: Model, weights: NDArray[np.float32], own: ClientData) -> Non
         )
 
 
+def random_starts(seed: int, count: int, model: Model) -> NDArray[np.float32]:
+    """The weights that so many models start with, (count, d). They follow from the seed alone."""
+    seeds = [int(rng(seed, "hub", "initial weights", 0, i).integers(1 << 62)) for i in range(count)]
+    return np.stack([model.initial(one) for one in seeds])
+
+
 def start_weights(
     config: RunConfig, settings: Any, model: Model, split: Split, samples: Sequence[ClientData]
 ) -> NDArray[np.float32]:
@@ -67,8 +73,7 @@ def start_weights(
     No real server has the data for the latter. Raises UserError if there are not k groups.
     """
     k, pretraining = settings.models, settings.pretraining()
-    seeds = [int(rng(config.seed, "hub", "initial weights", 0, i).integers(1 << 62)) for i in range(k)]
-    random = np.stack([model.initial(seed) for seed in seeds])
+    random = random_starts(config.seed, k, model)
     if pretraining is None:
         return random
     groups = split.groups

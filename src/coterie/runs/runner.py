@@ -240,21 +240,9 @@ class _Running:
         with writing(self.out / RESULT):
             (self.out / RESULT).unlink(missing_ok=True)
         atomic_write(self.out / CONFIG, to_toml(self.experiment.config).encode())
-        e, names = self.experiment, self.experiment.common.clients
-        dealt = {
-            "clients": names,
-            "names": e.split.names,
-            "samples": [len(e.dealt.data[name].y) for name in names],
-            "epochs": [e.owns[name].epochs for name in names],
-            "label_counts": e.dealt.label_counts,
-            "groups": e.dealt.split.groups,
-            "tasks": [task.words for task in e.tasks],
-            "public": e.common.public,
-            "drift": None if e.drift is None else {"round": e.drift.round, "data_of": e.drift.givers},
-        }
-        write_json(self.out / "partition.json", dealt)
+        write_partition(self.out, self.experiment)
         if not self.done:
-            self.set_up = jsonable(e.set_up())
+            self.set_up = jsonable(self.experiment.set_up())
             if self.views is not None:
                 self.views.append()
 
@@ -296,6 +284,23 @@ class _Running:
         write_json(self.out / RESULT, result)
         advise(no_better_than_chance(e.config, result, e.label_counts))
         return Result(self.out, result, rounds)
+
+
+def write_partition(out: Path, experiment: Experiment) -> None:
+    """Write ``partition.json``: what every client was dealt."""
+    e, names = experiment, experiment.common.clients
+    dealt = {
+        "clients": names,
+        "names": e.split.names,
+        "samples": [len(e.dealt.data[name].y) for name in names],
+        "epochs": [e.owns[name].epochs for name in names],
+        "label_counts": e.dealt.label_counts,
+        "groups": e.dealt.split.groups,
+        "tasks": [task.words for task in e.tasks],
+        "public": e.common.public,
+        "drift": None if e.drift is None else {"round": e.drift.round, "data_of": e.drift.givers},
+    }
+    write_json(out / "partition.json", dealt)
 
 
 def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line], finish: Line | None = None) -> dict[str, Any]:
@@ -362,10 +367,7 @@ def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line], finish
         "set_up": dict(set_up),
         "finish": finish,
         "client_role": experiment.common.roster.entries[-1].role,
-        "sees": {
-            role: f"Receives {', '.join(kind.__name__ for kind in of.receives)}. Learns {of.learns}."
-            for role, of in experiment.system.views(config.mode, experiment.settings).items()
-        },
+        "sees": experiment.system.seen_by(config.mode, experiment.settings),
         "ledger": _ledger(experiment, everything),
         "dp_audit": experiment.system.dp_audit and list(experiment.system.dp_audit(experiment.federation)),
         "devices_used": by_type(experiment, everything),

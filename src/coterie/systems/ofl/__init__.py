@@ -142,6 +142,7 @@ SYSTEM = System(
     config=OFLConfig,
     parties=parties,
     check=check,
+    also={CLIENT: (LEADER,)},
     models=models,
     own_model=lambda client: client.model,
     sees=SEES,
