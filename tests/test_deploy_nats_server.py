@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import json
 import os
 import re
 import subprocess
@@ -15,10 +15,11 @@ import pytest
 
 pytest.importorskip("nats", reason="the extra deploy is not installed")
 
+from deployments import FACTS, NOW_S, Study, members
 from nats.js.api import StreamInfo
 from nats_rig import Authority, Rig, drain
 
-from coterie.deploy import engines, nats_server
+from coterie.deploy import engines, founding, nats_server
 from coterie.deploy.engine import EngineError
 from coterie.deploy.nats_link import Link
 from coterie.deploy.nats_server import (
@@ -33,33 +34,26 @@ from coterie.deploy.nats_server import (
     free_port,
     subject,
 )
+from coterie.deploy.plan import Settings
+from coterie.deploy.service_files import service_files
 from coterie.protocol.errors import UserError
+from coterie.runs.config import RunConfig
 
 LISTEN = Listen(Path("/s/store"), Path("/s/own.pem"), Path("/s/own.key"), Path("/s/ca.pem"), port=4333, host="0.0.0.0")
 
 
-WITH_NATS = {f"coterie.deploy.{name}" for name in ("nats", "nats_link", "nats_stream")}
+WITH_NATS = {"coterie.deploy.nats", "coterie.deploy.nats_link", "coterie.deploy.nats_stream"}
+OF_NATS = re.compile(
+    r"^(?:import|from) (?:nats\b|coterie\.deploy\.nats(?:_link|_stream)?\b)|^from coterie\.deploy import .*\bnats\b",
+    re.M,
+)
 
 
-def imported_at_once(path: Path) -> set[str]:
-    """Modules that a file imports when it is imported itself."""
-    found: set[str] = set()
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            found.update((str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)))
-        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Expr | ast.Assign):
-            found.update(str(each) for each in ast.walk(node) if isinstance(each, ast.Import | ast.ImportFrom))
-    return found
-
-
-def test_nothing_but_the_engine_imports_the_extra() -> None:
+def test_nothing_but_the_engine_imports_the_extra_at_once() -> None:
     source = Path(nats_server.__file__).parents[2]
     for path in source.rglob("*.py"):
         name = ".".join(path.relative_to(source).with_suffix("").parts)
-        found = {each for each in imported_at_once(path) if each in WITH_NATS or each.split(".")[0] == "nats"}
-        assert not found or name in WITH_NATS, f"{name} imports {found}"
+        assert bool(OF_NATS.search(path.read_text())) == (name in WITH_NATS), name
 
 
 def test_without_the_extra_there_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,6 +114,24 @@ def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
         Server(
             tmp_path / "third", Access({}), Listen(tmp_path / "3", tmp_path / "no_such.pem", *own_files(listen)[1:])
         ).start()
+
+
+def test_servers_with_several_addresses_form_a_cluster(tmp_path: Path) -> None:
+    hosts = ("a.example.org", "b.example.org", "c.example.org")
+    study = Study(tmp_path)
+    server = ",".join(f"nats://{host}:4222" for host in hosts)
+    founding.init(study.path, RunConfig("fedavg", rounds=2), members(), Settings(server), FACTS, now_s=NOW_S)
+    out = service_files(study.path, "systemd")
+    for number, host in enumerate(hosts):
+        text = (out / host / "nats.conf").read_text()
+        routes = [f"nats://{other}:6222" for other in hosts if other != host]
+        assert f'server_name: "coterie-{number + 1}"' in text
+        assert f'"routes": {json.dumps(routes)}' in text
+        assert 'listen: "0.0.0.0:4222"' in text
+    for name in ("nats.conf", "nats-2.conf", "nats-3.conf"):
+        path = study.folder.nats / name
+        checked = subprocess.run([binary(), "-t", "-c", str(path)], capture_output=True, text=True)
+        assert checked.returncode == 0, checked.stderr
 
 
 def own_files(listen: Listen) -> tuple[Path, Path, Path]:
