@@ -1,7 +1,7 @@
 """How fast the engine over NATS is on one machine, and how long packets stand still when something is killed.
 
-``python -m studies.engines docs/engines/nats.json`` (about a minute). A server and two parties, mutual TLS on loopback,
-packets stored on disk. Both parties' engines are in this process, the server is in one of its own.
+``python -m studies.engines docs/engines/nats.json`` (some two minutes). A server and two parties, mutual TLS on
+loopback, packets stored on disk. Both parties' engines are in this process, the server is in one of its own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from coterie.deploy import certificates
 from coterie.deploy.engine import Delivery, NotAdmittedError
 from coterie.deploy.names import ENGINE, OPERATOR
 from coterie.deploy.nats import NatsEngine
-from coterie.deploy.nats_server import Access, Listen, Server, Tls, binary, free_port
+from coterie.deploy.nats_link import Link
+from coterie.deploy.nats_server import STREAM, Access, Cluster, Listen, Server, Tls, binary, free_port
 from coterie.deploy.nats_stream import provision
 
 HUB, CLIENT = "hub", "client/1"
@@ -36,9 +37,9 @@ MEGABYTES = (1, 10, 50, 100)
 
 
 class Deployment:
-    """A server, and two parties with their keys."""
+    """A server, or several that form a cluster, and two parties with their keys."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, servers: int = 1) -> None:
         now_s, self.folder = time.time(), folder
         key = certificates.new_key()
         authority = certificates.new_authority(key, now_s, 1)
@@ -57,14 +58,44 @@ class Deployment:
         self.operator, server = tls(OPERATOR), tls(ENGINE, "127.0.0.1")
         pins = {name: _pin(one) for name, one in self.tls.items()}
         self.access = Access(pins, frozenset({HUB}), _pin(self.operator))
-        listen = Listen(folder / "store", server.certificate, server.key, server.authority, free_port())
-        self.server = Server(folder / "server", self.access, listen)
+        ports = [free_port() for _ in range(2 * servers)]
+        self.servers = []
+        for number, (port, own) in enumerate(zip(ports, ports[servers:], strict=False)):
+            others = [f"127.0.0.1:{other}" for other in ports[servers:] if other != own]
+            listen = Listen(
+                folder / f"store{number}",
+                server.certificate,
+                server.key,
+                server.authority,
+                port,
+                name=f"server{number}",
+                cluster=Cluster(own, others) if others else None,
+            )
+            self.servers.append(Server(folder / f"server{number}", self.access, listen))
+
+    @property
+    def server(self) -> Server:
+        return self.servers[0]
+
+    @property
+    def urls(self) -> list[str]:
+        return [server.url for server in self.servers]
 
     def provision(self) -> None:
-        provision([self.server.url], self.operator, self.server.access)
+        provision(self.urls, self.operator, self.server.access)
 
     def engine(self, name: str) -> NatsEngine:
-        return NatsEngine(name, [self.server.url], self.tls[name], list(self.tls), spool=self.folder)
+        return NatsEngine(name, self.urls, self.tls[name], list(self.tls), spool=self.folder)
+
+    def leader(self) -> Server:
+        """The server that leads the stream."""
+        link = Link(OPERATOR, self.urls, self.operator, 20)
+        try:
+            cluster = link.run(link.stream.stream_info(STREAM)).cluster
+        finally:
+            link.close()
+        assert cluster is not None
+        return next(server for server in self.servers if server.listen.name == cluster.leader)
 
 
 def _pin(tls: Tls) -> str:
@@ -72,15 +103,17 @@ def _pin(tls: Tls) -> str:
 
 
 @contextmanager
-def deployment() -> Iterator[Deployment]:
+def deployment(servers: int = 1) -> Iterator[Deployment]:
     with tempfile.TemporaryDirectory() as folder:
-        made = Deployment(Path(folder))
-        made.server.start()
+        made = Deployment(Path(folder), servers)
         try:
+            for server in made.servers:
+                server.start()
             made.provision()
             yield made
         finally:
-            made.server.stop()
+            for server in made.servers:
+                server.stop()
 
 
 @contextmanager
@@ -176,6 +209,7 @@ PARTY = """
 import sys
 from pathlib import Path
 from coterie.deploy.nats import NatsEngine
+from coterie.deploy.nats_link import Link
 from coterie.deploy.nats_server import Tls
 name, url, *files = sys.argv[1:]
 engine = NatsEngine(name, [url], Tls(*map(Path, files)), ["hub", name])
@@ -183,6 +217,19 @@ while True:
     if (delivery := engine.pull(5)) is not None:
         print(delivery.body.decode(), flush=True)
 """
+
+
+def leader_killed() -> float:
+    """Seconds of the packet there and back during which the server that leads the stream dies, of three."""
+    with deployment(3) as made:
+        hub, client = made.engine(HUB), made.engine(CLIENT)
+        with echoing(client):
+            there_and_back(hub, b"before", "0")
+            made.leader().kill()
+            found = there_and_back(hub, b"after", "1")
+        hub.close()
+        client.close()
+    return found
 
 
 def party_killed() -> float:
@@ -244,6 +291,7 @@ def study(repeats: int) -> dict[str, Any]:
         "there and back, s": large(repeats),
         "server ready, ms": _several(started, repeats),
         "after the server was killed, s": _several(server_killed, repeats),
+        "after the leader of three was killed, s": _several(leader_killed, repeats),
         "after a party was killed, s": _several(party_killed, repeats),
         "revoked, s": _several(revoked, repeats),
     }
