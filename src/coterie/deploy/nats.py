@@ -94,6 +94,7 @@ class NatsEngine:
         self._push_s, self._largest = push_s, largest
         self._identity = hashlib.sha256(b"identities of packets" + _bytes_of(tls.key)).digest()
         self._seen = 0  # the connection whose consumer was reset
+        self._made = ""  # when that consumer was made
         self._subscription: JetStreamContext.PullSubscription | None = None
         self._fetching: asyncio.Task[None] | None = None
         self._ready: deque[Upload] = deque()
@@ -231,8 +232,9 @@ class NatsEngine:
                 self._absent = self._absent or began
                 if clock() - self._absent > 3 * ANSWER_S and self._link.is_up():
                     raise EngineError(f"{self._link.place()} has no packets for {self.name}: {error}") from None
-            if clock() - began < 0.9 * PULL_S:
-                await asyncio.sleep(0.1)  # no answer but a refusal, such as while a cluster chooses its leader
+            if clock() - began < 0.9 * PULL_S:  # a refusal: a cluster chooses its leader, or the consumer is gone
+                self._seen = 0
+                await asyncio.sleep(0.1)
             return
         self._take(message)
 
@@ -245,11 +247,21 @@ class NatsEngine:
                 await self._subscription.unsubscribe()
                 self._subscription = None
             answer = await client.request(f"$JS.API.CONSUMER.RESET.{STREAM}.{self._token}", timeout=ANSWER_S)
-            if problem := json.loads(answer.data).get("error"):
+            consumer = json.loads(answer.data)
+            if problem := consumer.get("error"):
                 raise nats.js.errors.APIError.from_error(problem)
+            if self._made != consumer["created"]:
+                self._forget()
+            self._made = consumer["created"]
             self._subscription = await self._link.stream.pull_subscribe_bind(self._token, stream=STREAM)
             self._seen, self._absent = connection, None
         return self._subscription
+
+    def _forget(self) -> None:
+        """The stream was made anew, such as on a new disk: its messages are counted from 1 again."""
+        self._held.clear()
+        self._finished.clear()
+        self._assembly.close()
 
     def _take(self, message: Msg) -> None:
         if not message.reply.startswith(f"$JS.ACK.{STREAM}.{self._token}."):
