@@ -33,7 +33,7 @@ from nats.js import JetStreamContext
 
 from coterie.deploy.engine import Delivery, EngineError, UndeliverableError
 from coterie.deploy.names import safe
-from coterie.deploy.nats_link import ANSWER_S, Link
+from coterie.deploy.nats_link import AGAIN_S, ANSWER_S, Link
 from coterie.deploy.nats_parts import GIVEN_UP, PART, Assembly, Part, Upload, parts_of
 from coterie.deploy.nats_server import PRESENCE, STREAM, SUBJECT, Tls, subject
 from coterie.deploy.nats_stream import ACK_WAIT_S
@@ -44,6 +44,7 @@ PULL_S = 2.0
 """A server that was started again has forgotten who waits for a packet, so each request for one ends after this."""
 PRESENCE_S = 2.0
 """What is known of presence is asked again after this."""
+TRIES = 4
 FULL = frozenset({10023, 10047, 10077})
 """Errors of a server that holds as much as it may: for one party, of a stream, on its disk."""
 KEPT = 1 << 16
@@ -293,10 +294,17 @@ class NatsEngine:
         self._finished.update(dict.fromkeys(sequences))
         while len(self._finished) > KEPT:
             self._finished.popitem(last=False)
-        for begin in range(0, len(replies), 64):
-            asked = (self._link.client.request(reply, timeout=ANSWER_S) for reply in replies[begin : begin + 64])
-            with contextlib.suppress(TimeoutError, nats.errors.Error, OSError):
-                await self._link.whole(_all(asked))
+        with contextlib.suppress(OSError):
+            for begin in range(0, len(replies), 64):
+                await self._link.whole(_all(self._confirmed(reply) for reply in replies[begin : begin + 64]))
+
+    async def _confirmed(self, reply: str) -> None:
+        """Acknowledge a message until the server says so; one of a cluster may have died with the first word."""
+        for _ in range(TRIES):
+            with contextlib.suppress(TimeoutError, nats.errors.Error):
+                await self._link.client.request(reply, timeout=ANSWER_S / 2)
+                return
+            await asyncio.sleep(AGAIN_S)
 
     async def _keep(self, sequences: Iterable[int]) -> None:
         for sequence in sequences:
