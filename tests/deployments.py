@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
+import pytest
 
-from coterie.deploy import authority, joining
+from coterie.crypto.roster import new_identity
+from coterie.crypto.signing import SigningKey
+from coterie.deploy import authority, certificates, founding, joining, tokens
 from coterie.deploy.folder import Folder
 from coterie.deploy.home import Home
 from coterie.deploy.members import Member
 from coterie.deploy.plan import Facts, Plan, Settings
+from coterie.protocol.errors import UserError
+from coterie.protocol.randomness import Randomness
+from coterie.protocol.told import Identity
 from coterie.runs.config import RunConfig
 
 FACTS = Facts((1, 8, 8), 10)
 SERVER = "nats://hub.example.org:4222"
 CLIENTS = ("hospital-a", "hospital-b", "client/3")
 NOW_S = 1_800_000_000.0
+EMULATED = Randomness(3, emulated=True)
 
 
 def samples(path: Path, n: int = 12, **arrays: Any) -> Path:
@@ -52,7 +60,7 @@ class Study:
     def found(self, config: RunConfig | None = None, named: Sequence[Member] | None = None, **options: Any) -> Plan:
         settings = Settings(SERVER, scores=("local_accuracy",), **options.pop("settings", {}))
         config = config or RunConfig("fedavg", rounds=2)
-        return authority.init(self.path, config, named or members(), settings, FACTS, now_s=NOW_S, **options)
+        return founding.init(self.path, config, named or members(), settings, FACTS, now_s=NOW_S, **options)
 
     def invite(self, name: str = "hospital-a", **options: Any) -> str:
         return authority.invite(self.path, name, **{"now_s": NOW_S, **options})
@@ -76,3 +84,36 @@ class Study:
 def everything(folder: Path) -> dict[str, bytes]:
     """All files in a folder: that nothing has changed."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def refused(study: Study, request: str, says: str, **options: Any) -> None:
+    """A request is refused, and nothing is changed by it."""
+    before = everything(study.path)
+    with pytest.raises(UserError, match=says):
+        study.approve(request, **options)
+    assert everything(study.path) == before
+
+
+def asked(
+    text: str,
+    identity: Identity | None = None,
+    tls: bytes | None = None,
+    forge: Callable[[tokens.Keys], tokens.Keys] = lambda keys: keys,
+    secret: bytes | None = None,
+    possession: bytes | None = None,
+    signing: bytes | None = None,
+) -> str:
+    """A request by hand. forge: changes what is asked for, before it is proved with the keys that are given."""
+    identity = identity or new_identity("thief", EMULATED)
+    invitation, token = tokens.read_invitation(text, NOW_S)
+    keys, _ = tokens.read_request(tokens.ask(invitation, token, identity, tls or certificates.new_key()))
+    body = msgspec.msgpack.encode(forge(keys))
+    shared = tokens._agreed(possession or identity.opening, invitation.possession)
+    own = SigningKey.load(signing or identity.signing)
+    request = tokens.Request(
+        body,
+        tokens._mac(secret or token.secret, "request", body),
+        tokens._possession(shared, body),
+        own.sign("request", body),
+    )
+    return tokens.armoured(tokens.REQUEST, request)

@@ -203,6 +203,12 @@ def test_clocks_and_certificates(study: Study) -> None:
     assert any("certificate is of 'CN=hospital-a' and not of hospital-b" in one for one in problems(study))
 
 
+def test_the_servers_clock(study: Study) -> None:
+    for ahead_s, level, says in ((0.04, "ok", "0.0 s ahead of"), (-90.0, "problem", "90.0 s behind this one")):
+        (found,) = [one for one in doctor([study.path], NOW_S, lambda _, s=ahead_s: s) if "server's clock" in one.text]
+        assert (found.level, says in found.text) == (level, True)
+
+
 def test_plans_that_are_old_forged_or_of_another_key(study: Study) -> None:
     plan = current_plan(study.folder)
     found = [one.text for one in looked(study)]

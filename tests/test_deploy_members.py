@@ -131,7 +131,7 @@ def test_all_of_them_are_named_at_once() -> None:
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        (RunConfig("ifca", settings={"start": "pretrained"}), "start = random"),
+        (RunConfig("ifca", settings={"start": "pretrained"}), "set start=random"),
         (RunConfig("fedavg", precision="auto"), "depends on the machine"),
         (RunConfig("fedavg", data="./mine.csv"), "brings its own data"),
         (RunConfig("fedavgg"), "unknown system"),

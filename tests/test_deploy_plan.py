@@ -131,6 +131,22 @@ def test_two_plans_of_one_version_and_plans_that_do_not_know_us(tmp_path: Path) 
     assert everything(home.path) == before
 
 
+def test_a_hub_that_has_begun_takes_no_new_parties(tmp_path: Path) -> None:
+    study = Study(tmp_path)
+    study.found()
+    study.enrol()
+    hub = read_home(study.folder.hub)
+    take_plan(hub, study.folder.plan.read_bytes())
+    study.enrol("hospital-b", "other")  # on a copy of the folder, which does not know that the hub has begun
+    hub.state.write_bytes(b"")
+    before = hub.plan.read_bytes()
+    with pytest.raises(PeerError, match="hospital-b, and the run has begun without"):
+        take_plan(hub, study.folder.plan.read_bytes())
+    assert hub.plan.read_bytes() == before
+    newer = signed_by(study, change(plan_of(hub), version=9, revoked=("hospital-a",)))
+    assert take_plan(hub, newer).version == 9
+
+
 def test_a_revoked_party_and_a_damaged_plan(tmp_path: Path) -> None:
     study = Study(tmp_path)
     study.found()

@@ -17,10 +17,10 @@ from coterie.crypto.roster import entry, new_identity, sign_roster
 from coterie.crypto.signing import SigningKey
 from coterie.deploy.hub import Round
 from coterie.deploy.packets import Report
-from coterie.deploy.plan import Facts, Plan, Settings
+from coterie.deploy.plan import Facts, Plan, Settings, fingerprint
 from coterie.deploy.recorder import HubJournal, Open, Recorder
 from coterie.deploy.reported import Check, kinds_of
-from coterie.deploy.status import Status, fingerprint, is_alive, read_status
+from coterie.deploy.status import Status, is_alive, read_status
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import Randomness
 from coterie.report import render
@@ -58,7 +58,7 @@ def recorder(tmp_path: Path) -> Iterator[Recorder]:
 def told(at: int | tuple[int, int], **more: Any) -> Report:
     """A report that nothing is wrong with."""
     era = at if isinstance(at, tuple) else (at, 0)
-    return Report(era, **{"commit": 3, "busy_s": 0.5, "bytes_up": 100, "bytes_down": 10, **more})
+    return Report(era, **{"commit": 3, "busy_s": 0.5, "bytes_up": 100, "bytes_down": 10, "closed": True, **more})
 
 
 def scores(accuracy: float, loss: float = 1.0) -> dict[str, float]:
@@ -142,7 +142,7 @@ def test_a_rehearsal_adds_what_its_observer_knows(recorder: Recorder) -> None:
 
 
 def test_a_report_can_be_drawn_while_the_run_goes_on(recorder: Recorder) -> None:
-    rounds(recorder, 2)
+    rounds(recorder, 3)
     assert "1 of 3" in render([recorder.folder]).read_text()
     deployment = load(recorder.folder).result.deployment
     assert deployment is not None
@@ -274,11 +274,43 @@ def test_a_report_that_says_what_cannot_be_is_dropped_and_counted(recorder: Reco
     assert "participant" not in line["bytes_up"]
 
 
-@pytest.mark.parametrize("era", [(2, 0), (1, 1), (9, 0), (0, 0), (1 << 61, 0)])
+@pytest.mark.parametrize("era", [(2, 0), (1, 1), (9, 0), (1 << 61, 0)])
 def test_a_report_of_what_has_not_begun_is_dropped(recorder: Recorder, era: tuple[int, int]) -> None:
     recorder.begins(1, 0)
     recorder.heard("client/0", told(era))
     assert next(one for one in recorder.status.parties if one.name == "client/0").implausible == 1
+
+
+def test_reports_of_a_round_come_for_two_more_rounds_and_then_no_more(recorder: Recorder) -> None:
+    """A hub that ends a round without waiting for anybody hears of it later."""
+    for r in (1, 2, 3):
+        recorder.begins(r, 0)
+        recorder.closed(Round(r))
+        if r == 2:
+            recorder.heard("client/0", told(1, scores=scores(0.5)))
+    recorder.heard("client/1", told(1, scores=scores(0.9)))
+    recorder.heard("client/1", told(2, scores=scores(0.25)))
+    recorder.heard("client/1", told(3, scores=scores(0.75)))
+    recorder.ended()
+    lines = read_lines(recorder.folder / "metrics.jsonl")
+    assert [line["local_accuracy"] for line in lines] == [0.5, 0.25, 0.75]
+    assert all(one.implausible == 0 for one in recorder.status.parties)
+
+
+def test_a_line_is_written_when_all_have_reported(recorder: Recorder) -> None:
+    recorder.begins(1, 0)
+    recorder.closed(Round(1))
+    recorder.begins(2, 0)
+    others = [one.name for one in recorder.status.parties][1:]
+    for name in others:
+        assert recorder.status.scores == {}
+        recorder.heard(name, told(1, closed=False))
+    for name in others:
+        assert read_lines(recorder.folder / "metrics.jsonl") == []
+        recorder.heard(name, told(1, scores=scores(0.5)))
+    assert [line["round"] for line in read_lines(recorder.folder / "metrics.jsonl")] == [1]
+    assert recorder.status.scores["local_accuracy"] == 0.5
+    assert load(recorder.folder).result.done == 1
 
 
 def test_a_report_of_a_stranger_changes_nothing(recorder: Recorder) -> None:

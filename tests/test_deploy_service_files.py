@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from deployments import NOW_S, Study, members
 
-from coterie.deploy import authority
+from coterie.deploy import authority, founding
 from coterie.deploy.members import Member
 from coterie.deploy.plan import Settings
 from coterie.deploy.service_files import Service, service_files
@@ -133,7 +133,7 @@ def test_a_server_that_others_do_not_reach(tmp_path: Path) -> None:
         ("a", "where other hosts do not reach it", Settings("nats://127.0.0.1:4222")),
         ("b", "this is a rehearsal", Settings("nats://127.0.0.1:4222", rehearsal=True)),
     ):
-        authority.init(tmp_path / at, RunConfig("fedavg"), members(), settings, FACTS)
+        founding.init(tmp_path / at, RunConfig("fedavg"), members(), settings, FACTS)
         with pytest.raises(UserError, match=says):
             service_files(tmp_path / at, "systemd")
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from coterie.deploy.status import PartyStatus, Status
 
 _POLL_S = 0.5
+_KEYS = 19  # characters of a fingerprint: the first 16 digits
 
 
 @guarded
@@ -114,14 +115,14 @@ def _table(status: Status, now: float) -> Table:
     numbers = (Column(head, justify="right") for head in ("round", "sent", "received", "work", "missed", "refused"))
     table = Table("party", "role", "keys", "", "last seen", *numbers, box=SIMPLE, pad_edge=False)
     for one in status.parties:
-        presence = _presence(one)
+        presence = _presence(one, over=status.phase in ("ended", "failed"))
         at = f"{one.round}" + (f", attempt {one.attempt + 1}" if one.attempt else "")
         seen = "–" if one.last_seen is None else f"{_ago(one.last_seen, now)} ago"
         counts = (sum(one.missed.values()), sum(one.refused.values()))
         table.add_row(
             Text(shown(one.name)),
             Text(one.role),
-            one.fingerprint or "–",
+            one.fingerprint[:_KEYS] or "–",
             Text(presence, _STYLES.get(presence, "yellow")),
             seen,
             "–" if one.last_seen is None else at,
@@ -136,13 +137,15 @@ def _table(status: Status, now: float) -> Table:
 _STYLES = {"here": "green", "revoked": "red", "rolled back": "red", "not joined": "dim", "not seen": "dim"}
 
 
-def _presence(one: PartyStatus) -> str:
+def _presence(one: PartyStatus, over: bool) -> str:
     if one.revoked:
         return "revoked"
     if not one.fingerprint:
         return "not joined"
     if one.rolled_back:
         return "rolled back"
+    if over:
+        return ""
     return "here" if one.connected else "not seen" if one.last_seen is None else "away"
 
 

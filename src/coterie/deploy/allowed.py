@@ -65,9 +65,5 @@ def deployable(config: RunConfig, *, rehearsal: bool = False, clients: int | Non
         if config.precision == "auto":
             raise UserError("precision = auto depends on the machine, and all parties train alike: give fp32 or bf16")
     found = resolve(config)
-    if system_config(found).pretraining() is not None:
-        raise UserError(
-            f"{registry.get(found.system).name} with these settings starts from models that were trained on the "
-            "clients' data, and between machines nobody has them: give start = random"
-        )
+    registry.get(found.system).check_deployed(system_config(found))
     return found if rehearsal else replace(found, data_dir=None)

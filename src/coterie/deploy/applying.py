@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import json
 import os
 import signal
 import time
@@ -11,7 +13,8 @@ from coterie.deploy.engine import EngineError
 from coterie.deploy.engine_files import access_of, admit
 from coterie.deploy.engines import EXTRA, servers
 from coterie.deploy.folder import Folder, current_plan
-from coterie.deploy.nats_server import Tls, binary
+from coterie.deploy.names import OPERATOR
+from coterie.deploy.nats_server import STREAM, Tls, binary
 from coterie.protocol.errors import RunError, UserError
 
 CONNECT_S = 5.0
@@ -30,9 +33,7 @@ def apply(folder: Folder) -> None:
     if (pid := running(folder)) is not None:
         os.kill(pid, signal.SIGHUP)
         time.sleep(_RELOAD_S)
-    own = Tls(folder.tls / "operator.pem", folder.authority / "tls.pem", folder.ca)
-    if not own.key.exists():
-        raise UserError(f"the operator's keys are not here: bring {folder.authority} back, and repeat the command")
+    own = _operator(folder)
     try:
         from coterie.deploy.nats_stream import provision
     except ImportError:
@@ -44,6 +45,36 @@ def apply(folder: Folder) -> None:
             f"the server does not know of it yet: {error}. Start it with {folder.nats_conf} (coterie deploy server "
             f"{folder.path} --start), and then run coterie deploy server {folder.path}"
         ) from None
+
+
+def clock_s(folder: Folder) -> float:
+    """How many seconds the server's clock is ahead of this machine's. Raises RunError and UserError as ``apply``."""
+    own = _operator(folder)
+    try:
+        from coterie.deploy.nats_link import Link
+    except ImportError:
+        raise UserError(EXTRA) from None
+    try:
+        link = Link(OPERATOR, servers(current_plan(folder).settings.server), own, CONNECT_S)
+    except EngineError as error:
+        raise RunError(f"the server cannot be asked for its time: {error}") from None
+    try:
+        before_s = time.time()
+        reply = link.run(link.client.request(f"$JS.API.STREAM.INFO.{STREAM}", timeout=CONNECT_S))
+        told = datetime.datetime.fromisoformat(str(json.loads(reply.data)["ts"])[:26].rstrip("Z") + "+00:00")
+        return told.timestamp() - (before_s + time.time()) / 2
+    except (EngineError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"the server does not tell its time: {error}") from None
+    finally:
+        link.close()
+
+
+def _operator(folder: Folder) -> Tls:
+    """The files with which the operator shows that it is itself."""
+    own = Tls(folder.tls / "operator.pem", folder.authority / "tls.pem", folder.ca)
+    if not own.key.exists():
+        raise UserError(f"the operator's keys are not here: bring {folder.authority} back, and repeat the command")
+    return own
 
 
 def running(folder: Folder) -> int | None:

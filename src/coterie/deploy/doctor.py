@@ -9,7 +9,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -53,8 +53,13 @@ class _Holder:
     secrets: Mapping[str, bytes]
 
 
-def doctor(paths: Sequence[Path], now_s: float | None = None) -> list[Finding]:
-    """All findings about these deployments' folders and homes, and the homes in them. Raises UserError for others."""
+def doctor(
+    paths: Sequence[Path], now_s: float | None = None, ahead_s: Callable[[Folder], float] | None = None
+) -> list[Finding]:
+    """All findings about these deployments' folders and homes, and the homes in them. Raises UserError for others.
+
+    ahead_s: how far the clock of a deployment's server is ahead of this one's; not asked if it is None.
+    """
     now_s = time.time() if now_s is None else now_s
     folders, homes = _places(paths)
     found: list[Finding] = []
@@ -62,6 +67,8 @@ def doctor(paths: Sequence[Path], now_s: float | None = None) -> list[Finding]:
     for folder in folders:
         holders += _holders_of_folder(folder)
         found += _of_folder(folder, now_s)
+        if ahead_s is not None:
+            found.append(_skew(str(folder.path), ahead_s(folder)))
     plan = _newest([*map(current_plan, folders), *_plans(homes)])
     for home in homes:
         found += _of_home(home, plan, now_s)
@@ -269,6 +276,11 @@ def _clock(where: str, plan: Plan, now_s: float) -> Iterator[Finding]:
         yield Finding("problem", where, f"this clock is {late_s:.0f} s or more behind the operator's: set it")
     if plan.settings.not_after_s and now_s > plan.settings.not_after_s:
         yield Finding("problem", where, "the deployment has ended: its plan is valid no more")
+
+
+def _skew(where: str, ahead_s: float) -> Finding:
+    text = f"the server's clock is {abs(ahead_s):.1f} s {'ahead of' if ahead_s > 0 else 'behind'} this one"
+    return Finding("ok" if abs(ahead_s) < SKEW_S else "problem", where, text)
 
 
 def _expiry(path: Path, now_s: float) -> Iterator[Finding]:

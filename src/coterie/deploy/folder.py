@@ -18,7 +18,7 @@ import msgspec
 
 from coterie.crypto.signing import KEY_BYTES, SigningKey, VerifyKey
 from coterie.deploy import plan as plans
-from coterie.deploy.home import STATE, Home, decode_json, read_home, read_private, take_plan
+from coterie.deploy.home import STATE, Home, decode_json, read_home, read_private, take_plan, write_private
 from coterie.deploy.names import safe
 from coterie.deploy.plan import Plan
 from coterie.deploy.tokens import Id
@@ -212,6 +212,11 @@ def read_joined(folder: Folder, name: str) -> Joined:
     """What is known of a member that has joined. Raises UserError."""
     path = folder.joined_file(name)
     return decode_json(path, read_private(path), Joined)
+
+
+def write_joined(folder: Folder, joined: Joined) -> None:
+    """Keep what is known of a member."""
+    write_private(folder.joined_file(joined.entry.name), msgspec.json.format(msgspec.json.encode(joined), indent=2))
 
 
 def hub_home(folder: Folder) -> Home:

@@ -199,7 +199,8 @@ def take_plan(home: Home, data: bytes) -> Plan:
     """Keep a plan that came from the hub or with a certificate, if the operator signed it and it is not older.
 
     Returns the plan that the home holds then. Raises PeerError for a plan that is forged, older than the one in the
-    home, another of the same version, of another session, or without this party's own keys.
+    home, another of the same version, of another session, without this party's own keys, or, at a hub that has begun,
+    with parties that joined since.
     """
     new = plans.check(data, home.operator)
     identity = home.identity
@@ -218,8 +219,20 @@ def take_plan(home: Home, data: bytes) -> Plan:
             if new != old:
                 raise PeerError(f"there are two plans of version {new.version}: the operator should be asked why")
             return old
+        _check_numbers(home, old, new)
     write_private(home.plan, data)
     return new
+
+
+def _check_numbers(home: Home, old: Plan, new: Plan) -> None:
+    """Raises PeerError for a plan with other parties, in the home of a hub that has begun: it has numbered them."""
+    names = [one.name for one in old.roster.entries]
+    others = [one.name for one in new.roster.entries if one.name not in names]
+    if others and home.name == new.roster.hub and home.state.exists():
+        raise PeerError(
+            f"version {new.version} of the plan has {', '.join(others)}, and the run has begun without: put "
+            f"{home.plan} back in its place, and found a new deployment for them"
+        )
 
 
 def keyring_of(home: Home, plan: Plan) -> PartyKeys:

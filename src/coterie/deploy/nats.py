@@ -31,9 +31,9 @@ import nats.js.errors
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
-from coterie.deploy.engine import Delivery, EngineError
+from coterie.deploy.engine import Delivery, EngineError, UndeliverableError
 from coterie.deploy.names import safe
-from coterie.deploy.nats_link import ANSWER_S, Link
+from coterie.deploy.nats_link import AGAIN_S, ANSWER_S, Link
 from coterie.deploy.nats_parts import GIVEN_UP, PART, Assembly, Part, Upload, parts_of
 from coterie.deploy.nats_server import PRESENCE, STREAM, SUBJECT, Tls, subject
 from coterie.deploy.nats_stream import ACK_WAIT_S
@@ -44,6 +44,9 @@ PULL_S = 2.0
 """A server that was started again has forgotten who waits for a packet, so each request for one ends after this."""
 PRESENCE_S = 2.0
 """What is known of presence is asked again after this."""
+TRIES = 4
+FULL = frozenset({10023, 10047, 10077})
+"""Errors of a server that holds as much as it may: for one party, of a stream, on its disk."""
 KEPT = 1 << 16
 """So many sequence numbers of messages that were done are remembered."""
 HEADER = "Coterie-Part"
@@ -83,7 +86,7 @@ class NatsEngine:
         *,
         spool: Path | None = None,
         connect_s: float = 20.0,
-        push_s: float = 60.0,
+        push_s: float = 10.0,
         largest: int = 1 << 30,
     ) -> None:
         self.name, self.strays = name, Counter[str]()
@@ -91,6 +94,7 @@ class NatsEngine:
         self._push_s, self._largest = push_s, largest
         self._identity = hashlib.sha256(b"identities of packets" + _bytes_of(tls.key)).digest()
         self._seen = 0  # the connection whose consumer was reset
+        self._made = ""  # when that consumer was made
         self._subscription: JetStreamContext.PullSubscription | None = None
         self._fetching: asyncio.Task[None] | None = None
         self._ready: deque[Upload] = deque()
@@ -105,8 +109,12 @@ class NatsEngine:
         self._beat: asyncio.Future[None] = self._link.run(self._start())
 
     def nodes(self) -> Collection[str]:
-        """The parties that the server is connected to; all that there are if this one may not ask who is."""
-        if self._sees and (self._present is None or time.monotonic() - self._present[0] > PRESENCE_S):
+        """The parties that the server is connected to; all that there are if this one may not ask who is.
+
+        While the server is away these are the last that were known.
+        """
+        fresh = self._present is not None and time.monotonic() - self._present[0] < PRESENCE_S
+        if self._sees and not fresh and self._link.is_up():
             try:
                 self._present = (time.monotonic(), self._link.run(self._connected_parties()))
             except EngineError as error:
@@ -117,9 +125,9 @@ class NatsEngine:
 
     def push(self, dst: str, body: bytes, key: str) -> None:
         if dst not in self._parties.values():
-            raise EngineError(f"{self.name} cannot send to {dst!r:.60}: it is no party here")
+            raise UndeliverableError(f"{self.name} cannot send to {dst!r:.60}: it is no party here")
         if len(body) > self._largest:
-            raise EngineError(f"a packet of {len(body)} bytes to {dst} is larger than {self._largest}")
+            raise UndeliverableError(f"a packet of {len(body)} bytes to {dst} is larger than {self._largest}")
         self._link.run(self._push(dst, body, key))
 
     def pull(self, wait_s: float) -> Delivery | None:
@@ -135,10 +143,12 @@ class NatsEngine:
             upload.file.close()
 
     def _done(self, sequences: Collection[int]) -> None:
-        self._link.run(self._acknowledge(sequences))
+        with contextlib.suppress(EngineError):  # then it comes again, at the latest at the next start
+            self._link.run(self._acknowledge(sequences))
 
     def _working(self, sequences: Iterable[int]) -> None:
-        self._link.run(self._keep(sequences))
+        with contextlib.suppress(EngineError):
+            self._link.run(self._keep(sequences))
 
     async def _start(self) -> asyncio.Future[None]:
         return asyncio.ensure_future(self._keep_own())
@@ -164,9 +174,10 @@ class NatsEngine:
         return hmac.new(self._identity, json.dumps([dst, key]).encode(), "sha256").hexdigest()[:32]
 
     async def _store(self, dst: str, data: bytes, headers: dict[str, str], deadline: float) -> None:
-        """Have the server store a message; try again while it cannot. Raises EngineError."""
-        clock, problem = asyncio.get_running_loop().time, ""
+        """Have the server store a message, and try again while it has trouble. Raises EngineError."""
+        clock, where = asyncio.get_running_loop().time, self._link.place()
         absent: float | None = None
+        problem = "no answer"
         while clock() < deadline:
             await self._link.connected(deadline)
             try:
@@ -178,11 +189,15 @@ class NatsEngine:
                 if clock() - absent > (3 * ANSWER_S if self._link.of_several() else ANSWER_S / 5):
                     break
             except nats.js.errors.APIError as error:
+                if error.err_code in FULL:
+                    raise EngineError(f"{where} takes no more to {dst} at present: {error.description}") from None
                 problem = str(error.description)
             except (TimeoutError, nats.errors.Error, OSError) as error:
-                problem = str(error) or "no answer"
+                problem = str(error) or problem
             await asyncio.sleep(0.1)
-        raise EngineError(f"{self._link.place()} did not store a packet from {self.name} to {dst}: {problem}")
+        known = absent is not None and self._seen == self._link.connections  # the stream is there for this party
+        failure = UndeliverableError if known else EngineError
+        raise failure(f"{where} did not store a packet from {self.name} to {dst}: {problem}")
 
     # --- receiving
 
@@ -217,8 +232,9 @@ class NatsEngine:
                 self._absent = self._absent or began
                 if clock() - self._absent > 3 * ANSWER_S and self._link.is_up():
                     raise EngineError(f"{self._link.place()} has no packets for {self.name}: {error}") from None
-            if clock() - began < 0.9 * PULL_S:
-                await asyncio.sleep(0.1)  # no answer but a refusal, such as while a cluster chooses its leader
+            if clock() - began < 0.9 * PULL_S:  # a refusal: a cluster chooses its leader, or the consumer is gone
+                self._seen = 0
+                await asyncio.sleep(0.1)
             return
         self._take(message)
 
@@ -231,11 +247,21 @@ class NatsEngine:
                 await self._subscription.unsubscribe()
                 self._subscription = None
             answer = await client.request(f"$JS.API.CONSUMER.RESET.{STREAM}.{self._token}", timeout=ANSWER_S)
-            if problem := json.loads(answer.data).get("error"):
+            consumer = json.loads(answer.data)
+            if problem := consumer.get("error"):
                 raise nats.js.errors.APIError.from_error(problem)
+            if self._made != consumer["created"]:
+                self._forget()
+            self._made = consumer["created"]
             self._subscription = await self._link.stream.pull_subscribe_bind(self._token, stream=STREAM)
             self._seen, self._absent = connection, None
         return self._subscription
+
+    def _forget(self) -> None:
+        """The stream was made anew, such as on a new disk: its messages are counted from 1 again."""
+        self._held.clear()
+        self._finished.clear()
+        self._assembly.close()
 
     def _take(self, message: Msg) -> None:
         if not message.reply.startswith(f"$JS.ACK.{STREAM}.{self._token}."):
@@ -280,10 +306,17 @@ class NatsEngine:
         self._finished.update(dict.fromkeys(sequences))
         while len(self._finished) > KEPT:
             self._finished.popitem(last=False)
-        for begin in range(0, len(replies), 64):
-            asked = (self._link.client.request(reply, timeout=ANSWER_S) for reply in replies[begin : begin + 64])
-            with contextlib.suppress(TimeoutError, nats.errors.Error, OSError):
-                await self._link.whole(_all(asked))
+        with contextlib.suppress(OSError):
+            for begin in range(0, len(replies), 64):
+                await self._link.whole(_all(self._confirmed(reply) for reply in replies[begin : begin + 64]))
+
+    async def _confirmed(self, reply: str) -> None:
+        """Acknowledge a message until the server says so; one of a cluster may have died with the first word."""
+        for _ in range(TRIES):
+            with contextlib.suppress(TimeoutError, nats.errors.Error):
+                await self._link.client.request(reply, timeout=ANSWER_S / 2)
+                return
+            await asyncio.sleep(AGAIN_S)
 
     async def _keep(self, sequences: Iterable[int]) -> None:
         for sequence in sequences:
@@ -301,8 +334,6 @@ class NatsEngine:
     # --- presence
 
     async def _connected_parties(self) -> frozenset[str]:
-        deadline = asyncio.get_running_loop().time() + ANSWER_S
-        await self._link.connected(deadline)
         client = self._link.client
         inbox = client.new_inbox()
         answers = await client.subscribe(inbox)

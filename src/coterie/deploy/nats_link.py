@@ -13,12 +13,13 @@ import re
 import ssl
 import threading
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 
-from coterie.deploy.engine import EngineError
+from coterie.deploy.engine import EngineError, NotAdmittedError, UndeliverableError
 from coterie.deploy.nats_server import Tls
 
 T = TypeVar("T")
@@ -53,10 +54,11 @@ class Link:
         self.connections = 0
         self._last: str = ""
         self._mute = 0  # connections in a row that the server has taken and ended without a word
-        self._refused: str | None = None  # for good
+        self._refused: EngineError | None = None  # for good
+        self._closing, self._lock = False, threading.Lock()
         self._up = asyncio.Event()
         self._loop = asyncio.new_event_loop()
-        self._broken: asyncio.Future[str] = self._loop.create_future()  # each call is raced with it
+        self._broken: asyncio.Future[EngineError] = self._loop.create_future()  # each call is raced with it
         self._lost: asyncio.Future[None] = self._loop.create_future()  # when this connection breaks
         self.client = Client()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"nats {token}", daemon=True)
@@ -70,10 +72,16 @@ class Link:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Do it on the loop and wait. Raises EngineError, also if the server denies something meanwhile."""
-        if self._refused is not None or not self._thread.is_alive():
-            work.close()
-            raise EngineError(self._refused or f"the connection of {self.token} is closed")
-        return asyncio.run_coroutine_threadsafe(self._raced(work), self._loop).result()
+        closed = EngineError(f"the connection of {self.token} is closed")
+        with self._lock:
+            if self._refused is not None or self._closing:
+                work.close()
+                raise _again(self._refused or closed)
+            future = asyncio.run_coroutine_threadsafe(self._raced(work), self._loop)
+        try:
+            return future.result()
+        except CancelledError:
+            raise closed from None
 
     async def connected(self, deadline: float) -> None:
         """Wait for a connection. deadline: on the loop's clock. Raises EngineError."""
@@ -101,16 +109,15 @@ class Link:
         return self._up.is_set()
 
     def close(self) -> None:
-        if not self._thread.is_alive():
-            return
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
 
         async def leave() -> None:
             with contextlib.suppress(Exception):
                 await asyncio.wait_for(self.client.close(), 2)
-            others = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in others:
-                task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
+            await _ended(*(asyncio.all_tasks() - {asyncio.current_task()}))
 
         asyncio.run_coroutine_threadsafe(leave(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -121,10 +128,10 @@ class Link:
         return await self._first(work, self._broken, self._complaint)
 
     def _complaint(self) -> EngineError:
-        reason = self._broken.result()
+        problem = self._broken.result()
         if self._refused is None:
             self._broken = self._loop.create_future()
-        return EngineError(reason)
+        return _again(problem)
 
     @staticmethod
     async def _first(work: Coroutine[Any, Any, T], end: asyncio.Future[Any], problem: Callable[[], Exception]) -> T:
@@ -133,34 +140,37 @@ class Link:
         try:
             await asyncio.wait(either, return_when="FIRST_COMPLETED")
         finally:
-            if not task.done():
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+            await _ended(task)
         if task.cancelled():
             raise problem()
         return task.result()
 
     async def _connect(self, context: ssl.SSLContext, connect_s: float) -> None:
+        attempt = asyncio.ensure_future(
+            self.client.connect(
+                [re.sub(r"^(nats|tls)://|^", "tls://", server, count=1) for server in self.servers],
+                tls=context,
+                tls_handshake_first=True,  # else a machine in between could ask for a connection without TLS
+                inbox_prefix=f"_INBOX.{self.token}",
+                connect_timeout=5,
+                reconnect_time_wait=AGAIN_S,  # type: ignore[arg-type]  # it is slept
+                max_reconnect_attempts=-1,
+                ping_interval=5,
+                max_outstanding_pings=2,
+                pending_size=PENDING,
+                error_cb=self._on_error,
+                disconnected_cb=self._on_leave,
+                reconnected_cb=self._on_connection,
+                closed_cb=self._on_close,
+            )
+        )
         try:
-            async with asyncio.timeout(connect_s):
-                await self.client.connect(
-                    [re.sub(r"^(nats|tls)://|^", "tls://", server, count=1) for server in self.servers],
-                    tls=context,
-                    tls_handshake_first=True,  # else a machine in between could ask for a connection without TLS
-                    inbox_prefix=f"_INBOX.{self.token}",
-                    connect_timeout=5,
-                    reconnect_time_wait=AGAIN_S,  # type: ignore[arg-type]  # it is slept
-                    max_reconnect_attempts=-1,
-                    ping_interval=5,
-                    max_outstanding_pings=2,
-                    pending_size=PENDING,
-                    error_cb=self._on_error,
-                    disconnected_cb=self._on_leave,
-                    reconnected_cb=self._on_connection,
-                    closed_cb=self._on_close,
-                )
-        except TimeoutError:
-            raise EngineError(f"no connection to {self.place()}: {self._last or 'it does not answer'}") from None
+            await asyncio.wait({attempt}, timeout=connect_s)
+            if not attempt.done():
+                raise EngineError(f"no connection to {self.place()}: {self._last or 'it does not answer'}")
+        finally:
+            await _ended(attempt)
+        attempt.result()
         version = self.client.connected_server_version
         if (version.major, version.minor) < NEEDS or self.client.max_payload < NEEDS_PAYLOAD:
             raise EngineError(
@@ -181,41 +191,43 @@ class Link:
 
     async def _on_close(self) -> None:
         await self._on_leave()
-        self._break(f"the connection of {self.token} to {self.place()} is closed: {self._last}", for_good=True)
+        self._break(EngineError(f"the connection of {self.token} to {self.place()} is closed: {self._last}"))
 
     async def _on_error(self, problem: Exception) -> None:
         said = str(problem).removeprefix("nats: ").strip() or type(problem).__name__
         self._last = said
         self._mute = self._mute + 1 if "empty response" in said else 0
-        lower = said.lower()
-        if "permissions violation" in lower:
-            self._break(f"{self.place()} denies {self.token}: {said}", for_good=False)
-        elif "authorization violation" in lower:
-            self._break(
-                f"{self.place()} does not admit {self.token}: its certificate is of no user there. "
-                "Was it revoked, or is it not yet approved?",
-                for_good=True,
-            )
+        if "permissions violation" in said.lower():
+            self._break(UndeliverableError(f"{self.place()} denies {self.token}: {said}"), for_good=False)
+        elif "authorization violation" in said.lower():
+            reason = "its certificate is of no user there: it was revoked, or is not yet approved"
+            self._break(NotAdmittedError(f"{self.place()} does not admit {self.token}: {reason}"))
         elif self._mute == MUTE:
-            self._break(
-                f"{self.place()} ends each connection of {self.token} at once: its certificate was revoked or "
-                "replaced, has expired, or is of another authority",
-                for_good=True,
-            )
-        elif isinstance(problem, ssl.SSLError) and (advice := _tls_advice(problem)):
-            self._break(f"no connection of {self.token} to {self.place()}: {advice}", for_good=True)
+            reason = "its certificate was revoked or replaced, has expired, or is of another authority"
+            self._break(NotAdmittedError(f"{self.place()} ends each connection of {self.token} at once: {reason}"))
+        elif isinstance(problem, ssl.SSLCertVerificationError):
+            reason = f"the server's certificate is refused: {problem.verify_message}"
+            self._break(EngineError(f"no connection of {self.token} to {self.place()}: {reason}"))
+        elif isinstance(problem, ssl.SSLError) and "ALERT" in (problem.reason or "").upper():
+            reason = f"the server refuses the certificate: {problem.reason}"
+            self._break(NotAdmittedError(f"no connection of {self.token} to {self.place()}: {reason}"))
 
-    def _break(self, reason: str, *, for_good: bool) -> None:
+    def _break(self, problem: EngineError, *, for_good: bool = True) -> None:
         if for_good:
-            self._refused = self._refused or reason
+            self._refused = self._refused or problem
         if not self._broken.done():
-            self._broken.set_result(reason)
+            self._broken.set_result(problem)
 
 
-def _tls_advice(problem: ssl.SSLError) -> str | None:
-    """What is wrong if TLS itself refuses, and trying again does not help."""
-    if isinstance(problem, ssl.SSLCertVerificationError):
-        return f"the server's certificate is refused: {problem.verify_message}"
-    if "ALERT" in (problem.reason or "").upper():
-        return f"the server refuses the certificate: {problem.reason}"
-    return None
+def _again(problem: EngineError) -> EngineError:
+    """The same error, to be raised once more."""
+    return type(problem)(*problem.args)
+
+
+async def _ended(*tasks: asyncio.Task[Any] | None) -> None:
+    """Cancel tasks until they have ended: one that just got an answer may take no notice of it (``wait_for``)."""
+    left = {task for task in tasks if task is not None and not task.done()}
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=0.1)

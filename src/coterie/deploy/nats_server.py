@@ -222,10 +222,11 @@ class Server:
                 start_new_session=True,
             )
         deadline = time.monotonic() + READY_S
-        while b"Server is ready" not in (said := log.read_bytes()[begin:]):
+        while b"Server is ready" not in log.read_bytes()[begin:]:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
-                raise EngineError(f"nats-server did not start at {self.url}: {_complaint(said) or f'see {log}'}")
+                complaint = _complaint(log.read_bytes()[begin:]) or f"see {log}"
+                raise EngineError(f"nats-server did not start at {self.url}: {complaint}")
             time.sleep(0.005)
 
     def stop(self) -> None:
@@ -270,5 +271,5 @@ class Server:
 def _complaint(said: bytes) -> str:
     """The last line of a log that says why a server ended, without its date."""
     lines = said.decode(errors="replace").splitlines()
-    wrong = [line for line in lines if "[FTL]" in line or "[ERR]" in line or not line.startswith("[")]
+    wrong = [line for line in lines if "[FTL]" in line or "[ERR]" in line or (line and not line.startswith("["))]
     return wrong[-1].split("] ", 1)[-1] if wrong else ""

@@ -4,8 +4,9 @@ No party sees all models or all data, so the folder has less than a simulation's
 of their own held-out samples, as far as their owners allow it. A mean is over the clients that have reported, and the
 line says how many did. Nothing is filled in: what is not known is missing, and ``result.json`` says so in words.
 
-A party reports on round r when round r + 1 begins, or when the run ends. So the line of a round is open until the next
-round is closed. Until then it lies in ``open.json``, with which a hub that was killed goes on.
+A party reports on round r when it hears that round r + 1 begins, or that the run ends. So the line of a round is open
+until all have reported, or until two more rounds are closed. Until then it lies in ``open.bin``, with which a hub that
+was killed goes on.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from coterie.deploy import reported, result
 from coterie.deploy.hub import Round
 from coterie.deploy.logs import Journal, event
 from coterie.deploy.packets import Era, Report
-from coterie.deploy.plan import Plan, roster_hash
+from coterie.deploy.plan import Plan, fingerprint, roster_hash
 from coterie.deploy.reported import Line, Sums
-from coterie.deploy.status import HEARTBEAT_S, STATUS, PartyStatus, Status, fingerprint
+from coterie.deploy.status import HEARTBEAT_S, STATUS, PartyStatus, Status
 from coterie.protocol.errors import CoterieError, UserError
 from coterie.runs import registry
 from coterie.runs.config import from_text, to_toml
@@ -39,12 +40,14 @@ from coterie.transport.envelope import Opened
 
 OPEN = "open.bin"
 _PAUSE_S = 1.0  # between two writings of the status
+_OPEN_LINES = 2  # of closed rounds whose reports still come
 
 
 class Open(msgspec.Struct):
     """``open.bin``: what a hub that was killed needs to go on with its folder.
 
-    line: of the last closed round.  reports: by party, of rounds whose lines are open: by (round, attempt), the newest.
+    lines: of the last closed rounds.  reports: by party, of rounds whose lines are open: by (round, attempt), the
+    newest.
     missed: by round, which parties the hub went on without, and why.  by_client: the last scores of each.
     """
 
@@ -52,7 +55,7 @@ class Open(msgspec.Struct):
     started: float
     set_up: Line = {}
     finish: Line | None = None
-    line: Line | None = None
+    lines: list[Line] = []
     reports: dict[str, dict[tuple[int, int], Report]] = {}
     missed: dict[int, list[tuple[str, str]]] = {}
     sums: dict[str, Sums] = {}
@@ -151,6 +154,8 @@ class Recorder:
             if one is None:
                 return
             self.seen(party)
+            if report.era <= (self.round, self.attempt) and not self._is_open(report.era):
+                return  # its line is written
             plausible = self._check(report, one.role, self.client_role) if self._is_open(report.era) else None
             if plausible is None:
                 one.implausible += 1
@@ -161,34 +166,35 @@ class Recorder:
             one.rolled_back = one.rolled_back or report.rolled_back
             if report.samples and one.role == self.client_role:
                 self._open.samples[party] = report.samples
+            self._settle()
 
     def closed(self, one: Round) -> None:
         """The hub has committed this round (0: the set-up; the one after the last: the finish)."""
         with self._lock:
-            self._settle()
             round = one.round
             attempt = self.attempt if self.round == round else len(one.attempts)
             self.round, self.attempt = round, attempt
             for party, why in one.gone.items():
                 self.missed(party, why)
             hub = self._open.parties[self._hub]
-            own = Report((round, attempt), hub.commit, 0.0, one.bytes_up, one.bytes_down, dict(one.refused))
+            own = Report((round, attempt), hub.commit, one.busy_s, one.bytes_up, one.bytes_down, dict(one.refused))
             self.heard(self._hub, own)
             more = {"skipped": one.skipped, "attempts": one.attempts, "gone": one.gone, "back": one.back}
             notes = {**one.notes, **{key: value for key, value in more.items() if value}}
-            self._open.line = jsonable({"round": round, "attempt": attempt, "seconds": one.seconds, "notes": notes})
+            line = {"round": round, "attempt": attempt, "seconds": one.seconds, "notes": notes}
+            self._open.lines.append(jsonable(line))
             if 0 < round <= self.rounds:
                 self.done = round
                 self._tell(done=round, skipped=self._skipped())
+            self._settle()
             self._keep()
-            self._write_result(running=True, facts={})
 
     def ended(self, last: Mapping[str, Any] | None = None, **facts: Any) -> None:
         """The run is over, and the last reports are in. last: what else is known of the models at the end, for the
         last line (``models_sha256``).  facts: what else is known, for ``result.json``.
         """
         with self._lock:
-            self._settle(jsonable(dict(last or {})))
+            self._settle(everything=True, more=jsonable(dict(last or {})))
             self._tell(phase="ended", since=time.time())
             self._keep()
             self._write_result(running=False, facts={**(last or {}), **facts})
@@ -240,46 +246,58 @@ class Recorder:
         self.metrics.truncate(sum(len(_bytes(line)) for line in self._lines))
         of = self._open
         written = self._lines[-1]["round"] if self._lines else 0
-        if of.line is not None and (of.line["round"] > self.done or 0 < of.line["round"] <= written):
-            of.line = None
+        of.lines = [one for one in of.lines if one["round"] <= self.done and not 0 < one["round"] <= written]
         for reports in of.reports.values():
             for at in [at for at in reports if at[0] > self.done]:
                 del reports[at]
 
     def _catch_up(self) -> None:
         """A round that was committed just before the hub was killed has no line yet: it gets one without notes."""
-        last = self._open.line or (self._lines[-1] if self._lines else {"round": 0})
+        last = [{"round": 0}, *self._lines, *self._open.lines][-1]
         if last["round"] < self.done:
-            self._settle()
-            self._open.line = {"round": self.done, "attempt": 0, "seconds": 0.0, "notes": {"unrecorded": True}}
+            line = {"round": self.done, "attempt": 0, "seconds": 0.0, "notes": {"unrecorded": True}}
+            self._open.lines.append(line)
 
     def _is_open(self, era: Era) -> bool:
         """Whether this attempt of a round has begun, and the round's line is not written yet."""
-        line = self._open.line
-        if line is not None and era[0] == line["round"]:
-            return bool(era[1] <= line["attempt"])
-        first = self.round if line is None else line["round"] + 1
-        return first <= era[0] == self.round and era[1] <= self.attempt
+        attempts = {line["round"]: line["attempt"] for line in self._open.lines}
+        written = self._lines[-1]["round"] if self._lines else -1
+        if self.round > written:
+            attempts.setdefault(self.round, self.attempt)
+        return era[0] in attempts and era[1] <= attempts[era[0]]
 
-    def _settle(self, more: Mapping[str, Any] | None = None) -> None:
-        """Write the line of the last closed round: its reports have come, or will not count any more."""
-        of, line = self._open, self._open.line
-        if line is None:
-            return
-        round, reports, scores = line["round"], {}, {}
+    def _settle(self, *, everything: bool = False, more: Mapping[str, Any] | None = None) -> None:
+        """Write the lines that are complete, in their order. more: what else is known, for the last of everything."""
+        lines, before = self._open.lines, len(self._lines)
+        while lines and (everything or len(lines) > _OPEN_LINES or self._is_complete(lines[0])):
+            line = lines.pop(0)
+            self._write_line(line, (more or {}) if not lines or lines[0]["round"] > self.rounds else {})
+        if len(self._lines) > before and not everything:
+            self._write_result(running=True, facts={})
+
+    def _is_complete(self, line: Line) -> bool:
+        """Whether all parties have reported on this round, after it was over."""
+        others = [one for one in self._open.parties.values() if one.name != self._hub]
+        awaited = [one.name for one in others if one.fingerprint and not one.revoked and not one.rolled_back]
+        era, reports = (line["round"], line["attempt"]), self._open.reports
+        return all(era in (own := reports.get(name, {})) and own[era].closed for name in awaited)
+
+    def _write_line(self, line: Line, more: Mapping[str, Any]) -> None:
+        """Write a line with what was reported on its round."""
+        of, round = self._open, line["round"]
+        reports: dict[str, list[Report]] = {}
+        scores: dict[str, Mapping[str, float]] = {}
         for party, own in of.reports.items():
-            here = [at for at in sorted(own) if at[0] <= round]
-            reports[party] = [own.pop(at) for at in here]
+            reports[party] = [own.pop(at) for at in sorted(own) if at[0] <= round]
             for report in reports[party]:
                 of.sums.setdefault(party, Sums()).add(report)
                 if report.scores and report.era[0] == round:
                     scores[party] = report.scores
         roles = {name: one.role for name, one in of.parties.items()}
         line |= reported.counted(reports, roles) | reported.away(round, of.missed.pop(round, []))
-        line |= {**reported.scored(scores), **(more or {})}
-        line, of.line = jsonable(line), None
+        line = jsonable({**line, **reported.scored(scores), **more})
         if scores:
-            of.by_client = scores
+            of.by_client = {name: dict(own) for name, own in scores.items()}
             means = {key: line[key] for key in ("local_accuracy", "local_loss") if key in line}
             self._tell(scores={**means, **line.get("metrics", {})}, reported=line["reported"])
         if round == 0:
@@ -291,8 +309,7 @@ class Recorder:
             self._lines.append(line)
 
     def _skipped(self) -> int:
-        open_line = [] if self._open.line is None else [self._open.line]
-        return sum("skipped" in line["notes"] for line in [*self._lines, *open_line])
+        return sum("skipped" in line["notes"] for line in [*self._lines, *self._open.lines])
 
     def _first_status(self, plan: Plan) -> Status:
         config, now = self.config, time.time()

@@ -83,9 +83,8 @@ def content(known: Known, running: bool, facts: Mapping[str, Any]) -> dict[str, 
         "finish": known.finish,
         "sees": system.seen_by(config.mode, system_config(config)),
         "version": coterie.__version__,
-        **facts,
     }
-    found["deployment"] = {
+    deployment = {
         "engine": status.engine,
         "session": status.session,
         "roster": status.roster,
@@ -95,9 +94,15 @@ def content(known: Known, running: bool, facts: Mapping[str, Any]) -> dict[str, 
         "running": running,
         "repeated": status.repeated,
         "reporting": [min(reporting), max(reporting)],
-        "unknown": list(unknown([key for key, value in found.items() if value is not None])),
     }
-    return found
+    return with_facts({**found, "deployment": deployment}, facts)
+
+
+def with_facts(found: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a ``result.json`` with what is known beside it, as the observer of a rehearsal knows it."""
+    whole = {**found, **facts}
+    known = [key for key, value in whole.items() if value is not None]
+    return {**whole, "deployment": {**found["deployment"], "unknown": list(unknown(known))}}
 
 
 def tables(

@@ -7,15 +7,12 @@ reason of a refusal, which stays in the log of the party that refused.
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from coterie.deploy.plan import spoken
 from coterie.protocol.errors import UserError
-from coterie.protocol.told import Entry
 from coterie.runs.files import opened, reading
 
 STATUS = "status.json"
@@ -86,11 +83,6 @@ class Status(msgspec.Struct, kw_only=True):
     scores: dict[str, float | None] = {}
     reported: dict[str, Count] = {}
     parties: tuple[PartyStatus, ...] = ()
-
-
-def fingerprint(entry: Entry) -> str:
-    """Of a party's two public keys, for people to compare: 16 hexadecimal digits of a SHA-256, in groups of four."""
-    return spoken(hashlib.sha256(entry.verify_key + entry.sealing_key).hexdigest()[:16])
 
 
 def read_status(folder: Path) -> Status:

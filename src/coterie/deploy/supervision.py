@@ -6,6 +6,7 @@ party between machines is a plain process (``coterie deploy party``), which runs
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -56,7 +57,8 @@ class Supervision:
     """The processes of all parties by name, until the hub's has ended.
 
     folders: where each lives.  lives: what each does.  kills: in the order in which they are to happen.  absence_s: how
-    long a party stays away that was killed in mid-work.  Used as a context: at its end all processes are stopped.
+    long a party stays away that was killed in mid-work.  server: process of the engine's server, which is to end with
+    this process, however that ends.  Used as a context: at its end all processes are stopped.
     """
 
     def __init__(
@@ -67,8 +69,10 @@ class Supervision:
         kills: Iterable[Kill] = (),
         *,
         absence_s: float = 0.0,
+        server: int | None = None,
     ) -> None:
         self.hub, self.folders, self.lives, self.absence_s = hub, folders, lives, absence_s
+        self.server = server
         self.kills = sorted(kills, key=lambda kill: kill.round)
         self.started: Counter[str] = Counter()
         self.killed: list[Kill] = []
@@ -131,7 +135,7 @@ class Supervision:
             self.kills.remove(kill)
             self._doomed[name] = kill
         self.started[name] += 1
-        arguments = (self.lives[name], self.folders[name], kill)
+        arguments = (self.lives[name], self.folders[name], kill, self.server)
         self._running[name] = one = self._context.Process(target=_live, args=arguments, name=name, daemon=True)
         one.start()
 
@@ -159,7 +163,7 @@ class Supervision:
         return lines[-1][-_WORDS:] if lines else ""
 
 
-def _live(life: Life, folder: Path, kill: Kill | None) -> None:
+def _live(life: Life, folder: Path, kill: Kill | None, server: int | None) -> None:
     """One party's process, from its beginning to its end."""
     import torch  # here, so that a caller may call ``warm`` before it imports as much itself
 
@@ -167,7 +171,7 @@ def _live(life: Life, folder: Path, kill: Kill | None) -> None:
     descriptor = os.open(folder / OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for stream in (1, 2):
         os.dup2(descriptor, stream)
-    _end_with_parent()
+    _end_with_parent(server)
     torch.set_num_threads(1)  # the parties share the cores
     try:
         life(folder, kill)
@@ -175,13 +179,16 @@ def _live(life: Life, folder: Path, kill: Kill | None) -> None:
         sys.exit(f"{type(error).__name__}: {error}")
 
 
-def _end_with_parent() -> None:
-    """End this process when the one that watches it is gone, however that came about."""
+def _end_with_parent(server: int | None) -> None:
+    """End this process, and the engine's server, when the process that watches them is gone, however it went."""
     parent = multiprocessing.parent_process()
 
     def watch() -> None:
         if parent is not None:
             parent.join()
+            if server is not None:
+                with contextlib.suppress(OSError):
+                    os.kill(server, signal.SIGTERM)
             os._exit(1)
 
     threading.Thread(target=watch, name="parent", daemon=True).start()

@@ -8,6 +8,8 @@ models are those of ``coterie run`` with the same options.
 from __future__ import annotations
 
 import json
+import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -19,9 +21,10 @@ import numpy as np
 
 from coterie.deploy import kills as killing
 from coterie.deploy.allowed import deployable
-from coterie.deploy.authority import approve, init, invite
+from coterie.deploy.authority import approve, invite
 from coterie.deploy.engine_files import access_of
 from coterie.deploy.folder import Folder
+from coterie.deploy.founding import init
 from coterie.deploy.home import read_home
 from coterie.deploy.joining import accept, join
 from coterie.deploy.kills import Kill
@@ -31,6 +34,7 @@ from coterie.deploy.nats_server import Listen, Server, Tls, free_port
 from coterie.deploy.place import place
 from coterie.deploy.plan import SCORES, Facts, Settings
 from coterie.deploy.process import as_hub, as_party
+from coterie.deploy.result import with_facts
 from coterie.deploy.store import FileStore, unpack
 from coterie.deploy.supervision import Life, Supervision, warm
 from coterie.protocol.errors import RunError, UserError
@@ -73,7 +77,7 @@ def rehearse(path: Path, config: RunConfig, kills: Sequence[str] = (), tell: Tel
         raise UserError(f"the run folder of a rehearsal is {Folder(path).run}: leave out away")
     warm()
     config = deployable(config, rehearsal=True)
-    with ExitStack() as held:
+    with terminable(), ExitStack() as held:
         experiment = build(config)
         held.callback(experiment.close)
         names = [entry.name for entry in experiment.common.roster.entries]
@@ -139,7 +143,9 @@ def supervised(ready: Rehearsal, kills: Sequence[Kill], tell: Tell) -> None:
     """Run all parties to their end. Raises RunError if one fails."""
     lives: dict[str, Life] = {name: _hub if name == ready.hub else as_party for name in ready.homes}
     told = _Told(ready.folder.run / METRICS, tell)
-    with Supervision(ready.hub, ready.homes, lives, kills, absence_s=GRACE_S + _AWAY_S) as processes:
+    with Supervision(
+        ready.hub, ready.homes, lives, kills, absence_s=GRACE_S + _AWAY_S, server=ready.server.pid
+    ) as processes:
         processes.start()
         processes.watch(told)
     told()
@@ -149,6 +155,23 @@ def supervised(ready: Rehearsal, kills: Sequence[Kill], tell: Tell) -> None:
 
 def _hub(home: Path, kill: Kill | None) -> None:
     as_hub(home.parent, kill)
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM ends the main thread's work as Ctrl-C does, so that everything is stopped."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class _Told:
@@ -190,7 +213,7 @@ def collected(ready: Rehearsal) -> Result:
         write_json(run / "clients.json", {"clients": list(honest), **scores.values})
         write_json(run / "observed.json", experiment.system.observe(experiment.federation))
         summary = json.loads((run / RESULT).read_text())
-        write_json(run / RESULT, {**summary, **last, "inputs_digest": experiment.inputs_digest})
+        write_json(run / RESULT, with_facts(summary, {**last, "inputs_digest": experiment.inputs_digest}))
     return load_result(run)
 
 
