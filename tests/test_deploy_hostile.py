@@ -196,7 +196,7 @@ class Scene:
     def take(self) -> int:
         """Let the node take all that is in its box; gives how much it has refused then."""
         before = sum(self.node.mail.traffic.refused.values())
-        while self.all.exchange.waiting(self.name) > len(self.node.waiting):
+        while self.all.exchange.waiting(self.name) > len(self.node.mail.held):
             self.node.turn()
         return sum(self.node.mail.traffic.refused.values()) - before
 
