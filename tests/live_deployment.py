@@ -1,4 +1,4 @@
-"""A deployment that is no rehearsal, on this machine: parties with data of their own, the machine's clock, real keys."""
+"""A deployment on this machine that is no rehearsal: parties with their own data, the machine's clock, real keys."""
 
 from __future__ import annotations
 

@@ -70,5 +70,6 @@ def test_a_party_that_is_killed_loses_nothing(tmp_path: Path) -> None:
     assert processes.started == {"server": 2, "hospital-a": 1, "hospital-b": 2, "hospital-c": 2}
     result = load_result(deployed.folder.run)
     assert [line["notes"].get("participants") for line in result.rounds[:2]] == [3, 3]
-    assert "gone" in str(result.rounds[2]["notes"]) and result.rounds[2]["notes"]["participants"] == 2
+    assert result.rounds[2]["notes"]["gone"] == {"hospital-c": "gone"}
+    assert result.rounds[2]["notes"]["participants"] == 2
     assert np.isfinite(result.rounds[2]["local_accuracy"])

@@ -10,7 +10,6 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,8 +61,7 @@ def read_data(path: Path, facts: Facts, *, tests: bool = True) -> OwnData:
 def write_data(path: Path, data: OwnData) -> None:
     """Write samples as they are, for this user alone, whole or not at all."""
     file = io.BytesIO()
-    tests: dict[str, Any] = {"x_test": data.x_test, "y_test": data.y_test} if len(data.x_test) else {}
-    np.savez(file, x=data.x, y=data.y, **tests)
+    np.savez(file, x=data.x, y=data.y, x_test=data.x_test, y_test=data.y_test)
     write_private(path, file.getvalue())
 
 

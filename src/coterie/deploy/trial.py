@@ -21,9 +21,10 @@ import numpy as np
 
 from coterie.deploy import kills as killing
 from coterie.deploy.allowed import deployable
-from coterie.deploy.authority import approve, init, invite
+from coterie.deploy.authority import approve, invite
 from coterie.deploy.engine_files import access_of
 from coterie.deploy.folder import Folder
+from coterie.deploy.founding import init
 from coterie.deploy.home import read_home
 from coterie.deploy.joining import accept, join
 from coterie.deploy.kills import Kill
