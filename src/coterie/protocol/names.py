@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, ValuesView
 from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
@@ -121,6 +121,10 @@ class Listed(Mapping[str, T]):
             raise KeyError(name)
         return self.listed[place]
 
+    def values(self) -> ValuesView[T]:
+        """The values in order, each found at once."""
+        return _Values(self)
+
     def __contains__(self, name: object) -> bool:
         return name in self.names
 
@@ -129,6 +133,15 @@ class Listed(Mapping[str, T]):
 
     def __len__(self) -> int:
         return len(self.names)
+
+
+class _Values(ValuesView[T]):
+    def __init__(self, of: Listed[T]) -> None:
+        super().__init__(of)
+        self._listed = of.listed
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._listed)
 
 
 def listed(names: Sequence[str], values: Sequence[T]) -> Mapping[str, T]:
