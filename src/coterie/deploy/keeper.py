@@ -97,7 +97,7 @@ class Keeper:
         self.save(outbox, done)
 
     def save(self, outbox: Sequence[Parcel] = (), done: Sequence[Arrived] = ()) -> None:
-        """A commit that is not counted, since a start of the node is nothing that it was asked to do."""
+        """A commit that is counted already, or never: a start of the node is nothing that it was asked to do."""
         kept, member = self.kept, self.member
         done, self._noted = [*self._noted, *done], []
         for arrived in done:
@@ -200,7 +200,7 @@ class Keeper:
         scores = {name: float(score) for name, score in self.scores(era[0]).items()} if closed else {}
         self._reported = time.monotonic(), traffic.bytes_down, traffic.refused.total()
         moved, refused = (traffic.bytes_up, traffic.bytes_down), dict(traffic.refused)
-        return Report(era, commits, traffic.busy_s, *moved, refused, scores, self.samples, **more)
+        return Report(era, commits, traffic.busy_s, *moved, refused, scores, self.samples, closed=closed, **more)
 
     def report_again(self) -> None:
         """Report in the middle of a round, every few seconds, if there is something new."""
