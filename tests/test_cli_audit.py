@@ -18,6 +18,7 @@ from coterie.audits.plain import ATTACKS
 from coterie.audits.received import Received, received
 from coterie.cli.app import app
 from coterie.clustering.identity_law import IdentityLaw
+from coterie.protocol.system import BROKER_LEARNS
 from coterie.runs import SYSTEMS
 from coterie.runs.folder import read_lines
 from coterie.runs.recorded import read_recorded
@@ -107,8 +108,9 @@ def test_every_number_says_how_many_clients_it_is_of(recorded: Callable[[str], P
 def test_what_was_received_is_what_the_views_have(recorded: Callable[[str], Path]) -> None:
     folder = recorded("mingledpie")
     roles = {role["role"]: role for role in shown(folder)["roles"]}
-    assert list(roles) == ["key_centre", "server", "client"]
-    assert [role["parties"] for role in roles.values()] == [1, 1, 6]
+    assert list(roles) == ["key_centre", "server", "client", "broker"]
+    assert [role["parties"] for role in roles.values()] == [1, 1, 6, 0]
+    assert roles.pop("broker") == {"role": "broker", "parties": 0, "received": [], "learns": BROKER_LEARNS}
     views = read_recorded(folder).views
     for role in roles.values():
         seen = [s for view in views.values() if view.role == role["role"] for s in view.seen]

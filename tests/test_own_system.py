@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from coterie.cli.app import app
 from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.party import To
+from coterie.protocol.system import BROKER, BROKER_LEARNS
 from coterie.protocols.key_centre import KEY_CENTRE
 from coterie.protocols.threshold_pads import Count
 from coterie.protocols.threshold_parts import Announce
@@ -151,7 +152,8 @@ def test_it_is_audited_by_its_name(secure_mean: ModuleType, tmp_path: Path) -> N
     ended = CliRunner().invoke(app, ["audit", "seen", "--json"])
     content = json.loads(ended.stdout)
     assert {role["role"]: role["learns"] for role in content["roles"]} == {
-        role: sees.learns for role, sees in secure_mean.SYSTEM.sees.items()
+        **{role: sees.learns for role, sees in secure_mean.SYSTEM.sees.items()},
+        BROKER: BROKER_LEARNS,
     }
     shares, top = content["attacks"]
     assert [shares["name"], top["name"]] == [

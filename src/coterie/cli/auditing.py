@@ -145,6 +145,8 @@ def _received(roles: Sequence[dict[str, Any]]) -> Table:
             kind = row["kind"] + (f", sealed for {row['dst']}" if row["relayed"] else "")
             table.add_row(name, kind, row["src"], str(row["count"]), size(row["bytes"]), str(row["rounds"]))
             name = ""
+        if not role["received"]:
+            table.add_row(name, "sealed packets, between machines alone", "all", "–", "–", "–")
     return table
 
 

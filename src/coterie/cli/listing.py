@@ -75,6 +75,24 @@ def _show_system(console: Console, name: str) -> None:
         shown = ", ".join([default, *(f"{mode}: {value}" for mode, value in others.items() if value != default)])
         table.add_row(escape(setting), escape(shown), escape(texts[setting]))
     console.print(table)
+    console.print(_sees(system))
+
+
+def _sees(system: System) -> Table:
+    """What each party sees by the default settings; for a further mode, where it sees something else."""
+    table = Table("who", "mode", "what it sees", box=None, padding=(0, 2, 0, 0))
+    for column in table.columns[:2]:
+        column.no_wrap = True
+    told: dict[str, dict[str, str]] = {}
+    for mode in system.modes:
+        for role, words in system.seen_by(mode, system.config(**system.defaults(mode))).items():
+            known = told.setdefault(role, {})
+            if words not in known.values():
+                known[mode] = words
+    for role, by_mode in told.items():
+        for mode, words in by_mode.items():
+            table.add_row(escape(role), mode if len(by_mode) > 1 or mode != system.modes[0] else "", escape(words))
+    return table
 
 
 def _about(system: System) -> str:

@@ -74,7 +74,7 @@ class Pace:
                 break
             self.done[earlier] = self.work[earlier]
         self.done[name] = line["round"]
-        self._learn(name, 1, line["seconds"] + line["observing_seconds"])
+        self._learn(name, 1, line["seconds"] + line.get("observing_seconds", 0.0))
 
     def left(self) -> float | None:
         """Seconds, None while no round is known. A run takes as long as those whose names begin most alike."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.messages import Message
+from coterie.protocol.names import Made, Names
 from coterie.protocol.party import Party
 from coterie.protocol.told import Common, Own
 
@@ -39,7 +40,21 @@ class Federation:
 
     def of_role(self, role: str) -> Iterator[Any]:
         """The parties of one role, in the order of the roster, one at a time, for an observer."""
-        return (self.look(name) for name in self.common.roster.of_role(role))
+        roster = self.common.roster
+        return map(self.look, self.common.clients if role == roster.client_role else roster.of_role(role))
+
+    def among(self, clients: Sequence[str], look: Callable[[str], Any] | None = None) -> Federation:
+        """What an observer reads who looks at these clients alone. look: another way to see a party."""
+        return replace(self, common=replace(self.common, clients=clients), look=look or self.look)
+
+
+BROKER = "broker"
+"""What carries packets between machines. It is no party, and a simulation has none."""
+
+BROKER_LEARNS = (
+    "the sender, recipient, size and time of every sealed packet between machines, from which it can guess the steps "
+    "of the protocol; nothing of any message"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +104,7 @@ class System:
     last. A server is the only party of its role, and the role is its name.  parties_in: the same in modes in which they
     differ. The hub's role and the clients' are those of all modes.  plain: modes of a system with
     ciphers that have none.
+    also: by role of the roster, further roles that such parties may act in: what their classes say (``also=``).
     check: raises UserError for settings that can't work among these clients.
     models: each client's current model (or mixture), which the observer reads. Clients that share a model share arrays.
     pool: all models, if clients choose (or mix) among several. A round moved something if it moved one of them.
@@ -130,6 +146,7 @@ class System:
     sees_with: Callable[[Any, str], Mapping[str, Sees] | None] = field(default=lambda config, mode: None)
     more: tuple[type[Message], ...] = ()
     settings_in: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    also: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     check: Callable[[Any, Common], None] = field(default=lambda config, common: None)
     parties_in: Mapping[str, Callable[[Any], Mapping[str, PartyFactory]]] = field(default_factory=dict)
     plain: tuple[str, ...] = ()
@@ -144,8 +161,20 @@ class System:
     dp_audit: Callable[[Federation], Sequence[Mapping[str, Any]]] | None = None
 
     def make(self, own: Own, common: Common, config: Any) -> Party:
-        """One party, made from what it alone knows and what everybody knows."""
-        return self.factories(config, common.mode)[common.roster.by_name[own.name].role](own, common, config)
+        """One party, made from what it alone knows and what everybody knows.
+
+        Raises TypeError if its class acts in other roles than this description says of its role on the roster.
+        """
+        role = common.roster.by_name[own.name].role
+        party = self.factories(config, common.mode)[role](own, common, config)
+        if party.roles != frozenset(self.acting(role)):
+            acts = f"a {role} of {self.name} acts as {', '.join(sorted(party.roles))}"
+            raise TypeError(f"{acts}: its System says {', '.join(self.acting(role))} (also={{...}})")
+        return party
+
+    def acting(self, role: str) -> tuple[str, ...]:
+        """The roles that a party may act in by its role on the roster, which comes first."""
+        return role, *sorted(self.also.get(role, ()))
 
     def predicts(self, client: Party) -> ClientModel:
         """What a client predicts with, from its own state alone. Raises UserError if the system does not say."""
@@ -180,15 +209,25 @@ class System:
         """By role, the factory of the parties of that role."""
         return self.parties_in.get(mode, self.parties)(config)
 
-    def roles(self, config: Any, clients: Sequence[str], mode: str = "paper") -> dict[str, str]:
+    def roles(self, config: Any, clients: Sequence[str], mode: str = "paper") -> Mapping[str, str]:
         """The role of every party in this mode, by name: the servers, then these clients."""
         *servers, client = self.factories(config, mode)
+        if isinstance(clients, Names):
+            return Made(Names(len(clients), servers), lambda name: client if name in clients else name)
         return {**{server: server for server in servers}, **dict.fromkeys(clients, client)}
 
     def views(self, mode: str, config: Any = None) -> Mapping[str, Sees]:
         """What each role sees in this mode: under these settings, or the default ones."""
         special = None if config is None else self.sees_with(config, mode)
         return self.sees_in.get(mode, self.sees) if special is None else special
+
+    def seen_by(self, mode: str, config: Any = None) -> dict[str, str]:
+        """In words, what each role receives and learns in this mode, and what a broker between machines learns."""
+        own = {
+            role: f"Receives {', '.join(kind.__name__ for kind in of.receives)}. Learns {of.learns}."
+            for role, of in self.views(mode, config).items()
+        }
+        return {**own, BROKER: f"Carries sealed packets. Learns {BROKER_LEARNS}."}
 
     def defaults(self, mode: str) -> Mapping[str, Any]:
         return self.settings_in.get(mode, {})

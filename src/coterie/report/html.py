@@ -104,7 +104,7 @@ def _home(folders: Sequence[Path]) -> Path:
 def _run_view(run: Run, key: str) -> dict[str, Any]:
     """Everything that the template shows of a run; figures and tables that it has nothing for are None or empty."""
     members = clusters.final_members(run)
-    order = clusters.order(members, run.partition.groups) if members else tuple(range(run.result.clients))
+    order = clusters.order(members, run.partition.groups) if members else tuple(range(run.result.shown))
     history = clusters.history(run)
     lines = run.rounds
     sized = any(line.notes.clusters and line.notes.clusters.sizes for line in lines)
@@ -153,7 +153,7 @@ def _run_view(run: Run, key: str) -> dict[str, Any]:
         "virtual_seconds_by_message": _barred(run.total("phase_virtual_seconds")),
         "selection": selection.view(run),
         "cluster_events": selection.events(run),
-        "latencies": selection.latencies(run),
+        "latencies": selection.latencies(run) if run.result.deployment is None else [],
         "mishaps": _mishaps(run),
         "audit": audits.table([run.result.audit]),
         "ledger": ledger.table(run.result.ledger),

@@ -57,11 +57,14 @@ EXPLAINED = explained(ACCURACY)
 @drawn
 def scores(run: Run, measure: Measure = ACCURACY) -> tuple[Figure, str]:
     """Both sides of a metric over the rounds: mean, the clients' bands, and after fine-tuning where it was measured."""
-    figure = new_figure(WIDTH, 3.9)
-    panels = figure.subplots(1, 2, sharey=True)
+    sides = explained(measure)
+    if run.result.deployment is not None:  # a side that nobody can know
+        sides = {field: words for field, words in sides.items() if run.points(field)[0]} or sides
+    figure = new_figure(WIDTH if len(sides) == 2 else 0.6 * WIDTH, 3.9)
+    panels = figure.subplots(1, len(sides), sharey=True, squeeze=False)[0]
     alt = []
     handles: dict[str, Line2D | Patch] = {"mean": Line2D([], [], color=MUTED, label="mean over clients")}
-    for ax, (field, (title, where)), c in zip(panels, explained(measure).items(), PALETTE, strict=False):
+    for ax, (field, (title, where)), c in zip(panels, sides.items(), PALETTE, strict=False):
         xs, ys = run.points(field)
         if banded := [(float(r), band) for r, band in run.bands(field)]:
             if len(banded) == 1:  # a band of one point has no width
@@ -101,6 +104,8 @@ def loss(run: Run) -> tuple[Figure, str]:
     kinds = ("global_loss", "on the whole test set", "-"), ("local_loss", "on test data like the client's own", "--")
     for (field, where, dashes), c in zip(kinds, PALETTE, strict=False):
         xs, ys = run.points(field)
+        if not xs and run.result.deployment is not None:
+            continue
         ax.plot(xs, ys, color=c, ls=dashes, marker=_dot(xs), label=where)
         if bands := [(r, q25, q75) for r, (_, q25, _, q75, _) in run.bands(field)]:
             at, q25, q75 = (np.array(column, dtype=float) for column in zip(*bands, strict=True))

@@ -16,6 +16,7 @@ from coterie.audits import Finding, Recorded
 from coterie.audits.plain import plain_findings
 from coterie.audits.received import received
 from coterie.protocol.errors import CoterieError, UserError
+from coterie.protocol.system import BROKER, BROKER_LEARNS
 from coterie.runs.config import SIDES, read_toml
 from coterie.runs.folder import CONFIG, RESULT, jsonable, locked, write_json
 from coterie.runs.intervals import mean_and_interval
@@ -81,6 +82,7 @@ def _content(run: Recorded, found: Sequence[Finding], not_applicable: Mapping[st
         }
         for role in dict.fromkeys([*(role for role in learns if role in heard), *heard])
     ]
+    roles.append({"role": BROKER, "parties": 0, "received": [], "learns": BROKER_LEARNS})
     content: Content = {
         "system": system.name,
         "title": system.title,

@@ -1,0 +1,202 @@
+"""``coterie deploy invite``, ``join``, ``approve`` and ``revoke``: who takes part."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from coterie.cli.guard import guarded
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The operator's folder, which `deploy init` has made.")]
+Offline = Annotated[bool, typer.Option("--offline", help="Leave the server alone: `deploy server` tells it later.")]
+
+
+@guarded
+def invite(
+    folder: Folder,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The member, as members.toml names it.")],
+    again: Annotated[
+        bool, typer.Option("--again", help="For a member whose home is lost: it joins once more, with new keys.")
+    ] = False,
+    hours: Annotated[float, typer.Option("--hours", help="How long the invitation is valid.")] = 24.0,
+) -> None:
+    """Write an invitation to stdout: for one member, to join once, within 24 hours.
+
+    It is a secret: whoever has it may join in the member's place. Hand it over where nobody else reads it. A second
+    invitation of a member replaces the first.
+
+    Examples:
+
+      coterie deploy invite study hospital-a > a.token
+
+      coterie deploy invite study hospital-a --again > a.token    its disk was lost: it joins with new keys
+    """
+    from coterie.deploy.authority import invite as written
+
+    text = written(folder, name, again=again, hours=hours)
+    typer.echo(text, nl=False)
+    typer.echo(
+        f"An invitation for {name}, valid for {hours:g} hours. It is a secret: hand it to {name} alone.", err=True
+    )
+
+
+@guarded
+def join(
+    paper: Annotated[Path, typer.Argument(metavar="FILE", help="An invitation, or later the certificate (.cert).")],
+    home: Annotated[Path, typer.Option("--home", metavar="H", help="The party's home: a new folder on its machine.")],
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help="The party's samples: x, y and, if it likes, x_test and y_test (npz)."),
+    ] = None,
+    report: Annotated[
+        list[str] | None,
+        typer.Option("--report", metavar="NAME", help="A score that may be sent to the hub; repeat it. [none]"),
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", help="Local epochs in a round. [as many as the plan has]")
+    ] = None,
+    accelerator: Annotated[str, typer.Option("--accelerator", help="What to train on: cpu, cuda or auto.")] = "cpu",
+) -> None:
+    """Join a deployment: make the party's keys on this machine, and ask the operator.
+
+    With an invitation this makes the home and writes NAME.request for the operator, which holds no secret. With the
+    certificate that comes back the party is ready. Keys never leave the home. Samples are copied into it, as the
+    model's inputs: scale them as all parties agreed. Bytes are divided by 255. Without x_test every fifth sample of
+    each class is kept for tests.
+
+    Examples:
+
+      coterie deploy join a.token --data own.npz --home /srv/coterie/a --report local_accuracy
+
+      coterie deploy join hospital-a.cert --home /srv/coterie/a
+    """
+    from coterie.deploy import tokens
+    from coterie.deploy.home import read_home
+    from coterie.deploy.joining import accept
+    from coterie.deploy.joining import join as joined
+    from coterie.deploy.plan import roster_hash, spoken
+    from coterie.protocol.errors import UserError
+
+    text, say = _text(paper), typer.echo
+    if tokens.kind_of(text) == tokens.CERTIFICATE:
+        if data is not None or report or epochs is not None:
+            raise UserError(f"{paper} is a certificate: --data, --report and --epochs are given with the invitation")
+        place = read_home(home)
+        plan = accept(place, text)
+        say(f"{place.name} has joined as {place.role}: {_joined(plan)}")
+        say(f"Operator's key: {spoken(place.about.operator[:32])}")
+        say(f"Roster: {spoken(roster_hash(plan)[:32])} (version {plan.version} of the plan)")
+        say(f"Next: coterie deploy party --home {home}")
+        return
+    if accelerator not in ("cpu", "cuda", "auto"):
+        raise UserError(f"--accelerator is {accelerator!r}; it is cpu, cuda or auto")
+    kind: Any = accelerator
+    place, request = joined(text, home, data, report=report or (), epochs=epochs, accelerator=kind)
+    say(f"Made the home {home} of {place.name}, {place.role}.")
+    say(f"Operator's key: {spoken(place.about.operator[:32])}")
+    say(f"This party's keys: {_own_fingerprint(place)}")
+    say("Compare both with the operator by telephone, if the invitation came on a way that others can write to.")
+    say(f"Next: send {request} to the operator, who answers with a certificate (.cert)")
+
+
+@guarded
+def approve(
+    folder: Folder,
+    request: Annotated[Path, typer.Argument(metavar="REQUEST", help="What the party sent: NAME.request.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Without a terminal nothing is asked.")] = False,
+    offline: Offline = False,
+) -> None:
+    """Put a party on the roster, and write its certificate (DIR/NAME.cert), which holds no secret.
+
+    The request is approved if it was made with an invitation that is open, and proves that its sender holds its keys.
+    The fingerprints are shown, to be compared by telephone. The invitation is used up. The same request again writes
+    the certificate again, with the newest plan.
+
+    Examples:
+
+      coterie deploy approve study hospital-a.request
+
+      coterie deploy approve study hospital-a.request --yes --offline
+    """
+    from coterie.deploy.authority import approve as approved
+    from coterie.deploy.authority import examine
+    from coterie.deploy.plan import fingerprint, roster_hash, spoken
+
+    text, say = _text(request), typer.echo
+    keys, invitation = examine(folder, text)
+    say(f"{keys.name} asks to join as {keys.role}, with the keys {fingerprint(keys.entry)}")
+    if invitation is None:
+        say("This very request is approved already: the certificate is written again.")
+    elif invitation.again > 1:
+        say(f"It has joined before, and its former keys will be refused. This is time {invitation.again}.")
+    if not yes and invitation is not None and sys.stdin.isatty() and not typer.confirm("Are these its keys?"):
+        say("Not approved. The invitation stays open.")
+        raise typer.Exit(1)
+    found = approved(folder, text)
+    say(f"Approved: {_joined(found.plan)}")
+    say(f"Roster: {spoken(roster_hash(found.plan)[:32])} (version {found.plan.version} of the plan)")
+    say(f"Next: send {found.certificate} to {keys.name}, for coterie deploy join {found.certificate.name} --home H")
+    tell_server(folder, offline)
+
+
+@guarded
+def revoke(
+    folder: Folder,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The member that is to be believed no more.")],
+    offline: Offline = False,
+) -> None:
+    """Believe nothing of a party any more: the server cuts it off, and the next round goes on without it.
+
+    A new version of the plan says so to all parties. The hub brings it to them. A party that is to come back needs
+    another invitation (--again), and joins with new keys.
+
+    Examples:
+
+      coterie deploy revoke study hospital-a
+    """
+    from coterie.deploy.authority import revoke as revoked
+
+    plan = revoked(folder, name)
+    typer.echo(f"Revoked {name}: version {plan.version} of the plan says so.")
+    tell_server(folder, offline)
+
+
+def tell_server(folder: Path, offline: bool) -> None:
+    from coterie.deploy.applying import apply
+    from coterie.deploy.folder import open_folder
+
+    if offline:
+        typer.echo(f"The server was not told: run coterie deploy server {folder}")
+        return
+    apply(open_folder(folder))
+    typer.echo("The server knows of it.")
+
+
+def _joined(plan: Any) -> str:
+    there = len(plan.roster.entries) - len(plan.revoked)
+    missing = f", without {', '.join(plan.missing)}" if plan.missing else ""
+    return f"{there} of {len(plan.members)} members are there{missing}"
+
+
+def _own_fingerprint(home: Any) -> str:
+    from coterie.crypto.roster import entry
+    from coterie.deploy.plan import fingerprint
+
+    return fingerprint(entry(home.name, home.role, home.identity))
+
+
+def _text(path: Path) -> str:
+    """The text of an invitation, a request or a certificate."""
+    from coterie.deploy.tokens import MAX_TEXT
+    from coterie.protocol.errors import UserError
+    from coterie.runs.files import opened, reading
+
+    with reading(path, "name the file that you were sent"), opened(path) as file:
+        data = file.read(MAX_TEXT + 1)
+    try:
+        return data.decode("ascii")
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is no invitation, request or certificate of coterie") from None

@@ -1,0 +1,142 @@
+"""``coterie deploy hub``, ``party`` and ``try``: the commands that run the parties of a deployment."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from coterie.cli import completing
+from coterie.cli import options as opt
+from coterie.cli.guard import guarded
+from coterie.cli.progress import percent, progress, seconds, size
+from coterie.cli.running import configured, lasted
+
+Folder = Annotated[
+    Path, typer.Argument(metavar="DIR", help="The operator's folder, as `coterie deploy init` makes it.")
+]
+Home = Annotated[Path, typer.Option(help="The party's home, which `deploy join` has made.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Also write the log to stderr.")]
+_NOT_REHEARSED = frozenset(
+    {
+        "out",
+        "resume",
+        "record",
+        "record_mib",
+        "checkpoint_every",
+        "availability",
+        "drift",
+        "attack",
+        "attackers",
+        "fine_tune",
+        "fine_tune_every",
+        "log",
+    }
+)
+"""Options of a run that a rehearsal does not have."""
+
+
+@guarded
+def hub(
+    folder: Folder,
+    metrics: Annotated[
+        int | None, typer.Option(metavar="PORT", help="Serve metrics for Prometheus on this port, on loopback only.")
+    ] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Lead all rounds, from the operator's folder. Started again after a crash, it goes on where it was.
+
+    Writes the run folder DIR/run. `coterie deploy status DIR` shows how it fares.
+    """
+    from coterie.deploy.process import as_hub
+
+    as_hub(folder, metrics=metrics, stderr=verbose)
+
+
+@guarded
+def party(home: Home, verbose: Verbose = False) -> None:
+    """Take part, from a party's home, until the hub has ended the run. Started again after a crash, it goes on.
+
+    Prints the fingerprint of the roster that it believes: compare it with the operator's.
+    """
+    from coterie.deploy.home import plan_of, read_home
+    from coterie.deploy.plan import roster_hash, spoken
+    from coterie.deploy.process import as_party
+
+    own = read_home(home)
+    plan = plan_of(own)
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"{own.name}, {own.role}. Roster, version {plan.version}: {spoken(roster_hash(plan))}", markup=False)
+    as_party(home, stderr=verbose)
+
+
+@guarded
+@opt.shared("clients", without=_NOT_REHEARSED)
+def rehearse(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder, for everything.")],
+    system: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="A system; see `coterie list systems`. Or yours, as module:ATTRIBUTE.",
+            autocompletion=completing.systems,
+            rich_help_panel=opt.WORK,
+        ),
+    ] = None,
+    kill: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PARTY@ROUND[:mid]",
+            help="Kill this party's process when that round begins (or the `setup`), and start it again at once. With "
+            ":mid, kill it in the middle of its work, and leave it away until the others notice. Can be repeated.",
+            rich_help_panel=opt.HOW,
+        ),
+    ] = None,
+    **options: Any,
+) -> None:
+    """Rehearse a deployment on this machine: every party in a process of its own, over a NATS server of its own.
+
+    Takes the options of `coterie run`, and ends with the same models. All parties share the seed of the run and are
+    dealt its data, and a virtual clock replaces the real one; everything else is as between machines. DIR then holds
+    the operator's folder, all homes with their logs, and the run folder DIR/run.
+
+    Examples:
+
+      coterie deploy try /tmp/trial --system fedcaprivacy --clients 4 --rounds 3 --seed 7
+
+      coterie deploy try /tmp/trial --system pafed --crypto emulated --kill hub@2 --kill client/1@2:mid
+    """
+    from coterie.deploy.supervision import warm
+
+    warm()  # imports while this process does
+    from coterie.deploy.trial import rehearse as run_it
+    from coterie.report import render
+
+    given = opt.given({"system": system, **options})
+    config = configured(given, options["set"] or [], options["config"], False)
+    with progress(options["quiet"], {config.system: config.rounds}) as tell:
+        result = run_it(folder, config, kill or (), partial(tell, config.system))
+    report, summary = render([result.folder], result.folder / "report.html"), result.summary
+    console = Console(highlight=False, soft_wrap=True)
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for label, value in _rows(summary):
+        table.add_row(label, value)
+    console.print(f"[bold]{summary['title']}[/bold], {lasted(summary)} of {summary['clients']} clients, each a process")
+    console.print(table)
+    console.print(f"Report: {report}", markup=False)
+
+
+def _rows(summary: Any) -> list[tuple[str, str]]:
+    """The most important results."""
+    found = []
+    if summary.get("global_accuracy") is not None:
+        found.append(("accuracy on all test data", percent(summary["global_accuracy"])))
+        found.append(("accuracy on each client's own kind of data", percent(summary["local_accuracy"])))
+    found += [("cipher", summary["crypto"]), ("sent", size(summary["bytes_up"])), ("time", seconds(summary["seconds"]))]
+    for r, why in list(summary["skipped"].items())[:1]:
+        found.append(("skipped", f"{len(summary['skipped'])} rounds; round {r}: {why}"))
+    return [*found, ("models_sha256", summary["models_sha256"])]

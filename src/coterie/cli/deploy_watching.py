@@ -1,0 +1,229 @@
+"""``coterie deploy status`` and ``coterie deploy logs``: what the operator sees, and a party of itself."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.box import SIMPLE
+from rich.live import Live
+from rich.table import Column, Table
+from rich.text import Text
+
+from coterie.cli.guard import guarded
+from coterie.cli.progress import console, percent, size
+from coterie.report.words import duration, plural
+from coterie.transport.transcript import shown
+
+if TYPE_CHECKING:
+    from coterie.deploy.status import PartyStatus, Status
+
+_POLL_S = 0.5
+_KEYS = 19  # characters of a fingerprint: the first 16 digits
+
+
+@guarded
+def status(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The operator's folder, or its run folder.")],
+    json_: Annotated[bool, typer.Option("--json", help="Everything as one JSON object on stdout.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again every second, until Ctrl-C.")] = False,
+) -> None:
+    """Show how a deployment fares: each party's role, keys, presence, round, bytes, work and refusals.
+
+    The hub writes what is shown. It knows what parties report: numbers of packets and seconds, and scores that their
+    owners allow. It knows no reason of a refusal: each stands in the log of the party that refused.
+
+    Examples:
+
+      coterie deploy status study
+
+      coterie deploy status study --json
+    """
+    from coterie.deploy.status import read_status
+
+    shell = console(140)
+    if json_:
+        import msgspec
+
+        typer.echo(msgspec.json.format(msgspec.json.encode(read_status(folder)), indent=1).decode())
+        return
+    if not watch:
+        for line in _lines(read_status(folder), time.time()):
+            shell.print(line)
+        return
+    with Live(console=shell, auto_refresh=False) as live:
+        while True:
+            from rich.console import Group
+
+            live.update(Group(*_lines(read_status(folder), time.time())), refresh=True)
+            time.sleep(1.0)
+
+
+def _lines(status: Status, now: float) -> Iterator[Text | Table]:
+    """The lines and the table. now: Unix seconds."""
+    cipher = {"real": "real ciphers", "emulated": "emulated ciphers", "none": "no encryption"}.get(status.crypto, "")
+    rehearsed = ", a rehearsal on one machine" if status.rehearsal else ""
+    yield Text.assemble((shown(status.title), "bold"), f", mode {shown(status.mode)}, {cipher}{rehearsed}")
+    yield _where(status, now)
+    if status.scores:
+        told = (f"{name.replace('_', ' ')} {_score(name, value)}" for name, value in status.scores.items())
+        most = max(status.reported.values(), default=0)
+        yield Text(
+            f"Scores of the last round: {', '.join(told)}, as {most} of {plural(status.clients, 'client')} report"
+        )
+    yield _table(status, now)
+    yield from map(Text, _remarks(status))
+    yield Text(
+        f"engine {status.engine}, plan {status.plan}, session {status.session[:8]}, roster {_spoken(status.roster)}",
+        "dim",
+    )
+
+
+def _where(status: Status, now: float) -> Text:
+    """What the run is at."""
+    from coterie.deploy.status import is_alive
+
+    done = f"{plural(status.done, 'round')} done" + (f", {status.skipped} skipped" if status.skipped else "")
+    done += f", {plural(status.repeated, 'attempt')} repeated" if status.repeated else ""
+    if status.phase == "failed":
+        return Text.assemble(("Failed", "bold red"), f" ({done}): {shown(status.why)}")
+    if status.phase == "ended":
+        return Text.assemble(("Ended", "bold green"), f" after {_ago(status.started, status.since)}: {done}")
+    if not is_alive(status, now):
+        return Text.assemble(
+            ("No news of the hub", "bold red"),
+            f" for {_ago(status.written, now)} ({done}). If its process {status.pid} has ended, start it again: "
+            "coterie deploy hub DIR",
+        )
+    where = {"round": f"Round {status.round} of {status.rounds}", "set-up": "Set-up", "finish": "After the last round"}
+    again = f", attempt {status.attempt + 1}" if status.attempt else ""
+    head = where.get(status.phase, "Waiting for the parties")
+    return Text.assemble((head, "bold"), f"{again}, since {_ago(status.since, now)}: {done}")
+
+
+def _ago(then: float, now: float) -> str:
+    seconds = max(0.0, now - then)
+    return duration(round(seconds) if seconds >= 1 else round(seconds, 1))
+
+
+def _table(status: Status, now: float) -> Table:
+    numbers = (Column(head, justify="right") for head in ("round", "sent", "received", "work", "missed", "refused"))
+    table = Table("party", "role", "keys", "", "last seen", *numbers, box=SIMPLE, pad_edge=False)
+    for one in status.parties:
+        presence = _presence(one, over=status.phase in ("ended", "failed"))
+        at = f"{one.round}" + (f", attempt {one.attempt + 1}" if one.attempt else "")
+        seen = "–" if one.last_seen is None else f"{_ago(one.last_seen, now)} ago"
+        counts = (sum(one.missed.values()), sum(one.refused.values()))
+        table.add_row(
+            Text(shown(one.name)),
+            Text(one.role),
+            one.fingerprint[:_KEYS] or "–",
+            Text(presence, _STYLES.get(presence, "yellow")),
+            seen,
+            "–" if one.last_seen is None else at,
+            size(one.bytes_up),
+            size(one.bytes_down),
+            duration(one.busy_s),
+            *(Text(str(count) if count else "–", "yellow" if count else "") for count in counts),
+        )
+    return table
+
+
+_STYLES = {"here": "green", "revoked": "red", "rolled back": "red", "not joined": "dim", "not seen": "dim"}
+
+
+def _presence(one: PartyStatus, over: bool) -> str:
+    if one.revoked:
+        return "revoked"
+    if not one.fingerprint:
+        return "not joined"
+    if one.rolled_back:
+        return "rolled back"
+    if over:
+        return ""
+    return "here" if one.connected else "not seen" if one.last_seen is None else "away"
+
+
+def _remarks(status: Status) -> Iterator[str]:
+    """What an operator should look at, a line each."""
+    for one in status.parties:
+        name = shown(one.name)
+        if one.refused:
+            kinds = ", ".join(f"{count} × {shown(kind)}" for kind, count in sorted(one.refused.items()))
+            yield f"{name} refused {kinds}. The reasons are in its own log."
+        if one.rolled_back:
+            yield f"{name} has an older state than the hub has heard of: its disk went back. Enrol it again."
+        if one.missed:
+            whys = ", ".join(f"{count} × {why}" for why, count in sorted(one.missed.items()))
+            yield f"The hub went on without {name}: {whys}."
+        if one.implausible:
+            yield f"{plural(one.implausible, 'report')} of {name} said what cannot be, and was dropped."
+
+
+def _score(name: str, value: float | None) -> str:
+    return percent(value) if value is None or name.endswith("accuracy") else f"{value:.4g}"
+
+
+def _spoken(digest: str) -> str:
+    from coterie.deploy.plan import spoken
+
+    return spoken(digest[:16])
+
+
+@guarded
+def logs(
+    place: Annotated[Path, typer.Argument(metavar="PLACE", help="A party's home, or a folder with homes in it.")],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is written, until Ctrl-C.")] = False,
+    level: Annotated[str, typer.Option("--level", help="Least level: debug, info, warning, error.")] = "info",
+    last: Annotated[int, typer.Option("--last", help="How many lines at most; 0 for all.")] = 200,
+    json_: Annotated[bool, typer.Option("--json", help="Lines as they are in the file.")] = False,
+) -> None:
+    """Show the log of a party, or those of all parties whose homes are below a folder, in the order of time.
+
+    A log is on the machine of its party, and for its user alone. It says why the party refused what it refused.
+
+    Examples:
+
+      coterie deploy logs home
+
+      coterie deploy logs study --level warning
+    """
+    from coterie.deploy.logs import at_least, find, level_of, parse, read, worded
+
+    least = level_of(level)
+
+    def show(line: dict[str, Any]) -> None:
+        if at_least(line, least):
+            typer.echo(json.dumps(line, ensure_ascii=False) if json_ else worded(line))
+
+    paths = find(place)
+    ends = {path: path.stat().st_size for path in paths}
+    merged = heapq.merge(*map(read, paths), key=lambda line: str(line.get("time", "")))
+    kept = [line for line in merged if at_least(line, least)]
+    for line in kept[-last:] if last else kept:
+        show(line)
+    while follow:
+        time.sleep(_POLL_S)
+        for path in paths:
+            fresh, ends[path] = _since(path, ends[path])
+            for line in parse(fresh):
+                show(line)
+
+
+def _since(path: Path, end: int) -> tuple[list[bytes], int]:
+    """The whole lines that were written after this place, and the place after them. A rotated file begins anew."""
+    try:
+        with path.open("rb") as file:
+            if file.seek(0, 2) < end:
+                end = 0
+            file.seek(end)
+            data = file.read()
+    except OSError:
+        return [], 0
+    whole = data[: data.rfind(b"\n") + 1]
+    return whole.splitlines(), end + len(whole)

@@ -1,0 +1,257 @@
+"""``coterie deploy``: federations between machines. Other commands of the group are in files of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from coterie.cli import deploy_running, deploy_watching
+from coterie.cli.command import Command, Group
+from coterie.cli.deploy_joining import Folder, approve, invite, join, revoke, tell_server
+from coterie.cli.guard import guarded
+
+_EPILOG = """
+A deployment from its beginning:
+
+  coterie deploy init study --config run.toml --members members.toml --server nats://hub.example.org:4222
+
+  coterie deploy server study --start                              or a NATS server of your own
+
+  coterie deploy invite study hospital-a > a.token                 and hand it to hospital-a
+
+  coterie deploy join a.token --data own.npz --home H              on its machine; it sends back hospital-a.request
+
+  coterie deploy approve study hospital-a.request                  and send it hospital-a.cert
+
+  coterie deploy join hospital-a.cert --home H                     on its machine
+
+  coterie deploy party --home H                                    on each party's machine
+
+  coterie deploy hub study                                         on the hub's machine
+"""
+
+app = typer.Typer(
+    cls=Group,
+    name="deploy",
+    help="Run a federation between machines that trust nobody else's.",
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+
+@guarded
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder, which is the operator's.")],
+    config: Annotated[Path, typer.Option("--config", help="What to run: a TOML file of options, as of coterie run.")],
+    members: Annotated[Path, typer.Option("--members", help="Who takes part: names, roles and hosts (TOML).")],
+    server: Annotated[str, typer.Option("--server", metavar="URL", help="The NATS server, as nats://host:port.")],
+    shape: Annotated[
+        str | None,
+        typer.Option("--shape", metavar="CxHxW", help="Of one sample, such as 1x28x28 or 30. [that of the data set]"),
+    ] = None,
+    outputs: Annotated[
+        int | None, typer.Option("--outputs", help="Classes, or a model's outputs. [those of the data set]")
+    ] = None,
+    public: Annotated[
+        Path | None, typer.Option("--public", help="Public samples of the hub, where its system needs some (npz).")
+    ] = None,
+    scores: Annotated[
+        str,
+        typer.Option("--scores", metavar="NAMES", help="What parties may report, if they allow it, too, with commas."),
+    ] = "local_accuracy,local_loss,samples",
+    patience: Annotated[
+        float, typer.Option("--patience", metavar="SECONDS", help="How long a step waits for its answers.")
+    ] = 600.0,
+    grace: Annotated[
+        float, typer.Option("--grace", metavar="SECONDS", help="How long a party may be away until it counts as gone.")
+    ] = 30.0,
+    quorum: Annotated[int | None, typer.Option("--quorum", help="Fewest clients at the set-up. [all]")] = None,
+    retries: Annotated[int, typer.Option("--retries", help="How often a round that fails is tried again.")] = 2,
+    days: Annotated[float, typer.Option("--days", help="How long keys and certificates are valid.")] = 365.0,
+) -> None:
+    """Found a deployment: the operator's keys, the hub's home, the first plan, and the server's files.
+
+    DIR/authority holds the operator's secret keys. Keep it on a medium of its own: only init, invite, approve, revoke
+    and server need it. DIR/nats is for the host of the NATS server. The config is that of coterie run, without what
+    makes sense in a simulation only. members.toml has a table for each party:
+
+      [[member]]
+
+      role = "csp"
+
+      host = "csp.example.org"
+
+      [[member]]
+
+      name = "hospital-a"
+
+      role = "participant"
+
+    Examples:
+
+      coterie deploy init study --config run.toml --members members.toml --server nats://hub.example.org:4222
+
+      coterie deploy init study --config run.toml --members members.toml --server nats://hub:4222 --shape 30 --outputs 2
+    """
+    from coterie.deploy.facts import facts_of
+    from coterie.deploy.folder import Folder as Place
+    from coterie.deploy.folder import operator_of
+    from coterie.deploy.founding import init as found
+    from coterie.deploy.members import read_members
+    from coterie.deploy.plan import Settings, spoken
+    from coterie.protocol.errors import UserError
+    from coterie.runs.config import from_toml, read_toml
+
+    run = from_toml(config)
+    if "data" not in read_toml(config) and None in (shape, outputs):
+        raise UserError(
+            f"say what samples look like: with --shape and --outputs, such as --shape 1x28x28 --outputs 10, or in "
+            f'{config} with a data set that looks like them, such as data = "mnist"'
+        )
+    plan = found(
+        folder,
+        run,
+        read_members(members),
+        Settings(
+            server=server,
+            patience_s=_positive("--patience", patience),
+            grace_s=_positive("--grace", grace),
+            quorum=0 if quorum is None else _at_least(1, "--quorum", quorum),
+            retries=_at_least(0, "--retries", retries),
+            scores=tuple(one.strip() for one in scores.split(",") if one.strip()),
+        ),
+        facts_of(run, shape, outputs),
+        public=public,
+        days=_positive("--days", days),
+        members_text=members.read_text(),
+    )
+    say = typer.echo
+    say(f"Founded {folder} for {len(plan.members)} members. The hub, {plan.roster.hub}, has its home in {folder}/hub.")
+    say(f"Operator's key: {spoken(operator_of(Place(folder)).hex()[:32])}")
+    say(f"Keep {folder}/authority apart: whoever has it decides who takes part.")
+    say(f"Next: coterie deploy server {folder} --start, and coterie deploy invite {folder} NAME > NAME.token for")
+    say(f"  {', '.join(plan.missing)}")
+
+
+@guarded
+def server(
+    folder: Folder,
+    start: Annotated[bool, typer.Option("--start", help="Run a NATS server here, until Ctrl-C.")] = False,
+) -> None:
+    """Bring the NATS server to the newest plan; with --start, run one on this machine.
+
+    approve and revoke do this by themselves if they reach the server. If it runs on another machine, its
+    configuration (DIR/nats/nats.conf) is copied there first, and read by nats-server --signal reload.
+
+    Examples:
+
+      coterie deploy server study --start
+
+      coterie deploy server study
+    """
+    from coterie.deploy.folder import open_folder
+
+    place = open_folder(folder)
+    if start:
+        from coterie.deploy.applying import serve
+
+        serve(place)
+        return
+    tell_server(folder, offline=False)
+
+
+@guarded
+def doctor(
+    places: Annotated[list[Path], typer.Argument(metavar="DIR", help="The operator's folder, or homes, or both.")],
+    clock: Annotated[
+        bool, typer.Option("--clock", help="Also compare this clock with the server's. Needs the operator's keys.")
+    ] = False,
+) -> None:
+    """Look whether secrets are where they belong, and files, clocks, certificates and plans in order.
+
+    All files in the folders are searched for the secret keys of all parties in them, as bytes, in hex and in base64.
+    Ends with code 1 if something is to be mended.
+
+    Examples:
+
+      coterie deploy doctor study
+
+      coterie deploy doctor study --clock
+
+      coterie deploy doctor /srv/coterie/a
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    from coterie.deploy.doctor import doctor as looked
+
+    style = {"problem": "bold red", "warning": "bold yellow", "ok": "green"}
+    console = Console(highlight=False, soft_wrap=True)
+    found = looked(places, ahead_s=_clock() if clock else None)
+    for one in found:
+        console.print(Text(f"{one.level:8}", style[one.level]) + Text(f"{one.where}: {one.text}"))
+    if any(one.level == "problem" for one in found):
+        raise typer.Exit(1)
+
+
+@guarded
+def files(
+    folder: Folder,
+    systemd: Annotated[bool, typer.Option("--systemd", help="Units for systemd, in DIR/systemd.")] = False,
+    compose: Annotated[bool, typer.Option("--compose", help="Files for docker compose, in DIR/compose.")] = False,
+) -> None:
+    """Write what runs a deployment as services: for each host a folder with its services and a README.
+
+    Servers are on hosts of their own. Each service has a user of its own, may write its own folder only, and has no
+    rights that it does not need.
+
+    Examples:
+
+      coterie deploy files study --systemd
+
+      coterie deploy files study --compose
+    """
+    from coterie.deploy.service_files import Kind, service_files
+    from coterie.protocol.errors import UserError
+
+    if not systemd and not compose:
+        raise UserError("which files? Give --systemd or --compose, or both")
+    kinds: list[Kind] = [*(["systemd"] if systemd else []), *(["compose"] if compose else [])]  # type: ignore[list-item]
+    for kind in kinds:
+        at = service_files(folder, kind)
+        for host in sorted(at.iterdir()):
+            typer.echo(f"{host}: {', '.join(sorted(one.name for one in host.iterdir()))}")
+
+
+def _clock() -> Any:
+    from coterie.deploy.applying import clock_s
+
+    return clock_s
+
+
+def _positive(option: str, value: float) -> float:
+    from coterie.protocol.errors import UserError
+
+    if not 0 < value < 1e9:
+        raise UserError(f"{option} must be above 0, not {value:g}")
+    return value
+
+
+def _at_least(least: int, option: str, value: int) -> int:
+    from coterie.protocol.errors import UserError
+
+    if value < least:
+        raise UserError(f"{option} must be at least {least}, not {value}")
+    return value
+
+
+for _command in (init, invite, join, approve, revoke, server, doctor, files):
+    app.command(_command.__name__, cls=Command)(_command)
+app.command("hub", cls=Command)(deploy_running.hub)
+app.command("party", cls=Command)(deploy_running.party)
+app.command("try", cls=Command)(deploy_running.rehearse)
+app.command("status", cls=Command)(deploy_watching.status)
+app.command("logs", cls=Command)(deploy_watching.logs)

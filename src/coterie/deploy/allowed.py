@@ -1,0 +1,69 @@
+"""What of a run's config makes sense between machines. The rest is refused, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+
+from coterie.data.own import is_path
+from coterie.protocol.errors import UserError
+from coterie.runs import registry
+from coterie.runs.config import RunConfig, resolve, system_config
+
+_DATA = "every party brings its own data (coterie deploy join --data)"
+_DEVICE = "parties run on their own devices, at their own speed"
+_OBSERVER = "nobody sees all parties' models or messages"
+_WHY: Mapping[str, str] = {
+    "partition": _DATA,
+    "samples": _DATA,
+    "min_samples": _DATA,
+    "target": _DATA,
+    "test_share": _DATA,
+    "kind": _DATA,
+    "augment": _DATA,
+    "scaling": "samples are the model's inputs as their owners scaled them",
+    "clients": "members.toml names them",
+    "public": "the hub's public samples are a file (coterie deploy init --public)",
+    "devices": _DEVICE,
+    "availability": _DEVICE,
+    "delta": "clients are late when they are late",
+    "delay": "clients are late when they are late",
+    "accelerator": "each party says which it has (coterie deploy join --accelerator)",
+    "drift": "a party's data are its own, and go to nobody else",
+    "attack": "an attack is an experiment, and these are real parties",
+    "attackers": "an attack is an experiment, and these are real parties",
+    "crypto": "emulated ciphers keep nothing secret",
+    "fine_tune": _OBSERVER,
+    "fine_tune_every": _OBSERVER,
+    "record": _OBSERVER,
+    "record_mib": _OBSERVER,
+    "checkpoint_every": "every party stores each step that it has done",
+    "out": "the run folder is run/ of the deployment",
+}
+_IN_REHEARSAL = frozenset({"drift", "attack", "attackers", "availability", "record", "fine_tune", "fine_tune_every"})
+"""Also refused in a rehearsal, which is dealt data and runs on a virtual clock."""
+
+
+def deployable(config: RunConfig, *, rehearsal: bool = False, clients: int | None = None) -> RunConfig:
+    """The resolved config of a deployment. Raises UserError that lists all options that make no sense in one.
+
+    config: as the operator gives it. An option that has its default value is not given.  clients: how many there are.
+    """
+    default = {field.name: field.default for field in fields(RunConfig)}
+    refused = {
+        name: why
+        for name, why in _WHY.items()
+        if getattr(config, name) != default[name] and (not rehearsal or name in _IN_REHEARSAL)
+    }
+    if refused:
+        reasons = "; ".join(f"{name} ({why})" for name, why in refused.items())
+        raise UserError(f"the config has options that make no sense between machines, so leave them out: {reasons}")
+    if not rehearsal:
+        if is_path(config.data):
+            raise UserError(f"data is {config.data!r}, and {_DATA}: name a data set whose samples look like theirs")
+        config = replace(config, accelerator="cpu", clients=clients, partition="iid")
+        if config.precision == "auto":
+            raise UserError("precision = auto depends on the machine, and all parties train alike: give fp32 or bf16")
+    found = resolve(config)
+    registry.get(found.system).check_deployed(system_config(found))
+    return found if rehearsal else replace(found, data_dir=None)

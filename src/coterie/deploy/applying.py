@@ -1,0 +1,108 @@
+"""Changes of the members reach the engine's server: it reads its configuration anew, and its streams follow."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+from coterie.deploy.engine import EngineError
+from coterie.deploy.engine_files import access_of, admit
+from coterie.deploy.engines import EXTRA, servers
+from coterie.deploy.folder import Folder, current_plan
+from coterie.deploy.names import OPERATOR
+from coterie.deploy.nats_server import STREAM, Tls, binary
+from coterie.protocol.errors import RunError, UserError
+
+CONNECT_S = 5.0
+_RELOAD_S = 0.3
+
+
+def apply(folder: Folder) -> None:
+    """Write the configuration, make a server on this machine read it, and make what the newest plan's parties need.
+
+    A server on another machine is told by its own operator: copy ``nats/nats.conf`` there, and reload. Raises RunError
+    if the server cannot be reached, and UserError without the extra or the operator's keys: all else stands then, and
+    the command may be repeated.
+    """
+    admit(folder)
+    plan = current_plan(folder)
+    if (pid := running(folder)) is not None:
+        os.kill(pid, signal.SIGHUP)
+        time.sleep(_RELOAD_S)
+    own = _operator(folder)
+    try:
+        from coterie.deploy.nats_stream import provision
+    except ImportError:
+        raise UserError(EXTRA) from None
+    try:
+        provision(servers(plan.settings.server), own, access_of(folder), connect_s=CONNECT_S)
+    except EngineError as error:
+        raise RunError(
+            f"the server does not know of it yet: {error}. Start it with {folder.nats_conf} (coterie deploy server "
+            f"{folder.path} --start), and then run coterie deploy server {folder.path}"
+        ) from None
+
+
+def clock_s(folder: Folder) -> float:
+    """How many seconds the server's clock is ahead of this machine's. Raises RunError and UserError as ``apply``."""
+    own = _operator(folder)
+    try:
+        from coterie.deploy.nats_link import Link
+    except ImportError:
+        raise UserError(EXTRA) from None
+    try:
+        link = Link(OPERATOR, servers(current_plan(folder).settings.server), own, CONNECT_S)
+    except EngineError as error:
+        raise RunError(f"the server cannot be asked for its time: {error}") from None
+    try:
+        before_s = time.time()
+        reply = link.run(link.client.request(f"$JS.API.STREAM.INFO.{STREAM}", timeout=CONNECT_S))
+        told = datetime.datetime.fromisoformat(str(json.loads(reply.data)["ts"])[:26].rstrip("Z") + "+00:00")
+        return told.timestamp() - (before_s + time.time()) / 2
+    except (EngineError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"the server does not tell its time: {error}") from None
+    finally:
+        link.close()
+
+
+def _operator(folder: Folder) -> Tls:
+    """The files with which the operator shows that it is itself."""
+    own = Tls(folder.tls / "operator.pem", folder.authority / "tls.pem", folder.ca)
+    if not own.key.exists():
+        raise UserError(f"the operator's keys are not here: bring {folder.authority} back, and repeat the command")
+    return own
+
+
+def running(folder: Folder) -> int | None:
+    """The process of a nats-server on this machine that has read this folder's configuration, or None."""
+    try:
+        pid = int(pid_file(folder).read_text())
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (OSError, ValueError):
+        return None
+    ours = os.fsencode(folder.nats_conf.resolve())
+    return pid if any(os.path.realpath(word) == ours for word in words if word) else None
+
+
+def serve(folder: Folder) -> None:
+    """Run a nats-server with this folder's configuration in the place of this process, until it is stopped.
+
+    Its store and its log are in ``nats/``. Raises RunError if there is no nats-server, or one runs already.
+    """
+    if (pid := running(folder)) is not None:
+        raise RunError(f"a server with {folder.nats_conf} runs already, as process {pid}")
+    admit(folder)
+    try:
+        program = binary()
+    except EngineError as error:
+        raise RunError(str(error)) from None
+    os.execv(program, [program, "-c", str(folder.nats_conf.resolve())])
+
+
+def pid_file(folder: Folder) -> Path:
+    """Where a server that was started with this folder's configuration writes its number."""
+    return folder.nats / "nats.pid"

@@ -1,0 +1,308 @@
+"""What the operator does: invite the members of a deployment, approve their requests, revoke them.
+
+The operator's key is the root of trust. It signs the roster and the plan, and gives out TLS certificates. Every change
+of the roster is a new version of the plan. A command that was interrupted is repeated: it goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from coterie.crypto.roster import sign_roster
+from coterie.crypto.signing import OpeningKey
+from coterie.deploy import certificates, tokens
+from coterie.deploy import plan as plans
+from coterie.deploy.engine_files import admit
+from coterie.deploy.folder import (
+    Authority,
+    Folder,
+    Joined,
+    authority_of,
+    current_plan,
+    joined_members,
+    locked,
+    open_folder,
+    read_joined,
+    write_joined,
+    write_public,
+)
+from coterie.deploy.home import decode_json, read_private, write_private
+from coterie.deploy.names import safe
+from coterie.deploy.plan import Plan
+from coterie.deploy.tokens import Invitation, Keys, Request
+from coterie.protocol.errors import PeerError, UserError, suggest
+from coterie.protocol.told import Entry
+from coterie.runs import registry
+from coterie.runs.config import from_text, system_config
+
+HOURS = 24.0
+Hook = Callable[[Folder], object]
+"""Called when the server's configuration has changed: makes the server read it again."""
+
+
+@dataclass(frozen=True)
+class Approval:
+    """A request that was approved. again: how often the member has joined by now."""
+
+    entry: Entry
+    again: int
+    certificate: Path
+    plan: Plan
+
+
+# -- inviting -------------------------------------------------------------------------------------------------------
+
+
+def invite(path: Path, name: str, *, again: bool = False, hours: float = HOURS, now_s: float | None = None) -> str:
+    """SECRET: the text of an invitation, which replaces an earlier one of the same member.
+
+    again: for a member that has joined before and has lost its home: it comes with new keys. Raises UserError.
+    """
+    now_s = time.time() if now_s is None else now_s
+    folder = open_folder(path)
+    with locked(folder):
+        authority, plan = authority_of(folder), current_plan(folder)
+        role = _role(plan, name)
+        times = _times(folder, plan, name)
+        if times and not again:
+            raise UserError(
+                f"{name} has joined already: if its home is lost, give --again for an invitation to join with new keys"
+            )
+        if again and not times:
+            raise UserError(f"{name} has never joined: leave --again out")
+        if not times:
+            _check_open(folder, name)
+        if not 0 < hours <= 24 * 31:
+            raise UserError(f"an invitation is valid for more than 0 hours and at most a month, not {hours:g} hours")
+        resolved = from_text(plan.config)
+        own = system_config(resolved)
+        *_, client = registry.get(resolved.system).factories(own, resolved.mode)
+        invitation = Invitation(
+            id=os.urandom(tokens.ID_BYTES),
+            name=name,
+            role=role,
+            server=plan.settings.server,
+            operator=authority.public,
+            possession=OpeningKey.load(authority.possession).public.to_bytes(),
+            session=plan.roster.session,
+            facts=plan.facts,
+            data=role == client,
+            scores=plan.settings.scores,
+            max_epochs=int(getattr(own, "max_epochs", 1)),
+            not_after_s=now_s + hours * 3600,
+            again=times + 1,
+        )
+        write_private(_invitation_file(folder, name), msgspec.json.encode(invitation))
+        return tokens.issue(invitation, authority.signing, authority.token)
+
+
+# -- approving ------------------------------------------------------------------------------------------------------
+
+
+def examine(path: Path, text: str, now_s: float | None = None) -> tuple[Keys, Invitation | None]:
+    """What a request asks for, all of it verified, and its invitation; None if this very request is approved already.
+
+    Raises UserError for a request that cannot be approved, with the reason.
+    """
+    now_s = time.time() if now_s is None else now_s
+    folder = open_folder(path)
+    keys, _, invitation = _examined(folder, authority_of(folder), current_plan(folder), text, now_s)
+    return keys, invitation
+
+
+def approve(path: Path, text: str, *, hook: Hook | None = None, now_s: float | None = None) -> Approval:
+    """Put the sender of a request on the roster, and write its certificate (``NAME.cert``). Raises UserError.
+
+    The invitation is used up by this, whatever happens next. The same request again writes the same certificate again.
+    """
+    now_s = time.time() if now_s is None else now_s
+    folder = open_folder(path)
+    with locked(folder):
+        authority, plan = authority_of(folder), current_plan(folder)
+        keys, tls, invitation = _examined(folder, authority, plan, text, now_s)
+        if invitation is not None:
+            ca, left_s = read_private(folder.ca), plan.settings.not_after_s - now_s
+            before = read_joined(folder, keys.name) if folder.joined_file(keys.name).exists() else None
+            joined = Joined(
+                entry=keys.entry,
+                tls=tls,
+                certificate=certificates.sign(ca, authority.ca, keys.name, tls, now_s, left_s / certificates.DAY_S),
+                joined_s=now_s,
+                invitation=invitation.id,
+                request=_digest(text),
+                times=invitation.again,
+                former=() if before is None else (*before.former, *before.keys),
+            )
+            write_joined(folder, joined)  # from here on the invitation is used up
+            write_private(folder.requests / f"{safe(keys.name)}.request", text.strip().encode() + b"\n")
+        joined = read_joined(folder, keys.name)
+        _withdraw(folder, keys.name, joined.invitation)
+        if plan.roster.by_name.get(keys.name) != joined.entry:
+            plan = _enrolled(folder, authority, plan, joined, now_s)
+        admit(folder)
+        certificate = tokens.Certificate(
+            keys.name, joined.certificate, read_private(folder.ca), read_private(folder.plan)
+        )
+        write_public(folder.certificate_file(keys.name), tokens.approved(certificate, authority.signing).encode())
+    if hook is not None:
+        hook(folder)
+    return Approval(joined.entry, joined.times, folder.certificate_file(keys.name), plan)
+
+
+def _examined(
+    folder: Folder, authority: Authority, plan: Plan, text: str, now_s: float
+) -> tuple[Keys, bytes, Invitation | None]:
+    """The keys, the TLS key (DER) and the invitation of a request that may be approved; see ``examine``."""
+    try:
+        keys, request = tokens.read_request(text)
+        _role(plan, keys.name)
+        joined = read_joined(folder, keys.name) if folder.joined_file(keys.name).exists() else None
+        if joined is not None and joined.request == _digest(text):
+            if keys.name in plan.revoked:
+                raise PeerError(f"{keys.name} was revoked: it needs another invitation (--again)")
+            return keys, joined.tls, None
+        if joined is not None and joined.invitation == keys.invitation:
+            raise PeerError("its invitation was used before, by another request")
+        invitation = _invitation(folder, authority, plan, keys, request, now_s)
+        tls = tokens.check_request(keys, request, invitation, _secret(authority, invitation), authority.possession)
+        _check_new_keys(folder, authority, keys, tls)
+        if joined is None:
+            _check_open(folder, keys.name)
+        return keys, tls, invitation
+    except PeerError as error:
+        raise UserError(f"the request is refused: {error}") from None
+
+
+def _invitation(
+    folder: Folder, authority: Authority, plan: Plan, keys: Keys, request: Request, now_s: float
+) -> Invitation:
+    path = _invitation_file(folder, keys.name)
+    if not path.exists():
+        raise PeerError(f"{keys.name} has no open invitation: it was used, replaced or withdrawn, or never given")
+    invitation = decode_json(path, read_private(path), Invitation)
+    if invitation.id != keys.invitation:
+        raise PeerError(f"its invitation is not the newest one of {keys.name}")
+    if now_s > invitation.not_after_s:
+        raise PeerError(f"its invitation has expired: give {keys.name} another")
+    if invitation.again != _times(folder, plan, keys.name) + 1:
+        raise PeerError(f"{keys.name} has joined since the invitation was given")
+    return invitation
+
+
+def _check_new_keys(folder: Folder, authority: Authority, keys: Keys, tls: bytes) -> None:
+    """Raises PeerError for a key that somebody has, or has had."""
+    known: dict[bytes, str] = {
+        authority.public: "the operator",
+        OpeningKey.load(authority.possession).public.to_bytes(): "the operator",
+        certificates.public_of(authority.ca): "the authority",
+        certificates.certified(read_private(folder.tls / "operator.pem")): "the operator",
+        certificates.certified(read_private(folder.nats / "certificate.pem")): "the server",
+    }
+    for name, one in joined_members(folder).items():
+        known |= dict.fromkeys((*one.former, *one.keys), name)
+    for key in (keys.verify_key, keys.sealing_key, tls):
+        if key in known:
+            raise PeerError(f"a key that it names is, or was, the key of {known[key]}: every party makes its own")
+    if keys.verify_key == keys.sealing_key:
+        raise PeerError("it names one key for two purposes")
+
+
+def _enrolled(folder: Folder, authority: Authority, plan: Plan, joined: Joined, now_s: float) -> Plan:
+    name = joined.entry.name
+    entries = {**plan.roster.by_name, name: joined.entry}
+    ordered = tuple(entries[member] for member, _ in plan.members if member in entries)
+    enrolled = {**plan.enrolled, name: joined.times} if joined.times > 1 else plan.enrolled
+    return _publish(
+        folder,
+        authority,
+        plan,
+        now_s,
+        roster=sign_roster(ordered, authority.signing, plan.roster.session),
+        revoked=tuple(one for one in plan.revoked if one != name),
+        enrolled=enrolled,
+    )
+
+
+# -- revoking -------------------------------------------------------------------------------------------------------
+
+
+def revoke(path: Path, name: str, *, hook: Hook | None = None, now_s: float | None = None) -> Plan:
+    """Believe nothing of this member any more: a new plan, and a server that does not admit it. Raises UserError.
+
+    hook: makes the server read its configuration again. A member that is revoked already is cut off once more.
+    """
+    now_s = time.time() if now_s is None else now_s
+    folder = open_folder(path)
+    with locked(folder):
+        authority, plan = authority_of(folder), current_plan(folder)
+        _role(plan, name)
+        if name == plan.roster.hub:
+            raise UserError(f"{name} is the hub, and nothing goes on without it: stop it, and found a new deployment")
+        _invitation_file(folder, name).unlink(missing_ok=True)
+        if name not in plan.roster.by_name:
+            raise UserError(f"{name} has not joined; its invitation, if it had one, is withdrawn")
+        if name not in plan.revoked:
+            plan = _publish(folder, authority, plan, now_s, revoked=(*plan.revoked, name))
+        folder.certificate_file(name).unlink(missing_ok=True)
+        admit(folder)
+    if hook is not None:
+        hook(folder)
+    return plan
+
+
+# -- shared ---------------------------------------------------------------------------------------------------------
+
+
+def _publish(folder: Folder, authority: Authority, plan: Plan, now_s: float, **changes: Any) -> Plan:
+    """The next version of the plan, signed and written."""
+    new = msgspec.structs.replace(plan, version=plan.version + 1, signed_s=now_s, **changes)
+    write_public(folder.plan, plans.sign(new, authority.signing))
+    return new
+
+
+def _role(plan: Plan, name: str) -> str:
+    roles: Mapping[str, str] = dict(plan.members)
+    if name not in roles:
+        raise UserError(f"{name[:60]!r} is no member{suggest(name, roles)} Members: {', '.join(roles)}")
+    return roles[name]
+
+
+def _times(folder: Folder, plan: Plan, name: str) -> int:
+    """How often a member has joined. The hub has once: its home was made with the deployment."""
+    if name == plan.roster.hub:
+        raise UserError(f"{name} is the hub, whose home was made with the deployment: it needs no invitation")
+    return read_joined(folder, name).times if folder.joined_file(name).exists() else 0
+
+
+def _check_open(folder: Folder, name: str) -> None:
+    if folder.begun:
+        raise UserError(
+            f"{name} cannot join any more: the run has begun, and its clients are numbered. Found a new deployment"
+        )
+
+
+def _secret(authority: Authority, invitation: Invitation) -> bytes:
+    return tokens.token_secret(authority.token, msgspec.msgpack.encode(invitation))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.strip().encode()).hexdigest()
+
+
+def _invitation_file(folder: Folder, name: str) -> Path:
+    return folder.invitations / f"{safe(name)}.json"
+
+
+def _withdraw(folder: Folder, name: str, invitation: bytes | None) -> None:
+    """Remove a member's open invitation, if it is this one."""
+    path = _invitation_file(folder, name)
+    if path.exists() and decode_json(path, read_private(path), Invitation).id == invitation:
+        path.unlink()

@@ -1,0 +1,93 @@
+"""What happens before a node lives: the newest plan has to be there, since a party is made by what all parties know.
+
+Members join one after the other, so a party's own plan may lack those that joined later. The hub begins when enough
+have joined, and tells the newest plan first. A party that has never begun waits for that.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from coterie.deploy import logs
+from coterie.deploy.engine import Delivery, Engine
+from coterie.deploy.home import Home, keyring_of, read_private, take_plan
+from coterie.deploy.packets import News, unwrap
+from coterie.deploy.plan import Plan
+from coterie.protocol.errors import PeerError, UserError
+from coterie.runs import registry
+from coterie.runs.config import from_text, system_config
+
+_POLL_S = 0.5
+
+
+class Begun:
+    """An engine that gives one packet again, which was looked at before its node lived."""
+
+    def __init__(self, engine: Engine, first: Delivery) -> None:
+        self._engine, self.name = engine, engine.name
+        self._first: Delivery | None = first
+
+    def nodes(self) -> Collection[str]:
+        """The parties that are connected."""
+        return self._engine.nodes()
+
+    def push(self, dst: str, body: bytes, key: str) -> None:
+        """Store a packet for another party."""
+        self._engine.push(dst, body, key)
+
+    def pull(self, wait_s: float) -> Delivery | None:
+        """The next packet."""
+        if self._first is None:
+            return self._engine.pull(wait_s)
+        first, self._first = self._first, None
+        return first
+
+    def close(self) -> None:
+        """Leave."""
+        self._engine.close()
+
+
+def begun(home: Home, plan: Plan, engine: Engine, stopped: threading.Event) -> Engine:
+    """The engine, once the hub has begun, and the home holds the newest plan. Unless it is ``stopped`` before."""
+    keyring, hub = keyring_of(home, plan), plan.roster.hub
+    while not stopped.is_set():
+        delivery = engine.pull(_POLL_S)
+        if delivery is None:
+            continue
+        try:
+            packet = unwrap(keyring, delivery.src, home.name, delivery.body)[1]
+            if delivery.src != hub:
+                raise PeerError("only the hub begins")
+            if not isinstance(packet, News):
+                return Begun(engine, delivery)
+            take_plan(home, packet.plan)
+        except PeerError as error:
+            logs.refusal("packet", delivery.src, str(error))
+        delivery.done()
+    return engine
+
+
+def check_enough(plan: Plan) -> None:
+    """Raises UserError unless all servers and a quorum of the clients have joined: then the hub may begin."""
+    config = from_text(plan.config)
+    *_, client = registry.get(config.system).factories(system_config(config), config.mode)
+    roles = dict(plan.members)
+    there = sum(one.role == client for one in plan.roster.entries)
+    missing = [name for name in plan.missing if roles[name] != client]
+    if missing or there < plan.settings.quorum:
+        needed = f"the servers and {plan.settings.quorum} clients must have joined"
+        raise UserError(f"the hub cannot begin: {needed}, and there are not yet {', '.join(missing or plan.missing)}")
+
+
+def newest(path: Path) -> Callable[[], bytes | None]:
+    """Gives the plan in this file when it is first asked, and whenever it has changed since; else None."""
+    known: list[bytes] = [b""]
+
+    def changed() -> bytes | None:
+        found = read_private(path)
+        same, known[0] = found == known[0], found
+        return None if same else found
+
+    return changed

@@ -1,0 +1,295 @@
+"""``coterie deploy doctor``: whether secrets are where they belong, and files, clocks, certificates and plans in order.
+
+It reads everything in the folders that it is given, and tells where a secret lies and never the secret.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from coterie.crypto.roster import entry
+from coterie.deploy import certificates
+from coterie.deploy import plan as plans
+from coterie.deploy.folder import Folder, current_plan, open_folder, operator_of
+from coterie.deploy.home import INFO, Home, read_home, read_private
+from coterie.deploy.plan import Plan
+from coterie.deploy.secrets import PEM, Needles, of_pem
+from coterie.deploy.tokens import INVITATION
+from coterie.protocol.errors import PeerError, UserError
+from coterie.runs import registry
+from coterie.runs.config import from_text, system_config
+
+SOON_S = 14 * certificates.DAY_S
+SKEW_S = 60.0
+_PRIVATE = ("authority", "invitations", "members", "requests")
+_DEPTH = 3
+
+Level = Literal["problem", "warning", "ok"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """level: a ``problem`` is to be mended before anybody runs.  where: a file, a folder or a party."""
+
+    level: Level
+    where: str
+    text: str
+
+
+@dataclass(frozen=True)
+class _Holder:
+    """Somebody with secrets. keys: files that may hold them.  secrets: SECRET, by what they are, in words."""
+
+    name: str
+    folder: Path
+    keys: tuple[Path, ...]
+    secrets: Mapping[str, bytes]
+
+
+def doctor(
+    paths: Sequence[Path], now_s: float | None = None, ahead_s: Callable[[Folder], float] | None = None
+) -> list[Finding]:
+    """All findings about these deployments' folders and homes, and the homes in them. Raises UserError for others.
+
+    ahead_s: how far the clock of a deployment's server is ahead of this one's; not asked if it is None.
+    """
+    now_s = time.time() if now_s is None else now_s
+    folders, homes = _places(paths)
+    found: list[Finding] = []
+    holders = [_holder_of_home(home) for home in homes]
+    for folder in folders:
+        holders += _holders_of_folder(folder)
+        found += _of_folder(folder, now_s)
+        if ahead_s is not None:
+            found.append(_skew(str(folder.path), ahead_s(folder)))
+    plan = _newest([*map(current_plan, folders), *_plans(homes)])
+    for home in homes:
+        found += _of_home(home, plan, now_s)
+    found += _modes(folders, homes)
+    found += _shared(homes, plan)
+    found += _secrets([*(one.path for one in folders), *(one.path for one in homes)], holders)
+    if not any(one.level == "problem" for one in found):
+        found.append(Finding("ok", f"{len(homes)} homes", "no secret of one party lies in another's home"))
+    return found
+
+
+def _places(paths: Sequence[Path]) -> tuple[list[Folder], list[Home]]:
+    folders, homes = [], {}
+    for path in paths:
+        if (path / INFO).is_file():
+            homes[path.resolve()] = read_home(path)
+            continue
+        folders.append(open_folder(path))
+        for depth in range(1, _DEPTH + 1):
+            for info in sorted(path.glob("*/" * depth + INFO)):
+                homes[info.parent.resolve()] = read_home(info.parent)
+    return folders, list(homes.values())
+
+
+def _holder_of_home(home: Home) -> _Holder:
+    identity, name = home.identity, home.name
+    secrets = {f"the signing key of {name}": identity.signing, f"the opening key of {name}": identity.opening}
+    secrets[f"the TLS key of {name}"] = _scalar(home.tls_key)
+    return _Holder(name, home.path.resolve(), (home.tls_key.resolve(),), secrets)
+
+
+def _holders_of_folder(folder: Folder) -> Iterator[_Holder]:
+    at = folder.nats.resolve()
+    if (at / "key.pem").exists():
+        yield _Holder("the server", at, (at / "key.pem",), {"the TLS key of the server": _scalar(at / "key.pem")})
+    at = folder.authority.resolve()
+    if at.is_dir():
+        own = {name: read_private(at / name) for name in ("signing", "possession", "token")}
+        own |= {"TLS": _scalar(at / "tls.pem"), "certificate": _scalar(at / "ca.pem")}
+        secrets = {f"the {name} key of the operator": value for name, value in own.items()}
+        yield _Holder("the operator", at, (at / "tls.pem", at / "ca.pem"), secrets)
+
+
+def _scalar(path: Path) -> bytes:
+    try:
+        return of_pem(read_private(path))
+    except ValueError:
+        raise UserError(f"{path} is no key, or a damaged one") from None
+
+
+# -- secrets and modes ------------------------------------------------------------------------------------------------
+
+
+def _secrets(places: Sequence[Path], holders: Sequence[_Holder]) -> Iterator[Finding]:
+    """Secrets outside the folder of their holder, private keys outside their files, invitations that lie about."""
+    of_secret = {name: holder for holder in holders for name in holder.secrets}
+    values: dict[bytes, str] = {}
+    for holder in holders:
+        for name, value in holder.secrets.items():
+            if (other := values.setdefault(value, name)) != name:
+                yield Finding("problem", holder.name, f"{name} is the same as {other}: one of them was copied")
+    pem, token = "a private key", "an invitation"
+    needles = Needles({name: value for value, name in values.items()}, {pem: PEM, token: f"{INVITATION}:".encode()})
+    key_files = {path for holder in holders for path in holder.keys}
+    for path in _files(places):
+        for name in sorted(needles.found_in(path)):
+            if name == token:
+                yield Finding("warning", str(path), "holds an invitation: remove it when it was used")
+            elif name == pem:
+                if path.resolve() not in key_files:
+                    yield Finding("problem", str(path), "holds a private key (PEM), which is no file's place but keys/")
+            elif not path.resolve().is_relative_to(of_secret[name].folder):
+                yield Finding("problem", str(path), f"holds {name}: remove it, and give its owner new keys (--again)")
+
+
+def _files(places: Sequence[Path]) -> list[Path]:
+    """All files in these folders, each once. Links are left to ``_modes``."""
+    found = {}
+    for place in places:
+        for folder, _, names in os.walk(place):
+            for name in names:
+                path = Path(folder, name)
+                if stat.S_ISREG(path.lstat().st_mode):
+                    found[path.resolve()] = path
+    return list(found.values())
+
+
+def _modes(folders: Sequence[Folder], homes: Sequence[Home]) -> Iterator[Finding]:
+    if sys.platform == "win32":
+        yield Finding("warning", "modes", "files have no modes here: see to it that nobody else can read them")
+        return
+    private = [folder.path / name for folder in folders for name in _PRIVATE]
+    private += [folder.nats / "key.pem" for folder in folders]
+    for place in [*private, *(home.path for home in homes)]:
+        paths = [place, *(Path(at, name) for at, inner, names in os.walk(place) for name in (*inner, *names))]
+        for path in paths:
+            try:
+                found = path.lstat()
+            except FileNotFoundError:
+                continue
+            if stat.S_ISLNK(found.st_mode):
+                yield Finding("problem", str(path), "is a symbolic link: put the file itself here")
+            elif found.st_uid != os.geteuid():
+                yield Finding("problem", str(path), f"belongs to another user (number {found.st_uid})")
+            elif stat.S_IMODE(found.st_mode) & 0o077:
+                mode = "700" if stat.S_ISDIR(found.st_mode) else "600"
+                yield Finding("problem", str(path), f"others may read or write it: chmod {mode} {path}")
+
+
+# -- who shares what --------------------------------------------------------------------------------------------------
+
+
+def _shared(homes: Sequence[Home], plan: Plan | None) -> Iterator[Finding]:
+    by_name: dict[str, Home] = {}
+    for home in homes:
+        if (other := by_name.setdefault(home.name, home)) is not home:
+            yield Finding("warning", str(home.path), f"is a second home of {home.name}, beside {other.path}")
+    for home in homes:
+        for other in homes:
+            if other is not home and other.path.resolve() in home.path.resolve().parents:
+                yield Finding("problem", str(home.path), f"lies in the home of {other.name}: move it out")
+    if plan is None or plan.settings.rehearsal:
+        return
+    config = from_text(plan.config)
+    *servers, _ = registry.get(config.system).factories(system_config(config), config.mode)
+    here = sorted({home.name for home in homes if home.role in servers})
+    if len(here) > 1:
+        yield Finding(
+            "problem",
+            ", ".join(here),
+            "have their homes on one machine: whoever owns it learns the secrets of them all. Move all but one away",
+        )
+
+
+# -- plans, keys, certificates, clocks --------------------------------------------------------------------------------
+
+
+def _plans(homes: Sequence[Home]) -> Iterator[Plan]:
+    for home in homes:
+        if home.plan.exists():
+            try:
+                yield plans.check(read_private(home.plan), home.operator)
+            except PeerError:
+                continue
+
+
+def _newest(found: Sequence[Plan]) -> Plan | None:
+    return max(found, key=lambda plan: plan.version, default=None)
+
+
+def _of_folder(folder: Folder, now_s: float) -> Iterator[Finding]:
+    plan, where = current_plan(folder), str(folder.path)
+    if plan.missing:
+        yield Finding("warning", where, f"have not joined yet: {', '.join(plan.missing)}")
+    yield Finding(
+        "ok", where, f"version {plan.version} of the plan, roster {plans.spoken(plans.roster_hash(plan)[:32])}"
+    )
+    if operator_of(folder) != plan.roster.operator:
+        yield Finding("problem", where, "the plan is another operator's")
+    yield from _clock(where, plan, now_s)
+    for path in (folder.ca, folder.tls / "operator.pem", folder.nats / "certificate.pem"):
+        yield from _expiry(path, now_s)
+    for file in sorted(folder.invitations.glob("*.json")):
+        yield Finding("warning", str(file), "is an invitation that was not used yet")
+
+
+def _of_home(home: Home, newest: Plan | None, now_s: float) -> Iterator[Finding]:
+    where = f"{home.name} ({home.path})"
+    if not home.plan.exists():
+        yield Finding("warning", where, "has no certificate yet: the operator is to approve its request")
+        return
+    try:
+        plan = plans.check(read_private(home.plan), home.operator)
+    except PeerError as error:
+        yield Finding("problem", where, f"{error}; ask the operator for the certificate again")
+        return
+    if newest is not None and newest.session == plan.session:
+        if plan.version < newest.version:
+            brings = f"the hub brings it version {newest.version}"
+            yield Finding("ok", where, f"holds version {plan.version} of the plan, and {brings}")
+        plan = newest
+    ours = entry(home.name, home.role, home.identity)
+    if home.name in plan.revoked:
+        yield Finding("warning", where, "is revoked")
+    elif (listed := plan.roster.by_name.get(home.name)) != ours:
+        same_keys = listed is not None and (listed.verify_key, listed.sealing_key) == (
+            ours.verify_key,
+            ours.sealing_key,
+        )
+        what = "another role" if same_keys else "other keys"
+        yield Finding("problem", where, f"the roster has {what} for {home.name}: it is an old home, or a swapped one")
+    yield from _clock(where, plan, now_s)
+    yield from _expiry(home.certificate, now_s)
+    try:
+        public = certificates.public_of(read_private(home.tls_key))
+        at_s = certificates.validity(read_private(home.certificate))[0] + certificates.SKEW_S
+        certificates.check(read_private(home.certificate), read_private(home.ca), home.name, public, at_s)
+    except PeerError as error:
+        yield Finding("problem", where, str(error))
+
+
+def _clock(where: str, plan: Plan, now_s: float) -> Iterator[Finding]:
+    if plan.signed_s > now_s + SKEW_S:
+        late_s = plan.signed_s - now_s
+        yield Finding("problem", where, f"this clock is {late_s:.0f} s or more behind the operator's: set it")
+    if plan.settings.not_after_s and now_s > plan.settings.not_after_s:
+        yield Finding("problem", where, "the deployment has ended: its plan is valid no more")
+
+
+def _skew(where: str, ahead_s: float) -> Finding:
+    text = f"the server's clock is {abs(ahead_s):.1f} s {'ahead of' if ahead_s > 0 else 'behind'} this one"
+    return Finding("ok" if abs(ahead_s) < SKEW_S else "problem", where, text)
+
+
+def _expiry(path: Path, now_s: float) -> Iterator[Finding]:
+    try:
+        begins, ends = certificates.validity(read_private(path))
+    except PeerError as error:
+        yield Finding("problem", str(path), str(error))
+        return
+    if not begins <= now_s <= ends:
+        yield Finding("problem", str(path), "the certificate is not valid now: look at this clock, or join again")
+    elif ends - now_s < SOON_S:
+        yield Finding("warning", str(path), f"the certificate ends in {(ends - now_s) / certificates.DAY_S:.0f} days")

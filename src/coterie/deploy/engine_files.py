@@ -1,0 +1,127 @@
+"""The files of the engine's server: its key and certificate, and a configuration that admits the plan's parties."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from coterie.deploy import certificates
+from coterie.deploy.folder import Authority, Folder, current_plan, joined_members, write_public
+from coterie.deploy.home import read_private, write_private
+from coterie.deploy.members import HOST
+from coterie.deploy.names import ENGINE
+from coterie.deploy.nats_server import Access, Cluster, Listen, configuration
+from coterie.deploy.plan import Plan
+from coterie.protocol.errors import UserError
+from coterie.runs import registry
+from coterie.runs.config import from_text, system_config
+
+PORT = 4222
+ROUTES = 2000
+"""Servers of a cluster call each other at ports that are so much higher than those for parties."""
+
+
+def addresses(server: str) -> tuple[tuple[str, int], ...]:
+    """Host and port of each server in ``nats://host:port``, or several with commas between. Raises UserError."""
+    found = []
+    for url in server.split(","):
+        try:
+            parts = urlsplit(url.strip())
+            host, port = parts.hostname, parts.port or PORT
+        except ValueError:
+            host, port, parts = None, 0, urlsplit("")
+        if (
+            parts.scheme not in ("nats", "tls")
+            or not HOST.fullmatch(host or "")
+            or parts.path.strip("/")
+            or parts.query
+        ):
+            raise UserError(f"{url[:80]!r} is no address of a server: write nats://host:port, such as nats://hub:4222")
+        if parts.username or parts.password:
+            raise UserError("a server's address has no user and no password: parties show their certificates")
+        found.append((str(host), port))
+    return tuple(found)
+
+
+def hosts_of(server: str) -> tuple[str, ...]:
+    """The hosts of the servers, each once, for the servers' certificate."""
+    return tuple(dict.fromkeys(host for host, _ in addresses(server)))
+
+
+def found_engine(folder: Folder, authority: Authority, hosts: Sequence[str], now_s: float, days: float) -> None:
+    """Write the server's key and certificate, which is good for these hosts, and the authority's certificate."""
+    key, ca = certificates.new_key(), read_private(folder.ca)
+    write_private(folder.nats / "key.pem", key)
+    own = certificates.sign(ca, authority.ca, ENGINE, certificates.public_of(key), now_s, days, hosts)
+    write_public(folder.nats / "certificate.pem", own)
+    write_public(folder.nats / "authority.pem", ca)
+
+
+def access_of(folder: Folder) -> Access:
+    """Who may use the server: those that the plan believes, each with its newest TLS key alone, and the operator."""
+    plan = current_plan(folder)
+    believed = plan.believed.by_name
+    parties = {name: _pin(one.tls) for name, one in joined_members(folder).items() if name in believed}
+    operator = _pin(certificates.certified(read_private(folder.tls / "operator.pem")))
+    return Access(parties, watchers=leaders(plan), operator=operator)
+
+
+def leaders(plan: Plan) -> frozenset[str]:
+    """The parties that coordinate others and so want to know who is connected: the hub, and clients that may lead."""
+    config = from_text(plan.config)
+    factories = registry.get(config.system).factories(system_config(config), config.mode)
+    leading = {role for role, factory in factories.items() if len(getattr(factory, "roles", ())) > 1}
+    return frozenset(e.name for e in plan.believed.entries if e.name == plan.roster.hub or e.role in leading)
+
+
+def admit(folder: Folder, at: Path | None = None) -> None:
+    """Write the configuration of each server for the newest plan: ``nats.conf``, and ``nats-2.conf`` of the second.
+
+    at: where the folder will lie, if not where it is.
+    """
+    place = Folder(at or folder.path).nats.absolute()
+    plan = current_plan(folder)
+    for number in range(len(addresses(plan.settings.server))):
+        path = folder.nats_conf if number == 0 else folder.nats / f"nats-{number + 1}.conf"
+        write_public(path, configuration_of(folder, place, place / "store", plan, number).encode())
+
+
+def configuration_of(folder: Folder, place: Path, store: Path, plan: Plan, number: int = 0) -> str:
+    """The text of ``nats.conf`` for a server whose files lie in this place. number: of its address, from 0 on.
+
+    Servers with several addresses form a cluster; they call each other at other ports (``ROUTES``).
+    """
+    servers = addresses(plan.settings.server)
+    host, port = servers[number]
+    others = [f"{_bracketed(host)}:{port + ROUTES}" for host, port in (*servers[:number], *servers[number + 1 :])]
+    listen = Listen(
+        store=store,
+        certificate=place / "certificate.pem",
+        key=place / "key.pem",
+        authority=place / "authority.pem",
+        port=port,
+        host=host if is_loopback(host) else "0.0.0.0",
+        name=f"coterie-{number + 1}",
+        cluster=Cluster(port + ROUTES, others) if others else None,
+    )
+    return configuration(access_of(folder), listen) + f"pid_file: {json.dumps(str(place / 'nats.pid'))}\n"
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine itself, so that no other reaches it."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _pin(public: bytes) -> str:
+    return hashlib.sha256(public).hexdigest()

@@ -1,0 +1,35 @@
+"""Which engine a party uses: its home says where the server is, and the address says what kind of server that is."""
+
+from __future__ import annotations
+
+from coterie.deploy.engine import Engine
+from coterie.deploy.home import Home
+from coterie.deploy.nats_server import Tls
+from coterie.deploy.plan import Plan
+from coterie.protocol.errors import UserError
+
+EXTRA = "nats-py is not installed: pip install 'coterie[deploy]'"
+
+
+def servers(address: str) -> list[str]:
+    """The servers of an address such as ``nats://a:4222,nats://b:4222``. Raises UserError."""
+    found = [one.strip() for one in address.split(",")]
+    wrong = [one for one in found if not one.startswith(("nats://", "tls://"))]
+    if wrong:
+        raise UserError(f"{wrong[0]!r} is no address of a NATS server, such as nats://hub.example:4222")
+    return found
+
+
+def tls_of(home: Home) -> Tls:
+    """The files with which this party shows that it is itself."""
+    return Tls(home.certificate, home.tls_key, home.ca)
+
+
+def connect(home: Home, plan: Plan, *, connect_s: float = 20.0) -> Engine:
+    """The engine of this party, connected. Raises UserError without the extra, EngineError if no server is reached."""
+    try:
+        from coterie.deploy.nats import NatsEngine
+    except ImportError:
+        raise UserError(EXTRA) from None
+    names = [name for name, _ in plan.members]
+    return NatsEngine(home.name, servers(home.server), tls_of(home), names, spool=home.path, connect_s=connect_s)

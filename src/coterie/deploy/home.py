@@ -1,0 +1,270 @@
+"""The home of a party: one private folder with its keys, its data and its state. Only this party reads it.
+
+Everything in it is for its owner alone (files 0600, folders 0700) and written whole. ``Home`` is where things are,
+and the functions read and check them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+import msgspec
+
+from coterie.crypto.signing import KEY_BYTES, OpeningKey, SigningKey
+from coterie.deploy import plan as plans
+from coterie.deploy.names import check_name, named, safe
+from coterie.deploy.plan import Facts, Plan
+from coterie.protocol.errors import PeerError, UserError
+from coterie.protocol.told import Identity
+from coterie.runs.files import FILE_MODE, atomic_write, check_own, make_folder, opened, reading, writing
+from coterie.runs.keyring import PartyKeys
+
+__all__ = ["About", "Home", "keyring_of", "make_home", "named", "plan_of", "read_home", "safe", "take_plan"]
+
+INFO, STATE = "home.json", "state.bin"
+ADVICE = "is this the home of a party, as `coterie deploy join` makes it?"
+MAX_BYTES = 1 << 24
+_SEED_BYTES = 4
+
+T = TypeVar("T")
+Hex32 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+
+
+class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``home.json``. server: URL.  operator: the public key of the federation's operator, hex.
+
+    report: scores that the owner of the home allows to be sent to the hub.  epochs: local epochs in a round; 0 for the
+    most that the plan has.  accelerator: ``cpu``, ``cuda`` or ``auto``, of this machine.
+    """
+
+    name: str
+    role: str
+    server: str
+    operator: Hex32
+    facts: Facts
+    report: tuple[str, ...] = ()
+    epochs: Annotated[int, msgspec.Meta(ge=0)] = 0
+    accelerator: Literal["cpu", "cuda", "auto"] = "cpu"
+
+
+@dataclass(frozen=True)
+class Home:
+    """Where things are in a home, and what it says about itself."""
+
+    path: Path
+    about: About
+
+    @property
+    def name(self) -> str:
+        """Of the party."""
+        return self.about.name
+
+    @property
+    def role(self) -> str:
+        """Of the party, as it was invited. The roster of the plan decides."""
+        return self.about.role
+
+    @property
+    def server(self) -> str:
+        """URL of the engine's server."""
+        return self.about.server
+
+    @property
+    def report(self) -> tuple[str, ...]:
+        """The scores that its owner allows to be sent."""
+        return self.about.report
+
+    @property
+    def operator(self) -> bytes:
+        """The operator's public key, 32 bytes."""
+        return bytes.fromhex(self.about.operator)
+
+    @property
+    def keys(self) -> Path:
+        """Folder of the secret keys."""
+        return self.path / "keys"
+
+    @property
+    def tls_key(self) -> Path:
+        """SECRET: of TLS, PEM."""
+        return self.keys / "tls.pem"
+
+    @property
+    def certificate(self) -> Path:
+        """Its own TLS certificate, PEM."""
+        return self.path / "tls" / "certificate.pem"
+
+    @property
+    def ca(self) -> Path:
+        """The certificate of the authority that signs all others, PEM."""
+        return self.path / "tls" / "authority.pem"
+
+    @property
+    def plan(self) -> Path:
+        """The newest plan that it has seen."""
+        return self.path / "plan.bin"
+
+    @property
+    def data(self) -> Path:
+        """Its own samples."""
+        return self.path / "data.npz"
+
+    @property
+    def state(self) -> Path:
+        """What its node stores."""
+        return self.path / STATE
+
+    @property
+    def request(self) -> Path:
+        """The request with which it asked to join."""
+        return self.path / "request"
+
+    @property
+    def log(self) -> Path:
+        """What its node has done, a line of JSON each."""
+        return self.path / "log.jsonl"
+
+    @property
+    def identity(self) -> Identity:
+        """SECRET: the keys for signing and for opening. Raises UserError if they are missing or cut."""
+        return Identity(read_private(self.keys / "signing", KEY_BYTES), read_private(self.keys / "opening", KEY_BYTES))
+
+    def seed(self) -> int:
+        """32 bits from the operating system, drawn when the home was made: the start of its experimental numbers."""
+        return int.from_bytes(read_private(self.keys / "seed", _SEED_BYTES), "little")
+
+
+def make_home(path: Path, about: About, tls_key: bytes, fill: Callable[[Home], object] = lambda home: None) -> Home:
+    """A new home with fresh keys, which is there whole or not at all.
+
+    fill: writes what else is to be in it. Raises UserError if something is there already, or if it lies in a home.
+    """
+    check_name(about.name)
+    if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
+        raise UserError(f"{path} is there already, and a home begins in a new folder: choose another")
+    for above in path.absolute().parents:
+        if (above / INFO).exists():
+            raise UserError(f"{path} lies in the home {above}: parties do not share a home, so choose another")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        begun = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        home = Home(begun, about)
+        for folder in (home.keys, home.certificate.parent):
+            make_folder(folder)
+        write_private(home.keys / "signing", SigningKey.generate().to_bytes())
+        write_private(home.keys / "opening", OpeningKey.generate().to_bytes())
+        write_private(home.keys / "seed", os.urandom(_SEED_BYTES))
+        write_private(home.tls_key, tls_key)
+        fill(home)
+        write_private(home.path / INFO, msgspec.json.format(msgspec.json.encode(about), indent=2) + b"\n")
+        with writing(path):
+            os.replace(begun, path)
+    except BaseException:
+        shutil.rmtree(begun, ignore_errors=True)
+        raise
+    return Home(path, about)
+
+
+def read_home(path: Path) -> Home:
+    """The home in this folder. Raises UserError for a folder that is none, or of another user."""
+    check_own(path)
+    about = decode_json(path / INFO, read_private(path / INFO), About)
+    check_name(about.name)
+    return Home(path, about)
+
+
+def plan_of(home: Home) -> Plan:
+    """The plan that this home holds. Raises UserError if there is none yet, or one that its operator has not signed."""
+    if not home.plan.exists():
+        raise UserError(
+            f"{home.path} has no plan yet: when the operator has approved {home.name}, run "
+            f"coterie deploy join {safe(home.name)}.cert --home {home.path}"
+        )
+    try:
+        plan = plans.check(read_private(home.plan), home.operator)
+    except PeerError as error:
+        raise UserError(f"{home.plan}: {error}; ask the operator for this party's certificate again") from None
+    _check_member(home, plan)
+    return plan
+
+
+def take_plan(home: Home, data: bytes) -> Plan:
+    """Keep a plan that came from the hub or with a certificate, if the operator signed it and it is not older.
+
+    Returns the plan that the home holds then. Raises PeerError for a plan that is forged, older than the one in the
+    home, another of the same version, of another session, without this party's own keys, or, at a hub that has begun,
+    with parties that joined since.
+    """
+    new = plans.check(data, home.operator)
+    identity = home.identity
+    entry = new.roster.by_name.get(home.name)
+    ours = SigningKey.load(identity.signing).public.to_bytes(), OpeningKey.load(identity.opening).public.to_bytes()
+    if entry is None or (entry.verify_key, entry.sealing_key) != ours:
+        raise PeerError(f"version {new.version} of the plan does not have the keys of {home.name}")
+    if home.plan.exists():
+        kept = read_private(home.plan)
+        old = plans.check(kept, home.operator)
+        if new.session != old.session:
+            raise PeerError("the plan is of another federation of the same operator")
+        if new.version < old.version:
+            raise PeerError(f"the plan is of version {new.version}, and version {old.version} was seen before")
+        if new.version == old.version:
+            if new != old:
+                raise PeerError(f"there are two plans of version {new.version}: the operator should be asked why")
+            return old
+        _check_numbers(home, old, new)
+    write_private(home.plan, data)
+    return new
+
+
+def _check_numbers(home: Home, old: Plan, new: Plan) -> None:
+    """Raises PeerError for a plan with other parties, in the home of a hub that has begun: it has numbered them."""
+    names = [one.name for one in old.roster.entries]
+    others = [one.name for one in new.roster.entries if one.name not in names]
+    if others and home.name == new.roster.hub and home.state.exists():
+        raise PeerError(
+            f"version {new.version} of the plan has {', '.join(others)}, and the run has begun without: put "
+            f"{home.plan} back in its place, and found a new deployment for them"
+        )
+
+
+def keyring_of(home: Home, plan: Plan) -> PartyKeys:
+    """The keys of this party, and the public ones of all that the plan believes."""
+    return PartyKeys(plan.believed, {home.name: home.identity})
+
+
+def _check_member(home: Home, plan: Plan) -> None:
+    entry = plan.roster.by_name.get(home.name)
+    if entry is None:
+        raise UserError(f"the plan in {home.path} does not name {home.name}: ask the operator for a certificate")
+    if home.name in plan.revoked:
+        raise UserError(f"the operator has revoked {home.name} (version {plan.version} of the plan)")
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Write a file for this user alone, whole or not at all."""
+    atomic_write(path, data, FILE_MODE)
+
+
+def read_private(path: Path, size: int | None = None) -> bytes:
+    """The bytes of a private file. Raises UserError for a link, a pipe, a large file, or another size than this."""
+    with reading(path, ADVICE), opened(path, follow=False) as file:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES or (size is not None and len(data) != size):
+        raise UserError(f"{path} is damaged, or no file of coterie: {ADVICE}")
+    return data
+
+
+def decode_json(path: Path, data: bytes, kind: type[T]) -> T:
+    """The object in the JSON of this file. Raises UserError if it is not of this type."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError(f"{path} is damaged, or of another version of coterie: {error}") from None

@@ -1,0 +1,115 @@
+"""A party joins: it makes its home and its keys, asks the operator, and takes in what the operator answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from coterie.crypto.roster import entry
+from coterie.deploy import certificates, tokens
+from coterie.deploy import plan as plans
+from coterie.deploy.home import About, Home, make_home, read_private, take_plan, write_private
+from coterie.deploy.names import safe
+from coterie.deploy.own_data import OwnData, read_data, write_data
+from coterie.deploy.plan import Plan
+from coterie.deploy.tokens import Invitation
+from coterie.protocol.errors import PeerError, UserError, suggest
+from coterie.runs.files import atomic_write
+
+
+def join(
+    text: str,
+    path: Path,
+    data: Path | None = None,
+    *,
+    report: Sequence[str] = (),
+    epochs: int | None = None,
+    accelerator: Literal["cpu", "cuda", "auto"] = "cpu",
+    out: Path = Path(),
+    now_s: float | None = None,
+) -> tuple[Home, Path]:
+    """Make a party's home from its invitation; returns it, and where the request is written that the operator wants.
+
+    text: of the invitation.  path: of the home, which must be new.  data: ``.npz`` with the party's samples, which are
+    copied.  report: scores that its owner allows to be sent.  epochs: local epochs in a round; None for the most.
+    out: folder for the request. Raises UserError, and then leaves no home behind.
+    """
+    invitation, token = tokens.read_invitation(text, time.time() if now_s is None else now_s)
+    samples = _samples(invitation, data)
+    _check_choices(invitation, report, epochs)
+    if not out.is_dir():
+        raise UserError(f"there is no folder {out} to write the request to")
+    about = About(
+        name=invitation.name,
+        role=invitation.role,
+        server=invitation.server,
+        operator=invitation.operator.hex(),
+        facts=invitation.facts,
+        report=tuple(report),
+        epochs=epochs or 0,
+        accelerator=accelerator,
+    )
+    tls_key = certificates.new_key()
+
+    def fill(home: Home) -> None:
+        if samples is not None:
+            write_data(home.data, samples)
+        write_private(home.request, tokens.ask(invitation, token, home.identity, tls_key).encode())
+
+    home = make_home(path, about, tls_key, fill)
+    request = out / f"{safe(invitation.name)}.request"
+    atomic_write(request, read_private(home.request))
+    return home, request
+
+
+def accept(home: Home, text: str, now_s: float | None = None) -> Plan:
+    """Take in the certificate with which the operator has approved this home's party. Returns the plan in it.
+
+    Raises UserError for a certificate that is forged, another party's, of other keys, expired, or with an older plan
+    than the home has seen. Nothing is kept of such a one.
+    """
+    try:
+        found = tokens.read_certificate(text, home.operator)
+        if found.name != home.name:
+            raise PeerError(f"it is the certificate of {found.name!r:.60}")
+        public = certificates.public_of(read_private(home.tls_key))
+        now_s = time.time() if now_s is None else now_s
+        certificates.check(found.tls, found.authority, home.name, public, now_s)
+        plan = plans.check(found.plan, home.operator)
+        if home.name in plan.roster.by_name and plan.roster.by_name[home.name].role != home.role:
+            raise PeerError(f"{home.name} was invited as {home.role}, and the roster has another role")
+        check_ours(home, plan)
+        write_private(home.certificate, found.tls)
+        write_private(home.ca, found.authority)
+        return take_plan(home, found.plan)
+    except PeerError as error:
+        raise UserError(f"this certificate is not for {home.path}: {error}") from None
+
+
+def check_ours(home: Home, plan: Plan) -> None:
+    """Raises PeerError unless the plan's roster has the keys of this home."""
+    if plan.roster.by_name.get(home.name) != entry(home.name, home.role, home.identity):
+        raise PeerError(f"version {plan.version} of the plan does not have the keys of {home.name}")
+
+
+def _samples(invitation: Invitation, data: Path | None) -> OwnData | None:
+    if not invitation.data:
+        if data is not None:
+            raise UserError(f"{invitation.name} joins as {invitation.role}, which has no samples: leave --data out")
+        return None
+    if data is None:
+        raise UserError(f"{invitation.name} joins as {invitation.role}, which has samples: name them with --data")
+    return read_data(data, invitation.facts)
+
+
+def _check_choices(invitation: Invitation, report: Sequence[str], epochs: int | None) -> None:
+    for name in report:
+        if name not in invitation.scores:
+            known = ", ".join(invitation.scores) or "none"
+            raise UserError(
+                f"no score {name!r} is reported in this deployment{suggest(name, invitation.scores)} It has: {known}"
+            )
+    if epochs is not None and not 1 <= epochs <= invitation.max_epochs:
+        raise UserError(f"epochs is {epochs}; this deployment has 1 to {invitation.max_epochs} local epochs in a round")

@@ -1,0 +1,94 @@
+"""Kills for a rehearsal: which party dies, when, and whether it comes back at once.
+
+A process kills itself, with SIGKILL, so that it dies at the stated point of its work and not somewhere near it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coterie.deploy.node import Effects, NodeObserver
+from coterie.deploy.packets import Era
+from coterie.protocol.errors import UserError
+from coterie.transport.envelope import Opened
+
+SETUP = "setup"
+_FORM = re.compile(r"(?P<party>[^@:]+)@(?P<round>[0-9]{1,9}|setup)(?P<mid>:mid)?")
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One kill. round: 0 is the set-up.
+
+    mid: it dies while it works on a message of that round, and stays away until the others have noticed. Otherwise it
+    dies when the round begins for it, and is started again at once.
+    """
+
+    party: str
+    round: int
+    mid: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.party}@{self.round or SETUP}{':mid' * self.mid}"
+
+
+def parse(text: str, parties: Sequence[str], rounds: int) -> Kill:
+    """``hub@2``, ``client/1@2:mid`` or ``key_centre@setup``. ``hub`` is the first party. Raises UserError."""
+    found = _FORM.fullmatch(text)
+    if found is None:
+        raise UserError(f"--kill {text!r}: write PARTY@ROUND, PARTY@ROUND:mid or PARTY@setup, such as client/1@2")
+    name = found["party"]
+    party = parties[0] if name == "hub" else name
+    if party not in parties:
+        raise UserError(f"--kill {text!r}: there is no party {name!r}. There are: hub, {', '.join(parties[1:])}")
+    at = 0 if found["round"] == SETUP else int(found["round"])
+    if found["round"] != SETUP and not 1 <= at <= rounds:
+        raise UserError(f"--kill {text!r}: the rounds are 1 to {rounds}, and {SETUP} comes before them")
+    return Kill(party, at, bool(found["mid"]))
+
+
+class Doomed(NodeObserver):
+    """Tells another observer everything, and kills this process when the time of its kill has come."""
+
+    def __init__(self, kill: Kill, observer: NodeObserver) -> None:
+        self._kill, self._observer, self._works = kill, observer, False
+        for name in {name for name in dir(NodeObserver) if not name.startswith("_")} - vars(Doomed).keys():
+            setattr(self, name, getattr(observer, name))
+
+    def read(self, opened: Opened) -> None:
+        self._works = self._works or opened.envelope.round == self._kill.round
+        self._observer.read(opened)
+
+    def began(self, era: Era) -> None:
+        self._observer.began(era)
+        if not self._kill.mid and era[0] == self._kill.round:
+            _die()
+
+    def committed(self, commit: int, size: int) -> None:
+        self._observer.committed(commit, size)
+        self.interrupt()
+
+    def interrupt(self) -> None:
+        """Die here, if this is in mid-work of the round."""
+        if self._kill.mid and self._works:
+            _die()
+
+
+class Interrupted:
+    """Effects of a party that dies at the first one of its round."""
+
+    def __init__(self, effects: Effects, doomed: Doomed) -> None:
+        self._effects, self._doomed = effects, doomed
+
+    def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
+        self._doomed.interrupt()
+        return self._effects.run(wanted)
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,120 @@
+"""``members.toml``: the parties of a deployment, each with its role and, for servers, the host that it runs on.
+
+[[member]]
+role = "server"          # a system's server is named as its role
+host = "hub.example.org"
+
+[[member]]
+name = "hospital-a"      # a client: its data are brought by `coterie deploy join --data`
+role = "client"
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from coterie.deploy.names import check_name
+from coterie.protocol.errors import UserError, suggest
+from coterie.protocol.system import System
+
+HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:-]{0,252}[A-Za-z0-9])?")
+"""A DNS name or an address. No path can be hidden in one: folders are named by hosts."""
+_KEYS = ("name", "role", "host")
+_EXAMPLE = 'a member is a table such as\n[[member]]\nname = "hospital-a"\nrole = "client"\nhost = "a.example.org"'
+
+
+class Member(msgspec.Struct, frozen=True):
+    """One party. host: DNS name or address of its machine, or "" for a client whose machine nobody needs to know."""
+
+    name: str
+    role: str
+    host: str = ""
+
+
+def read_members(path: Path) -> tuple[Member, ...]:
+    """The members that a file names, as they stand there. Raises UserError with the number of the table."""
+    try:
+        found = tomllib.loads(path.read_bytes().decode())
+    except OSError as error:
+        raise UserError(f"cannot read the members {path}: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid TOML: {error}") from None
+    for key in found:
+        if key != "member":
+            raise UserError(f"{path} has {key!r}{suggest(key, ['member'])} It has tables [[member]] only: {_EXAMPLE}")
+    tables = found.get("member")
+    if not isinstance(tables, list) or not tables:
+        raise UserError(f"{path} names no members: {_EXAMPLE}")
+    return tuple(_member(table, f"{path}, member {i}") for i, table in enumerate(tables, 1))
+
+
+def _member(table: object, where: str) -> Member:
+    if not isinstance(table, dict):
+        raise UserError(f"{where} is no table: {_EXAMPLE}")
+    for key, value in table.items():
+        if key not in _KEYS:
+            raise UserError(f"{where} has {key!r}{suggest(key, _KEYS)} It has: {', '.join(_KEYS)}")
+        if not isinstance(value, str):
+            raise UserError(f"{where}: {key} must be text, not {value!r}")
+    if "role" not in table:
+        raise UserError(f"{where} has no role: {_EXAMPLE}")
+    host = table.get("host", "")
+    if host and not HOST.fullmatch(host):
+        raise UserError(f"{where}: {host[:80]!r} is no host: give a DNS name or an address, without a port")
+    return Member(str(table.get("name", table["role"])), str(table["role"]), host)
+
+
+def check_members(
+    members: Sequence[Member], system: System, config: Any, mode: str, *, rehearsal: bool = False
+) -> tuple[Member, ...]:
+    """The members in the order of the roster: the hub, the other servers, the clients as they were named.
+
+    Raises UserError unless they are exactly the parties that the system has in this mode, with different names, and
+    each server has a host of its own. rehearsal: all are on one machine.
+    """
+    *servers, client = roles = tuple(system.factories(config, mode))
+    by_name: dict[str, Member] = {}
+    for one in members:
+        if one.role not in roles:
+            raise UserError(
+                f"member {one.name!r} has the role {one.role!r}{suggest(one.role, roles)} The roles of {system.name} "
+                f"({mode}) are: {', '.join(roles)}"
+            )
+        check_name(one.name)
+        if one.role != client and one.name != one.role:
+            raise UserError(
+                f"member {one.name!r} has the role {one.role}: a server is the only one of its role and bears its "
+                f"name, so leave the name out, or write {one.role!r}"
+            )
+        if one.name in by_name or (one.role == client and one.name in roles):
+            raise UserError(f"member {one.name!r} is named twice, or as a role: every party has a name of its own")
+        by_name[one.name] = one
+    for role in servers:
+        if role not in by_name:
+            raise UserError(f'no member has the role {role}, which {system.name} needs: add [[member]] role = "{role}"')
+    clients = [one for one in members if one.role == client]
+    if not clients:
+        raise UserError(f"no member has the role {client}: add the parties that have data")
+    if not rehearsal:
+        check_hosts([by_name[role] for role in servers])
+    return (*(by_name[role] for role in servers), *clients)
+
+
+def check_hosts(servers: Sequence[Member]) -> None:
+    """Raises UserError unless each of these servers has a host of its own."""
+    of_host: dict[str, str] = {}
+    for one in servers:
+        if not one.host:
+            raise UserError(f"{one.name} has no host: name the machine that it runs on, which no other server shares")
+        other = of_host.setdefault(one.host.lower(), one.name)
+        if other != one.name:
+            raise UserError(
+                f"{other} and {one.name} are both on {one.host}: servers that must not learn each other's secrets do "
+                "not share a machine. Give each a host of its own. (`coterie deploy try` runs all on one.)"
+            )

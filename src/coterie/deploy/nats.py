@@ -1,0 +1,368 @@
+"""The engine over NATS JetStream: subjects, parts of large packets, and a blocking face for an asyncio client.
+
+A packet from a to b is one or more messages on ``cot.b.a``, which the server stores in one stream and hands to b's one
+consumer until b has acknowledged them. Connections, storage, repeated delivery and presence are the server's and the
+client library's. Ours is what makes several messages one packet:
+
+- A packet travels in parts. Those of one attempt to push it share a random number (``Part.upload``). The last part is
+  sent when the server has stored all others, and it alone has an identity that a second attempt shares. So a packet is
+  stored once and wholly, or not at all, and parts without their last one are dropped when their sender goes on.
+- At each new connection the consumer is reset to what is not acknowledged, so that packets come in order even if some
+  were on their way when the last connection broke. What is still held here is not handed out a second time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import json
+import secrets
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Collection, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nats.errors
+import nats.js.errors
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext
+
+from coterie.deploy.engine import Delivery, EngineError, UndeliverableError
+from coterie.deploy.names import safe
+from coterie.deploy.nats_link import AGAIN_S, ANSWER_S, Link
+from coterie.deploy.nats_parts import GIVEN_UP, PART, Assembly, Part, Upload, parts_of
+from coterie.deploy.nats_server import PRESENCE, STREAM, SUBJECT, Tls, subject
+from coterie.deploy.nats_stream import ACK_WAIT_S
+
+WINDOW = 8
+"""So many parts are on their way at the same time."""
+PULL_S = 2.0
+"""A server that was started again has forgotten who waits for a packet, so each request for one ends after this."""
+PRESENCE_S = 2.0
+"""What is known of presence is asked again after this."""
+TRIES = 4
+FULL = frozenset({10023, 10047, 10077})
+"""Errors of a server that holds as much as it may: for one party, of a stream, on its disk."""
+KEPT = 1 << 16
+"""So many sequence numbers of messages that were done are remembered."""
+HEADER = "Coterie-Part"
+
+
+@dataclass
+class _Packet:
+    """A packet that was handed out."""
+
+    src: str
+    body: bytes
+    sequences: tuple[int, ...]
+    engine: NatsEngine
+
+    def done(self) -> None:
+        self.engine._done(self.sequences)
+
+    def working(self) -> None:
+        self.engine._working(self.sequences)
+
+
+class NatsEngine:
+    """The connection of one party to NATS.
+
+    servers: ``nats://host:port``; several if they form a cluster.  parties: all that may be sent to.  spool: a folder
+    for parts of packets that are not complete.  connect_s: how long to wait for a server at first.  push_s: how long
+    to try to store a packet, also while the server is away.  largest: bytes of a packet.
+    Raises EngineError if no server is reached, with the reason.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        servers: Sequence[str],
+        tls: Tls,
+        parties: Collection[str],
+        *,
+        spool: Path | None = None,
+        connect_s: float = 20.0,
+        push_s: float = 10.0,
+        largest: int = 1 << 30,
+    ) -> None:
+        self.name, self.strays = name, Counter[str]()
+        self._token, self._parties = safe(name), {safe(party): party for party in parties}
+        self._push_s, self._largest = push_s, largest
+        self._identity = hashlib.sha256(b"identities of packets" + _bytes_of(tls.key)).digest()
+        self._seen = 0  # the connection whose consumer was reset
+        self._made = ""  # when that consumer was made
+        self._subscription: JetStreamContext.PullSubscription | None = None
+        self._fetching: asyncio.Task[None] | None = None
+        self._ready: deque[Upload] = deque()
+        self._assembly = Assembly(spool)
+        self._held: dict[int, str] = {}  # where to acknowledge what was not done yet, by sequence
+        self._finished: OrderedDict[int, None] = OrderedDict()
+        self._tasks: set[asyncio.Future[None]] = set()
+        self._absent: float | None = None  # since when there is no consumer for this party
+        self._present: tuple[float, frozenset[str]] | None = None
+        self._sees = True
+        self._link = Link(self._token, servers, tls, connect_s)
+        self._beat: asyncio.Future[None] = self._link.run(self._start())
+
+    def nodes(self) -> Collection[str]:
+        """The parties that the server is connected to; all that there are if this one may not ask who is.
+
+        While the server is away these are the last that were known.
+        """
+        fresh = self._present is not None and time.monotonic() - self._present[0] < PRESENCE_S
+        if self._sees and not fresh and self._link.is_up():
+            try:
+                self._present = (time.monotonic(), self._link.run(self._connected_parties()))
+            except EngineError as error:
+                if PRESENCE.lower() not in str(error).lower():
+                    raise
+                self._sees = False
+        return self._present[1] if self._sees and self._present else frozenset(self._parties.values())
+
+    def push(self, dst: str, body: bytes, key: str) -> None:
+        if dst not in self._parties.values():
+            raise UndeliverableError(f"{self.name} cannot send to {dst!r:.60}: it is no party here")
+        if len(body) > self._largest:
+            raise UndeliverableError(f"a packet of {len(body)} bytes to {dst} is larger than {self._largest}")
+        self._link.run(self._push(dst, body, key))
+
+    def pull(self, wait_s: float) -> Delivery | None:
+        upload = self._link.run(self._pull(wait_s))
+        if upload is None:
+            return None
+        return _Packet(self._parties[upload.src], upload.read(), tuple(upload.sequences.values()), self)
+
+    def close(self) -> None:
+        self._link.close()
+        self._assembly.close()
+        for upload in self._ready:
+            upload.file.close()
+
+    def _done(self, sequences: Collection[int]) -> None:
+        with contextlib.suppress(EngineError):  # then it comes again, at the latest at the next start
+            self._link.run(self._acknowledge(sequences))
+
+    def _working(self, sequences: Iterable[int]) -> None:
+        with contextlib.suppress(EngineError):
+            self._link.run(self._keep(sequences))
+
+    async def _start(self) -> asyncio.Future[None]:
+        return asyncio.ensure_future(self._keep_own())
+
+    # --- sending
+
+    async def _push(self, dst: str, body: bytes, key: str) -> None:
+        upload, count = secrets.token_hex(8), parts_of(len(body))
+        deadline = asyncio.get_running_loop().time() + self._push_s
+
+        async def send(index: int, identity: str) -> None:
+            part = body[index * PART : (index + 1) * PART] if count > 1 else body
+            headers = {"Nats-Msg-Id": identity, HEADER: Part(upload, index, count, len(body)).text()}
+            await self._store(dst, part, headers, deadline)
+
+        for begin in range(0, count - 1, WINDOW):
+            window = range(begin, min(begin + WINDOW, count - 1))
+            await asyncio.gather(*(send(index, f"{upload}.{index}") for index in window))
+        await send(count - 1, self._id(dst, key))
+
+    def _id(self, dst: str, key: str) -> str:
+        """The identity of a packet. No other party can guess it, and so have the server drop the packet as known."""
+        return hmac.new(self._identity, json.dumps([dst, key]).encode(), "sha256").hexdigest()[:32]
+
+    async def _store(self, dst: str, data: bytes, headers: dict[str, str], deadline: float) -> None:
+        """Have the server store a message, and try again while it has trouble. Raises EngineError."""
+        clock, where = asyncio.get_running_loop().time, self._link.place()
+        absent: float | None = None
+        problem = "no answer"
+        while clock() < deadline:
+            await self._link.connected(deadline)
+            try:
+                await self._link.whole(self._link.stream.publish(subject(dst, self.name), data, headers=headers))
+                return
+            except nats.js.errors.NoStreamResponseError:
+                problem = f"no stream takes packets to {dst}"
+                absent = absent or clock()
+                if clock() - absent > (3 * ANSWER_S if self._link.of_several() else ANSWER_S / 5):
+                    break
+            except nats.js.errors.APIError as error:
+                if error.err_code in FULL:
+                    raise EngineError(f"{where} takes no more to {dst} at present: {error.description}") from None
+                problem = str(error.description)
+            except (TimeoutError, nats.errors.Error, OSError) as error:
+                problem = str(error) or problem
+            await asyncio.sleep(0.1)
+        known = absent is not None and self._seen == self._link.connections  # the stream is there for this party
+        failure = UndeliverableError if known else EngineError
+        raise failure(f"{where} did not store a packet from {self.name} to {dst}: {problem}")
+
+    # --- receiving
+
+    async def _pull(self, wait_s: float) -> Upload | None:
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + wait_s
+        while not self._ready:
+            if self._fetching is not None and self._fetching.done():
+                fetched, self._fetching = self._fetching, None
+                fetched.result()
+                continue
+            if self._fetching is None:
+                self._fetching = asyncio.ensure_future(self._fetch())
+            if clock() >= deadline:
+                return None
+            await asyncio.wait({self._fetching}, timeout=deadline - clock())
+        return self._ready.popleft()
+
+    async def _fetch(self) -> None:
+        """Ask for one message and take it; also returns without one."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        with contextlib.suppress(EngineError):
+            await self._link.connected(began + PULL_S)
+        if not self._link.is_up():
+            return
+        try:
+            subscription = await self._link.whole(self._reset())
+            [message] = await self._link.whole(subscription.fetch(1, timeout=PULL_S))
+        except (TimeoutError, nats.errors.Error, OSError) as error:
+            if self._subscription is None:
+                self._absent = self._absent or began
+                if clock() - self._absent > 3 * ANSWER_S and self._link.is_up():
+                    raise EngineError(f"{self._link.place()} has no packets for {self.name}: {error}") from None
+            if clock() - began < 0.9 * PULL_S:  # a refusal: a cluster chooses its leader, or the consumer is gone
+                self._seen = 0
+                await asyncio.sleep(0.1)
+            return
+        self._take(message)
+
+    async def _reset(self) -> JetStreamContext.PullSubscription:
+        """The way to ask for messages; at a new connection the consumer begins at what was not acknowledged."""
+        connection = self._link.connections
+        if self._subscription is None or self._seen != connection:
+            client = self._link.client
+            if self._subscription is not None:
+                await self._subscription.unsubscribe()
+                self._subscription = None
+            answer = await client.request(f"$JS.API.CONSUMER.RESET.{STREAM}.{self._token}", timeout=ANSWER_S)
+            consumer = json.loads(answer.data)
+            if problem := consumer.get("error"):
+                raise nats.js.errors.APIError.from_error(problem)
+            if self._made != consumer["created"]:
+                self._forget()
+            self._made = consumer["created"]
+            self._subscription = await self._link.stream.pull_subscribe_bind(self._token, stream=STREAM)
+            self._seen, self._absent = connection, None
+        return self._subscription
+
+    def _forget(self) -> None:
+        """The stream was made anew, such as on a new disk: its messages are counted from 1 again."""
+        self._held.clear()
+        self._finished.clear()
+        self._assembly.close()
+
+    def _take(self, message: Msg) -> None:
+        if not message.reply.startswith(f"$JS.ACK.{STREAM}.{self._token}."):
+            self.strays["not of this party's consumer"] += 1
+            return
+        sequence = message.metadata.sequence.stream
+        known = sequence in self._held
+        self._held[sequence] = message.reply
+        if known:
+            return
+        if sequence in self._finished:
+            self._drop([sequence])
+            return
+        prefix, to, *rest = message.subject.split(".")
+        part = Part.read((message.headers or {}).get(HEADER), len(message.data), self._largest)
+        if (prefix, to) != (SUBJECT, self._token) or len(rest) != 1 or rest[0] not in self._parties:
+            self._drop([sequence], "not from a party to this one")
+        elif part is None:
+            self._drop([sequence], "no part of a packet")
+        else:
+            self._join(rest[0], part, sequence, message.data)
+
+    def _join(self, src: str, part: Part, sequence: int, data: bytes) -> None:
+        if overtaken := self._assembly.overtaken(src, part, sequence):
+            self._drop(overtaken, GIVEN_UP)
+        match self._assembly.add(src, part, sequence, data):
+            case Upload() as upload:
+                self._ready.append(upload)
+            case str() as reason:
+                self._drop([sequence], reason)
+
+    def _drop(self, sequences: Collection[int], reason: str | None = None) -> None:
+        if reason is not None:
+            self.strays[reason] += 1
+        task = asyncio.ensure_future(self._acknowledge(tuple(sequences)))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _acknowledge(self, sequences: Collection[int]) -> None:
+        """These come no more. If the server is away they are acknowledged when it sends them again."""
+        replies = [reply for sequence in sequences if (reply := self._held.pop(sequence, None)) is not None]
+        self._finished.update(dict.fromkeys(sequences))
+        while len(self._finished) > KEPT:
+            self._finished.popitem(last=False)
+        with contextlib.suppress(OSError):
+            for begin in range(0, len(replies), 64):
+                await self._link.whole(_all(self._confirmed(reply) for reply in replies[begin : begin + 64]))
+
+    async def _confirmed(self, reply: str) -> None:
+        """Acknowledge a message until the server says so; one of a cluster may have died with the first word."""
+        for _ in range(TRIES):
+            with contextlib.suppress(TimeoutError, nats.errors.Error):
+                await self._link.client.request(reply, timeout=ANSWER_S / 2)
+                return
+            await asyncio.sleep(AGAIN_S)
+
+    async def _keep(self, sequences: Iterable[int]) -> None:
+        for sequence in sequences:
+            if sequence in self._held and self._link.is_up():
+                with contextlib.suppress(nats.errors.Error, OSError):
+                    await self._link.client.publish(self._held[sequence], b"+WPI")
+
+    async def _keep_own(self) -> None:
+        """What was not handed out yet is not to come again."""
+        while True:
+            await asyncio.sleep(ACK_WAIT_S / 5)
+            waiting = (sequence for upload in self._ready for sequence in upload.sequences.values())
+            await self._keep((*waiting, *self._assembly.sequences()))
+
+    # --- presence
+
+    async def _connected_parties(self) -> frozenset[str]:
+        client = self._link.client
+        inbox = client.new_inbox()
+        answers = await client.subscribe(inbox)
+        asked = {"auth": True, "limit": 4 * len(self._parties) + 64}
+        await client.publish(PRESENCE, json.dumps(asked).encode(), reply=inbox)
+        users: set[str] = set()
+        wait_s = ANSWER_S
+        try:
+            while True:  # each server of a cluster answers for itself
+                answer = json.loads((await answers.next_msg(timeout=wait_s)).data)
+                users.update(one.get("authorized_user", "") for one in answer["data"]["connections"])
+                if not self._link.of_several():
+                    break
+                wait_s = 0.25
+        except TimeoutError:
+            if wait_s == ANSWER_S:
+                raise EngineError(f"{self._link.place()} does not say who is connected") from None
+        finally:
+            await answers.unsubscribe()
+        tokens = {user.removeprefix("CN=") for user in users}
+        return frozenset(party for token, party in self._parties.items() if token in tokens)
+
+
+async def _all(work: Iterable[Coroutine[Any, Any, object]]) -> None:
+    await asyncio.gather(*work)
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise EngineError(f"{path} cannot be read: {error}") from None

@@ -1,0 +1,233 @@
+"""A connection to NATS, on an asyncio loop of its own in one thread, for callers that block.
+
+The client library connects, connects again and repeats subscriptions. Here its errors become ``EngineError``: a denied
+subject reaches the library's error callback only, and a certificate that is not taken shows as a connection that ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import ssl
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import CancelledError
+from typing import Any, TypeVar
+
+from nats.aio.client import Client
+from nats.js import JetStreamContext
+
+from coterie.deploy.engine import EngineError, NotAdmittedError, UndeliverableError
+from coterie.deploy.nats_server import Tls
+
+T = TypeVar("T")
+
+logging.getLogger("asyncio").addFilter(lambda record: "eof_received" not in record.getMessage())
+"""It warns at the end of each TLS connection of the client library, which is in order."""
+
+ANSWER_S = 5.0
+"""A server that is there answers within this."""
+MUTE = 4
+"""A server that ends so many connections in a row without a word does not take the certificate."""
+AGAIN_S = 0.25
+"""From one attempt to connect again to the next."""
+NEEDS = (2, 14)
+"""The first server that can reset a consumer."""
+NEEDS_PAYLOAD = 1 << 20
+PENDING = 16 << 20
+"""Bytes that the client library keeps before it waits for the network."""
+
+
+class Link:
+    """A connection to NATS on a loop of its own in one thread, for callers that block."""
+
+    def __init__(
+        self,
+        token: str,
+        servers: Sequence[str],
+        tls: Tls,
+        connect_s: float,
+    ) -> None:
+        self.token, self.servers = token, servers
+        self.connections = 0
+        self._last: str = ""
+        self._mute = 0  # connections in a row that the server has taken and ended without a word
+        self._refused: EngineError | None = None  # for good
+        self._closing, self._lock = False, threading.Lock()
+        self._up = asyncio.Event()
+        self._loop = asyncio.new_event_loop()
+        self._broken: asyncio.Future[EngineError] = self._loop.create_future()  # each call is raced with it
+        self._lost: asyncio.Future[None] = self._loop.create_future()  # when this connection breaks
+        self.client = Client()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=f"nats {token}", daemon=True)
+        self._thread.start()
+        try:
+            self.run(self._connect(tls.context(), connect_s))
+        except BaseException:
+            self.close()
+            raise
+        self.stream: JetStreamContext = self.client.jetstream(timeout=ANSWER_S)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do it on the loop and wait. Raises EngineError, also if the server denies something meanwhile."""
+        closed = EngineError(f"the connection of {self.token} is closed")
+        with self._lock:
+            if self._refused is not None or self._closing:
+                work.close()
+                raise _again(self._refused or closed)
+            future = asyncio.run_coroutine_threadsafe(self._raced(work), self._loop)
+        try:
+            return future.result()
+        except CancelledError:
+            raise closed from None
+
+    async def connected(self, deadline: float) -> None:
+        """Wait for a connection. deadline: on the loop's clock. Raises EngineError."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._up.wait()
+        except TimeoutError:
+            raise EngineError(f"no connection to {self.place()}: {self._last or 'it does not answer'}") from None
+
+    async def whole(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do it on one connection. Raises ConnectionError if this one breaks: then no answer will come."""
+        if not self._up.is_set():
+            work.close()
+            raise ConnectionError("the connection broke")
+        return await self._first(work, self._lost, lambda: ConnectionError("the connection broke"))
+
+    def place(self) -> str:
+        return ", ".join(self.servers)
+
+    def of_several(self) -> bool:
+        """Whether the server is one of a cluster."""
+        return "cluster" in self.client._server_info
+
+    def is_up(self) -> bool:
+        return self._up.is_set()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
+
+        async def leave() -> None:
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(self.client.close(), 2)
+            await _ended(*(asyncio.all_tasks() - {asyncio.current_task()}))
+
+        asyncio.run_coroutine_threadsafe(leave(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _raced(self, work: Coroutine[Any, Any, T]) -> T:
+        return await self._first(work, self._broken, self._complaint)
+
+    def _complaint(self) -> EngineError:
+        problem = self._broken.result()
+        if self._refused is None:
+            self._broken = self._loop.create_future()
+        return _again(problem)
+
+    @staticmethod
+    async def _first(work: Coroutine[Any, Any, T], end: asyncio.Future[Any], problem: Callable[[], Exception]) -> T:
+        task = asyncio.ensure_future(work)
+        either: set[asyncio.Future[Any]] = {task, end}
+        try:
+            await asyncio.wait(either, return_when="FIRST_COMPLETED")
+        finally:
+            await _ended(task)
+        if task.cancelled():
+            raise problem()
+        return task.result()
+
+    async def _connect(self, context: ssl.SSLContext, connect_s: float) -> None:
+        attempt = asyncio.ensure_future(
+            self.client.connect(
+                [re.sub(r"^(nats|tls)://|^", "tls://", server, count=1) for server in self.servers],
+                tls=context,
+                tls_handshake_first=True,  # else a machine in between could ask for a connection without TLS
+                inbox_prefix=f"_INBOX.{self.token}",
+                connect_timeout=5,
+                reconnect_time_wait=AGAIN_S,  # type: ignore[arg-type]  # it is slept
+                max_reconnect_attempts=-1,
+                ping_interval=5,
+                max_outstanding_pings=2,
+                pending_size=PENDING,
+                error_cb=self._on_error,
+                disconnected_cb=self._on_leave,
+                reconnected_cb=self._on_connection,
+                closed_cb=self._on_close,
+            )
+        )
+        try:
+            await asyncio.wait({attempt}, timeout=connect_s)
+            if not attempt.done():
+                raise EngineError(f"no connection to {self.place()}: {self._last or 'it does not answer'}")
+        finally:
+            await _ended(attempt)
+        attempt.result()
+        version = self.client.connected_server_version
+        if (version.major, version.minor) < NEEDS or self.client.max_payload < NEEDS_PAYLOAD:
+            raise EngineError(
+                f"{self.place()} is nats-server {version} with max_payload {self.client.max_payload}: "
+                f"{NEEDS[0]}.{NEEDS[1]} or later, and at least {NEEDS_PAYLOAD}, are needed"
+            )
+        await self._on_connection()
+
+    async def _on_connection(self) -> None:
+        self.connections, self._mute = self.connections + 1, 0
+        self._up.set()
+        self._lost = self._loop.create_future()
+
+    async def _on_leave(self) -> None:
+        self._up.clear()
+        if not self._lost.done():
+            self._lost.set_result(None)
+
+    async def _on_close(self) -> None:
+        await self._on_leave()
+        self._break(EngineError(f"the connection of {self.token} to {self.place()} is closed: {self._last}"))
+
+    async def _on_error(self, problem: Exception) -> None:
+        said = str(problem).removeprefix("nats: ").strip() or type(problem).__name__
+        self._last = said
+        self._mute = self._mute + 1 if "empty response" in said else 0
+        if "permissions violation" in said.lower():
+            self._break(UndeliverableError(f"{self.place()} denies {self.token}: {said}"), for_good=False)
+        elif "authorization violation" in said.lower():
+            reason = "its certificate is of no user there: it was revoked, or is not yet approved"
+            self._break(NotAdmittedError(f"{self.place()} does not admit {self.token}: {reason}"))
+        elif self._mute == MUTE:
+            reason = "its certificate was revoked or replaced, has expired, or is of another authority"
+            self._break(NotAdmittedError(f"{self.place()} ends each connection of {self.token} at once: {reason}"))
+        elif isinstance(problem, ssl.SSLCertVerificationError):
+            reason = f"the server's certificate is refused: {problem.verify_message}"
+            self._break(EngineError(f"no connection of {self.token} to {self.place()}: {reason}"))
+        elif isinstance(problem, ssl.SSLError) and "ALERT" in (problem.reason or "").upper():
+            reason = f"the server refuses the certificate: {problem.reason}"
+            self._break(NotAdmittedError(f"no connection of {self.token} to {self.place()}: {reason}"))
+
+    def _break(self, problem: EngineError, *, for_good: bool = True) -> None:
+        if for_good:
+            self._refused = self._refused or problem
+        if not self._broken.done():
+            self._broken.set_result(problem)
+
+
+def _again(problem: EngineError) -> EngineError:
+    """The same error, to be raised once more."""
+    return type(problem)(*problem.args)
+
+
+async def _ended(*tasks: asyncio.Task[Any] | None) -> None:
+    """Cancel tasks until they have ended: one that just got an answer may take no notice of it (``wait_for``)."""
+    left = {task for task in tasks if task is not None and not task.done()}
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=0.1)

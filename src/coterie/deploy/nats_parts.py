@@ -1,0 +1,120 @@
+"""Parts of large packets: how a packet is cut, and how parts from several senders become packets again.
+
+Those of one attempt to push a packet share a random number (``Part.upload``). A sender pushes one packet at a time, so
+parts of an earlier attempt that are not complete when a later one begins will never be, and are dropped. What is not
+complete lies on disk and not in memory.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+PART = (1 << 20) - (1 << 12)
+"""Bytes of a packet in one message. With headers it stays below the 1 MiB that a server takes by default."""
+_TEXT = re.compile(r"([0-9a-f]{16}) ([0-9]{1,9}) ([0-9]{1,9}) ([0-9]{1,12})")
+GIVEN_UP = "parts of a packet that was given up"
+CONTRADICTS = "a part that contradicts the others"
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a message says of itself: which part of how many, of a packet of how many bytes."""
+
+    upload: str
+    index: int
+    count: int
+    size: int
+
+    def text(self) -> str:
+        return f"{self.upload} {self.index} {self.count} {self.size}"
+
+    @staticmethod
+    def read(text: str | None, length: int, largest: int) -> Part | None:
+        """The part that a header states, or None if it is none, or contradicts itself or the length of its body."""
+        found = _TEXT.fullmatch(text or "")
+        if found is None:
+            return None
+        part = Part(found[1], int(found[2]), int(found[3]), int(found[4]))
+        whole = part.size <= largest and part.count == parts_of(part.size) and part.index < part.count
+        return part if whole and length == min(PART, part.size - part.index * PART) else None
+
+
+def parts_of(size: int) -> int:
+    """In how many parts a packet of so many bytes travels."""
+    return max(1, -(-size // PART))
+
+
+@dataclass
+class Upload:
+    """A packet, or the parts of it that have come. sequences: of their messages in the stream, by index."""
+
+    src: str
+    part: Part
+    file: IO[bytes]
+    sequences: dict[int, int] = field(default_factory=dict)
+
+    def read(self) -> bytes:
+        """All bytes, once."""
+        with self.file as file:
+            file.seek(0)
+            return file.read()
+
+
+@dataclass
+class Assembly:
+    """Parts that have come, by sender. spool: a folder for packets of several parts."""
+
+    spool: Path | None = None
+    uploads: dict[str, Upload] = field(default_factory=dict)
+
+    def add(self, src: str, part: Part, sequence: int, data: bytes) -> Upload | str | None:
+        """Put a part where it belongs: the packet that is complete now, None, or why this part is dropped.
+
+        To be called after ``overtaken``.
+        """
+        if part.count == 1:
+            return self._put(self._new(src, part), part, sequence, data)
+        upload = self.uploads.get(src)
+        if upload is not None and upload.part.upload != part.upload:
+            return GIVEN_UP  # a later one is under way
+        if upload is None:
+            upload = self.uploads[src] = self._new(src, part)
+        if (part.count, part.size) != (upload.part.count, upload.part.size) or part.index in upload.sequences:
+            return CONTRADICTS
+        if len(upload.sequences) + 1 == part.count:
+            del self.uploads[src]
+        return self._put(upload, part, sequence, data)
+
+    def overtaken(self, src: str, part: Part, sequence: int) -> list[int]:
+        """What is dropped since this sender has begun something later: sequence numbers of messages."""
+        upload = self.uploads.get(src)
+        if upload is None or upload.part.upload == part.upload or sequence < max(upload.sequences.values()):
+            return []
+        del self.uploads[src]
+        upload.file.close()
+        return list(upload.sequences.values())
+
+    def sequences(self) -> Iterator[int]:
+        for upload in self.uploads.values():
+            yield from upload.sequences.values()
+
+    def close(self) -> None:
+        for upload in self.uploads.values():
+            upload.file.close()
+        self.uploads.clear()
+
+    def _new(self, src: str, part: Part) -> Upload:
+        return Upload(src, part, io.BytesIO() if part.count == 1 else tempfile.TemporaryFile(dir=self.spool))
+
+    @staticmethod
+    def _put(upload: Upload, part: Part, sequence: int, data: bytes) -> Upload | None:
+        upload.file.seek(part.index * PART)
+        upload.file.write(data)
+        upload.sequences[part.index] = sequence
+        return upload if len(upload.sequences) == part.count else None

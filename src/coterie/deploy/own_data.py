@@ -1,0 +1,125 @@
+"""A party's own samples: checked when it joins, and kept in its home as what the model takes.
+
+Between machines nobody knows the mean of all samples. So samples are the model's inputs as they stand: their owners
+agree how to scale them. Bytes (uint8) are divided by 255.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.data.dataset import fixed_split
+from coterie.data.formats import read_npz
+from coterie.deploy.home import write_private
+from coterie.deploy.plan import Facts
+from coterie.protocol.errors import UserError, suggest
+
+ARRAYS = ("x", "y", "x_test", "y_test")
+TEST_SHARE = 0.2
+
+
+@dataclass(frozen=True, eq=False)
+class OwnData:
+    """x, x_test: (n, *input_shape) float32.  y, y_test: (n,) int64, or (n, outputs) float32 for other tasks."""
+
+    x: NDArray[np.float32]
+    y: NDArray[np.int64] | NDArray[np.float32]
+    x_test: NDArray[np.float32]
+    y_test: NDArray[np.int64] | NDArray[np.float32]
+
+
+def read_data(path: Path, facts: Facts, *, tests: bool = True) -> OwnData:
+    """The samples in an ``.npz`` file with x, y and, as a rule, x_test and y_test.
+
+    An empty x_test means that there are no tests. Without x_test every fifth sample of each class is kept for tests.
+    tests: False for the hub's public samples, of which none is kept. Raises UserError for anything that the plan's
+    model cannot take: what is wrong, where, and what is wanted.
+    """
+    if not path.is_file():
+        raise UserError(f"there is no file {path}: --data names an .npz file with the arrays x and y of this party")
+    arrays = read_npz(path, lambda names: _check_names(names, path))
+    x, y = _samples(arrays["x"], facts, f"{path}: x"), _labels(arrays["y"], len(arrays["x"]), facts, f"{path}: y")
+    if "x_test" in arrays and not len(arrays["x_test"]) and not len(arrays["y_test"]):
+        return OwnData(x, y, x[:0], y[:0])
+    if "x_test" in arrays:
+        x_test = _samples(arrays["x_test"], facts, f"{path}: x_test")
+        return OwnData(x, y, x_test, _labels(arrays["y_test"], len(x_test), facts, f"{path}: y_test"))
+    if not tests:
+        return OwnData(x, y, x[:0], y[:0])
+    if len(x) < 2:
+        raise UserError(f"{path} has one sample: give another for tests, or x_test and y_test")
+    train, test = fixed_split(y if y.ndim == 1 else np.zeros(len(y)), TEST_SHARE)
+    return OwnData(x[train], y[train], x[test], y[test])
+
+
+def write_data(path: Path, data: OwnData) -> None:
+    """Write samples as they are, for this user alone, whole or not at all."""
+    file = io.BytesIO()
+    np.savez(file, x=data.x, y=data.y, x_test=data.x_test, y_test=data.y_test)
+    write_private(path, file.getvalue())
+
+
+def _check_names(names: Sequence[str], path: Path) -> None:
+    for name in names:
+        if name not in ARRAYS:
+            raise UserError(f"{path} has an array {name!r}{suggest(name, ARRAYS)} It may have: {', '.join(ARRAYS)}")
+    for name in ("x", "y"):
+        if name not in names:
+            raise UserError(f"{path} has no array {name!r}: write it with numpy.savez(path, x=samples, y=labels)")
+    if ("x_test" in names) != ("y_test" in names):
+        raise UserError(f"{path} has one of x_test and y_test: give both, or none")
+
+
+def _samples(x: NDArray[np.generic], facts: Facts, where: str) -> NDArray[np.float32]:
+    x = np.asarray(x)
+    if x.dtype.kind not in "buif":
+        raise UserError(f"{where} has type {x.dtype}; it must hold numbers")
+    if x.shape[1:] != facts.input_shape:
+        wanted = ", ".join(("n", *map(str, facts.input_shape)))
+        raise UserError(f"{where} has shape {x.shape}; the plan's model takes ({wanted})")
+    if not len(x):
+        raise UserError(f"{where} has no sample")
+    if x.dtype == np.uint8:
+        return np.asarray(x, np.float32) / np.float32(255)
+    with np.errstate(over="ignore"):
+        found = np.ascontiguousarray(x, np.float32)
+    return _finite(found, where)
+
+
+def _labels(y: NDArray[np.generic], samples: int, facts: Facts, where: str) -> NDArray[np.int64] | NDArray[np.float32]:
+    y = np.asarray(y)
+    if y.dtype.kind not in "buif":
+        raise UserError(f"{where} has type {y.dtype}; labels must be numbers")
+    if facts.task == "classes":
+        if y.shape != (samples,):
+            raise UserError(f"{where} has shape {y.shape}; there are {samples} samples, so it must be ({samples},)")
+        if y.dtype.kind == "f" and not (np.isfinite(y) & (y == np.floor(y))).all():
+            raise UserError(f"{where} has labels that are no whole numbers; they must be 0 to {facts.outputs - 1}")
+        low, high = int(y.min()), int(y.max())
+        if low < 0 or high >= facts.outputs:
+            raise UserError(f"{where} has label {low if low < 0 else high}; labels are 0 to {facts.outputs - 1}")
+        return y.astype(np.int64)
+    y = y[:, None] if y.ndim == 1 else y
+    if y.shape != (samples, facts.outputs):
+        raise UserError(f"{where} has shape {y.shape}; it must be ({samples}, {facts.outputs})")
+    with np.errstate(over="ignore"):
+        found = _finite(np.ascontiguousarray(y, np.float32), where)
+    if facts.task == "multilabel" and not np.isin(found, (0, 1)).all():
+        raise UserError(f"{where} has values other than 0 and 1, which say whether a sample has a label")
+    return found
+
+
+def _finite(x: NDArray[np.float32], where: str) -> NDArray[np.float32]:
+    bad = ~np.isfinite(x).reshape(len(x), -1).all(axis=1)
+    if bad.any():
+        raise UserError(
+            f"{where}: {bad.sum():,} of {len(x):,} samples hold NaN, infinity or a value too large for float32, the "
+            f"first is sample {int(bad.argmax())}; clean them first"
+        )
+    return x

@@ -1,0 +1,233 @@
+"""A party's place: a home and the plan that it holds make one party, its member and its effects.
+
+Nothing else goes in. A party knows its own data, the plan, and no other party's secrets, samples or seed. In a
+rehearsal (``deploy try``) the plan says that all parties share the seed of the config, so that they draw what a
+simulation draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from coterie.crypto.roster import new_identity
+from coterie.data.targets import Targets
+from coterie.deploy.home import Home, keyring_of, plan_of, take_plan
+from coterie.deploy.own_data import read_data
+from coterie.deploy.plan import Plan
+from coterie.devices.links import FleetLinks
+from coterie.devices.profiles import Profile, fleet
+from coterie.protocol.errors import UserError
+from coterie.protocol.party import Party
+from coterie.protocol.randomness import Randomness
+from coterie.protocol.spool import Spool
+from coterie.protocol.system import ClientModel, System
+from coterie.protocol.told import Common, Own
+from coterie.runs import registry
+from coterie.runs.config import RunConfig, from_text, system_config
+from coterie.runs.evaluation import Observer
+from coterie.runs.experiment import delays_of, epochs_of
+from coterie.runs.inputs import random_starts
+from coterie.runs.interpreter import LocalEffects
+from coterie.runs.keyring import PartyKeys
+from coterie.runs.metrics import class_weights, metrics_of, named
+from coterie.runs.on_data import ClientData, Samples
+from coterie.training.model import Model
+from coterie.training.models import build as build_model
+from coterie.transport.member import Member
+from coterie.transport.member import Observer as MemberObserver
+from coterie.transport.wire import Links
+
+DEVICE = "device.toml"
+SPOOL_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """What a node needs, and nothing of any other party.
+
+    member: with the party, its keys and the roles of the roster.  effects: with its own data alone.  links: of the
+    simulated devices, in a rehearsal.  data: its own samples, or None.  allowed: scores that both the operator asks
+    for and the owner allows.
+    """
+
+    home: Home
+    plan: Plan
+    config: RunConfig
+    system: System
+    common: Common
+    party: Party
+    member: Member
+    effects: LocalEffects
+    keyring: PartyKeys
+    model: Model
+    data: ClientData | None
+    links: Links | None
+    allowed: tuple[str, ...]
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds the plan has."""
+        return int(self.config.rounds or 0)
+
+    @property
+    def samples(self) -> int:
+        """The number of its own training samples, where its owner allows the hub to know it; else 0."""
+        return self.party.samples if "samples" in self.allowed else 0
+
+    @cached_property
+    def _observer(self) -> Observer | None:
+        if self.data is None or not len(self.data.test):
+            return None
+        effects, config = self.effects, self.config
+        return Observer(
+            self.model,
+            {self.party.name: self.data},
+            precision=str(effects.how["precision"]),
+            accelerator=str(effects.how["device"]),
+            targets=Targets(config.task),
+            metrics=metrics_of(named(config.metrics), config.task),
+        )
+
+    def scores(self) -> dict[str, float]:
+        """Scores of its current model on its own held-out samples that may be told, such as ``local_accuracy``."""
+        wanted = [name for name in self.allowed if name.startswith("local_")]
+        model = self.own_model() if wanted and self._observer is not None else None
+        if model is None or self._observer is None:
+            return {}
+        found = self._observer.scores({self.party.name: model}).means()
+        return {name: found[name] for name in wanted if name in found and np.isfinite(found[name])}
+
+    def renew(self, data: bytes) -> tuple[PartyKeys, Common]:
+        """Take in a newer plan: the keys that count now, and what everybody knows. Raises PeerError for another one."""
+        plan = take_plan(self.home, data)
+        return keyring_of(self.home, plan), replace(self.party.common, roster=plan.roster)
+
+    def own_model(self) -> ClientModel | None:
+        """The model that this client has now, by its own state alone. None for a party that has none."""
+        if self.party.name not in self.common.clients:
+            return None
+        return self.system.predicts(self.party)
+
+
+def place(home: Home, observer: MemberObserver | None = None) -> Place:
+    """The party of this home, as its plan says. Raises UserError for a plan or data that cannot work."""
+    plan = plan_of(home)
+    config = from_text(plan.config)
+    system, settings, names = _system(plan, config)
+    model = build_model(str(config.model), plan.facts.input_shape, plan.facts.outputs, config.task, config.loss)
+    system.check_deployed(settings)
+    emulated = config.crypto == "emulated" or not system.encrypted
+    starts = random_starts(config.seed, settings.models, model)
+    common = Common(plan.roster, names, model.spec, starts, config.mode, emulated, plan.settings.public, deployed=True)
+    keyring, identity = keyring_of(home, plan), home.identity
+    data = _data(home, plan)
+    if data is None and home.name in names:
+        raise UserError(f"{home.path} has no data, and {home.name} trains: join again with --data")
+    rehearsal = plan.settings.rehearsal
+    devices, links = _devices(home, config, settings, names, rehearsal)
+    seed = config.seed if rehearsal else home.seed()
+    randomness = Randomness(seed, emulated=emulated and rehearsal)
+    samples = 0 if data is None else len(data.y)
+    own = Own(home.name, randomness, identity, samples, _epochs(home, config, settings, names, rehearsal))
+    system.check(settings, common)
+    party = system.make(own, common, settings)
+    roles = _roles(system, settings, common)
+    member = Member(
+        home.name,
+        {home.name: party},
+        common.roster.hub,
+        lambda name: roles[entry.role] if (entry := plan.roster.by_name.get(name)) is not None else (),
+        keyring,
+        Spool(SPOOL_BYTES),
+        observer=observer,
+    )
+    effects = LocalEffects(
+        model,
+        {} if data is None else {home.name: data},
+        precision=config.precision,
+        accelerator=config.accelerator if rehearsal else _accelerator(home),
+        emulated=emulated,
+        devices=devices,
+        class_weights=class_weights(config.class_weights, Targets(config.task), plan.facts.outputs),
+    )
+    allowed = tuple(name for name in plan.settings.scores if name in home.report)
+    return Place(home, plan, config, system, common, party, member, effects, keyring, model, data, links, allowed)
+
+
+def _data(home: Home, plan: Plan) -> ClientData | None:
+    """The party's own samples, if it has any, as tensors."""
+    if not home.data.exists():
+        return None
+    own = read_data(home.data, plan.facts, tests=home.name != plan.roster.hub)
+    # clone: memory of torch's own, which begins at a multiple of 64 bytes, as in a simulation
+    x, y, x_test, y_test = (torch.from_numpy(array).clone() for array in (own.x, own.y, own.x_test, own.y_test))
+    return ClientData(x, y, np.arange(len(y_test)), Samples(x_test, y_test))
+
+
+def _system(plan: Plan, config: RunConfig) -> tuple[System, Any, Sequence[str]]:
+    """The plan's system, its settings and its clients. Raises UserError unless the roster has exactly its parties."""
+    system, settings = registry.get(config.system), system_config(config)
+    *_, client_role = system.factories(settings, config.mode)
+    names = plan.roster.of_role(client_role)
+    wanted, found = system.roles(settings, names, config.mode), {one.name: one.role for one in plan.roster.entries}
+    if list(wanted.items()) != list(found.items()):
+        servers = ", ".join(name for name, role in wanted.items() if role != client_role)
+        raise UserError(
+            f"{system.name} in mode {config.mode} has the parties {servers}, in this order, and then any number of "
+            f"role {client_role}; the roster has {', '.join(f'{name} ({role})' for name, role in found.items())}"
+        )
+    return system, settings, names
+
+
+def _roles(system: System, settings: Any, common: Common) -> Mapping[str, tuple[str, ...]]:
+    """By role of the roster, the roles that such a party may act in, its main role first."""
+    found = {}
+    for role in system.factories(settings, common.mode):
+        name = common.roster.of_role(role)[0]
+        stranger = Own(name, Randomness(0, emulated=True), new_identity(name, Randomness(0, emulated=True)))
+        party = system.make(stranger, common, settings)  # of the same class; nothing is ever sent by it
+        found[role] = (role, *sorted(party.roles - {role}))
+    return found
+
+
+def _devices(
+    home: Home, config: RunConfig, settings: Any, names: Sequence[str], rehearsal: bool
+) -> tuple[dict[str, Profile], Links | None]:
+    """This party's own device, by its name, and in a rehearsal the simulated links.
+
+    The device of a real party is what ``device.toml`` in its home says, and otherwise an ordinary one.
+    """
+    if rehearsal:
+        profiles = dict(zip(names, fleet(config.devices, len(names), config.seed), strict=True))
+        links = FleetLinks(profiles, config.seed, delays_of(config, names, settings))
+        return {name: one for name, one in profiles.items() if name == home.name}, links
+    if home.name not in names:
+        return {}, None
+    file = home.path / DEVICE
+    (own,) = fleet(str(file) if file.exists() else "uniform", 1, 0)
+    return {home.name: own}, None
+
+
+def _accelerator(home: Home) -> str:
+    """What this party trains on. Raises UserError for a GPU that is not there."""
+    wanted, there = home.about.accelerator, torch.cuda.is_available()
+    if wanted == "cuda" and not there:
+        raise UserError(f"{home.path} says that it has a GPU (accelerator cuda), but torch finds none here")
+    return "cuda" if there and wanted == "auto" else "cpu" if wanted == "auto" else wanted
+
+
+def _epochs(home: Home, config: RunConfig, settings: Any, names: Sequence[str], rehearsal: bool) -> int:
+    """Local epochs in a round: what the owner of the home says, at most and by default those of the plan."""
+    if home.name not in names:
+        return 1
+    if rehearsal:
+        profiles = dict(zip(names, fleet(config.devices, len(names), config.seed), strict=True))
+        return epochs_of(profiles, settings, config.seed)[home.name]
+    most = int(getattr(settings, "max_epochs", 1))
+    return min(home.about.epochs or most, most)

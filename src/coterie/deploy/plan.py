@@ -1,0 +1,151 @@
+"""The plan: everything that all parties of a deployment know. The operator signs each of its versions.
+
+A party keeps the newest version that it has seen and refuses an older one, so that nobody can bring back a party that
+was revoked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated
+
+import msgspec
+
+from coterie.crypto.roster import check_roster
+from coterie.crypto.signing import SigningKey, VerifyKey
+from coterie.protocol.errors import DecodeError, PeerError
+from coterie.protocol.told import Entry, Roster
+
+MAX_BYTES = 1 << 24
+SCORES = ("local_accuracy", "local_loss", "samples")
+"""What a party may report about itself, if the plan and its owner allow it."""
+_PURPOSE = "plan"
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
+Natural = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
+
+
+class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a party's own data are measured by, and what a model is built from.
+
+    input_shape: of one sample.  outputs: classes, or a model's outputs for other tasks.  task: ``RunConfig.task``.
+    """
+
+    input_shape: tuple[Size, ...]
+    outputs: Size
+    task: str = "classes"
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a deployment is run.
+
+    server: URL of the engine's server.  patience_s: how long a step waits that states no deadline.  grace_s: how long a
+    party may be away before it counts as gone.  quorum: the fewest clients that must be there for the set-up;
+    0, before a deployment is founded, for all.
+    retries: how often an attempt of a round is repeated.  scores: those that parties may report, if their owners allow
+    them, too.  public: samples that the hub has as its own.  rehearsal: everything runs on one machine, with one shared
+    seed and a virtual clock.  begins_s, not_after_s: Unix times; a plan is valid between them.
+    """
+
+    server: str
+    patience_s: Positive = 600.0
+    grace_s: Positive = 30.0
+    quorum: Natural = 0
+    retries: Natural = 2
+    scores: tuple[str, ...] = ()
+    public: Natural = 0
+    rehearsal: bool = False
+    begins_s: float = 0.0
+    not_after_s: float = 0.0
+
+
+class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One version of the plan.
+
+    config: TOML text of a resolved ``RunConfig``.  roster: the parties that have joined, those that are revoked
+    included, since the numbers of the others must not change.  members: all that are to join, with their roles, in the
+    roster's order.  signed_s: when it was signed, Unix time.  revoked: nothing of theirs is believed.
+    enrolled: how often a party has joined, if more than once.
+    """
+
+    version: Size
+    config: str
+    facts: Facts
+    settings: Settings
+    members: tuple[tuple[str, str], ...]
+    roster: Roster
+    signed_s: float = 0.0
+    revoked: tuple[str, ...] = ()
+    enrolled: dict[str, Size] = {}
+
+    @property
+    def session(self) -> str:
+        """The name of this federation, in hex."""
+        return self.roster.session.hex()
+
+    @property
+    def complete(self) -> bool:
+        """Whether all members have joined."""
+        return len(self.roster.entries) == len(self.members)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The members that have not joined."""
+        return tuple(name for name, _ in self.members if name not in self.roster.by_name)
+
+    @property
+    def believed(self) -> Roster:
+        """The roster without revoked parties: for keys, and for nothing that numbers parties. Not signed as such."""
+        left = tuple(one for one in self.roster.entries if one.name not in self.revoked)
+        return msgspec.structs.replace(self.roster, entries=left)
+
+
+class Signed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A plan as it is stored and sent. body: msgpack of a ``Plan``.  signature: the operator's."""
+
+    body: bytes
+    signature: bytes
+
+
+def sign(plan: Plan, operator: SigningKey) -> bytes:
+    """The bytes of a plan."""
+    body = msgspec.msgpack.encode(plan)
+    return msgspec.msgpack.encode(Signed(body, operator.sign(_PURPOSE, body)))
+
+
+def check(data: bytes, operator: bytes) -> Plan:
+    """The plan in these bytes. operator: the public key that must have signed it, 32 bytes.
+
+    Raises PeerError if the operator has not, and DecodeError (which is one) for what is no plan.
+    """
+    if len(data) > MAX_BYTES:
+        raise DecodeError(f"{len(data)} bytes are too many for a plan")
+    try:
+        signed = msgspec.msgpack.decode(data, type=Signed)
+        VerifyKey.load(operator).verify(signed.signature, _PURPOSE, signed.body)
+        plan = msgspec.msgpack.decode(signed.body, type=Plan)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise DecodeError(f"{len(data)} bytes are no plan: {error}") from None
+    check_roster(plan.roster, operator)
+    roles = dict(plan.members)
+    for one in plan.roster.entries:
+        if roles.get(one.name) != one.role:
+            raise PeerError(f"the roster has {one.name} as {one.role}, and the plan's members have not")
+    return plan
+
+
+def roster_hash(plan: Plan) -> str:
+    """SHA-256 of the roster as it is signed, in hex: what parties compare by telephone."""
+    return hashlib.sha256(msgspec.msgpack.encode(plan.roster)).hexdigest()
+
+
+def fingerprint(entry: Entry) -> str:
+    """Of a party's keys, 128 bits of SHA-256: what its owner and the operator compare."""
+    return spoken(hashlib.sha256(entry.verify_key + entry.sealing_key).hexdigest()[:32])
+
+
+def spoken(fingerprint: str | bytes) -> str:
+    """A fingerprint (hex) in groups of four, for people to compare."""
+    text = fingerprint if isinstance(fingerprint, str) else fingerprint.hex()
+    return " ".join(text[i : i + 4] for i in range(0, len(text), 4))

@@ -1,0 +1,186 @@
+"""One party's process: its place, its engine and its node, from start to end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from coterie.deploy import logs
+from coterie.deploy.beginning import begun, check_enough, newest
+from coterie.deploy.clock import Clock, RehearsedClock
+from coterie.deploy.engines import connect
+from coterie.deploy.folder import Folder, hub_home
+from coterie.deploy.home import Home, plan_of, read_home
+from coterie.deploy.hub import HubNode, Round
+from coterie.deploy.kills import Doomed, Interrupted, Kill
+from coterie.deploy.logs import Journal, event
+from coterie.deploy.node import Effects, Node, NodeObserver, Settings
+from coterie.deploy.place import Place, place
+from coterie.deploy.plan import Plan, roster_hash, spoken
+from coterie.deploy.prometheus import serving
+from coterie.deploy.recorder import HubJournal, Recorder
+from coterie.deploy.store import FileStore, unpack
+from coterie.protocol.errors import RunError
+from coterie.protocol.party import Party
+from coterie.protocol.told import Common
+from coterie.runs.evaluation import check_not_all_skipped
+from coterie.runs.folder import METRICS, read_lines
+from coterie.transport.envelope import Keyring
+
+
+def as_party(path: Path, kill: Kill | None = None, *, stderr: bool = False) -> None:
+    """The life of a party, from its home on, until the hub ends the run or SIGTERM comes. Raises what ends it early."""
+    home = read_home(path)
+    with _logged(home, stderr=stderr), _signals() as stopped:
+        engine = connect(home, _started(home))
+        try:
+            if not home.state.exists():
+                engine = begun(home, plan_of(home), engine, stopped)
+            if stopped.is_set():
+                return
+            found = place(home)
+            observer, effects = _doomed(kill, Journal(), found.effects)
+            node = Node(
+                found.member,
+                effects,
+                engine,
+                FileStore(home.state),
+                clock=_clock(found),
+                settings=_settings(found.plan),
+                observer=observer,
+                scores=lambda r: found.scores(),
+                samples=found.samples,
+                renew=found.renew,
+            )
+            stopped.node = node
+            node.serve()
+        finally:
+            engine.close()
+
+
+def as_hub(folder: Path, kill: Kill | None = None, *, metrics: int | None = None, stderr: bool = False) -> None:
+    """The life of the hub, from the operator's folder on: all rounds that are not done yet. Raises what ends it early.
+
+    metrics: the port of a Prometheus endpoint on this machine's loopback.
+    """
+    of = Folder(folder)
+    home = hub_home(of)
+    with _logged(home, stderr=stderr), _signals() as stopped, contextlib.ExitStack() as held:
+        plan = _started(home)
+        check_enough(plan)
+        found, store = place(home), FileStore(home.state)
+        done = _done(store, found.party)
+        recorder = Recorder(of.run, plan, engine="nats", parameters=found.model.spec.size, done=done)
+        held.callback(recorder.close)
+        if metrics is not None:
+            held.enter_context(serving(metrics, lambda: recorder.status))
+
+        def renew(data: bytes) -> tuple[Keyring, Common]:
+            keys = found.renew(data)
+            recorder.renewed(plan_of(home))
+            return keys
+
+        def closed(one: Round) -> None:
+            if one.notes.get("participants") == 0 and "skipped" not in one.notes:
+                one.notes["skipped"] = "no update came"  # nobody here sees that no model has changed
+            recorder.closed(one)
+
+        observer, effects = _doomed(kill, HubJournal(recorder), found.effects)
+        node = HubNode(
+            found.member,
+            effects,
+            connect(home, plan),
+            store,
+            clock=_clock(found),
+            settings=_settings(plan),
+            observer=observer,
+            samples=found.samples,
+            renew=renew,
+            newest=newest(of.plan),
+        )
+        stopped.node = node
+        try:
+            node.run(found.rounds, closed, recorder.heard)
+        except RunError as error:
+            if stopped.is_set():
+                return
+            recorder.failed(str(error))
+            raise
+        if not stopped.is_set():
+            recorder.ended()
+            check_not_all_skipped(read_lines(of.run / METRICS))
+
+
+def _started(home: Home) -> Plan:
+    """The plan of a home. The log says which roster it believes."""
+    plan = plan_of(home)
+    roster = spoken(roster_hash(plan))
+    event("start", pid=os.getpid(), role=home.role, plan=plan.version, session=plan.session, roster=roster)
+    return plan
+
+
+def _settings(plan: Plan) -> Settings:
+    of = plan.settings
+    return Settings(patience_s=of.patience_s, grace_s=of.grace_s, retries=of.retries)
+
+
+def _clock(found: Place) -> Clock:
+    """The machine's clock, or in a rehearsal the virtual one."""
+    if found.links is None:
+        return Clock(found.plan.settings.begins_s)
+    return RehearsedClock(found.home.name, [one.name for one in found.plan.roster.entries], found.links)
+
+
+def _done(store: FileStore, party: Party) -> int:
+    """The last round that the hub has committed; 0 before the first."""
+    data = store.load()
+    return 0 if data is None else max(0, unpack(data, party)[0].done)
+
+
+def _doomed(kill: Kill | None, observer: NodeObserver, effects: Effects) -> tuple[NodeObserver, Effects]:
+    if kill is None:
+        return observer, effects
+    doomed = Doomed(kill, observer)
+    return doomed, Interrupted(effects, doomed)
+
+
+@contextlib.contextmanager
+def _logged(home: Home, *, stderr: bool) -> Iterator[None]:
+    """The party's log."""
+    logs.start(home.log, home.name, stderr=stderr)
+    try:
+        yield
+    except BaseException as error:
+        event("failed", logging.ERROR, why=f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        event("stop")
+        logs.stop()
+
+
+class _Stopped(threading.Event):
+    """Set by a signal; then the node stops, too, after the packet that it handles."""
+
+    node: Node | None = None
+
+    def set(self) -> None:
+        super().set()
+        if self.node is not None:
+            self.node.stop()
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[_Stopped]:
+    """An event that SIGTERM and SIGINT set, instead of ending the process."""
+    stopped = _Stopped()
+    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,406 @@
+"""The run folder of a deployment, which the hub writes from what the parties report.
+
+No party sees all models or all data, so the folder has less than a simulation's. Scores are those that clients report
+of their own held-out samples, as far as their owners allow it. A mean is over the clients that have reported, and the
+line says how many did. Nothing is filled in: what is not known is missing, and ``result.json`` says so in words.
+
+A party reports on round r when it hears that round r + 1 begins, or that the run ends. So the line of a round is open
+until all have reported, or until two more rounds are closed. Until then it lies in ``open.bin``, with which a hub that
+was killed goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from coterie.deploy import reported, result
+from coterie.deploy.hub import Round
+from coterie.deploy.logs import Journal, event
+from coterie.deploy.packets import Era, Report
+from coterie.deploy.plan import Plan, fingerprint, roster_hash
+from coterie.deploy.reported import Line, Sums
+from coterie.deploy.status import HEARTBEAT_S, STATUS, PartyStatus, Status
+from coterie.protocol.errors import CoterieError, UserError
+from coterie.runs import registry
+from coterie.runs.config import from_text, to_toml
+from coterie.runs.files import FILE_MODE, Log, atomic_write, decoded, opened, reading
+from coterie.runs.folder import CONFIG, METRICS, RESULT, jsonable, locked, read_lines, write_json
+from coterie.runs.metrics import metrics_of, named
+
+OPEN = "open.bin"
+_PAUSE_S = 1.0  # between two writings of the status
+_OPEN_LINES = 2  # of closed rounds whose reports still come
+
+
+class Open(msgspec.Struct):
+    """``open.bin``: what a hub that was killed needs to go on with its folder.
+
+    lines: of the last closed rounds.  reports: by party, of rounds whose lines are open: by (round, attempt), the
+    newest.
+    missed: by round, which parties the hub went on without, and why.  by_client: the last scores of each.
+    """
+
+    session: str
+    started: float
+    set_up: Line = {}
+    finish: Line | None = None
+    lines: list[Line] = []
+    reports: dict[str, dict[tuple[int, int], Report]] = {}
+    missed: dict[int, list[tuple[str, str]]] = {}
+    sums: dict[str, Sums] = {}
+    by_client: dict[str, dict[str, float]] = {}
+    samples: dict[str, int] = {}
+    parties: dict[str, PartyStatus] = {}
+    repeated: int = 0
+
+
+class Recorder:
+    """Writes the run folder and the status, as the hub's node tells it what happens. Any thread may call its methods.
+
+    engine: its name.  parameters: of a model.  done: rounds that the hub has committed; the folder forgets later ones.
+    The hub's process holds the folder's lock from here to ``close``. Raises UserError if another process writes there,
+    or if the folder holds another run.
+    """
+
+    def __init__(self, folder: Path, plan: Plan, *, engine: str, parameters: int = 0, done: int = 0) -> None:
+        self.folder, self.engine, self.parameters, self.done = folder, engine, parameters, done
+        self.config = from_text(plan.config)
+        self.system, self.rounds = registry.get(self.config.system), int(self.config.rounds or 0)
+        self.measures = metrics_of(named(self.config.metrics), self.config.task)
+        (self._hub, _), (_, self.client_role) = plan.members[0], plan.members[-1]
+        self.clients = tuple(name for name, role in plan.members if role == self.client_role)
+        self.round = self.attempt = 0
+        self._lock, self._held = threading.RLock(), ExitStack()
+        self._stopping, self._changed = threading.Event(), threading.Event()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._held.enter_context(locked(folder))
+        try:
+            self._open_folder(plan.session)
+            self._status = self._first_status(plan)
+            self.renewed(plan)
+            self._catch_up()
+        except BaseException:
+            self._held.close()
+            raise
+        self._writer = threading.Thread(target=self._write_on, name="status", daemon=True)
+        self._writer.start()
+
+    # -- what the hub tells --------------------------------------------------------------------------------------------
+
+    def renewed(self, plan: Plan) -> None:
+        """There is a new version of the plan: parties have joined, have new keys, or are revoked."""
+        with self._lock:
+            self._check = reported.Check(self.system, self.measures, plan.settings.scores)
+            parties = {}
+            for name, role in plan.members:
+                known = self._open.parties.get(name) or PartyStatus(name=name, role=role)
+                entry = plan.roster.by_name.get(name)
+                known.fingerprint = "" if entry is None else fingerprint(entry)
+                known.revoked = name in plan.revoked
+                parties[name] = known
+            self._open.parties = parties
+            self._tell(plan=plan.version, roster=roster_hash(plan))
+
+    def begins(self, round: int, attempt: int) -> None:
+        """An attempt of a round begins. Round 0 is the set-up, and the one after the last the finish."""
+        with self._lock:
+            now = time.time()
+            if attempt and (round, attempt) > (self.round, self.attempt):
+                self._open.repeated += 1
+            self.round, self.attempt = round, attempt
+            hub = self._open.parties[self._hub]
+            hub.round, hub.attempt, hub.last_seen, hub.connected = round, attempt, now, True
+            phase = "set-up" if round == 0 else "finish" if round > self.rounds else "round"
+            self._tell(phase=phase, round=round, attempt=attempt, since=now)
+
+    def seen(self, party: str) -> None:
+        """A verified packet of this party has come."""
+        with self._lock:
+            if (one := self._open.parties.get(party)) is not None:
+                one.last_seen = time.time()
+                self._changed.set()
+
+    def present(self, names: Collection[str]) -> None:
+        """The parties that the engine says are connected."""
+        with self._lock:
+            for name, one in self._open.parties.items():
+                one.connected = name in names
+            self._changed.set()
+
+    def missed(self, party: str, why: str) -> None:
+        """The hub goes on without this party's answer. why: ``late``, ``gone``, ``offline`` or ``refused``."""
+        with self._lock:
+            if (one := self._open.parties.get(party)) is not None:
+                why = why if why in reported.WHYS else reported.OTHER
+                one.missed = dict(Counter(one.missed) + Counter([why]))
+                self._open.missed.setdefault(self.round, []).append((party, why))
+                self._changed.set()
+
+    def heard(self, party: str, report: Report) -> None:
+        """A verified report of this party. One that says what cannot be is dropped and counted."""
+        with self._lock:
+            one = self._open.parties.get(party)
+            if one is None:
+                return
+            self.seen(party)
+            if report.era <= (self.round, self.attempt) and not self._is_open(report.era):
+                return  # its line is written
+            plausible = self._check(report, one.role, self.client_role) if self._is_open(report.era) else None
+            if plausible is None:
+                one.implausible += 1
+                return
+            self._open.reports.setdefault(party, {})[report.era] = plausible
+            one.round, one.attempt = max((one.round, one.attempt), report.era)
+            one.commit = max(one.commit, report.commit)
+            one.rolled_back = one.rolled_back or report.rolled_back
+            if report.samples and one.role == self.client_role:
+                self._open.samples[party] = report.samples
+            self._settle()
+
+    def closed(self, one: Round) -> None:
+        """The hub has committed this round (0: the set-up; the one after the last: the finish)."""
+        with self._lock:
+            round = one.round
+            attempt = self.attempt if self.round == round else len(one.attempts)
+            self.round, self.attempt = round, attempt
+            for party, why in one.gone.items():
+                self.missed(party, why)
+            hub = self._open.parties[self._hub]
+            own = Report((round, attempt), hub.commit, one.busy_s, one.bytes_up, one.bytes_down, dict(one.refused))
+            self.heard(self._hub, own)
+            more = {"skipped": one.skipped, "attempts": one.attempts, "gone": one.gone, "back": one.back}
+            notes = {**one.notes, **{key: value for key, value in more.items() if value}}
+            line = {"round": round, "attempt": attempt, "seconds": one.seconds, "notes": notes}
+            self._open.lines.append(jsonable(line))
+            if 0 < round <= self.rounds:
+                self.done = round
+                self._tell(done=round, skipped=self._skipped())
+            self._settle()
+            self._keep()
+
+    def ended(self, last: Mapping[str, Any] | None = None, **facts: Any) -> None:
+        """The run is over, and the last reports are in. last: what else is known of the models at the end, for the
+        last line (``models_sha256``).  facts: what else is known, for ``result.json``.
+        """
+        with self._lock:
+            self._settle(everything=True, more=jsonable(dict(last or {})))
+            self._tell(phase="ended", since=time.time())
+            self._keep()
+            self._write_result(running=False, facts={**(last or {}), **facts})
+            self._write_status()
+
+    def failed(self, why: str) -> None:
+        """The run cannot go on."""
+        with self._lock:
+            self._tell(phase="failed", since=time.time(), why=why)
+            self._keep()
+            self._write_status()
+
+    @property
+    def status(self) -> Status:
+        """As it is now; a copy."""
+        with self._lock:
+            return msgspec.msgpack.decode(msgspec.msgpack.encode(self._present()), type=Status)
+
+    def close(self) -> None:
+        """Write what is not written, and let the folder go. It may be called twice."""
+        if self._stopping.is_set():
+            return
+        self._stopping.set()
+        self._changed.set()
+        self._writer.join()
+        with self._lock, self._held:
+            self._keep()
+            self._write_status()
+            self.metrics.close()
+
+    # -- the folder ----------------------------------------------------------------------------------------------------
+
+    def _open_folder(self, session: str) -> None:
+        """Make the folder's files, or go on with those that are there: rounds that are not committed are forgotten."""
+        path = self.folder / OPEN
+        if path.exists():
+            with reading(path), opened(path, follow=False) as file:
+                self._open = decoded(path, file.read(), Open)
+            if self._open.session != session:
+                raise UserError(f"{self.folder} holds the run of another federation: move it away to begin this one")
+        else:
+            if (self.folder / METRICS).exists():
+                raise UserError(f"{self.folder} holds a run that is no deployment's: move it away to begin this one")
+            self._open = Open(session, time.time())
+            atomic_write(self.folder / CONFIG, to_toml(self.config).encode())
+        self.metrics = Log(self.folder / METRICS)
+        known = read_lines(self.folder / METRICS)
+        self._lines = [line for line in known if line["round"] <= self.done]
+        self.metrics.truncate(sum(len(_bytes(line)) for line in self._lines))
+        of = self._open
+        written = self._lines[-1]["round"] if self._lines else 0
+        of.lines = [one for one in of.lines if one["round"] <= self.done and not 0 < one["round"] <= written]
+        for reports in of.reports.values():
+            for at in [at for at in reports if at[0] > self.done]:
+                del reports[at]
+
+    def _catch_up(self) -> None:
+        """A round that was committed just before the hub was killed has no line yet: it gets one without notes."""
+        last = [{"round": 0}, *self._lines, *self._open.lines][-1]
+        if last["round"] < self.done:
+            line = {"round": self.done, "attempt": 0, "seconds": 0.0, "notes": {"unrecorded": True}}
+            self._open.lines.append(line)
+
+    def _is_open(self, era: Era) -> bool:
+        """Whether this attempt of a round has begun, and the round's line is not written yet."""
+        attempts = {line["round"]: line["attempt"] for line in self._open.lines}
+        written = self._lines[-1]["round"] if self._lines else -1
+        if self.round > written:
+            attempts.setdefault(self.round, self.attempt)
+        return era[0] in attempts and era[1] <= attempts[era[0]]
+
+    def _settle(self, *, everything: bool = False, more: Mapping[str, Any] | None = None) -> None:
+        """Write the lines that are complete, in their order. more: what else is known, for the last of everything."""
+        lines, before = self._open.lines, len(self._lines)
+        while lines and (everything or len(lines) > _OPEN_LINES or self._is_complete(lines[0])):
+            line = lines.pop(0)
+            self._write_line(line, (more or {}) if not lines or lines[0]["round"] > self.rounds else {})
+        if len(self._lines) > before and not everything:
+            self._write_result(running=True, facts={})
+
+    def _is_complete(self, line: Line) -> bool:
+        """Whether all parties have reported on this round, after it was over."""
+        others = [one for one in self._open.parties.values() if one.name != self._hub]
+        awaited = [one.name for one in others if one.fingerprint and not one.revoked and not one.rolled_back]
+        era, reports = (line["round"], line["attempt"]), self._open.reports
+        return all(era in (own := reports.get(name, {})) and own[era].closed for name in awaited)
+
+    def _write_line(self, line: Line, more: Mapping[str, Any]) -> None:
+        """Write a line with what was reported on its round."""
+        of, round = self._open, line["round"]
+        reports: dict[str, list[Report]] = {}
+        scores: dict[str, Mapping[str, float]] = {}
+        for party, own in of.reports.items():
+            reports[party] = [own.pop(at) for at in sorted(own) if at[0] <= round]
+            for report in reports[party]:
+                of.sums.setdefault(party, Sums()).add(report)
+                if report.scores and report.era[0] == round:
+                    scores[party] = report.scores
+        roles = {name: one.role for name, one in of.parties.items()}
+        line |= reported.counted(reports, roles) | reported.away(round, of.missed.pop(round, []))
+        line = jsonable({**line, **reported.scored(scores), **more})
+        if scores:
+            of.by_client = {name: dict(own) for name, own in scores.items()}
+            means = {key: line[key] for key in ("local_accuracy", "local_loss") if key in line}
+            self._tell(scores={**means, **line.get("metrics", {})}, reported=line["reported"])
+        if round == 0:
+            of.set_up = line
+        elif round > self.rounds:
+            of.finish = line
+        else:
+            self.metrics.append(_bytes(line))
+            self._lines.append(line)
+
+    def _skipped(self) -> int:
+        return sum("skipped" in line["notes"] for line in [*self._lines, *self._open.lines])
+
+    def _first_status(self, plan: Plan) -> Status:
+        config, now = self.config, time.time()
+        cipher = config.crypto if self.system.encrypts(config.mode) else "none"
+        return Status(
+            system=self.system.name,
+            title=self.system.title + (" (emulated cipher)" if cipher == "emulated" else ""),
+            mode=config.mode,
+            crypto=cipher,
+            session=plan.session,
+            roster=roster_hash(plan),
+            plan=plan.version,
+            engine=self.engine,
+            pid=os.getpid(),
+            rounds=self.rounds,
+            clients=len(self.clients),
+            rehearsal=plan.settings.rehearsal,
+            done=self.done,
+            skipped=self._skipped(),
+            started=self._open.started,
+            since=now,
+        )
+
+    def _tell(self, **changed: Any) -> None:
+        self._status = msgspec.structs.replace(self._status, **changed)
+        self._changed.set()
+
+    def _present(self) -> Status:
+        """The status with the sums of all parties."""
+        parties = []
+        for name, one in self._open.parties.items():
+            sums = msgspec.structs.replace(self._open.sums.get(name, Sums()))
+            for report in self._open.reports.get(name, {}).values():
+                sums.add(report)
+            parties.append(msgspec.structs.replace(one, **msgspec.structs.asdict(sums)))
+        repeated = self._open.repeated
+        return msgspec.structs.replace(self._status, parties=tuple(parties), repeated=repeated, written=time.time())
+
+    def _write_on(self) -> None:
+        """The status, and what is open, are written when something has changed, and every few seconds."""
+        while not self._stopping.is_set():
+            self._changed.wait(HEARTBEAT_S)
+            self._changed.clear()
+            try:
+                with self._lock:
+                    self._keep()
+                    self._write_status()
+            except CoterieError as error:  # a full disk, say: the hub fails where it writes what it needs
+                event("status", 40, error=str(error))
+            self._stopping.wait(_PAUSE_S)
+
+    def _write_status(self) -> None:
+        data = msgspec.json.format(msgspec.json.encode(self._present()), indent=1)
+        atomic_write(self.folder / STATUS, data + b"\n", FILE_MODE)
+
+    def _keep(self) -> None:
+        atomic_write(self.folder / OPEN, msgspec.msgpack.encode(self._open), FILE_MODE)
+
+    def _write_result(self, running: bool, facts: Mapping[str, Any]) -> None:
+        """``result.json``, from the first line on, so that a report can be drawn while the run goes on."""
+        if not self._lines:
+            return
+        of = self._open
+        known = result.Known(
+            self._present(), self.config, self.system, self.measures, of.set_up, self._lines, of.finish
+        )
+        facts = {"parameters": self.parameters, "client_role": self.client_role, **facts}
+        write_json(self.folder / RESULT, result.content(known, running, facts))
+        for name, table in result.tables(self.clients, of.by_client, of.samples).items():
+            write_json(self.folder / name, table)
+
+
+class HubJournal(Journal):
+    """The hub's ``NodeObserver``: it writes the hub's log, and tells a recorder what the hub's node says of parties."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+
+    def seen(self, party: str) -> None:
+        self.recorder.seen(party)
+
+    def present(self, names: Collection[str]) -> None:
+        self.recorder.present(names)
+
+    def late(self, party: str) -> None:
+        super().late(party)
+        self.recorder.missed(party, "late")
+
+    def began(self, era: Era) -> None:
+        super().began(era)
+        self.recorder.begins(*era)
+
+
+def _bytes(line: Line) -> bytes:
+    return (json.dumps(line) + "\n").encode()

@@ -1,0 +1,141 @@
+"""What parties report, checked and summed up. A report is another party's word, and hostile until it is checked.
+
+Nothing proves a number of a report. The checks keep out what cannot be (a share above 1, a round that has not begun, a
+kind of message that does not exist), so that a party can spoil its own numbers and the means, and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, get_args
+
+import msgspec
+import numpy as np
+
+from coterie.deploy.packets import Packet, Report
+from coterie.protocol.system import System
+from coterie.runs.metrics import Metric
+
+OWN_LOG = "the reason is in its own log"
+PACKET_KINDS = frozenset({"packet", "push", "engine", *(kind.__name__ for kind in get_args(Packet))})
+"""What a node refuses besides messages of the system: packets that do not open, words that their sender may not say."""
+OTHER = "other"
+WHYS = frozenset({"late", "gone", "offline", "refused"})
+
+_MOST_BYTES, _MOST_S, _MOST_COUNT = 1 << 50, 1e9, 1 << 40  # of one party in one attempt: more is no report
+
+Line = dict[str, Any]
+
+
+class Sums(msgspec.Struct):
+    """What one party, or all of a role, have reported together."""
+
+    bytes_up: int = 0
+    bytes_down: int = 0
+    busy_s: float = 0.0
+    refused: dict[str, int] = {}
+
+    def add(self, report: Report) -> None:
+        """Add a report."""
+        self.bytes_up += report.bytes_up
+        self.bytes_down += report.bytes_down
+        self.busy_s += report.busy_s
+        self.refused = dict(Counter(self.refused) + Counter(report.refused))
+
+
+class Check:
+    """Which reports are plausible.
+
+    kinds: of messages that a party may refuse.  allowed: scores that clients may report.  shares: those of them that
+    lie between 0 and 1.
+    """
+
+    def __init__(self, system: System, measures: Sequence[Metric], allowed: Collection[str]) -> None:
+        self.kinds = kinds_of(system) | PACKET_KINDS
+        self.allowed = frozenset(allowed) & {"local_loss", *(f"local_{metric.name}" for metric in measures)}
+        self.shares = {f"local_{metric.name}" for metric in measures if metric.share}
+
+    def __call__(self, report: Report, role: str, client_role: str) -> Report | None:
+        """The report with what counts of it, or None if it says what cannot be. Only clients have scores."""
+        counts = (report.commit, *report.refused.values())
+        if max(report.bytes_up, report.bytes_down) > _MOST_BYTES or max(counts) > _MOST_COUNT:
+            return None
+        if not 0 <= report.busy_s <= _MOST_S:
+            return None
+        refused: Counter[str] = Counter()
+        for kind, count in report.refused.items():
+            refused[kind if kind in self.kinds else OTHER] += count
+        scores = {name: value for name, value in report.scores.items() if name in self.allowed and role == client_role}
+        if any(math.isnan(value) for value in scores.values()):
+            return None
+        if any(not 0 <= value <= 1 + 1e-6 for name, value in scores.items() if name in self.shares):
+            return None
+        return msgspec.structs.replace(report, refused=dict(refused), scores=scores)
+
+
+def kinds_of(system: System) -> frozenset[str]:
+    """The names of all messages of a system."""
+    views = (system.views(mode) for mode in system.modes)
+    kinds = (kind for view in views for sees in view.values() for kind in sees.receives)
+    return frozenset(kind.__name__ for kind in (*kinds, *system.more))
+
+
+def counted(reports: Mapping[str, Sequence[Report]], roles: Mapping[str, str]) -> Line:
+    """Bytes, seconds of work and refusals by role. reports, roles: by party."""
+    sums: dict[str, Sums] = {}
+    for party, own in reports.items():
+        for report in own:
+            sums.setdefault(roles[party], Sums()).add(report)
+    return {
+        "bytes_up": {role: of.bytes_up for role, of in sums.items()},
+        "bytes_down": {role: of.bytes_down for role, of in sums.items()},
+        "phase_seconds": {f"{role}/work": of.busy_s for role, of in sums.items()},
+        "refused": {f"{role}/{kind}: {OWN_LOG}": n for role, of in sums.items() for kind, n in of.refused.items()},
+    }
+
+
+def scored(scores: Mapping[str, Mapping[str, float]]) -> Line:
+    """Means and bands over the clients that report a score, and how many do. scores: by client, by name."""
+    by_name: dict[str, list[float]] = {}
+    for own in scores.values():
+        for name, value in own.items():
+            by_name.setdefault(name, []).append(value)
+    means = {name: float(np.mean(values)) for name, values in by_name.items()}
+    plain = ("local_accuracy", "local_loss")
+    others = {name: mean for name, mean in means.items() if name not in plain}
+    line: Line = {name: means[name] for name in plain if name in means}
+    if others:
+        line["metrics"] = others
+    line["bands"] = {name: np.quantile(values, (0, 0.25, 0.5, 0.75, 1)).tolist() for name, values in by_name.items()}
+    line["reported"] = {name: len(values) for name, values in by_name.items()}
+    return line
+
+
+def away(round: int, missed: Sequence[tuple[str, str]]) -> Line:
+    """The parties that the hub went on without, by party and why (``late``, ``gone``, ...)."""
+    return {
+        "late": [party for party, why in missed if why == "late"],
+        "lost": {f"{party} of round {round}": why for party, why in missed if why != "late"},
+    }
+
+
+def unknown(known: Collection[str]) -> Iterator[str]:
+    """What nobody knows of a run between machines, in words. known: keys of its result that have a value after all."""
+    for key, words in _UNKNOWN.items():
+        if key not in known:
+            yield words
+
+
+_UNKNOWN = {
+    "global_accuracy": "Accuracy on a common test set: there is none. A client scores its model on samples of its own, "
+    "and reports what its owner allows.",
+    "models_sha256": "Whether a round changed a model: nobody sees all models. A round counts as skipped if the hub "
+    "says so.",
+    "message_bytes": "Bytes by kind of message: packets are sealed, and a party reports the sum of its packets.",
+    "refused_reasons": "Why a message was refused: the reason is in the log of the party that refused it.",
+    "label_counts": "How the data are distributed among the clients, and whether clusters agree with that.",
+    "ledger": "How much the clients have released of their data together (the privacy ledger).",
+    "virtual_seconds": "Virtual time: seconds are those of the hub's clock.",
+}

@@ -1,0 +1,121 @@
+"""``result.json`` of a deployment, in the form that a simulation's has, with what is known between machines."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import coterie
+from coterie.data.own import name_of
+from coterie.deploy.reported import Line, unknown
+from coterie.deploy.status import Status
+from coterie.protocol.system import System
+from coterie.runs.config import RunConfig, system_config
+from coterie.runs.metrics import Metric
+
+EACH, PARTITION = "clients.json", "partition.json"
+OWN_DATA = "the clients' own data"
+_OPTIONS = ("mode", "seed", "rounds", "model", "devices")
+_SCORES = ("global_accuracy", "local_accuracy", "global_loss", "local_loss")
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the hub knows of a run. lines: of ``metrics.jsonl``.  set_up, finish: what came before and after them."""
+
+    status: Status
+    config: RunConfig
+    system: System
+    measures: Sequence[Metric]
+    set_up: Line
+    lines: Sequence[Line]
+    finish: Line | None
+
+    @property
+    def everything(self) -> list[Line]:
+        """All stretches of the run in order; the set-up and the finish may be missing."""
+        return [line for line in (self.set_up, *self.lines, self.finish) if line]
+
+    def total(self, key: str) -> Counter[str]:
+        """Sums of a table over all stretches."""
+        counter: Counter[str] = Counter()
+        for line in self.everything:
+            counter.update(line.get(key, {}))
+        return counter
+
+
+def content(known: Known, running: bool, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of ``result.json``. running: the run goes on.  facts: values that are known all the same."""
+    status, config, system, lines = known.status, known.config, known.system, known.lines
+    last: Line = {**lines[-1], **(known.finish or {})}
+    stopped, up, down = lines[-1]["notes"].get("stopped"), known.total("bytes_up"), known.total("bytes_down")
+    refused = known.total("refused")
+    reporting = [max(line.get("reported", {}).values(), default=0) for line in lines]
+    found = {
+        "system": status.system,
+        "title": status.title,
+        "crypto": status.crypto,
+        "emulated": status.crypto == "emulated",
+        **{key: getattr(config, key) for key in _OPTIONS},
+        "clients": status.clients,
+        "data": name_of(config.data) if status.rehearsal else OWN_DATA,
+        "partition": config.partition if status.rehearsal else "each client holds its own",
+        "rounds_done": lines[-1]["round"],
+        "stopped": None if stopped is None else str(stopped),
+        "task": config.task,
+        "measures": [metric.facts for metric in known.measures],
+        **{key: last.get(key) for key in _SCORES},
+        "metrics": last.get("metrics", {}),
+        "bytes_up": up.total(),
+        "bytes_down": down.total(),
+        "bytes_up_by_role": dict(up),
+        "bytes_down_by_role": dict(down),
+        "seconds": sum(line.get("seconds", 0.0) for line in known.everything),
+        "virtual_seconds": None,
+        "refused": refused.total(),
+        "refused_why": dict(refused),
+        "skipped": {str(line["round"]): str(line["notes"]["skipped"]) for line in lines if "skipped" in line["notes"]},
+        "lost": sum(len(line.get("lost", {})) for line in known.everything),
+        "late": sum(len(line.get("late", ())) for line in known.everything),
+        "set_up": known.set_up,
+        "finish": known.finish,
+        "sees": system.seen_by(config.mode, system_config(config)),
+        "version": coterie.__version__,
+    }
+    deployment = {
+        "engine": status.engine,
+        "session": status.session,
+        "roster": status.roster,
+        "plan": status.plan,
+        "parties": sum(bool(one.fingerprint) for one in status.parties),
+        "rehearsal": status.rehearsal,
+        "running": running,
+        "repeated": status.repeated,
+        "reporting": [min(reporting), max(reporting)],
+    }
+    return with_facts({**found, "deployment": deployment}, facts)
+
+
+def with_facts(found: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a ``result.json`` with what is known beside it, as the observer of a rehearsal knows it."""
+    whole = {**found, **facts}
+    known = [key for key, value in whole.items() if value is not None]
+    if found["deployment"]["rehearsal"]:
+        known.append("label_counts")  # the data were dealt
+    return {**whole, "deployment": {**found["deployment"], "unknown": list(unknown(known))}}
+
+
+def tables(
+    clients: Sequence[str], scores: Mapping[str, Mapping[str, float]], samples: Mapping[str, int]
+) -> dict[str, dict[str, Any]]:
+    """``clients.json`` and ``partition.json``: clients' last scores and samples, as far as they are reported."""
+    names = sorted({name for own in scores.values() for name in own})
+    found: dict[str, dict[str, Any]] = {}
+    if names:
+        found[EACH] = {"clients": list(scores), **{name: [own.get(name) for own in scores.values()] for name in names}}
+    told = [samples.get(name) for name in clients]
+    known = {} if None in told else {"samples": told}
+    found[PARTITION] = {"clients": list(clients), **known}
+    return found

@@ -1,0 +1,106 @@
+"""What an operator sees of a deployment: one file of the hub. ``cli/deploy_watching.py`` shows it.
+
+The hub writes ``status.json`` into its run folder (``recorder.py``). It holds what the hub knows of the parties: their
+keys' fingerprints, when they were last heard, and the numbers that they report. It holds no model, no cluster, and no
+reason of a refusal, which stays in the log of the party that refused.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from coterie.protocol.errors import UserError
+from coterie.runs.files import opened, reading
+
+STATUS = "status.json"
+HEARTBEAT_S = 5.0
+"""The hub writes its status at least so often."""
+
+Phase = Literal["waiting", "set-up", "round", "finish", "ended", "failed"]
+Count = int
+
+
+class PartyStatus(msgspec.Struct, kw_only=True):
+    """One party, as the hub knows it. Sums are over the whole run.
+
+    fingerprint: of its keys in the roster, "" for a member that has not joined.  connected: as the engine says.
+    rolled_back: its state went back, and it takes no part any more.  last_seen: Unix seconds of its last packet.
+    round, attempt, commit: of its last report.  bytes_up, bytes_down: of packets.  refused: what it has refused, by
+    kind.  missed: how often the hub went on without it, by reason.  implausible: its reports that say what cannot be.
+    """
+
+    name: str
+    role: str
+    fingerprint: str = ""
+    revoked: bool = False
+    connected: bool = False
+    rolled_back: bool = False
+    last_seen: float | None = None
+    round: Count = 0
+    attempt: Count = 0
+    commit: Count = 0
+    bytes_up: Count = 0
+    bytes_down: Count = 0
+    busy_s: float = 0.0
+    refused: dict[str, Count] = {}
+    missed: dict[str, Count] = {}
+    implausible: Count = 0
+
+
+class Status(msgspec.Struct, kw_only=True):
+    """``status.json``. started, since, written: Unix seconds of the run's start, of this phase, and of the file.
+
+    roster: SHA-256 of the signed roster, hexadecimal, which every party prints.  done: rounds that are committed.
+    skipped: those of them that were given up.  repeated: attempts beyond the first.  scores: means of the last round
+    that clients have reported on.  reported: by score, how many did.  why: the run failed, in the hub's words.
+    """
+
+    system: str
+    title: str
+    mode: str
+    crypto: str
+    session: str
+    roster: str
+    plan: Count
+    engine: str
+    pid: int
+    rounds: Count
+    clients: Count
+    rehearsal: bool = False
+    phase: Phase = "waiting"
+    round: Count = 0
+    attempt: Count = 0
+    done: Count = 0
+    skipped: Count = 0
+    repeated: Count = 0
+    started: float = 0.0
+    since: float = 0.0
+    written: float = 0.0
+    why: str = ""
+    scores: dict[str, float | None] = {}
+    reported: dict[str, Count] = {}
+    parties: tuple[PartyStatus, ...] = ()
+
+
+def read_status(folder: Path) -> Status:
+    """The status of the deployment in an operator's folder, or in its run folder. Raises UserError."""
+    path = next((p for p in (folder / STATUS, folder / "run" / STATUS) if p.exists()), None)
+    if path is None:
+        raise UserError(
+            f"{folder} has no {STATUS}: no hub has begun to run there (coterie deploy hub DIR), or this is not the "
+            "folder that coterie deploy init made"
+        )
+    with reading(path, "see that you are the user who runs the hub"), opened(path) as file:
+        data = file.read()
+    try:
+        return msgspec.json.decode(data, type=Status)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError(f"{path} is of another version of coterie ({error}): start the hub again") from None
+
+
+def is_alive(status: Status, now: float) -> bool:
+    """Whether the hub that wrote this is likely to be at work: its status is written every few seconds."""
+    return status.phase not in ("ended", "failed") and now - status.written < 4 * HEARTBEAT_S

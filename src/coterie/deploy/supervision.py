@@ -1,0 +1,194 @@
+"""The processes of a rehearsal: one for each party, watched, and started again when they are killed.
+
+They are forked from one process that has imported everything, so that the start of a party takes milliseconds. A
+party between machines is a plain process (``coterie deploy party``), which runs the same code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from multiprocessing.connection import wait
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+from coterie.deploy.kills import Kill
+from coterie.protocol.errors import CoterieError, RunError
+
+OUTPUT = "output.txt"
+"""What a process has written to its standard output and error, in the party's home."""
+PRELOADED = ("coterie.deploy.process", "coterie.deploy.nats", "coterie.runs.registry", "scipy.optimize")
+LIVES = 10
+"""A party that dies more often than this has another trouble than being killed."""
+_ENDS_S = 30.0  # for parties to hear that the run is over
+_STOPS_S = 5.0
+_WORDS = 400
+
+Life = Callable[[Path, Kill | None], None]
+"""What a process does: of its folder, and how it will be killed."""
+
+
+def warm(modules: Iterable[str] = PRELOADED) -> None:
+    """Start the process that all others are forked from; it imports while this one goes on. Does so once."""
+    from multiprocessing import forkserver
+
+    if sys.platform == "win32":
+        raise RunError("a rehearsal forks its processes, which Windows does not: use coterie run, or Linux or macOS")
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["__main__", *modules])
+    threads = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"  # many processes share the cores
+    try:
+        forkserver.ensure_running()
+    finally:
+        if threads is None:
+            del os.environ["OMP_NUM_THREADS"]
+        else:
+            os.environ["OMP_NUM_THREADS"] = threads
+
+
+class Supervision:
+    """The processes of all parties by name, until the hub's has ended.
+
+    folders: where each lives.  lives: what each does.  kills: in the order in which they are to happen.  absence_s: how
+    long a party stays away that was killed in mid-work.  server: process of the engine's server, which is to end with
+    this process, however that ends.  Used as a context: at its end all processes are stopped.
+    """
+
+    def __init__(
+        self,
+        hub: str,
+        folders: Mapping[str, Path],
+        lives: Mapping[str, Life],
+        kills: Iterable[Kill] = (),
+        *,
+        absence_s: float = 0.0,
+        server: int | None = None,
+    ) -> None:
+        self.hub, self.folders, self.lives, self.absence_s = hub, folders, lives, absence_s
+        self.server = server
+        self.kills = sorted(kills, key=lambda kill: kill.round)
+        self.started: Counter[str] = Counter()
+        self.killed: list[Kill] = []
+        self._context = multiprocessing.get_context("forkserver")
+        self._running: dict[str, ForkServerProcess] = {}
+        self._doomed: dict[str, Kill] = {}
+        self._due: dict[str, float] = {}  # when those that were killed are started again
+
+    def __enter__(self) -> Supervision:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start all parties, the hub last: it asks the others at once."""
+        for name in [*(name for name in self.folders if name != self.hub), self.hub]:
+            self._start(name)
+
+    def watch(self, tell: Callable[[], None], every_s: float = 0.2) -> None:
+        """Return when all parties have ended by themselves. tell: called a few times a second.
+
+        Raises RunError, with the party's own words, for one that fails.
+        """
+        until = float("inf")
+        while self._running or self._due:
+            wait([one.sentinel for one in self._running.values()], every_s)
+            for name in [name for name, one in self._running.items() if not one.is_alive()]:
+                self._ended(name)
+                if name == self.hub and name not in self._due:
+                    until = time.monotonic() + _ENDS_S
+            for name in [name for name, at in self._due.items() if at <= time.monotonic()]:
+                del self._due[name]
+                self._start(name)
+            tell()
+            if time.monotonic() > until:
+                raise RunError(f"the run is over, but {', '.join(self._running)} did not end within {_ENDS_S:.0f} s")
+
+    def stop(self) -> None:
+        """Stop what runs: politely, then by force. Logs stay."""
+        self._due.clear()
+        for one in self._running.values():
+            one.terminate()
+        until = time.monotonic() + _STOPS_S
+        for one in self._running.values():
+            one.join(max(0.0, until - time.monotonic()))
+            if one.is_alive():
+                one.kill()
+                one.join()
+        self._running.clear()
+
+    def pid(self, name: str) -> int | None:
+        """Of a party's process, or None."""
+        one = self._running.get(name)
+        return None if one is None else one.pid
+
+    def _start(self, name: str) -> None:
+        kill = next((one for one in self.kills if one.party == name), None)
+        if kill is not None:
+            self.kills.remove(kill)
+            self._doomed[name] = kill
+        self.started[name] += 1
+        arguments = (self.lives[name], self.folders[name], kill, self.server)
+        self._running[name] = one = self._context.Process(target=_live, args=arguments, name=name, daemon=True)
+        one.start()
+
+    def _ended(self, name: str) -> None:
+        """A process has ended: it is done, or starts again, or has failed."""
+        one = self._running.pop(name)
+        one.join()
+        code = one.exitcode or 0
+        kill = self._doomed.pop(name, None)
+        if code == 0:
+            if kill is not None:
+                self.kills.insert(0, kill)  # its time never came
+        elif code < 0 and self.started[name] < LIVES:
+            mid = kill is not None and kill.mid
+            self._due[name] = time.monotonic() + self.absence_s * mid
+            if kill is not None:
+                self.killed.append(kill)
+        else:
+            raise RunError(f"{name} has failed: {self._words(name) or f'exit code {code}'}")
+
+    def _words(self, name: str) -> str:
+        """The last words of a process."""
+        path = self.folders[name] / OUTPUT
+        lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
+        return lines[-1][-_WORDS:] if lines else ""
+
+
+def _live(life: Life, folder: Path, kill: Kill | None, server: int | None) -> None:
+    """One party's process, from its beginning to its end."""
+    import torch  # here, so that a caller may call ``warm`` before it imports as much itself
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interruption is for whoever started all parties
+    descriptor = os.open(folder / OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for stream in (1, 2):
+        os.dup2(descriptor, stream)
+    _end_with_parent(server)
+    torch.set_num_threads(1)  # the parties share the cores
+    try:
+        life(folder, kill)
+    except CoterieError as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+
+
+def _end_with_parent(server: int | None) -> None:
+    """End this process, and the engine's server, when the process that watches them is gone, however it went."""
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            if server is not None:
+                with contextlib.suppress(OSError):
+                    os.kill(server, signal.SIGTERM)
+            os._exit(1)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()

@@ -1,0 +1,250 @@
+"""What passes between the operator and a party that joins: an invitation, the party's request, and its certificate.
+
+    operator --- invitation (secret: whoever has it may ask) ---> party, which makes its keys
+    operator <-- request (no secret: public keys, and proofs) --- party
+    operator --- certificate (no secret: TLS, plan, roster) ----> party
+
+The invitation carries the operator's public key, so that all that comes later is checked against it, and a secret that
+only the operator can compute again: a MAC over the invitation. A request proves with a MAC that its sender has the
+invitation, and that it holds all three secret keys: by a signature (Ed25519), by a Diffie-Hellman proof for the key
+that opens sealed bytes (X25519; RFC 6955, section 4), and by a PKCS #10 request for the TLS key (P-256).
+All three are one line of text each.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+from typing import Annotated, TypeVar
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
+from coterie.crypto import signing
+from coterie.crypto.signing import SigningKey, VerifyKey
+from coterie.deploy import certificates
+from coterie.deploy.names import check_name
+from coterie.deploy.plan import Facts
+from coterie.protocol.errors import DecodeError, PeerError, UserError
+from coterie.protocol.told import Entry, Identity
+
+INVITATION, REQUEST, CERTIFICATE = "coterie-invitation-1", "coterie-request-1", "coterie-certificate-1"
+MAX_TEXT = 1 << 25
+ID_BYTES = 16
+
+Key = Annotated[bytes, msgspec.Meta(min_length=signing.KEY_BYTES, max_length=signing.KEY_BYTES)]
+Mac = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+Signature = Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
+Id = Annotated[bytes, msgspec.Meta(min_length=ID_BYTES, max_length=ID_BYTES)]
+Short = Annotated[str, msgspec.Meta(max_length=300)]
+
+T = TypeVar("T")
+
+
+class Invitation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a party is invited to. operator: its public key.  possession: a public key (X25519) to prove against.
+
+    data: whether a party of this role brings samples.  scores: those that parties may report.  max_epochs: the most
+    local epochs in a round.  again: how often the party will have joined, if it joined before.  not_after_s: Unix time.
+    """
+
+    id: Id
+    name: Short
+    role: Short
+    server: Short
+    operator: Key
+    possession: Key
+    session: Id
+    facts: Facts
+    data: bool
+    scores: tuple[Short, ...]
+    max_epochs: int
+    not_after_s: float
+    again: int = 1
+
+
+class Token(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """SECRET: an invitation as it is handed over. secret: the operator's MAC of the body."""
+
+    body: bytes
+    secret: Mac
+    signature: Signature
+
+    def __repr__(self) -> str:
+        return "<Token>"
+
+
+class Keys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a party asks to have on the roster. tls: a PKCS #10 request (PEM)."""
+
+    invitation: Id
+    name: Short
+    role: Short
+    verify_key: Key
+    sealing_key: Key
+    tls: Annotated[bytes, msgspec.Meta(max_length=1 << 13)]
+
+    @property
+    def entry(self) -> Entry:
+        """The entry of the roster that this asks for."""
+        return Entry(self.name, self.role, self.verify_key, self.sealing_key)
+
+
+class Request(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A request as it travels. invited, possession: MACs of the body."""
+
+    body: bytes
+    invited: Mac
+    possession: Mac
+    signature: Signature
+
+
+class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a party gets when it is approved. tls, authority: X.509 (PEM).  plan: as ``plan.sign`` gives it."""
+
+    name: Short
+    tls: bytes
+    authority: bytes
+    plan: bytes
+
+
+class Approved(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A certificate as it travels. signature: the operator's."""
+
+    body: bytes
+    signature: Signature
+
+
+# -- invitations ----------------------------------------------------------------------------------------------------
+
+
+def issue(invitation: Invitation, operator: SigningKey, secret: bytes) -> str:
+    """SECRET: the text of an invitation. secret: the operator's key for MACs."""
+    body = msgspec.msgpack.encode(invitation)
+    shared = token_secret(secret, body)
+    return armoured(INVITATION, Token(body, shared, operator.sign("invitation", body, shared)))
+
+
+def token_secret(secret: bytes, body: bytes) -> bytes:
+    """SECRET: what whoever has the invitation shares with the operator, who computes it again."""
+    return _mac(secret, "invitation", body)
+
+
+def read_invitation(text: str, now_s: float) -> tuple[Invitation, Token]:
+    """The invitation in this text. Raises UserError for a text that is none, was changed, or is too old."""
+    try:
+        token = unarmoured(INVITATION, text, Token)
+        invitation = decoded(token.body, Invitation)
+        VerifyKey.load(invitation.operator).verify(token.signature, "invitation", token.body, token.secret)
+        check_name(invitation.name)
+    except PeerError as error:
+        raise UserError(f"this is no invitation, or a damaged one: {error}; ask the operator for another") from None
+    if now_s > invitation.not_after_s:
+        raise UserError(f"the invitation of {invitation.name} has expired: ask the operator for another")
+    return invitation, token
+
+
+# -- requests -------------------------------------------------------------------------------------------------------
+
+
+def ask(invitation: Invitation, token: Token, identity: Identity, tls_key: bytes) -> str:
+    """The text of a party's request, with proof that it holds these keys."""
+    own = SigningKey.load(identity.signing)
+    opening = signing.OpeningKey.load(identity.opening)
+    tls = certificates.request(tls_key, invitation.name)
+    keys = Keys(invitation.id, invitation.name, invitation.role, own.public.to_bytes(), opening.public.to_bytes(), tls)
+    body = msgspec.msgpack.encode(keys)
+    shared = _agreed(identity.opening, invitation.possession)
+    request = Request(body, _mac(token.secret, "request", body), _possession(shared, body), own.sign("request", body))
+    return armoured(REQUEST, request)
+
+
+def read_request(text: str) -> tuple[Keys, Request]:
+    """What a text asks for, of which nothing is proved yet. Raises PeerError."""
+    request = unarmoured(REQUEST, text, Request)
+    return decoded(request.body, Keys), request
+
+
+def check_request(keys: Keys, request: Request, invitation: Invitation, secret: bytes, possession: bytes) -> bytes:
+    """The TLS key (DER) of a request whose sender has this invitation and holds all three keys. Raises PeerError.
+
+    secret: ``token_secret`` of the invitation.  possession: SECRET, the operator's key to prove against (X25519).
+    """
+    if not hmac.compare_digest(_mac(secret, "request", request.body), request.invited):
+        raise PeerError("it was not made with the invitation that it names")
+    if (keys.invitation, keys.name, keys.role) != (invitation.id, invitation.name, invitation.role):
+        raise PeerError(
+            f"{keys.name!r:.60} asks to join as {keys.role!r:.60}, and the invitation is for {invitation.name} as "
+            f"{invitation.role}"
+        )
+    VerifyKey.load(keys.verify_key).verify(request.signature, "request", request.body)
+    if not hmac.compare_digest(_possession(_agreed(possession, keys.sealing_key), request.body), request.possession):
+        raise PeerError("its sender does not hold the key for opening that it names")
+    return certificates.requested(keys.tls, keys.name)
+
+
+def _agreed(secret: bytes, public: bytes) -> bytes:
+    try:
+        return X25519PrivateKey.from_private_bytes(secret).exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError:
+        raise DecodeError(f"{public.hex()[:8]} is no usable X25519 key") from None
+
+
+def _possession(shared: bytes, body: bytes) -> bytes:
+    return _mac(_mac(shared, "possession", b""), "request", body)
+
+
+# -- certificates ---------------------------------------------------------------------------------------------------
+
+
+def approved(certificate: Certificate, operator: SigningKey) -> str:
+    """The text of a certificate."""
+    body = msgspec.msgpack.encode(certificate)
+    return armoured(CERTIFICATE, Approved(body, operator.sign("certificate", body)))
+
+
+def read_certificate(text: str, operator: bytes) -> Certificate:
+    """The certificate in a text that this operator has signed. Raises PeerError."""
+    found = unarmoured(CERTIFICATE, text, Approved)
+    VerifyKey.load(operator).verify(found.signature, "certificate", found.body)
+    return decoded(found.body, Certificate)
+
+
+# -- text -----------------------------------------------------------------------------------------------------------
+
+
+def kind_of(text: str) -> str:
+    """Which of the three kinds of text this claims to be, or ""."""
+    head = text.strip().partition(":")[0]
+    return head if head in (INVITATION, REQUEST, CERTIFICATE) else ""
+
+
+def armoured(kind: str, value: msgspec.Struct) -> str:
+    """One line: the kind, and the value in base64."""
+    return f"{kind}:{base64.urlsafe_b64encode(msgspec.msgpack.encode(value)).decode()}\n"
+
+
+def unarmoured(kind: str, text: str, of: type[T]) -> T:
+    """The value in a text of ``armoured``. Raises DecodeError."""
+    head, _, rest = text.strip().partition(":")
+    if head != kind or len(text) > MAX_TEXT:
+        raise DecodeError(f"a text that begins with {head[:40]!r} is no {kind}")
+    try:
+        data = base64.b64decode(rest, altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raise DecodeError(f"the {kind} is cut or damaged") from None
+    return decoded(data, of)
+
+
+def decoded(data: bytes, of: type[T]) -> T:
+    """The value in msgpack. Raises DecodeError."""
+    try:
+        return msgspec.msgpack.decode(data, type=of)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise DecodeError(f"{len(data)} bytes are no {of.__name__.lower()}: {error}") from None
+
+
+def _mac(key: bytes, purpose: str, body: bytes) -> bytes:
+    return hmac.digest(key, f"coterie/{purpose}/1\0".encode() + hashlib.sha256(body).digest(), "sha256")

@@ -1,0 +1,225 @@
+"""A rehearsal (``coterie deploy try``): a whole deployment on this machine, for a first look and for tests.
+
+Everything is as between machines but three things. All parties share the seed of the config and are dealt the data of
+a simulation. A virtual clock replaces the real one. At the end the models are read from the parties' homes. So the
+models are those of ``coterie run`` with the same options.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from coterie.deploy import kills as killing
+from coterie.deploy.allowed import deployable
+from coterie.deploy.authority import approve, invite
+from coterie.deploy.engine_files import access_of
+from coterie.deploy.folder import Folder
+from coterie.deploy.founding import init
+from coterie.deploy.home import read_home
+from coterie.deploy.joining import accept, join
+from coterie.deploy.kills import Kill
+from coterie.deploy.members import Member
+from coterie.deploy.names import safe
+from coterie.deploy.nats_server import Listen, Server, Tls, free_port
+from coterie.deploy.place import place
+from coterie.deploy.plan import SCORES, Facts, Settings
+from coterie.deploy.process import as_hub, as_party
+from coterie.deploy.result import with_facts
+from coterie.deploy.store import FileStore, unpack
+from coterie.deploy.supervision import Life, Supervision, warm
+from coterie.protocol.errors import RunError, UserError
+from coterie.runs.advice import advise
+from coterie.runs.config import RunConfig
+from coterie.runs.evaluation import models_digest
+from coterie.runs.experiment import Experiment, build
+from coterie.runs.files import atomic_write
+from coterie.runs.folder import METRICS, RESULT, jsonable, locked, read_lines, write_json
+from coterie.runs.models import write_models
+from coterie.runs.on_data import ClientData
+from coterie.runs.runner import Result, load_result, write_partition
+
+HOMES = "homes"
+GRACE_S = 5.0
+_AWAY_S = 3.0  # beyond the grace, so that the others notice
+
+Tell = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """A deployment that is ready to run. homes: by party."""
+
+    folder: Folder
+    experiment: Experiment
+    hub: str
+    homes: Mapping[str, Path]
+    server: Server
+
+
+def rehearse(path: Path, config: RunConfig, kills: Sequence[str] = (), tell: Tell = lambda line: None) -> Result:
+    """Run a deployment in a new folder, every party in a process of its own; its result, in the folder's ``run``.
+
+    config: of ``coterie run``.  kills: see ``kills.parse``.  tell: is given the line of each round that is over.
+    Raises UserError for what cannot be rehearsed, RunError if a party fails, and KeyboardInterrupt. Then all processes
+    are stopped, and the folder stays with its logs.
+    """
+    if config.out is not None:
+        raise UserError(f"the run folder of a rehearsal is {Folder(path).run}: leave out away")
+    warm()
+    config = deployable(config, rehearsal=True)
+    with terminable(), ExitStack() as held:
+        experiment = build(config)
+        held.callback(experiment.close)
+        names = [entry.name for entry in experiment.common.roster.entries]
+        wanted = [killing.parse(text, names, int(experiment.config.rounds or 0)) for text in kills]
+        ready = found(path, experiment)
+        held.enter_context(served(ready))
+        supervised(ready, wanted, tell)
+        return collected(ready)
+
+
+def found(path: Path, experiment: Experiment) -> Rehearsal:
+    """Found a deployment and let every party join, as the operator and the owners do between machines."""
+    config, model, folder = experiment.config, experiment.model, Folder(path)
+    hub, *others = (Member(entry.name, entry.role) for entry in experiment.common.roster.entries)
+    server = f"nats://127.0.0.1:{free_port()}"
+    settings = Settings(server, grace_s=GRACE_S, scores=SCORES, rehearsal=True)
+    facts = Facts(tuple(model.input_shape), int(model.outputs or 0), config.task)
+    homes = {hub.name: folder.hub, **{one.name: path / HOMES / safe(one.name) for one in others}}
+    with TemporaryDirectory(prefix="coterie-") as place:
+        files: dict[str, Path] = {}
+        for name, own in experiment.dealt.data.items():
+            files[name] = Path(place) / f"{safe(name)}.npz"
+            np.savez(files[name], **_samples(own))
+        session = experiment.common.roster.session
+        init(path, config, [hub, *others], settings, facts, public=files.get(hub.name), session=session)
+        for one in others:
+            home, request = join(
+                invite(path, one.name),
+                homes[one.name],
+                files.get(one.name),
+                report=SCORES,
+                accelerator="cuda" if config.accelerator == "cuda" else "cpu",
+                out=Path(place),
+            )
+            accept(home, approve(path, request.read_text()).certificate.read_text())
+    nats = folder.nats
+    listen = Listen(
+        store=nats / "store",
+        certificate=nats / "certificate.pem",
+        key=nats / "key.pem",
+        authority=nats / "authority.pem",
+        port=int(server.rpartition(":")[2]),
+    )
+    return Rehearsal(folder, experiment, hub.name, homes, Server(nats, access_of(folder), listen))
+
+
+@contextmanager
+def served(ready: Rehearsal) -> Iterator[None]:
+    """The server of the engine runs, and has what the parties use."""
+    from coterie.deploy.nats_stream import provision
+
+    ready.server.start()
+    try:
+        folder = ready.folder
+        operator = Tls(folder.tls / "operator.pem", folder.authority / "tls.pem", folder.ca)
+        provision([ready.server.url], operator, ready.server.access)
+        yield
+    finally:
+        ready.server.stop()
+
+
+def supervised(ready: Rehearsal, kills: Sequence[Kill], tell: Tell) -> None:
+    """Run all parties to their end. Raises RunError if one fails."""
+    lives: dict[str, Life] = {name: _hub if name == ready.hub else as_party for name in ready.homes}
+    told = _Told(ready.folder.run / METRICS, tell)
+    with Supervision(
+        ready.hub, ready.homes, lives, kills, absence_s=GRACE_S + _AWAY_S, server=ready.server.pid
+    ) as processes:
+        processes.start()
+        processes.watch(told)
+    told()
+    for kill in processes.kills:
+        advise(f"--kill {kill} did not happen: {kill.party} had nothing to do then")
+
+
+def _hub(home: Path, kill: Kill | None) -> None:
+    as_hub(home.parent, kill)
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM ends the main thread's work as Ctrl-C does, so that everything is stopped."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Told:
+    """Tells of the lines that have come since it was called last."""
+
+    def __init__(self, metrics: Path, tell: Tell) -> None:
+        self._metrics, self._tell, self._lines, self._size = metrics, tell, 0, 0
+
+    def __call__(self) -> None:
+        size = self._metrics.stat().st_size if self._metrics.exists() else 0
+        if size != self._size:
+            self._size = size
+            for line in read_lines(self._metrics)[self._lines :]:
+                self._lines += 1
+                self._tell(line)
+
+
+def collected(ready: Rehearsal) -> Result:
+    """Read the models from the homes, and complete the run folder with them. Only a rehearsal can."""
+    experiment, run = ready.experiment, ready.folder.run
+    for name in ready.homes:
+        home = read_home(ready.homes[name])
+        party, data = place(home).party, FileStore(home.state).load()
+        if data is None:
+            raise RunError(f"{name} has stored nothing in {home.path}")
+        unpack(data, party)
+        experiment.parties.replace(party)
+    with locked(run):
+        lines = read_lines(run / METRICS)
+        done = int(lines[-1]["round"])
+        models = experiment.models(done)
+        honest = experiment.attackers.left_out(models)
+        scores = experiment.observer.scores(honest)
+        last = {**scores.line(), "bands": scores.bands(), "models_sha256": models_digest(models)}
+        lines[-1] |= jsonable(last)
+        atomic_write(run / METRICS, b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+        write_partition(run, experiment)
+        write_models(run, experiment, models, done)
+        write_json(run / "clients.json", {"clients": list(honest), **scores.values})
+        write_json(run / "observed.json", experiment.system.observe(experiment.federation))
+        summary = json.loads((run / RESULT).read_text())
+        write_json(run / RESULT, with_facts(summary, {**last, "inputs_digest": experiment.inputs_digest}))
+    return load_result(run)
+
+
+def _samples(own: ClientData) -> dict[str, Any]:
+    """A party's samples as its owner would bring them. The hub's public ones have none for tests."""
+    found = {"x": own.x.numpy(), "y": own.y.numpy()}
+    if len(own.test):
+        found |= {"x_test": own.test_set.x[own.test].numpy(), "y_test": own.test_set.y[own.test].numpy()}
+    return found

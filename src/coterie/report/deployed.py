@@ -1,0 +1,26 @@
+"""What ``result.json`` says of a run between machines, checked."""
+
+from __future__ import annotations
+
+import msgspec
+
+from coterie.report.budget import Count
+
+
+class Deployed(msgspec.Struct, frozen=True):
+    """engine: that moved the packets.  plan: its version.  roster: its hash.  repeated: attempts beyond the first.
+
+    running: the run goes on.  rehearsal: it was on one machine, with dealt data.  reporting: how many clients reported
+    scores, in the round with the fewest and in that with the most.  unknown: what nobody knows of it, in words.
+    """
+
+    engine: str = ""
+    session: str = ""
+    roster: str = ""
+    plan: Count = 0
+    parties: Count = 0
+    rehearsal: bool = False
+    running: bool = False
+    repeated: Count = 0
+    reporting: tuple[Count, Count] = (0, 0)
+    unknown: tuple[str, ...] = ()

@@ -1,0 +1,233 @@
+"""The operator: certificates that fit nobody else, members that join again or never more, and how it all begins."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from deployments import CLIENTS, FACTS, NOW_S, Study, asked, everything, members, refused, samples
+
+from coterie.crypto.signing import SigningKey
+from coterie.deploy import authority, certificates, founding, joining, tokens
+from coterie.deploy.folder import Folder, current_plan, hub_home, read_joined
+from coterie.deploy.home import plan_of, take_plan
+from coterie.deploy.plan import fingerprint
+from coterie.protocol.errors import PeerError, UserError
+from coterie.runs.config import RunConfig
+
+change = msgspec.structs.replace
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    made = Study(tmp_path)
+    made.found()
+    return made
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """One that no test changes."""
+    made = Study(tmp_path_factory.mktemp("shared"))
+    made.found()
+    return made
+
+
+# -- certificates -----------------------------------------------------------------------------------------------------
+
+
+def test_a_certificate_of_somebody_else(study: Study, shared: Study) -> None:
+    home, request = study.join(study.invite())
+    other = study.enrol("hospital-b", "other")
+    theirs = study.folder.certificate_file("hospital-b").read_text()
+    before = everything(home.path)
+    with pytest.raises(UserError, match="it is the certificate of 'hospital-b'"):
+        joining.accept(home, theirs, NOW_S)
+    good = tokens.read_certificate(study.approve(request).certificate.read_text(), home.operator)
+    operator = SigningKey((study.folder.authority / "signing").read_bytes())
+    wrong = {
+        "another key": change(good, tls=read_joined(study.folder, "hospital-b").certificate),
+        "not signed by this": change(good, authority=shared.folder.ca.read_bytes()),
+        "does not have the keys": change(good, plan=other.plan.read_bytes()),
+        "are no plan": change(good, plan=b"x"),
+    }
+    wrong["of 'CN=hospital-b'"] = wrong.pop("another key")
+    for says, forged in wrong.items():
+        with pytest.raises(UserError, match=says):
+            joining.accept(home, tokens.approved(forged, operator), NOW_S)
+    with pytest.raises(UserError, match="signature is not one of"):
+        joining.accept(home, tokens.approved(good, SigningKey(bytes(32))), NOW_S)
+    with pytest.raises(UserError, match="valid from"):
+        joining.accept(home, tokens.approved(good, operator), NOW_S + 400 * 86400)
+    assert everything(home.path) == before
+    joining.accept(home, tokens.approved(good, operator), NOW_S)
+    assert plan_of(home).version == 3
+
+
+def test_a_certificate_from_before_a_newer_plan(study: Study) -> None:
+    home = study.enrol()
+    old = study.folder.certificate_file("hospital-a").read_text()
+    study.enrol("hospital-b", "other")
+    take_plan(home, study.folder.plan.read_bytes())
+    before = everything(home.path)
+    with pytest.raises(UserError, match="version 3 was seen before"):
+        joining.accept(home, old, NOW_S)
+    assert everything(home.path) == before
+
+
+# -- again, and never more --------------------------------------------------------------------------------------------
+
+
+def test_a_party_that_lost_its_disk_joins_again(study: Study) -> None:
+    lost = study.enrol()
+    first = study.folder.requests / "hospital-a.request"
+    former = first.read_text()
+    text = study.invite(again=True)
+    home, request = study.join(text, "new")
+    refused(study, asked(text, lost.identity), "is, or was, the key of hospital-a")
+    approval = study.approve(request)
+    assert (approval.again, approval.plan.version, approval.plan.enrolled) == (2, 3, {"hospital-a": 2})
+    joining.accept(home, approval.certificate.read_text(), NOW_S)
+    refused(study, former, "no open invitation")
+    with pytest.raises(PeerError, match="does not have the keys"):
+        take_plan(lost, study.folder.plan.read_bytes())
+    pins = (study.folder.nats_conf).read_text()
+    import hashlib
+
+    for place, there in ((lost, False), (home, True)):
+        der = certificates.public_of(place.tls_key.read_bytes())
+        assert (hashlib.sha256(der).hexdigest() in pins) == there
+    refused(study, asked(study.invite(again=True), lost.identity), "is, or was, the key of hospital-a")
+
+
+def test_a_party_that_is_revoked(study: Study) -> None:
+    home, told = study.enrol(), []
+    study.enrol("hospital-b", "other")
+    with pytest.raises(UserError, match="is the hub"):
+        authority.revoke(study.path, "server")
+    with pytest.raises(UserError, match="has not joined"):
+        authority.revoke(study.path, "client/3")
+    request = (study.folder.requests / "hospital-a.request").read_text()
+    plan = authority.revoke(study.path, "hospital-a", hook=lambda folder: told.append(folder.nats_conf.read_text()))
+    assert (plan.version, plan.revoked, len(plan.roster.entries)) == (4, ("hospital-a",), 3)
+    assert '"CN=hospital-b"' in told[0]
+    assert '"CN=hospital-a"' not in told[0]
+    assert authority.revoke(study.path, "hospital-a").version == 4  # once more, if the server was not reached
+    refused(study, request, "was revoked")
+    assert take_plan(home, study.folder.plan.read_bytes()).revoked == ("hospital-a",)
+    again, request = study.join(study.invite(again=True), "new")
+    approval = study.approve(request)
+    assert approval.plan.revoked == ()
+    assert joining.accept(again, approval.certificate.read_text(), NOW_S).enrolled == {"hospital-a": 2}
+
+
+def test_revoking_withdraws_an_invitation(study: Study) -> None:
+    _, request = study.join(study.invite())
+    with pytest.raises(UserError, match="is withdrawn"):
+        authority.revoke(study.path, "hospital-a")
+    refused(study, request, "no open invitation")
+
+
+def test_nobody_new_joins_a_run_that_has_begun(study: Study) -> None:
+    home = study.enrol()
+    _, request = study.join(study.invite("hospital-b"), "other")
+    (study.folder.hub / "state.bin").write_bytes(b"")
+    refused(study, request, "the run has begun")
+    with pytest.raises(UserError, match="the run has begun"):
+        study.invite("client/3")
+    study.approve(study.join(study.invite(again=True), "new")[1])
+    assert current_plan(study.folder).enrolled == {home.name: 2}
+
+
+# -- founding ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_or_home_that_is_there(study: Study) -> None:
+    before = everything(study.path)
+    with pytest.raises(UserError, match="is there already"):
+        study.found()
+    text = study.invite()
+    (study.at / "full").mkdir()
+    (study.at / "full" / "x").write_text("")
+    with pytest.raises(UserError, match="is there already"):
+        study.join(text, "full")
+    home, _ = study.join(text)
+    with pytest.raises(UserError, match="is there already"):
+        study.join(text)
+    with pytest.raises(UserError, match="lies in the home"):
+        study.join(text, "home/inner")
+    assert {name for name in everything(study.path) if name not in before} == {".lock", "invitations/hospital-a.json"}
+    assert sorted(one.name for one in home.path.iterdir()) == ["data.npz", "home.json", "keys", "request", "tls"]
+
+
+def test_what_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Study(tmp_path)
+    monkeypatch.setattr(founding, "admit", lambda *args, **kwargs: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        made.found()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_operators_keys_may_be_elsewhere(study: Study, shared: Study) -> None:
+    text = study.invite()
+    home, request = study.join(text)
+    study.folder.authority.rename(study.at / "stick")
+    for command in (lambda: study.invite("hospital-b"), lambda: study.approve(request)):
+        with pytest.raises(UserError, match="operator's keys are not here"):
+            command()
+    assert hub_home(study.folder).name == "server"
+    os.symlink(shared.folder.authority, study.folder.authority)
+    with pytest.raises(UserError, match="another deployment's operator"):
+        study.approve(request)
+    study.folder.authority.unlink()
+    (study.at / "stick").rename(study.folder.authority)
+    assert fingerprint(study.approve(request).entry) == fingerprint(joining.entry(home.name, home.role, home.identity))
+
+
+def test_a_folder_that_holds_no_deployment(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no deployment"):
+        authority.invite(tmp_path, "hospital-a")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"settings": {"quorum": 4}}, "quorum of 4 is more than the 3 clients"),
+        ({"public": "own.npz"}, "uses no public samples"),
+        ({"named": members(())}, "no member has the role client"),
+    ],
+)
+def test_what_cannot_be_founded(tmp_path: Path, options: dict[str, Any], says: str) -> None:
+    if "public" in options:
+        options = {"public": samples(tmp_path / options["public"])}
+    with pytest.raises(UserError, match=says):
+        Study(tmp_path).found(**options)
+    assert not (tmp_path / "study").exists()
+
+
+def test_a_hub_with_public_samples(tmp_path: Path) -> None:
+    from coterie.deploy.members import Member
+    from coterie.deploy.own_data import read_data
+    from coterie.runs import registry
+
+    study = Study(tmp_path)
+    roles = tuple(registry.get("clsm_fl").parties(registry.get("clsm_fl").config()))
+    named = [*(Member(role, role, f"{role}.org") for role in roles[:-1]), Member("a", roles[-1])]
+    with pytest.raises(UserError, match="needs public samples"):
+        study.found(RunConfig("clsm_fl"), named)
+    plan = study.found(RunConfig("clsm_fl"), named, public=samples(tmp_path / "public.npz", 20))
+    assert plan.settings.public == 20
+    assert len(read_data(study.folder.hub / "data.npz", FACTS, tests=False).x) == 20
+
+
+def test_two_operators_at_a_time_do_not_lose_a_member(study: Study) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    requests = [study.join(study.invite(name), f"home{i}")[1] for i, name in enumerate(CLIENTS)]
+    with ThreadPoolExecutor(3) as pool:
+        versions = sorted(approval.plan.version for approval in pool.map(study.approve, requests))
+    assert versions == [2, 3, 4]
+    assert current_plan(Folder(study.path)).complete

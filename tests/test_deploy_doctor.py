@@ -1,0 +1,241 @@
+"""The doctor finds a secret wherever it lies, and tells where, never what."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from deployments import CLIENTS, NOW_S, Study, members
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from coterie.crypto.signing import SigningKey
+from coterie.deploy import plan as plans
+from coterie.deploy.doctor import Finding, doctor
+from coterie.deploy.folder import current_plan
+from coterie.deploy.home import Home, read_home
+from coterie.deploy.members import Member
+from coterie.deploy.secrets import Needles, forms, of_pem
+from coterie.protocol.errors import UserError
+from coterie.runs.config import RunConfig
+
+SECRET = bytes(range(200, 232))
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    made = Study(tmp_path)
+    made.found()
+    for name, home in zip(CLIENTS, "abc", strict=True):
+        made.enrol(name, home)
+    return made
+
+
+def homes(study: Study) -> list[Path]:
+    return [study.at / home for home in "abc"]
+
+
+def looked(study: Study, *more: Path, now_s: float = NOW_S) -> list[Finding]:
+    return doctor([study.path, *homes(study), *more], now_s)
+
+
+def problems(study: Study, now_s: float = NOW_S) -> list[str]:
+    return [f"{one.where}: {one.text}" for one in looked(study, now_s=now_s) if one.level == "problem"]
+
+
+def test_a_deployment_in_order(study: Study) -> None:
+    found = looked(study)
+    assert {one.level for one in found} == {"ok"}
+    assert any(one.text == "no secret of one party lies in another's home" for one in found)
+    assert any("version 4 of the plan, roster" in one.text for one in found)
+
+
+# -- secrets ----------------------------------------------------------------------------------------------------------
+
+
+def secrets_of(home: Home) -> dict[str, bytes]:
+    identity = home.identity
+    return {"signing": identity.signing, "opening": identity.opening, "TLS": of_pem(home.tls_key.read_bytes())}
+
+
+FORMS: dict[str, Callable[[bytes], bytes]] = {
+    "raw": lambda secret: b"state" + secret + b"more",
+    "hex": lambda secret: f'{{"k": "{secret.hex()}"}}'.encode(),
+    "HEX": lambda secret: secret.hex().upper().encode(),
+    "base64": lambda secret: b"x = " + base64.b64encode(secret),
+    "base64 after one byte": lambda secret: base64.b64encode(b"1" + secret + b"..."),
+    "base64 after two bytes": lambda secret: base64.urlsafe_b64encode(b"12" + secret),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("which", ["signing", "opening", "TLS"])
+def test_a_secret_in_another_home(study: Study, form: str, which: str) -> None:
+    secret = secrets_of(read_home(study.at / "a"))[which]
+    place = study.at / "b" / "state.bin"
+    place.write_bytes(os.urandom(5000) + FORMS[form](secret) + os.urandom(50))
+    place.chmod(0o600)
+    (found,) = problems(study)
+    assert str(place) in found
+    assert f"the {which} key of hospital-a" in found
+    assert not any(one.decode("latin-1") in found for one in forms(secret))
+    place.rename(study.at / "a" / "state.bin")  # in its own home it may be
+    assert problems(study) == []
+
+
+def test_the_operators_keys_in_a_home_and_a_partys_in_the_folder(study: Study) -> None:
+    shutil.copy(study.folder.authority / "signing", study.folder.hub / "keys" / "copy")
+    study.folder.run.mkdir()
+    (study.folder.run / "metrics.jsonl").write_text(read_home(study.at / "c").identity.opening.hex())
+    found = "\n".join(problems(study))
+    assert "hub/keys/copy: holds the signing key of the operator" in found
+    assert "run/metrics.jsonl: holds the opening key of client/3" in found
+
+
+def test_private_keys_and_invitations_that_lie_about(study: Study) -> None:
+    shutil.copy(study.at / "a" / "keys" / "tls.pem", study.at / "a" / "tls" / "backup.pem")
+    (study.path / "a.token").write_text(study.invite("hospital-a", again=True))
+    assert any("holds a private key (PEM)" in one for one in problems(study))
+    warned = [one for one in looked(study) if one.level == "warning"]
+    assert any(one.where.endswith("a.token") and "holds an invitation" in one.text for one in warned)
+    assert any("was not used yet" in one.text for one in warned)
+
+
+def test_two_homes_with_one_key(study: Study) -> None:
+    shutil.copy(study.at / "a" / "keys" / "signing", study.at / "b" / "keys" / "signing")
+    found = "\n".join(problems(study))
+    assert "is the same as" in found
+    assert "the roster has other keys for hospital-b" in found
+
+
+AROUND = st.text("{}: \n", max_size=40).map(str.encode)
+
+
+@given(st.binary(min_size=32, max_size=32), AROUND, AROUND, st.sampled_from([*FORMS]))
+def test_any_secret_is_found_and_nothing_else(secret: bytes, before: bytes, after: bytes, form: str) -> None:
+    needles = Needles({"it": secret}, {})
+    assert set(needles._names(before + FORMS[form](secret) + after)) == {"it"}
+    assume(len(set(secret)) > 8)
+    changed = secret[:16] + bytes([secret[16] ^ 16]) + secret[17:]
+    assert set(needles._names(before + FORMS[form](changed) + after)) == set()
+
+
+def test_a_secret_across_two_blocks_of_a_large_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coterie.deploy.secrets._CHUNK", 1000)
+    data = np.random.default_rng(0).bytes(5000)
+    for at in (0, 970, 985, 999, 1000, 2990, 4968):
+        (tmp_path / "large").write_bytes(data[:at] + SECRET + data[at + 32 :])
+        assert Needles({"it": SECRET}, {}).found_in(tmp_path / "large") == {"it"}
+    (tmp_path / "large").write_bytes(data)
+    assert Needles({"it": SECRET}, {}).found_in(tmp_path / "large") == set()
+    for small in range(8):
+        (tmp_path / "large").write_bytes(data[:small])
+        assert Needles({"it": SECRET}, {}).found_in(tmp_path / "large") == set()
+
+
+def test_a_large_file_is_not_held_in_memory(tmp_path: Path) -> None:
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(100 << 20)
+        file.seek(90 << 20)
+        file.write(SECRET)
+    many = {f"{i}": np.random.default_rng(i).bytes(32) for i in range(100)}
+    tracemalloc.start()
+    assert Needles({**many, "it": SECRET}, {}).found_in(tmp_path / "large") == {"it"}
+    assert tracemalloc.get_traced_memory()[1] < 220 << 20
+    tracemalloc.stop()
+
+
+# -- modes, hosts, plans ----------------------------------------------------------------------------------------------
+
+
+def test_modes_and_links(study: Study) -> None:
+    (study.at / "a" / "keys" / "signing").chmod(0o640)
+    (study.at / "b").chmod(0o755)
+    (study.folder.authority / "token").chmod(0o604)
+    (study.at / "c" / "state.bin").symlink_to(study.at / "own.npz")
+    found = "\n".join(problems(study))
+    for says in ("chmod 600", "chmod 700", "authority/token", "is a symbolic link"):
+        assert says in found
+    assert len(problems(study)) == 4
+
+
+def test_servers_on_one_machine(tmp_path: Path) -> None:
+    study = Study(tmp_path)
+    named = [Member(role, role, f"{role}.org") for role in ("business_server", "key_centre", "csp")]
+    study.found(RunConfig("fedcaprivacy"), [*named, Member("a", "participant")])
+    study.join(study.invite("csp"), "csp", data=False)
+    (found,) = [one for one in doctor([study.path, tmp_path / "csp"], NOW_S) if one.level == "problem"]
+    assert (found.where, "on one machine" in found.text) == ("business_server, csp", True)
+    assert [one for one in doctor([study.path], NOW_S) if one.level == "problem"] == []
+
+
+def test_a_rehearsal_is_on_one_machine(tmp_path: Path) -> None:
+    study = Study(tmp_path)
+    named = [Member(role, role) for role in ("business_server", "key_centre", "csp")]
+    study.found(RunConfig("fedcaprivacy"), [*named, Member("a", "participant")], settings={"rehearsal": True})
+    study.join(study.invite("csp"), "study/homes/csp", data=False)
+    found = doctor([study.path], NOW_S)
+    assert [one for one in found if one.level == "problem"] == []
+    assert any(one.where.startswith("2 homes") for one in found)
+
+
+def test_a_home_in_a_home(study: Study) -> None:
+    shutil.move(study.at / "b", study.at / "a" / "b")
+    found = [one.text for one in doctor([study.at / "a", study.at / "a" / "b"], NOW_S)]
+    assert "lies in the home of hospital-a: move it out" in found
+
+
+def test_clocks_and_certificates(study: Study) -> None:
+    assert any("behind the operator's: set it" in one for one in problems(study, NOW_S - 3600))
+    late = problems(study, NOW_S + 366 * 86400)
+    assert any("valid no more" in one for one in late)
+    assert any("certificate is not valid now" in one for one in late)
+    soon = [one.text for one in looked(study, now_s=NOW_S + 360 * 86400) if one.level == "warning"]
+    assert "the certificate ends in 5 days" in soon
+    shutil.copy(study.at / "a" / "tls" / "certificate.pem", study.at / "b" / "tls" / "certificate.pem")
+    assert any("certificate is of 'CN=hospital-a' and not of hospital-b" in one for one in problems(study))
+
+
+def test_the_servers_clock(study: Study) -> None:
+    for ahead_s, level, says in ((0.04, "ok", "0.0 s ahead of"), (-90.0, "problem", "90.0 s behind this one")):
+        (found,) = [one for one in doctor([study.path], NOW_S, lambda _, s=ahead_s: s) if "server's clock" in one.text]
+        assert (found.level, says in found.text) == (level, True)
+
+
+def test_plans_that_are_old_forged_or_of_another_key(study: Study) -> None:
+    plan = current_plan(study.folder)
+    found = [one.text for one in looked(study)]
+    assert "holds version 2 of the plan, and the hub brings it version 4" in found
+    operator = SigningKey((study.folder.authority / "signing").read_bytes())
+    revoked = msgspec.structs.replace(plan, version=5, revoked=("hospital-b",))
+    study.folder.plan.write_bytes(plans.sign(revoked, operator))
+    assert any((one.where.startswith("hospital-b"), one.text) == (True, "is revoked") for one in looked(study))
+    (study.at / "a" / "plan.bin").write_bytes(plans.sign(plan, SigningKey(bytes(32))))
+    assert any("ask the operator for the certificate again" in one for one in problems(study))
+
+
+def test_a_lost_home_that_turns_up_again(study: Study) -> None:
+    study.join(study.invite("hospital-a", again=True), "new")
+    study.approve((study.at / "hospital-a.request").read_text())
+    assert any("an old home, or a swapped one" in one for one in problems(study))
+
+
+def test_members_that_have_not_joined(tmp_path: Path) -> None:
+    study = Study(tmp_path)
+    study.found(named=members(("x", "y")))
+    home, _ = study.join(study.invite("x"))
+    found = {one.text for one in doctor([study.path, home.path], NOW_S)}
+    assert "have not joined yet: x, y" in found
+    assert "has no certificate yet: the operator is to approve its request" in found
+
+
+def test_a_folder_that_is_neither(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no deployment"):
+        doctor([tmp_path], NOW_S)

@@ -1,0 +1,367 @@
+"""The engine over NATS: packets come once, in order and whole, whatever is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nats", reason="the extra deploy is not installed")
+
+from nats_rig import Rig, drain
+
+from coterie.deploy.engine import EngineError, UndeliverableError
+from coterie.deploy.nats_link import _ended
+from coterie.deploy.nats_parts import PART
+from coterie.deploy.nats_stream import ACK_WAIT_S
+
+PARTIES = ("hub", *(f"client/{number}" for number in range(1, 13)), "hospital-a")
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    made = Rig(tmp_path_factory.mktemp("nats"), PARTIES)
+    made.start()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def hasty(tmp_path: Path) -> Iterator[Rig]:
+    """A server that sends a message again after .6 seconds."""
+    made = Rig(tmp_path, ("hub", "client/1"), ack_wait_s=0.6)
+    made.start()
+    yield made
+    made.close()
+
+
+def test_packets_of_one_sender_come_in_order_and_once(rig: Rig) -> None:
+    hub, one, two = rig.engine("hub"), rig.engine("client/1"), rig.engine("hospital-a")
+    for number in range(20):
+        hub.push("client/1", b"hub %d" % number, f"a{number}")
+        two.push("client/1", b"two %d" % number, f"a{number}")  # another's key is another packet
+        hub.push("client/1", b"again", f"a{number}")
+    came = drain(one)
+    assert [each.body for each in came if each.src == "hub"] == [b"hub %d" % number for number in range(20)]
+    assert [each.body for each in came if each.src == "hospital-a"] == [b"two %d" % number for number in range(20)]
+    assert len(came) == 40
+    assert not one.strays
+
+
+def test_the_same_key_to_two_parties_is_two_packets(rig: Rig) -> None:
+    hub = rig.engine("hub")
+    for name in ("client/2", "client/3"):
+        hub.push(name, b"to each", "k")
+    assert [each.body for each in drain(rig.engine("client/2"))] == [b"to each"]
+    assert [each.body for each in drain(rig.engine("client/3"))] == [b"to each"]
+
+
+@pytest.mark.parametrize("size", [0, 1, PART - 1, PART, PART + 1, 5 * PART, 5 * PART + 17])
+def test_packets_of_any_size_come_whole(rig: Rig, size: int) -> None:
+    hub, one = rig.engine("hub"), rig.engine("client/1")
+    body = os.urandom(size)
+    hub.push("client/1", body, f"size {size}")
+    hub.push("client/1", body, f"size {size}")
+    hub.push("client/1", b"after", f"after {size}")
+    assert [each.body for each in drain(one)] == [body, b"after"]
+
+
+def test_what_is_not_done_comes_again_after_a_restart_at_once_and_in_order(rig: Rig) -> None:
+    hub, one = rig.engine("hub"), rig.engine("client/4")
+    big = os.urandom(3 * PART)
+    bodies = [b"0", big, b"2", b"3", b"4"]
+    for number, body in enumerate(bodies):
+        hub.push("client/4", body, f"{number}")
+    held = [one.pull(2) for _ in range(3)]
+    assert [each.body for each in held if each] == bodies[:3]
+    assert held[2] is not None
+    held[2].done()
+    one.close()
+    again = rig.engine("client/4")
+    began = time.monotonic()
+    assert [each.body for each in drain(again)] == [b"0", big, b"3", b"4"]
+    assert time.monotonic() - began < ACK_WAIT_S / 2, "it waits for ack_wait"
+    assert not again.strays
+
+
+def test_what_is_held_is_not_handed_out_twice(hasty: Rig) -> None:
+    hub, one = hasty.engine("hub"), hasty.engine("client/1")
+    hub.push("client/1", os.urandom(2 * PART), "0")
+    hub.push("client/1", b"1", "1")
+    first = one.pull(2)
+    assert first is not None
+    second = one.pull(2)
+    assert second is not None
+    for _ in range(3):  # longer than ack_wait: the server sends both again
+        second.working()
+        assert one.pull(0.4) is None
+    first.done()
+    second.done()
+    assert one.pull(0.8) is None
+
+
+def test_working_keeps_the_server_from_sending_a_packet_again(hasty: Rig) -> None:
+    hub, one = hasty.engine("hub"), hasty.engine("client/1")
+    hub.push("client/1", bytes(500_000), "0")
+    held = one.pull(2)
+    assert held is not None
+    received = one._link.client.stats
+    before = received["in_bytes"]
+    for _ in range(6):  # longer than ack_wait
+        held.working()
+        assert one.pull(0.2) is None
+    assert received["in_bytes"] - before < 100_000
+    assert one.pull(1.0) is None
+    assert received["in_bytes"] - before >= 500_000
+    held.done()
+
+
+def test_one_upload_that_stops_half_way_is_made_again_and_stored_once(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub, one = rig.engine("hub"), rig.engine("client/7")
+    body = os.urandom(6 * PART + 5)
+    sent = 0
+    store = hub._store
+
+    async def fails(*arguments: object) -> None:
+        nonlocal sent
+        sent += 1
+        if sent == 4:
+            raise EngineError("the cable is cut")
+        await store(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(hub, "_store", fails)
+    with pytest.raises(EngineError, match="cable"):
+        hub.push("client/7", body, "big")
+    hub.push("client/7", body, "big")
+    hub.push("client/7", body, "big")  # it is stored: the parts of this attempt lack their last one
+    hub.push("client/7", b"after", "after")
+    assert [each.body for each in drain(one)] == [body, b"after"]
+    assert one.strays == {"parts of a packet that was given up": 2}
+    assert drain(rig.engine("client/7")) == []
+
+
+def test_nodes_are_those_that_are_connected(rig: Rig) -> None:
+    for engine in rig.engines:
+        engine.close()
+    hub, one = rig.engine("hub"), rig.engine("client/1")
+    assert set(hub.nodes()) == {"hub", "client/1"}
+    assert set(one.nodes()) == set(PARTIES), "a party that may not ask knows nothing of presence"
+    one.push("hub", b"and goes on", "k")
+    one.close()
+    hub._present = None
+    assert set(hub.nodes()) == {"hub"}
+
+
+def test_a_packet_of_100_mb_passes(rig: Rig) -> None:
+    hub, one = rig.engine("hub"), rig.engine("client/8")
+    body = os.urandom(100_000_000)
+    began = time.monotonic()
+    hub.push("client/8", body, "large")
+    came = one.pull(60)
+    assert came is not None
+    assert came.body == body
+    came.done()
+    assert one.pull(0.3) is None
+    assert time.monotonic() - began < 30
+
+
+def test_one_that_is_no_party_and_a_packet_that_is_too_large_are_refused(rig: Rig) -> None:
+    hub = rig.engine("hub", largest=10)
+    with pytest.raises(UndeliverableError, match="no party"):
+        hub.push("client/99", b"", "k")
+    with pytest.raises(UndeliverableError, match="11 bytes"):
+        hub.push("client/1", b"x" * 11, "k")
+
+
+def test_a_full_queue_takes_more_when_something_is_done(tmp_path: Path) -> None:
+    made = Rig(tmp_path, ("hub", "client/1"), waiting=4)
+    made.start()
+    try:
+        hub, one = made.engine("hub"), made.engine("client/1")
+        for number in range(4):
+            hub.push("client/1", b"x", f"{number}")
+        began = time.monotonic()
+        with pytest.raises(EngineError, match="takes no more to client/1 at present: maximum") as full:
+            hub.push("client/1", b"x", "4")
+        assert not isinstance(full.value, UndeliverableError)
+        assert time.monotonic() - began < 1, "others wait for it"
+        assert len(drain(one)) == 4
+        hub.push("client/1", b"x", "4")
+        assert len(drain(one)) == 1
+    finally:
+        made.close()
+
+
+def test_a_task_that_takes_no_notice_of_being_cancelled_is_cancelled_again() -> None:
+    """``asyncio.wait_for`` of Python 3.11 forgets it if the answer comes at the same time."""
+
+    async def stubborn() -> None:
+        for _ in range(3):
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                continue
+
+    async def end() -> None:
+        task = asyncio.ensure_future(stubborn())
+        await asyncio.sleep(0)
+        await _ended(task, None)
+        assert task.done()
+
+    asyncio.run(end())
+
+
+def test_a_delivery_may_be_used_from_any_thread_and_after_the_end(rig: Rig) -> None:
+    hub, one = rig.engine("hub"), rig.engine("client/11")
+    hub.push("client/11", b"x", "k")
+    held = one.pull(2)
+    assert held is not None
+
+    def work() -> None:
+        for _ in range(200):
+            held.working()
+        held.done()
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    one.close()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    with pytest.raises(EngineError, match="closed"):
+        one.pull(0.1)
+
+
+def test_the_server_is_killed_in_mid_flow_and_nothing_is_lost(tmp_path: Path) -> None:
+    made = Rig(tmp_path, ("hub", "client/1"))
+    made.start()
+    came: list[bytes] = []
+    dice = random.Random(5)
+    bodies = [dice.randbytes(dice.choice([10, 1000, PART + 3])) for _ in range(150)]
+
+    def receive() -> None:
+        one = made.engine("client/1")
+        while len(came) < len(bodies):
+            if (delivery := one.pull(1)) is not None:
+                came.append(delivery.body)
+                delivery.done()
+
+    reader = threading.Thread(target=receive)
+    reader.start()
+    try:
+        hub = made.engine("hub")
+        for number, body in enumerate(bodies):
+            if number in (40, 100):
+                threading.Timer(0.01, lambda: (made.server.kill(), time.sleep(0.1), made.server.start())).start()
+            hub.push("client/1", body, f"{number}")
+        reader.join(30)
+        assert came == bodies
+    finally:
+        made.close()
+
+
+def test_a_server_with_a_new_disk_counts_from_the_start_and_nothing_is_taken_for_done(tmp_path: Path) -> None:
+    made = Rig(tmp_path, ("hub", "client/1"))
+    made.start()
+    try:
+        hub, one = made.engine("hub"), made.engine("client/1")
+        for number in range(5):
+            hub.push("client/1", b"old", f"{number}")
+        assert len(drain(one)) == 5
+        made.server.kill()
+        shutil.rmtree(made.server.listen.store)
+        made.server.start()
+        made.provision()
+        for number in range(5):
+            hub.push("client/1", b"new", f"{number}")
+        assert [each.body for each in drain(one, 1.5)] == [b"new"] * 5
+    finally:
+        made.close()
+
+
+SENDER = """
+import sys
+from pathlib import Path
+from coterie.deploy.nats import NatsEngine
+from coterie.deploy.nats_server import Tls
+from coterie.deploy.nats_link import _ended
+from coterie.deploy.nats_parts import PART
+from coterie.deploy.nats_stream import ACK_WAIT_S
+url, folder, name, first = sys.argv[1:]
+tls = Tls(*(Path(path) for path in folder.split(",")))
+engine = NatsEngine(name, [url], tls, ("hub", name))
+for number in range(int(first), 100000):
+    size = 3 * PART if number % 5 == 0 else 10
+    engine.push("hub", number.to_bytes(8) + bytes(size), str(number))
+    print(number, flush=True)
+"""
+
+RECEIVER = """
+import sys
+from pathlib import Path
+from coterie.deploy.nats import NatsEngine
+from coterie.deploy.nats_server import Tls
+url, folder, name = sys.argv[1:4]
+tls = Tls(*(Path(path) for path in folder.split(",")))
+engine = NatsEngine(name, [url], tls, ("hub", name))
+while True:
+    if (delivery := engine.pull(5)) is not None:
+        print(int.from_bytes(delivery.body[:8]), flush=True)
+        delivery.done()
+"""
+
+
+def party(rig: Rig, code: str, name: str, *more: object) -> subprocess.Popen[str]:
+    tls = rig.tls[name]
+    files = f"{tls.certificate},{tls.key},{tls.authority}"
+    command = [sys.executable, "-c", code, rig.server.url, files, name, *map(str, more)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def killed_after(process: subprocess.Popen[str], lines: int) -> list[int]:
+    """What a process says until it is killed (-9)."""
+    assert process.stdout is not None
+    said = [int(process.stdout.readline()) for _ in range(lines)]
+    process.send_signal(signal.SIGKILL)
+    said.extend(int(line) for line in process.stdout.read().split("\n")[:-1])
+    process.wait()
+    return said
+
+
+def test_a_sender_that_is_killed_and_begins_again_with_its_last_packet(rig: Rig) -> None:
+    first = 0
+    for lines in (7, 12):
+        said = killed_after(party(rig, SENDER, "client/9", first), lines)
+        first = said[-1]  # as one that does not know whether it was stored; and it may have begun the next
+    hub = rig.engine("hub")
+    last = first + 1
+    engine = rig.engine("client/9")
+    for number in (first, last):
+        body = number.to_bytes(8) + bytes(3 * PART if number % 5 == 0 else 10)
+        engine.push("hub", body, str(number))
+    came = [each for each in drain(hub) if each.src == "client/9"]
+    assert [int.from_bytes(each.body[:8]) for each in came] == list(range(last + 1))
+    assert all(len(each.body) == 8 + (3 * PART if number % 5 == 0 else 10) for number, each in enumerate(came))
+
+
+def test_a_receiver_that_is_killed_gets_each_packet_again_unless_it_was_done(rig: Rig) -> None:
+    hub = rig.engine("hub")
+    for number in range(60):
+        hub.push("client/10", number.to_bytes(8) + bytes(2 * PART if number % 7 == 0 else 0), f"{number}")
+    first = killed_after(party(rig, RECEIVER, "client/10"), 20)
+    second = [int.from_bytes(each.body[:8]) for each in drain(rig.engine("client/10"))]
+    assert first == list(range(len(first)))
+    assert second in (list(range(first[-1], 60)), list(range(first[-1] + 1, 60)))

@@ -1,0 +1,96 @@
+"""Parties as nodes over NATS: models are those of one process, also if the server and a party are killed under way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("nats", reason="the extra deploy is not installed")
+
+from federation import Steady, planted, rig
+from nats_rig import Rig
+from nodes import Killed, Nodes, nodes
+
+from coterie.deploy.nats import NatsEngine
+from coterie.runs import registry
+from coterie.runs.evaluation import models_digest
+
+ROUNDS, SIZE = 3, 24
+TARGETS = planted([0, 0, 1, 1], SIZE)
+SYSTEMS = ["fedavg", "fedcaprivacy"]
+
+
+class OverNats:
+    """Engines for ``Nodes`` in the place of those in memory."""
+
+    def __init__(self, folder: Path, names: list[str]) -> None:
+        self.rig = Rig(folder, names)
+        self.rig.start()
+
+    def engine(self, name: str) -> NatsEngine:
+        for old in [engine for engine in self.rig.engines if engine.name == name]:
+            old.close()
+        return self.rig.engine(name, connect_s=30)
+
+
+@pytest.fixture
+def over(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Nodes, OverNats, np.ndarray]]:
+    system = registry.get(request.param)
+    mode = getattr(system, "modes", ("",))[0]
+    together, fresh = (rig(system, TARGETS, mode=mode, links=Steady()) for _ in range(2))
+    together.rounds(ROUNDS)
+    together.finish(ROUNDS)
+    apart = nodes(fresh, request.param, TARGETS, rehearsed=True)
+    made = OverNats(tmp_path, list(fresh.federation.parties))
+    apart.exchange = made  # type: ignore[assignment]
+    yield apart, made, together.models()
+    made.rig.close()
+
+
+def same(apart: Nodes, models: np.ndarray) -> bool:
+    return models_digest(dict(enumerate(apart.models()))) == models_digest(dict(enumerate(models)))
+
+
+@pytest.mark.parametrize("over", SYSTEMS, indirect=True)
+def test_models_are_those_of_one_process(over: tuple[Nodes, OverNats, np.ndarray]) -> None:
+    apart, _, models = over
+    apart.run(ROUNDS)
+    assert same(apart, models)
+    assert not any(one.attempts for one in apart.rounds), "a round was repeated"
+
+
+@pytest.mark.parametrize("over", SYSTEMS, indirect=True)
+def test_models_are_the_same_when_the_server_is_killed_and_a_party_begins_again(
+    over: tuple[Nodes, OverNats, np.ndarray],
+) -> None:
+    apart, made, models = over
+    pulled: dict[str, int] = {}
+    engine_of = made.engine
+
+    def engine(name: str) -> NatsEngine:
+        found = engine_of(name)
+        pull = found.pull
+
+        def counted(wait_s: float) -> object:
+            delivery = pull(wait_s)
+            if delivery is not None:
+                pulled[name] = pulled.get(name, 0) + 1
+                if name == "client/1" and pulled[name] == 3:
+                    raise Killed("between two packets")
+                if name == "client/2" and pulled[name] == 2:
+                    made.rig.server.kill()
+                    threading.Timer(0.2, made.rig.server.start).start()
+            return delivery
+
+        found.pull = counted  # type: ignore[assignment,method-assign]
+        return found
+
+    made.engine = engine  # type: ignore[method-assign]
+    apart.run(ROUNDS)
+    assert same(apart, models)
+    assert pulled["client/1"] > 3
+    assert pulled["client/2"] > 2

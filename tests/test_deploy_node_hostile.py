@@ -1,0 +1,279 @@
+"""What comes from others is hostile until it is verified: it is refused and counted, and changes nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from federation import Steady, planted, rig
+from nodes import Doom, Nodes, nodes
+
+from coterie.deploy.hub import HubNode
+from coterie.deploy.node import Node, NodeObserver, RolledBackError, Settings
+from coterie.deploy.packets import Begin, End, Letter, News, Report, Silence, Tally, wrap
+from coterie.deploy.store import unpack
+from coterie.protocol.errors import PeerError
+from coterie.runs import registry
+from coterie.runs.keyring import PartyKeys
+from coterie.transport.envelope import Envelope
+
+SIZE, ROUNDS = 16, 2
+TARGETS = planted([0, 0, 1], SIZE)
+
+
+def made(**options: Any) -> Nodes:
+    return nodes(rig(registry.get("fedavg"), TARGETS, delta=0.0, links=Steady()), "fedavg", TARGETS, **options)
+
+
+def keys(apart: Nodes, *names: str) -> PartyKeys:
+    """The keys of some parties together, as an attacker holds them."""
+    owns = {name: apart.made.owns[name].identity for name in names}
+    return PartyKeys(apart.made.common.roster, {name: own for name, own in owns.items() if own})
+
+
+class Noted(NodeObserver):
+    """What a node has told its log."""
+
+    def __init__(self) -> None:
+        self.said: Counter[str] = Counter()
+
+    def dropped(self, src: str, kind: str, reason: str) -> None:
+        self.said[f"{kind} of {src}"] += 1
+
+    def refused(self, envelope: Envelope, role: str, reason: str) -> None:
+        self.said[f"{envelope.kind}: {reason}"] += 1
+
+
+def opened(apart: Nodes, name: str, **options: Any) -> tuple[Node, Noted]:
+    """A node at work that no thread drives."""
+    noted = Noted()
+    node = apart.node(name, observer=noted, **options)
+    node.open()
+    return node, noted
+
+
+def take_all(node: Node) -> None:
+    while apart_waits(node):
+        node.turn()
+
+
+def apart_waits(node: Node) -> bool:
+    engine = node.mail.engine
+    return len(engine.held) < engine.exchange.waiting(node.name)  # type: ignore[attr-defined]
+
+
+def seen_state(apart: Nodes, name: str) -> bytes:
+    """State and secret of a party, and the numbers of messages that it has taken."""
+    party = apart.parties[name]
+    data = apart.stores[name].data
+    assert data is not None
+    kept, _ = unpack(data, party)
+    return msgspec.msgpack.encode((kept.era, kept.numbers.taken, kept.again, kept.inbox, kept.ended))
+
+
+@pytest.mark.parametrize("victim", ["client/0", "server"])
+def test_random_bytes_by_the_thousand(victim: str) -> None:
+    """Of strangers and of parties, also in the shape of a packet: all are done, counted and forgotten."""
+    apart, draws = made(), np.random.default_rng(3)
+    node, noted = opened(apart, victim)
+    saved, before = apart.stores[victim].data, seen_state(apart, victim)
+    honest = wrap(keys(apart, "client/1"), "client/1", victim, 7, Report((0, 0), 1))
+    for i in range(2000):
+        if i % 2:
+            body = draws.bytes(int(draws.integers(0, 200)))
+        else:
+            cut = bytearray(honest)
+            cut[int(draws.integers(len(cut)))] ^= 1 << int(draws.integers(8))
+            body = bytes(cut) if i % 4 else honest[: int(draws.integers(len(honest)))]
+        apart.exchange.put("client/1" if i % 3 else "server", victim, body, str(i))
+    take_all(node)
+    assert apart.stores[victim].data is saved
+    assert seen_state(apart, victim) == before
+    assert not node.mail.held
+    assert apart.exchange.waiting(victim) == 0
+    assert sum(noted.said.values()) == 2000
+    assert node.mail.traffic.refused["packet"] == 2000
+
+
+def test_a_packet_is_taken_from_its_sender_by_its_recipient_once() -> None:
+    """Swapped ends, another number, a signature of another party, a packet that comes again."""
+    apart = made()
+    node, noted = opened(apart, "client/0")
+    server, other = keys(apart, "server"), keys(apart, "client/1")
+    begin = wrap(server, "server", "client/0", 5, Begin((0, 0), 0))
+    forged = {
+        "another's name": ("client/1", begin),
+        "another's inbox": ("server", wrap(server, "server", "client/1", 6, Begin((0, 0), 0))),
+        "another's signature": ("server", wrap(other, "client/1", "client/0", 6, End(True))),
+        "another number": ("server", _renumbered(begin, 99)),
+    }
+    for key, (src, body) in forged.items():
+        apart.exchange.put(src, "client/0", body, key)
+    take_all(node)
+    assert noted.said.total() == len(forged)
+    assert node.kept.era is None
+    for i in range(3):
+        apart.exchange.put("server", "client/0", begin, f"again {i}")
+    take_all(node)
+    assert node.kept.era == (0, 0)
+    assert node.kept.received == {"server": 1}
+
+
+def _renumbered(body: bytes, number: int) -> bytes:
+    fields = msgspec.msgpack.decode(body)
+    fields[0] = number
+    return msgspec.msgpack.encode(fields)
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [Begin((0, 1), 0), Begin((9, 0), 0), End(True), End(), News(b""), Tally((0, 0), {}, {}), Report((0, 0), 9)],
+    ids=lambda packet: type(packet).__name__,
+)
+def test_only_the_hub_leads(packet: Any) -> None:
+    """A client begins rounds, ends the run, passes plans on: nothing of it is believed."""
+    apart = made()
+    node, noted = opened(apart, "client/0")
+    body = wrap(keys(apart, "client/1"), "client/1", "client/0", 3, packet)
+    apart.exchange.put("client/1", "client/0", body, "x")
+    take_all(node)
+    assert node.kept.era is None
+    assert not node.kept.ended
+    assert noted.said == {f"{type(packet).__name__} of client/1": 1}
+
+
+def test_a_letter_in_anothers_name_is_refused() -> None:
+    apart = made()
+    node, noted = opened(apart, "server")
+    session = apart.made.common.roster.session.hex()
+    envelope = Envelope("client/0", "server", "client", "Update", session, 1, 0, 3, 0, False, 1)
+    body = wrap(keys(apart, "client/1"), "client/1", "server", 3, Letter(envelope, b"x", (0, 0)))
+    apart.exchange.put("client/1", "server", body, "x")
+    take_all(node)
+    assert noted.said == {"packet of client/1": 1}
+
+
+def test_nobody_gives_up_anothers_answer() -> None:
+    """A party says that another's answer will not come: the hub waits for that one all the same."""
+    apart = made(settings=Settings(patience_s=20.0, grace_s=0.3, poll_s=0.03))
+    lies = keys(apart, "client/2")
+
+    def tamper(src: str, dst: str, body: bytes) -> list[bytes]:
+        if (src, dst) != ("client/2", "server"):
+            return [body]
+        sent = [wrap(lies, src, dst, 1 << 20 | next(count), Silence(n, (1, 0), "refused")) for n in range(1, 9)]
+        return [*sent, body]
+
+    count = iter(range(1 << 16))
+    apart.exchange.tamper = tamper
+    apart.run(1)
+    assert apart.rounds[1].notes["participants"] >= 2
+
+
+def test_a_flood_is_bounded() -> None:
+    """Letters of rounds that never begin: so many wait, and more are refused."""
+    apart = made(settings=Settings(most=20, most_bytes=1 << 20, poll_s=0.01))
+    node, noted = opened(apart, "client/0")
+    lies, session = keys(apart, "client/1"), apart.made.common.roster.session.hex()
+    for i in range(1, 501):
+        envelope = Envelope("client/1", "client/0", "client", "Train", session, 9, 0, i, 0, True, 1)
+        body = wrap(lies, "client/1", "client/0", i, Letter(envelope, bytes(100), (9, 0)))
+        apart.exchange.put("client/1", "client/0", body, str(i))
+    take_all(node)
+    assert len(node.waiting) == len(node.mail.held) == 20
+    assert noted.said == {"packet of client/1": 480}
+
+
+def test_kinds_of_refusals_are_bounded() -> None:
+    """They are others' words."""
+    node, _ = opened(made(), "client/0")
+    for i in range(1000):
+        node.mail.traffic.refuse(f"kind {i}" + 100 * "x")
+    assert len(node.mail.traffic.refused) <= 65
+    assert node.mail.traffic.refused.total() == 1000
+    assert max(map(len, node.report().refused)) <= 80
+
+
+# -- rollbacks ---------------------------------------------------------------------------------------------------------
+
+
+class Backed(Doom):
+    """Puts the store of a party back to an earlier commit when it is killed."""
+
+    def __init__(self, at: int, apart: Nodes, name: str) -> None:
+        super().__init__({at})
+        self.apart, self.name, self.backup = apart, name, b""
+
+    def point(self, what: str) -> None:
+        store = self.apart.stores[self.name]
+        if self.count == self.at.copy().pop() // 2 and store.data is not None:
+            self.backup = store.data
+        try:
+            super().point(what)
+        except BaseException:
+            store.data = self.backup
+            raise
+
+
+def test_a_party_whose_disk_was_put_back_is_noticed_and_goes_on_no_more() -> None:
+    apart = made()
+    doom = apart.dooms["client/1"] = Backed(40, apart, "client/1")
+    with pytest.raises(RolledBackError, match="of commit"):
+        apart.run(6)
+    assert doom.died == 1
+    assert [one.skipped for one in apart.rounds] == [""] * len(apart.rounds)
+    why = [one.gone["client/1"] for one in apart.rounds if "client/1" in one.gone]
+    assert any("older than it was" in reason for reason in why)
+    assert "client/1" not in apart.rounds[1].gone
+
+
+def test_a_hub_whose_disk_was_put_back_is_told_so() -> None:
+    apart = made()
+    apart.dooms["server"] = doom = Backed(100, apart, "server")
+    apart.run(5)
+    assert doom.died == 1
+    assert any("was the hub's disk put back?" in why for one in apart.rounds for why in one.gone.values())
+
+
+# -- plans -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_party_that_is_revoked_is_gone_at_once_and_the_others_go_on() -> None:
+    apart = made()
+    plans = iter([None, None, b"revoked"])
+    common, make = apart.made.common, apart.node
+
+    def renewed(name: str) -> Any:
+        def renew(plan: bytes) -> Any:
+            if plan != b"revoked":
+                raise PeerError("not a plan")
+            identity = apart.made.owns[name].identity
+            assert identity is not None
+            left = tuple(one for one in common.roster.entries if one.name != "client/2")
+            return PartyKeys(msgspec.structs.replace(common.roster, entries=left), {name: identity}), common
+
+        return renew
+
+    def live(name: str, rounds: int) -> None:
+        node = apart.node(
+            name, renew=renewed(name), **({"newest": lambda: next(plans, None)} if name == "server" else {})
+        )
+        if isinstance(node, HubNode):
+            apart.rounds += node.run(rounds)
+            revoked.stop()
+        else:
+            node.serve()
+
+    revoked = apart.node("client/2", renew=renewed("client/2"))
+    apart.node = lambda name, **options: revoked if name == "client/2" else make(name, **options)  # type: ignore
+    apart.run(3, live)
+    assert [one.gone for one in apart.rounds] == [
+        {},
+        {},
+        {"client/2": "it was revoked"},
+        {"client/2": "it was revoked"},
+    ]
+    assert [one.notes.get("participants") for one in apart.rounds] == [None, 3, 2, 2]

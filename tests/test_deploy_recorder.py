@@ -1,0 +1,427 @@
+"""The hub's run folder and status: what parties report, no more, and all of it after a kill."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from coterie.crypto.roster import entry, new_identity, sign_roster
+from coterie.crypto.signing import SigningKey
+from coterie.deploy.hub import Round
+from coterie.deploy.packets import Report
+from coterie.deploy.plan import Facts, Plan, Settings, fingerprint
+from coterie.deploy.recorder import HubJournal, Open, Recorder
+from coterie.deploy.reported import Check, kinds_of
+from coterie.deploy.status import Status, is_alive, read_status
+from coterie.protocol.errors import UserError
+from coterie.protocol.randomness import Randomness
+from coterie.report import render
+from coterie.report.load import load
+from coterie.runs import registry
+from coterie.runs.config import RunConfig, resolve, system_config, to_toml
+from coterie.runs.folder import read_lines
+
+CLIENTS = tuple(f"client/{i}" for i in range(4))
+
+
+def plan(*, joined: int = 4, version: int = 1, session: bytes = b"s" * 16, **config: Any) -> Plan:
+    options = resolve(RunConfig("fedcaprivacy", clients=4, **{"rounds": 3, "crypto": "emulated", **config}))
+    roles = registry.get("fedcaprivacy").roles(system_config(options), CLIENTS, options.mode)
+    there = [name for name in roles if name not in CLIENTS[joined:]]
+    randomness = Randomness(7, emulated=True)
+    entries = tuple(entry(name, roles[name], new_identity(name, randomness)) for name in there)
+    return Plan(
+        version=version,
+        config=to_toml(options),
+        facts=Facts((64,), 10),
+        settings=Settings(server="nats://somewhere", scores=("local_accuracy", "local_loss")),
+        members=tuple(roles.items()),
+        roster=sign_roster(entries, SigningKey.generate(lambda n: b"k" * n), session),
+    )
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Iterator[Recorder]:
+    made = Recorder(tmp_path / "run", plan(), engine="memory", parameters=10)
+    yield made
+    made.close()
+
+
+def told(at: int | tuple[int, int], **more: Any) -> Report:
+    """A report that nothing is wrong with."""
+    era = at if isinstance(at, tuple) else (at, 0)
+    return Report(era, **{"commit": 3, "busy_s": 0.5, "bytes_up": 100, "bytes_down": 10, "closed": True, **more})
+
+
+def scores(accuracy: float, loss: float = 1.0) -> dict[str, float]:
+    return {"local_accuracy": accuracy, "local_loss": loss}
+
+
+def rounds(recorder: Recorder, last: int, first: int = 1, reporting: int = 4) -> None:
+    """Rounds in which the first so many clients report their scores."""
+    for r in range(first, last + 1):
+        recorder.begins(r, 0)
+        for i, name in enumerate(CLIENTS):
+            if r > 1:
+                recorder.heard(name, told(r - 1, scores=scores(0.1 * r + 0.01 * i) if i < reporting else {}))
+        recorder.closed(Round(r, {"participants": 4}, seconds=2.0, bytes_up=7))
+
+
+def wait_for(true: Callable[[], bool]) -> None:
+    """Until it is true, for a few seconds."""
+    for _ in range(100):
+        if true():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it has not come true")
+
+
+# -- the folder --------------------------------------------------------------------------------------------------------
+
+
+def test_the_folder_holds_what_was_reported_and_draws_a_report(recorder: Recorder) -> None:
+    recorder.begins(0, 0)
+    recorder.closed(Round(0, seconds=1.0))
+    rounds(recorder, 3, reporting=3)
+    for i, name in enumerate(CLIENTS[:2]):
+        recorder.heard(name, told(3, scores=scores(0.5 + 0.2 * i, 2.0)))
+    recorder.ended()
+    run = load(recorder.folder)
+    _one, two, three = run.rounds
+    assert two.local_accuracy == pytest.approx((0.3 + 0.31 + 0.32) / 3)
+    assert two.reported == {"local_accuracy": 3, "local_loss": 3}
+    assert two.bands["local_accuracy"][0] == pytest.approx(0.3)
+    assert two.bands["local_accuracy"][4] == pytest.approx(0.32)
+    assert three.local_accuracy == pytest.approx(0.6)
+    assert three.reported["local_accuracy"] == 2
+    assert two.bytes_up == {"participant": 400, "business_server": 7}
+    assert two.phase_seconds["participant/work"] == 2.0
+    assert run.result.local_accuracy == three.local_accuracy
+    assert run.result.done == 3
+    assert run.result.deployment is not None
+    assert not run.result.deployment.running
+    assert run.result.deployment.reporting == (2, 3)
+    page = render([recorder.folder]).read_text()
+    assert "What nobody knows of this run" in page
+    assert "2 to 3 of 4" in page
+    assert "between machines" in page
+
+
+def test_nothing_is_invented(recorder: Recorder) -> None:
+    """No client reports a score: there is none anywhere, and what nobody can know is said."""
+    rounds(recorder, 3, reporting=0)
+    recorder.ended()
+    result = json.loads((recorder.folder / "result.json").read_text())
+    for key in ("global_accuracy", "local_accuracy", "virtual_seconds"):
+        assert result[key] is None
+    assert all(
+        "local_accuracy" not in line and line["reported"] == {}
+        for line in read_lines(recorder.folder / "metrics.jsonl")
+    )
+    assert any("common test set" in words for words in result["deployment"]["unknown"])
+    assert result["deployment"]["reporting"] == [0, 0]
+    assert "What nobody knows" in render([recorder.folder]).read_text()
+
+
+def test_a_rehearsal_adds_what_its_observer_knows(recorder: Recorder) -> None:
+    rounds(recorder, 3)
+    recorder.ended({"models_sha256": "ab", "global_accuracy": 0.25}, train_accuracy=0.5)
+    last = read_lines(recorder.folder / "metrics.jsonl")[-1]
+    result = json.loads((recorder.folder / "result.json").read_text())
+    assert last["models_sha256"] == result["models_sha256"] == "ab"
+    assert result["global_accuracy"] == 0.25
+    assert not any("common test set" in words for words in result["deployment"]["unknown"])
+
+
+def test_a_report_can_be_drawn_while_the_run_goes_on(recorder: Recorder) -> None:
+    rounds(recorder, 3)
+    assert "1 of 3" in render([recorder.folder]).read_text()
+    deployment = load(recorder.folder).result.deployment
+    assert deployment is not None
+    assert deployment.running
+
+
+def test_reports_of_all_attempts_count_and_the_newest_of_an_attempt_replaces(recorder: Recorder) -> None:
+    recorder.begins(1, 0)
+    recorder.heard("csp", told((1, 0), bytes_up=50))
+    recorder.begins(1, 1)
+    recorder.heard("csp", told((1, 0), bytes_up=60))
+    recorder.heard("csp", told((1, 1), bytes_up=1000))
+    recorder.closed(Round(1, attempts=["csp was killed"], gone={"client/2": "gone"}))
+    recorder.ended()
+    (line,) = read_lines(recorder.folder / "metrics.jsonl")
+    assert line["bytes_up"]["csp"] == 1060
+    assert line["attempt"] == 1
+    assert line["notes"]["attempts"] == ["csp was killed"]
+    assert line["lost"] == {"client/2 of round 1": "gone"}
+    assert recorder.status.repeated == 1
+    csp = next(one for one in recorder.status.parties if one.name == "csp")
+    assert csp.bytes_up == 1060
+    assert (csp.round, csp.attempt) == (1, 1)
+
+
+def test_a_hub_that_was_killed_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    """Reports that came before the kill count."""
+
+    def begin(recorder: Recorder) -> None:
+        rounds(recorder, 2)
+        recorder.begins(3, 0)
+        recorder.heard("csp", told(2, bytes_up=33))
+
+    def end(recorder: Recorder) -> list[dict[str, Any]]:
+        recorder.begins(3, 1)
+        for i, name in enumerate(CLIENTS):
+            recorder.heard(name, told(2, scores=scores(0.3 + 0.01 * i)))
+        recorder.closed(Round(3, {"participants": 4}, seconds=2.0, bytes_up=7))
+        recorder.ended()
+        recorder.close()
+        return read_lines(recorder.folder / "metrics.jsonl")
+
+    through, killed = (Recorder(tmp_path / name, plan(), engine="memory") for name in ("one", "two"))
+    begin(through)
+    begin(killed)
+    path = tmp_path / "two" / "open.bin"
+    wait_for(lambda: (2, 0) in msgspec.msgpack.decode(path.read_bytes(), type=Open).reports.get("csp", {}))
+    shutil.copytree(tmp_path / "two", tmp_path / "three")  # as the disk is after kill -9
+    again = Recorder(tmp_path / "three", plan(), engine="memory", done=2)
+    lines = end(through)
+    assert lines == end(again)
+    assert [line["round"] for line in lines] == [1, 2, 3]
+    assert lines[1]["bytes_up"]["csp"] == 33
+    killed.close()
+
+
+def test_a_round_that_was_closed_and_not_committed_is_forgotten(tmp_path: Path) -> None:
+    one = Recorder(tmp_path, plan(), engine="memory")
+    rounds(one, 3)
+    one.close()
+    again = Recorder(tmp_path, plan(), engine="memory", done=1)
+    assert again.status.done == 1
+    rounds(again, 3, first=2)
+    again.ended()
+    again.close()
+    assert [line["round"] for line in read_lines(tmp_path / "metrics.jsonl")] == [1, 2, 3]
+
+
+def test_a_round_that_was_committed_and_not_closed_has_a_line_without_notes(tmp_path: Path) -> None:
+    one = Recorder(tmp_path, plan(), engine="memory")
+    rounds(one, 1)
+    one.close()
+    again = Recorder(tmp_path, plan(), engine="memory", done=2)
+    rounds(again, 3, first=3)
+    again.ended()
+    again.close()
+    lines = read_lines(tmp_path / "metrics.jsonl")
+    assert [line["round"] for line in lines] == [1, 2, 3]
+    assert lines[1]["notes"] == {"unrecorded": True}
+    assert load(tmp_path).result.done == 3
+
+
+def test_a_folder_of_another_federation_or_process_is_refused(tmp_path: Path) -> None:
+    one = Recorder(tmp_path, plan(), engine="memory")
+    with pytest.raises(UserError, match="another run is at work"):
+        Recorder(tmp_path, plan(), engine="memory")
+    one.close()
+    with pytest.raises(UserError, match="another federation"):
+        Recorder(tmp_path, plan(session=b"t" * 16), engine="memory")
+    Recorder(tmp_path, plan(), engine="memory").close()  # neither error keeps the lock
+
+
+def test_a_simulations_folder_is_not_written_over(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"round": 1}\n')
+    with pytest.raises(UserError, match="no deployment's"):
+        Recorder(tmp_path, plan(), engine="memory")
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"round": 1}\n'
+
+
+# -- reports are hostile -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"scores": scores(1.5)},
+        {"scores": scores(math.nan)},
+        {"scores": scores(0.5, math.nan)},
+        {"busy_s": math.nan},
+        {"busy_s": -1.0},
+        {"busy_s": math.inf},
+        {"bytes_up": 1 << 62},
+        {"commit": 1 << 62},
+        {"refused": {"Train": 1 << 62}},
+    ],
+    ids=str,
+)
+def test_a_report_that_says_what_cannot_be_is_dropped_and_counted(recorder: Recorder, wrong: dict[str, Any]) -> None:
+    recorder.begins(1, 0)
+    recorder.heard("client/0", told(1, **wrong))
+    recorder.closed(Round(1))
+    recorder.ended()
+    one = next(one for one in recorder.status.parties if one.name == "client/0")
+    assert one.implausible == 1
+    assert one.bytes_up == 0
+    assert one.commit == 0
+    (line,) = read_lines(recorder.folder / "metrics.jsonl")
+    assert "local_accuracy" not in line
+    assert "participant" not in line["bytes_up"]
+
+
+@pytest.mark.parametrize("era", [(2, 0), (1, 1), (9, 0), (1 << 61, 0)])
+def test_a_report_of_what_has_not_begun_is_dropped(recorder: Recorder, era: tuple[int, int]) -> None:
+    recorder.begins(1, 0)
+    recorder.heard("client/0", told(era))
+    assert next(one for one in recorder.status.parties if one.name == "client/0").implausible == 1
+
+
+def test_reports_of_a_round_come_for_two_more_rounds_and_then_no_more(recorder: Recorder) -> None:
+    """A hub that ends a round without waiting for anybody hears of it later."""
+    for r in (1, 2, 3):
+        recorder.begins(r, 0)
+        recorder.closed(Round(r))
+        if r == 2:
+            recorder.heard("client/0", told(1, scores=scores(0.5)))
+    recorder.heard("client/1", told(1, scores=scores(0.9)))
+    recorder.heard("client/1", told(2, scores=scores(0.25)))
+    recorder.heard("client/1", told(3, scores=scores(0.75)))
+    recorder.ended()
+    lines = read_lines(recorder.folder / "metrics.jsonl")
+    assert [line["local_accuracy"] for line in lines] == [0.5, 0.25, 0.75]
+    assert all(one.implausible == 0 for one in recorder.status.parties)
+
+
+def test_a_line_is_written_when_all_have_reported(recorder: Recorder) -> None:
+    recorder.begins(1, 0)
+    recorder.closed(Round(1))
+    recorder.begins(2, 0)
+    others = [one.name for one in recorder.status.parties][1:]
+    for name in others:
+        assert recorder.status.scores == {}
+        recorder.heard(name, told(1, closed=False))
+    for name in others:
+        assert read_lines(recorder.folder / "metrics.jsonl") == []
+        recorder.heard(name, told(1, scores=scores(0.5)))
+    assert [line["round"] for line in read_lines(recorder.folder / "metrics.jsonl")] == [1]
+    assert recorder.status.scores["local_accuracy"] == 0.5
+    assert load(recorder.folder).result.done == 1
+
+
+def test_a_report_of_a_stranger_changes_nothing(recorder: Recorder) -> None:
+    before = recorder.status
+    recorder.heard("client/99", told(0))
+    recorder.seen("client/99")
+    recorder.missed("client/99", "gone")
+    after = recorder.status
+    assert msgspec.structs.replace(after, written=0.0) == msgspec.structs.replace(before, written=0.0)
+
+
+def test_scores_count_only_if_the_plan_allows_them_and_a_client_sends_them(recorder: Recorder) -> None:
+    recorder.begins(1, 0)
+    recorder.heard("client/0", told(1, scores={"local_accuracy": 0.5, "weight_0": 0.25}))
+    recorder.heard("csp", told(1, scores={"local_accuracy": 1.0}))
+    recorder.closed(Round(1))
+    recorder.ended()
+    (line,) = read_lines(recorder.folder / "metrics.jsonl")
+    assert line["local_accuracy"] == 0.5
+    assert line["reported"] == {"local_accuracy": 1}
+    assert "metrics" not in line
+    assert "weight_0" not in (recorder.folder / "open.bin").read_bytes().decode(errors="replace")
+
+
+def test_kinds_of_refusals_are_a_closed_set(recorder: Recorder) -> None:
+    """A party cannot write words of its own into the operator's files, nor grow them."""
+    recorder.begins(1, 0)
+    recorder.heard("client/0", told(1, refused={f"\x1b[2J{i}": 1 for i in range(1000)} | {"Train": 2, "packet": 3}))
+    (one,) = (one for one in recorder.status.parties if one.name == "client/0")
+    assert one.refused == {"other": 1000, "Train": 2, "packet": 3}
+    assert {"Train", "Upload", "Granted"} <= kinds_of(registry.get("fedcaprivacy"))
+
+
+def test_a_party_may_claim_what_it_wants_of_a_loss_that_has_blown_up(recorder: Recorder) -> None:
+    """An infinite loss is a model that has blown up: it is counted, and stands as not measured."""
+    check = Check(registry.get("fedavg"), recorder.measures, ["local_loss"])
+    assert check(told(1, scores={"local_loss": math.inf}), "client", "client") is not None
+
+
+# -- status ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_status_file_says_what_the_operator_must_know(recorder: Recorder) -> None:
+    recorder.begins(1, 0)
+    recorder.present(["csp", "client/0", "stranger"])
+    recorder.missed("client/1", "late")
+    recorder.heard("client/2", told(1, refused={"Train": 1}))
+    recorder.heard("client/3", told(1, rolled_back=True))
+    recorder.close()
+    status = read_status(recorder.folder)
+    assert status == read_status(recorder.folder.parent)
+    assert (status.phase, status.round, status.rounds, status.clients) == ("round", 1, 3, 4)
+    by_name = {one.name: one for one in status.parties}
+    assert list(by_name) == ["business_server", "key_centre", "csp", *CLIENTS]
+    assert by_name["csp"].connected
+    assert not by_name["client/1"].connected
+    assert by_name["client/1"].missed == {"late": 1}
+    assert by_name["client/1"].last_seen is None
+    assert by_name["client/2"].refused == {"Train": 1}
+    assert by_name["client/2"].last_seen is not None
+    assert by_name["client/3"].rolled_back
+    roster = plan().roster
+    assert all(by_name[one.name].fingerprint == fingerprint(one) for one in roster.entries)
+    assert len({one.fingerprint for one in status.parties}) == len(status.parties)
+    assert (recorder.folder / "status.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_members_that_have_not_joined_and_that_are_revoked_are_shown(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, plan(joined=3), engine="memory")
+    assert [one.name for one in recorder.status.parties if not one.fingerprint] == ["client/3"]
+    recorder.renewed(msgspec.structs.replace(plan(version=2), revoked=("client/0",)))
+    parties = {one.name: one for one in recorder.status.parties}
+    assert parties["client/3"].fingerprint
+    assert parties["client/0"].revoked
+    assert recorder.status.plan == 2
+    recorder.close()
+
+
+def test_a_hub_that_writes_no_more_shows(recorder: Recorder) -> None:
+    status = recorder.status
+    assert is_alive(status, status.written + 1)
+    assert not is_alive(status, status.written + 60)
+    recorder.failed("the set-up failed: nobody came")
+    assert recorder.status.phase == "failed"
+    assert not is_alive(recorder.status, time.time())
+
+
+def test_the_heartbeat_and_changes_are_written(recorder: Recorder) -> None:
+    path = recorder.folder / "status.json"
+    recorder.begins(1, 0)
+    wait_for(lambda: path.exists() and read_status(recorder.folder).round == 1)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"system": 3}', b"\xff\xfe"])
+def test_a_damaged_status_is_a_clear_error(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "status.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"status\.json"):
+        read_status(tmp_path)
+    with pytest.raises(UserError, match="no hub has begun"):
+        read_status(tmp_path / "elsewhere")
+
+
+def test_the_hubs_observer_tells_the_recorder(recorder: Recorder) -> None:
+    journal = HubJournal(recorder)
+    journal.began((2, 1))
+    journal.late("client/3")
+    journal.present(["csp"])
+    journal.seen("client/2")
+    status: Status = recorder.status
+    assert (status.round, status.attempt, status.phase) == (2, 1, "round")
+    parties = {one.name: one for one in status.parties}
+    assert parties["client/3"].missed == {"late": 1}
+    assert parties["csp"].connected
+    assert parties["client/2"].last_seen is not None

@@ -1,0 +1,112 @@
+"""A rehearsal, every party a process of its own over a real server, ends with the models of a run in one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coterie.deploy import logs
+from coterie.deploy.trial import HOMES, rehearse
+from coterie.protocol.errors import RunError, UserError
+from coterie.runs import registry
+from coterie.runs.config import RunConfig, resolve
+from coterie.runs.evaluation import models_digest
+from coterie.runs.experiment import build
+from coterie.runs.runner import Result
+
+pytest.importorskip("nats", reason="the engine is an extra: pip install 'coterie[deploy]'")
+
+OF_CI: list[tuple[str, dict[str, Any]]] = [
+    ("fedavg", {}),
+    ("fedcaprivacy", {}),  # with real Paillier
+    ("mingledpie", {"crypto": "emulated"}),
+    ("pafed", {"crypto": "emulated"}),
+    ("fedepc", {"rounds": 2}),
+    ("ofl", {"crypto": "emulated", "rounds": 2}),
+]
+OTHERS = [
+    (name, {"mode": mode, "crypto": "emulated"} if registry.get(name).encrypts(mode) else {"mode": mode})
+    for name in registry.SYSTEMS
+    for mode in registry.get(name).modes
+    if (name, mode) not in {(known, "paper") for known, _ in OF_CI}
+]
+
+
+def options(**more: Any) -> dict[str, Any]:
+    return {"clients": 4, "rounds": 3, "seed": 7, **more}
+
+
+def simulated(name: str, **more: Any) -> str:
+    """The digest of the models of the same run in one process."""
+    experiment = build(resolve(RunConfig(name, **options(**more))))
+    experiment.set_up()
+    done = 0
+    for done in range(1, int(experiment.config.rounds or 0) + 1):
+        if "stopped" in experiment.round(done)["notes"]:
+            break
+    experiment.finish(done)
+    found = models_digest(experiment.models(done))
+    experiment.close()
+    return found
+
+
+def rehearsed(folder: Path, name: str, *kills: str, **more: Any) -> Result:
+    return rehearse(folder, RunConfig(name, **options(**more)), kills)
+
+
+def events(home: Path, name: str) -> list[dict[str, Any]]:
+    """The events of this name in a party's log."""
+    return [line for line in logs.read(home / "log.jsonl") if line["event"] == name]
+
+
+def homes(folder: Path) -> list[Path]:
+    return [folder / "hub", *(folder / HOMES).iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [*(pytest.param(*case) for case in OF_CI), *(pytest.param(*case, marks=pytest.mark.long) for case in OTHERS)],
+    ids=["-".join([name, *map(str, more.values())]) for name, more in [*OF_CI, *OTHERS]],
+)
+def test_models_are_those_of_one_process(tmp_path: Path, name: str, more: dict[str, Any]) -> None:
+    result = rehearsed(tmp_path / "d", name, **more)
+    assert result.summary["models_sha256"] == simulated(name, **more)
+    assert result.rounds[-1]["models_sha256"] == result.summary["models_sha256"]
+    assert result.summary["rounds_done"] == options(**more)["rounds"]
+    assert len(result.models.of("client/3").tensors) >= 1
+
+
+def test_killed_parties_go_on(tmp_path: Path) -> None:
+    kills = ("hub@2", "client/1@2", "key_centre@setup")
+    result = rehearsed(tmp_path / "d", "fedcaprivacy", *kills, crypto="emulated")
+    assert result.summary["models_sha256"] == simulated("fedcaprivacy", crypto="emulated")
+    starts = {home.name: len(events(home, "start")) for home in homes(tmp_path / "d")}
+    assert starts == {"hub": 2, "client-1": 2, "key_centre": 2, "csp": 1, "client-0": 1, "client-2": 1, "client-3": 1}
+    pids = {line["pid"] for home in homes(tmp_path / "d") for line in events(home, "start")}
+    assert len(pids) == sum(starts.values())  # every life in a process of its own
+
+
+def test_a_party_that_stays_away_for_a_while(tmp_path: Path) -> None:
+    result = rehearsed(tmp_path / "d", "fedcaprivacy", "csp@2:mid", crypto="emulated", rounds=2)
+    notes = result.rounds[1]["notes"]
+    assert notes["gone"] == {"csp": "gone"}
+    assert "skipped" not in result.rounds[0]["notes"]
+    assert len(events(tmp_path / "d" / HOMES / "csp", "start")) == 2
+
+
+def test_what_cannot_be_rehearsed_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no party 'nobody'"):
+        rehearsed(tmp_path / "d", "fedavg", "nobody@2")
+    with pytest.raises(UserError, match="rounds are 1 to 3"):
+        rehearsed(tmp_path / "d", "fedavg", "hub@4")
+    with pytest.raises(UserError, match="attack"):
+        rehearsed(tmp_path / "d", "fedavg", attack="scale:10")
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "mine").write_text("")
+    with pytest.raises(UserError, match="is there already"):
+        rehearsed(tmp_path / "d", "fedavg")
+    assert [path.name for path in (tmp_path / "d").iterdir()] == ["mine"]
+    with pytest.raises(RunError):
+        rehearsed(tmp_path / "e", "fedavg", settings={"lr": 1e30})

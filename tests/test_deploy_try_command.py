@@ -1,0 +1,100 @@
+"""``coterie deploy try`` as a command: what it prints, what it leaves, and how it ends when it is stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from command import Command, caller
+
+from coterie.deploy import logs
+from coterie.deploy.doctor import doctor
+
+pytest.importorskip("nats", reason="the engine is an extra: pip install 'coterie[deploy]'")
+
+command = pytest.fixture(caller)
+OF = ["--clients", "4", "--rounds", "2", "--seed", "7", "--set", "max_epochs=1"]
+
+
+def test_the_command_ends_as_coterie_run(command: Command, tmp_path: Path) -> None:
+    """Also: no party's secret lies in another's home, and what is private is for its owner alone."""
+    folder = tmp_path / "d"
+    ended = command("deploy", "try", str(folder), "--system", "fedavg", *OF, "--kill", "client/1@2")
+    assert ended.code == 0
+    assert "fedavg  round 2 of 2" in ended.err
+    ran = command("run", "fedavg", *OF, "--out", str(tmp_path / "r"), "--quiet")
+    assert ran.code == 0
+    digest = json.loads((tmp_path / "r" / "metrics.jsonl").read_text().splitlines()[-1])["models_sha256"]
+    assert json.loads((folder / "run" / "result.json").read_text())["models_sha256"] == digest
+    assert digest in ended.out.replace("\n", "")
+    found = doctor([folder])
+    assert [one for one in found if one.level != "ok"] == []
+    private = [path for home in [folder / "hub", *(folder / "homes").iterdir()] for path in home.rglob("*")]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in private if path.is_file()} <= {0o600}
+    assert command("report", str(folder / "run")).code == 0
+    assert command("predict", str(folder / "run"), "nothing.npz", "--client", "client/3").code == 2
+    assert command("deploy", "status", str(folder)).code == 0
+
+
+def test_it_refuses_before_it_makes_anything(command: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "d"
+    for words, error in (
+        (["--system", "fedavg", "--attack", "scale:10"], "no option --attack"),
+        (["--system", "fedavk"], "did you mean 'fedavg'"),
+        (["--system", "fedavg", *OF, "--kill", "client/9@1"], "there is no party 'client/9'"),
+        (["--system", "fedavg", *OF, "--kill", "client/1"], "PARTY@ROUND"),
+    ):
+        ended = command("deploy", "try", str(folder), *words)
+        assert (ended.code, error in ended.err) == (2, True), ended.err
+        assert not folder.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_runs_on_when_it_is_stopped(tmp_path: Path, number: signal.Signals) -> None:
+    """By Ctrl-C, or killed itself: all parties and the server end, and the logs stay."""
+    folder = tmp_path / "d"
+    words = [sys.executable, "-m", "coterie", "deploy", "try", str(folder), "--system", "fedavg", *OF]
+    running = subprocess.Popen([*words, "--rounds", "5000"], stderr=subprocess.PIPE, text=True)
+    metrics, until = folder / "run" / "metrics.jsonl", time.monotonic() + 120
+    while not (metrics.exists() and metrics.stat().st_size):
+        assert running.poll() is None, running.communicate()[1]
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    homes = [folder / "hub", *(folder / "homes").iterdir()]
+    pids = [line["pid"] for home in homes for line in logs.read(home / "log.jsonl") if line["event"] == "start"]
+    assert len(pids) == 5 == sum(map(alive, pids))
+    running.send_signal(number)
+    words_of_end = running.communicate(timeout=30)[1]
+    assert running.returncode == (130 if number == signal.SIGINT else -number)
+    assert number == signal.SIGKILL or "interrupted" in words_of_end
+    while any(map(alive, pids)) or served(folder):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert all((home / "log.jsonl").stat().st_size for home in homes)
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def served(folder: Path) -> bool:
+    """Whether a server of this folder runs."""
+    conf = os.fsencode(folder / "nats" / "nats.conf")
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(conf in path.read_bytes())
+        except OSError:
+            continue
+    return any(found)

@@ -1,0 +1,75 @@
+"""Parties that are no rehearsal's: each has its own data and its own random numbers, and the machine's clock runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from live_deployment import live
+
+from coterie.deploy import logs
+from coterie.deploy.place import place
+from coterie.deploy.status import read_status
+from coterie.runs.config import RunConfig
+from coterie.runs.runner import load_result
+
+pytest.importorskip("nats", reason="the engine is an extra: pip install 'coterie[deploy]'")
+
+QUICK = {"lr": 0.3, "batch_size": 10, "max_epochs": 3}
+NAMES = ("hospital-a", "hospital-b", "hospital-c")
+
+
+def test_a_deployment_learns_from_data_that_nobody_shares(tmp_path: Path) -> None:
+    config = RunConfig("fedcaprivacy", rounds=2, settings={**QUICK, "clusters": 2})
+    with live(tmp_path, config, NAMES) as deployed:
+        deployed.run()
+        places = {name: place(home) for name, home in deployed.homes.items()}
+    result = load_result(deployed.folder.run)
+    first, last = result.rounds
+    assert last["local_accuracy"] > first["local_accuracy"]
+    assert result.summary["crypto"] == "real"
+    assert (result.summary["global_accuracy"], result.summary["virtual_seconds"]) == (None, None)
+    assert not (deployed.folder.run / "models").exists()
+    seeds = {one.party.randomness.seed for one in places.values()}
+    assert len(seeds) == len(places)  # each its own, from its home
+    assert not any(one.party.randomness.emulated for one in places.values())
+    for name, one in places.items():
+        assert set(one.effects.data) == ({name} if name in NAMES else set())
+        assert one.links is None
+    status = read_status(deployed.folder.run)
+    assert {one.name for one in status.parties} == {*NAMES, "business_server", "csp", "key_centre"}
+
+
+def test_the_hub_begins_with_a_quorum_and_asks_no_one_for_what_its_owner_keeps(tmp_path: Path) -> None:
+    config = RunConfig("fedavg", rounds=2, settings=QUICK)
+    with live(tmp_path, config, (*NAMES, "late"), absent=["late"], quorum=3, report=()) as deployed:
+        deployed.run()
+    result = load_result(deployed.folder.run)
+    assert [line["notes"]["participants"] for line in result.rounds] == [3, 3]
+    assert result.summary["local_accuracy"] is None
+    assert not any(line["reported"] for line in result.rounds)
+
+
+def test_without_a_quorum_the_hub_does_not_begin(tmp_path: Path) -> None:
+    config = RunConfig("fedavg", rounds=1, settings=QUICK)
+    with (
+        live(tmp_path, config, NAMES, absent=NAMES[2:]) as deployed,
+        pytest.raises(Exception, match="there are not yet hospital-c"),
+    ):
+        deployed.run()
+    assert any("hospital-c" in str(line) for line in logs.read(deployed.homes["server"].log))
+
+
+def test_a_party_that_is_killed_loses_nothing(tmp_path: Path) -> None:
+    from coterie.deploy.kills import Kill
+
+    config = RunConfig("fedavg", rounds=3, settings=QUICK)
+    with live(tmp_path, config, NAMES) as deployed:
+        processes = deployed.run(kills=[Kill("server", 2), Kill("hospital-b", 2), Kill("hospital-c", 3, mid=True)])
+    assert processes.started == {"server": 2, "hospital-a": 1, "hospital-b": 2, "hospital-c": 2}
+    result = load_result(deployed.folder.run)
+    assert [line["notes"].get("participants") for line in result.rounds[:2]] == [3, 3]
+    assert result.rounds[2]["notes"]["gone"] == {"hospital-c": "gone"}
+    assert result.rounds[2]["notes"]["participants"] == 2
+    assert np.isfinite(result.rounds[2]["local_accuracy"])
