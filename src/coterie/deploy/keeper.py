@@ -97,7 +97,7 @@ class Keeper:
         self.save(outbox, done)
 
     def save(self, outbox: Sequence[Parcel] = (), done: Sequence[Arrived] = ()) -> None:
-        """A commit that is not counted, since a start of the node is nothing that it was asked to do."""
+        """A commit that is counted already, or never: a start of the node is nothing that it was asked to do."""
         kept, member = self.kept, self.member
         done, self._noted = [*self._noted, *done], []
         for arrived in done:
