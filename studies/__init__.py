@@ -10,6 +10,7 @@ From the repository's root, each with ``--help``:
     python -m studies.clustering ITEM           FedEPC's clustering on made-up devices: docs/clustering.md
     python -m studies.leading FILE              how often a client leads that lies about itself: docs/resources.md
     python -m studies.privacy fedepc/privacy    what sparsity vectors tell, by how they are sent: docs/privacy.md
+    python -m studies.loopback SYSTEM           what processes on one machine cost: docs/deploy.md
 
 ``scalar_mask`` is an attack on a reading of FedCAPrivacy's text that no mode has.
 """

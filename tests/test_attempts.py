@@ -9,19 +9,22 @@ import msgspec
 import numpy as np
 import pytest
 from every_system import CASES, Case, made, parameters
-from federation import Rig, on_the_wire
+from federation import Pulled, Rig, on_the_wire
 from joint_parts import HOLDERS, KEY, VECTORS, held, joint, opened, small_keys, summed
 from joint_parts import made as made_key
+from ofl_parts import WHOLE
 
 from coterie.crypto import threshold
 from coterie.protocol.errors import RunError
-from coterie.protocol.messages import bundle
+from coterie.protocol.messages import bundle, unbundle
 from coterie.protocol.steps import for_each
 from coterie.protocol.system import ClientModel, Mixture
 from coterie.protocols.cluster_sums import ClusterModel
 from coterie.protocols.threshold_keys import group_of
 from coterie.protocols.threshold_parts import Announce, Decrypt, Partials, Present, text
 from coterie.systems.fedepc.messages import Describe
+from coterie.systems.mingledpie.messages import Mingled
+from coterie.systems.pafed.messages import Compare, Invert, Refresh
 from coterie.transport.local import LocalTransport
 
 ROUNDS, BROKEN = 3, 2
@@ -99,6 +102,33 @@ def test_a_repeated_attempt_gives_the_same_models(case: Case) -> None:
         assert "skipped" not in notes
     assert same(whole, run)
     assert not same(run, made(case))
+
+
+REAL: list[Case] = [
+    ("fedcaprivacy", "paper", {"clusters": 2, "schedule": "always"}),
+    ("fedcaprivacy", "hardened", {"clusters": 2, "min_cluster": 2, "descriptor": "signature"}),
+    ("mingledpie", "hardened", {"clusters": 2, "hardening": "uploads", "keys": "threshold"}),
+    ("pafed", "hardened", {"participation": 1.0}),
+    ("pafed", "paper", {"participation": 1.0, "keys": "threshold"}),
+    ("ofl", "hardened", {**WHOLE, "clusters": 2, "recluster_every": 9}),
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", parameters(REAL))
+def test_a_repeated_attempt_with_real_ciphers_gives_the_same_models(case: Case) -> None:
+    """Bit for bit under Paillier, and within the error of CKKS."""
+    whole = made(case, emulated=False)
+    run = made(case, emulated=False, wire=retrying)
+    whole.rounds(ROUNDS)
+    run.rounds(BROKEN - 1)
+    breaking(run, sent_in(case) - 3, BROKEN, 0)
+    again(run)
+    assert "skipped" not in run.transport.drive(run.hub.round(BROKEN), BROKEN, 1)
+    for r in range(BROKEN + 1, ROUNDS + 1):
+        assert "skipped" not in run.round(r)
+    error = {"mingledpie": 1e-3, "pafed": 5e-3, "ofl": 1e-2}.get(case[0], 0.0)
+    np.testing.assert_allclose(run.models(), whole.models(), atol=error, rtol=0)
 
 
 # -- what a repeated attempt must not show -----------------------------------------------------------------------------
@@ -208,3 +238,77 @@ def test_a_description_is_counted_for_each_that_a_hub_asks_for(factor: float, co
     run.transport.drive(run.hub.setup(), 0, 1)
     assert {len(run.party(name).state.released) for name in run.common.clients} == {count}
     assert {len(releases) for releases in run.system.ledger(run.federation).values()} == {count}  # type: ignore[misc]
+
+
+# -- what it does show, as the systems' pages say ----------------------------------------------------------------------
+
+
+class Noting(Pulled):
+    """Notes what every client's last training gave."""
+
+    trained: dict[str, np.ndarray]
+
+    def fit(self, party: str, effect: Any) -> Any:
+        fitted = super().fit(party, effect)
+        self.trained = {**getattr(self, "trained", {}), party: fitted.weights}
+        return fitted
+
+
+def test_mingled_sums_of_two_attempts_show_the_client_that_is_gone() -> None:
+    """A client with both sums subtracts them, and has the other's model, and the clusters that it named."""
+    run = made(("mingledpie", "paper", {"clusters": 3}), wire=retrying, effects=Noting)
+    gone = "client/5"
+    run.round(1)
+    transmit = run.transport._transmit
+
+    def dying(sent: Any, at: Any) -> None:
+        if sent.envelope.kind == "Received":
+            raise RunError("killed")
+        transmit(sent, at)
+
+    with patch.object(run.transport, "_transmit", dying), pytest.raises(RunError, match="killed"):
+        run.transport.drive(run.hub.round(2), 2)
+    run.links.away[gone, 2] = "offline"
+    run.transport.drive(run.hub.round(2), 2, 1)
+    first, second = (msg for _, msg in run.view("client/0").messages(Mingled, 2))
+    assert (first.participants, second.participants) == (6, 5)
+    curious, model = run.party("client/0"), run.transport.effects.trained[gone]  # type: ignore[attr-defined]
+    key, found = curious.key("user"), []
+    for one, other in zip(*(unbundle(msg.ciphers, curious.layout.slots) for msg in (first, second)), strict=True):
+        a, b = (key.decrypt(key.public.from_bytes(part)) if part else 0.0 for part in (one, other))
+        if np.size(a) >= len(model):
+            found.append(float(np.abs((a - b)[: len(model)] - model).max()))
+    named = int((first.sizes - second.sizes).sum())
+    assert sum(error < 1e-3 for error in found) == named > 0
+
+
+def test_the_means_of_two_attempts_show_ofl_s_server_the_leader_that_is_gone() -> None:
+    case: Case = ("ofl", "hardened", {**WHOLE, "clusters": 3, "smallest": 1, "recluster_every": 9})
+    run = made(case, wire=retrying)
+    run.round(1)
+    held: dict[str, np.ndarray] = {}
+
+    def watch(envelope: Any, frame: bytes) -> list[bytes]:
+        if envelope.kind == "Submitted":  # the leader's own model, as it is in its memory then
+            held[envelope.src] = run.party(envelope.src).secret.office.model.astype(np.float64)
+        return [frame]
+
+    run.transport.intercept = watch
+    run.transport.drive(run.hub.round(2), 2)
+    of_three, model = run.hub.state.weights.astype(np.float64), dict(held)
+    gone = next(iter(run.hub.state.leaders.values()))
+    run.links.away[gone, 2] = "offline"
+    run.transport.drive(run.hub.round(2), 2, 1)
+    assert len(model) == 3
+    assert np.abs(3 * of_three - 2 * run.hub.state.weights - model[gone]).max() < 0.01
+
+
+def test_pafed_s_helper_is_asked_for_the_same_numbers_under_other_masks() -> None:
+    run = made(("pafed", "paper", {"participation": 1.0}), wire=retrying, delta=0.5)
+    run.rounds(2)
+    for attempt in (0, 1):
+        run.transport.drive(run.hub.round(3), 3, attempt)
+    for kind in (Refresh, Compare, Invert):
+        messages = [msg for _, msg in run.view("helper").messages(kind, 3)]
+        assert len(messages) == 2
+        assert getattr(messages[0], "count", 0) == getattr(messages[1], "count", 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -268,6 +269,25 @@ def test_the_server_is_killed_in_mid_flow_and_nothing_is_lost(tmp_path: Path) ->
             hub.push("client/1", body, f"{number}")
         reader.join(30)
         assert came == bodies
+    finally:
+        made.close()
+
+
+def test_a_server_with_a_new_disk_counts_from_the_start_and_nothing_is_taken_for_done(tmp_path: Path) -> None:
+    made = Rig(tmp_path, ("hub", "client/1"))
+    made.start()
+    try:
+        hub, one = made.engine("hub"), made.engine("client/1")
+        for number in range(5):
+            hub.push("client/1", b"old", f"{number}")
+        assert len(drain(one)) == 5
+        made.server.kill()
+        shutil.rmtree(made.server.listen.store)
+        made.server.start()
+        made.provision()
+        for number in range(5):
+            hub.push("client/1", b"new", f"{number}")
+        assert [each.body for each in drain(one, 1.5)] == [b"new"] * 5
     finally:
         made.close()
 

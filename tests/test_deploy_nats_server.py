@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -12,30 +13,55 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("nats", reason="the extra deploy is not installed")
+
+from deployments import FACTS, NOW_S, Study, members
+from nats.js.api import StreamInfo
+from nats_rig import Authority, Rig, drain
+
+from coterie.deploy import engines, founding, nats_server
 from coterie.deploy.engine import EngineError
-from coterie.deploy.nats_server import Access, Cluster, Listen, Server, binary, configuration, free_port, subject
+from coterie.deploy.nats_link import Link
+from coterie.deploy.nats_server import (
+    OPERATOR,
+    STREAM,
+    Access,
+    Cluster,
+    Listen,
+    Server,
+    binary,
+    configuration,
+    free_port,
+    subject,
+)
+from coterie.deploy.plan import Settings
+from coterie.deploy.service_files import service_files
+from coterie.protocol.errors import UserError
+from coterie.runs.config import RunConfig
 
 LISTEN = Listen(Path("/s/store"), Path("/s/own.pem"), Path("/s/own.key"), Path("/s/ca.pem"), port=4333, host="0.0.0.0")
 
 
-def test_without_the_extra_nothing_of_it_is_imported() -> None:
-    """``nats`` is made impossible to import; what ``coterie run`` and the operator's files need works all the same."""
-    code = """
-import sys
-sys.modules["nats"] = None
-import coterie, coterie.cli.app
-from coterie.deploy import engines, nats_server
-from coterie.deploy.nats_server import Access, Listen
-from coterie.protocol.errors import UserError
-coterie.run
-try:
-    engines.connect(None, None)
-except UserError as error:
-    assert "pip install 'coterie[deploy]'" in str(error)
-else:
-    raise AssertionError("it is connected")
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
+WITH_NATS = {"coterie.deploy.nats", "coterie.deploy.nats_link", "coterie.deploy.nats_stream"}
+OF_NATS = re.compile(
+    r"^(?:import|from) (?:nats\b|coterie\.deploy\.nats(?:_link|_stream)?\b)|^from coterie\.deploy import .*\bnats\b",
+    re.M,
+)
+
+
+def test_nothing_but_the_engine_imports_the_extra_at_once() -> None:
+    source = Path(nats_server.__file__).parents[2]
+    for path in source.rglob("*.py"):
+        name = ".".join(path.relative_to(source).with_suffix("").parts)
+        assert bool(OF_NATS.search(path.read_text())) == (name in WITH_NATS), name
+
+
+def test_without_the_extra_there_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name in WITH_NATS or name.split(".")[0] == "nats"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "nats", None)
+    with pytest.raises(UserError, match=r"pip install 'coterie\[deploy\]'"):
+        engines.connect(None, None)  # type: ignore[arg-type]
 
 
 def test_a_user_a_party_with_its_own_subjects_only() -> None:
@@ -63,9 +89,6 @@ def test_subjects_name_recipient_and_sender() -> None:
 @pytest.mark.parametrize("cluster", [None, Cluster(6222, ["b.example:6222", "[::1]:6222"])])
 def test_the_server_takes_the_text(tmp_path: Path, cluster: Cluster | None) -> None:
     """``nats-server -t`` checks a configuration; files of keys are read for it."""
-    pytest.importorskip("nats")
-    from nats_rig import Authority
-
     own = Authority(tmp_path / 'it\'s "here"').tls("engine", ["localhost"])
     listen = Listen(tmp_path / "store", own.certificate, own.key, own.authority, host="::1", cluster=cluster)
     path = tmp_path / "nats.conf"
@@ -75,9 +98,6 @@ def test_the_server_takes_the_text(tmp_path: Path, cluster: Cluster | None) -> N
 
 
 def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
-    pytest.importorskip("nats")
-    from nats_rig import Authority
-
     own = Authority(tmp_path / "keys").tls("engine", ["127.0.0.1"])
     listen = Listen(tmp_path / "store", own.certificate, own.key, own.authority, port=free_port())
     first = Server(tmp_path / "first", Access({}), listen)
@@ -96,6 +116,24 @@ def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
         ).start()
 
 
+def test_servers_with_several_addresses_form_a_cluster(tmp_path: Path) -> None:
+    hosts = ("a.example.org", "b.example.org", "c.example.org")
+    study = Study(tmp_path)
+    server = ",".join(f"nats://{host}:4222" for host in hosts)
+    founding.init(study.path, RunConfig("fedavg", rounds=2), members(), Settings(server), FACTS, now_s=NOW_S)
+    out = service_files(study.path, "systemd")
+    for number, host in enumerate(hosts):
+        text = (out / host / "nats.conf").read_text()
+        routes = [f"nats://{other}:6222" for other in hosts if other != host]
+        assert f'server_name: "coterie-{number + 1}"' in text
+        assert f'"routes": {json.dumps(routes)}' in text
+        assert 'listen: "0.0.0.0:4222"' in text
+    for name in ("nats.conf", "nats-2.conf", "nats-3.conf"):
+        path = study.folder.nats / name
+        checked = subprocess.run([binary(), "-t", "-c", str(path)], capture_output=True, text=True)
+        assert checked.returncode == 0, checked.stderr
+
+
 def own_files(listen: Listen) -> tuple[Path, Path, Path]:
     return listen.certificate, listen.key, listen.authority
 
@@ -108,7 +146,7 @@ def test_no_server_on_this_machine_is_said(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 MEMORY = """
-import resource, sys
+import sys
 from pathlib import Path
 from coterie.deploy.nats import NatsEngine
 from coterie.deploy.nats_server import Tls
@@ -117,7 +155,8 @@ names = [f"client/{number}" for number in range(1, int(parties) + 1)]
 tls = Tls(*(Path(path) for path in files.split(",")))
 hub = NatsEngine("hub", [url], tls, ["hub", *names], spool=Path(spool))
 def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1]) * 1024
 print("ready", flush=True)
 before, came = peak(), 0
 while came < len(names):
@@ -133,10 +172,7 @@ print(peak() - before, flush=True)
 
 def test_a_hub_holds_few_packets_however_many_come_at_once(tmp_path: Path) -> None:
     """20 parties push at the same time, so that their parts are mixed in the stream."""
-    pytest.importorskip("nats")
-    from nats_rig import Rig
-
-    size, count = 20_000_000, 20
+    size, count = 10_000_000, 20
     made = Rig(tmp_path, ["hub", *(f"client/{number}" for number in range(1, count + 1))])
     made.start()
     try:
@@ -163,10 +199,7 @@ def test_a_hub_holds_few_packets_however_many_come_at_once(tmp_path: Path) -> No
 
 @pytest.mark.long
 def test_three_servers_whose_leader_is_killed_lose_nothing(tmp_path: Path) -> None:
-    pytest.importorskip("nats")
-    from nats_rig import Rig, drain
-
-    made = Rig(tmp_path, ("hub", "client/1"), servers=3, replicas=3)
+    made = Rig(tmp_path, ("hub", "client/1"), servers=3)
     made.start()
     came: list[bytes] = []
     bodies = [b"%d" % number for number in range(1500)]
@@ -192,21 +225,28 @@ def test_three_servers_whose_leader_is_killed_lose_nothing(tmp_path: Path) -> No
             longest = max(longest, time.monotonic() - began)
         reader.join(60)
         assert came == bodies
+        assert kept_by(made) == 3
         assert longest < 30
         assert drain(made.engine("client/1"), 1) == []
     finally:
         made.close()
 
 
-def leader(rig: object) -> Server:
-    """The server that leads the stream."""
-    from coterie.deploy.nats_link import Link
-    from coterie.deploy.nats_server import STREAM
+def kept_by(rig: Rig) -> int | None:
+    """How many servers hold each packet."""
+    return stream_of(rig).config.num_replicas
 
-    link = Link("operator", rig.urls, rig.operator, 20)  # type: ignore[attr-defined]
+
+def leader(rig: Rig) -> Server:
+    """The server that leads the stream."""
+    cluster = stream_of(rig).cluster
+    assert cluster is not None
+    return next(server for server in rig.servers if server.listen.name == cluster.leader)
+
+
+def stream_of(rig: Rig) -> StreamInfo:
+    link = Link(OPERATOR, rig.urls, rig.operator, 20)
     try:
-        found = link.run(link.stream.stream_info(STREAM))
+        return link.run(link.stream.stream_info(STREAM))
     finally:
         link.close()
-    assert found.cluster is not None
-    return next(server for server in rig.servers if server.listen.name == found.cluster.leader)  # type: ignore[attr-defined]

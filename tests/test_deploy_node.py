@@ -17,7 +17,11 @@ TARGETS = planted([0, 0, 1, 1], SIZE)
 
 
 @pytest.mark.parametrize("delta", [0.0, 0.5])
-@pytest.mark.parametrize(("name", "mode", "settings"), CASES, ids=["-".join(map(str, case[:2])) for case in CASES])
+@pytest.mark.parametrize(
+    ("name", "mode", "settings"),
+    [pytest.param(*case, marks=() if case[1] == "paper" else pytest.mark.long) for case in CASES],
+    ids=["-".join(map(str, case[:2])) for case in CASES],
+)
 def test_a_rehearsal_gives_the_models_of_one_process(
     name: str, mode: str, settings: dict[str, Any], delta: float
 ) -> None:

@@ -14,13 +14,15 @@ from coterie.deploy.folder import Authority, Folder, current_plan, joined_member
 from coterie.deploy.home import read_private, write_private
 from coterie.deploy.members import HOST
 from coterie.deploy.names import ENGINE
-from coterie.deploy.nats_server import Access, Listen, configuration
+from coterie.deploy.nats_server import Access, Cluster, Listen, configuration
 from coterie.deploy.plan import Plan
 from coterie.protocol.errors import UserError
 from coterie.runs import registry
 from coterie.runs.config import from_text, system_config
 
 PORT = 4222
+ROUTES = 2000
+"""Servers of a cluster call each other at ports that are so much higher than those for parties."""
 
 
 def addresses(server: str) -> tuple[tuple[str, int], ...]:
@@ -77,15 +79,25 @@ def leaders(plan: Plan) -> frozenset[str]:
 
 
 def admit(folder: Folder, at: Path | None = None) -> None:
-    """Write the server's configuration for the newest plan. at: where the folder will lie, if not where it is."""
+    """Write the configuration of each server for the newest plan: ``nats.conf``, and ``nats-2.conf`` of the second.
+
+    at: where the folder will lie, if not where it is.
+    """
     place = Folder(at or folder.path).nats.absolute()
     plan = current_plan(folder)
-    write_public(folder.nats_conf, configuration_of(folder, place, place / "store", plan).encode())
+    for number in range(len(addresses(plan.settings.server))):
+        path = folder.nats_conf if number == 0 else folder.nats / f"nats-{number + 1}.conf"
+        write_public(path, configuration_of(folder, place, place / "store", plan, number).encode())
 
 
-def configuration_of(folder: Folder, place: Path, store: Path, plan: Plan) -> str:
-    """The text of ``nats.conf`` for a server whose files lie in this place."""
-    (host, port), *_ = addresses(plan.settings.server)
+def configuration_of(folder: Folder, place: Path, store: Path, plan: Plan, number: int = 0) -> str:
+    """The text of ``nats.conf`` for a server whose files lie in this place. number: of its address, from 0 on.
+
+    Servers with several addresses form a cluster; they call each other at other ports (``ROUTES``).
+    """
+    servers = addresses(plan.settings.server)
+    host, port = servers[number]
+    others = [f"{_bracketed(host)}:{port + ROUTES}" for host, port in (*servers[:number], *servers[number + 1 :])]
     listen = Listen(
         store=store,
         certificate=place / "certificate.pem",
@@ -93,8 +105,14 @@ def configuration_of(folder: Folder, place: Path, store: Path, plan: Plan) -> st
         authority=place / "authority.pem",
         port=port,
         host=host if is_loopback(host) else "0.0.0.0",
+        name=f"coterie-{number + 1}",
+        cluster=Cluster(port + ROUTES, others) if others else None,
     )
     return configuration(access_of(folder), listen) + f"pid_file: {json.dumps(str(place / 'nats.pid'))}\n"
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def is_loopback(host: str) -> bool:

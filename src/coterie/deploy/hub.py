@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -82,7 +81,6 @@ class HubNode(Node):
         self._left: list[Came] = []  # what comes on the virtual clock after the round
         self._inbox: list[Waiting] = []  # as it was when the round began
         self._stopped_leaders: set[str] = set()  # in this round
-        self._astray: dict[str, str] = {}  # by party, why it does not follow
 
     def run(self, rounds: int, on_round: OnRound = lambda one: None, on_report: OnReport | None = None) -> list[Round]:
         """The set-up, rounds 1 to ``rounds`` and the finish; goes on after those that are done by the last commit.
@@ -187,8 +185,10 @@ class HubNode(Node):
         self.observer.began(era)
         for name in self.others:
             heard, taken = self.kept.heard.get(name, 0), self.mail.numbering.taken.get(name, 0)
-            with suppress(PeerError):  # it has no keys any more
+            try:
                 self.mail.push(self.wrapped(name, Begin(era, heard, taken, self.clock.times.at)))
+            except PeerError:
+                self.astray[name] = "it was revoked"  # it has no keys any more
 
     def _attempt(self, steps: Steps[Any], era: Era, one: Round) -> Any:
         """Coordinate one attempt to its end. Raises RunError."""
@@ -233,7 +233,7 @@ class HubNode(Node):
         what was told, nothing else can have been sent.
         """
         kept = self.kept
-        gone = self.presence.look(self.others) | self._astray.keys()
+        gone = self.presence.look(self.others) | self.astray.keys()
         sent, received = {self.name: kept.sent}, {self.name: kept.received}
         for name in self.others:
             if name not in gone:
@@ -255,6 +255,7 @@ class HubNode(Node):
             elif packet.era == self.kept.era:
                 self.tallies[arrived.src] = packet
         elif isinstance(packet, Letter | Silence) and self.kept.era is not None and packet.era <= self.kept.era:
+            self.kept.heard[arrived.src] = max(self.kept.heard.get(arrived.src, 0), packet.commit)
             super().take(arrived)
         else:
             self.stray(arrived, packet)
@@ -270,15 +271,15 @@ class HubNode(Node):
     def _heard(self, src: str, report: Report) -> None:
         heard, era = self.kept.heard, self.era
         if report.rolled_back:
-            self._astray[src] = "its state is older than it was: a disk was put back, or a folder copied"
+            self.astray[src] = "its state is older than it was: a disk was put back, or a folder copied"
         elif report.era > era:
-            self._astray[src] = f"it is in round {report.era[0]} already: was the hub's disk put back?"
+            self.astray[src] = f"it is in round {report.era[0]} already: was the hub's disk put back?"
         else:
             heard[src] = max(heard.get(src, 0), report.commit)
-            self._astray.pop(src, None)
+            self.astray.pop(src, None)
         if report.interrupted and report.era == era:
             if src in self._stopped_leaders:  # once a round and party
-                self._astray[src] = "it was stopped again and again while it coordinated"
+                self.astray[src] = "it was stopped again and again while it coordinated"
             else:
                 self._broken = f"{src} was stopped while it coordinated"
                 self._stopped_leaders.add(src)
@@ -286,14 +287,7 @@ class HubNode(Node):
 
     def forget(self, name: str) -> None:
         super().forget(name)
-        self._astray.pop(name, None)
-
-    def _look_around(self, lead: Lead) -> None:
-        super()._look_around(lead)
-        for number, name in lead.coordination.awaited.items():
-            if name in self._astray:
-                lead.gone[name] = self._astray[name]
-                lead.lost(number, "gone", lead.at)
+        self.astray.pop(name, None)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -307,7 +301,7 @@ class HubNode(Node):
             self.commit()
         for name in self.others:
             self.mail.send(name, End(final=True))
-        missing, era, tell = set(self.others), self.kept.era, self.on_report
+        missing, era, tell = set(self.others) - self.astray.keys(), self.kept.era, self.on_report
 
         def reported(name: str, report: Report) -> None:
             if report.era == era:

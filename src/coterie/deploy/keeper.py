@@ -54,6 +54,7 @@ class Keeper:
         self.presence = Presence(self.nodes, self.settings.grace_s)
         self.kept = Kept()
         self.lead: Lead | None = None
+        self.astray: dict[str, str] = {}  # by party, why it does not follow
         self.undone: tuple[Any, Any] | None = None  # state and secret before the handler that coordinates
         self.waiting: list[Arrived] = []
         self._noted: list[Arrived] = []
@@ -88,14 +89,19 @@ class Keeper:
         member.numbers.sent = max(member.numbers.sent, self.kept.numbering.sent)
 
     def commit(self, outbox: Sequence[Parcel] = (), done: Sequence[Arrived] = ()) -> None:
-        """Store everything, with what follows from it, then say that these packets are done (once ``outbox`` was
-        pushed). Raises RunError if it cannot be stored.
+        """Store what was done and what follows from it, push that, and say that these packets are done.
+
+        Raises RunError if it cannot be stored.
         """
+        self.kept.commits += 1
+        self.save(outbox, done)
+
+    def save(self, outbox: Sequence[Parcel] = (), done: Sequence[Arrived] = ()) -> None:
+        """A commit that is not counted, since a start of the node is nothing that it was asked to do."""
         kept, member = self.kept, self.member
         done, self._noted = [*self._noted, *done], []
         for arrived in done:
             self.mail.forget(arrived)
-        kept.commits += 1
         kept.outbox, kept.numbers, kept.numbering = list(outbox), member.numbers, self.mail.numbering
         kept.times = self.clock.times
         kept.inbox = [Taken(one.envelope, member.spool.peek(one.ticket), (one.at_s, 0)) for one in member.inbox]
@@ -148,25 +154,31 @@ class Keeper:
         at = self.clock.now() if self.lead is None else self.lead.at
         for parcel in self.post(sent, at):
             if not self.mail.push(parcel) and self.lead is not None:
-                self.lead.lost(sent.envelope.number, "gone", at)
+                self.give_up_answer(self.lead, sent.envelope.dst, sent.envelope.number, "gone")
+
+    def give_up_answer(self, lead: Lead, name: str, number: int, why: str) -> None:
+        """The answer of a party to this request will not come."""
+        if why == "gone":
+            lead.gone[name] = self.astray.get(name, "gone")
+        lead.lost(number, why, lead.at)
 
     def post(self, sent: Sent, at: Instant) -> list[Parcel]:
         """A message as a packet; or the news that it is lost, if its sender knows that."""
         envelope, (arrives, lost) = sent.envelope, self.clock.send(sent, at)
         if not lost:
             try:
-                return [self.wrapped(envelope.dst, Letter(envelope, sent.frame, self.era, arrives))]
+                return [self.wrapped(envelope.dst, Letter(envelope, sent.frame, self.era, arrives, self.kept.commits))]
             except PeerError as error:  # it has no keys any more
                 self.dropped(envelope.dst, "push", str(error))
                 lost = "gone"
         if self.lead is not None and envelope.number in self.lead.coordination.asked:
-            self.lead.lost(envelope.number, lost, at)
+            self.give_up_answer(self.lead, envelope.dst, envelope.number, lost)
         if not envelope.answers or lost == "gone":
             return []
         return [self.wrapped(envelope.dst, self.none(envelope.answers, lost, at))]
 
     def none(self, number: int, why: str, at: Instant) -> Silence:
-        return Silence(number, self.era, why, at if self.clock.rehearsed else (0.0, 0))
+        return Silence(number, self.era, why, at if self.clock.rehearsed else (0.0, 0), self.kept.commits)
 
     def wrapped(self, dst: str, packet: Packet) -> Parcel:
         """A packet that is counted. Raises PeerError for a recipient without keys."""

@@ -33,7 +33,7 @@ from nats.js import JetStreamContext
 
 from coterie.deploy.engine import Delivery, EngineError, UndeliverableError
 from coterie.deploy.names import safe
-from coterie.deploy.nats_link import ANSWER_S, Link
+from coterie.deploy.nats_link import AGAIN_S, ANSWER_S, Link
 from coterie.deploy.nats_parts import GIVEN_UP, PART, Assembly, Part, Upload, parts_of
 from coterie.deploy.nats_server import PRESENCE, STREAM, SUBJECT, Tls, subject
 from coterie.deploy.nats_stream import ACK_WAIT_S
@@ -44,6 +44,7 @@ PULL_S = 2.0
 """A server that was started again has forgotten who waits for a packet, so each request for one ends after this."""
 PRESENCE_S = 2.0
 """What is known of presence is asked again after this."""
+TRIES = 4
 FULL = frozenset({10023, 10047, 10077})
 """Errors of a server that holds as much as it may: for one party, of a stream, on its disk."""
 KEPT = 1 << 16
@@ -93,6 +94,7 @@ class NatsEngine:
         self._push_s, self._largest = push_s, largest
         self._identity = hashlib.sha256(b"identities of packets" + _bytes_of(tls.key)).digest()
         self._seen = 0  # the connection whose consumer was reset
+        self._made = ""  # when that consumer was made
         self._subscription: JetStreamContext.PullSubscription | None = None
         self._fetching: asyncio.Task[None] | None = None
         self._ready: deque[Upload] = deque()
@@ -230,8 +232,9 @@ class NatsEngine:
                 self._absent = self._absent or began
                 if clock() - self._absent > 3 * ANSWER_S and self._link.is_up():
                     raise EngineError(f"{self._link.place()} has no packets for {self.name}: {error}") from None
-            if clock() - began < 0.9 * PULL_S:
-                await asyncio.sleep(0.1)  # no answer but a refusal, such as while a cluster chooses its leader
+            if clock() - began < 0.9 * PULL_S:  # a refusal: a cluster chooses its leader, or the consumer is gone
+                self._seen = 0
+                await asyncio.sleep(0.1)
             return
         self._take(message)
 
@@ -244,11 +247,21 @@ class NatsEngine:
                 await self._subscription.unsubscribe()
                 self._subscription = None
             answer = await client.request(f"$JS.API.CONSUMER.RESET.{STREAM}.{self._token}", timeout=ANSWER_S)
-            if problem := json.loads(answer.data).get("error"):
+            consumer = json.loads(answer.data)
+            if problem := consumer.get("error"):
                 raise nats.js.errors.APIError.from_error(problem)
+            if self._made != consumer["created"]:
+                self._forget()
+            self._made = consumer["created"]
             self._subscription = await self._link.stream.pull_subscribe_bind(self._token, stream=STREAM)
             self._seen, self._absent = connection, None
         return self._subscription
+
+    def _forget(self) -> None:
+        """The stream was made anew, such as on a new disk: its messages are counted from 1 again."""
+        self._held.clear()
+        self._finished.clear()
+        self._assembly.close()
 
     def _take(self, message: Msg) -> None:
         if not message.reply.startswith(f"$JS.ACK.{STREAM}.{self._token}."):
@@ -293,10 +306,17 @@ class NatsEngine:
         self._finished.update(dict.fromkeys(sequences))
         while len(self._finished) > KEPT:
             self._finished.popitem(last=False)
-        for begin in range(0, len(replies), 64):
-            asked = (self._link.client.request(reply, timeout=ANSWER_S) for reply in replies[begin : begin + 64])
-            with contextlib.suppress(TimeoutError, nats.errors.Error, OSError):
-                await self._link.whole(_all(asked))
+        with contextlib.suppress(OSError):
+            for begin in range(0, len(replies), 64):
+                await self._link.whole(_all(self._confirmed(reply) for reply in replies[begin : begin + 64]))
+
+    async def _confirmed(self, reply: str) -> None:
+        """Acknowledge a message until the server says so; one of a cluster may have died with the first word."""
+        for _ in range(TRIES):
+            with contextlib.suppress(TimeoutError, nats.errors.Error):
+                await self._link.client.request(reply, timeout=ANSWER_S / 2)
+                return
+            await asyncio.sleep(AGAIN_S)
 
     async def _keep(self, sequences: Iterable[int]) -> None:
         for sequence in sequences:

@@ -7,6 +7,7 @@ complete lies on disk and not in memory.
 
 from __future__ import annotations
 
+import io
 import re
 import tempfile
 from collections.abc import Iterator
@@ -16,7 +17,6 @@ from typing import IO
 
 PART = (1 << 20) - (1 << 12)
 """Bytes of a packet in one message. With headers it stays below the 1 MiB that a server takes by default."""
-IN_MEMORY = 4 * PART
 _TEXT = re.compile(r"([0-9a-f]{16}) ([0-9]{1,9}) ([0-9]{1,9}) ([0-9]{1,12})")
 GIVEN_UP = "parts of a packet that was given up"
 CONTRADICTS = "a part that contradicts the others"
@@ -68,7 +68,7 @@ class Upload:
 
 @dataclass
 class Assembly:
-    """Parts that have come, by sender. spool: a folder for what is larger than a few parts."""
+    """Parts that have come, by sender. spool: a folder for packets of several parts."""
 
     spool: Path | None = None
     uploads: dict[str, Upload] = field(default_factory=dict)
@@ -110,8 +110,7 @@ class Assembly:
         self.uploads.clear()
 
     def _new(self, src: str, part: Part) -> Upload:
-        folder = str(self.spool) if self.spool else None
-        return Upload(src, part, tempfile.SpooledTemporaryFile(max_size=IN_MEMORY, dir=folder))
+        return Upload(src, part, io.BytesIO() if part.count == 1 else tempfile.TemporaryFile(dir=self.spool))
 
     @staticmethod
     def _put(upload: Upload, part: Part, sequence: int, data: bytes) -> Upload | None:

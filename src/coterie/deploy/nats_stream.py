@@ -27,7 +27,7 @@ def provision(
     tls: Tls,
     access: Access,
     *,
-    replicas: int = 1,
+    replicas: int | None = None,
     largest_store: int = 8 << 30,
     waiting: int = 4096,
     ack_wait_s: float = ACK_WAIT_S,
@@ -35,10 +35,12 @@ def provision(
 ) -> None:
     """Make what the parties use, or bring it to the newest ``access``: the stream, and a consumer for each party.
 
-    What waited for, or came from, a party that is gone is removed. tls: the operator's.  replicas: 1, or 3 in a cluster
-    of three servers.  largest_store: bytes of all packets that are not done.  waiting: messages (of at most 1 MiB) from
-    one party to another that are not done; more are not taken until some are.  ack_wait_s: after which a message comes
-    again.  Raises EngineError.
+    What waited for, or came from, a party that is gone is removed.
+
+    tls: the operator's.  replicas: how many servers hold each packet; by default 3 of a cluster of three or more, else
+    1.  largest_store: bytes of all packets that are not done.  waiting: messages (of at most 1 MiB) from one party to
+    another that are not done; more are not taken until some are.  ack_wait_s: after which a message comes again.
+    Raises EngineError.
     """
     link = Link(OPERATOR, servers, tls, connect_s)
     tokens = sorted(safe(name) for name in access.parties)
@@ -53,7 +55,7 @@ def provision(
         max_msg_size=1 << 20,
         max_bytes=largest_store,
         duplicate_window=DUPLICATES_S,
-        num_replicas=replicas,
+        num_replicas=replicas or (3 if len(servers) >= 3 else 1),
     )
     consumers = [
         ConsumerConfig(

@@ -63,7 +63,7 @@ class Node(Keeper):
         """Go on from the last commit: with new numbers, and by pushing what may not have left."""
         self.load()
         self.interrupted = self.kept.leads
-        self.commit(self.kept.outbox)
+        self.save(self.kept.outbox)
         self.mail.open()
         if self.interrupted:
             self.mail.send(self.hub, self.report(interrupted=True))
@@ -94,10 +94,10 @@ class Node(Keeper):
     def _look_around(self, lead: Lead) -> None:
         """Give up the answers of parties that have been away for a while."""
         awaited = lead.coordination.awaited
-        for name in self.presence.look(set(awaited.values())):
-            lead.gone[name] = "gone"
-            for number in [number for number, dst in awaited.items() if dst == name]:
-                lead.lost(number, "gone", lead.at)
+        away = self.presence.look(set(awaited.values())) | self.astray.keys()
+        for number, name in awaited.items():
+            if name in away:
+                self.give_up_answer(lead, name, number, "gone")
 
     # -- packets -----------------------------------------------------------------------------------------------------
 

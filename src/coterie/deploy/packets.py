@@ -28,12 +28,14 @@ class Letter(msgspec.Struct, frozen=True, array_like=True, tag="letter", forbid_
     """A message. frame: as ``Member.send`` gives it.
 
     era: that its sender is in when it is sent, which may be later than its envelope's.  arrives: in a rehearsal.
+    commit: how often its sender has stored its state.
     """
 
     envelope: Envelope
     frame: bytes
     era: Era
     arrives: Instant = NOWHEN
+    commit: Count = 0
 
 
 class Silence(msgspec.Struct, frozen=True, array_like=True, tag="silence", forbid_unknown_fields=True):
@@ -43,12 +45,13 @@ class Silence(msgspec.Struct, frozen=True, array_like=True, tag="silence", forbi
     era: Era
     why: Short
     arrives: Instant = NOWHEN
+    commit: Count = 0
 
 
 class Begin(msgspec.Struct, frozen=True, array_like=True, tag="begin", forbid_unknown_fields=True):
     """The hub begins an attempt of a round; round 0 is the set-up. Its recipient goes back to where the round began.
 
-    commit: the newest commit of the recipient that the hub has heard of (``Report``).  taken: the highest number
+    commit: the newest commit of the recipient that the hub has heard of.  taken: the highest number
     that it has taken from it.  at: in a rehearsal.
     """
 

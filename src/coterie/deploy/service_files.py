@@ -148,7 +148,8 @@ def service_files(path: Path, kind: Kind) -> Path:
             texts = {**texts, "README": _readme(of_host, kind)}
             for one in of_host:
                 if one.server:
-                    texts["nats.conf"] = configuration_of(folder, one.place, one.place / "store", plan)
+                    number = [each for each, _ in addresses(plan.settings.server)].index(host)
+                    texts["nats.conf"] = configuration_of(folder, one.place, one.place / "store", plan, number)
             for name, text in texts.items():
                 atomic_write(begun / host / name, text.encode())
         if out.exists():

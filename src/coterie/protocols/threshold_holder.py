@@ -143,10 +143,7 @@ class JointParty(KeyHolder[PublicKey, SecretKey]):
         raise NotImplementedError
 
     def lasts(self, state: Any, secret: Any) -> None:
-        """Openings, when a round is tried again: no ciphertext is answered for twice, and none is forgotten.
-
-        (An emulated key has no secret, and a repeated attempt has the same ciphertexts.)
-        """
+        """What was opened. (With emulated keys, which keep nothing secret, a repeated attempt opens it once more.)"""
         super().lasts(state, secret)
         for name, held in self.secret.joint.held.items():
             before = secret.joint.held.get(name)

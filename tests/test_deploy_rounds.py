@@ -1,0 +1,221 @@
+"""Rounds by the machine's clock: who is missing, what is tried again, and what is skipped."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from federation import Steady, planted, rig
+from nodes import Nodes, nodes
+
+from coterie.deploy.hub import HubNode, Round
+from coterie.deploy.node import Node, Settings
+from coterie.protocol.errors import RunError
+from coterie.runs import registry
+from coterie.runs.evaluation import models_digest
+
+ROUNDS, SIZE = 3, 16
+TARGETS = planted([0, 0, 1], SIZE)
+BRISK = Settings(patience_s=20.0, grace_s=0.3, poll_s=0.02)
+
+
+def made(name: str = "fedavg", settings: Settings = BRISK, **options: Any) -> Nodes:
+    return nodes(
+        rig(registry.get(name), TARGETS, delta=0.0, links=Steady(), **options), name, TARGETS, settings=settings
+    )
+
+
+def digest(models: np.ndarray) -> str:
+    return models_digest(dict(enumerate(models)))
+
+
+def changed(apart: Nodes, name: str, change: Callable[[Node], None]) -> None:
+    """Let every node of this party be changed when it is made."""
+    make = apart.node
+
+    def node(of: str, **options: Any) -> Node:
+        found = make(of, **options)
+        if of == name:
+            change(found)
+        return found
+
+    apart.node = node  # type: ignore[method-assign]
+
+
+def failing(times: int, in_round: int = 2) -> Callable[[Node], None]:
+    """The hub's rounds fail so often, after they have changed its state."""
+    left = [times]
+
+    def change(node: Node) -> None:
+        party: Any = node.member.party
+        honest = party.round
+
+        def run(r: int) -> Any:
+            notes = yield from honest(r)
+            if r == in_round and left[0]:
+                left[0] -= 1
+                raise RunError("something was missing")
+            return notes
+
+        party.round = run
+
+    return change
+
+
+def test_without_a_virtual_clock_sums_are_the_same_too() -> None:
+    together, apart = rig(registry.get("fedavg"), TARGETS, delta=0.0), made()
+    together.rounds(ROUNDS)
+    apart.run(ROUNDS)
+    assert digest(apart.models()) == digest(together.models())
+
+
+def test_a_round_that_fails_is_tried_again_from_its_beginning() -> None:
+    together, apart = rig(registry.get("fedavg"), TARGETS, delta=0.0), made()
+    together.rounds(ROUNDS)
+    changed(apart, "server", failing(2))
+    apart.run(ROUNDS)
+    assert digest(apart.models()) == digest(together.models())
+    assert [one.attempts for one in apart.rounds] == [[], [], 2 * ["something was missing"], []]
+    assert not any(one.skipped for one in apart.rounds)
+
+
+def test_a_round_whose_attempts_all_fail_is_skipped_and_changes_nothing() -> None:
+    """Everybody goes on from the state before it: as if its messages had never been."""
+    together, apart = rig(registry.get("fedavg"), TARGETS, delta=0.0), made()
+    together.round(1)
+    together.round(3)
+    changed(apart, "server", failing(3))
+    apart.run(3)
+    assert [one.skipped for one in apart.rounds] == ["", "", "something was missing", ""]
+    assert len(apart.rounds[2].attempts) == 3
+    assert digest(apart.models()) == digest(together.models())
+
+
+def test_a_run_without_any_round_fails() -> None:
+    apart = made()
+    changed(apart, "server", failing(3, in_round=1))
+    with pytest.raises(RunError, match="all rounds failed; the last one: something was missing"):
+        run_hub(apart, 1)
+
+
+def run_hub(apart: Nodes, rounds: int) -> None:
+    """Run to the hub's end; the others are stopped after it."""
+    others: list[Node] = []
+
+    def live(name: str, rounds: int) -> None:
+        node = apart.node(name)
+        try:
+            if isinstance(node, HubNode):
+                apart.rounds += node.run(rounds)
+            else:
+                others.append(node)
+                node.serve()
+        except BaseException as error:
+            apart.errors[name] = error
+        if isinstance(node, HubNode):
+            for other in others:
+                other.stop()
+
+    apart.run(rounds, live)
+
+
+def test_a_set_up_that_fails_ends_the_run() -> None:
+    apart = made(settings=Settings(patience_s=20.0, grace_s=0.3, poll_s=0.02, retries=0))
+
+    def change(node: Node) -> None:
+        def setup() -> Any:
+            raise RunError("nobody is there")
+            yield
+
+        node.member.party.setup = setup  # type: ignore[method-assign]
+
+    changed(apart, "server", change)
+    with pytest.raises(RunError, match="the set-up failed: nobody is there"):
+        run_hub(apart, 1)
+
+
+def test_a_party_that_leaves_is_missed_after_a_while_and_welcomed_back() -> None:
+    """It stops after round 1 and comes again in round 3; its state is what it was."""
+    apart, again = made(), threading.Event()
+
+    def closed(one: Round) -> None:
+        apart.rounds.append(one)
+        if one.round == 2:
+            again.set()
+            while "client/1" not in apart.exchange.here():
+                time.sleep(0.01)
+            time.sleep(BRISK.grace_s / 3)  # until it is seen
+
+    def live(name: str, rounds: int) -> None:
+        if name == "server":
+            node = apart.node(name)
+            assert isinstance(node, HubNode)
+            node.run(rounds, closed)
+            return
+        node = apart.node(name)
+        if name == "client/1":
+            node.observer.began = lambda era: node.stop() if era[0] == 2 else None  # type: ignore[method-assign]
+            node.serve()
+            assert again.wait(20.0)
+            node = apart.node(name)
+        node.serve()
+
+    apart.run(4, live)
+    assert [one.gone for one in apart.rounds] == [{}, {}, {"client/1": "gone"}, {}, {}]
+    assert [one.back for one in apart.rounds] == [[], [], [], ["client/1"], []]
+    assert [one.notes.get("participants") for one in apart.rounds] == [None, 3, 2, 3, 3]
+
+
+def test_a_party_that_says_nothing_is_waited_for_no_longer_than_patience() -> None:
+    apart = made(settings=Settings(patience_s=0.6, grace_s=0.5, poll_s=0.02))
+    lost = [1]
+
+    def tamper(src: str, dst: str, body: bytes) -> list[bytes]:
+        if (src, dst) == ("client/2", "server") and apart.exchange.packets[src, dst] == 2:
+            lost.append(1)
+            return []  # the answer of round 1 never comes
+        return [body]
+
+    apart.exchange.tamper = tamper
+    apart.run(2)
+    assert len(lost) == 2
+    assert [one.notes.get("participants") for one in apart.rounds] == [None, 2, 3]
+    assert apart.rounds[1].seconds > 0.5
+
+
+def test_everything_comes_three_times_and_late_and_nothing_changes() -> None:
+    together, apart = rig(registry.get("fedavg"), TARGETS, delta=0.0), made()
+    together.rounds(ROUNDS)
+    draws = np.random.default_rng(0)
+    apart.exchange.repeats, apart.exchange.delay_s = 3, lambda src, dst: float(draws.uniform(0, 0.03))
+    apart.run(ROUNDS)
+    assert digest(apart.models()) == digest(together.models())
+    assert not any(one.refused for one in apart.rounds)
+
+
+def test_reports_tell_numbers_and_the_scores_that_an_owner_allows() -> None:
+    apart = made()
+    heard: list[Any] = []
+
+    def live(name: str, rounds: int) -> None:
+        scores = {"local_accuracy": 0.25} if name == "client/1" else {}
+        node = apart.node(name, scores=lambda r: {**scores, **({"round": r} if scores else {})}, samples=len(scores))
+        if isinstance(node, HubNode):
+            apart.rounds += node.run(rounds, on_report=lambda name, report: heard.append((name, report)))
+        else:
+            node.serve()
+
+    apart.run(2, live)
+    last = {(name, report.era[0]): report for name, report in heard}
+    assert set(last) == {(f"client/{i}", r) for i in range(3) for r in range(3)}
+    assert last["client/1", 2].scores == {"local_accuracy": 0.25, "round": 2}
+    assert last["client/0", 2].scores == {}
+    assert [last["client/0", r].commit for r in range(3)] == sorted(last["client/0", r].commit for r in range(3))
+    up, down = last["client/0", 1].bytes_up, last["client/0", 1].bytes_down
+    assert up > 4 * SIZE
+    assert down > 4 * SIZE
+    assert last["client/0", 1].busy_s > 0

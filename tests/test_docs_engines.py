@@ -1,0 +1,35 @@
+"""The page on engines says what the record of its study says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = (DOCS / "engines.md").read_text()
+FOUND = json.loads((DOCS / "engines" / "nats.json").read_text())
+
+
+def spread(key: str, digits: int) -> str:
+    row = FOUND[key]
+    return f"{row['median']:.{digits}f} ({row['least']:.{digits}f} to {row['most']:.{digits}f})"
+
+
+def test_the_table_is_the_record() -> None:
+    hop, large = FOUND["hop"], FOUND["there and back, s"]
+    for line in (
+        f"| one hop of a small packet | {hop['median_ms']:.1f} ms, 95 % within {hop['p95_ms']:.0f} ms |",
+        *(f"| {size} MB there and back | {seconds:.2f} s |" for size, seconds in large.items()),
+        f"| server ready | {spread('server ready, ms', 0)} ms |",
+        f"| memory of the server after {1000:,} small packets | {hop['server_mb']:.0f} MB |",
+        f"| next packet there and back, after a server that was killed is ready again | "
+        f"{spread('after the server was killed, s', 2)} s |",
+        f"| packet there and back while the leader of three servers is killed | "
+        f"{spread('after the leader of three was killed, s', 1)} s |",
+        f"| packet that was not done, after a killed party is connected again | "
+        f"{spread('after a party was killed, s', 3)} s |",
+        f"| from `revoke`'s reload to the error at the party | {spread('revoked, s', 2)} s |",
+    ):
+        assert line in PAGE, line
+    assert f"load {FOUND['load before']:.0f}" in PAGE
+    assert f"nats-server {FOUND['server'].removeprefix('v')}" in PAGE
