@@ -18,7 +18,7 @@ from coterie.deploy.surroundings import Effects, NodeObserver, Renew, Scores, Se
 from coterie.protocol.errors import PeerError
 from coterie.protocol.told import Roster
 from coterie.transport.envelope import Sent, Waiting
-from coterie.transport.member import Member
+from coterie.transport.member import Member, Reader
 
 REPORT_S = 5.0
 
@@ -62,7 +62,7 @@ class Keeper:
         self.interrupted = False  # it was killed while it coordinated, so it waits for another attempt
         self._told: tuple[Any, ...] = ()
         self._reported = time.monotonic(), 0, 0
-        member.repeats = False  # packets are taken once
+        member.repeats, member.reader = False, Reader(0)  # packets are taken once, and held no longer than needed
         member.observer = Watch(self.observer, lambda: self.mail.traffic)
 
     @property
