@@ -35,7 +35,8 @@ def reproduce(
     """Reproduce a table or figure of a paper: its numbers beside ours, as JSON and Markdown.
 
     Says before it begins how much is left, and how long that will take as far as the runs tell that are there. After
-    Ctrl-C the same command continues the whole table: finished runs are read, an unfinished one goes on.
+    Ctrl-C the same command continues the whole table: finished runs are read, an unfinished one goes on. With --only,
+    cells that the table in --out already has stay in it, as long as their runs are there.
 
     Examples:
 

@@ -136,8 +136,7 @@ def accuracy_panels(
     for axis in axes[count:]:
         axis.remove()
     handles = {line.get_label(): line for axis in axes[:count] for line in axis.get_lines()}
-    figure.legend(
-        [handles[name] for name in names], names, loc="outside lower center", ncols=min(5, len(names)), frameon=False
-    )
+    beside = min((0, 2, 4, 5)[columns], len(names))  # names that the figure is wide enough for
+    figure.legend([handles[name] for name in names], names, loc="outside lower center", ncols=beside, frameon=False)
     figure.suptitle(title)
     return figure
