@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.util import find_spec
@@ -16,6 +17,7 @@ import torch
 
 from coterie.protocol.effects import Fit, Fitted, Losses
 from coterie.protocol.errors import UserError
+from coterie.reproductions import reproduce
 from coterie.runs import RunConfig, experiment
 from coterie.runs.config import differences, from_text, resolve, to_toml
 from coterie.runs.workers import Spread, Worker, check_workers, workers_of
@@ -151,6 +153,18 @@ def test_workers_move_no_number_and_are_in_no_file() -> None:
     assert differences(resolve(TINY), config) == []
 
 
+def test_a_table_of_a_paper_is_made_with_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class BegunError(Exception):
+        """The run would begin."""
+
+    def one(config: RunConfig, *rest: Any) -> None:
+        raise BegunError(config.workers)
+
+    monkeypatch.setattr(sys.modules["coterie.reproductions.study"], "one", one)
+    with pytest.raises(BegunError, match="ray:3"):
+        reproduce("fedcaprivacy/table2", only=["mnist/0.1"], seeds=1, out=tmp_path, workers="ray:3")
+
+
 def test_a_worker_with_other_data_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="other data"):
         Worker(to_toml(resolve(TINY)), "of another run")
@@ -202,7 +216,6 @@ def test_on_ray_the_models_are_the_same_and_a_dead_worker_is_replaced(cluster: A
 @needs_ray
 def test_a_cluster_that_is_not_there_is_a_clear_error() -> None:
     import subprocess
-    import sys
 
     command = [
         sys.executable,

@@ -27,6 +27,10 @@ def reproduce(
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder to write to. [reproduction/PAPER]")] = None,
     data_dir: Annotated[str | None, typer.Option("--data-dir", help="Folder of data sets (else COTERIE_DATA).")] = None,
+    workers: Annotated[
+        str | None,
+        typer.Option("--workers", help="Where trainings run: ray, ray:COUNT or ray://HOST:PORT. [this process]"),
+    ] = None,
     list_: Annotated[
         bool, typer.Option("--list", help="List all items, those of a paper, or the cells of an item.")
     ] = False,
@@ -64,7 +68,8 @@ def reproduce(
         for cell in chosen(wanted, cells):
             console.print(cell.name, markup=False)
         return
-    written = reproduced(item, only=cells, seeds=seeds, rounds=rounds, out=out, data_dir=data_dir, quiet=quiet)
+    options: dict[str, Any] = {"only": cells, "seeds": seeds, "rounds": rounds, "data_dir": data_dir}
+    written = reproduced(item, **options, workers=workers, out=out, quiet=quiet)
     console.print(f"Written: {written}", markup=False)
 
 
@@ -76,6 +81,7 @@ def reproduced(
     rounds: int | None = None,
     out: Path | None = None,
     data_dir: str | None = None,
+    workers: str | None = None,
     on_round: OnRound | None = None,
     quiet: bool = False,
 ) -> Path:
@@ -97,6 +103,7 @@ def reproduced(
                 on_round(cell, seed, line)
 
         options: Any = {"only": only, "seeds": seeds, "rounds": rounds, "data_dir": data_dir}
+        options["workers"] = workers
         return home.reproduce(item, out=folder, on_round=told, **options)
 
 

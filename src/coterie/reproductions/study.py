@@ -321,6 +321,7 @@ def study(
     seeds: Sequence[int] = (0,),
     rounds: int | None = None,
     data_dir: str | None = None,
+    workers: str | None = None,
     on_round: OnRound | None = None,
 ) -> Path:
     """Run what is missing of an item; write ``<name>.json``, ``<name>.md`` and, where drawn, ``<name>.svg``.
@@ -341,6 +342,7 @@ def study(
                     outcomes[cell.name].append(cell.compute(seed))
                 else:
                     config = replace(cell.config, seed=seed, rounds=rounds or cell.config.rounds, data_dir=data_dir)
+                    config = replace(config, workers=workers)
                     outcomes[cell.name].append(one(config, folder, on_round, cell.name))
     except KeyboardInterrupt as error:
         raise _interrupted(error, folder, sum(map(len, outcomes.values())), len(cells) * len(seeds)) from None
