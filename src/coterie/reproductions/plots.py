@@ -123,6 +123,7 @@ def accuracy_panels(
         for name, found in lines.items():
             _line(axis, name, found, measures.get(case, "global_accuracy"), 1.2, styles[name])
         axis.set(xlabel="round", title=case)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         if axis is not axes[0]:
             axis.sharey(axes[0])
     for (case, points), axis in zip(ends.items(), axes[len(panels) :], strict=False):
