@@ -32,6 +32,11 @@ OTHERS = [
     for mode in registry.get(name).modes
     if (name, mode) not in {(known, "paper") for known, _ in OF_CI}
 ]
+OTHERS += [
+    ("own_page:SYSTEM", {"crypto": "emulated"}),  # that of docs/own_system.md
+    ("fedavg", {"devices": "mobile", "rounds": 4}),  # whose clients are away, or drop out
+    ("fedepc", {"mode": "hardened"}),  # with real Paillier
+]
 
 
 def options(**more: Any) -> dict[str, Any]:

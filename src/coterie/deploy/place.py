@@ -190,7 +190,8 @@ def _roles(system: System, settings: Any, common: Common) -> Mapping[str, tuple[
     found = {}
     for role in system.factories(settings, common.mode):
         name = common.roster.of_role(role)[0]
-        stranger = Own(name, Randomness(0, emulated=True), new_identity(name, Randomness(0, emulated=True)))
+        source = Randomness(0, emulated=True)
+        stranger = Own(name, source, new_identity(name, source), samples=1)
         party = system.make(stranger, common, settings)  # of the same class; nothing is ever sent by it
         found[role] = (role, *sorted(party.roles - {role}))
     return found
