@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -12,11 +14,13 @@ import pytest
 from federation import Steady, planted, rig
 from nodes import Doom, Nodes, nodes
 
-from coterie.deploy.hub import HubNode
+from coterie.crypto.roster import entry, new_identity
+from coterie.deploy.hub import HubNode, Round
 from coterie.deploy.node import Node, NodeObserver, RolledBackError, Settings
 from coterie.deploy.packets import Begin, End, Letter, News, Report, Silence, Tally, wrap
 from coterie.deploy.store import unpack
 from coterie.protocol.errors import PeerError
+from coterie.protocol.randomness import Randomness
 from coterie.runs import registry
 from coterie.runs.keyring import PartyKeys
 from coterie.transport.envelope import Envelope
@@ -286,3 +290,44 @@ def test_a_party_that_is_revoked_is_gone_at_once_and_the_others_go_on() -> None:
         {"client/2": "it was revoked"},
     ]
     assert [one.notes.get("participants") for one in apart.rounds] == [None, 3, 2, 2]
+
+
+def test_a_party_that_is_enrolled_anew_begins_anew() -> None:
+    """Its disk is lost after round 2: it has new keys, an empty store, and numbers that it has used before."""
+    apart = made()
+    old, owns = apart.made.common, dict(apart.made.owns)
+    fresh = new_identity("client/2", Randomness(9, True))
+    changed = [entry("client/2", "client", fresh) if e.name == "client/2" else e for e in old.roster.entries]
+    common = replace(old, roster=msgspec.structs.replace(old.roster, entries=tuple(changed)))
+    plans = iter([None, None, None, b"newer"])
+    lost = threading.Event()
+
+    def renewed(name: str) -> Any:
+        identity = owns[name].identity
+        assert identity is not None
+        return lambda plan: (PartyKeys(common.roster, {name: identity}), common)
+
+    def live(name: str, rounds: int) -> None:
+        if name == "server":
+            hub = apart.node(name, renew=renewed(name), newest=lambda: next(plans, None))
+            assert isinstance(hub, HubNode)
+            hub.run(rounds, closed)
+            return
+        node = apart.node(name, renew=renewed(name))
+        if name == "client/2":
+            node.observer.handled = lambda envelope: node.stop() if envelope.round == 2 else None  # type: ignore
+            node.serve()
+            apart.stores[name].data = None
+            apart.made.owns = {**owns, name: replace(owns[name], identity=fresh)}
+            apart.made.federation = replace(apart.made.federation, common=common)
+            node = apart.node(name)
+            lost.set()
+        node.serve()
+
+    def closed(one: Round) -> None:
+        apart.rounds.append(one)
+        assert one.round != 2 or lost.wait(20.0)
+
+    apart.run(4, live)
+    assert [one.notes.get("participants") for one in apart.rounds] == [None, 3, 3, 3, 3]
+    assert [one.gone for one in apart.rounds] == [{}] * 5

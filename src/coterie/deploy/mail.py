@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections import Counter
@@ -73,11 +74,14 @@ class Mail:
         numbering = self.numbering
         numbering.sent += 1
         number = numbering.sent
-        return Parcel(dst, f"{self.name}.{number}", wrap(self.keyring, self.name, dst, number, packet))
+        # a party that is enrolled anew uses numbers again, and an engine may remember keys
+        return Parcel(
+            dst, f"{self.name}.{number}.{secrets.token_hex(4)}", wrap(self.keyring, self.name, dst, number, packet)
+        )
 
     def push(self, parcel: Parcel) -> bool:
-        """Push a packet, however long it takes. False if it never can be, or if the node is stopped before."""
-        while not self._stopped.is_set():
+        """Push a packet, however long it takes. False if it never can be, or if the node is stopped while it cannot."""
+        while True:
             try:
                 self.engine.push(parcel.dst, parcel.body, parcel.key)
                 self.traffic.bytes_up += len(parcel.body)
@@ -89,8 +93,8 @@ class Mail:
                 raise
             except EngineError as error:
                 self._refused(parcel.dst, "engine", str(error))
-                self._stopped.wait(_RETRY_S)
-        return False
+                if self._stopped.wait(_RETRY_S):
+                    return False
 
     def send(self, dst: str, packet: Packet) -> bool:
         """Wrap and push at once, for what need not outlive this process."""
