@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -201,26 +202,32 @@ def test_kinds_of_refusals_are_bounded() -> None:
 
 
 class Backed(Doom):
-    """Puts the store of a party back to an earlier commit when it is killed."""
+    """When it kills a node, it puts its store back, by so many commits."""
 
-    def __init__(self, at: int, apart: Nodes, name: str) -> None:
-        super().__init__({at})
-        self.apart, self.name, self.backup = apart, name, b""
+    def __init__(self, when: Callable[[Node, str], bool], apart: Nodes, name: str, by: int) -> None:
+        super().__init__(when=when)
+        self.apart, self.name, self.by, self.commits = apart, name, by, [b""]
 
     def point(self, what: str) -> None:
         store = self.apart.stores[self.name]
-        if self.count == self.at.copy().pop() // 2 and store.data is not None:
-            self.backup = store.data
+        if store.data is not None and store.data is not self.commits[-1]:
+            self.commits.append(store.data)
         try:
             super().point(what)
         except BaseException:
-            store.data = self.backup
+            store.data = self.commits[-1 - self.by]
             raise
 
 
-def test_a_party_whose_disk_was_put_back_is_noticed_and_goes_on_no_more() -> None:
+@pytest.mark.parametrize("by", [1, 2, 5])
+def test_a_party_whose_disk_was_put_back_is_noticed_and_goes_on_no_more(by: int) -> None:
+    """Also by the last commit alone, if the hub has heard of it."""
     apart = made()
-    doom = apart.dooms["client/1"] = Backed(40, apart, "client/1")
+
+    def answered(node: Node, what: str) -> bool:
+        return node.kept.era == (3, 0) and "server" in node.kept.sent and what == "after it is done"
+
+    doom = apart.dooms["client/1"] = Backed(answered, apart, "client/1", by)
     with pytest.raises(RolledBackError, match="of commit"):
         apart.run(6)
     assert doom.died == 1
@@ -232,7 +239,9 @@ def test_a_party_whose_disk_was_put_back_is_noticed_and_goes_on_no_more() -> Non
 
 def test_a_hub_whose_disk_was_put_back_is_told_so() -> None:
     apart = made()
-    apart.dooms["server"] = doom = Backed(100, apart, "server")
+    apart.dooms["server"] = doom = Backed(
+        lambda node, what: node.kept.era == (4, 0) and what.startswith("after a push"), apart, "server", 4
+    )
     apart.run(5)
     assert doom.died == 1
     assert any("was the hub's disk put back?" in why for one in apart.rounds for why in one.gone.values())

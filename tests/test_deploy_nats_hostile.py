@@ -8,6 +8,7 @@ import json
 import os
 import socket
 import ssl
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -345,9 +346,42 @@ def test_nothing_is_ever_said_without_tls(rig: Rig) -> None:
         for scheme in ("nats://", ""):
             url = f"{scheme}127.0.0.1:{listener.getsockname()[1]}"
             with pytest.raises(EngineError):
-                NatsEngine("client/5", [url], rig.tls["client/5"], PARTIES, connect_s=0.5)
-    assert heard
-    assert all(each[:1] == b"\x16" and b"CONNECT" not in each for each in heard)
+                NatsEngine("client/5", [url], rig.tls["client/5"], PARTIES, connect_s=1)
+    said = [each for each in heard if each]
+    assert said
+    assert all(each[:1] == b"\x16" and b"CONNECT" not in each for each in said)
+
+
+def test_a_connection_that_is_cut_while_tls_begins_is_made_again(rig: Rig) -> None:
+    """As when the server dies at that moment. The client library alone waits for the end of the old one for ever."""
+    cuts = 3
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def play() -> None:
+            with contextlib.suppress(OSError):
+                for _ in range(cuts):
+                    taken, _ = listener.accept()
+                    taken.recv(1 << 16)
+                    taken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    taken.close()
+                taken, _ = listener.accept()
+                server = socket.create_connection(("127.0.0.1", rig.server.listen.port))
+                threading.Thread(target=_forward, args=(taken, server), daemon=True).start()
+                _forward(server, taken)
+
+        threading.Thread(target=play, daemon=True).start()
+        own, url = rig.tls["client/5"], f"nats://127.0.0.1:{listener.getsockname()[1]}"
+        engine = NatsEngine("client/5", [url], own, PARTIES)
+        assert engine.pull(0.1) is None
+        engine.push("client/5", b"x", "k")
+        assert [each.body for each in drain(engine)] == [b"x"]
+        engine.close()
+
+
+def _forward(source: socket.socket, sink: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            sink.sendall(data)
 
 
 def test_no_server_is_a_clear_error(rig: Rig) -> None:

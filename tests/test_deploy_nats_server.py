@@ -134,6 +134,42 @@ def test_servers_with_several_addresses_form_a_cluster(tmp_path: Path) -> None:
         assert checked.returncode == 0, checked.stderr
 
 
+ORPHAN = """
+import sys, time
+from pathlib import Path
+from coterie.deploy.nats_server import Access, Listen, Server
+folder, port, *files = sys.argv[1:]
+server = Server(Path(folder) / "server", Access({}), Listen(Path(folder) / "store", *map(Path, files), port=int(port)))
+server.start()
+print(server.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_server_does_not_outlive_a_process_that_is_killed(tmp_path: Path) -> None:
+    own = Authority(tmp_path / "keys").tls("engine", ["127.0.0.1"])
+    files = [str(path) for path in (own.certificate, own.key, own.authority)]
+    command = [sys.executable, "-c", ORPHAN, str(tmp_path), str(free_port()), *files]
+    owner = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    pid = int(owner.stdout.readline())
+    assert "nats-server" in Path(f"/proc/{pid}/cmdline").read_text()
+    owner.kill()
+    owner.wait()
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and "nats-server" in said(pid):
+        time.sleep(0.02)
+    assert "nats-server" not in said(pid)
+
+
+def said(pid: int) -> str:
+    """The command of a process, or nothing if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
 def own_files(listen: Listen) -> tuple[Path, Path, Path]:
     return listen.certificate, listen.key, listen.authority
 

@@ -146,31 +146,41 @@ class Link:
         return task.result()
 
     async def _connect(self, context: ssl.SSLContext, connect_s: float) -> None:
-        attempt = asyncio.ensure_future(
-            self.client.connect(
-                [re.sub(r"^(nats|tls)://|^", "tls://", server, count=1) for server in self.servers],
-                tls=context,
-                tls_handshake_first=True,  # else a machine in between could ask for a connection without TLS
-                inbox_prefix=f"_INBOX.{self.token}",
-                connect_timeout=5,
-                reconnect_time_wait=AGAIN_S,  # type: ignore[arg-type]  # it is slept
-                max_reconnect_attempts=-1,
-                ping_interval=5,
-                max_outstanding_pings=2,
-                pending_size=PENDING,
-                error_cb=self._on_error,
-                disconnected_cb=self._on_leave,
-                reconnected_cb=self._on_connection,
-                closed_cb=self._on_close,
+        """Connect, and try again. The library's own second attempt would wait for ever for the end of the first one,
+        if that one broke while TLS began. It takes over once there is a connection."""
+        clock = self._loop.time
+        deadline = clock() + connect_s
+        while True:
+            attempt = asyncio.ensure_future(
+                self.client.connect(
+                    [re.sub(r"^(nats|tls)://|^", "tls://", server, count=1) for server in self.servers],
+                    tls=context,
+                    tls_handshake_first=True,  # else a machine in between could ask for a connection without TLS
+                    inbox_prefix=f"_INBOX.{self.token}",
+                    connect_timeout=5,
+                    allow_reconnect=False,
+                    reconnect_time_wait=AGAIN_S,  # type: ignore[arg-type]  # it is slept
+                    max_reconnect_attempts=-1,
+                    ping_interval=5,
+                    max_outstanding_pings=2,
+                    pending_size=PENDING,
+                    error_cb=self._on_error,
+                    disconnected_cb=self._on_leave,
+                    reconnected_cb=self._on_connection,
+                    closed_cb=self._on_close,
+                )
             )
-        )
-        try:
-            await asyncio.wait({attempt}, timeout=connect_s)
-            if not attempt.done():
+            try:
+                await asyncio.wait({attempt}, timeout=deadline - clock())
+            finally:
+                await _ended(attempt)
+            if not attempt.cancelled() and attempt.exception() is None:
+                break
+            if attempt.cancelled() or clock() > deadline:
                 raise EngineError(f"no connection to {self.place()}: {self._last or 'it does not answer'}")
-        finally:
-            await _ended(attempt)
-        attempt.result()
+            await asyncio.sleep(AGAIN_S)
+            self.client = Client()
+        self.client.options["allow_reconnect"] = True
         version = self.client.connected_server_version
         if (version.major, version.minor) < NEEDS or self.client.max_payload < NEEDS_PAYLOAD:
             raise EngineError(

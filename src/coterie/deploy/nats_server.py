@@ -189,6 +189,8 @@ def free_port(host: str = "127.0.0.1") -> int:
 class Server:
     """A nats-server of our own, in a process of its own. Its packets lie in ``listen.store`` and outlive it.
 
+    The server itself does not outlive the process that has started it, whatever that dies of.
+
     folder: for ``nats.conf`` and ``nats.log``.
     """
 
@@ -196,6 +198,7 @@ class Server:
     access: Access
     listen: Listen
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    _guard: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
     def url(self) -> str:
@@ -221,6 +224,14 @@ class Server:
                 cwd=self.folder,
                 start_new_session=True,
             )
+        # the guard's input ends when this process does
+        self._guard = subprocess.Popen(
+            ["sh", "-c", 'read _; kill "$0"', str(self._process.pid)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         deadline = time.monotonic() + READY_S
         while b"Server is ready" not in log.read_bytes()[begin:]:
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -258,6 +269,10 @@ class Server:
 
     def _end(self, number: int) -> None:
         process, self._process = self._process, None
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            guard.kill()
+            guard.communicate()
         if process is None:
             return
         process.send_signal(number)
