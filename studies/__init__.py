@@ -11,6 +11,8 @@ From the repository's root, each with ``--help``:
     python -m studies.leading FILE              how often a client leads that lies about itself: docs/resources.md
     python -m studies.privacy fedepc/privacy    what sparsity vectors tell, by how they are sent: docs/privacy.md
     python -m studies.loopback SYSTEM           what processes on one machine cost: docs/deploy.md
+    python -m studies.scale clients FILE        what a round costs among 1,000 to 100,000 clients: docs/scale.md
+    python -m studies.scale workers FILE        what a chunk of work costs at workers on Ray: docs/scale.md
 
 ``scalar_mask`` is an attack on a reading of FedCAPrivacy's text that no mode has.
 """

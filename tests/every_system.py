@@ -68,6 +68,11 @@ def made(case: Case, **options: Any) -> Rig:
     return rig(registry.get(name), TARGETS, mode=mode, **{"delta": 0.0, **options, **settings})
 
 
+def first(case: Case) -> bool:
+    """Whether no other case of the same system and mode stands before it."""
+    return case is next(one for one in CASES if one[:2] == case[:2])
+
+
 def parameters(cases: list[Case], short: Any = lambda case: True) -> list[Any]:
     """For ``pytest.mark.parametrize``; those that are not ``short`` are long tests."""
     return [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +13,8 @@ from sklearn.datasets import load_digits
 
 from coterie.deploy import authority, joining
 from coterie.deploy.engine_files import access_of
-from coterie.deploy.folder import Folder
+from coterie.deploy.folder import Folder, hub_home
+from coterie.deploy.founding import init
 from coterie.deploy.home import Home
 from coterie.deploy.kills import Kill
 from coterie.deploy.members import Member
@@ -23,6 +23,7 @@ from coterie.deploy.nats_server import Listen, Server, Tls, free_port
 from coterie.deploy.plan import SCORES, Facts, Settings
 from coterie.deploy.process import as_hub, as_party
 from coterie.deploy.supervision import Life, Supervision, warm
+from coterie.protocol.errors import RunError
 from coterie.protocol.system import System
 from coterie.runs import registry
 from coterie.runs.config import RunConfig
@@ -39,14 +40,31 @@ class Live:
     homes: dict[str, Home]
     server: Server
 
-    def run(self, tell: Callable[[], None] = lambda: None, kills: Sequence[Kill] = ()) -> Supervision:
-        """All parties to their end."""
+    def run(
+        self, tell: Callable[[], None] = lambda: None, kills: Sequence[Kill] = (), failing: Sequence[str] = ()
+    ) -> Supervised:
+        """All parties to their end. failing: those that may fail."""
         lives: dict[str, Life] = {name: _hub if name == self.hub else as_party for name in self.homes}
         folders = {name: home.path for name, home in self.homes.items()}
-        with Supervision(self.hub, folders, lives, kills, absence_s=4.0) as processes:
+        with Supervised(self.hub, folders, lives, kills, absence_s=4.0) as processes:
+            processes.failing = dict.fromkeys(failing, "")
             processes.start()
             processes.watch(tell)
         return processes
+
+
+class Supervised(Supervision):
+    """failing: parties that may fail, and what they have said then."""
+
+    failing: dict[str, str]
+
+    def _ended(self, name: str) -> None:
+        try:
+            super()._ended(name)
+        except RunError as error:
+            if name not in self.failing:
+                raise
+            self.failing[name] = str(error)
 
 
 def _hub(home: Path, kill: Kill | None) -> None:
@@ -73,7 +91,7 @@ def live(
     url = f"nats://127.0.0.1:{free_port()}"
     folder = Folder(at / "d")
     warm()
-    authority.init(folder.path, config, members, Settings(url, scores=SCORES, grace_s=2.0, **settings), facts)
+    init(folder.path, config, members, Settings(url, scores=SCORES, grace_s=2.0, **settings), facts)
     homes = {}
     for i, one in enumerate(members[1:]):
         data = None
@@ -90,7 +108,6 @@ def live(
         joining.accept(home, authority.approve(folder.path, request.read_text()).certificate.read_text())
         homes[one.name] = home
     hub = members[0].name
-    from coterie.deploy.folder import hub_home
     from coterie.deploy.nats_stream import provision
 
     homes[hub] = hub_home(folder)
@@ -111,12 +128,3 @@ def digits(client: int) -> tuple[np.ndarray, np.ndarray]:
     found = load_digits()
     rows = np.random.default_rng(client).choice(len(found.target), 120, replace=False)
     return (found.images[rows, None] / 16).astype(np.float32), found.target[rows]
-
-
-def waited(what: Callable[[], Any], seconds: float) -> Any:
-    """What is true at last."""
-    until = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < until, "in vain"
-        time.sleep(0.02)
-    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -32,14 +32,23 @@ class Killed(BaseException):
 
 
 class Doom:
-    """Kills a node at some of its points: before and after each commit, push and acknowledgement. said: which."""
+    """Kills a node at some of its points: before and after each commit, push and acknowledgement. said: which.
 
-    def __init__(self, at: set[int]) -> None:
+    when: of its node and the point, once.
+    """
+
+    def __init__(
+        self, at: Set[int] = frozenset(), when: Callable[[Node, str], bool] = lambda node, what: False
+    ) -> None:
         self.at, self.died, self.count, self.said = at, 0, 0, [""]
+        self.when, self.node = when, None
+
+    node: Node | None
 
     def point(self, what: str) -> None:
         self.count += 1
-        if self.count - 1 in self.at:
+        now = self.node is not None and self.when is not None and not self.died and self.when(self.node, what)
+        if now or self.count - 1 in self.at:
             self.died += 1
             self.said.append(what)
             raise Killed(what)
@@ -127,7 +136,10 @@ class Nodes:
         engine, doom = self.exchange.engine(name), self.dooms.get(name)
         if doom is not None:
             engine.__class__, engine.doom, self.stores[name].doom = _Engine, doom, doom  # type: ignore[attr-defined]
-        return kind(member, effects, engine, self.stores[name], **options)
+        node = kind(member, effects, engine, self.stores[name], **options)
+        if doom is not None:
+            doom.node = node
+        return node
 
     def live(self, name: str, rounds: int) -> None:
         """A party's life, in a thread of its own. If it is killed, it goes on as another process would."""

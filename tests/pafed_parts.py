@@ -22,6 +22,8 @@ from coterie.aggregation.correction import Rates, class_weights, corrected_step
 from coterie.crypto import ckks, roster, wire
 from coterie.crypto.ckks_parameters import INSECURE
 from coterie.crypto.keys import public_key
+from coterie.crypto.split_key import split_keygen
+from coterie.protocols import committee
 from coterie.protocols.local_training import sample_clients
 from coterie.systems import pafed
 from coterie.systems.pafed import SYSTEM, config
@@ -47,6 +49,9 @@ def small_keys() -> Iterator[None]:
             parameters, products=products, emulated=emulated, random_bytes=random_bytes, allow_insecure=True
         )
 
+    def shares(*given: Any, **options: Any) -> Any:
+        return split_keygen(*given, **options, allow_insecure=True)
+
     split = wire.split_key
     with pytest.MonkeyPatch.context() as patch:
         for mode, name in SMALL.items():
@@ -54,6 +59,7 @@ def small_keys() -> Iterator[None]:
         patch.setitem(INSECURE, EIGHT.name, EIGHT)
         patch.setattr(config, "named", INSECURE.__getitem__)
         patch.setattr(pafed, "ckks_keygen", keygen)
+        patch.setattr(committee, "split_keygen", shares)
         patch.setattr(wire, "split_key", lambda *given: split(*given[:-1], True))
         yield
 

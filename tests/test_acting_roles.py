@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from every_system import CASES, TARGETS, Case, made, parameters
+from every_system import CASES, TARGETS, Case, first, made, parameters
 from federation import rig
 
 from coterie.protocol.errors import PeerError
@@ -21,7 +21,7 @@ def by_roster(run_system: System, roster: object) -> dict[str, tuple[str, ...]]:
     return {entry.name: run_system.acting(entry.role) for entry in roster.entries}  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("case", parameters(CASES))
+@pytest.mark.parametrize("case", parameters(CASES, first))
 def test_roles_by_the_roster_are_those_of_the_parties(case: Case) -> None:
     run = made(case)
     found = by_roster(run.system, run.common.roster)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from every_system import CASES, Case, made, parameters
+from every_system import CASES, Case, first, made, parameters
 from federation import Rig, Steady
 
 from coterie.protocol.system import Mixture
@@ -43,7 +43,7 @@ def after(case: Case, links: Links) -> np.ndarray:
     )
 
 
-@pytest.mark.parametrize("case", parameters(CASES))
+@pytest.mark.parametrize("case", parameters(CASES, first))
 def test_no_order_of_arrival_moves_a_model(case: Case) -> None:
     first = after(case, ordered("forwards"))
     others = [after(case, ordered(order)) for order in ("backwards", "shuffled")]

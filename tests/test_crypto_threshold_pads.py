@@ -149,6 +149,16 @@ def test_t_of_n_pads_are_of_those_that_contribute():
         th.contribution(g, shared.shares["leader-1"], "leader-1", padded.pad)
     with pytest.raises(CryptoError, match="takes contributions of leader-4"):
         th.joint(g, shared.key, padded, {})
+    joining, part = th.Joining(g, padded), th.contribution(g, shared.shares["leader-4"], "leader-4", padded.pad)
+    with pytest.raises(DecodeError):
+        joining.take("leader-4", part[:-1])
+    joining.take("leader-4", part)
+    for name in ("leader-4", "leader-2", "leader-3"):  # once, of the others, of those that contribute
+        with pytest.raises(CryptoError, match="not missing"):
+            joining.take(name, part)
+    np.testing.assert_array_equal(
+        joining.cipher(shared.key).array, th.joint(g, shared.key, padded, {"leader-4": part}).array
+    )
     with pytest.raises(DecodeError, match="other holders"):
         th.Padded.load(g, padded.to_bytes(), "leader-2", CONTEXT, 10, ("leader-2", "leader-3"))
     with pytest.raises(CryptoError, match="t of n"):

@@ -115,6 +115,8 @@ def test_a_file_that_is_not_there() -> None:
         ("accelerator", "cuda", "join --accelerator"),
         ("fine_tune", "held_out", "nobody sees"),
         ("out", "x", "run folder is run/"),
+        ("eval_every", 5, "after every round"),
+        ("log", "csv", "Prometheus"),
     ],
 )
 def test_options_that_make_no_sense_are_named_with_the_reason(option: str, value: object, why: str) -> None:

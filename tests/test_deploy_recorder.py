@@ -417,6 +417,11 @@ def test_the_hubs_observer_tells_the_recorder(recorder: Recorder) -> None:
     journal = HubJournal(recorder)
     journal.began((2, 1))
     journal.late("client/3")
+    journal.present(["csp"])
+    journal.seen("client/2")
     status: Status = recorder.status
     assert (status.round, status.attempt, status.phase) == (2, 1, "round")
-    assert next(one for one in status.parties if one.name == "client/3").missed == {"late": 1}
+    parties = {one.name: one for one in status.parties}
+    assert parties["client/3"].missed == {"late": 1}
+    assert parties["csp"].connected
+    assert parties["client/2"].last_seen is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,9 @@ import pytest
 from live_deployment import live
 
 from coterie.deploy import logs
+from coterie.deploy.authority import revoke
+from coterie.deploy.engine_files import access_of
+from coterie.deploy.kills import Kill
 from coterie.deploy.place import place
 from coterie.deploy.status import read_status
 from coterie.runs.config import RunConfig
@@ -62,8 +66,6 @@ def test_without_a_quorum_the_hub_does_not_begin(tmp_path: Path) -> None:
 
 
 def test_a_party_that_is_killed_loses_nothing(tmp_path: Path) -> None:
-    from coterie.deploy.kills import Kill
-
     config = RunConfig("fedavg", rounds=3, settings=QUICK)
     with live(tmp_path, config, NAMES) as deployed:
         processes = deployed.run(kills=[Kill("server", 2), Kill("hospital-b", 2), Kill("hospital-c", 3, mid=True)])
@@ -73,3 +75,32 @@ def test_a_party_that_is_killed_loses_nothing(tmp_path: Path) -> None:
     assert result.rounds[2]["notes"]["gone"] == {"hospital-c": "gone"}
     assert result.rounds[2]["notes"]["participants"] == 2
     assert np.isfinite(result.rounds[2]["local_accuracy"])
+
+
+def test_a_party_that_is_revoked_is_cut_off_and_the_rounds_go_on(tmp_path: Path) -> None:
+    """Within 5 seconds it is not connected any more, and the next round has the others."""
+    config = RunConfig("fedavg", rounds=60, settings={**QUICK, "max_epochs": 1})
+    revoked_s: list[float] = []
+    away_s: list[float] = []
+    with live(tmp_path, config, NAMES) as deployed:
+
+        def tell() -> None:
+            if not (deployed.folder.run / "status.json").exists():
+                return
+            status = read_status(deployed.folder.run)
+            if status.done >= 2 and not revoked_s:
+                revoked_s.append(time.monotonic())
+                revoke(
+                    deployed.folder.path, "hospital-c", hook=lambda folder: deployed.server.reload(access_of(folder))
+                )
+            connected = {one.name for one in status.parties if one.connected}
+            if revoked_s and not away_s and "hospital-c" not in connected:
+                away_s.append(time.monotonic())
+
+        processes = deployed.run(tell, failing=["hospital-c"])
+    assert "revoked" in processes.failing["hospital-c"]
+    assert away_s[0] - revoked_s[0] < 5.0
+    lines = load_result(deployed.folder.run).rounds
+    assert len(lines) == 60
+    assert lines[1]["notes"]["participants"] == 3
+    assert lines[-1]["notes"]["participants"] == 2

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from coterie.reproductions.ofl import ITEMS, WINDOW
+from coterie.reproductions.ofl import ITEMS, TASKS, WINDOW
 from coterie.runs.intervals import mean_and_interval
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reproduction"
@@ -78,4 +78,4 @@ def test_the_record_keeps_every_seed() -> None:
     assert record["seeds"] == [0, 1, 2]
     for cell, curves in record["curves"].items():
         assert [one["seed"] for one in curves] == record["seeds"], cell
-        assert {len(one["global_accuracy"]) for one in curves} == {30}
+        assert {len(one["global_accuracy"]) for one in curves} == {TASKS[cell.partition("/")[0]][3]}

@@ -121,6 +121,13 @@ def test_buffers_are_not_eligible() -> None:
     assert len(eligible(spec)) == (~spec.buffers).sum()
 
 
+def test_all_parties_of_a_process_hold_one_array_of_places() -> None:
+    """It is as large as two models, and a simulation has a thousand clients."""
+    one, other = (eligible(Model(small((1, 8, 8), 3), (1, 8, 8)).spec) for _ in range(2))
+    assert one is other
+    assert not one.flags.writeable
+
+
 def test_a_shared_set_is_the_same_for_all_and_another_for_each_client_and_upload() -> None:
     places = np.arange(100, 300)
     one = shared_set(places, 40, SESSION, "client/1", 3)

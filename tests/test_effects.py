@@ -27,7 +27,8 @@ from coterie.protocol.system import Sees, System
 from coterie.protocol.told import Common, Own
 from coterie.protocols.local_training import LocalTraining, batch_seed
 from coterie.runs import RunConfig, build
-from coterie.runs.interpreter import ClientData, LocalEffects, Samples
+from coterie.runs.interpreter import LocalEffects
+from coterie.runs.on_data import ClientData, Samples
 from coterie.training.models import build as build_model
 from coterie.training.solvers import Sgd
 

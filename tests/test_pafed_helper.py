@@ -12,9 +12,11 @@ from federation import misbehaving, on_the_wire
 from pafed_parts import TARGETS, change, four, model, small_keys, stranger
 
 from coterie.protocol.messages import Message, bundle, unbundle
+from coterie.systems.pafed.classification import MOST_MASK
 from coterie.systems.pafed.messages import (
     HELPER,
     HUB,
+    LARGEST,
     Compare,
     Compared,
     Convert,
@@ -121,7 +123,7 @@ WRONG = [
 
 
 def most(answer: Compared | Inverted) -> int:
-    return 1 if isinstance(answer, Compared) else 1 << 11
+    return MOST_MASK if isinstance(answer, Compared) else LARGEST
 
 
 def parts(answer: Compared | Inverted) -> int:

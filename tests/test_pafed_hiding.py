@@ -14,6 +14,8 @@ from pafed_parts import EIGHT, paf, service_key, small_keys
 from scipy import stats
 
 from coterie.attacks.conflicts import class_of, count_accuracy, count_among_decoys
+from coterie.audits.received import held_key
+from coterie.crypto.ckks import SANITISING_BITS
 from coterie.protocol.errors import UserError
 from coterie.protocol.messages import unbundle
 from coterie.protocol.randomness import Secrets
@@ -21,7 +23,7 @@ from coterie.runs.config import RunConfig, resolve
 from coterie.runs.recorded import recorded_run
 from coterie.systems.pafed import audit
 from coterie.systems.pafed.classification import delta, drawn
-from coterie.systems.pafed.messages import HELPER, Compare, Invert
+from coterie.systems.pafed.messages import HELPER, LARGEST, SERVICE, Compare, Invert
 from studies.security.directed import played
 
 
@@ -238,3 +240,29 @@ def test_it_is_refused_where_it_means_nothing() -> None:
             paf(**wrong)
     assert resolve(RunConfig("pafed")).settings["signs"] == "shown"
     assert EIGHT.levels == 8
+
+
+# -- signs=shown: what is opened of an empty class ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keys", ["helper", "threshold"])
+@pytest.mark.parametrize("emulated", [True, False], ids=["emulated", "real"])
+def test_the_noise_of_an_empty_class_stays_far_below_what_counts_as_a_class(emulated: bool, keys: str) -> None:
+    """Taking a mask off must not raise the noise, or the noise would be turned and averaged like a conflict.
+
+    The helper leaves out a class below 1/2048. Each cosine brings the noise of an opening, divided by its mask, and the
+    opened sum its own.
+    """
+    committee: dict[str, Any] = {"keys": keys, "members": 6, "openers": 2} if keys == "threshold" else {}
+    with played(3, 3, emulated=emulated, signs="shown", **committee) as run:
+        agreeing(run, 12 if emulated else 6)
+        key: Any = held_key(run.views[HELPER], SERVICE)
+        rows = [unbundle(message.ciphers, 4) for _, message in run.views[HELPER].messages(Invert)]
+        empty = [key.public.from_bytes(row[1]) for row in rows]
+        values = np.array([float(key.decrypt(cipher)[0]) for cipher in empty])
+        level = empty[0].tally.form.level
+        floods = 1 + (2 if committee else 0)
+        deviation = math.sqrt((3 + 1) * floods) * key.parameters.flood_deviation(level, SANITISING_BITS)
+    assert len(empty) >= 5
+    assert np.abs(values).max() < 6 * deviation
+    assert 6 * deviation < 1 / (8 * LARGEST)

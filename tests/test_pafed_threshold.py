@@ -18,10 +18,9 @@ from coterie.attacks.wrapping import wrap
 from coterie.audits.received import granted, held_key
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.ckks import CipherVector
-from coterie.crypto.split_key import CommitteeShare, Partial, split_keygen, switched
+from coterie.crypto.split_key import CommitteeShare, Partial, switched
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.messages import bundle, unbundle
-from coterie.protocols import committee
 from coterie.protocols.committee import Standing, Switch, Turned
 from coterie.runs import RunConfig, build
 from coterie.systems.pafed import SYSTEM
@@ -33,11 +32,7 @@ JOINT: dict[str, Any] = {"keys": "threshold", "members": 4, "openers": 2}
 
 @pytest.fixture(autouse=True, scope="module")
 def _small() -> Iterator[None]:
-    def small(*given: Any, **options: Any) -> Any:
-        return split_keygen(*given, **options, allow_insecure=True)
-
-    with small_keys(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(committee, "split_keygen", small)
+    with small_keys():
         yield
 
 
@@ -46,7 +41,7 @@ def _small() -> Iterator[None]:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"delta": 0.0}, {"signs": "hidden"}, {"project": "none"}, {"local": "sgd", "clip": 0.5, "signs": "hidden"}],
+    [{"delta": 0.0}, {}, {"signs": "hidden"}, {"project": "none"}, {"local": "sgd", "clip": 0.5, "signs": "hidden"}],
     ids=str,
 )
 def test_a_round_is_the_papers(settings: dict[str, Any]) -> None:

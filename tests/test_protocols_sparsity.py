@@ -20,7 +20,8 @@ from coterie.protocol.party import Party
 from coterie.protocol.randomness import Randomness, Secrets
 from coterie.protocol.told import Own
 from coterie.protocols.sparsity import Described, Halves, Noise, describe, described, halves, pretraining, public
-from coterie.runs.interpreter import ClientData, LocalEffects, Samples
+from coterie.runs.interpreter import LocalEffects
+from coterie.runs.on_data import ClientData, Samples
 from coterie.training.jobs import Job
 from coterie.training.model import Model
 from coterie.training.models import build

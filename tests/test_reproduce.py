@@ -72,6 +72,30 @@ def test_a_study_writes_both_files_and_only_runs_what_was_picked(tmp_path):
     assert len(list((tmp_path / "runs").iterdir())) == 1
 
 
+def test_a_record_grows_cell_by_cell_and_keeps_what_is_still_the_item_s(tmp_path):
+    b = replace(TINY, settings={"lr": 0.01})
+    cells = (Cell("a/1", TINY), Cell("b/1", b), Cell("b/2", replace(b, rounds=1)), Cell("c", replace(b, clients=3)))
+    item = Item("toy/table", "A toy", cells, table)
+
+    def record(item, **options):
+        study(item, tmp_path, **options)
+        found = json.loads((tmp_path / "table.json").read_text())
+        assert [row["cell"] for row in found["rows"]] == list(found["cells"]) == list(found["curves"])
+        return list(found["cells"]), found["command"].partition("--seeds ")[2]
+
+    assert record(item, only=["b/1"], seeds=(0,)) == (["b/1"], "1 --only b/1")
+    assert record(item, only=["a"], seeds=(0,)) == (["a/1", "b/1"], "1 --only a --only b/1")
+    assert record(item, only=["b/2"], seeds=(0,)) == (["a/1", "b/1", "b/2"], "1 --only a --only b")
+    assert record(item, only=["c"], seeds=(0, 1)) == (["c"], "2 --only c"), "the others have no second seed"
+    assert record(item, only=["a"], seeds=(0,)) == (["a/1", "c"], "1 --only a --only c")
+    assert record(item, only=["b"], seeds=(0,)) == (["a/1", "b/1", "b/2", "c"], "1")
+    changed = replace(item, cells=(cells[0], Cell("b/1", replace(b, settings={"lr": 0.02})), *cells[2:]))
+    assert record(changed, only=["a"], seeds=(0,)) == (["a/1", "b/2", "c"], "1 --only a --only b/2 --only c")
+    assert record(changed, only=["b/1"], seeds=(0,)) == (["a/1", "b/1", "b/2", "c"], "1")
+    (tmp_path / "table.json").write_text("[1, 2")
+    assert record(item, only=["c"], seeds=(0,))[0] == ["c"]
+
+
 def test_mistakes_are_named(tmp_path):
     with pytest.raises(UserError, match="table9"):
         reproduce("fedcaprivacy/table9", out=tmp_path)

@@ -13,6 +13,7 @@ import pytest
 from coterie.devices.profiles import fleet
 from coterie.reproductions import ofl as paper
 from coterie.reproductions import ofl_costs as costs
+from coterie.reproductions.plots import accuracy_panels
 from coterie.reproductions.study import Calculation, Cell, Curve, study
 from coterie.runs.config import resolve
 
@@ -62,6 +63,15 @@ def test_shares_of_figures_9_and_10_are_bounds_on_eq_4() -> None:
             assert settings["gamma_min"] <= min(settings[varied], 0.1)
 
 
+def test_clients_of_figure_7_share_no_more_than_there_is() -> None:
+    cells = [cell for cell in paper.ITEMS["ofl/fig7"].cells if isinstance(cell, Cell)]
+    assert {resolve(cell.config).clients for cell in cells} == set(paper.LARGE)
+    for cell in cells:
+        assert resolve(cell.config).data in ("mnist", "fashion_mnist"), cell.name
+        assert cell.config.samples is not None
+        assert 2 * cell.config.clients <= cell.config.samples <= 60_000
+
+
 def test_rounds_in_office_by_type_of_device() -> None:
     types = [profile.name for profile in fleet("jetson", 8, 0)]
     first = types[0]
@@ -101,6 +111,24 @@ def test_a_round_of_the_leaders_opens_the_sum() -> None:
     assert max(two["error"], four["error"]) < 1e-4
     assert two["answer_mb"] == four["answer_mb"] > 0
     assert np.isfinite(list(four.values())).all()
+
+
+@pytest.mark.parametrize("tasks", [["mnist-mlp"], ["mnist-mlp", "cora"], ["mnist-mlp", "fashion_mnist-mlp", "cora"]])
+@pytest.mark.parametrize("number", [5, 6, 7, 9, 10])
+def test_names_and_title_of_a_picture_lie_inside_it(
+    number: int, tasks: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    monkeypatch.setattr(paper, "accuracy_panels", lambda *given: made.append(accuracy_panels(*given)) or made[-1])
+    item = paper.ITEMS[f"ofl/fig{number}"]
+    cells = [cell for cell in item.cells if cell.name.partition("/")[0] in tasks]
+    assert item.draw is not None
+    item.draw({cell.name: [curve([0.5, 0.9])] for cell in cells}, tmp_path / "one.svg")
+    (figure,) = made
+    for part in (*figure.legends, figure.texts[0]):
+        box, inside = part.get_window_extent(), figure.bbox
+        assert box.x0 >= inside.x0 - 1
+        assert box.x1 <= inside.x1 + 1
 
 
 def test_a_small_study_writes_its_rows(tmp_path: Path) -> None:

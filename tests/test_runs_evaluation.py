@@ -13,7 +13,7 @@ from coterie.data import load
 from coterie.protocol.system import ClientModel, Mixture
 from coterie.runs import RunConfig, build, evaluation
 from coterie.runs.evaluation import Observer
-from coterie.runs.interpreter import ClientData, Samples
+from coterie.runs.on_data import ClientData, Samples
 from coterie.training import evaluate
 from coterie.training.evaluate import judge_many
 from coterie.training.model import Model

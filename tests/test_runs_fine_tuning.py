@@ -12,7 +12,7 @@ from coterie.protocol.errors import UserError
 from coterie.runs.config import RunConfig
 from coterie.runs.experiment import Experiment, build
 from coterie.runs.fine_tuning import MOST_EPOCHS, PATIENCE
-from coterie.runs.interpreter import Samples
+from coterie.runs.on_data import Samples
 from coterie.training.evaluate import evaluate_many
 
 

@@ -68,7 +68,7 @@ def test_augmented_views_multiply_the_training_samples_alone(folder: Path) -> No
 def test_public_data_of_a_graph_are_a_subgraph_of_the_hub(folder: Path) -> None:
     experiment = build(config(folder, public=0.2))
     try:
-        public = experiment._data["server"]
+        public = experiment.data["server"]
         assert len(public.y) == len(experiment.split.public) == 12
         assert tuple(public.x.shape[1:]) == experiment.model.input_shape
     finally:

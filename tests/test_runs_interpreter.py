@@ -12,7 +12,8 @@ from emulated import exact
 
 from coterie.protocol.effects import Encrypt, Evaluate, Fit, Open
 from coterie.protocol.errors import CryptoError, PeerError, RunError
-from coterie.runs.interpreter import ClientData, LocalEffects, Opened, Samples
+from coterie.runs.interpreter import LocalEffects, Opened
+from coterie.runs.on_data import ClientData, Samples
 from coterie.training.jobs import DivergedError
 from coterie.training.models import build
 from coterie.training.solvers import Sgd

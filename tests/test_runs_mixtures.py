@@ -15,7 +15,8 @@ from coterie.protocol.system import ClientModel, Mixture
 from coterie.runs.config import RunConfig
 from coterie.runs.evaluation import Observer, models_digest
 from coterie.runs.experiment import build as build_experiment
-from coterie.runs.interpreter import ClientData, LocalEffects, Samples
+from coterie.runs.interpreter import LocalEffects
+from coterie.runs.on_data import ClientData, Samples
 from coterie.training.evaluate import judge_many
 from coterie.training.model import Model
 from coterie.training.models import build

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import Secrets
-from coterie.selection.parameters import count, density, gumbel_top_k, max_min, o_factor, stalest_first
+from coterie.selection.parameters import between, count, density, gumbel_top_k, max_min, o_factor, stalest_first
 
 ROWS = st.lists(st.floats(-100, 100), min_size=1, max_size=40).map(np.array)
 
@@ -52,6 +52,37 @@ def test_density_bears_an_outlier_and_ignores_scale_and_place() -> None:
     assert density(values)[-1] < density(values)[:-1].min()
     near = np.random.default_rng(1).normal(size=200)
     assert np.allclose(density(near), density(near * 1e-6 + 3), atol=1e-3)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_density_of_values_that_differ_by_their_last_digit(kind: type[np.floating]) -> None:
+    values = np.full(7, 1e6, kind)
+    for i in range(1, 7):
+        values[i] = np.nextafter(values[i - 1], kind(np.inf)) if i % 3 else values[i - 1]
+    found = density(values)
+    assert ((found > 0) & (found <= 1)).all()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_density_is_read_off_its_grid_as_numpy_interpolates(seed: int) -> None:
+    """To the bit: else a change of the last digit would choose other parameters."""
+    generator = np.random.default_rng(seed)
+    row = [generator.normal, generator.laplace, generator.standard_cauchy][seed % 3](size=2_000) * 10.0**-seed
+    cells = 16 + 50 * seed
+    cell = np.ptp(row) / cells
+    place = np.minimum(((row - row.min()) / np.ptp(row) * cells).astype(np.int64), cells - 1)
+    centres = row.min() + (np.arange(cells) + 0.5) * cell
+    heights = generator.uniform(size=cells)
+    assert (between(row, place, centres, heights) == np.interp(row, centres, heights)).all()
+
+
+def test_the_whole_model_is_chosen_without_a_draw() -> None:
+    class Nothing(Secrets):
+        def bytes(self, count: int) -> bytes:
+            raise AssertionError
+
+    assert gumbel_top_k(np.array([0.2, 1.0, 0.0]), 3, 1.0, Nothing(None)).tolist() == [0, 1, 2]
 
 
 def test_the_o_factor_is_equation_5_by_hand() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from every_system import CASES, Case, made, parameters
+from every_system import CASES, Case, first, made, parameters
 from federation import Steady
 
 from coterie.protocol.errors import RunError
@@ -19,7 +19,7 @@ def without(name: str, case: Case, **options: Any) -> Any:
     return made(case, links=Steady(away={(name, 0): "offline"}), **options)
 
 
-@pytest.mark.parametrize("case", parameters(CASES))
+@pytest.mark.parametrize("case", parameters(CASES, first))
 def test_a_quorum_of_clients_begins(case: Case) -> None:
     """The client that was away is refused or passed over, and all others train."""
     run = without(GONE, case, quorum=4)

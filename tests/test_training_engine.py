@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from threading import Barrier
 
 import numpy as np
@@ -163,6 +163,20 @@ def test_the_same_jobs_give_the_same_bits() -> None:
     assert all(np.array_equal(a.weights, b.weights) for a, b in zip(first, second, strict=True))
 
 
+@pytest.mark.parametrize(("model", "batch"), [("mlp", 50), ("linear", 20), ("mlp_small", 300)])
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_a_job_gives_the_same_bits_whoever_trains_beside_it(model: str, batch: int, momentum: float) -> None:
+    """In one process with all others, alone at home, or in any share at a worker: the same model."""
+    made, solver = build(model, (64,), 10), Sgd(0.1, batch, momentum)
+    sizes = np.random.default_rng(3).integers(3, 140, 13).tolist() if batch <= 256 else [40] * 13
+    jobs = [job(made, samples, 1 + samples % 3, seed, solver) for seed, samples in enumerate(sizes)]
+    together = fit_many(made, jobs)
+    for width in (1, 2, 3, 5, 8):
+        parts = [fit_many(made, jobs[start : start + width]) for start in range(0, len(jobs), width)]
+        for i, alone in enumerate(chain.from_iterable(parts)):
+            np.testing.assert_array_equal(alone.weights, together[i].weights, err_msg=f"job {i}, {width} together")
+
+
 def test_solvers_may_differ_between_jobs() -> None:
     model = model_mlp()
     solvers: list[Solver] = [Sgd(0.1, 8), Proximal(0.1, 8, mu=0.3), Sgd(0.01, 8), Sgd(0.1, 8)]
@@ -180,7 +194,7 @@ def test_any_ragged_set_of_jobs_equals_the_loop(sizes: list[tuple[int, int]], wi
     jobs = {i: job(model, samples, epochs, i, solver) for i, (samples, epochs) in enumerate(sizes)}
     batch = max(one.batch for one in jobs.values())
     kernel = dense.DenseKernel(model, solver, slots=width, batch=batch, dtype=torch.float32, device=torch.device("cpu"))
-    results = dict(slots.run(model, jobs, kernel, block=3))
+    results = dict(slots.run(model, jobs, kernel, block=3, batch=batch))
     for i, reference in enumerate(fit_many(model, list(jobs.values()), path="loop")):
         np.testing.assert_allclose(results[i].weights, reference.weights, atol=1e-5)
         assert results[i].loss == pytest.approx(reference.loss, abs=1e-5)
@@ -196,7 +210,7 @@ def test_sample_weights_stay_with_their_samples(sizes: list[tuple[int, int, bool
         jobs[i] = replace(job(model, samples, epochs, i, solver), sample_weights=weights if weigh else None)
     batch = max(one.batch for one in jobs.values())
     kernel = dense.DenseKernel(model, solver, slots=2, batch=batch, dtype=torch.float32, device=torch.device("cpu"))
-    results = dict(slots.run(model, jobs, kernel, block=3))
+    results = dict(slots.run(model, jobs, kernel, block=3, batch=batch))
     for i, reference in enumerate(fit_many(model, list(jobs.values()), path="loop")):
         np.testing.assert_allclose(results[i].weights, reference.weights, atol=1e-5)
         assert results[i].loss == pytest.approx(reference.loss, abs=1e-5)
@@ -358,7 +372,7 @@ def test_a_bad_neighbour_does_not_spoil_the_others(monkeypatch: pytest.MonkeyPat
     bad = Job(good[0].weights, solver, 4, 0, torch.full((20, F), float("inf")), good[0].y)  # longest: first in its slot
     kernel = dense.DenseKernel(model, solver, slots=2, batch=8, dtype=torch.float32, device=torch.device("cpu"))
     monkeypatch.setattr(slots, "fitted", lambda index, job, model, weights, loss: weights.numpy())
-    results = dict(slots.run(model, {0: bad, 1: good[0], 2: good[1], 3: good[2]}, kernel, block=2))
+    results = dict(slots.run(model, {0: bad, 1: good[0], 2: good[1], 3: good[2]}, kernel, block=2, batch=8))
     assert np.isnan(results[0]).any()
     monkeypatch.undo()
     for index, clean in enumerate(fit_many(model, good), start=1):

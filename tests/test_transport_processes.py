@@ -1,24 +1,23 @@
-"""Every party in an operating-system process of its own, over pipes: models are those of one process, bit for bit.
-
-No process runs a ``LocalTransport``, and the one that relays sees envelopes and payloads only.
+"""Every party as a node in an operating-system process of its own, over pipes: models are those of one process, bit for
+bit. What relays sees ends and sizes only.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from typing import Any
 
-import msgspec
+import numpy as np
 import pytest
 from federation import Rig, planted, public_target, rig
-from party_process import PATIENCE_S, STOP, Place, Wire, live
+from party_process import Ended, Place, live, relay
 
 from coterie.protocol import state
 from coterie.runs import registry
 from coterie.runs.evaluation import models_digest
 
-ROUNDS, SIZE = 3, 24
+ROUNDS, SIZE, SIZE_OF_12_MB = 3, 24, 3_000_000
 TARGETS = planted([0, 0, 1, 1], SIZE)
 PRELOADED = ["federation", "coterie.runs.experiment", "coterie.runs.registry", "scipy.optimize", "sklearn.cluster"]
 
@@ -58,8 +57,8 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
-def apart(system: str, made: Rig) -> Rig:
-    """Run the same federation in processes; gives it with the states that they ended with."""
+def apart(system: str, made: Rig, targets: np.ndarray, rounds: int) -> dict[str, Ended]:
+    """Run the same federation in processes, and put its parties into the states that they ended with."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     parties, common = made.federation.parties, made.common
@@ -68,46 +67,23 @@ def apart(system: str, made: Rig) -> Rig:
     processes = []
     try:
         for name in parties:
-            data = TARGETS[common.clients.index(name)] if name in common.clients else None
-            data = public_target(TARGETS) if name == made.federation.hub and common.public else data
+            data = targets[common.clients.index(name)] if name in common.clients else None
+            data = public_target(targets) if name == made.federation.hub and common.public else data
             pipes[name], end = context.Pipe()
-            place = Place(made.owns[name], common, roles, system, made.config, ROUNDS, data)
+            place = Place(made.owns[name], common, roles, system, made.config, rounds, data)
             process = context.Process(target=live, args=(place, end), daemon=True)
             process.start()
             end.close()
             processes.append(process)
-        relay(pipes, made.federation.hub)
+        ended = relay(pipes)
         for name, party in parties.items():
-            pipes[name].send_bytes(STOP)
-            assert pipes[name].poll(PATIENCE_S)
-            kinds = {"state": type(party.state), "secret": type(party.secret)}
-            ended = state.load(pipes[name].recv_bytes(), kinds)
-            party.state, party.secret = ended["state"], ended["secret"]
+            states = state.load(ended[name].states, {"state": type(party.state), "secret": type(party.secret)})
+            party.state, party.secret = states["state"], states["secret"]
+        return ended
     finally:
         for process in processes:
             process.kill()
             process.join()
-    return made
-
-
-def relay(pipes: dict[str, Connection], hub: str) -> None:
-    """Pass messages on by their envelopes, until the hub has run all rounds and nothing is left in the pipes."""
-    names = {id(pipe): name for name, pipe in pipes.items()}
-    done = False
-    while True:
-        ready = wait(list(pipes.values()), 0.5 if done else PATIENCE_S)
-        if not ready:
-            assert done, "nobody says anything any more"
-            return
-        for pipe in ready:
-            data = pipe.recv_bytes()  # EOFError: a process has died, and says why on its own
-            if data == STOP:
-                done = True
-                continue
-            envelope, _ = msgspec.msgpack.decode(data, type=Wire)
-            assert envelope.src == names[id(pipe)]
-            assert envelope.sealed == (hub not in (envelope.src, envelope.dst))
-            pipes[envelope.dst].send_bytes(data)
 
 
 @pytest.mark.parametrize(
@@ -122,5 +98,17 @@ def test_models_are_those_of_one_process(name: str, mode: str, settings: dict[st
     together.finish(ROUNDS)
     models = together.models()
     assert (models != fresh.models()).any(axis=1).all()
-    ended = apart(name, fresh)
-    assert models_digest(dict(enumerate(ended.models()))) == models_digest(dict(enumerate(models)))
+    apart(name, fresh, TARGETS, ROUNDS)
+    assert models_digest(dict(enumerate(fresh.models()))) == models_digest(dict(enumerate(models)))
+
+
+@pytest.mark.long
+def test_a_hub_holds_no_packet_of_each_party() -> None:
+    """Of 12 MB each. With twenty clients its memory is less than three of them above that with four."""
+
+    def peak(clients: int) -> int:
+        targets = np.zeros((clients, SIZE_OF_12_MB), np.float32)
+        fresh = rig(registry.get("fedavg"), targets, delta=0.0)
+        return apart("fedavg", fresh, targets, 2)["server"].peak_bytes
+
+    assert peak(20) - peak(4) < 3 * 4 * SIZE_OF_12_MB

@@ -273,7 +273,7 @@ def reproduce(item: str, *, progress: bool = True, **options: Any) -> Path:
     """Run a table or figure of a paper again; returns the page with its numbers beside ours.
 
     progress: whether to say on stderr how long it will take, and to show a bar or a line a round.
-    options: ``only``, ``seeds``, ``rounds``, ``out``, ``data_dir``, ``on_round``, as those of
+    options: ``only``, ``seeds``, ``rounds``, ``out``, ``data_dir``, ``workers``, ``on_round``, as those of
     ``coterie.reproductions.reproduce``.
 
     >>> coterie.reproduce("fedcaprivacy/table2", only=["fashion_mnist/0.1"], seeds=1)

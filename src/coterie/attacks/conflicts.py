@@ -3,7 +3,7 @@
 Who: the helper of PAFed, honest but curious. On: what it opens to tell signs: every late update's cosine c_j times a
 random rho_j > 0, shuffled among dummies of random sign; and the masked sums of both classes, which show whether a class
 has anybody in it. What it proves: dummies blur the number of conflicting updates as a binomial does, but never that
-there is none, or nothing else; and a mask 2^-u with u uniform in [0, b] blurs a cosine's size and does not hide it.
+there is none, or nothing else; and a mask 2^u with u uniform in [0, b] blurs a cosine's size and does not hide it.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def size_correlation(seen: NDArray[Any], cosines: NDArray[Any]) -> Result:
 
 
 def expected_correlation(cosines: NDArray[Any], mask_bits: int) -> Expected:
-    """The closed form of `size_correlation` for masks 2^-u, u uniform in [0, mask_bits], these cosines given."""
+    """The closed form of `size_correlation` for masks 2^u, u uniform in [0, mask_bits], these cosines given."""
     spread = float(np.var(np.log2(np.abs(np.asarray(cosines, np.float64)))))
     r = math.sqrt(spread / (spread + mask_bits**2 / 12))
     return Expected(r, 1 - r * r, 1 - r * r)  # asymptotic standard deviation of a correlation, times sqrt(n)

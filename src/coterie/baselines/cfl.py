@@ -15,7 +15,7 @@ update so far, and how clients are placed that were absent when their cluster wa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any
@@ -170,7 +170,7 @@ def group_of(state: Server.State, name: str) -> int:
     return state.groups.get(name, 0)
 
 
-def membership(state: Server.State, clients: tuple[str, ...]) -> list[list[int]]:
+def membership(state: Server.State, clients: Sequence[str]) -> list[list[int]]:
     """Each client's cluster, in a list; none for a client that has not trained yet."""
     return [[state.groups[name]] if name in state.groups else [] for name in clients]
 

@@ -14,7 +14,7 @@ right answer; soft clusters are fuzzy c-means; how clusters are averaged and mix
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -154,7 +154,7 @@ class Server(HandingOut, role="server"):
 class Mixtures(Mapping[str, Train]):
     """The requests of a round. Each client's mixture is made when it is sent, so that not all are held at once."""
 
-    def __init__(self, server: Server, r: int, names: tuple[str, ...]) -> None:
+    def __init__(self, server: Server, r: int, names: Sequence[str]) -> None:
         self.server, self.r, self.names = server, r, dict.fromkeys(names)
 
     def __getitem__(self, name: str) -> Train:
@@ -176,7 +176,7 @@ def mixture(state: Server.State, name: str) -> Vector:
     return np.asarray(u @ state.models.astype(np.float64), np.float32)
 
 
-def membership(state: Server.State, clients: tuple[str, ...]) -> list[list[int]]:
+def membership(state: Server.State, clients: Sequence[str]) -> list[list[int]]:
     """The cluster that each client belongs to most, in a list; none if it has not trained, or belongs to all alike."""
     known = (state.memberships.get(name) for name in clients)
     return [[] if u is None or (len(u) > 1 and not np.ptp(u)) else [int(u.argmax())] for u in known]

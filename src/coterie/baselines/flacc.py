@@ -14,7 +14,7 @@ of a round weighs alike in a group's direction, and how later clients are placed
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -170,7 +170,7 @@ def model_of(state: Server.State, name: str) -> Vector:
     return state.models[group] if group >= 0 else state.weights
 
 
-def membership(state: Server.State, clients: tuple[str, ...]) -> list[list[int]]:
+def membership(state: Server.State, clients: Sequence[str]) -> list[list[int]]:
     """Each client's group, in a list; none for a client that has not trained yet."""
     return [[state.groups[name]] if name in state.groups else [] for name in clients]
 

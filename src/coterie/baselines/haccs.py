@@ -221,7 +221,7 @@ class Server(HandingOut, role="server"):
         }
 
 
-def membership(state: Server.State, clients: tuple[str, ...]) -> list[list[int]]:
+def membership(state: Server.State, clients: Sequence[str]) -> list[list[int]]:
     """Each client's cluster, in a list; none for a client without a histogram."""
     return [[state.clusters[name]] if name in state.clusters else [] for name in clients]
 

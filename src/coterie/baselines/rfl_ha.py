@@ -16,7 +16,7 @@ setting, each cluster is asked once a round, and the mixing share.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -277,7 +277,7 @@ class Server(HandingOut, role="server"):
         }
 
 
-def balanced(seconds: Mapping[str, float], clients: tuple[str, ...], k: int) -> list[list[str]]:
+def balanced(seconds: Mapping[str, float], clients: Sequence[str], k: int) -> list[list[str]]:
     """Clusters of like speed, as even as can be, each with its fastest client first; no more than there are clients."""
     known = sorted((name for name in clients if name in seconds), key=lambda name: seconds[name])
     return [list(part) for part in np.array_split(np.array(known, object), min(k, len(known)))] if known else []

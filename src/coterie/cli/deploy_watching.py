@@ -17,8 +17,6 @@ from rich.text import Text
 
 from coterie.cli.guard import guarded
 from coterie.cli.progress import console, percent, size
-from coterie.report.words import duration, plural
-from coterie.transport.transcript import shown
 
 if TYPE_CHECKING:
     from coterie.deploy.status import PartyStatus, Status
@@ -66,6 +64,9 @@ def status(
 
 def _lines(status: Status, now: float) -> Iterator[Text | Table]:
     """The lines and the table. now: Unix seconds."""
+    from coterie.report.words import plural
+    from coterie.transport.transcript import shown
+
     cipher = {"real": "real ciphers", "emulated": "emulated ciphers", "none": "no encryption"}.get(status.crypto, "")
     rehearsed = ", a rehearsal on one machine" if status.rehearsal else ""
     yield Text.assemble((shown(status.title), "bold"), f", mode {shown(status.mode)}, {cipher}{rehearsed}")
@@ -87,6 +88,8 @@ def _lines(status: Status, now: float) -> Iterator[Text | Table]:
 def _where(status: Status, now: float) -> Text:
     """What the run is at."""
     from coterie.deploy.status import is_alive
+    from coterie.report.words import plural
+    from coterie.transport.transcript import shown
 
     done = f"{plural(status.done, 'round')} done" + (f", {status.skipped} skipped" if status.skipped else "")
     done += f", {plural(status.repeated, 'attempt')} repeated" if status.repeated else ""
@@ -107,11 +110,16 @@ def _where(status: Status, now: float) -> Text:
 
 
 def _ago(then: float, now: float) -> str:
+    from coterie.report.words import duration
+
     seconds = max(0.0, now - then)
     return duration(round(seconds) if seconds >= 1 else round(seconds, 1))
 
 
 def _table(status: Status, now: float) -> Table:
+    from coterie.report.words import duration
+    from coterie.transport.transcript import shown
+
     numbers = (Column(head, justify="right") for head in ("round", "sent", "received", "work", "missed", "refused"))
     table = Table("party", "role", "keys", "", "last seen", *numbers, box=SIMPLE, pad_edge=False)
     for one in status.parties:
@@ -151,6 +159,9 @@ def _presence(one: PartyStatus, over: bool) -> str:
 
 def _remarks(status: Status) -> Iterator[str]:
     """What an operator should look at, a line each."""
+    from coterie.report.words import plural
+    from coterie.transport.transcript import shown
+
     for one in status.parties:
         name = shown(one.name)
         if one.refused:

@@ -128,6 +128,10 @@ def _datasets() -> Iterator[tuple[str, ...]]:
             for model, own in d.of_model.items()
         )
         yield name, f"by default {d.clients} clients, {d.rounds} rounds, {d.partition}, {settings}{others}"
+    d = defaults_for("synthetic:64x10")
+    settings = ", ".join(f"{key}={value}" for key, value in d.settings.items())
+    defaults = f"{d.clients} clients, {d.rounds} rounds, {d.partition}, {settings}"
+    yield "synthetic:FxK", f"made up, F features and K classes, each client's when it is asked; by default {defaults}"
     yield "NAME", "your own: NAME.npz with x_train, y_train, x_test, y_test, or a graph, in --data-dir"
 
 

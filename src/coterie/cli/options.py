@@ -168,6 +168,13 @@ _OPTIONS = (
     _how("attackers", float, "Share of the clients that misbehave, drawn by the seed. [0.2]", metavar="SHARE"),
     _how("precision", str, "fp32, bf16, auto. [fp32]", words_of=choices("precision")),
     _how("accelerator", str, "cpu, cuda, auto. [auto]", words_of=choices("accelerator")),
+    _how(
+        "workers",
+        str,
+        "Where trainings run: ray (a Ray cluster on this machine, one worker a core), ray:COUNT, or the address of a "
+        "cluster, ray://HOST:PORT. The models are the same. Needs coterie[ray]. [this process]",
+        metavar="WORKERS",
+    ),
     _how("data_dir", str, "Folder of data sets. [COTERIE_DATA]", metavar="PATH"),
     _how("config", Path, "TOML file with any of these options."),
     _how(
@@ -178,6 +185,7 @@ _OPTIONS = (
         flags=("--fine-tune/--no-fine-tune",),
     ),
     _keep("eval_every", int, "Rounds between evaluations. [1]"),
+    _keep("evaluated", int, "Score only so many clients, drawn by the seed. [all]", metavar="CLIENTS"),
     _keep("fine_tune_every", int, "Rounds between evaluations of fine-tuned models; 0: only after the last round. [0]"),
     _keep("checkpoint_every", int, "Rounds between checkpoints; 0: as often as costs at most a tenth of the time. [0]"),
     _keep("record", bool, "Keep what every party received (views.bin).", flags=("--record/--no-record",)),

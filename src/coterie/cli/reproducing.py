@@ -27,6 +27,10 @@ def reproduce(
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder to write to. [reproduction/PAPER]")] = None,
     data_dir: Annotated[str | None, typer.Option("--data-dir", help="Folder of data sets (else COTERIE_DATA).")] = None,
+    workers: Annotated[
+        str | None,
+        typer.Option("--workers", help="Where trainings run: ray, ray:COUNT or ray://HOST:PORT. [this process]"),
+    ] = None,
     list_: Annotated[
         bool, typer.Option("--list", help="List all items, those of a paper, or the cells of an item.")
     ] = False,
@@ -35,7 +39,8 @@ def reproduce(
     """Reproduce a table or figure of a paper: its numbers beside ours, as JSON and Markdown.
 
     Says before it begins how much is left, and how long that will take as far as the runs tell that are there. After
-    Ctrl-C the same command continues the whole table: finished runs are read, an unfinished one goes on.
+    Ctrl-C the same command continues the whole table: finished runs are read, an unfinished one goes on. With --only,
+    cells that the table in --out already has stay in it, as long as their runs are there.
 
     Examples:
 
@@ -63,7 +68,8 @@ def reproduce(
         for cell in chosen(wanted, cells):
             console.print(cell.name, markup=False)
         return
-    written = reproduced(item, only=cells, seeds=seeds, rounds=rounds, out=out, data_dir=data_dir, quiet=quiet)
+    options: dict[str, Any] = {"only": cells, "seeds": seeds, "rounds": rounds, "data_dir": data_dir}
+    written = reproduced(item, **options, workers=workers, out=out, quiet=quiet)
     console.print(f"Written: {written}", markup=False)
 
 
@@ -75,6 +81,7 @@ def reproduced(
     rounds: int | None = None,
     out: Path | None = None,
     data_dir: str | None = None,
+    workers: str | None = None,
     on_round: OnRound | None = None,
     quiet: bool = False,
 ) -> Path:
@@ -96,6 +103,7 @@ def reproduced(
                 on_round(cell, seed, line)
 
         options: Any = {"only": only, "seeds": seeds, "rounds": rounds, "data_dir": data_dir}
+        options["workers"] = workers
         return home.reproduce(item, out=folder, on_round=told, **options)
 
 

@@ -117,6 +117,8 @@ def rows(summary: Any) -> list[tuple[str, str]]:
         if one["name"] != "accuracy":
             both = (summary["metrics"].get(f"{part}_{one['name']}") for part in ("global", "local"))
             found.append((f"{one['label']} on all test data, on each client's own", ", ".join(measured(one, both))))
+    if summary.get("evaluated"):
+        found.append(("evaluated", f"{summary['evaluated']:,} of {summary['clients']:,} clients, drawn by the seed"))
     if "fine_tuned_local_accuracy" in summary:
         tuned = percent(summary["fine_tuned_global_accuracy"]), percent(summary["fine_tuned_local_accuracy"])
         found.append(("both after each client's fine-tuning", ", ".join(tuned)))

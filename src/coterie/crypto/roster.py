@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TypeVar
 
 import msgspec
@@ -11,6 +12,7 @@ import numpy as np
 from coterie.crypto.signing import Field, OpeningKey, SealingKey, SigningKey, VerifyKey
 from coterie.protocol.errors import CryptoError, PeerError
 from coterie.protocol.messages import Signed
+from coterie.protocol.names import Made, Names
 from coterie.protocol.randomness import Randomness
 from coterie.protocol.told import Common, Entry, Identity, Own, Roster
 
@@ -70,6 +72,52 @@ def simulated(roles: Mapping[str, str], randomness: Randomness) -> tuple[Roster,
     session = randomness.secrets(OPERATOR, "session").bytes(_SESSION_BYTES)
     entries = tuple(entry(name, role, identities[name]) for name, role in roles.items())
     return sign_roster(entries, operator, session), identities
+
+
+class DerivedRoster(Roster, frozen=True, dict=True):
+    """The roster of a simulation of very many clients, whose entries follow from the seed and are made when asked.
+
+    names: of all parties.  roles: by name.  randomness: emulated.  The keys are those that ``simulated`` makes. Nothing
+    is signed: no party gets it from another, and it is made again from the seed.
+    """
+
+    names: Names = Names(0)
+    roles: Mapping[str, str] = msgspec.field(default_factory=dict)
+    randomness: Randomness = Randomness(0, True)
+
+    @cached_property
+    def identities(self) -> Mapping[str, Identity]:
+        """SECRET: every party's keys."""
+        return Made(self.names, lambda name: new_identity(name, self.randomness))
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Entry]:
+        return Made(self.names, lambda name: entry(name, self.roles[name], self.identities[name]))
+
+    @property
+    def hub(self) -> str:
+        return self.names[0]
+
+    @property
+    def client_role(self) -> str:
+        return self.roles[self.names[-1]]
+
+    def of_role(self, role: str) -> Sequence[str]:
+        if role == self.client_role:
+            return self.names.numbered
+        return tuple(name for name in self.names.first if self.roles[name] == role)
+
+
+def derived(roles: Mapping[str, str], names: Names, randomness: Randomness) -> DerivedRoster:
+    """The roster that ``simulated`` gives for these parties, with entries that are made when asked.
+
+    Raises TypeError for keys from the operating system, which nothing can make again.
+    """
+    if not randomness.emulated:
+        raise TypeError("real keys do not follow from the seed: they are made for all parties at once")
+    session = randomness.secrets(OPERATOR, "session").bytes(_SESSION_BYTES)
+    operator = SigningKey.generate(randomness.secrets(OPERATOR, "signing key").bytes)
+    return DerivedRoster(session, (), operator.public.to_bytes(), b"", names, roles, randomness)
 
 
 def signing_key(own: Own) -> SigningKey:

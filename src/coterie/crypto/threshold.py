@@ -33,6 +33,7 @@ from coterie.crypto.threshold_generation import (
 from coterie.crypto.threshold_group import OPENINGS, SECURITY_BITS, Group
 from coterie.crypto.threshold_opening import Answered, Prepared, Request, opened, partial, server_dec
 from coterie.crypto.threshold_pads import (
+    Joining,
     Pad,
     Padded,
     Padding,
@@ -50,6 +51,7 @@ __all__ = [
     "Answered",
     "Claim",
     "Group",
+    "Joining",
     "Pad",
     "Padded",
     "Padding",

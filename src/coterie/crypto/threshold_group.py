@@ -302,7 +302,7 @@ class Group:
     def unpack(
         self,
         kind: str,
-        data: bytes,
+        data: bytes | memoryview,
         shape: tuple[int, ...],
         *,
         real: tuple[int, int],
@@ -329,7 +329,7 @@ class Group:
         words = np.frombuffer(held[facts:start], "<i8") if self.emulated and length else None
         return np.asarray(numbers), words
 
-    def opened_header(self, kind: str, data: bytes) -> tuple[bytes, memoryview]:
+    def opened_header(self, kind: str, data: bytes | memoryview) -> tuple[bytes, memoryview]:
         """The tag, and what follows the header. Raises DecodeError."""
         held = content(data)
         if len(held) < _HEADER.size:
@@ -341,7 +341,7 @@ class Group:
             raise DecodeError(f"a {kind} of another group of holders, or of an earlier one")
         return stated, held[_HEADER.size :]
 
-    def _weight(self, data: bytes, real: tuple[int, int], facts: int) -> int:
+    def _weight(self, data: bytes | memoryview, real: tuple[int, int], facts: int) -> int:
         """What bytes weigh: a real one as many as they are."""
         count, primes = real
         return _HEADER.size + facts + count * sum(self.space.residue_bytes[:primes]) if self.emulated else len(data)

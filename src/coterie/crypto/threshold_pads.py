@@ -166,28 +166,49 @@ def contribution(group: Group, share: Share, me: str, pad: Pad) -> bytes:
     return group.pack("contribution", pad.digest(group), made, real=_real(group, pad))
 
 
+class Joining:
+    """A padded vector on its way to a ciphertext under the joint key: contributions are added up as they come."""
+
+    def __init__(self, group: Group, padded: Padded) -> None:
+        self._group, self._padded, self._total = group, padded, padded.array
+        self._missing = {name for name in padded.pad.among if name != padded.pad.sender}
+
+    def take(self, name: str, data: bytes | memoryview) -> None:
+        """The contribution of one holder, once. Raises CryptoError for another holder's, DecodeError for a bad one."""
+        group, pad = self._group, self._padded.pad
+        if name not in self._missing:
+            raise CryptoError(f"a contribution of {name}, which is not missing")
+        tag, real = pad.digest(group), _real(group, pad)
+        part, _ = group.unpack("contribution", data, _shape(group, pad), tag=tag, real=real)
+        self._total = group.plus(self._total, part)
+        self._missing.remove(name)
+
+    def cipher(self, key: ckks.PublicKey) -> ckks.CipherVector:
+        """The ciphertext. Raises CryptoError unless all contributions are there."""
+        if self._missing:
+            raise CryptoError(f"a pad takes contributions of {', '.join(sorted(self._missing))}, too")
+        group, padded, total = self._group, self._padded, self._total
+        tally = Tally(key.fingerprint, padded.pad.length, form=group.space.fresh)
+        a = padded.pad.polynomials(group)
+        if padded.words is None:
+            return ckks.CipherVector(key, tally, np.stack((total, a), axis=1))
+        if (group.times(total, twin_common(group)) != group.times(a, twin_public(group, key))).any():
+            seed = int.from_bytes(hashlib.sha256(total.tobytes()).digest(), "little")
+            return ckks.CipherVector(
+                key, tally, np.random.SFC64(seed).random_raw(padded.pad.length).view(np.int64) >> 1
+            )
+        return ckks.CipherVector(key, tally, padded.words)
+
+
 def joint(group: Group, key: ckks.PublicKey, padded: Padded, contributions: Mapping[str, bytes]) -> ckks.CipherVector:
     """The ciphertext under the joint key. Raises CryptoError unless all others' are there, DecodeError naming one."""
-    pad, total = padded.pad, padded.array
-    others = {name for name in pad.among if name != pad.sender}
-    if set(contributions) != others:
-        raise CryptoError(f"a pad takes contributions of {', '.join(sorted(others))}")
+    joining = Joining(group, padded)
     for name, data in contributions.items():
         try:
-            part = group.unpack(
-                "contribution", data, _shape(group, pad), tag=pad.digest(group), real=_real(group, pad)
-            )[0]
+            joining.take(name, data)
         except DecodeError as error:
             raise DecodeError(f"{name}: {error}") from None
-        total = group.plus(total, part)
-    tally = Tally(key.fingerprint, pad.length, form=group.space.fresh)
-    a = pad.polynomials(group)
-    if padded.words is None:
-        return ckks.CipherVector(key, tally, np.stack((total, a), axis=1))
-    if (group.times(total, twin_common(group)) != group.times(a, twin_public(group, key))).any():
-        seed = int.from_bytes(hashlib.sha256(total.tobytes()).digest(), "little")
-        return ckks.CipherVector(key, tally, np.random.SFC64(seed).random_raw(pad.length).view(np.int64) >> 1)
-    return ckks.CipherVector(key, tally, padded.words)
+    return joining.cipher(key)
 
 
 def pad_partial(
@@ -289,8 +310,7 @@ def _switched(group: Group) -> Switched:
 
 def _minus(group: Group, pad: Pad, numbers: Residues) -> Residues:
     """-a s."""
-    made = group.times(pad.polynomials(group), numbers[None])
-    return group.minus(np.zeros_like(made), made)
+    return group.times(pad.polynomials(group), group.minus(np.zeros_like(numbers[None]), numbers[None]))
 
 
 def _weighted(group: Group, array: Residues, weight: int) -> Residues:

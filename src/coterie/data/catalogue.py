@@ -20,6 +20,15 @@ Found = tuple[Arrays | Graph, str]
 """What a file holds, and where it was found, in words."""
 
 
+SYNTHETIC = "synthetic:FEATURESxCLASSES"
+"""The form of the names of data sets that are made up (``data/synthetic.py``)."""
+
+
+def is_synthetic(name: str) -> bool:
+    """Whether a data set of this name is made up."""
+    return name.partition(":")[0] == "synthetic"
+
+
 @dataclass(frozen=True)
 class Known:
     """What is fixed about a named data set.

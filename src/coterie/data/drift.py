@@ -76,8 +76,8 @@ def drifted(split: Split, givers: Sequence[int]) -> Split:
     """The split after the exchange: samples, test samples and true groups. Clients keep their names."""
     return replace(
         split,
-        train=passed_on(split.train, givers),
-        test=passed_on(split.test, givers),
+        train=passed_on(split.train, givers) if split.train else (),
+        test=passed_on(split.test, givers) if split.test else (),
         held_out=passed_on(split.held_out, givers) if split.held_out else (),
         groups=None if split.groups is None else split.groups[list(givers)],
     )

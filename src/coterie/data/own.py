@@ -28,7 +28,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.data.catalogue import KNOWN
+from coterie.data.catalogue import KNOWN, is_synthetic
 from coterie.data.dataset import Dataset, Kind, Owners, fixed_split, from_arrays
 from coterie.data.formats import Arrays
 from coterie.data.objects import is_table, samples_of
@@ -47,7 +47,7 @@ def is_path(data: str) -> bool:
 
     Raises UserError for a name that no file can have.
     """
-    if data in ("", "digits", *KNOWN):
+    if data in ("", "digits", *KNOWN) or is_synthetic(data):
         return False
     try:
         os.stat(data)

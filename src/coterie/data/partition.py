@@ -103,7 +103,7 @@ def partition(
         spec,
         int(seed),
         _deal(y, counts, deal_rng),
-        _test(counts, present, y_test, test_samples, test_rng),
+        drawn_test(counts, present, y_test, test_samples, test_rng),
         groups,
         tuple(present[own] for own in sets) if sets else None,
     )
@@ -180,13 +180,17 @@ def hold_out(split: Split, share: float = 0.2) -> Split:
         raise UserError(f"the share of held-out samples must lie between 0 and 1, not {share}")
     if split.held_out:
         raise UserError("this split has held samples out already")
-    kept, held = [], []
-    for client, own in enumerate(split.train):
-        count = min(len(own) - 1, max(1, round(share * len(own))))
-        given = np.random.default_rng([split.seed, 0x401D, client]).choice(len(own), count, replace=False)
-        kept.append(np.delete(own, given))
-        held.append(own[np.sort(given)])
-    return replace(split, train=tuple(kept), held_out=tuple(held))
+    parted = [held_out_of(split.seed, client, own, share) for client, own in enumerate(split.train)]
+    return replace(split, train=tuple(kept for kept, _ in parted), held_out=tuple(held for _, held in parted))
+
+
+def held_out_of(
+    seed: int, client: int, own: NDArray[np.int64], share: float = 0.2
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """What one client keeps of its own training samples, and what it holds out (see ``hold_out``)."""
+    count = min(len(own) - 1, max(1, round(share * len(own))))
+    given = np.random.default_rng([seed, 0x401D, client]).choice(len(own), count, replace=False)
+    return np.delete(own, given), own[np.sort(given)]
 
 
 def label_counts(split: Split, y: NDArray[Any], classes: int, part: str = "train") -> NDArray[np.int64]:
@@ -223,9 +227,14 @@ def _deal(y: Counts, counts: Counts, rng: np.random.Generator) -> tuple[NDArray[
     return tuple(np.split(by_owner, np.cumsum(table.sum(axis=1))[:-1])[:clients])
 
 
-def _test(
+def drawn_test(
     counts: Counts, present: Counts, y_test: Counts, samples: int, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], ...]:
+    """Each client's test samples, ascending indices, in the proportions of its training samples.
+
+    counts: (clients, K) of training samples.  present: (K,) the labels.  y_test: (n,).  samples: of a client, the most.
+    Raises UserError for a client without any.
+    """
     pools = [np.flatnonzero(y_test == label).astype(np.int64) for label in present]
     stock = np.array([len(pool) for pool in pools])
     weights = counts * (stock > 0)

@@ -1,9 +1,9 @@
 """Data sets by name: ``load("mnist")``.
 
 ``digits`` is embedded (8x8 handwriting, shipped with scikit-learn; 1,437 training and 360 test samples by
-``dataset.fixed_split``). Any other name is looked for in the folder given (``--data-dir``), in the folder of the
-environment variable COTERIE_DATA, and in a per-user cache; what is offered publicly with a checksum is then downloaded
-into that cache. In each folder the first of these forms counts:
+``dataset.fixed_split``). ``synthetic:64x10`` is made up (``synthetic.py``). Any other name is looked for in the folder
+given (``--data-dir``), in the folder of the environment variable COTERIE_DATA, and in a per-user cache; what is offered
+publicly with a checksum is then downloaded into that cache. In each folder the first of these forms counts:
 
 - ``NAME.npz`` with x_train, y_train, x_test, y_test: the form for one's own data, see ``dataset.from_arrays``;
 - ``NAME.npz`` with x, y (or features, labels): split 80/20 by ``dataset.fixed_split``;
@@ -24,13 +24,14 @@ from typing import Any
 import numpy as np
 import platformdirs
 
-from coterie.data.catalogue import ALL_LABELS, FOUR, KNOWN, Found, Known
+from coterie.data.catalogue import ALL_LABELS, FOUR, KNOWN, SYNTHETIC, Found, Known, is_synthetic
 from coterie.data.dataset import Dataset, Graph, fixed_split, from_arrays, from_graph
 from coterie.data.download import Progress, fetch
 from coterie.data.formats import Arrays, read_npz
 from coterie.data.graphs import GRAPH_KEYS, graph_from_arrays, with_all_labels
 from coterie.data.own import checked_kind, is_path, load_own
 from coterie.data.samples import KIND
+from coterie.data.synthetic import synthetic
 from coterie.protocol.errors import UserError, suggest
 
 NAMES: tuple[str, ...] = ("digits", *KNOWN, *ALL_LABELS)
@@ -59,8 +60,10 @@ def load(
         raise UserError(f"{key}={value} is for your own data at a path, and has no effect on {name}: leave it out")
     if name == "digits":
         return _digits()
+    if is_synthetic(name):
+        return synthetic(name)
     stem = ALL_LABELS.get(name, name)
-    known, known_names = KNOWN.get(stem), ", ".join(NAMES)
+    known, known_names = KNOWN.get(stem), ", ".join([*NAMES, SYNTHETIC])
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
         raise UserError(f"data set {name!r}: a name has letters, digits, '_', '-' and '.' only; known: {known_names}")
     folders = _folders(data_dir)

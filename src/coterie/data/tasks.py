@@ -103,7 +103,7 @@ def deal(
         return _as_owned(spec, dataset, clients, seed, min_samples or 1, public), (Task(dataset),)
     if clients is None:
         raise UserError(f"partition {spec} deals the samples to any number of clients: say how many")
-    task, skew = _parts(spec)
+    task, skew = parts_of(spec)
     if dataset.targets.task != "classes" and spec != "iid":
         raise UserError(
             f"partition {spec} deals samples by their class, but the task is {dataset.targets.task}: use iid, or "
@@ -128,7 +128,7 @@ def deal(
     if not task:
         return part_of(spec, dataset, clients, seed), (Task(dataset),)
     whole("clients", clients, 1)
-    tasks = _tasks(task, dataset, clients, seed, load)
+    tasks = tasks_of(task, dataset, clients, seed, load)
     draw = rng(seed, "partition", "groups")
     groups = draw.permutation(np.repeat(np.arange(len(tasks)), even_sizes(clients, len(tasks), draw)))
     if all(one.dataset is dataset for one in tasks):
@@ -188,7 +188,7 @@ def of_clients(split: Split, tasks: Sequence[Task]) -> tuple[Task, ...]:
     return tuple(tasks[g] for g in split.groups)
 
 
-def _parts(spec: str) -> tuple[str, str]:
+def parts_of(spec: str) -> tuple[str, str]:
     """The task (``""`` for none) and the label skew of a spec; raises UserError for a part unknown or misplaced."""
     tasks, skews = kinds(TASK_FORMS), kinds(FORMS)
     task, plus, skew = spec.partition("+")
@@ -212,7 +212,7 @@ def _parts(spec: str) -> tuple[str, str]:
     return task, skew or "iid"
 
 
-def _tasks(spec: str, dataset: Dataset, clients: int, seed: int, load: Load | None) -> tuple[Task, ...]:
+def tasks_of(spec: str, dataset: Dataset, clients: int, seed: int, load: Load | None) -> tuple[Task, ...]:
     """The tasks of all groups; raises UserError where this data set, or so few clients, cannot have them."""
     kind, _, rest = spec.partition(":")
     names = rest.split(",")

@@ -37,10 +37,14 @@ _WHY: Mapping[str, str] = {
     "fine_tune_every": _OBSERVER,
     "record": _OBSERVER,
     "record_mib": _OBSERVER,
+    "eval_every": "parties score their models after every round",
+    "log": "the run folder has metrics.jsonl, and coterie deploy hub has an endpoint for Prometheus (--metrics)",
     "checkpoint_every": "every party stores each step that it has done",
     "out": "the run folder is run/ of the deployment",
 }
-_IN_REHEARSAL = frozenset({"drift", "attack", "attackers", "availability", "record", "fine_tune", "fine_tune_every"})
+_IN_REHEARSAL = frozenset(
+    {"drift", "attack", "attackers", "availability", "record", "fine_tune", "fine_tune_every", "log"}
+)
 """Also refused in a rehearsal, which is dealt data and runs on a virtual clock."""
 
 

@@ -184,11 +184,14 @@ class HubNode(Node):
         self._commit_all()
         self.observer.began(era)
         for name in self.others:
-            heard, taken = self.kept.heard.get(name, 0), self.mail.numbering.taken.get(name, 0)
             try:
-                self.mail.push(self.wrapped(name, Begin(era, heard, taken, self.clock.times.at)))
+                self.mail.push(self.wrapped(name, self._beginning(name)))
             except PeerError:
                 self.astray[name] = "it was revoked"  # it has no keys any more
+
+    def _beginning(self, name: str) -> Begin:
+        heard, taken = self.kept.heard.get(name, 0), self.mail.numbering.taken.get(name, 0)
+        return Begin(self.era, heard, taken, self.kept.before.at)
 
     def _attempt(self, steps: Steps[Any], era: Era, one: Round) -> Any:
         """Coordinate one attempt to its end. Raises RunError."""
@@ -233,6 +236,8 @@ class HubNode(Node):
         what was told, nothing else can have been sent.
         """
         kept = self.kept
+        if self.lead is not None:
+            self._look_around(self.lead)
         gone = self.presence.look(self.others) | self.astray.keys()
         sent, received = {self.name: kept.sent}, {self.name: kept.received}
         for name in self.others:
@@ -277,6 +282,8 @@ class HubNode(Node):
         else:
             heard[src] = max(heard.get(src, 0), report.commit)
             self.astray.pop(src, None)
+        if report.started and self.kept.era is not None:
+            self.mail.send(src, self._beginning(src))  # it has had this one, unless its disk was put back
         if report.interrupted and report.era == era:
             if src in self._stopped_leaders:  # once a round and party
                 self.astray[src] = "it was stopped again and again while it coordinated"
@@ -304,7 +311,7 @@ class HubNode(Node):
         missing, era, tell = set(self.others) - self.astray.keys(), self.kept.era, self.on_report
 
         def reported(name: str, report: Report) -> None:
-            if report.era == era:
+            if report.era == era and report.closed:
                 missing.discard(name)
             tell(name, report)
 
@@ -313,8 +320,8 @@ class HubNode(Node):
 
     def _hear(self, enough: Callable[[], bool]) -> None:
         """Take what comes until it is enough, or nobody is there, or nothing has come for ``grace_s``."""
-        self.mail.heard_s = time.monotonic()
-        while not (enough() or self.stopped.is_set()):
+        self.mail.heard_s = began = time.monotonic()
+        while not (enough() or self.stopped.is_set() or time.monotonic() > began + self.settings.patience_s):
             silent_s = time.monotonic() - self.mail.heard_s
             here = set(self.mail.engine.nodes()) - {self.name}
             if silent_s > self.settings.grace_s or (not here and silent_s > 2 * self.settings.poll_s):

@@ -18,7 +18,7 @@ from coterie.deploy.surroundings import Effects, NodeObserver, Renew, Scores, Se
 from coterie.protocol.errors import PeerError
 from coterie.protocol.told import Roster
 from coterie.transport.envelope import Sent, Waiting
-from coterie.transport.member import Member
+from coterie.transport.member import Member, Reader
 
 REPORT_S = 5.0
 
@@ -62,7 +62,7 @@ class Keeper:
         self.interrupted = False  # it was killed while it coordinated, so it waits for another attempt
         self._told: tuple[Any, ...] = ()
         self._reported = time.monotonic(), 0, 0
-        member.repeats = False  # packets are taken once
+        member.repeats, member.reader = False, Reader(0)  # packets are taken once, and held no longer than needed
         member.observer = Watch(self.observer, lambda: self.mail.traffic)
 
     @property
@@ -97,7 +97,7 @@ class Keeper:
         self.save(outbox, done)
 
     def save(self, outbox: Sequence[Parcel] = (), done: Sequence[Arrived] = ()) -> None:
-        """A commit that is not counted, since a start of the node is nothing that it was asked to do."""
+        """A commit that is counted already, or never: a start of the node is nothing that it was asked to do."""
         kept, member = self.kept, self.member
         done, self._noted = [*self._noted, *done], []
         for arrived in done:

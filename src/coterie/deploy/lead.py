@@ -38,6 +38,7 @@ class Lead:
     ) -> None:
         self.coordination, self.request = coordination, request
         self.gone: dict[str, str] = {}  # parties that were not there when they were asked
+        self._lost: set[int] = set()
         self._clock, self._compute, self._quiet = clock, compute, quiet
         self._leader = Leader(coordination, at, None if request is None else Parcel(request[1].envelope, ""))
         self._spool = coordination.member.spool
@@ -72,7 +73,9 @@ class Lead:
     def lost(self, number: int, why: str, at: Instant) -> None:
         """The answer to this request will not come."""
         if self._clock.rehearsed:
-            self._leader.push(at, Lost(number, why))
+            if number not in self._lost:
+                self._leader.push(at, Lost(number, why))
+            self._lost.add(number)
         else:
             self.coordination.refuse(number, why, self._clock.now()[0])
 

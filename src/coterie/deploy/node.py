@@ -65,10 +65,10 @@ class Node(Keeper):
         self.interrupted = self.kept.leads
         self.save(self.kept.outbox)
         self.mail.open()
-        if self.interrupted:
-            self.mail.send(self.hub, self.report(interrupted=True))
-        elif self.name != self.hub:
-            self._take_again()
+        if self.name != self.hub and self.kept.era is not None:
+            self.mail.send(self.hub, self.report(interrupted=self.interrupted, started=True))
+            if not self.interrupted:
+                self._take_again()
         self.tally()
 
     def close(self) -> None:
@@ -335,10 +335,11 @@ class Node(Keeper):
         """Store and send what a handler has led to, or that no answer comes."""
         self.observer.handled(letter.envelope)
         self.kept.leads = False
-        envelope, r = letter.envelope, self.kept.era[0] if self.kept.era is not None else 0
-        out: list[Parcel] = []
+        stores = store and not (self.lead is not None and self.lead.request is None)
+        self.kept.commits += stores  # before it is told
+        envelope, out = letter.envelope, list[Parcel]()
         for sent in handled.sent:
-            if not self.clock.hold_back(sent, r):
+            if not self.clock.hold_back(sent, self.era[0]):
                 out += self.post(sent, at)
             elif sent.envelope.answers:
                 out.append(self.wrapped(sent.envelope.dst, self.none(sent.envelope.answers, LATE, letter.arrives)))
@@ -346,8 +347,8 @@ class Node(Keeper):
             why = REFUSED if handled.refused else NO_ANSWER
             out.append(self.wrapped(envelope.src, self.none(envelope.number, why, at)))
         came = [] if arrived is None else [arrived]
-        if store and not (self.lead is not None and self.lead.request is None):
-            self.commit(out, came)
+        if stores:
+            self.save(out, came)
             return
         for parcel in out:  # nothing has changed, or the hub's round is tried again if this process ends
             self.mail.push(parcel)

@@ -67,7 +67,8 @@ class Report(msgspec.Struct, frozen=True, array_like=True, tag="report", forbid_
     commit: how often it has stored its state.  busy_s: of work.  bytes_up, bytes_down: of packets.  refused: counts by
     kind of message; reasons stay at the party.  scores: those that its owner allows, such as ``local_accuracy``.
     interrupted: it was killed while it coordinated, and asks for another attempt.  rolled_back: its state is older than
-    what the hub has heard of, and it goes on no more.  closed: it has heard that this attempt is over.
+    what the hub has heard of, and it goes on no more.  closed: it has heard that this attempt is over.  started: it has
+    just started, and asks which attempt the hub is in.
     """
 
     era: Era
@@ -81,6 +82,7 @@ class Report(msgspec.Struct, frozen=True, array_like=True, tag="report", forbid_
     interrupted: bool = False
     rolled_back: bool = False
     closed: bool = False
+    started: bool = False
 
 
 class Tally(msgspec.Struct, frozen=True, array_like=True, tag="tally", forbid_unknown_fields=True):

@@ -7,7 +7,7 @@ simulation draws.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -33,9 +33,10 @@ from coterie.runs.config import RunConfig, from_text, system_config
 from coterie.runs.evaluation import Observer
 from coterie.runs.experiment import delays_of, epochs_of
 from coterie.runs.inputs import random_starts
-from coterie.runs.interpreter import ClientData, LocalEffects, Samples
+from coterie.runs.interpreter import LocalEffects
 from coterie.runs.keyring import PartyKeys
 from coterie.runs.metrics import class_weights, metrics_of, named
+from coterie.runs.on_data import ClientData, Samples
 from coterie.training.model import Model
 from coterie.training.models import build as build_model
 from coterie.transport.member import Member
@@ -169,7 +170,7 @@ def _data(home: Home, plan: Plan) -> ClientData | None:
     return ClientData(x, y, np.arange(len(y_test)), Samples(x_test, y_test))
 
 
-def _system(plan: Plan, config: RunConfig) -> tuple[System, Any, tuple[str, ...]]:
+def _system(plan: Plan, config: RunConfig) -> tuple[System, Any, Sequence[str]]:
     """The plan's system, its settings and its clients. Raises UserError unless the roster has exactly its parties."""
     system, settings = registry.get(config.system), system_config(config)
     *_, client_role = system.factories(settings, config.mode)
@@ -189,14 +190,15 @@ def _roles(system: System, settings: Any, common: Common) -> Mapping[str, tuple[
     found = {}
     for role in system.factories(settings, common.mode):
         name = common.roster.of_role(role)[0]
-        stranger = Own(name, Randomness(0, emulated=True), new_identity(name, Randomness(0, emulated=True)))
+        source = Randomness(0, emulated=True)
+        stranger = Own(name, source, new_identity(name, source), samples=1)
         party = system.make(stranger, common, settings)  # of the same class; nothing is ever sent by it
         found[role] = (role, *sorted(party.roles - {role}))
     return found
 
 
 def _devices(
-    home: Home, config: RunConfig, settings: Any, names: tuple[str, ...], rehearsal: bool
+    home: Home, config: RunConfig, settings: Any, names: Sequence[str], rehearsal: bool
 ) -> tuple[dict[str, Profile], Links | None]:
     """This party's own device, by its name, and in a rehearsal the simulated links.
 
@@ -221,7 +223,7 @@ def _accelerator(home: Home) -> str:
     return "cuda" if there and wanted == "auto" else "cpu" if wanted == "auto" else wanted
 
 
-def _epochs(home: Home, config: RunConfig, settings: Any, names: tuple[str, ...], rehearsal: bool) -> int:
+def _epochs(home: Home, config: RunConfig, settings: Any, names: Sequence[str], rehearsal: bool) -> int:
     """Local epochs in a round: what the owner of the home says, at most and by default those of the plan."""
     if home.name not in names:
         return 1

@@ -36,7 +36,6 @@ from coterie.runs.config import from_text, to_toml
 from coterie.runs.files import FILE_MODE, Log, atomic_write, decoded, opened, reading
 from coterie.runs.folder import CONFIG, METRICS, RESULT, jsonable, locked, read_lines, write_json
 from coterie.runs.metrics import metrics_of, named
-from coterie.transport.envelope import Opened
 
 OPEN = "open.bin"
 _PAUSE_S = 1.0  # between two writings of the status
@@ -388,9 +387,11 @@ class HubJournal(Journal):
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
 
-    def read(self, opened: Opened) -> None:
-        super().read(opened)
-        self.recorder.seen(opened.envelope.src)
+    def seen(self, party: str) -> None:
+        self.recorder.seen(party)
+
+    def present(self, names: Collection[str]) -> None:
+        self.recorder.present(names)
 
     def late(self, party: str) -> None:
         super().late(party)

@@ -9,17 +9,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
 
-from coterie.deploy.packets import Report
+from coterie.deploy.packets import Packet, Report
 from coterie.protocol.system import System
 from coterie.runs.metrics import Metric
 
 OWN_LOG = "the reason is in its own log"
-PACKET_KINDS = frozenset({"packet", "push", "engine", "Begin", "Report", "Tally", "End", "Silence", "Plan"})
+PACKET_KINDS = frozenset({"packet", "push", "engine", *(kind.__name__ for kind in get_args(Packet))})
 """What a node refuses besides messages of the system: packets that do not open, words that their sender may not say."""
 OTHER = "other"
 WHYS = frozenset({"late", "gone", "offline", "refused"})

@@ -102,6 +102,8 @@ def with_facts(found: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, 
     """The content of a ``result.json`` with what is known beside it, as the observer of a rehearsal knows it."""
     whole = {**found, **facts}
     known = [key for key, value in whole.items() if value is not None]
+    if found["deployment"]["rehearsal"]:
+        known.append("label_counts")  # the data were dealt
     return {**whole, "deployment": {**found["deployment"], "unknown": list(unknown(known))}}
 
 

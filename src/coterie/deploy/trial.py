@@ -44,8 +44,8 @@ from coterie.runs.evaluation import models_digest
 from coterie.runs.experiment import Experiment, build
 from coterie.runs.files import atomic_write
 from coterie.runs.folder import METRICS, RESULT, jsonable, locked, read_lines, write_json
-from coterie.runs.interpreter import ClientData
 from coterie.runs.models import write_models
+from coterie.runs.on_data import ClientData
 from coterie.runs.runner import Result, load_result, write_partition
 
 HOMES = "homes"

@@ -106,7 +106,7 @@ class FleetLinks(Links):
     def __init__(
         self, profiles: Mapping[str, Profile], seed: int, delays: Delays | None = None, traces: Traces | None = None
     ) -> None:
-        self.profiles, self.seed, self.delays, self.traces = dict(profiles), seed, delays, traces
+        self.profiles, self.seed, self.delays, self.traces = profiles, seed, delays, traces
 
     def _of(self, party: str) -> Profile:
         return self.profiles.get(party, SERVER)

@@ -254,6 +254,9 @@ def fleet(name: str, clients: int, seed: int) -> tuple[Profile, ...]:
 def _from_tiers(tiers: tuple[Tier, ...], clients: int, rng: np.random.Generator) -> tuple[Profile, ...]:
     sizes = _sizes(np.array([float(tier.share) for tier in tiers]), clients)
     which = rng.permutation(np.repeat(np.arange(len(tiers)), sizes))
+    plain = [_scaled(tier, 1.0, 1.0, 1.0) for tier in tiers]
+    if not any(float(tier.spread) for tier in tiers):
+        return tuple(plain[i] for i in which)  # one object for all devices of a tier
     normal = np.hstack([rng.standard_normal((clients, 3)), rng.standard_normal((clients, 1))])
     factors = np.exp(normal * [[float(tiers[i].spread)] for i in which])
     return tuple(_scaled(tiers[i], *map(float, row)) for i, row in zip(which, factors, strict=True))

@@ -40,7 +40,7 @@ def clusters(values: NDArray[Any], dense: NDArray[Any]) -> NDArray[np.int64]:
     density along the sorted values, of which the deepest MOST_CLUSTERS - 1 count. Equal values are never parted.
     """
     _check(values, dense)
-    order = np.argsort(values, kind="stable")
+    order = np.argsort(values)  # equal values have equal densities, so their order doesn't matter
     along = values[order]
     first = np.concatenate([[True], along[1:] != along[:-1]])  # of equal values
     found = np.asarray(dense, np.float64)[order][first]

@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -105,9 +106,15 @@ def selection_release(k: int, epsilon1: float, round: int = 0) -> Release:
     )
 
 
+@lru_cache(maxsize=16)
 def eligible(spec: ModelSpec) -> NDArray[np.int64]:
-    """(p,) the places of a model's parameters, ascending: all but the buffers, which stay on the device."""
-    return np.flatnonzero(~spec.buffers)
+    """(p,) the places of a model's parameters, ascending: all but the buffers, which stay on the device.
+
+    Read-only, and one array for all parties of a process: it is as large as a model.
+    """
+    places = np.flatnonzero(~spec.buffers)
+    places.setflags(write=False)
+    return places
 
 
 def shared_set(places: NDArray[np.int64], k: int, session: bytes, client: str, number: int) -> NDArray[np.int64]:

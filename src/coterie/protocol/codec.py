@@ -142,7 +142,7 @@ def weighs(data: bytes | memoryview) -> int:
     return len(data) if claimed is None or claimed > MOST_BYTES else claimed
 
 
-def content(data: bytes) -> memoryview:
+def content(data: bytes | memoryview) -> memoryview:
     """The bytes without the header of weighted bytes; other bytes as they are.
 
     Raises DecodeError for a weight that no message can have, and for a header that states the length of its content:

@@ -115,13 +115,18 @@ def bundle(parts: Sequence[bytes]) -> bytes:
 
 def unbundle(data: bytes, count: int) -> list[bytes]:
     """The ``count`` parts of a bundle. Raises DecodeError for anything else, so a sender cannot make it build more."""
+    return [bytes(part) for part in parts_of(data, count)]
+
+
+def parts_of(data: bytes, count: int) -> list[memoryview]:
+    """As ``unbundle``, without a copy."""
     if len(data) < 4 + 8 * count:
         raise DecodeError(f"{len(data)} bytes are no bundle of {count}")
     found = int.from_bytes(data[:4], "little")
     parts = split(data) if found == count else None
     if parts is None:
         raise DecodeError(f"a bundle of {found} parts and {len(data)} bytes; {count} parts were expected")
-    return [bytes(part) for part in parts]
+    return list(parts)
 
 
 def split(data: bytes) -> Iterator[memoryview] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import UserError
 from coterie.protocol.messages import Message
+from coterie.protocol.names import Made, Names
 from coterie.protocol.party import Party
 from coterie.protocol.told import Common, Own
 
@@ -39,7 +40,12 @@ class Federation:
 
     def of_role(self, role: str) -> Iterator[Any]:
         """The parties of one role, in the order of the roster, one at a time, for an observer."""
-        return (self.look(name) for name in self.common.roster.of_role(role))
+        roster = self.common.roster
+        return map(self.look, self.common.clients if role == roster.client_role else roster.of_role(role))
+
+    def among(self, clients: Sequence[str], look: Callable[[str], Any] | None = None) -> Federation:
+        """What an observer reads who looks at these clients alone. look: another way to see a party."""
+        return replace(self, common=replace(self.common, clients=clients), look=look or self.look)
 
 
 BROKER = "broker"
@@ -203,9 +209,11 @@ class System:
         """By role, the factory of the parties of that role."""
         return self.parties_in.get(mode, self.parties)(config)
 
-    def roles(self, config: Any, clients: Sequence[str], mode: str = "paper") -> dict[str, str]:
+    def roles(self, config: Any, clients: Sequence[str], mode: str = "paper") -> Mapping[str, str]:
         """The role of every party in this mode, by name: the servers, then these clients."""
         *servers, client = self.factories(config, mode)
+        if isinstance(clients, Names):
+            return Made(Names(len(clients), servers), lambda name: client if name in clients else name)
         return {**{server: server for server in servers}, **dict.fromkeys(clients, client)}
 
     def views(self, mode: str, config: Any = None) -> Mapping[str, Sees]:

@@ -6,6 +6,7 @@ The operator signs the roster (``crypto/roster.py``). So a party that knows the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -39,7 +40,7 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
     signature: bytes = b""
 
     @cached_property
-    def by_name(self) -> dict[str, Entry]:
+    def by_name(self) -> Mapping[str, Entry]:
         """Entries by name."""
         return {entry.name: entry for entry in self.entries}
 
@@ -48,7 +49,12 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
         """The name of the hub."""
         return self.entries[0].name
 
-    def of_role(self, role: str) -> tuple[str, ...]:
+    @property
+    def client_role(self) -> str:
+        """The role of the clients, who stand last."""
+        return self.entries[-1].role
+
+    def of_role(self, role: str) -> Sequence[str]:
         """The names of all parties of a role, in order."""
         return tuple(entry.name for entry in self.entries if entry.role == role)
 
@@ -67,8 +73,9 @@ class Identity(msgspec.Struct, frozen=True):
 class Common:
     """What every party of a federation knows.
 
-    clients: those with data, in the order of their numbers.  starts: (k, d) float32, the weights that k models start
-    with; most systems have one.  mode: ``paper``, ``literal`` or ``hardened``.  emulated: whether the ciphers are.
+    clients: those with data, in the order of their numbers: a tuple, or ``Names`` of very many.
+    starts: (k, d) float32, the weights that k models start with; most systems have one.
+    mode: ``paper``, ``literal`` or ``hardened``.  emulated: whether the ciphers are.
     public: how many public samples the hub has as its own data, which no client has.
     deployed: whether parties are on machines of their own. Then nobody can read a client's model from the hub. So a
     client keeps the model that it is told, and the hub hands out the last one when the run is over.
@@ -76,7 +83,7 @@ class Common:
     """
 
     roster: Roster
-    clients: tuple[str, ...]
+    clients: Sequence[str]
     spec: ModelSpec
     starts: NDArray[np.float32]
     mode: str

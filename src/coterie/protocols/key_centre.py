@@ -105,7 +105,7 @@ class Grant(Protocol):
 
     def holders(self, roster: Roster) -> tuple[str, ...]:
         """Its usual holders: all parties of its role."""
-        return roster.of_role(self.role)
+        return tuple(roster.of_role(self.role))
 
     def deal(self, holders: Sequence[str], draw: Draw, *, emulated: bool) -> Dealt:
         """Draw it for these holders. Raises PeerError if they are too few."""

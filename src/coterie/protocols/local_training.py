@@ -13,6 +13,7 @@ from coterie.protocol.effects import Evaluate, Evaluated, Vector
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.messages import M, Message
 from coterie.protocol.model_spec import ModelSpec
+from coterie.protocol.names import each
 from coterie.protocol.party import Cost, Party, Work
 from coterie.protocol.randomness import rng
 from coterie.protocol.steps import Answers, Steps, for_each
@@ -195,16 +196,20 @@ class ClusterModels(LocalTraining):
         return Sgd(self.lr, self.pretrain_batch or 1 << 40), self.pretrain_epochs
 
 
-def local_epochs(clients: Sequence[str], config: LocalTraining, seed: int) -> dict[str, int]:
+def local_epochs(clients: Sequence[str], config: LocalTraining, seed: int) -> Mapping[str, int]:
     """E_i = round(d_i E_m), at least 1, for every client. It is a pure function of the seed and the client's name."""
-    drawn = {name: rng(seed, name, "uplink time").uniform(config.slowest, 1.0) for name in clients}  # d_i
-    return {name: max(1, round(d * config.max_epochs)) for name, d in drawn.items()}
+
+    def epochs(name: str) -> int:
+        d = rng(seed, name, "uplink time").uniform(config.slowest, 1.0)  # d_i
+        return max(1, round(d * config.max_epochs))
+
+    return each(clients, epochs)
 
 
-def joined(clients: Sequence[str], config: LocalTraining, r: int) -> tuple[str, ...]:
+def joined(clients: Sequence[str], config: LocalTraining, r: int) -> Sequence[str]:
     """The clients that have joined by round r (MingledPie, appendix C.3: ten more every ten rounds)."""
     if not config.founders:
-        return tuple(clients)
+        return clients
     return tuple(clients[: config.founders + config.newcomers * ((r - 1) // config.join_every)])
 
 
@@ -213,16 +218,16 @@ def sample_size(clients: int, participation: float) -> int:
     return max(1, round(participation * clients))
 
 
-def sample_clients(clients: Sequence[str], participation: float, seed: int, r: int) -> tuple[str, ...]:
+def sample_clients(clients: Sequence[str], participation: float, seed: int, r: int) -> Sequence[str]:
     """The clients that round r asks: a uniform sample of at least one, in their usual order."""
     if participation >= 1.0:
-        return tuple(clients)
+        return clients
     count = sample_size(len(clients), participation)
     chosen = rng(seed, "hub", "participants", r).choice(len(clients), count, replace=False)
     return tuple(clients[i] for i in sorted(chosen))
 
 
-def asked_in(clients: Sequence[str], config: LocalTraining, seed: int, r: int) -> tuple[str, ...]:
+def asked_in(clients: Sequence[str], config: LocalTraining, seed: int, r: int) -> Sequence[str]:
     """The clients that round r asks: a sample of those that have joined by then; if it selects, all of these."""
     if config.selects:
         return joined(clients, config, r)

@@ -90,20 +90,32 @@ class JointHub(KeyHub[PublicKey, SecretKey]):
                 self.secret.joint.terms[joint.name] = terms
 
 
+def collect(
+    of: Of, requests: Mapping[str, Message], reply: type[M], take: Callable[[str, M], None], deadline_s: float | None
+) -> Steps[Lost]:
+    """Give each answer to ``take`` as it arrives. Returns by name why there is none."""
+
+    def fold(name: str, msg: Any) -> None:
+        if (msg.round, msg.key, msg.number) != of:
+            raise PeerError(f"{name}: a {type(msg).__name__} of key {msg.key!r:.40}, making {msg.number}")
+        take(name, msg)
+
+    answers = yield from for_each(requests, reply, fold, deadline_s=deadline_s)
+    return dict(answers.missing)
+
+
 def gather(
     of: Of, requests: Mapping[str, Message], reply: type[M], check: Callable[[str, M], None], deadline_s: float | None
 ) -> Steps[tuple[dict[str, M], Lost]]:
     """The answers by name, in order of arrival, and by name why there is none."""
     got: dict[str, M] = {}
 
-    def fold(name: str, msg: Any) -> None:
-        if (msg.round, msg.key, msg.number) != of:
-            raise PeerError(f"{name}: a {type(msg).__name__} of key {msg.key!r:.40}, making {msg.number}")
+    def keep(name: str, msg: M) -> None:
         check(name, msg)
         got[name] = msg
 
-    answers = yield from for_each(requests, reply, fold, deadline_s=deadline_s)
-    return got, dict(answers.missing)
+    lost = yield from collect(of, requests, reply, keep, deadline_s)
+    return got, lost
 
 
 def reasons(missing: Mapping[str, str]) -> str:

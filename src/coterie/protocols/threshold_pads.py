@@ -31,11 +31,11 @@ from coterie.crypto import threshold
 from coterie.crypto.arrays import CiphertextError
 from coterie.crypto.ckks import CipherVector
 from coterie.protocol.errors import CryptoError, DecodeError, PeerError
-from coterie.protocol.messages import ANY, Bundle, Integers, Message, bundle, message, unbundle
+from coterie.protocol.messages import ANY, Bundle, Integers, Message, bundle, message, parts_of
 from coterie.protocol.party import Cost, on
 from coterie.protocol.steps import NoAnswerError, Steps, spend
 from coterie.protocols.threshold_holder import JointParty, group_of, joint_of, named, terms_of
-from coterie.protocols.threshold_hub import UNREADABLE, JointHub, Opened, gather, reasons
+from coterie.protocols.threshold_hub import UNREADABLE, JointHub, Opened, collect, gather, reasons
 from coterie.protocols.threshold_parts import Held, OfKey, lines, text
 
 NONCE_BYTES, KEPT_ROUNDS = 16, 8
@@ -204,26 +204,19 @@ def complete_pads(
     one, of = group_of(hub, name), (r, name, terms_of(hub, name).number)
     among = next(iter(uploads.values())).pad.among
     ask = Contribute(*of, *_told(uploads), text(among))
+    joining = {sender: threshold.Joining(one, padded) for sender, padded in uploads.items()}
 
-    def read(holder: str, msg: Contributed) -> None:
-        unbundle(msg.parts, len(uploads) - (holder in uploads))
+    def add(holder: str, msg: Contributed) -> None:
+        others = [sender for sender in uploads if sender != holder]
+        for sender, part in zip(others, parts_of(msg.parts, len(others)), strict=True):
+            joining[sender].take(holder, part)
 
-    got, lost = yield from gather(of, dict.fromkeys(among, ask), Contributed, read, deadline_s)
+    lost = yield from collect(of, dict.fromkeys(among, ask), Contributed, add, deadline_s)
     if lost:
         raise NoAnswerError(f"pads under key {name!r} need all of {len(among)} holders: {reasons(lost)}")
     seconds = one.seconds("joint", next(iter(uploads.values())).pad.length)
     yield from spend(Cost(crypto_s=seconds * len(uploads)))
-    given: dict[str, dict[str, bytes]] = {sender: {} for sender in uploads}
-    for holder, msg in got.items():
-        others = [sender for sender in uploads if sender != holder]
-        for sender, part in zip(others, unbundle(msg.parts, len(others)), strict=True):
-            given[sender][holder] = part
-    try:
-        return {
-            sender: threshold.joint(one, hub.public(name), padded, given[sender]) for sender, padded in uploads.items()
-        }
-    except DecodeError as error:
-        raise NoAnswerError(f"pads under key {name!r}: {named(among, error)}: {UNREADABLE}") from None
+    return {sender: each.cipher(hub.public(name)) for sender, each in joining.items()}
 
 
 def open_padded(

@@ -104,7 +104,7 @@ def _home(folders: Sequence[Path]) -> Path:
 def _run_view(run: Run, key: str) -> dict[str, Any]:
     """Everything that the template shows of a run; figures and tables that it has nothing for are None or empty."""
     members = clusters.final_members(run)
-    order = clusters.order(members, run.partition.groups) if members else tuple(range(run.result.clients))
+    order = clusters.order(members, run.partition.groups) if members else tuple(range(run.result.shown))
     history = clusters.history(run)
     lines = run.rounds
     sized = any(line.notes.clusters and line.notes.clusters.sizes for line in lines)

@@ -97,6 +97,7 @@ class Result(msgspec.Struct, frozen=True):
 
     attack, attacker_names: what some clients did instead, and who. Scores are of the others.
     set_up, finish: what came before the first round and after the last one.  stopped: why it ended after rounds_done.
+    evaluated: how many clients were, if not all.
     """
 
     system: str
@@ -144,6 +145,12 @@ class Result(msgspec.Struct, frozen=True):
     dp_audit: tuple[Audited, ...] | None = None
     devices_used: dict[str, Used] | None = None
     deployment: Deployed | None = None
+    evaluated: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+    @property
+    def shown(self) -> int:
+        """The clients that were evaluated, and that have numbers of their own."""
+        return self.clients if self.evaluated is None else self.evaluated
 
     @property
     def done(self) -> int:
@@ -311,7 +318,12 @@ def load(folder: Path) -> Run:
     partition = _json(folder / PARTITION, Partition) if (folder / PARTITION).exists() else Partition()
     observed = _json(folder / OBSERVED, Observed) if (folder / OBSERVED).exists() else Observed()
     each = _json(folder / EACH, dict[str, tuple[float | str | None, ...]]) if (folder / EACH).exists() else {}
-    run = Run(folder, result, _metrics(folder / METRICS), config, text, partition, observed, each)
+    rounds = _metrics(folder / METRICS)
+    if result.evaluated is not None:  # what a hub notes of all clients has no partition beside it
+        rounds = tuple(
+            msgspec.structs.replace(one, notes=msgspec.structs.replace(one.notes, membership=None)) for one in rounds
+        )
+    run = Run(folder, result, rounds, config, text, partition, observed, each)
     _check_shapes(run)
     return replace(run, partition=partition.after(result.done))
 
@@ -399,7 +411,7 @@ def _metrics(path: Path) -> tuple[Round, ...]:
 
 
 def _check_shapes(run: Run) -> None:
-    clients = run.result.clients
+    clients = run.result.shown
     counts, affinity = run.partition.label_counts, run.observed.affinity
     rows: list[tuple[str, str, Sequence[object] | None]] = [
         (PARTITION, "label_counts", counts),

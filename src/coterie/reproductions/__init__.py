@@ -43,14 +43,16 @@ def reproduce(
     rounds: int | None = None,
     out: Path | None = None,
     data_dir: str | None = None,
+    workers: str | None = None,
     on_round: OnRound | None = None,
 ) -> Path:
     """Run an item and write its JSON, Markdown and picture under ``out`` (default ``reproduction/<paper>``).
 
     seeds: how many, from 0 on.  rounds: of every run instead of the item's own.
-    only: names of cells, or of all up to a slash (``mnist/0.3``).
+    only: names of cells, or of all up to a slash (``mnist/0.3``).  workers: where trainings run (``runs/workers.py``).
     Raises UserError for an unknown item or cell, no seeds, no rounds and a folder that cannot be written to.
     """
     wanted, folder = found(item), folder_of(item, out)
     options: dict[str, Any] = {"only": only, "rounds": rounds, "data_dir": data_dir, "on_round": on_round}
+    options["workers"] = workers
     return study(wanted, folder, seeds=range(seeds), **options)

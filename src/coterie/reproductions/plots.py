@@ -123,6 +123,7 @@ def accuracy_panels(
         for name, found in lines.items():
             _line(axis, name, found, measures.get(case, "global_accuracy"), 1.2, styles[name])
         axis.set(xlabel="round", title=case)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         if axis is not axes[0]:
             axis.sharey(axes[0])
     for (case, points), axis in zip(ends.items(), axes[len(panels) :], strict=False):
@@ -136,8 +137,7 @@ def accuracy_panels(
     for axis in axes[count:]:
         axis.remove()
     handles = {line.get_label(): line for axis in axes[:count] for line in axis.get_lines()}
-    figure.legend(
-        [handles[name] for name in names], names, loc="outside lower center", ncols=min(5, len(names)), frameon=False
-    )
+    beside = min((0, 2, 4, 5)[columns], len(names))  # names that the figure is wide enough for
+    figure.legend([handles[name] for name in names], names, loc="outside lower center", ncols=beside, frameon=False)
     figure.suptitle(title)
     return figure

@@ -293,6 +293,26 @@ def _checked(item: Item[Any], folder: Path, only: Sequence[str], seeds: Sequence
     return cells
 
 
+def _made(item: Item[Any], folder: Path, seeds: Sequence[int], rounds: int | None) -> list[str]:
+    """The cells of an earlier record in this folder whose runs are all there, by the configuration of today."""
+    try:
+        recorded = json.loads((folder / f"{item.name.rpartition('/')[2]}.json").read_text())["cells"]
+        names = [cell.name for cell in item.cells if isinstance(cell, Cell) and cell.name in recorded]
+    except (OSError, ValueError, TypeError, KeyError):  # none, or a file of something else
+        return []
+    all_runs = standings(item, folder, only=names, seeds=seeds, rounds=rounds) if names else []
+    begun = {one.cell for one in all_runs if one.done < one.rounds}
+    return [name for name in names if name not in begun]
+
+
+def _briefly(item: Item[Any], names: Sequence[str]) -> list[str]:
+    """What picks these cells: a task's name where they are all of its cells, and nothing where they are all."""
+    if len(names) == len(item.cells):
+        return []
+    left = {cell.name.partition("/")[0] for cell in item.cells if cell.name not in names}
+    return list(dict.fromkeys(name if (task := name.partition("/")[0]) in left else task for name in names))
+
+
 def study(
     item: Item[Any],
     folder: Path,
@@ -301,14 +321,19 @@ def study(
     seeds: Sequence[int] = (0,),
     rounds: int | None = None,
     data_dir: str | None = None,
+    workers: str | None = None,
     on_round: OnRound | None = None,
 ) -> Path:
     """Run what is missing of an item; write ``<name>.json``, ``<name>.md`` and, where drawn, ``<name>.svg``.
 
     only: names of cells, or of all up to a slash.  Every cell is run with the first seed before any with the second.
+    Cells of an earlier record in the folder stay in it, as long as their runs are there and still those of the item.
     Gives the path of the Markdown file. Raises UserError before anything is run, RunError where it cannot go on.
     """
     cells = _checked(item, folder, only, seeds, rounds)
+    if more := set(_made(item, folder, seeds, rounds)) - {cell.name for cell in cells}:
+        cells = [cell for cell in item.cells if cell in cells or cell.name in more]
+        only = _briefly(item, [cell.name for cell in cells])
     outcomes: dict[str, list[Any]] = {cell.name: [] for cell in cells}
     try:
         for seed in seeds:
@@ -317,6 +342,7 @@ def study(
                     outcomes[cell.name].append(cell.compute(seed))
                 else:
                     config = replace(cell.config, seed=seed, rounds=rounds or cell.config.rounds, data_dir=data_dir)
+                    config = replace(config, workers=workers)
                     outcomes[cell.name].append(one(config, folder, on_round, cell.name))
     except KeyboardInterrupt as error:
         raise _interrupted(error, folder, sum(map(len, outcomes.values())), len(cells) * len(seeds)) from None

@@ -36,7 +36,8 @@ class Attackers:
 
     def left_out(self, of_clients: Mapping[str, T]) -> dict[str, T]:
         """The entries of the honest clients."""
-        return {name: one for name, one in of_clients.items() if name not in self.names}
+        out = frozenset(self.names)
+        return {name: one for name, one in of_clients.items() if name not in out}
 
     @property
     def trigger(self) -> float | None:

@@ -29,7 +29,7 @@ from typing import Annotated, Any
 import msgspec
 
 import coterie
-from coterie.crypto.roster import check_roster, entry
+from coterie.crypto.roster import DerivedRoster, check_roster, entry
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.system import Mixture
 from coterie.protocol.told import Identity, Roster
@@ -83,7 +83,8 @@ class Checkpoint(msgspec.Struct):
 
     fingerprint: of data, partition, initial weights and code of one's own.
     set_up: its costs, as of a line of ``metrics.jsonl``.
-    roster: signed by the operator that it names.  parties: every party's file, by name.
+    roster: signed by the operator that it names; None for one that follows from the seed (``DerivedRoster``).
+    parties: every party's file, by name; without a roster only of those that were ever asked.
     """
 
     version: str
@@ -94,7 +95,7 @@ class Checkpoint(msgspec.Struct):
     views_bytes: Count
     views_stopped: Count | None
     set_up: dict[str, Any]
-    roster: Roster
+    roster: Roster | None
     snapshot: Snapshot
     parties: dict[str, Written]
 
@@ -140,6 +141,11 @@ def read_party(out: Path, party: str, round: int, its_digest: bytes | None = Non
     return found
 
 
+def _kept(roster: Roster) -> Roster | None:
+    """What a checkpoint holds of a roster: nothing of one that follows from the seed."""
+    return None if isinstance(roster, DerivedRoster) else roster
+
+
 class Saver:
     """Writes checkpoints of one run. A party is written again only when it has changed."""
 
@@ -160,7 +166,7 @@ class Saver:
             views_bytes=views_bytes,
             views_stopped=None if transcript is None else transcript.stopped_at,
             set_up=set_up,
-            roster=experiment.common.roster,
+            roster=_kept(experiment.common.roster),
             snapshot=experiment.transport.snapshot(),
             parties=written,
         )
@@ -175,7 +181,9 @@ class Saver:
         """Write the files of all parties that have changed, beside the last ones. Returns every party's newest file."""
         make_folder(self.out / PARTIES)
         written, parties = dict(self._written), self.experiment.parties
-        for name, own in self.experiment.owns.items():
+        derived = isinstance(self.experiment.common.roster, DerivedRoster)
+        for name in parties.touched_names if derived else parties:
+            own = self.experiment.owns[name]
             if name in written and not parties.touched(name):
                 continue  # it is as it was made, and so is what its file holds
             assert own.identity is not None
@@ -189,7 +197,11 @@ class Saver:
     def _drop_old_files(self) -> None:
         """Remove the files of other checkpoints, and those that a killed process left half written."""
         needed = {party_file(self.out, name, file.round) for name, file in self._written.items()}
-        one = rf"({'|'.join(map(re.escape, map(_stem, self._written)))})\.[0-9]+\.bin"
+        stems = map(_stem, self._written)
+        of_names = (
+            r"[\w.-]+" if isinstance(self.experiment.common.roster, DerivedRoster) else "|".join(map(re.escape, stems))
+        )
+        one = rf"({of_names})\.[0-9]+\.bin"
         ours = re.compile(rf"{one}|\.{one}\.[a-z0-9_]+")
         path = self.out / CHECKPOINT
         old = [path for path in (self.out / PARTIES).iterdir() if path not in needed and ours.fullmatch(path.name)]
@@ -209,8 +221,10 @@ class Saver:
                 f"{path}: its data, partition or initial weights, or a model or loss of your own, differ from the "
                 f"present ones; {ADVICE}"
             )
-        if kept.roster != experiment.common.roster:
+        if kept.roster != _kept(experiment.common.roster):
             raise UserError(f"{path} has another roster than the federation that is to go on: {ADVICE}")
+        if strangers := [name for name in kept.parties if name not in experiment.parties]:
+            raise UserError(f"{path} has a party that this federation has not, {strangers[0]!r:.40}: {ADVICE}")
         for name, file in kept.parties.items():
             experiment.parties.put(name, read_party(self.out, name, file.round, file.digest).kept)
         experiment.transport.restore(kept.snapshot, frames(self.out, kept.snapshot))
@@ -260,6 +274,8 @@ def read(out: Path, config: RunConfig) -> Checkpoint | None:
         )
     _line(f"{path}, the set-up", msgspec.convert, {**kept.set_up, "round": 0, "notes": {}})
     _check_lines(out / METRICS, kept)
+    if kept.roster is None:
+        return kept
     try:
         check_roster(kept.roster, kept.roster.operator)
     except PeerError as error:
@@ -269,12 +285,14 @@ def read(out: Path, config: RunConfig) -> Checkpoint | None:
     return kept
 
 
-def founded(out: Path, kept: Checkpoint) -> tuple[Roster, dict[str, Identity]]:
+def founded(out: Path, kept: Checkpoint) -> tuple[Roster, dict[str, Identity]] | None:
     """SECRET: the roster of the run in this folder, and every party's keys. The run is built again with them.
 
-    Raises UserError for a party's file that is damaged, swapped, of another checkpoint, or whose keys are not those of
-    the roster.
+    None if both follow from the seed. Raises UserError for a party's file that is damaged, swapped, of another
+    checkpoint, or whose keys are not those of the roster.
     """
+    if kept.roster is None:
+        return None
     identities = {}
     for one in kept.roster.entries:
         file = kept.parties[one.name]

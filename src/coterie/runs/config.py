@@ -24,12 +24,12 @@ from coterie.protocol.model_spec import TaskKind
 from coterie.runs import registry
 from coterie.runs.settings import NONE, convert, field_types, typed, unknown, values_of
 
-MAY_DIFFER = frozenset({"rounds", "checkpoint_every", "data_dir", "out", "log"})
+MAY_DIFFER = frozenset({"rounds", "checkpoint_every", "data_dir", "out", "log", "workers"})
 """Options that a resumed run may give another value: they move no number of the rounds that are done."""
 
 SIDES = frozenset(
     {"data_dir", "out", "accelerator", "checkpoint_every", "eval_every", "fine_tune_every", "record", "record_mib"}
-    | {"log"}
+    | {"log", "workers"}
 )
 """Options that move no number of a round."""
 
@@ -65,6 +65,10 @@ class RunConfig:
     attack: ``KIND`` or ``KIND:STRENGTH``, how some clients misbehave (``attacks/active``). All scores are then means
     over the honest clients.  attackers: the share of the clients that do, above 0 and below 1, drawn by the seed.
     eval_every: rounds between evaluations (the last is always evaluated).
+    evaluated: how many clients, drawn by the seed, are scored, and have models and numbers of their own in the run
+    folder; None for all. A run with it holds, and writes, only parties that were asked (``docs/scale.md``).
+    workers: where trainings and evaluations on clients' data run: ``ray``, ``ray:COUNT`` or ``ray://HOST:PORT``
+    (``runs/workers.py``); None for this process.
     fine_tune: ``held_out``: also score every client's model after fine-tuning on its own data, for as many epochs as
     lower the loss on a fifth of its training samples, which is held out of all training; ``own_epochs``: after the
     epochs that it trains in a round; or ``no``.
@@ -109,6 +113,7 @@ class RunConfig:
     attack: str | None = None
     attackers: float | None = None
     eval_every: int = 1
+    evaluated: int | None = None
     fine_tune: Literal["no", "held_out", "own_epochs"] = "no"
     fine_tune_every: int = 0
     checkpoint_every: int = 0
@@ -120,6 +125,7 @@ class RunConfig:
     record: bool = False
     record_mib: int = 1024
     log: str | None = None
+    workers: str | None = None
     data_dir: str | None = None
     out: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -177,7 +183,7 @@ def defaults_for(data: str) -> Defaults:
     return DEFAULTS.get(data, _TABULAR)
 
 
-_LEAST = {"clients": 1, "samples": 1, "rounds": 1, "min_samples": 0, "eval_every": 1, "record_mib": 1}
+_LEAST = {"clients": 1, "evaluated": 1, "samples": 1, "rounds": 1, "min_samples": 0, "eval_every": 1, "record_mib": 1}
 _LEAST |= {"seed": 0, "augment": 0, "fine_tune_every": 0, "checkpoint_every": 0}
 
 OPTIONS = {name: options for name, options in field_types(RunConfig).items() if name != "settings"}
@@ -340,8 +346,8 @@ def from_text(text: str) -> RunConfig:
 
 
 def to_toml(config: RunConfig) -> str:
-    """All options of a resolved run but its folder, so that the file repeats the run anywhere."""
-    left_out = ("out", "settings")
+    """All options of a resolved run but its folder and its workers, so that the file repeats the run anywhere."""
+    left_out = ("out", "workers", "settings")
     table = {key: value for key, value in values_of(config).items() if value is not None and key not in left_out}
     table["settings"] = {key: NONE if value is None else value for key, value in config.settings.items()}
     head = f"# coterie {coterie.__version__}; this file repeats the run: coterie run --config THIS_FILE\n\n"

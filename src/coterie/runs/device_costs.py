@@ -7,6 +7,7 @@ Parties without a device of their own, such as servers, are not counted.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -37,7 +38,10 @@ class Used(msgspec.Struct, frozen=True):
 
 
 def by_type(experiment: Experiment, lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """``Used`` by type of device, as ``result.json`` has it. lines: of the set-up, all rounds and the finish."""
+    """``Used`` by type of device, as ``result.json`` has it. lines: of the set-up, all rounds and the finish.
+
+    Where only some clients are evaluated, presence is scaled up from these, and the peak memory is theirs.
+    """
     lines = list(lines)
     spans = [(line.get("began_virtual_seconds", 0.0), line["virtual_seconds"]) for line in lines]
     seconds: dict[str, float] = {}
@@ -48,10 +52,13 @@ def by_type(experiment: Experiment, lines: Iterable[Mapping[str, Any]]) -> dict[
         for key, value in line["device_messages"].items():
             largest[key] = max(largest.get(key, 0), value)
     found = {}
-    for kind in sorted({profile.name for profile in experiment.devices.values()}):
-        members = {name: profile for name, profile in experiment.devices.items() if profile.name == kind}
+    of_kind = Counter(profile.name for profile in experiment.devices.values())
+    looked_at = {name: experiment.devices[name] for name in experiment.shown}
+    for kind in sorted({profile.name for profile in looked_at.values()}):
+        members = {name: profile for name, profile in looked_at.items() if profile.name == kind}
         profile = next(iter(members.values()))
         there_s = sum(_there_s(experiment, name, *span) for span in spans for name in members)
+        there_s *= of_kind[kind] / len(members)
         compute_s, radio_s = (seconds.get(f"{kind}/{what}", 0.0) for what in ("compute", "radio"))
         peak = max(
             training_bytes(
@@ -65,7 +72,7 @@ def by_type(experiment: Experiment, lines: Iterable[Mapping[str, Any]]) -> dict[
         )
         joules = profile.joules(compute_s, radio_s, there_s)
         memory_gib = min(one.memory_gib for one in members.values())
-        found[kind] = msgspec.to_builtins(Used(len(members), compute_s, radio_s, there_s, joules, peak, memory_gib))
+        found[kind] = msgspec.to_builtins(Used(of_kind[kind], compute_s, radio_s, there_s, joules, peak, memory_gib))
     return found
 
 

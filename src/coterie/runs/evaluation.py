@@ -26,8 +26,8 @@ from coterie.data.targets import Targets
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.system import ClientModel, Federation, Mixture, System
-from coterie.runs.interpreter import ClientData, Samples
 from coterie.runs.metrics import METRICS, Metric
+from coterie.runs.on_data import ClientData, Samples
 from coterie.training.evaluate import How, Judged, judge_many, outputs_of_many
 from coterie.training.model import Model
 

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coterie.clustering.agreement import grouping
-from coterie.data.dataset import Dataset
-from coterie.data.drift import drifted, parse_drift, passed_on
-from coterie.data.neighbourhoods import as_nodes
-from coterie.data.partition import hold_out
-from coterie.data.sources import load
-from coterie.data.tasks import column_of, deal
+from coterie.data.drift import drifted
+from coterie.data.partition import Split
 from coterie.devices.links import Delays, FleetLinks
 from coterie.devices.profiles import Profile, fleet
 from coterie.devices.traces import Traces, parse, traces
 from coterie.protocol.errors import RunError, UserError
+from coterie.protocol.names import Listed, Made, each, listed
 from coterie.protocol.randomness import Randomness, rng
 from coterie.protocol.steps import NoAnswerError, Steps, wake
 from coterie.protocol.system import ClientModel, Mixture
@@ -31,10 +29,10 @@ from coterie.runs.attackers import Attackers
 from coterie.runs.config import RunConfig, resolve, system_config
 from coterie.runs.evaluation import Observer, Scores, federation_digest, models_digest, shown, why_still
 from coterie.runs.fine_tuning import Tuned, tune_by_held_out, tune_by_own_epochs
+from coterie.runs.holdings import inputs_of
 from coterie.runs.inputs import (
     Dealt,
-    Drifting,
-    client_data,
+    drift_of,
     fingerprint,
     inputs_digest,
     start_weights,
@@ -44,8 +42,7 @@ from coterie.runs.interpreter import LocalEffects
 from coterie.runs.keyring import PartyKeys
 from coterie.runs.metrics import class_weights, metrics_of, named
 from coterie.runs.parties import Parties, simulate
-from coterie.training.models import build as build_model
-from coterie.training.names import GRAPH_MODEL
+from coterie.runs.workers import workers_of
 from coterie.training.solvers import Sgd
 from coterie.transport.local import LocalTransport
 from coterie.transport.transcript import Transcript
@@ -58,11 +55,12 @@ class Experiment:
     """Everything of one run, loaded, partitioned and built from its config. Touches no run folder.
 
     config: resolved.  settings: the system's own config object.  split, tasks: of its groups, or the one task of all.
-    label_counts: (clients, classes) training samples, with the labels of the client's task. Split and counts are those
-    of the round that the run has reached; dealt: those of the start.  attackers: the clients that misbehave; scores are
-    of the others.  owns: what each party alone is told.  devices: the clients' profiles.  sample_numbers: of one
-    sample.  fingerprint: of data, partition, traces, initial weights and code of one's own.  inputs_digest: of the data
-    and this code alone, the same for every seed and system.
+    shown: the clients that are evaluated.  seen: the federation as an observer of these sees it.
+    label_counts: (evaluated clients, classes) training samples, with the labels of their tasks. Split and counts are
+    those of the round that the run has reached; dealt: those of the start.  attackers: the clients that misbehave;
+    scores are of the others.  owns: what each party alone is told.  devices: the clients' profiles.
+    sample_numbers: of one sample.  fingerprint: of data, partition, traces, initial weights and code of one's own.
+    inputs_digest: of the data and this code alone, the same for every seed and system.
     founded: the roster and identities of a run that goes on. Raises UserError for any mistake in the config.
     """
 
@@ -70,87 +68,74 @@ class Experiment:
         config = resolve(config)
         assert config.partition is not None
         self.system, self.settings = system, settings = registry.get(config.system), system_config(config)
-        seed, precision, accelerator = config.seed, config.precision, config.accelerator
+        seed = config.seed
         if system.needs_classes and config.task != "classes":
             raise UserError(f"{system.name} reads labels as classes, and takes no task {config.task}: leave task out")
-
-        def data_set(name: str, **own: Any) -> Dataset:
-            found = replace(load(name, config.data_dir, own=own), scaling=config.scaling)
-            return as_nodes(found) if config.model == GRAPH_MODEL else found
-
-        by, of_task = column_of(config.partition), None if config.task == "classes" else config.task
-        dataset = data_set(
-            config.data, by=by, target=config.target, test_share=config.test_share, kind=config.kind, task=of_task
-        )
-        assert config.public is not None
-        split, self.tasks = deal(
-            config.partition,
-            dataset,
-            config.clients,
-            seed,
-            config.min_samples,
-            load=data_set,
-            public=config.public,
-            samples=config.samples,
-        )
-        self.split = split = hold_out(split) if config.fine_tune == "held_out" else split
+        hub = next(iter(system.roles(settings, ())))
+        inputs = inputs_of(config, hub)
+        dataset, self.tasks, self.split, self.model = inputs.dataset, inputs.tasks, inputs.split, inputs.model
+        split, model, data = inputs.split, inputs.model, inputs.data
         self.config = config = replace(config, clients=split.clients)
-        model = build_model(str(config.model), dataset.input_shape, dataset.classes, config.task, config.loss)
-        self.model = model
-        names = tuple(f"client/{i}" for i in range(split.clients))
-        self.devices = devices = dict(zip(names, fleet(config.devices, split.clients, seed), strict=True))
+        names = data.clients if config.evaluated else tuple(data.clients)
+        self.shown = shown_of(config, names)
+        self.devices = devices = listed(names, fleet(config.devices, split.clients, seed))
         self.sample_numbers = prod(dataset.input_shape)
         self.traces, self.pace_s = traces_of(config, names, split.names)
         self.attackers = Attackers.of(config, names)
         self.system = system = self.attackers.among(system)
         randomness = Randomness(seed, emulated=config.crypto == "emulated" or not system.encrypted)
 
-        data, public = client_data(split, self.tasks, names, config.augment)
-        targets = dataset.targets
-        sizes = {name: len(own.y) for name, own in data.items()}
-        self.label_counts = np.stack([targets.counts(own.y.numpy(), dataset.classes) for own in data.values()])
+        self._targets, self._outputs = dataset.targets, dataset.classes
+        self.data = data
+        self.label_counts = self._counted()
         epochs = epochs_of(devices, settings, seed)
-        starts = start_weights(config, settings, model, split, list(data.values()))
-        if public is not None:
-            hub = next(iter(system.roles(settings, names)))
-            data[hub], sizes[hub] = public, len(split.public)
-        self.dealt = Dealt(split, self.label_counts, dict(data))
-        drift = None if config.drift is None else parse_drift(config.drift, int(config.rounds or 0))
-        self.drift = None if drift is None else Drifting(drift.round, drift.givers(split.clients, seed))
-        self._data, self._drifted = data, False
+        starts = start_weights(config, settings, model, split, data)
+        self.dealt = Dealt(split, self.label_counts, data.as_dealt())
+        self.drift = drift_of(config, split.clients)
+        self._drifted = False
         self.inputs_digest = inputs_digest(config, self.tasks, model)
         known = self.inputs_digest + ("" if self.traces is None else self.traces.digest)
         self.fingerprint = fingerprint(known, split, self.tasks, starts, epochs)
         self.federation, self.owns = simulate(
-            system, settings, names, model.spec, starts, config.mode, randomness, sizes, epochs, founded
+            system,
+            settings,
+            names,
+            model.spec,
+            starts,
+            config.mode,
+            randomness,
+            data.samples,
+            epochs,
+            founded,
         )
         self.common, parties = self.federation.common, self.federation.parties
         assert isinstance(parties, Parties)
         self.parties = parties
-        emulated = randomness.emulated
+        self.seen = self.federation.among(self.shown) if config.evaluated else self.federation
+        weights = class_weights(config.class_weights, dataset.targets, dataset.classes)
         self.effects = LocalEffects(
             model,
             data,
-            precision=precision,
-            accelerator=accelerator,
-            emulated=emulated,
+            precision=config.precision,
+            accelerator=config.accelerator,
+            emulated=randomness.emulated,
             devices=devices,
             traces=self.traces,
-            class_weights=class_weights(config.class_weights, targets, dataset.classes),
+            class_weights=weights,
+            workers=workers_of(config, self.inputs_digest, data.samples),
         )
         self.observer = Observer(
             model,
             data,
-            precision=precision,
-            accelerator=accelerator,
-            targets=targets,
+            precision=config.precision,
+            accelerator=config.accelerator,
+            targets=dataset.targets,
             metrics=metrics_of(named(config.metrics), config.task),
         )
         if ":" in f"{config.loss}{config.metrics}":  # code of one's own: what fails shows before anything is written
             try_loss(model, starts[0], data[names[0]])
             self.observer.scores({names[0]: starts[0]})
-        identities = {name: own.identity for name, own in self.owns.items() if own.identity}
-        self.keyring = PartyKeys(self.common.roster, identities)
+        self.keyring = PartyKeys(self.common.roster, each(self.parties.everybody, self._identity))
         self.delays = delays_of(config, names, settings)
         self.transport = LocalTransport(
             parties,
@@ -162,13 +147,19 @@ class Experiment:
             counted=frozenset(kind.__name__ for kind in system.counted(self.settings, config.mode)),
         )
         plain = config.task == "classes" and config.loss is None and config.class_weights is None
-        everybodys = () if plain else system.models(self.federation).values()
+        everybodys = () if plain else system.models(self.seen).values()
         if any(isinstance(one, Mixture) for one in everybodys):
             raise UserError(
                 f"{system.name} weighs models by their likelihood, so it takes classes and cross entropy without "
                 "class_weights: leave task, loss and class_weights out"
             )
         self._models_digest = ""  # after the last round
+
+    def _identity(self, name: str) -> Identity:
+        """SECRET: the keys of a party."""
+        found = self.owns[name].identity
+        assert found is not None
+        return found
 
     @property
     def fine_tunes(self) -> bool:
@@ -185,10 +176,10 @@ class Experiment:
         return self.config.crypto if self.system.encrypts(self.config.mode) else "none"
 
     def models(self, r: int | None = None) -> dict[str, ClientModel]:
-        """The current model of every client that has joined by round r (the last), in their order."""
-        models = self.system.models(self.federation)
+        """The current model of every evaluated client that has joined by round r (the last), in their order."""
+        models = self.system.models(self.seen)
         here = joined(self.common.clients, self.settings, r or int(self.config.rounds or 1))
-        return {name: models[name] for name in here}
+        return {name: models[name] for name in self.shown if name in here}
 
     def set_up(self) -> Line:
         """The set-up before round 1. Returns its costs."""
@@ -204,12 +195,23 @@ class Experiment:
         if self.drift is None or self._drifted or r < self.drift.round:
             return
         self._drifted, givers, names = True, self.drift.givers, self.common.clients
-        self.split, self.label_counts = drifted(self.split, givers), self.label_counts[list(givers)]
-        self._data |= dict(zip(names, passed_on([self._data[name] for name in names], givers), strict=True))
-        for i, giver in enumerate(givers):
-            if giver != i:
-                self.owns[names[i]] = replace(self.owns[names[i]], samples=len(self._data[names[i]].y))
-                self.parties.renew(names[i])
+        self.split = drifted(self.split, givers)
+        self.data.exchange(givers)
+        self.effects.workers.drift()
+        self.label_counts = self._counted()
+        changed = [names[i] for i, giver in enumerate(givers) if giver != i]
+        if isinstance(self.owns, Made):
+            self.owns.forget()
+        for name in changed:
+            if isinstance(self.owns, dict):
+                self.owns[name] = replace(self.owns[name], samples=self.data.samples(name))
+            if self.parties.touched(name):
+                self.parties.renew(name)
+
+    def _counted(self) -> NDArray[np.int64]:
+        """(evaluated clients, classes) training samples, with the labels of each client's task."""
+        owns = (self.data[name] for name in self.shown)
+        return np.stack([self._targets.counts(own.y.numpy(), self._outputs) for own in owns])
 
     @property
     def _hub(self) -> Any:
@@ -249,7 +251,7 @@ class Experiment:
         The run ends there if it is the last round, or if the hub notes that it has ``stopped``.
         """
         self.reach(r)
-        before = self._models_digest or federation_digest(self.system, self.federation)
+        moved = self._watching()
         try:
             began_s = self._begins_s(r)
             with self.effects.watched():
@@ -261,15 +263,40 @@ class Experiment:
         self.effects.took(r, notes)
         line: Line = {"round": r, **costs, "began_virtual_seconds": began_s, "notes": notes}
         observed = time.perf_counter()
-        self._models_digest = federation_digest(self.system, self.federation)
-        if self._models_digest == before and "skipped" not in notes:
-            notes["skipped"] = why_still(line, self.system.observe(self.federation).get("why_kept", ()))
+        if not moved() and "skipped" not in notes:
+            notes["skipped"] = why_still(line, self.system.observe(self.seen).get("why_kept", ()))
         config = self.config
         last = r == config.rounds or "stopped" in notes
         tunes = last or bool(config.fine_tune_every and r % config.fine_tune_every == 0)
         line |= self._observed(r, scores=last or r % config.eval_every == 0, tunes=tunes)
         self.parties.rest()
         return {**line, "observing_seconds": time.perf_counter() - observed}
+
+    def _watching(self) -> Callable[[], bool]:
+        """Before a round: what tells after it whether it has moved any model.
+
+        Where only some clients are evaluated, it compares their models and those of all that were asked meanwhile.
+        """
+        if not self.config.evaluated:
+            before = self._models_digest or federation_digest(self.system, self.federation)
+
+            def moved() -> bool:
+                self._models_digest = federation_digest(self.system, self.federation)
+                return self._models_digest != before
+
+            return moved
+        parties = self.parties
+        parties.mark()
+
+        def moved_of_some() -> bool:
+            asked = [name for name in parties.asked if name in self.data.clients]
+            now = self.federation.among(tuple(dict.fromkeys([*asked, *self.shown])))
+            then = now.among(now.common.clients, parties.look_back)
+            found = federation_digest(self.system, then) != federation_digest(self.system, now)
+            parties.forget_mark()
+            return found
+
+        return moved_of_some
 
     def finish(self, r: int) -> Line | None:
         """The hub's steps after the last round r, as messages of round r + 1. None for a hub that has none.
@@ -313,10 +340,22 @@ class Experiment:
             line |= {"untuned": untuned} if untuned else {}
         return line
 
+    def observed(self) -> dict[str, Any]:
+        """What the system tells an observer of the evaluated clients."""
+        found, clients = dict(self.system.observe(self.seen)), self.data.clients
+        membership = found.get("membership")
+        if self.config.evaluated and membership is not None and len(membership) == len(clients):  # a hub's own list
+            found["membership"] = [membership[clients.index(name)] for name in self.shown]
+        return found
+
+    def groups(self, split: Split) -> list[int] | None:
+        """The data's own group of every evaluated client in this split, if they have groups."""
+        found, clients = split.groups, self.data.clients
+        return None if found is None else [int(found[clients.index(name)]) for name in self.shown]
+
     def grouping(self) -> Line:
         """``{"grouping": ...}`` for a system with clusters: their agreement with the data's own groups."""
-        membership = self.system.observe(self.federation).get("membership")
-        groups = None if self.split.groups is None else self.split.groups.tolist()
+        membership, groups = self.observed().get("membership"), self.groups(self.split)
         return {} if membership is None else {"grouping": asdict(grouping(membership, groups))}
 
     def fine_tuned(self, r: int) -> tuple[Scores, dict[str, Tuned]]:
@@ -340,7 +379,8 @@ class Experiment:
         return self.observer.scores({name: one.weights for name, one in tuned.items()}), tuned
 
     def close(self) -> None:
-        """Remove the files of the transport and of parties on disk."""
+        """Remove the files of the transport and of parties on disk, and give workers back."""
+        self.effects.workers.close()
         self.transport.close()
         self.parties.close()
 
@@ -373,8 +413,22 @@ def traces_of(config: RunConfig, names: Sequence[str], known_as: Sequence[str] |
     return traces(availability, names, config.seed, known_as), availability.pace_s
 
 
-def epochs_of(devices: Mapping[str, Profile], settings: Any, seed: int) -> dict[str, int]:
+def shown_of(config: RunConfig, clients: Sequence[str]) -> tuple[str, ...]:
+    """The clients that are evaluated, in their order: all, or so many, drawn by the seed. Raises UserError."""
+    many = config.evaluated
+    if many is None:
+        return tuple(clients)
+    if many > len(clients):
+        raise UserError(f"evaluated={many:,} of {len(clients):,} clients: take at most as many as there are")
+    if config.record:
+        raise UserError("audits compare what is recorded with all clients' data: leave evaluated or record out")
+    chosen = rng(config.seed, "observer", "evaluated").choice(len(clients), many, replace=False)
+    return tuple(clients[i] for i in sorted(chosen))
+
+
+def epochs_of(devices: Mapping[str, Profile], settings: Any, seed: int) -> Mapping[str, int]:
     """Local epochs E_i of every client: d_i E_m. d_i is the fleet's if its devices differ in it, and else is drawn."""
+    names = devices.names if isinstance(devices, Listed) else tuple(devices)
     if len({profile.budget for profile in devices.values()}) > 1:
-        return {name: max(1, round(profile.budget * settings.max_epochs)) for name, profile in devices.items()}
-    return local_epochs(list(devices), settings, seed)
+        return each(names, lambda name: max(1, round(devices[name].budget * settings.max_epochs)))
+    return local_epochs(names, settings, seed)

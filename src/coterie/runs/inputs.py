@@ -14,14 +14,17 @@ from numpy.typing import NDArray
 
 from coterie.data.augmentation import augmented
 from coterie.data.dataset import Part
+from coterie.data.drift import parse_drift
 from coterie.data.neighbourhoods import Nodes, in_subgraphs
 from coterie.data.partition import Split
+from coterie.data.synthetic import Drawn
 from coterie.data.tasks import Task, of_clients
 from coterie.protocol.errors import UserError
 from coterie.protocol.import_path import code_of
+from coterie.protocol.names import Made
 from coterie.protocol.randomness import rng
 from coterie.runs.config import RunConfig
-from coterie.runs.interpreter import ClientData, Samples
+from coterie.runs.on_data import ClientData, Samples
 from coterie.training.engine import fit_many
 from coterie.training.jobs import Job
 from coterie.training.model import Model
@@ -42,6 +45,12 @@ class Drifting:
 
     round: int
     givers: tuple[int, ...]
+
+
+def drift_of(config: RunConfig, clients: int) -> Drifting | None:
+    """The drift of a resolved run of so many clients, if it has any."""
+    drift = None if config.drift is None else parse_drift(config.drift, int(config.rounds or 0))
+    return None if drift is None else Drifting(drift.round, drift.givers(clients, config.seed))
 
 
 def try_loss(model: Model, weights: NDArray[np.float32], own: ClientData) -> None:
@@ -66,7 +75,7 @@ def random_starts(seed: int, count: int, model: Model) -> NDArray[np.float32]:
 
 
 def start_weights(
-    config: RunConfig, settings: Any, model: Model, split: Split, samples: Sequence[ClientData]
+    config: RunConfig, settings: Any, model: Model, split: Split, data: Mapping[str, ClientData]
 ) -> NDArray[np.float32]:
     """The weights that the system's models start with, (k, d): random, or trained on the data's own k groups.
 
@@ -86,7 +95,7 @@ def start_weights(
     solver, epochs = pretraining
     jobs = []
     for group, start in enumerate(random):
-        own = [one for one, of in zip(samples, groups, strict=True) if of == group]
+        own = [data[f"client/{client}"] for client in np.flatnonzero(groups == group)]
         x, y = torch.cat([one.x for one in own]), torch.cat([one.y for one in own])
         seed = int(rng(config.seed, "hub", "pre-training", 0, group).integers(1 << 62))
         jobs.append(Job(start, solver, epochs, seed, x, y))
@@ -104,19 +113,19 @@ def client_data(
     """
     if augment and not all(isinstance(task.dataset, Nodes) for task in tasks):
         raise UserError(f"augment={augment} adds views of a graph, and has no effect without model gcn: leave it out")
-    tests = {task: _samples(task, None, "test") for task in tasks}
+    tests = {task: samples_of(task, None, "test") for task in tasks}
     held_out = split.held_out or (None,) * len(names)
     found = {}
     own_tasks, of_hub = in_subgraphs(split, tasks)
     for name, task, own_task, train, held, test in zip(
         names, of_clients(split, tasks), own_tasks, split.train, held_out, split.test, strict=True
     ):
-        own, kept = _samples(own_task, train, "train"), None if held is None else _samples(own_task, held, "train")
+        own, kept = samples_of(own_task, train, "train"), None if held is None else samples_of(own_task, held, "train")
         if augment:
-            views = [own, *(_samples(view, train, "train") for view in _views(own_task, augment, split.seed, name))]
+            views = [own, *(samples_of(view, train, "train") for view in _views(own_task, augment, split.seed, name))]
             own = Samples(torch.cat([view.x for view in views]), torch.cat([view.y for view in views]))
         found[name] = ClientData(own.x, own.y, test, tests[task], kept)
-    return found, _public_data(of_hub, split.public) if len(split.public) else None
+    return found, public_data(of_hub, split.public) if len(split.public) else None
 
 
 def _views(task: Task, augment: int, seed: int, name: str) -> Iterator[Task]:
@@ -126,13 +135,13 @@ def _views(task: Task, augment: int, seed: int, name: str) -> Iterator[Task]:
         yield replace(task, dataset=augmented(task.dataset, rng(seed, name, "augmentation", 0, view)))
 
 
-def _public_data(task: Task, indices: NDArray[np.int64]) -> ClientData:
+def public_data(task: Task, indices: NDArray[np.int64]) -> ClientData:
     """The hub's own samples, of the plain task. It has no test samples: those that exist are the observer's."""
-    own = _samples(task, indices, "train")
+    own = samples_of(task, indices, "train")
     return ClientData(own.x, own.y, np.empty(0, np.int64), Samples(own.x[:0], own.y[:0]))
 
 
-def _samples(task: Task, indices: NDArray[np.int64] | None, split: Part) -> Samples:
+def samples_of(task: Task, indices: NDArray[np.int64] | None, split: Part) -> Samples:
     """Copies in torch's own memory, which begins at a multiple of 64 bytes. Numpy's need not, and on some processors
     the last bit of a matrix product depends on it: then a resumed run would have other losses."""
     labels = task.labels(indices, split).copy()  # all of them are a read-only view, which torch cannot mark
@@ -153,12 +162,17 @@ def inputs_digest(config: RunConfig, tasks: Sequence[Task], model: Model) -> str
 def fingerprint(
     inputs: str, split: Split, tasks: Sequence[Task], starts: NDArray[np.float32], epochs: Mapping[str, int]
 ) -> str:
-    """A digest that two builds of the same work share: of data, code, partition, tasks and initial weights."""
+    """A digest that two builds of the same work share: of data, code, partition, tasks and initial weights.
+
+    What follows from the seed when it is asked for is told by its law.
+    """
     arrays = [*split.train, *split.held_out, *split.test, starts]
     arrays += [] if split.groups is None else [split.groups]
     arrays += [split.public] if len(split.public) else []
     of_tasks = [(str(task.turn), None if task.names is None else task.names.tolist()) for task in tasks]
-    hashed = hashlib.blake2b(repr((inputs, of_tasks, sorted(epochs.items()))).encode(), digest_size=16)
+    known: list[Any] = [inputs, of_tasks, "by the seed" if isinstance(epochs, Made) else sorted(epochs.items())]
+    known += [split.spec, split.seed, split.clients] if isinstance(split, Drawn) else []
+    hashed = hashlib.blake2b(repr(tuple(known)).encode(), digest_size=16)
     for array in arrays:
         hashed.update(np.ascontiguousarray(array).tobytes())
     return hashed.hexdigest()

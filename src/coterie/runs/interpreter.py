@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from coterie.crypto.pool import encrypt_many
 from coterie.devices.traces import Traces
@@ -22,22 +21,20 @@ from coterie.protocol.effects import (
     Compute,
     Encrypt,
     Evaluate,
-    Evaluated,
     Fit,
     Fitted,
     Local,
     Losses,
     Open,
     OwnData,
-    Vector,
 )
-from coterie.protocol.errors import CryptoError, PeerError, RunError
+from coterie.protocol.errors import CryptoError, RunError
 from coterie.protocol.interpreters import Interpreter, each, interpret, locally
 from coterie.protocols.averaging import OUTLYING
 from coterie.runs.metrics import ClassWeights
-from coterie.training.engine import fit_many
-from coterie.training.evaluate import How, evaluate_many, judge_many
-from coterie.training.jobs import DivergedError, Job
+from coterie.runs.on_data import ClientData, Here, OnData, diverged
+from coterie.training.evaluate import How
+from coterie.training.jobs import DivergedError
 from coterie.training.model import Model
 from coterie.training.solvers import largest
 
@@ -48,29 +45,6 @@ _MOST_JOBS = 1024
 _APART = 10.0
 """An update whose weights are larger by this factor than any result of its sender's training is made up. A model whose
 weights are larger by this factor than those of the smallest start model is another model."""
-
-
-@dataclass(frozen=True, eq=False)
-class Samples:
-    """x: (n, ...) float32.  y: (n,) int64."""
-
-    x: Tensor
-    y: Tensor
-
-
-@dataclass(frozen=True, eq=False)
-class ClientData:
-    """One client's own training samples, x (n, ...) float32 and y (n,) int64, and its test samples.
-
-    test_set: the whole test set of its task; clients of one task share the object.  test: its own indices into that.
-    held_out: samples that are kept out of its training; None if there are none.
-    """
-
-    x: Tensor
-    y: Tensor
-    test: NDArray[np.int64]
-    test_set: Samples
-    held_out: Samples | None = None
 
 
 class Opened:
@@ -155,6 +129,7 @@ class LocalEffects:
     handled together, so that their vectors stay within memory_bytes.  emulated: whether this run's keys are emulated.
     Other keys are refused. None accepts all keys.  devices: the profiles of parties that have one, by name.
     traces: when parties are there; None if they always are.
+    workers: where effects on parties' data are computed; None for this process.
     """
 
     def __init__(
@@ -169,15 +144,18 @@ class LocalEffects:
         devices: Mapping[str, Any] = MappingProxyType({}),
         traces: Traces | None = None,
         class_weights: ClassWeights | None = None,
+        workers: OnData | None = None,
     ) -> None:
-        self.model, self.data, self.class_weights = model, data, class_weights
+        self.model, self.data = model, data
         self.chunk = max(1, min(_MOST_JOBS, memory_bytes // (_VECTORS_A_JOB * 4 * model.spec.size)))
         self.emulated, self.devices, self.traces = emulated, devices, traces
         self.how: How = {"precision": precision, "device": accelerator}
+        self._here = Here(model, data, self.how, class_weights)
+        self.workers: OnData = workers or self._here
         self.table: dict[type, Interpreter] = {
             Fit: self._fit,
-            Evaluate: each(self._evaluate),
-            Losses: each(self._losses),
+            Evaluate: self.workers.run,
+            Losses: self._losses,
             Local: locally(self._own),
             Encrypt: _encrypted,
             Open: each(self._open),
@@ -206,32 +184,16 @@ class LocalEffects:
         return CryptoError(f"{party} has {is_} key in a run with {runs} encryption")
 
     def _fit(self, wanted: Sequence[tuple[str, Fit]]) -> Sequence[Any]:
-        jobs = [
-            Job(e.weights, e.solver, e.epochs, e.seed, own.x, own.y, e.state, self._weighted(own, e.sample_weights))
-            for own, e in ((self._of(party), e) for party, e in wanted)
-        ]
-        self._trained += len(jobs)
+        self._trained += len(wanted)
         starts = [_most(fit) for _, fit in wanted]
-        results: Sequence[Any]
-        try:
-            results = fit_many(self.model, jobs, **self.how)
-        except DivergedError as error:
-            results, error.results = error.results, ()
-            failed = [(*wanted[i], starts[i]) for i, result in enumerate(results) if result is None]
-            self._diverged += [Diverged(party, start, fit.solver.lr, error) for party, fit, start in failed]
-        for (party, _), result in zip(wanted, results, strict=True):
-            if result is not None:
-                self._ended[party] = max(self._ended.get(party, 0.0), _most(result))
         self._least_start = min([self._least_start, *starts])
-        why = PeerError("its training diverged: its loss or weights are no longer finite")
-        return [why if result is None else result for result in results]
-
-    def _weighted(self, own: ClientData, weights: Vector | None) -> Vector | None:
-        """The weights of the samples in training, (n,): those given, times the weight of each sample's class."""
-        if self.class_weights is None:
-            return weights
-        of_class = self.class_weights(own.y.numpy())
-        return of_class if weights is None else of_class * weights
+        results = self.workers.run(wanted)
+        for (party, fit), start, result in zip(wanted, starts, results, strict=True):
+            if isinstance(result, DivergedError):
+                self._diverged.append(Diverged(party, start, fit.solver.lr, result))
+            elif isinstance(result, Fitted):
+                self._ended[party] = max(self._ended.get(party, 0.0), _most(result))
+        return [diverged() if isinstance(result, DivergedError) else result for result in results]
 
     def took(self, r: int, notes: Mapping[str, Any]) -> None:
         """Remember the clients whose updates stood out in round r, whose notes are given (``protocols/averaging.py``).
@@ -271,22 +233,13 @@ class LocalEffects:
         now = "" if first.lr is None else f" (now lr={first.lr:g}, for example --set lr={first.lr / 10:g})"
         return RunError(f"{what}: lower the learning rate{now} or look at the data")
 
-    def _evaluate(self, party: str, effect: Evaluate) -> Evaluated:
-        own = self._of(party)
-        whole, test = own.test_set, effect.split == "test"
-        if test and not len(own.test):
-            raise TypeError(f"{party} has no test samples to evaluate on")
-        x, y = (whole.x[own.test], whole.y[own.test]) if test else (own.x, own.y)
-        matrix = np.array(effect.weights)[None]  # torch dislikes read-only arrays
-        return evaluate_many(self.model, matrix, x, y, **self.how)[0]
-
-    def _losses(self, party: str, effect: Losses) -> NDArray[np.float32]:
-        own, matrix = self._of(party), np.array(effect.weights)
-        losses = judge_many(self.model, matrix, own.x, own.y, **self.how).losses
-        if not np.isfinite(losses).all():  # nothing that starts there can be trained
-            self._trained += 1
-            self._diverged.append(Diverged(party, largest(matrix), None, DivergedError(0, "a loss")))
-        return losses
+    def _losses(self, wanted: Sequence[tuple[str, Losses]]) -> Sequence[Any]:
+        results = self.workers.run(wanted)
+        for (party, effect), losses in zip(wanted, results, strict=True):
+            if not np.isfinite(losses).all():  # nothing that starts there can be trained
+                self._trained += 1
+                self._diverged.append(Diverged(party, largest(effect.weights), None, DivergedError(0, "a loss")))
+        return results
 
     def _open(self, party: str, effect: Open) -> Any:
         key, data = effect.key, effect.data
@@ -296,15 +249,10 @@ class LocalEffects:
 
     def _own(self, party: str) -> OwnData:
         """The data that a party may compute from. The arrays are read-only views."""
-        own = self._of(party)
+        own = self._here.of(party)
         x, y = own.x.numpy(), own.y.numpy()
         for view in (x, y):
             view.setflags(write=False)
         known = self.traces if self.traces is not None and party in self.traces else None
         presence = None if known is None else partial(known.present, party)
         return OwnData(x, y, self.model, self.devices.get(party), self.how["device"], presence)
-
-    def _of(self, party: str) -> ClientData:
-        if party not in self.data:
-            raise TypeError(f"{party} has no data to train or evaluate on (a hub has what --public gives it)")
-        return self.data[party]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Generic, TypeVar
 
 from coterie.crypto.signing import OVERHEAD_BYTES, OpeningKey, SealingKey, SigningKey, VerifyKey
 from coterie.protocol.errors import PeerError
@@ -11,6 +12,7 @@ from coterie.protocol.told import Identity, Roster
 from coterie.transport.envelope import Keyring
 
 K = TypeVar("K")
+_HELD = 8192
 
 
 class PartyKeys(Keyring):
@@ -22,26 +24,34 @@ class PartyKeys(Keyring):
     overhead = OVERHEAD_BYTES
 
     def __init__(self, roster: Roster, identities: Mapping[str, Identity]) -> None:
-        self._signing = {name: SigningKey.load(one.signing) for name, one in identities.items()}
-        self._opening = {name: OpeningKey.load(one.opening) for name, one in identities.items()}
-        self._verify = {one.name: VerifyKey.load(one.verify_key) for one in roster.entries}
-        self._sealing = {one.name: SealingKey.load(one.sealing_key) for one in roster.entries}
+        known = roster.by_name
+        self._signing = _Loaded("signing", lambda name: SigningKey.load(identities[name].signing))
+        self._opening = _Loaded("opening", lambda name: OpeningKey.load(identities[name].opening))
+        self._verify = _Loaded("verification", lambda name: VerifyKey.load(known[name].verify_key))
+        self._sealing = _Loaded("sealing", lambda name: SealingKey.load(known[name].sealing_key))
         self.session = roster.session.hex()
 
     def sign(self, src: str, header: bytes, digest: bytes) -> bytes:
-        return _of(self._signing, src, "signing").sign("envelope", header, digest)
+        return self._signing(src).sign("envelope", header, digest)
 
     def verify(self, src: str, signature: bytes, header: bytes, digest: bytes) -> None:
-        _of(self._verify, src, "verification").verify(signature, "envelope", header, digest)
+        self._verify(src).verify(signature, "envelope", header, digest)
 
     def seal(self, src: str, dst: str, frame: bytes, header: bytes) -> bytes:
-        return _of(self._sealing, dst, "sealing").seal(frame, src, dst, header)
+        return self._sealing(dst).seal(frame, src, dst, header)
 
     def open(self, src: str, dst: str, sealed: bytes, header: bytes) -> bytes:
-        return _of(self._opening, dst, "opening").open(sealed, src, dst, header)
+        return self._opening(dst).open(sealed, src, dst, header)
 
 
-def _of(keys: Mapping[str, K], name: str, what: str) -> K:
-    if name not in keys:
-        raise PeerError(f"{name!r} has no {what} key")
-    return keys[name]
+class _Loaded(Generic[K]):
+    """Keys by name, each loaded when it is first used; the last few thousand are held."""
+
+    def __init__(self, what: str, load: Callable[[str], K]) -> None:
+        self._what, self._load = what, lru_cache(maxsize=_HELD)(load)
+
+    def __call__(self, name: str) -> K:
+        try:
+            return self._load(name)
+        except KeyError:
+            raise PeerError(f"{name!r} has no {self._what} key") from None

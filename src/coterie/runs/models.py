@@ -92,13 +92,13 @@ def write_models(out: Path, experiment: Experiment, models: Mapping[str, ClientM
     The same models give the same files. There is no index while models are missing. Files that an earlier round left
     are removed. Raises RunError, and UserError if ``models`` is a symbolic link or another user's.
     """
-    folder, everybody = out / MODELS, experiment.common.clients
+    folder, everybody = out / MODELS, experiment.data.clients
     make_folder(folder)
     with writing(folder / INDEX):
         (folder / INDEX).unlink(missing_ok=True)
-    tasks = dict(zip(everybody, of_clients(experiment.split, experiment.tasks), strict=True))
-    own_names = experiment.split.names
-    names = dict(zip(everybody, own_names, strict=True)) if own_names else {}
+    of_client, own_names = of_clients(experiment.split, experiment.tasks), experiment.split.names
+    tasks = {name: of_client[everybody.index(name)] for name in models}
+    names = {name: own_names[everybody.index(name)] for name in models} if own_names else {}
     files: dict[str, str] = {}  # by digest
     written: dict[tuple[int, int], tuple[str, ...]] = {}  # clients with the same model mostly share the array
     clients = {}

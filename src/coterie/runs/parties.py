@@ -6,6 +6,7 @@ So memory does not grow with the number of clients, but only with the number tha
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -15,10 +16,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.crypto.roster import check_roster, simulated
+from coterie.crypto.roster import DerivedRoster, check_roster, derived, simulated
 from coterie.protocol import state
 from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
+from coterie.protocol.names import Made, Names, each
 from coterie.protocol.party import Party
 from coterie.protocol.randomness import Randomness
 from coterie.protocol.spool import Spool
@@ -37,7 +39,10 @@ class Parties(Mapping[str, Party]):
     """
 
     def __init__(self, names: Sequence[str], make: Callable[[str], Party], *, awake_bytes: int = AWAKE_BYTES) -> None:
-        self._names, self._make, self._awake_bytes = dict.fromkeys(names), make, awake_bytes
+        self.everybody = names
+        self.names = names if isinstance(names, Names) else dict.fromkeys(names)
+        self._make, self._awake_bytes = make, awake_bytes
+        self._marked: dict[str, tuple[Any, Any]] | None = None  # state and secret of those asked since ``mark``
         self._awake: dict[str, Party] = {}  # the least recently asked one first
         self._asleep: dict[str, int] = {}  # tickets of the spool
         self._pinned: set[str] = set()
@@ -46,28 +51,56 @@ class Parties(Mapping[str, Party]):
 
     def __getitem__(self, name: str) -> Party:
         party = self.look(name)
+        if self._marked is not None:
+            self._marked.setdefault(name, (party.state, party.secret))
         self.replace(party)
         return party
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(self.names)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self.names)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._names
+        return name in self.names
 
     def look(self, name: str) -> Party:
         """The party as it is, for an observer. A sleeping party is not kept awake."""
         if name in self._awake:
             return self._awake[name]
-        if name not in self._names:
+        if name not in self.names:
             raise KeyError(name)
         party = self._make(name)
         if name in self._asleep:
             restore(party, self._spool.peek(self._asleep[name]), self._arrays)
         return party
+
+    def mark(self) -> None:
+        """Remember from now on how parties were when they are first asked for, for ``asked`` and ``look_back``."""
+        self._marked = {}
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The parties that were asked for since the mark, in that order."""
+        return tuple(self._marked or ())
+
+    def look_back(self, name: str) -> Party:
+        """The party as it was at the mark, for an observer."""
+        if self._marked is None or name not in self._marked:
+            return self.look(name)
+        party = copy.copy(self.look(name))
+        party.state, party.secret = self._marked[name]
+        return party
+
+    def forget_mark(self) -> None:
+        """Remember nothing more."""
+        self._marked = None
+
+    @property
+    def touched_names(self) -> tuple[str, ...]:
+        """The parties that were ever asked for or replaced."""
+        return tuple({**self._asleep, **self._awake})
 
     def pin(self, name: str) -> Party:
         """Keep this party awake for ever, because its object has changes that its bytes would not hold."""
@@ -178,30 +211,42 @@ def simulate(
     starts: NDArray[np.float32],
     mode: str,
     randomness: Randomness,
-    samples: Mapping[str, int],
+    samples: Mapping[str, int] | Callable[[str], int],
     epochs: Mapping[str, int],
     founded: tuple[Roster, Mapping[str, Identity]] | None = None,
     *,
     awake_bytes: int = AWAKE_BYTES,
-) -> tuple[Federation, dict[str, Own]]:
+) -> tuple[Federation, Mapping[str, Own]]:
     """The federation of these clients, and what each party alone knows. Raises UserError for impossible settings.
 
     starts: (k, d) float32, the weights that models start with.  samples, epochs: by client; samples of the hub, too, if
-    it has public ones.  founded: the roster and
+    it has public ones, or a function of any party's name.  founded: the roster and
     identities of a resumed federation, instead of new ones.  awake_bytes: as for ``Parties``.
     """
     roles = system.roles(config, clients, mode)
-    roster, identities = founded or simulated(roles, randomness)
-    if [(one.name, one.role) for one in roster.entries] != list(roles.items()):
+    roster, identities = _founded(roles, randomness) if founded is None else founded
+    if not isinstance(roster, DerivedRoster):
+        check_roster(roster, roster.operator)
+    if founded is not None and [(one.name, one.role) for one in roster.entries] != list(roles.items()):
         raise UserError("the roster is of another federation: go on with the settings that it was made with")
     hub = roster.hub
-    common = Common(roster, tuple(clients), spec, starts, mode, randomness.emulated, samples.get(hub, 0))
-    owns = {
-        name: Own(name, randomness, identity, samples.get(name, 0), epochs.get(name, 1))
-        for name, identity in identities.items()
-    }
-    check_roster(roster, roster.operator)
+    size = samples if callable(samples) else lambda name: samples.get(name, 0)
+    common = Common(roster, clients, spec, starts, mode, randomness.emulated, size(hub))
+
+    def own(name: str) -> Own:
+        return Own(name, randomness, identities[name], size(name), epochs.get(name, 1))
+
+    everybody = roster.names if isinstance(roster, DerivedRoster) else tuple(identities)
+    owns = each(everybody, own)
     system.check(config, common)
-    parties = Parties(tuple(owns), lambda name: system.make(owns[name], common, config), awake_bytes=awake_bytes)
+    parties = Parties(everybody, lambda name: system.make(owns[name], common, config), awake_bytes=awake_bytes)
     parties.pin(hub)
     return Federation(parties, hub, common, parties.look, parties.pin), owns
+
+
+def _founded(roles: Mapping[str, str], randomness: Randomness) -> tuple[Roster, Mapping[str, Identity]]:
+    """A new roster and every party's keys; made when asked for ``Names``, if keys follow from the seed."""
+    if isinstance(roles, Made) and isinstance(roles.names, Names) and randomness.emulated:
+        found = derived(roles, roles.names, randomness)
+        return found, found.identities
+    return simulated(roles, randomness)

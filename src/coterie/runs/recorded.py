@@ -17,7 +17,7 @@ from coterie.protocol.errors import UserError
 from coterie.runs.config import RunConfig, from_toml
 from coterie.runs.experiment import Experiment, Line, build
 from coterie.runs.folder import CONFIG, check_code
-from coterie.runs.interpreter import ClientData
+from coterie.runs.on_data import ClientData
 from coterie.runs.runner import check_inputs, load_result
 from coterie.runs.views import VIEWS, message_kinds, read_views
 from coterie.transport.transcript import View
@@ -101,7 +101,7 @@ def _recorded(
         system=experiment.system,
         options=vars(experiment.config),
         settings=experiment.settings,
-        clients=common.clients,
+        clients=tuple(common.clients),
         label_counts=experiment.dealt.label_counts,
         spec=common.spec,
         initial=common.initial,

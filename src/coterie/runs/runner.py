@@ -9,7 +9,7 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -279,7 +279,7 @@ class _Running:
         write_models(self.out, e, models, self.done)
         honest = e.attackers.left_out(models)
         write_json(self.out / "clients.json", {"clients": list(honest), **e.observer.scores(honest).values})
-        write_json(self.out / "observed.json", e.system.observe(e.federation))
+        write_json(self.out / "observed.json", e.observed())
         result = summary(e, self.set_up, rounds, finish)
         write_json(self.out / RESULT, result)
         advise(no_better_than_chance(e.config, result, e.label_counts))
@@ -288,17 +288,18 @@ class _Running:
 
 def write_partition(out: Path, experiment: Experiment) -> None:
     """Write ``partition.json``: what every client was dealt."""
-    e, names = experiment, experiment.common.clients
+    e, names = experiment, experiment.shown
+    own_names, of_all = e.split.names, e.common.clients
     dealt = {
         "clients": names,
-        "names": e.split.names,
+        "names": [own_names[of_all.index(name)] for name in names] if own_names else [],
         "samples": [len(e.dealt.data[name].y) for name in names],
         "epochs": [e.owns[name].epochs for name in names],
         "label_counts": e.dealt.label_counts,
-        "groups": e.dealt.split.groups,
+        "groups": e.groups(e.dealt.split),
         "tasks": [task.words for task in e.tasks],
         "public": e.common.public,
-        "drift": None if e.drift is None else {"round": e.drift.round, "data_of": e.drift.givers},
+        "drift": None if e.drift is None or e.config.evaluated else {"round": e.drift.round, "data_of": e.drift.givers},
     }
     write_json(out / "partition.json", dealt)
 
@@ -336,6 +337,7 @@ def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line], finish
         "crypto": experiment.crypto,
         "emulated": emulated,
         **{key: getattr(config, key) for key in _OPTIONS},
+        "evaluated": config.evaluated,
         "rounds_done": len(rounds),
         "stopped": None if stopped is None else str(stopped),
         "data": name_of(config.data),
@@ -366,7 +368,7 @@ def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line], finish
         "late": sum(len(line["late"]) for line in everything),
         "set_up": dict(set_up),
         "finish": finish,
-        "client_role": experiment.common.roster.entries[-1].role,
+        "client_role": experiment.common.roster.client_role,
         "sees": experiment.system.seen_by(config.mode, experiment.settings),
         "ledger": _ledger(experiment, everything),
         "dp_audit": experiment.system.dp_audit and list(experiment.system.dp_audit(experiment.federation)),
@@ -385,9 +387,10 @@ def _ledger(experiment: Experiment, lines: Sequence[Line]) -> dict[str, dict[str
     system, settings = experiment.system, experiment.settings
     if system.ledger is None and system.releases is None:
         return None
-    found: dict[str, list[Release]] = {name: [] for name in experiment.common.clients}
+    clients: Collection[str] = experiment.data.clients
+    found: dict[str, list[Release]] = {name: [] for name in experiment.shown}
     if system.ledger is not None:
-        for name, own in system.ledger(experiment.federation).items():
+        for name, own in system.ledger(experiment.seen).items():
             found[name] += own
     words = {kind.__name__: what for kind, what in system.counted(settings, experiment.config.mode).items()}
     rounds = [line.get("round", 0 if i == 0 else len(lines) - 1) for i, line in enumerate(lines)]
@@ -395,8 +398,8 @@ def _ledger(experiment: Experiment, lines: Sequence[Line]) -> dict[str, dict[str
         for kind, senders in line.get("released", {}).items():
             told = [Release(what, round=r) for what in words.get(kind, ())]
             for name in senders:
-                if name in found:
-                    found[name] += told
+                if name in clients:
+                    found.setdefault(name, []).extend(told)
     return statements(found, getattr(settings, "dp_delta", DELTA))
 
 

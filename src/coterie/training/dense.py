@@ -111,11 +111,19 @@ class Weights:
                 self.drift = torch.zeros_like(self.value)
             self.drift[slot].view(-1).copy_(drift[self.at])
 
-    def descend(self, left: Tensor, right: Tensor, solver: Solver, shrink: float) -> None:
-        """``solvers.descend`` with the gradient ``left @ right``, which is never stored in float32."""
+    def descend(self, left: Tensor | None, right: Tensor, solver: Solver, shrink: float) -> None:
+        """``solvers.descend`` with the gradient ``left @ right``, which is never stored in float32.
+
+        Without ``left`` it is the sum of right's rows, in an order that does not depend on where they lie. A product
+        with a row of ones would: its last bit would change with the slot, and with it the model.
+        """
         w, v, lr = self.value, self.velocity, solver.lr
         into, beta, alpha = (w, 1 - lr * shrink, -lr) if v is None else (v, solver.momentum, 1.0)
-        if self.product is None or self.gradient is None:
+        if left is None:
+            if beta != 1:
+                into.mul_(beta)
+            into.add_(right.sum(1, keepdim=True, dtype=torch.float32), alpha=alpha)
+        elif self.product is None or self.gradient is None:
             into.baddbmm_(left, right, beta=beta, alpha=alpha)
         else:
             torch.bmm(left, right, out=self.product)
@@ -182,7 +190,6 @@ class DenseKernel:
 
         self._stages = [stage(layer) for layer in layers]
         self._weights = [held for own in self._stages for held in (own.weight, own.bias) if held]
-        self._ones = torch.ones(slots, 1, batch, dtype=dtype, device=device)
         self._log_p = torch.empty(slots, batch, layers[-1].weight.shape[0], device=device)
         self._gradient = torch.empty_like(self._log_p)
         self._narrowed: list[Stage] = []  # to the width of the last step
@@ -205,7 +212,7 @@ class DenseKernel:
         width = x.shape[0]
         if not self._narrowed or len(self._narrowed[0].output) != width:
             self._narrowed = [stage.first(width) for stage in self._stages]
-        stages, ones = self._narrowed, self._ones[:width]
+        stages = self._narrowed
 
         inputs = [x]
         for stage in stages:
@@ -221,7 +228,7 @@ class DenseKernel:
                     activation.backward(below, inputs[at])
             stage.weight.descend(delta.transpose(1, 2), inputs[at], self._solver, self._shrink)
             if stage.bias is not None:
-                stage.bias.descend(ones, delta, self._solver, self._shrink)
+                stage.bias.descend(None, delta, self._solver, self._shrink)
             if at:
                 delta = below
 

@@ -27,6 +27,10 @@ PATHS = ("auto", "dense", "vmap", "loop")
 
 _CHUNK_BYTES = {"cpu": 5 << 20, "cuda": 1 << 30}  # weights of one worker's slots; on a CPU they stay in its cache
 _BLOCK_BYTES = 16 << 20  # samples gathered ahead
+_PADDED = 256
+"""Up to this batch size all batches are padded to it, so that a client's model is the same, bit for bit, whoever trains
+beside it: the last bits of a product follow from its shape. Beyond it they are padded to the largest batch there is.
+"""
 _WORKER_FLOPS = 25e6  # a step shorter than this (0.3 ms) is bound by the interpreter, which only one worker can use
 
 
@@ -106,7 +110,8 @@ def _fit_slots(
 ) -> Iterator[tuple[int, Fitted | DivergedError]]:
     """One worker's jobs, many at a time."""
     solver = next(iter(jobs.values())).solver
-    batch = max(job.batch for job in jobs.values())
+    largest = max(job.batch for job in jobs.values())
+    batch = largest if solver.batch_size > _PADDED else solver.batch_size
     width = slot_count(model, len(jobs), device)
     sample_bytes = width * batch * prod(model.input_shape) * 4
     block = max(1, min(_BLOCK_BYTES // sample_bytes, max(job.steps for job in jobs.values())))
@@ -115,7 +120,7 @@ def _fit_slots(
         kernel = dense.DenseKernel(model, solver, slots=width, batch=batch, dtype=dtype, device=device)
     else:
         kernel = stacked.StackedKernel(model, solver, slots=width, dtype=dtype, device=device)
-    return slots.run(model, jobs, kernel, block)
+    return slots.run(model, jobs, kernel, block, batch)
 
 
 def slot_count(model: Model, jobs: int, device: torch.device) -> int:

@@ -58,7 +58,10 @@ class DivergedError(RunError):
             f"local training of job {job} gave {what} that is not finite, or beyond all measure: lower the learning "
             "rate, or look for infinite or unscaled values in its data and state"
         )
-        self.job = job
+        self.job, self.what = job, what
+
+    def __reduce__(self) -> tuple[type[DivergedError], tuple[int, str]]:
+        return type(self), (self.job, self.what)  # what travels to another process; results do not
 
 
 def batch_order(seed: int, epoch: int, samples: int) -> NDArray[np.int64]:

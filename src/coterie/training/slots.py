@@ -94,12 +94,14 @@ def batches(job: Job, width: int) -> Batches:
 
 
 def run(
-    model: Model, jobs: Mapping[int, Job], kernel: Kernel, block: int
+    model: Model, jobs: Mapping[int, Job], kernel: Kernel, block: int, batch: int
 ) -> Iterator[tuple[int, Fitted | DivergedError]]:
-    """Train jobs of one solver, giving each result as it is done. block: steps whose samples are gathered at once."""
+    """Train jobs of one solver, giving each result as it is done. block: steps whose samples are gathered at once.
+
+    batch: rows that every job's batches are padded to.
+    """
     names = list(jobs)
     timeline = plan([jobs[name].steps for name in names], kernel.slots)
-    batch = max(job.batch for job in jobs.values())
     features = next(iter(jobs.values())).x[0].numel()
     slots, device = len(timeline.lengths), kernel.device
     x = torch.empty(slots, block, batch, features, dtype=kernel.sample_dtype, device=device)

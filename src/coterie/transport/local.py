@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -31,7 +31,7 @@ from coterie.transport.envelope import Envelope, Handled, Keyring, Numbers, Open
 from coterie.transport.member import Member, Reader, roles_of
 from coterie.transport.queues import Call, Effects, Job, Leader, Lost, Queues, compute, parts, run_handlers
 from coterie.transport.transcript import TOO_LATE, Meter, Recorder, Transcript
-from coterie.transport.wire import GONE, Instant, Intercept, Links, Parcel, Snapshot, Wire
+from coterie.transport.wire import GONE, Instant, Intercept, Links, Parcel, Snapshot, Wire, numbered
 
 _COPIES = 4  # what a message in work takes, in its own size: its bytes, what they say, an answer as large, its bytes
 
@@ -70,16 +70,23 @@ class LocalTransport:
         self.round = 0
         roles = roles_of(parties)
         self._reader, self._recorder = Reader(spool_bytes // 8), Recorder(roles, transcript, counted)
-        self.members = {
-            name: Member(name, parties, hub, roles, keyring, self.spool, self._reader, self._recorder)
-            for name in parties
-        }
+        self._start: tuple[Snapshot, list[bytes]] | None = None
+        self._keyring, self._roles, self._hub = keyring, roles, hub
+        self.members = _Members(parties, self._member)
         self.hub = self.members[hub]
-        self._wire = Wire(list(parties), hub, self.links, self._recorder)
+        self._wire = Wire(parties, hub, self.links, self._recorder)
         self._queues = Queues(parties, self.spool, self._nominal, batch_bytes // _COPIES)
         self._reached_s = 0.0  # when the last message that was handled in this round had arrived
         self._copies: Counter[tuple[str, str, int]] = Counter()  # of messages under attack, that have not been refused
-        self._start: tuple[Snapshot, list[bytes]] | None = None
+
+    def _member(self, name: str) -> Member:
+        """A party's member, made when it is first needed, as one that was there from the beginning would be now."""
+        reader, recorder = self._reader, self._recorder
+        member = Member(name, self.parties, self._hub, self._roles, self._keyring, self.spool, reader, recorder)
+        member.repeats = self.intercept is not None
+        if self._start is not None:
+            member.begin(self.round)
+        return member
 
     @property
     def meter(self) -> Meter:
@@ -100,6 +107,7 @@ class LocalTransport:
         if attempt:
             self._go_back(round, attempt)
         elif self.retries:
+            self._start = None
             self._start = self.snapshot(), list(self.frames())
         self.round = round
         self._recorder.meter = Meter()
@@ -351,7 +359,8 @@ class LocalTransport:
         parcels = [msgspec.structs.replace(p, ticket=at[self.spool.place(p.ticket)]) for p in parcels]
         sizes = [self.spool.size(ticket) for ticket in frames.values()]
         links = [(*link, last) for link, last in self._wire.last.items()]
-        numbers = {name: _copy(member.numbers) for name, member in self.members.items()}
+        everybody = self.members if numbered(self.parties) else self.parties  # or those alone that ever did anything
+        numbers = {name: _copy(self.members[name].numbers) for name in everybody}
         return Snapshot(self.clock_s, numbers, parcels, sizes, dict(self._queues.busy), links)
 
     def frames(self) -> Iterator[bytes]:
@@ -407,6 +416,20 @@ class LocalTransport:
     def close(self) -> None:
         """Remove messages from the disk."""
         self.spool.close()
+
+
+class _Members(dict[str, Member]):
+    """The members of parties, each made when it is first needed. Raises KeyError for a stranger."""
+
+    def __init__(self, parties: Mapping[str, Party], make: Callable[[str], Member]) -> None:
+        super().__init__()
+        self._parties, self._make = parties, make
+
+    def __missing__(self, name: str) -> Member:
+        if name not in self._parties:
+            raise KeyError(name)
+        member = self[name] = self._make(name)
+        return member
 
 
 def _not_before(now_s: float, parcel: Parcel) -> Parcel:

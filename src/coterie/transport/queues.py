@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -119,7 +120,7 @@ class Queues:
         self.delayed: list[Parcel] = []
         self.busy: dict[str, Instant] = {}
         self._parties, self._spool, self._work, self._room = parties, spool, work, room
-        self._heaps: dict[str, list[tuple[Any, Parcel]]] = {name: [] for name in parties}
+        self._heaps: defaultdict[str, list[tuple[Any, Parcel]]] = defaultdict(list)
         self._next: dict[str, tuple[int, float, Opened | None]] = {}  # each party's next message: ticket, work, content
         self._held = 0  # bytes of the opened ones
 
@@ -174,7 +175,7 @@ class Queues:
 
     def clear(self) -> None:
         """Forget all messages between two rounds. Their bytes stay in the spool."""
-        self._heaps = {name: [] for name in self._heaps}
+        self._heaps.clear()
         self.delayed = []
 
     def next(self) -> tuple[float, list[Job]]:

@@ -5,13 +5,15 @@ A higher layer provides the ``Links``. No party sees arrival times or places of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from math import inf
+from typing import Any
 
 import msgspec
 
 from coterie.protocol.errors import RunError, UserError
+from coterie.protocol.names import Names
 from coterie.protocol.party import Cost
 from coterie.transport.envelope import Envelope, Numbers, Sent
 from coterie.transport.transcript import Recorder, Seen
@@ -88,11 +90,14 @@ class Snapshot(msgspec.Struct):
     busy: dict[str, Instant]
     links: list[tuple[str, str, Instant]]
 
-    def check(self, parties: Iterable[str]) -> None:
-        """Raises UserError unless a transport of these parties can have made this snapshot."""
-        known = set(parties)
-        if set(self.numbers) != known:
-            has = f"it has {len(self.numbers)} parties, this one has {len(known)}"
+    def check(self, parties: Mapping[str, Any]) -> None:
+        """Raises UserError unless a transport of these parties can have made this snapshot.
+
+        Of ``Names`` it has the numbers of those parties alone that have ever sent or received anything.
+        """
+        complete = numbered(parties) is not None or len(self.numbers) == len(parties)
+        if not complete or not all(name in parties for name in self.numbers):
+            has = f"it has {len(self.numbers)} parties, this one has {len(parties)}"
             raise UserError(
                 f"the checkpoint is of another federation: {has}; resume with the settings that it was made with"
             )
@@ -104,7 +109,7 @@ class Snapshot(msgspec.Struct):
         counts = [*(step for _, step in instants), *(parcel.due for parcel in self.parcels)]
         counts += [2 * numbers.sent for numbers in self.numbers.values()]  # there is room for those to come
         if not (
-            names <= known
+            all(name in parties for name in names)
             and {parcel.ticket for parcel in self.parcels} == set(range(len(self.sizes)))
             and all(0 <= s < inf for s, _ in instants)
             and all(0 <= n <= _MOST for n in counts)
@@ -113,6 +118,12 @@ class Snapshot(msgspec.Struct):
                 "this federation cannot have sent the messages under way in the checkpoint, so it was changed: "
                 "start the run anew"
             )
+
+
+def numbered(parties: Mapping[str, Any]) -> Names | None:
+    """The names of parties that are so many that each is made when it is first asked for; None for others."""
+    names = getattr(parties, "names", None)
+    return names if isinstance(names, Names) else None
 
 
 class Links:
@@ -150,10 +161,12 @@ class Links:
 class Wire:
     """A star around the hub. A message of a party to itself is on no wire, and takes no time and no bytes."""
 
-    def __init__(self, parties: Sequence[str], hub: str, links: Links, recorder: Recorder) -> None:
+    def __init__(self, parties: Mapping[str, Any], hub: str, links: Links, recorder: Recorder) -> None:
         self.hub, self.links, self.recorder = hub, links, recorder
         self.last: dict[tuple[str, str], Instant] = {}  # arrival on each link: it keeps the order
-        self._place = {name: place for place, name in enumerate(parties)}
+        self._parties, names = parties, numbered(parties)
+        in_order = {} if names else {name: place for place, name in enumerate(parties)}
+        self._place: Callable[[str], int] = names.index if names else in_order.__getitem__
 
     def transmit(
         self, sent: Sent, at: Instant, intercept: Intercept | None
@@ -162,7 +175,7 @@ class Wire:
         envelope, frame, to_role = sent
         src, dst, size, hub = envelope.src, envelope.dst, envelope.weight, self.hub
         # a number that no other message has, and that does not depend on the order in which handlers run
-        request = envelope.number * len(self._place) + self._place[src]
+        request = envelope.number * len(self._parties) + self._place(src)
         up_s = 0.0 if src in (hub, dst) else self.links.up_s(src, size)
         down_s = 0.0 if dst in (hub, src) else self.links.down_s(dst, size)
         arrives = max(arrival(at, up_s + down_s), self.last.get((src, dst), START))
@@ -190,7 +203,7 @@ class Wire:
         copies = []
         for one in intercept(envelope, frame):
             other, data = (envelope, one) if isinstance(one, bytes) else one
-            if other.dst in self._place:  # an unknown recipient gets nothing
+            if other.dst in self._parties:  # an unknown recipient gets nothing
                 genuine = other.key == envelope.key
                 copies.append((msgspec.structs.replace(parcel, envelope=other, genuine=genuine), data))
         return copies, None if any(copy.genuine for copy, _ in copies) else "lost on the way"

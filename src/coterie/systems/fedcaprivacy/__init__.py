@@ -70,9 +70,10 @@ def observe(federation: Federation) -> Mapping[str, Any]:
     seen: dict[str, Any] = {"membership": hub.membership(), "guard_bits": hub.config.lanes(len(hub.clients)).guard_bits}
     if csp.state.affinity is not None and csp.state.clustered == hub.state.clustered:
         place = {name: i for i, name in enumerate(participants)}
-        at = [place[name] for name in hub.state.clustered_order]
+        there = [row for row, name in enumerate(hub.state.clustered_order) if name in place]  # of whom is looked at
+        at = [place[hub.state.clustered_order[row]] for row in there]
         seen["affinity"] = np.full((len(participants),) * 2, np.nan)  # NaN: was not there when the clusters were made
-        seen["affinity"][np.ix_(at, at)] = csp.state.affinity.round(4)
+        seen["affinity"][np.ix_(at, at)] = csp.state.affinity[np.ix_(there, there)].round(4)
     return seen
 
 

@@ -77,7 +77,7 @@ class MingledPieConfig(ClusterModels):
 
     def committee(self, clients: Sequence[str]) -> tuple[str, ...]:
         """With keys=threshold, the clients that hold a share: the first of those that are there in round 1."""
-        return joined(clients, self, 1)[: self.holders or MOST_HOLDERS]
+        return tuple(joined(clients, self, 1)[: self.holders or MOST_HOLDERS])
 
     def joint(self, clients: Sequence[str]) -> Joint:
         """With keys=threshold, the key. Raises UserError for too few holders or openers."""

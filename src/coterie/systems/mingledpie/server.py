@@ -116,7 +116,7 @@ class Server(KeyHub[PublicKey, SecretKey], role=HUB):
             self.state.keys = keys.data
         self.state.version += 1
 
-    def _publish(self, r: int, here: tuple[str, ...]) -> Steps[None]:
+    def _publish(self, r: int, here: Sequence[str]) -> Steps[None]:
         """Send the parameters to clients that have older ones or none."""
         new = [name for name in here if self.state.noted.get(name) != self.state.version]
         if not new:

@@ -55,7 +55,7 @@ AUDITED = 256
 
 def key_centre(own: Own, common: Common, config: OFLConfig) -> KeyCentre:
     """Deals the joint key, to the first clients before round 1 and then to the leaders of the day."""
-    first = common.clients[: max(LEAST_LEADERS, config.threshold)]
+    first = tuple(common.clients[: max(LEAST_LEADERS, config.threshold)])
     return KeyCentre(own, common, [JointGrant(MODEL, CLIENT, joint_of(config), first, works=HUB)])
 
 

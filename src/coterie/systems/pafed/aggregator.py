@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -183,7 +183,7 @@ class Aggregator(KeyHub[PublicKey, SecretKey], Corrector, role=HUB):
         fresh, tickets = yield from self._transformed(r, asked, spool)
         return fresh, Requests(tickets, lambda name, ticket: train(name, None, spool.take(ticket)))
 
-    def _transformed(self, r: int, asked: tuple[str, ...], spool: Spool) -> Steps[tuple[bytes, dict[str, int]]]:
+    def _transformed(self, r: int, asked: Sequence[str], spool: Spool) -> Steps[tuple[bytes, dict[str, int]]]:
         """Algorithm 5: [w] under pk_s to go on from, and by client of this round where ``spool`` holds [w] under pk_i.
 
         The helper opens w + r and encrypts it under each client's key. The aggregator knows r and subtracts it from the

@@ -32,15 +32,21 @@ from coterie.protocol.steps import Steps, ask
 from coterie.systems.pafed.messages import HELPER, Compare, Compared, Inverted
 
 MASK_BITS = 8
-"""A mask of a cosine is 2^-u, u uniform in [0, MASK_BITS]: its magnitude is blurred 256-fold."""
+"""A mask of a cosine is 2^u, u uniform in [0, MASK_BITS]: its magnitude is blurred 256-fold."""
+MOST_MASK = 1 << MASK_BITS
 SUM_MASK_BITS = 3
-"""The same for the sums of a class."""
+"""A mask of a sum is 2^-u, u uniform in [0, SUM_MASK_BITS]."""
 
 
 def random_mask(source: Secrets, bits: int) -> float:
     """2^-u, u uniform in [0, bits]."""
     u = int.from_bytes(source.bytes(7), "little") / 2.0**56
     return float(2.0 ** (-bits * u))
+
+
+def cosine_mask(source: Secrets) -> float:
+    """2^u, u uniform in [0, MASK_BITS]."""
+    return MOST_MASK * random_mask(source, MASK_BITS)
 
 
 def scalars_of(service: Any, r: int, reply: Compared | Inverted, count: int, at_most: int) -> list[Any]:
@@ -85,27 +91,23 @@ def by_helper(
     """[max(c_j, 0)], [min(c_j, 0)] and, with coins, [|c_j|], by the helper's comparison of masked, shuffled cosines.
 
     dots: [c_j], within +-n. A dummy is another late update's cosine under a random sign and mask, so it looks like a
-    real one. With coins all signs are random and there are no dummies. Masks are then at least 1, 2^u. Removing one
-    shrinks the noise of the ciphers, so that the weight of an empty class stays below the noise of the scalars of
-    ``Invert``, as in a decoy.
+    real one. With coins all signs are random and there are no dummies. Masks are at least 1. So taking one off shrinks
+    the noise of the ciphers, and the weight of an empty class stays near the noise of the scalars of ``Invert``. With
+    masks below 1 that noise would grow up to 256-fold, beyond what the helper takes for a class (``inverses``).
     ready: brings ciphertexts into the form that the helper opens.
     """
-
-    largest = 1 << MASK_BITS if coins else 1
-    if coins:
-        signs = [1 if source.bytes(1)[0] & 1 else -1 for _ in dots]
-        masks = [sign / random_mask(source, MASK_BITS) for sign in signs]
-    else:
-        masks = [random_mask(source, MASK_BITS) for _ in dots]
-    masked = [dot.times_plain(mask / n, at_most=largest) for dot, mask in zip(dots, masks, strict=True)]
+    signs = [1 if source.bytes(1)[0] & 1 else -1 for _ in dots] if coins else [1] * len(dots)
+    masks = [sign * cosine_mask(source) for sign in signs]
+    masked = [dot.times_plain(mask / n, at_most=MOST_MASK) for dot, mask in zip(dots, masks, strict=True)]
     for _ in range(0 if coins else dummies):
         j, sign = source.bytes(2)
-        mask = random_mask(source, MASK_BITS) * (1 if sign & 1 else -1)
-        masked.append(dots[j % len(dots)].times_plain(mask / n, at_most=1))
+        mask = (1 if sign & 1 else -1) * cosine_mask(source)
+        masked.append(dots[j % len(dots)].times_plain(mask / n, at_most=MOST_MASK))
     order = [int(i) for i in source.permutation(len(masked))]
     sealed = yield from ready([masked[i].sanitised() for i in order])
     request = Compare(r, len(order), bundle([cipher.to_bytes() for cipher in sealed]))
-    found = yield from ask(HELPER, request, Compared, lambda reply: scalars_of(service, r, reply, len(order), largest))
+    count = len(order)
+    found = yield from ask(HELPER, request, Compared, lambda reply: scalars_of(service, r, reply, count, MOST_MASK))
     positive = dict(zip(order, found, strict=True))
     agreeing, conflicting, sizes = [], [], []
     for j, (dot, mask) in enumerate(zip(dots, masks, strict=True)):

@@ -1,0 +1,252 @@
+"""Made-up samples for any number of clients, each client's made when it is asked: ``--data synthetic:64x10``.
+
+``synthetic:FxK`` has F features and K classes. Each class has two centres, normal in every feature and on average 5
+apart from any other centre; a sample is one of its class's centres, by a fair coin, plus standard normal noise. The
+centres follow from F and K alone. So do the test set (10,000 samples, all classes alike) and as many reference samples,
+whose mean and deviation scale everybody's samples, and which are the public ones where the hub has any.
+
+A client's samples follow from the seed and its number, and from nothing else. So no client takes memory or time before
+it is asked, and no other client matters. How many samples of which class it has is the law of the partition, for an
+unlimited supply, with m = 100 samples a client on average (or ``samples`` / clients):
+
+``iid``               m samples, their classes all alike
+``hsu:ALPHA``         m samples, in proportions of its own: Dirichlet(ALPHA / K, ...)
+``dirichlet:BETA``    of each class m/K times a Gamma(BETA) variable over its mean. It is what the Dirichlet partition
+                      comes to with very many clients. A client that would have fewer than ``min_samples`` (by default
+                      10, or m/2 if that is less) has so many, in its own proportions
+``labels:LO-HI``      m samples of LO to HI classes, all alike; ``labels:M`` of M classes
+``shards:N``          m samples in N equal pieces, each of a class by lot
+``labelsets:K``       m samples of the classes of its group's set; the sets are drawn by the seed
+``permute:K+SKEW``, ``swap:K+SKEW``   groups with different labels, crossed with any of the first five
+
+Test samples of a client are drawn from the test set, in the proportions of its own classes, as in every partition.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.data.catalogue import SYNTHETIC
+from coterie.data.dataset import Dataset, Floats, Ints, from_arrays
+from coterie.data.partition import Split, drawn_test, set_aside, whole
+from coterie.data.schemes import even_sizes, log_gamma, parse, rounded
+from coterie.data.tasks import Task, parts_of, tasks_of
+from coterie.protocol.errors import UserError
+from coterie.protocol.randomness import rng
+
+MEAN_SAMPLES = 100
+"""Training samples of a client, on average."""
+TEST_SAMPLES = 200
+"""Of a client's test samples, the most."""
+_WHOLE_SET = 10_000
+_CENTRES, _APART = 2, 5.0
+_MOST_NUMBERS = 1 << 26  # of the test set
+_LAWS = ("iid", "hsu", "dirichlet", "labels", "shards", "labelsets")
+
+Counts = NDArray[np.int64]
+Law = Callable[[np.random.Generator, int], Counts]
+"""(classes,) samples of each class, from a client's random numbers and its number."""
+
+
+def shape_of(name: str) -> tuple[int, int]:
+    """Features and classes of ``synthetic:FxK``. Raises UserError for any other name."""
+    found = re.fullmatch(r"synthetic:([1-9][0-9]{0,6})x([1-9][0-9]{0,4})", name)
+    features, classes = (int(found[1]), int(found[2])) if found else (0, 0)
+    if classes < 2 or features * _WHOLE_SET > _MOST_NUMBERS or 2 * classes > _WHOLE_SET:
+        raise UserError(
+            f"data {name!r}: write {SYNTHETIC}, for example synthetic:64x10, with 1 to {_MOST_NUMBERS // _WHOLE_SET:,} "
+            f"features and 2 to {_WHOLE_SET // 2:,} classes"
+        )
+    return features, classes
+
+
+@lru_cache(maxsize=4)
+def synthetic(name: str) -> Dataset:
+    """The test set and the reference samples (in place of training samples) of ``synthetic:FxK``; raises UserError."""
+    _, classes = shape_of(name)
+    labels = np.arange(_WHOLE_SET, dtype=np.int64) % classes
+    train, test = (drawn(name, labels, rng(0, name, part)) for part in ("reference", "test"))
+    found = from_arrays(name, train, labels, test, labels, classes=classes, kind="tabular", source="made up")
+    return replace(found, source=f"made up: {_WHOLE_SET:,} test samples, and each client's own when it is asked")
+
+
+@lru_cache(maxsize=4)
+def _centres(name: str) -> Floats:
+    """(classes, 2, features): centres whose distances are 5 on average."""
+    features, classes = shape_of(name)
+    normal = rng(0, name, "centres").standard_normal((classes, _CENTRES, features), dtype=np.float32)
+    return normal * np.float32(_APART / np.sqrt(2 * features))
+
+
+def drawn(name: str, labels: Ints, source: np.random.Generator) -> Floats:
+    """Samples (n, features) float32 of these classes (n,), in stored units."""
+    centres = _centres(name)
+    chosen = centres[labels, source.integers(_CENTRES, size=len(labels))]
+    return chosen + source.standard_normal(chosen.shape, dtype=np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn(Split):
+    """The split of such data: it has no lists of indices. count: of the clients.  tasks: of the groups.
+
+    law: of a client's samples.  Indices of ``public`` are into the reference samples.
+    """
+
+    count: int = 0
+    tasks: tuple[Task, ...] = ()
+    law: Law | None = None
+
+    @property
+    def clients(self) -> int:
+        return self.count
+
+    def task(self, client: int) -> Task:
+        """The task of a client's group."""
+        return self.tasks[0 if self.groups is None or len(self.tasks) == 1 else int(self.groups[client])]
+
+    def counts(self, client: int) -> Counts:
+        """(classes,) training samples of each class, as the data set names them."""
+        assert self.law is not None
+        return self.law(rng(self.seed, f"client/{client}", "classes"), client)
+
+    def size(self, client: int) -> int:
+        """Training samples of a client."""
+        return int(self.counts(client).sum())
+
+    def train_samples(self, client: int) -> tuple[Floats, Ints]:
+        """Normalised samples (n, features) and labels (n,) of its task: a client's own, made anew."""
+        task, counts = self.task(client), self.counts(client)
+        labels = np.repeat(np.arange(len(counts)), counts)
+        x = drawn(task.dataset.name, labels, rng(self.seed, f"client/{client}", "samples"))
+        zero, unit = task.dataset.zero_and_unit
+        return (x - zero) / unit, labels if task.names is None else task.names[labels]
+
+    def test_samples(self, client: int) -> Ints:
+        """Indices into the test set, ascending, in the proportions of the client's own classes."""
+        source, labels = rng(self.seed, f"client/{client}", "test samples"), self.task(client).dataset.y_test
+        counts = self.counts(client)[None]
+        (found,) = drawn_test(counts, np.arange(counts.shape[1]), labels, TEST_SAMPLES, source)
+        return found
+
+
+def deal_synthetic(
+    spec: str,
+    dataset: Dataset,
+    clients: int,
+    seed: int,
+    min_samples: int | None = None,
+    *,
+    public: float = 0.0,
+    samples: int | None = None,
+) -> tuple[Drawn, tuple[Task, ...]]:
+    """As ``tasks.deal``, for ``synthetic``. samples: of all clients together, on average.
+
+    Raises UserError for a spec that these data cannot have.
+    """
+    whole("clients", clients, 1)
+    whole("seed", seed, 0)
+    kind, skew = parts_of(spec)
+    if kind.startswith("domains") or skew.partition(":")[0] not in _LAWS:
+        known = ", ".join(_LAWS)
+        raise UserError(f"partition {spec} does not go with {dataset.name}: use one of {known}, permute, swap")
+    mean = MEAN_SAMPLES if samples is None else samples / clients
+    if mean < 1:
+        raise UserError(f"samples={samples:,} are fewer than one for each of {clients:,} clients: take more samples")
+    tasks = tasks_of(kind, dataset, clients, seed, None) if kind else (Task(dataset),)
+    sets = labels = None
+    groups: Ints | None = None
+    many = len(tasks)
+    if skew.startswith("labelsets"):
+        sets = label_sets(skew, dataset.classes, clients, seed)
+        many, labels = len(sets), tuple(map(np.sort, sets))
+    if kind or sets:
+        source = rng(seed, "partition", "groups")
+        groups = source.permutation(np.repeat(np.arange(many), even_sizes(clients, many, source)))
+    law = law_of(skew, dataset.classes, mean, min_samples, groups, sets)
+    taken = set_aside(dataset.y_train, public, seed)
+    split = Drawn(spec, int(seed), (), (), groups, labels, public=taken, count=clients, tasks=tasks, law=law)
+    return split, tasks
+
+
+def label_sets(skew: str, classes: int, clients: int, seed: int) -> tuple[Ints, ...]:
+    """The disjoint sets of classes of ``labelsets:K``, of nearly equal sizes, drawn by the seed; raises UserError."""
+    found = re.fullmatch("labelsets:([1-9][0-9]{0,8})", skew)
+    if found is None or int(found[1]) > min(classes, clients):
+        raise UserError(
+            f"partition {skew}: for synthetic data write labelsets:K, with at most as many sets as there are classes "
+            f"({classes}) and clients ({clients:,})"
+        )
+    source = rng(seed, "partition", "label sets")
+    widths = even_sizes(classes, int(found[1]), source)
+    return tuple(np.split(source.permutation(classes), np.cumsum(widths)[:-1]))
+
+
+def law_of(
+    skew: str,
+    classes: int,
+    mean: float,
+    min_samples: int | None = None,
+    groups: Ints | None = None,
+    sets: tuple[Ints, ...] | None = None,
+) -> Law:
+    """What a label skew makes of one client (see above). groups: (clients,) into sets. Raises UserError."""
+    parse(skew)  # which knows what is wrong with it
+    kind, _, rest = skew.partition(":")
+    many = round(mean)
+    least = max(1, min(10, int(mean / 2))) if min_samples is None else min_samples
+    if kind != "dirichlet" and many < (min_samples or 1):
+        raise UserError(f"each client has {many} training samples, fewer than min_samples = {min_samples}")
+
+    def spread(held: Ints, source: np.random.Generator) -> Counts:
+        """All samples over these classes, as evenly as can be."""
+        counts = np.zeros(classes, np.int64)
+        np.add.at(counts, held, even_sizes(many, len(held), source))
+        return counts
+
+    if kind == "iid":
+        return lambda source, client: source.multinomial(many, np.full(classes, 1 / classes))
+    if kind == "hsu":
+        weights = np.full((1, classes), float(rest) / classes)
+
+        def proportions(source: np.random.Generator, client: int) -> Counts:
+            log_q = log_gamma(weights, source)[0]
+            q = np.exp(log_q - log_q.max())
+            return source.multinomial(many, q / q.sum())
+
+        return proportions
+    if kind == "dirichlet":
+        beta = float(rest)
+
+        def gammas(source: np.random.Generator, client: int) -> Counts:
+            log_g = log_gamma(np.full((1, classes), beta), source)
+            wanted = mean / classes / beta * np.exp(log_g).sum()
+            total = max(least, int(np.floor(wanted + source.random())))
+            q = np.exp(log_g - log_g.max())
+            counts: Counts = rounded(np.array([total]), q / q.sum(), source)[0]
+            return counts
+
+        return gammas
+    if kind == "shards":
+        return lambda source, client: spread(source.integers(classes, size=int(rest)), source)
+    if kind == "labels":
+        low, _, high = rest.partition("-")
+        first, last = int(low), int(high or low)
+        if last > classes:
+            raise UserError(f"partition {skew}: a client cannot hold {last} labels, there are only {classes}")
+        return lambda source, client: spread(source.permutation(classes)[: source.integers(first, last + 1)], source)
+    assert sets is not None
+    assert groups is not None
+    owned, of = sets, groups
+
+    def of_group(source: np.random.Generator, client: int) -> Counts:
+        counts, own = np.zeros(classes, np.int64), owned[of[client]]
+        counts[own] = source.multinomial(many, np.full(len(own), 1 / len(own)))
+        return counts
+
+    return of_group

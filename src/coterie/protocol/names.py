@@ -1,0 +1,154 @@
+"""Names of many parties, and mappings over them, that take no memory for those that nobody asks for."""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, ValuesView
+from typing import Any, TypeVar, overload
+
+T = TypeVar("T")
+
+
+class Names(Sequence[str]):
+    """Some names, and then ``count`` more: ``prefix0``, ``prefix1``, ... A sequence of strings in O(1) memory.
+
+    A slice is a tuple. Equality is that of the strings.
+    """
+
+    def __init__(self, count: int, first: Iterable[str] = (), prefix: str = "client/") -> None:
+        self._first, self._count, self._prefix = tuple(first), count, prefix
+        self._numbered = re.compile(rf"{re.escape(prefix)}(0|[1-9][0-9]{{0,17}})")
+
+    @property
+    def first(self) -> tuple[str, ...]:
+        """The names before the numbered ones."""
+        return self._first
+
+    @property
+    def numbered(self) -> Names:
+        """The numbered names alone."""
+        return Names(self._count, (), self._prefix)
+
+    def __len__(self) -> int:
+        return len(self._first) + self._count
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> tuple[str, ...]: ...
+
+    def __getitem__(self, at: int | slice) -> str | tuple[str, ...]:
+        if isinstance(at, slice):
+            return tuple(self[i] for i in range(*at.indices(len(self))))
+        place = range(len(self))[at]
+        head = len(self._first)
+        return self._first[place] if place < head else f"{self._prefix}{place - head}"
+
+    def __iter__(self) -> Iterator[str]:
+        return (self[i] for i in range(len(self)))
+
+    def __contains__(self, name: object) -> bool:
+        return self.place(name) is not None
+
+    def place(self, name: object) -> int | None:
+        """The index of a name, or None for a stranger."""
+        if name in self._first:
+            return self._first.index(str(name))
+        found = self._numbered.fullmatch(name) if isinstance(name, str) else None
+        if found is None or int(found[1]) >= self._count:
+            return None
+        return len(self._first) + int(found[1])
+
+    def index(self, value: Any, start: int = 0, stop: int | None = None) -> int:
+        """As of a tuple."""
+        place = self.place(value)
+        if place is None or place not in range(len(self))[start:stop]:
+            raise ValueError(f"{value!r} is not among these names")
+        return place
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Names):
+            return (self._first, self._count, self._prefix) == (other._first, other._count, other._prefix)
+        return isinstance(other, tuple) and len(self) == len(other) and all(map(str.__eq__, self, other))
+
+    def __hash__(self) -> int:
+        return hash((self._first, self._count, self._prefix))
+
+
+class Made(Mapping[str, T]):
+    """A value for each of these names, made by a pure function when it is asked for. The last ``held`` are kept."""
+
+    def __init__(self, names: Sequence[str], make: Callable[[str], T], held: int = 4096) -> None:
+        self.names, self._make, self._most = names, make, held
+        self._held: OrderedDict[str, T] = OrderedDict()
+
+    def __getitem__(self, name: str) -> T:
+        if name in self._held:
+            self._held.move_to_end(name)
+            return self._held[name]
+        if name not in self.names:
+            raise KeyError(name)
+        value = self._held[name] = self._make(name)
+        if len(self._held) > self._most:
+            self._held.popitem(last=False)
+        return value
+
+    def forget(self) -> None:
+        """Make every value again, since what it follows from has changed."""
+        self._held.clear()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+class Listed(Mapping[str, T]):
+    """A value for each of these names, in their order."""
+
+    def __init__(self, names: Names, values: Sequence[T]) -> None:
+        self.names, self.listed = names, values
+
+    def __getitem__(self, name: str) -> T:
+        place = self.names.place(name)
+        if place is None:
+            raise KeyError(name)
+        return self.listed[place]
+
+    def values(self) -> ValuesView[T]:
+        """The values in order, each found at once."""
+        return _Values(self)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+class _Values(ValuesView[T]):
+    def __init__(self, of: Listed[T]) -> None:
+        super().__init__(of)
+        self._listed = of.listed
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._listed)
+
+
+def listed(names: Sequence[str], values: Sequence[T]) -> Mapping[str, T]:
+    """A value for each name: a dict, or for ``Names`` a mapping without one."""
+    return Listed(names, values) if isinstance(names, Names) else dict(zip(names, values, strict=True))
+
+
+def each(names: Sequence[str], make: Callable[[str], T]) -> Mapping[str, T]:
+    """What a pure function gives for each name: a dict, or for ``Names`` a mapping that calls it when asked."""
+    return Made(names, make) if isinstance(names, Names) else {name: make(name) for name in names}

@@ -1,0 +1,124 @@
+"""Trainings and evaluations on parties' own data, as one seam: they run in this process, or on workers.
+
+``Here`` computes them. ``runs/workers.py`` spreads them over workers, each of which has a ``Here`` of its own with the
+same data. Every result is a pure function of the effect and the party's data, so it is the same in both cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.protocol.effects import Evaluate, Evaluated, Fit, Fitted, Losses, Vector
+from coterie.protocol.errors import PeerError
+from coterie.protocol.interpreters import Interpreters, each, interpret
+from coterie.runs.metrics import ClassWeights
+from coterie.training.engine import fit_many
+from coterie.training.evaluate import How, evaluate_many, judge_many
+from coterie.training.jobs import DivergedError, Job
+from coterie.training.model import Model
+
+ON_DATA = (Fit, Evaluate, Losses)
+"""The effects that follow from their fields and the party's own data alone, and are long enough to be sent away."""
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """x: (n, ...) float32.  y: (n,) int64."""
+
+    x: Tensor
+    y: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class ClientData:
+    """One client's own training samples, x (n, ...) float32 and y (n,) int64, and its test samples.
+
+    test_set: the whole test set of its task; clients of one task share the object.  test: its own indices into that.
+    held_out: samples that are kept out of its training; None if there are none.
+    """
+
+    x: Tensor
+    y: Tensor
+    test: NDArray[np.int64]
+    test_set: Samples
+    held_out: Samples | None = None
+
+
+class OnData(Protocol):
+    """Computes effects of one of the types ``ON_DATA`` on the data of the parties that ask for them."""
+
+    def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
+        """Results in order. A training that diverged gives its DivergedError, a refused effect its PeerError."""
+
+    def drift(self) -> None:
+        """The run has come to its drift: clients have each other's data from now on."""
+
+    def close(self) -> None:
+        """Give back what was taken for it."""
+
+
+class Here:
+    """In this process. data: of every party that trains, by name.  class_weights: of the training loss."""
+
+    def __init__(
+        self, model: Model, data: Mapping[str, ClientData], how: How, class_weights: ClassWeights | None = None
+    ) -> None:
+        self.model, self.data, self.how, self.class_weights = model, data, how, class_weights
+        self._table: Interpreters = {Fit: self._fit, Evaluate: each(self._evaluate), Losses: each(self._losses)}
+
+    def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
+        return interpret(self._table, wanted)
+
+    def drift(self) -> None:
+        """Nothing: the mapping ``data`` is the run's own."""
+
+    def close(self) -> None:
+        """Nothing was taken."""
+
+    def of(self, party: str) -> ClientData:
+        """A party's data; raises TypeError if it has none."""
+        if party not in self.data:
+            raise TypeError(f"{party} has no data to train or evaluate on (a hub has what --public gives it)")
+        return self.data[party]
+
+    def _fit(self, wanted: Sequence[tuple[str, Fit]]) -> Sequence[Fitted | DivergedError]:
+        jobs = [
+            Job(e.weights, e.solver, e.epochs, e.seed, own.x, own.y, e.state, self._weighted(own, e.sample_weights))
+            for own, e in ((self.of(party), e) for party, e in wanted)
+        ]
+        try:
+            return fit_many(self.model, jobs, **self.how)
+        except DivergedError as error:
+            found, error.results = error.results, ()
+            return [error if result is None else result for result in found]
+
+    def _weighted(self, own: ClientData, weights: Vector | None) -> Vector | None:
+        """The weights of the samples in training, (n,): those given, times the weight of each sample's class."""
+        if self.class_weights is None:
+            return weights
+        of_class = self.class_weights(own.y.numpy())
+        return of_class if weights is None else of_class * weights
+
+    def _evaluate(self, party: str, effect: Evaluate) -> Evaluated:
+        own = self.of(party)
+        whole, test = own.test_set, effect.split == "test"
+        if test and not len(own.test):
+            raise TypeError(f"{party} has no test samples to evaluate on")
+        x, y = (whole.x[own.test], whole.y[own.test]) if test else (own.x, own.y)
+        matrix = np.array(effect.weights)[None]  # torch dislikes read-only arrays
+        return evaluate_many(self.model, matrix, x, y, **self.how)[0]
+
+    def _losses(self, party: str, effect: Losses) -> NDArray[np.float32]:
+        own = self.of(party)
+        return judge_many(self.model, np.array(effect.weights), own.x, own.y, **self.how).losses
+
+
+def diverged() -> PeerError:
+    """What a client refuses with whose training diverged."""
+    return PeerError("its training diverged: its loss or weights are no longer finite")

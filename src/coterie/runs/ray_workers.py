@@ -1,0 +1,113 @@
+"""Workers on a Ray cluster: one actor each, which holds the data. Nothing else of Coterie imports Ray.
+
+An actor that dies is made again by Ray, anywhere in the cluster, and what it was asked is asked again. It gets nothing
+but the config's text, so Ray has nothing to keep for it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from coterie.protocol.errors import CoterieError, RunError, UserError
+from coterie.runs.workers import Wanted, Worker, versions
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+
+import ray
+from ray.exceptions import RayActorError, RayError, RayTaskError
+
+_REPEATS = 3
+"""How often a chunk is repeated whose worker has died. A chunk that kills its worker so often has too little memory."""
+
+
+class _Actor(Worker):
+    """A worker in a process of its own."""
+
+    def ready(self) -> dict[str, str]:
+        """Tells, once the data are there, what this place runs."""
+        return versions()
+
+    def process(self) -> int:
+        """Its process."""
+        return os.getpid()
+
+
+class RayWorker:
+    """One actor. make: the arguments of ``Worker``."""
+
+    def __init__(self, make: tuple[str, str], gpu: bool) -> None:
+        options = {"num_cpus": 1, "num_gpus": int(gpu), "max_restarts": -1, "max_task_retries": _REPEATS}
+        self.actor = ray.remote(_Actor).options(**options).remote(*make)
+
+    def ask(self, wanted: Wanted, drifted: bool) -> Callable[[], list[Any]]:
+        coming = self.actor.run.remote(list(wanted), drifted)
+        return lambda: list(got(coming))
+
+
+def got(coming: Any) -> Any:
+    """What a worker gives. Raises its own error, and RunError for a worker that has died too often."""
+    try:
+        return ray.get(coming)
+    except RayTaskError as error:
+        if isinstance(error.cause, CoterieError | TypeError):
+            raise error.cause from None
+        raise RunError(f"a worker failed: {error}") from error
+    except RayActorError as error:
+        if isinstance(cause := getattr(error, "cause", None), CoterieError):
+            raise cause from None
+        raise RunError(
+            f"a worker has died {_REPEATS + 1} times with the same work: it has too little memory, or the cluster is "
+            f"gone ({error})"
+        ) from error
+    except RayError as error:
+        raise RunError(f"the Ray cluster fails: {error}") from error
+
+
+class Cluster:
+    """Workers of one run. address: of a cluster, or None for one on this machine.  count: of workers, or None.
+
+    Without a count there is one for each core of the cluster, or for each GPU.  gpu: whether each needs a GPU.
+    make: the arguments of ``Worker``.
+    Raises UserError for a cluster that cannot be reached, or that has no room for a worker, and for workers that differ
+    from this process.
+    """
+
+    def __init__(self, address: str | None, count: int | None, gpu: bool, make: tuple[str, str]) -> None:
+        self._ours = not ray.is_initialized()
+        if self._ours:
+            self._begin(address, count)
+        try:
+            room = ray.cluster_resources()
+            fit = int(room.get("GPU" if gpu else "CPU", 0))
+            if not fit:
+                raise UserError(f"the Ray cluster has no {'GPU' if gpu else 'CPU'} for a worker")
+            self.workers = [RayWorker(make, gpu) for _ in range(min(count or fit, fit))]
+            for worker in self.workers:
+                if (there := got(worker.actor.ready.remote())) != versions():
+                    raise UserError(f"workers run {there}, and this process {versions()}: install the same versions")
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, address: str | None, count: int | None) -> None:
+        quiet = {"logging_level": "ERROR", "log_to_driver": False}
+        try:
+            if address is not None:
+                ray.init(address, **quiet)
+                return
+            cores = count or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else count
+            ray.init(num_cpus=cores, include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+        except Exception as error:  # Ray's own, gRPC's, or the system's
+            where = "on this machine" if address is None else f"at {address}"
+            raise UserError(f"there is no Ray cluster to be had {where}: {error}") from error
+
+    def close(self) -> None:
+        """Give the workers back, and end Ray if it was begun here."""
+        for worker in getattr(self, "workers", ()):
+            ray.kill(worker.actor)
+        self.workers = []
+        if self._ours:
+            ray.shutdown()

@@ -1,0 +1,141 @@
+"""Workers that compute on parties' data: ``--workers ray``, ``ray:COUNT`` or ``ray://HOST:PORT``.
+
+A worker is made from the run's config alone. It builds the run's data and model (``runs/holdings.py``) once, and then
+computes what it is asked (``runs/on_data.py``). Parties, messages and all else stay in the run's own process. The
+models are those of a run without workers, bit for bit. ``runs/ray_workers.py`` has workers on a Ray cluster.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+import coterie
+from coterie.protocol.effects import Fit, Losses
+from coterie.protocol.errors import UserError
+from coterie.runs import registry
+from coterie.runs.config import RunConfig, from_text, system_config, to_toml
+from coterie.runs.holdings import inputs_of
+from coterie.runs.inputs import drift_of, inputs_digest
+from coterie.runs.metrics import class_weights
+from coterie.runs.on_data import Here, OnData
+from coterie.training.workers import longest_first
+
+_FORM = re.compile(r"ray(?::([1-9][0-9]{0,4})|(://[^\s/]+:[0-9]{1,5}))?")
+
+Wanted = Sequence[tuple[str, Any]]
+
+
+def check_workers(text: str | None) -> None:
+    """Raises UserError for another form than the three, and if Ray is not installed."""
+    if text is None:
+        return
+    if _FORM.fullmatch(text) is None:
+        raise UserError(f"workers={text}: write ray, ray:COUNT (so many workers on this machine) or ray://HOST:PORT")
+    if find_spec("ray") is None:
+        raise UserError(f"workers={text} needs Ray, which is not installed: pip install 'coterie[ray]'")
+
+
+def workers_of(config: RunConfig, inputs: str, samples: Callable[[str], int]) -> OnData | None:
+    """The workers of a resolved run; None for none. inputs: the digest of its data and code, which must be theirs, too.
+
+    samples: of a party.  Raises UserError as ``check_workers``, for a cluster that is not to be had, for a model, loss
+    or data that only this process knows, and for workers that have other data or another version.
+    """
+    check_workers(config.workers)
+    if config.workers is None:
+        return None
+    for what in (config.model, config.loss, config.system):
+        if what is not None and what.startswith("given:"):
+            raise UserError(f"{what} is an object of this process, which workers do not have: give it as module:NAME")
+    from coterie.runs.ray_workers import Cluster
+
+    found = _FORM.fullmatch(config.workers)
+    assert found is not None
+    cluster = Cluster(
+        address=None if found[2] is None else config.workers,
+        count=None if found[1] is None else int(found[1]),
+        gpu=config.accelerator.startswith("cuda"),
+        make=(to_toml(config), inputs),
+    )
+    return Spread(cluster.workers, samples, cluster.close)
+
+
+class Remote(Protocol):
+    """A worker elsewhere. It is asked, and gives its results when they are wanted."""
+
+    def ask(self, wanted: Wanted, drifted: bool) -> Callable[[], list[Any]]:
+        """Send work away. The function that is returned waits for the results, and raises what went wrong."""
+
+
+class Spread:
+    """Spreads work over workers. workers: all alike.  samples: of a party.  close: gives the workers back."""
+
+    def __init__(
+        self, workers: Sequence[Remote], samples: Callable[[str], int], close: Callable[[], None] = lambda: None
+    ) -> None:
+        self._workers, self._samples, self._close = workers, samples, close
+        self._drifted = False
+
+    def run(self, wanted: Wanted) -> list[Any]:
+        """Results in order. Long work is sent first, and every worker gets about as much (Graham's rule)."""
+        shares = longest_first([self._cost(party, effect) for party, effect in wanted], len(self._workers))
+        sent = [
+            (share, worker.ask([wanted[i] for i in share], self._drifted))
+            for worker, share in zip(self._workers, map(sorted, shares), strict=False)
+        ]
+        results: list[Any] = [None] * len(wanted)
+        for share, get in sent:
+            for i, result in zip(share, get(), strict=True):
+                results[i] = result
+        return results
+
+    def drift(self) -> None:
+        self._drifted = True
+
+    def close(self) -> None:
+        self._close()
+
+    def _cost(self, party: str, effect: Any) -> float:
+        """Samples that a computation passes through, up to a factor."""
+        passes = 3 * effect.epochs if isinstance(effect, Fit) else 1
+        return self._samples(party) * passes * (len(effect.weights) if isinstance(effect, Losses) else 1)
+
+
+class Worker:
+    """What runs at a worker. text: the run's config.  inputs: the digest of the run's data and code.
+
+    Raises UserError if this place has other data or code.
+    """
+
+    def __init__(self, text: str, inputs: str, threads: int = 1) -> None:
+        torch.set_num_threads(threads)
+        config = replace(from_text(text), workers=None)
+        hub = next(iter(registry.get(config.system).roles(system_config(config), ())))
+        found = inputs_of(config, hub)
+        if inputs_digest(config, found.tasks, found.model) != inputs:
+            raise UserError("a worker has other data, or other code of your own, than the run: make them the same")
+        targets = found.dataset.targets
+        weights = class_weights(config.class_weights, targets, found.dataset.classes)
+        self._drift, self._data = drift_of(config, found.split.clients), found.data
+        how: Any = {"precision": config.precision, "device": config.accelerator}
+        self._here = Here(found.model, found.data, how, weights)
+        self._drifted = False
+
+    def run(self, wanted: Wanted, drifted: bool) -> list[Any]:
+        """As ``Here.run``."""
+        if drifted and not self._drifted and self._drift is not None:
+            self._data.exchange(self._drift.givers)
+            self._drifted = True
+        return self._here.run(wanted)
+
+
+def versions() -> dict[str, str]:
+    """What must be the same at all workers."""
+    return {"coterie": coterie.__version__, "torch": torch.__version__, "numpy": np.__version__}

@@ -1,0 +1,117 @@
+"""Packets of 100 MB, and the numbers of packets."""
+
+from __future__ import annotations
+
+import threading
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from coterie.crypto.roster import simulated
+from coterie.deploy.engine import EngineError, NotAdmittedError, UndeliverableError
+from coterie.deploy.mail import Mail
+from coterie.deploy.memory import Exchange, MemoryEngine
+from coterie.deploy.packets import Letter, News
+from coterie.deploy.store import FileStore, Numbering, Parcel
+from coterie.protocol.errors import UserError
+from coterie.protocol.randomness import Randomness
+from coterie.runs.keyring import PartyKeys
+from coterie.transport.envelope import Envelope
+
+NAMES = {"hub": "server", "a": "client"}
+
+
+def mails(**options: int) -> tuple[Exchange, Mail, Mail, list[tuple[str, str, str]]]:
+    exchange, refused = Exchange(NAMES), []  # type: ignore[var-annotated]
+    roster, identities = simulated(NAMES, Randomness(1, True))
+    made = []
+    for name in NAMES:
+        keyring = PartyKeys(roster, {name: identities[name]})
+        mail = Mail(exchange.engine(name), keyring, lambda *said: refused.append(said), threading.Event(), **options)
+        mail.start(Numbering())
+        made.append(mail)
+    return exchange, made[0], made[1], refused
+
+
+def test_100_mb_pass_with_few_copies() -> None:
+    """Sealed, wrapped, pulled, opened and unpacked: never more than six of them are in memory."""
+    _, hub, a, _ = mails()
+    size = 100 << 20
+    frame = bytes(bytearray(b"coterie!") * (size // 8))
+    envelope = Envelope("hub", "a", "server", "Train", hub.keyring.session, 1, 0, 1, 0, False, size)
+    tracemalloc.start()
+    try:
+        hub.send("a", Letter(envelope, frame, (1, 0)))
+        arrived = a.pull(1.0)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert arrived is not None
+    assert isinstance(arrived.packet, Letter)
+    assert arrived.packet.frame == frame
+    assert peak < 6 * size
+
+
+def test_every_start_has_numbers_of_its_own() -> None:
+    """Also those that were used after the last commit: a restart begins beyond them."""
+    numbering = Numbering()
+    _, hub, _, _ = mails()
+    hub.start(numbering)
+    used = [int(hub.wrap("a", News(b"")).key.split(".")[1]) for _ in range(3)]
+    hub.start(Numbering(starts=numbering.starts, sent=0))
+    assert int(hub.wrap("a", News(b"")).key.split(".")[1]) > 1 << 32 > max(used)
+
+
+def test_what_is_not_done_comes_again_and_what_is_done_does_not() -> None:
+    exchange, hub, a, refused = mails()
+    for i in range(4):
+        hub.send("a", News(bytes([i])))
+    came = [a.pull(0.0) for _ in range(3)]
+    assert [one.packet for one in came if one] == [News(bytes([i])) for i in range(3)]
+    for one in (came[0], came[2]):
+        assert one is not None
+        a.done(one)
+    kept = a.numbering
+    assert kept.open == {"hub": [came[1].number]}  # type: ignore[union-attr]
+    again = Mail(exchange.engine("a"), a.keyring, lambda *said: refused.append(said), threading.Event())
+    again.start(kept)
+    came = [again.pull(0.0) for _ in range(3)]
+    assert [one.packet for one in came if one] == [News(b"\x01"), News(b"\x03")]
+    assert refused == []
+
+
+def test_what_the_engine_says_of_failures() -> None:
+    """Failures are tried again; a packet that can never be stored is given up; a party that is not admitted ends."""
+    _, hub, _, refused = mails()
+    parcel, tries = Parcel("a", "hub.1", b"x"), [EngineError("away"), EngineError("away"), None]
+
+    class Failing(MemoryEngine):
+        def push(self, dst: str, body: bytes, key: str) -> None:
+            if (error := tries.pop(0)) is not None:
+                raise error
+
+    hub.engine.__class__ = Failing
+    assert hub.push(parcel)
+    assert [kind for _, kind, _ in refused] == ["engine", "engine"]
+    tries[:] = [UndeliverableError("too large")]
+    assert not hub.push(parcel)
+    tries[:] = [NotAdmittedError("revoked")]
+    with pytest.raises(NotAdmittedError):
+        hub.push(parcel)
+    assert not hub.send("nobody", News(b""))
+
+
+def test_a_store_is_private_and_whole(tmp_path: Path) -> None:
+    path = tmp_path / "state.bin"
+    store = FileStore(path)
+    assert store.load() is None
+    store.save(b"one")
+    store.save(b"two")
+    assert store.load() == b"two"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [one.name for one in path.parent.iterdir()] == ["state.bin"]
+    path.unlink()
+    path.symlink_to("/etc/hostname")
+    with pytest.raises(UserError):
+        store.load()

@@ -1,0 +1,238 @@
+"""Very many clients: what is not asked takes no memory and no time, and the numbers are those of an ordinary run."""
+
+from __future__ import annotations
+
+import gc
+import json
+import re
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from outcomes import alike, numbers
+
+from coterie.crypto.roster import DerivedRoster, simulated
+from coterie.protocol.errors import UserError
+from coterie.protocol.names import Made, Names, each, listed
+from coterie.protocol.randomness import Randomness
+from coterie.protocol.system import Mixture
+from coterie.runs import RunConfig, experiment, load, registry, run
+from coterie.runs.runner import Interrupted
+
+SOME = RunConfig("fedavg", data="synthetic:8x4", clients=60, rounds=3, evaluated=60, settings={"participation": 0.1})
+SYSTEMS = ("fedavg", "local", "ifca", "cfl", "fedcaprivacy")
+OTHERS = sorted({*registry.SYSTEMS} - {*SYSTEMS})
+
+
+def config(clients: int, **others: Any) -> RunConfig:
+    settings = {"participation": 20 / clients, "max_epochs": 1, **others.pop("settings", {})}
+    return replace(SOME, clients=clients, evaluated=20, settings=settings, **others)
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+def test_names_are_a_sequence_of_strings() -> None:
+    names, plain = Names(3, ["hub", "csp"]), ("hub", "csp", "client/0", "client/1", "client/2")
+    assert names == plain
+    assert tuple(names) == plain
+    assert [names[i] for i in range(-5, 5)] == [plain[i] for i in range(-5, 5)]
+    assert names[1:4] == plain[1:4]
+    assert [names.index(name) for name in plain] == [*range(5)]
+    assert names.numbered == plain[2:]
+    strangers = ("client/3", "client/-1", "client/01", "client/", "client/1x", "Client/1", "client/1 ", "", 3, None)
+    assert not any(name in names for name in strangers)
+    assert "client/٣" not in names  # digits of another script are no number here
+    for bad in (5, -6):
+        with pytest.raises(IndexError):
+            names[bad]
+    with pytest.raises(ValueError, match="'client/3' is not among"):
+        names.index("client/3")
+
+
+def test_values_are_made_once_and_the_oldest_are_forgotten() -> None:
+    made: list[str] = []
+    found = Made(Names(5), lambda name: made.append(name) or name.upper(), held=2)  # type: ignore[func-returns-value]
+    assert [found["client/1"], found["client/2"], found["client/1"]] == ["CLIENT/1", "CLIENT/2", "CLIENT/1"]
+    assert found["client/3"] == "CLIENT/3"
+    assert found["client/2"] == "CLIENT/2"
+    assert made == ["client/1", "client/2", "client/3", "client/2"]
+    assert (len(found), "client/4" in found, "client/5" in found) == (5, True, False)
+    with pytest.raises(KeyError):
+        found["client/5"]
+    assert dict(listed(Names(2), [7, 8])) == listed(("client/0", "client/1"), [7, 8]) == {"client/0": 7, "client/1": 8}
+    assert list(listed(Names(2), [7, 8]).values()) == [7, 8]
+    assert each(("a", "b"), str.upper) == {"a": "A", "b": "B"}
+
+
+def test_a_derived_roster_has_the_keys_of_one_that_is_made_at_once() -> None:
+    made = experiment.build(config(30))
+    roster = made.common.roster
+    assert isinstance(roster, DerivedRoster)
+    names = Names(30)
+    roles = {"server": "server", **dict.fromkeys(names, "client")}
+    plain, identities = simulated(roles, Randomness(0, emulated=True))
+    assert (roster.session, roster.operator, roster.hub) == (plain.session, plain.operator, plain.hub)
+    assert dict(roster.by_name) == dict(plain.by_name)
+    assert dict(roster.identities) == identities
+    assert tuple(roster.of_role("client")) == plain.of_role("client")
+    assert roster.of_role("server") == ("server",)
+    assert roster.client_role == plain.client_role == "client"
+    made.close()
+
+
+# -- the same numbers --------------------------------------------------------------------------------------------------
+
+
+def arrays(model: Any) -> tuple[Any, ...]:
+    return (model.models, model.weights) if isinstance(model, Mixture) else (model,)
+
+
+@pytest.mark.parametrize("system", [*SYSTEMS, *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)])
+def test_evaluating_all_or_some_the_models_are_those_of_an_ordinary_run(system: str) -> None:
+    base = replace(SOME, system=system, clients=12, crypto="emulated", rounds=2, evaluated=None, settings={})
+    found = {}
+    for evaluated in (None, 12, 5):
+        made = experiment.build(replace(base, evaluated=evaluated))
+        made.set_up()
+        lines = [made.round(r) for r in (1, 2)]
+        models = made.models(2)
+        assert len(models) == len(made.shown) == (evaluated or 12)
+        found[evaluated] = ([line["models_sha256"] for line in lines], models, [line["notes"] for line in lines])
+        made.close()
+    assert found[12][0] == found[None][0]
+    assert alike(found[12][2]) == found[None][2]
+    for name, model in found[5][1].items():
+        whole = found[None][1][name]
+        assert all(np.array_equal(a, b) for a, b in zip(arrays(model), arrays(whole), strict=True))
+    assert [note.get("skipped") is None for note in found[5][2]] == [n.get("skipped") is None for n in found[None][2]]
+
+
+def test_a_round_of_clients_that_nobody_evaluates_is_not_skipped() -> None:
+    """With ``local`` only the models of those move that were asked. One that moves no model is skipped all the same."""
+    made = experiment.build(replace(config(40, settings={"participation": 0.1}), system="local", evaluated=1))
+    made.set_up()
+    asked = [made.round(r) for r in (1, 2, 3)]
+    assert not any("skipped" in line["notes"] for line in asked)
+    assert len({line["models_sha256"] for line in asked}) < 3  # although the one that is evaluated has not moved
+    made.close()
+    still = experiment.build(replace(config(40), settings={"participation": 0.1, "deadline_s": 1e-9}))
+    still.set_up()
+    assert "skipped" in still.round(1)["notes"]
+    still.close()
+
+
+def test_those_that_are_evaluated_follow_from_the_seed_and_stand_in_result_and_report(tmp_path: Path) -> None:
+    done = run(replace(config(50), out=str(tmp_path / "run")))
+    again = experiment.build(config(50))
+    other = experiment.build(config(50, seed=1))
+    assert done.clients == again.shown
+    assert other.shown != again.shown
+    assert done.summary["evaluated"] == 20
+    assert done.summary["clients"] == 50
+    told = json.loads((tmp_path / "run" / "partition.json").read_text())
+    assert told["clients"] == list(again.shown)
+    assert len(told["samples"]) == len(told["label_counts"]) == len(told["epochs"]) == 20
+    assert [sum(row) for row in told["label_counts"]] == told["samples"]
+    assert json.loads((tmp_path / "run" / "clients.json").read_text())["clients"] == list(again.shown)
+    from coterie.report import render
+
+    page = render([done.folder], tmp_path / "report.html").read_text()
+    assert re.search("Scores are means over 20.clients, drawn by the seed", page)
+    assert load(done.folder).predict(again.shown[3], np.zeros((2, 8), np.float32)).shape == (2,)
+    again.close()
+    other.close()
+
+
+def test_more_than_there_are_or_a_record_is_refused() -> None:
+    with pytest.raises(UserError, match="evaluated=20 of 10 clients"):
+        experiment.build(replace(config(10), settings={}))
+    with pytest.raises(UserError, match="leave evaluated or record out"):
+        experiment.build(config(30, record=True))
+
+
+def test_a_run_that_was_interrupted_goes_on_with_the_same_numbers(tmp_path: Path) -> None:
+    whole = replace(config(300, drift="0.5@3", checkpoint_every=1), rounds=4)
+
+    def stop(line: dict[str, Any]) -> None:
+        if line["round"] == 2:
+            raise KeyboardInterrupt
+
+    one, two = (replace(whole, out=str(tmp_path / name)) for name in ("one", "two"))
+    run(one)
+    with pytest.raises(Interrupted):
+        run(two, stop)
+    kept = list((tmp_path / "two" / "parties").iterdir())
+    assert 1 < len(kept) <= 1 + 2 * 20  # those that were asked, and the hub
+    run(two, resume=True)
+    assert alike(numbers(tmp_path / "two")) == numbers(tmp_path / "one")
+    path = next(path for path in kept if path.name.startswith("client"))
+    assert path.exists()
+
+
+def test_a_strange_party_in_a_checkpoint_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from coterie.runs import checkpoint
+
+    out = replace(config(60), out=str(tmp_path / "run"))
+    run(out)
+    real = checkpoint.read
+
+    def read(*arguments: Any) -> Any:
+        kept = real(*arguments)
+        kept.parties["client/60"] = next(iter(kept.parties.values()))
+        return kept
+
+    monkeypatch.setattr(checkpoint, "read", read)
+    with pytest.raises(UserError, match="a party that this federation has not, 'client/60'"):
+        run(replace(out, rounds=4), resume=True)
+
+
+def test_fleets_traces_delays_and_attackers_go_with_it() -> None:
+    made = experiment.build(
+        config(200, devices="mobile", availability="diurnal", delta=0.3, attack="scale:3", attackers=0.1)
+    )
+    made.set_up()
+    line = made.round(1)
+    assert line["global_accuracy"] is not None
+    made.close()
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+def held(clients: int) -> tuple[int, int]:
+    """Bytes that Python holds after a run's two rounds, and at its peak."""
+    gc.collect()
+    tracemalloc.start()
+    made = experiment.build(config(clients))
+    try:
+        made.set_up()
+        made.round(1)
+        made.round(2)
+        return tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        made.close()
+
+
+def test_memory_is_flat_in_the_number_of_clients() -> None:
+    """Ten times the clients, as many asked: below 16 bytes for each client more, where a key alone takes 32."""
+    held(2_000)  # what is loaded once
+    (few, few_peak), (many, many_peak) = held(2_000), held(20_000)
+    assert many - few < 16 * 18_000 + 200_000  # and what differs since others are asked
+    assert many_peak - few_peak < 32 * 18_000 + 400_000
+
+
+def test_only_those_that_are_asked_or_evaluated_are_ever_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = experiment.build(config(20_000))
+    made.set_up()
+    for r in (1, 2):
+        made.round(r)
+    assert len(made.transport.members) <= 1 + 2 * 20
+    assert len(made.parties.touched_names) <= 1 + 2 * 20
+    names = made.data.clients
+    assert all(name in names or name == made.federation.hub for name in made.transport.members)
+    made.close()
