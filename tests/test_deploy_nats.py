@@ -273,6 +273,30 @@ def test_the_server_is_killed_in_mid_flow_and_nothing_is_lost(tmp_path: Path) ->
         made.close()
 
 
+def test_what_is_done_after_the_server_was_killed_takes_no_time_and_comes_no_more(tmp_path: Path) -> None:
+    """The server does not answer an acknowledgement of what it has not sent since it is back."""
+    made = Rig(tmp_path, ("hub", "client/1"))
+    made.start()
+    try:
+        hub, one = made.engine("hub"), made.engine("client/1")
+        for number in range(3):
+            hub.push("client/1", os.urandom(2 * PART), f"{number}")
+        held = [one.pull(5) for _ in range(3)]
+        made.server.kill()
+        made.server.start()
+        one.push("hub", b"an answer", "k")  # so it is connected again
+        began = time.monotonic()
+        for each in held:
+            assert each is not None
+            each.done()
+        assert time.monotonic() - began < 1.5
+        hub.push("client/1", b"next", "3")
+        assert [each.body for each in drain(one, 2)] == [b"next"]
+        assert drain(made.engine("client/1")) == []
+    finally:
+        made.close()
+
+
 def test_a_server_with_a_new_disk_counts_from_the_start_and_nothing_is_taken_for_done(tmp_path: Path) -> None:
     made = Rig(tmp_path, ("hub", "client/1"))
     made.start()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.nn.utils import parameters_to_vector
 
 from coterie.deploy import logs
 from coterie.deploy.trial import HOMES, rehearse
@@ -14,7 +15,7 @@ from coterie.runs import registry
 from coterie.runs.config import RunConfig, resolve
 from coterie.runs.evaluation import models_digest
 from coterie.runs.experiment import build
-from coterie.runs.runner import Result
+from coterie.runs.runner import Result, run
 
 pytest.importorskip("nats", reason="the engine is an extra: pip install 'coterie[deploy]'")
 
@@ -81,6 +82,16 @@ def test_models_are_those_of_one_process(tmp_path: Path, name: str, more: dict[s
     assert result.rounds[-1]["models_sha256"] == result.summary["models_sha256"]
     assert result.summary["rounds_done"] == options(**more)["rounds"]
     assert len(result.models.of("client/3").tensors) >= 1
+
+
+@pytest.mark.long
+def test_real_ckks_differs_by_its_noise(tmp_path: Path) -> None:
+    """Of one round: in later ones training spreads the noise."""
+    made = rehearsed(tmp_path / "d", "pafed", rounds=1)
+    ran = run(RunConfig("pafed", **options(rounds=1), out=str(tmp_path / "r")))
+    for client in ran.clients:
+        ours, theirs = (parameters_to_vector(one.model(client).parameters()).detach() for one in (made, ran))
+        assert 0 < (ours - theirs).abs().max() < 2e-6
 
 
 def test_killed_parties_go_on(tmp_path: Path) -> None:

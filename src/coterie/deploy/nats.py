@@ -24,7 +24,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import nats.errors
 import nats.js.errors
@@ -44,7 +44,7 @@ PULL_S = 2.0
 """A server that was started again has forgotten who waits for a packet, so each request for one ends after this."""
 PRESENCE_S = 2.0
 """What is known of presence is asked again after this."""
-TRIES = 4
+TRIES = 3
 FULL = frozenset({10023, 10047, 10077})
 """Errors of a server that holds as much as it may: for one party, of a stream, on its disk."""
 KEPT = 1 << 16
@@ -66,6 +66,13 @@ class _Packet:
 
     def working(self) -> None:
         self.engine._working(self.sequences)
+
+
+class _Handle(NamedTuple):
+    """Where to acknowledge a message. era: the connection on which it came, and how often the consumer was reset."""
+
+    reply: str
+    era: tuple[int, int]
 
 
 class NatsEngine:
@@ -99,7 +106,8 @@ class NatsEngine:
         self._fetching: asyncio.Task[None] | None = None
         self._ready: deque[Upload] = deque()
         self._assembly = Assembly(spool)
-        self._held: dict[int, str] = {}  # where to acknowledge what was not done yet, by sequence
+        self._resets = 0
+        self._held: dict[int, _Handle] = {}  # what was not done yet, by sequence
         self._finished: OrderedDict[int, None] = OrderedDict()
         self._tasks: set[asyncio.Future[None]] = set()
         self._absent: float | None = None  # since when there is no consumer for this party
@@ -250,6 +258,7 @@ class NatsEngine:
             consumer = json.loads(answer.data)
             if problem := consumer.get("error"):
                 raise nats.js.errors.APIError.from_error(problem)
+            self._resets += 1
             if self._made != consumer["created"]:
                 self._forget()
             self._made = consumer["created"]
@@ -269,7 +278,7 @@ class NatsEngine:
             return
         sequence = message.metadata.sequence.stream
         known = sequence in self._held
-        self._held[sequence] = message.reply
+        self._held[sequence] = _Handle(message.reply, self._era())
         if known:
             return
         if sequence in self._finished:
@@ -301,14 +310,18 @@ class NatsEngine:
         task.add_done_callback(self._tasks.discard)
 
     async def _acknowledge(self, sequences: Collection[int]) -> None:
-        """These come no more. If the server is away they are acknowledged when it sends them again."""
-        replies = [reply for sequence in sequences if (reply := self._held.pop(sequence, None)) is not None]
+        """These come no more. What came before the consumer was reset comes again, and is acknowledged then."""
+        handles = [handle for sequence in sequences if (handle := self._held.pop(sequence, None)) is not None]
         self._finished.update(dict.fromkeys(sequences))
         while len(self._finished) > KEPT:
             self._finished.popitem(last=False)
+        replies = [handle.reply for handle in handles if handle.era == self._era()]
         with contextlib.suppress(OSError):
             for begin in range(0, len(replies), 64):
                 await self._link.whole(_all(self._confirmed(reply) for reply in replies[begin : begin + 64]))
+
+    def _era(self) -> tuple[int, int]:
+        return self._link.connections, self._resets
 
     async def _confirmed(self, reply: str) -> None:
         """Acknowledge a message until the server says so; one of a cluster may have died with the first word."""
@@ -322,7 +335,7 @@ class NatsEngine:
         for sequence in sequences:
             if sequence in self._held and self._link.is_up():
                 with contextlib.suppress(nats.errors.Error, OSError):
-                    await self._link.client.publish(self._held[sequence], b"+WPI")
+                    await self._link.client.publish(self._held[sequence].reply, b"+WPI")
 
     async def _keep_own(self) -> None:
         """What was not handed out yet is not to come again."""
