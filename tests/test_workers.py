@@ -214,6 +214,15 @@ def test_on_ray_the_models_are_the_same_and_a_dead_worker_is_replaced(cluster: A
 
 
 @needs_ray
+def test_what_a_worker_cannot_be_made_for_is_told(cluster: Any) -> None:
+    from coterie.runs.ray_workers import Cluster
+
+    with pytest.raises(UserError, match="a worker has other data"):
+        Cluster(None, 1, False, (to_toml(resolve(TINY)), "of another run"))
+    assert cluster.is_initialized()  # it was not ours to end
+
+
+@needs_ray
 def test_a_cluster_that_is_not_there_is_a_clear_error() -> None:
     import subprocess
 
