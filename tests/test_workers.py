@@ -20,7 +20,8 @@ from coterie.protocol.errors import UserError
 from coterie.reproductions import reproduce
 from coterie.runs import RunConfig, experiment
 from coterie.runs.config import differences, from_text, resolve, to_toml
-from coterie.runs.workers import Spread, Worker, check_workers, workers_of
+from coterie.runs.worker import Worker
+from coterie.runs.workers import Spread, check_workers, workers_of
 from coterie.training.jobs import DivergedError
 from coterie.training.solvers import Sgd
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from coterie.protocol.errors import CoterieError, RunError, UserError
-from coterie.runs.workers import Wanted, Worker, versions
+from coterie.runs.on_data import Wanted
+from coterie.runs.worker import Worker, versions
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
