@@ -9,14 +9,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
-import sys
+import resource
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from math import inf
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +26,7 @@ import numpy as np
 import torch
 
 from coterie.protocol.effects import Fit
-from coterie.runs import RunConfig, experiment
-from coterie.runs.folder import read_lines
+from coterie.runs import RunConfig, experiment, run
 from coterie.runs.on_data import Here
 from coterie.training.solvers import Sgd
 
@@ -34,40 +35,39 @@ ASKED = 1_000
 ROUNDS = 3
 
 
-def command(clients: int, asked: int, evaluated: int, rounds: int) -> list[str]:
-    """The run of one line of the table, without its folder."""
-    options = ["--data", "synthetic:64x10", "--clients", str(clients), "--evaluated", str(evaluated)]
-    return ["run", "fedavg", *options, "--set", f"participation={asked / clients:g}", "--rounds", str(rounds)]
+def config(clients: int, asked: int, evaluated: int, rounds: int) -> RunConfig:
+    """``coterie run fedavg --data synthetic:64x10 --clients N --evaluated ... --set participation=... --rounds ...``"""
+    one = RunConfig("fedavg", data="synthetic:64x10", clients=clients, evaluated=evaluated, rounds=rounds)
+    return replace(one, settings={"participation": asked / clients}, checkpoint_every=1)
 
 
 def ran(clients: int, asked: int, evaluated: int, rounds: int) -> dict[str, Any]:
-    """One run in a process of its own: its peak memory, processor seconds and files."""
+    """One run, for a process of its own. Processor seconds are those of all threads; other work adds little to them."""
+    spent = [time.process_time()]
+
+    def told(line: Mapping[str, Any]) -> None:
+        spent.append(time.process_time())
+
     with tempfile.TemporaryDirectory() as home:
         out = Path(home) / "run"
-        words = [sys.executable, "-m", "coterie", *command(clients, asked, evaluated, rounds), "--out", str(out), "-q"]
-        with subprocess.Popen(words, stdout=subprocess.DEVNULL) as child:
-            _, status, used = os.wait4(child.pid, 0)
-            child.returncode = os.waitstatus_to_exitcode(status)
-        if child.returncode:
-            raise SystemExit(f"{' '.join(words)} failed")
-        lines = read_lines(out / "metrics.jsonl")
-        result = json.loads((out / "result.json").read_text())
+        result = run(replace(config(clients, asked, evaluated, rounds), out=str(out)), told)
         files = [path for path in out.rglob("*") if path.is_file()]
         return {
             "clients": clients,
-            "peak_mb": used.ru_maxrss / 1024,
-            "round_s": min(line["seconds"] for line in lines),
-            "observing_s": min(line["observing_seconds"] for line in lines),
-            "processor_s": used.ru_utime + used.ru_stime,
+            "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            "round_s": min(line["seconds"] + line["observing_seconds"] for line in result.rounds),
+            "round_processor_s": min(after - before for before, after in pairwise(spent)),
+            "run_processor_s": time.process_time(),
             "folder_mb": sum(path.stat().st_size for path in files) / 1e6,
             "files": len(files),
-            "global_accuracy": result["global_accuracy"],
+            "global_accuracy": result.summary["global_accuracy"],
         }
 
 
 def clients(numbers: Sequence[int] = CLIENTS, asked: int = ASKED, rounds: int = ROUNDS) -> dict[str, Any]:
     """A run for each number of clients, all of which ask and evaluate as many."""
-    runs = [ran(number, asked, asked, rounds) for number in numbers]
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as fresh:
+        runs = [fresh.submit(ran, number, asked, asked, rounds).result() for number in numbers]
     return {"asked": asked, "evaluated": asked, "rounds": rounds, "cores": os.cpu_count(), "runs": runs}
 
 
@@ -75,9 +75,9 @@ def fastest(runs: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, fl
     """The fewest seconds of each call, made in turn: what else a machine does can only add to them."""
     found = dict.fromkeys(runs, inf)
     for _ in range(repeats):
-        for name, run in runs.items():
+        for name, call in runs.items():
             started = time.perf_counter()
-            run()
+            call()
             found[name] = min(found[name], time.perf_counter() - started)
     return found
 
@@ -85,13 +85,13 @@ def fastest(runs: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, fl
 def workers(repeats: int = 9, parties: int = 100, samples: int = 600) -> dict[str, Any]:
     """Trainings of 784-200-100-10 networks, and one short training, in this process and at one worker and at two."""
     torch.set_num_threads(1)
-    run = RunConfig("fedavg", data="synthetic:784x10", model="mlp", clients=parties, partition="iid", rounds=1)
-    run = replace(run, samples=parties * samples, evaluated=1)
+    plain = RunConfig("fedavg", data="synthetic:784x10", model="mlp", clients=parties, partition="iid", rounds=1)
+    plain = replace(plain, samples=parties * samples, evaluated=1)
     found: dict[str, Any] = {"parties": parties, "samples": samples, "repeats": repeats, "cores": os.cpu_count()}
     same = True
     for count in (1, 2):
         started = time.perf_counter()
-        made = experiment.build(replace(run, workers=f"ray:{count}"))
+        made = experiment.build(replace(plain, workers=f"ray:{count}"))
         start_s = time.perf_counter() - started
         try:
             here = Here(made.model, made.data, made.effects.how)

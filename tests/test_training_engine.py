@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import chain, pairwise
+from itertools import pairwise
 from threading import Barrier
 
 import numpy as np
@@ -161,20 +161,6 @@ def test_the_same_jobs_give_the_same_bits() -> None:
     jobs = [job(model, samples, 2, seed) for seed, samples in enumerate([30, 8, 21])]
     first, second = fit_many(model, jobs), fit_many(model, jobs)
     assert all(np.array_equal(a.weights, b.weights) for a, b in zip(first, second, strict=True))
-
-
-@pytest.mark.parametrize(("model", "batch"), [("mlp", 50), ("linear", 20), ("mlp_small", 300)])
-@pytest.mark.parametrize("momentum", [0.0, 0.5])
-def test_a_job_gives_the_same_bits_whoever_trains_beside_it(model: str, batch: int, momentum: float) -> None:
-    """In one process with all others, alone at home, or in any share at a worker: the same model."""
-    made, solver = build(model, (64,), 10), Sgd(0.1, batch, momentum)
-    sizes = np.random.default_rng(3).integers(3, 140, 13).tolist() if batch <= 256 else [40] * 13
-    jobs = [job(made, samples, 1 + samples % 3, seed, solver) for seed, samples in enumerate(sizes)]
-    together = fit_many(made, jobs)
-    for width in (1, 2, 3, 5, 8):
-        parts = [fit_many(made, jobs[start : start + width]) for start in range(0, len(jobs), width)]
-        for i, alone in enumerate(chain.from_iterable(parts)):
-            np.testing.assert_array_equal(alone.weights, together[i].weights, err_msg=f"job {i}, {width} together")
 
 
 def test_solvers_may_differ_between_jobs() -> None:

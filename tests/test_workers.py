@@ -20,7 +20,8 @@ from coterie.protocol.errors import UserError
 from coterie.reproductions import reproduce
 from coterie.runs import RunConfig, experiment
 from coterie.runs.config import differences, from_text, resolve, to_toml
-from coterie.runs.workers import Spread, Worker, check_workers, workers_of
+from coterie.runs.worker import Worker
+from coterie.runs.workers import Spread, check_workers, workers_of
 from coterie.training.jobs import DivergedError
 from coterie.training.solvers import Sgd
 
@@ -211,6 +212,15 @@ def test_on_ray_the_models_are_the_same_and_a_dead_worker_is_replaced(cluster: A
             spread.run([("client/99", wanted[1][1])])
     finally:
         made.close()
+
+
+@needs_ray
+def test_what_a_worker_cannot_be_made_for_is_told(cluster: Any) -> None:
+    from coterie.runs.ray_workers import Cluster
+
+    with pytest.raises(UserError, match="a worker has other data"):
+        Cluster(None, 1, False, (to_toml(resolve(TINY)), "of another run"))
+    assert cluster.is_initialized()  # it was not ours to end
 
 
 @needs_ray

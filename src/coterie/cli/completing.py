@@ -37,7 +37,7 @@ def datasets() -> Words:
     """The data sets known by name."""
     from coterie.data.sources import NAMES
 
-    return [(name, "") for name in NAMES]
+    return [*((name, "") for name in NAMES), ("synthetic:64x10", "made up: 64 features, 10 classes")]
 
 
 def models() -> Words:

@@ -8,6 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from coterie.data.catalogue import is_synthetic
 from coterie.data.own import is_path
 from coterie.protocol.errors import CoterieWarning
 from coterie.runs import registry
@@ -25,7 +26,10 @@ _EFFECTIVE: Mapping[str, tuple[Callable[[RunConfig], bool], str]] = {
     "fine_tune": (lambda run: run.fine_tune == "no" or registry.get(run.system).fine_tunes, "no model can be tuned"),
     "attack": (lambda run: run.system != "local", "no model of an attacker reaches anybody"),
     "record_mib": (lambda run: run.record, "nothing is recorded without record (--record)"),
-    "data_dir": (lambda run: run.data != "digits" and not is_path(run.data), "the data are not looked for there"),
+    "data_dir": (
+        lambda run: run.data != "digits" and not is_path(run.data) and not is_synthetic(run.data),
+        "the data are not looked for there",
+    ),
 }
 """Options that may have no effect: when they have one, and why not."""
 

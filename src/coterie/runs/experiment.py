@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from math import prod
 from typing import Any
@@ -18,7 +18,7 @@ from coterie.devices.links import Delays, FleetLinks
 from coterie.devices.profiles import Profile, fleet
 from coterie.devices.traces import Traces, parse, traces
 from coterie.protocol.errors import RunError, UserError
-from coterie.protocol.names import Listed, Made, each, listed
+from coterie.protocol.names import Listed, Made, Names, each, listed
 from coterie.protocol.randomness import Randomness, rng
 from coterie.protocol.steps import NoAnswerError, Steps, wake
 from coterie.protocol.system import ClientModel, Mixture
@@ -179,7 +179,8 @@ class Experiment:
         """The current model of every evaluated client that has joined by round r (the last), in their order."""
         models = self.system.models(self.seen)
         here = joined(self.common.clients, self.settings, r or int(self.config.rounds or 1))
-        return {name: models[name] for name in self.shown if name in here}
+        there: Collection[str] = here if isinstance(here, Names) else frozenset(here)
+        return {name: models[name] for name in self.shown if name in there}
 
     def set_up(self) -> Line:
         """The set-up before round 1. Returns its costs."""

@@ -23,8 +23,8 @@ from coterie.training.evaluate import How, evaluate_many, judge_many
 from coterie.training.jobs import DivergedError, Job
 from coterie.training.model import Model
 
-ON_DATA = (Fit, Evaluate, Losses)
-"""The effects that follow from their fields and the party's own data alone, and are long enough to be sent away."""
+Wanted = Sequence[tuple[str, Any]]
+"""Parties and effects: ``Fit``, ``Evaluate`` or ``Losses``, which follow from their fields and the party's own data."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,9 +51,9 @@ class ClientData:
 
 
 class OnData(Protocol):
-    """Computes effects of one of the types ``ON_DATA`` on the data of the parties that ask for them."""
+    """Computes effects on the data of the parties that ask for them."""
 
-    def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
+    def run(self, wanted: Wanted) -> list[Any]:
         """Results in order. A training that diverged gives its DivergedError, a refused effect its PeerError."""
 
     def drift(self) -> None:
@@ -72,7 +72,7 @@ class Here:
         self.model, self.data, self.how, self.class_weights = model, data, how, class_weights
         self._table: Interpreters = {Fit: self._fit, Evaluate: each(self._evaluate), Losses: each(self._losses)}
 
-    def run(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
+    def run(self, wanted: Wanted) -> list[Any]:
         return interpret(self._table, wanted)
 
     def drift(self) -> None:

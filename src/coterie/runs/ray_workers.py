@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from coterie.protocol.errors import CoterieError, RunError, UserError
-from coterie.runs.workers import Wanted, Worker, versions
+from coterie.runs.on_data import Wanted
+from coterie.runs.worker import Worker, versions
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -23,12 +24,31 @@ _REPEATS = 3
 """How often a chunk is repeated whose worker has died. A chunk that kills its worker so often has too little memory."""
 
 
-class _Actor(Worker):
-    """A worker in a process of its own."""
+class _Actor:
+    """A worker in a process of its own. What it cannot be made for, it tells when it is first asked."""
+
+    def __init__(self, text: str, inputs: str) -> None:
+        self._worker: Worker | None = None
+        self._why: CoterieError | None = None
+        try:
+            self._worker = Worker(text, inputs)
+        except CoterieError as error:
+            self._why = error
 
     def ready(self) -> dict[str, str]:
         """Tells, once the data are there, what this place runs."""
+        self._made()
         return versions()
+
+    def run(self, wanted: Wanted, drifted: bool) -> list[Any]:
+        """As ``Worker.run``."""
+        return self._made().run(wanted, drifted)
+
+    def _made(self) -> Worker:
+        if self._why is not None:
+            raise self._why
+        assert self._worker is not None
+        return self._worker
 
     def process(self) -> int:
         """Its process."""
@@ -56,8 +76,6 @@ def got(coming: Any) -> Any:
             raise error.cause from None
         raise RunError(f"a worker failed: {error}") from error
     except RayActorError as error:
-        if isinstance(cause := getattr(error, "cause", None), CoterieError):
-            raise cause from None
         raise RunError(
             f"a worker has died {_REPEATS + 1} times with the same work: it has too little memory, or the cluster is "
             f"gone ({error})"

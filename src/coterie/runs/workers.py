@@ -1,35 +1,24 @@
 """Workers that compute on parties' data: ``--workers ray``, ``ray:COUNT`` or ``ray://HOST:PORT``.
 
-A worker is made from the run's config alone. It builds the run's data and model (``runs/holdings.py``) once, and then
-computes what it is asked (``runs/on_data.py``). Parties, messages and all else stay in the run's own process. The
-models are those of a run without workers, bit for bit. ``runs/ray_workers.py`` has workers on a Ray cluster.
+A worker (``runs/worker.py``) is made from the run's config alone, and computes what it is asked (``runs/on_data.py``).
+Parties, messages and all else stay in the run's own process. The models are those of a run without workers, bit for
+bit. ``runs/ray_workers.py`` has workers on a Ray cluster.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, Protocol
 
-import numpy as np
-import torch
-
-import coterie
 from coterie.protocol.effects import Fit, Losses
 from coterie.protocol.errors import UserError
-from coterie.runs import registry
-from coterie.runs.config import RunConfig, from_text, system_config, to_toml
-from coterie.runs.holdings import inputs_of
-from coterie.runs.inputs import drift_of, inputs_digest
-from coterie.runs.metrics import class_weights
-from coterie.runs.on_data import Here, OnData
+from coterie.runs.config import RunConfig, to_toml
+from coterie.runs.on_data import OnData, Wanted
 from coterie.training.workers import longest_first
 
 _FORM = re.compile(r"ray(?::([1-9][0-9]{0,4})|(://[^\s/]+:[0-9]{1,5}))?")
-
-Wanted = Sequence[tuple[str, Any]]
 
 
 def check_workers(text: str | None) -> None:
@@ -106,36 +95,3 @@ class Spread:
         """Samples that a computation passes through, up to a factor."""
         passes = 3 * effect.epochs if isinstance(effect, Fit) else 1
         return self._samples(party) * passes * (len(effect.weights) if isinstance(effect, Losses) else 1)
-
-
-class Worker:
-    """What runs at a worker. text: the run's config.  inputs: the digest of the run's data and code.
-
-    Raises UserError if this place has other data or code.
-    """
-
-    def __init__(self, text: str, inputs: str, threads: int = 1) -> None:
-        torch.set_num_threads(threads)
-        config = replace(from_text(text), workers=None)
-        hub = next(iter(registry.get(config.system).roles(system_config(config), ())))
-        found = inputs_of(config, hub)
-        if inputs_digest(config, found.tasks, found.model) != inputs:
-            raise UserError("a worker has other data, or other code of your own, than the run: make them the same")
-        targets = found.dataset.targets
-        weights = class_weights(config.class_weights, targets, found.dataset.classes)
-        self._drift, self._data = drift_of(config, found.split.clients), found.data
-        how: Any = {"precision": config.precision, "device": config.accelerator}
-        self._here = Here(found.model, found.data, how, weights)
-        self._drifted = False
-
-    def run(self, wanted: Wanted, drifted: bool) -> list[Any]:
-        """As ``Here.run``."""
-        if drifted and not self._drifted and self._drift is not None:
-            self._data.exchange(self._drift.givers)
-            self._drifted = True
-        return self._here.run(wanted)
-
-
-def versions() -> dict[str, str]:
-    """What must be the same at all workers."""
-    return {"coterie": coterie.__version__, "torch": torch.__version__, "numpy": np.__version__}

@@ -1,0 +1,51 @@
+"""What runs at a worker (``runs/workers.py``): the run's data and model, built once from the run's config alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+import coterie
+from coterie.protocol.errors import UserError
+from coterie.runs import registry
+from coterie.runs.config import from_text, system_config
+from coterie.runs.holdings import inputs_of
+from coterie.runs.inputs import drift_of, inputs_digest
+from coterie.runs.metrics import class_weights
+from coterie.runs.on_data import Here, Wanted
+
+
+class Worker:
+    """What runs at a worker. text: the run's config.  inputs: the digest of the run's data and code.
+
+    Raises UserError if this place has other data or code.
+    """
+
+    def __init__(self, text: str, inputs: str, threads: int = 1) -> None:
+        torch.set_num_threads(threads)
+        config = replace(from_text(text), workers=None)
+        hub = next(iter(registry.get(config.system).roles(system_config(config), ())))
+        found = inputs_of(config, hub)
+        if inputs_digest(config, found.tasks, found.model) != inputs:
+            raise UserError("a worker has other data, or other code of your own, than the run: make them the same")
+        targets = found.dataset.targets
+        weights = class_weights(config.class_weights, targets, found.dataset.classes)
+        self._drift, self._data = drift_of(config, found.split.clients), found.data
+        how: Any = {"precision": config.precision, "device": config.accelerator}
+        self._here = Here(found.model, found.data, how, weights)
+        self._drifted = False
+
+    def run(self, wanted: Wanted, drifted: bool) -> list[Any]:
+        """As ``Here.run``."""
+        if drifted and not self._drifted and self._drift is not None:
+            self._data.exchange(self._drift.givers)
+            self._drifted = True
+        return self._here.run(wanted)
+
+
+def versions() -> dict[str, str]:
+    """What must be the same at all workers."""
+    return {"coterie": coterie.__version__, "torch": torch.__version__, "numpy": np.__version__}
