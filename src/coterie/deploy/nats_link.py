@@ -241,3 +241,6 @@ async def _ended(*tasks: asyncio.Task[Any] | None) -> None:
         for task in left:
             task.cancel()
         _, left = await asyncio.wait(left, timeout=0.1)
+    for task in tasks:
+        if task is not None and not task.cancelled():
+            task.exception()  # it is known, so nothing is logged about it
