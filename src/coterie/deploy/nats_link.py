@@ -236,8 +236,12 @@ def _again(problem: EngineError) -> EngineError:
 
 async def _ended(*tasks: asyncio.Task[Any] | None) -> None:
     """Cancel tasks until they have ended: one that just got an answer may take no notice of it (``wait_for``)."""
-    left = {task for task in tasks if task is not None and not task.done()}
+    ended = [task for task in tasks if task is not None]
+    left = {task for task in ended if not task.done()}
     while left:
         for task in left:
             task.cancel()
         _, left = await asyncio.wait(left, timeout=0.1)
+    for task in ended:
+        if not task.cancelled():
+            task.exception()  # it is known, so nothing is logged about it
