@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from coterie.crypto.roster import simulated
-from coterie.deploy.engine import EngineError, NotAdmittedError, UndeliverableError
+from coterie.deploy.engine import EngineError, FullError, NotAdmittedError, UndeliverableError
 from coterie.deploy.mail import Mail
 from coterie.deploy.memory import Exchange, MemoryEngine
 from coterie.deploy.packets import Letter, News
@@ -22,7 +23,7 @@ from coterie.transport.envelope import Envelope
 NAMES = {"hub": "server", "a": "client"}
 
 
-def mails(**options: int) -> tuple[Exchange, Mail, Mail, list[tuple[str, str, str]]]:
+def mails(**options: Any) -> tuple[Exchange, Mail, Mail, list[tuple[str, str, str]]]:
     exchange, refused = Exchange(NAMES), []  # type: ignore[var-annotated]
     roster, identities = simulated(NAMES, Randomness(1, True))
     made = []
@@ -100,6 +101,32 @@ def test_what_the_engine_says_of_failures() -> None:
     with pytest.raises(NotAdmittedError):
         hub.push(parcel)
     assert not hub.send("nobody", News(b""))
+
+
+def test_a_recipient_that_takes_nothing_stops_nobody() -> None:
+    """Its sender waits once for as long as it may be away, and then gives its packets up until it takes one again."""
+    _, hub, _, refused = mails(full_s=0.1)
+    full = True
+
+    class Full(MemoryEngine):
+        def push(self, dst: str, body: bytes, key: str) -> None:
+            if full:
+                raise FullError("4,096 packets wait")
+
+    hub.engine.__class__ = Full
+    late = threading.Timer(20.0, hub._stopped.set)
+    late.daemon = True
+    late.start()
+    assert not hub.push(Parcel("a", "hub.1", b"x"))
+    assert not hub._stopped.is_set()
+    waited = len(refused)
+    assert not hub.push(Parcel("a", "hub.2", b"x"))
+    assert len(refused) == waited + 1  # not waited for again
+    full = False
+    assert hub.push(Parcel("a", "hub.3", b"x"))
+    full = True
+    assert not hub.push(Parcel("a", "hub.4", b"x"))
+    assert len(refused) > waited + 2
 
 
 def test_a_store_is_private_and_whole(tmp_path: Path) -> None:

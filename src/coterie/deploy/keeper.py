@@ -49,8 +49,9 @@ class Keeper:
         self.renew = renew
         self.name, self.hub = member.name, member.hub
         self.stopped = threading.Event()
-        limits = {"most": self.settings.most, "most_bytes": self.settings.most_bytes}
-        self.mail = Mail(engine, member.keyring, self.dropped, self.stopped, **limits)
+        of = self.settings
+        limits = {"most": of.most, "most_bytes": of.most_bytes}
+        self.mail = Mail(engine, member.keyring, self.dropped, self.stopped, **limits, full_s=of.grace_s)
         self.presence = Presence(self.nodes, self.settings.grace_s)
         self.kept = Kept()
         self.lead: Lead | None = None
