@@ -29,14 +29,17 @@ from coterie.protocol.errors import RunError
 from coterie.protocol.party import Party
 from coterie.protocol.told import Common
 from coterie.runs.evaluation import check_not_all_skipped
-from coterie.runs.folder import METRICS, read_lines
+from coterie.runs.folder import METRICS, locked, read_lines
 from coterie.transport.envelope import Keyring
+
+
+_ALONE = "a process of this party is at work in {} already, and two would use the same numbers and masks: stop it first"
 
 
 def as_party(path: Path, kill: Kill | None = None, *, stderr: bool = False) -> None:
     """The life of a party, from its home on, until the hub ends the run or SIGTERM comes. Raises what ends it early."""
     home = read_home(path)
-    with _logged(home, stderr=stderr), _signals() as stopped:
+    with locked(home.path, _ALONE), _logged(home, stderr=stderr), _signals() as stopped:
         engine = connect(home, _started(home))
         try:
             if not home.state.exists():
@@ -70,7 +73,10 @@ def as_hub(folder: Path, kill: Kill | None = None, *, metrics: int | None = None
     """
     of = Folder(folder)
     home = hub_home(of)
-    with _logged(home, stderr=stderr), _signals() as stopped, contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as held:
+        held.enter_context(locked(home.path, _ALONE))
+        held.enter_context(_logged(home, stderr=stderr))
+        stopped = held.enter_context(_signals())
         plan = _started(home)
         check_enough(plan)
         found, store = place(home), FileStore(home.state)

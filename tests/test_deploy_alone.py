@@ -1,0 +1,24 @@
+"""One home, one process: two would use the same numbers and masks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deployments import Study
+
+from coterie.deploy.process import as_hub, as_party
+from coterie.protocol.errors import UserError
+from coterie.runs.folder import locked
+
+
+def test_a_second_process_of_a_home_does_not_begin(tmp_path: Path) -> None:
+    study = Study(tmp_path)
+    study.found()
+    home = study.enrol()
+    before = {path.name for path in home.path.iterdir()}
+    with locked(home.path), pytest.raises(UserError, match="a process of this party is at work in .*home already"):
+        as_party(home.path)
+    with locked(study.folder.hub), pytest.raises(UserError, match="a process of this party is at work in .*hub"):
+        as_hub(study.path)
+    assert {path.name for path in home.path.iterdir()} == before | {".lock"}
