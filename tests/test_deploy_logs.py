@@ -160,15 +160,27 @@ def test_a_hostile_party_writes_neither_lines_nor_much(log: Path) -> None:
 
 
 def test_refusals_by_the_thousand_are_counted_and_not_written(log: Path) -> None:
-    limited = logs.Refusals(per_s=20.0)
+    limited = logs.Paced(per_s=20.0)
     for _ in range(1000):
-        limited.write("Train", "client/1", "no")
+        limited.write("refused", kind="Train", src="client/1", reason="no")
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert 20 <= len(lines) < 40
     limited._left = 1.0
-    limited.write("Train", "client/1", "no")
+    limited.write("refused", kind="Train", src="client/1", reason="no")
     last = json.loads(log.read_text().splitlines()[-1])
     assert last["unwritten"] == 1001 - len(lines) - 1
+
+
+@pytest.mark.parametrize("what", ["late", "failed"])
+def test_other_events_that_a_party_causes_are_as_few(log: Path, what: str) -> None:
+    """Late messages and failures of handlers: by the thousand they would drive all older lines out of the log."""
+    journal = logs.Journal()
+    for _ in range(1000):
+        if what == "late":
+            journal.late("client/1")
+        else:
+            journal.failed(envelope(), ValueError("no"))
+    assert 1 <= len(log.read_bytes().splitlines()) < 60
 
 
 def test_a_log_is_rotated_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -477,10 +477,12 @@ def heard_as_server(rig: Rig, tls: Tls) -> bytes:
     context = tls.context()
     context.check_hostname = False
     heard = b""
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", cluster.port), 5) as plain:
-        with context.wrap_socket(plain) as talk:
-            talk.settimeout(5)
-            heard = talk.recv(6)
+    with (
+        contextlib.suppress(OSError),
+        socket.create_connection(("127.0.0.1", cluster.port), 5) as plain,
+        context.wrap_socket(plain) as talk,
+    ):
+        heard = talk.recv(6)
     return heard
 
 

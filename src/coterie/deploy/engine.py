@@ -20,7 +20,7 @@ class UndeliverableError(EngineError):
 
 
 class FullError(EngineError):
-    """As much waits for this recipient, or in all, as may. It takes more when some of it is done, which may be never."""
+    """As much waits for this recipient, or in all, as may. It takes more when some is done, which may be never."""
 
 
 class NotAdmittedError(EngineError):

@@ -79,8 +79,8 @@ class Mail:
         return Parcel(dst, f"{self.name}.{number}", wrap(self.keyring, self.name, dst, number, packet))
 
     def push(self, parcel: Parcel) -> bool:
-        """Push a packet, however long it takes. False if it never can be, if its recipient takes none, or if the node is
-        stopped before.
+        """Push a packet, however long it takes. False if it never can be, if its recipient takes no more (``full_s``),
+        or if the node is stopped before.
         """
         while not self._stopped.is_set():
             try:

@@ -32,7 +32,6 @@ from coterie.runs.evaluation import check_not_all_skipped
 from coterie.runs.folder import METRICS, locked, read_lines
 from coterie.transport.envelope import Keyring
 
-
 _ALONE = "a process of this party is at work in {} already, and two would use the same numbers and masks: stop it first"
 
 
