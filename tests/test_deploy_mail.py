@@ -13,7 +13,7 @@ from coterie.crypto.roster import simulated
 from coterie.deploy.engine import EngineError, FullError, NotAdmittedError, UndeliverableError
 from coterie.deploy.mail import Mail
 from coterie.deploy.memory import Exchange, MemoryEngine
-from coterie.deploy.packets import Letter, News
+from coterie.deploy.packets import Letter, News, Report, Tally
 from coterie.deploy.store import FileStore, Numbering, Parcel
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import Randomness
@@ -127,6 +127,16 @@ def test_a_recipient_that_takes_nothing_stops_nobody() -> None:
     full = True
     assert not hub.push(Parcel("a", "hub.4", b"x"))
     assert len(refused) > waited + 2
+
+
+def test_tables_in_packets_are_bounded() -> None:
+    """A packet may have 1 GiB. As entries of a table that is many times as much memory."""
+    _, hub, a, refused = mails()
+    many = {f"{i}": 1 for i in range(1 << 17)}
+    for packet in (Report((0, 0), 0, refused=many), Report((0, 0), 0, scores=many), Tally((0, 0), many, {})):
+        a.send("hub", packet)
+        assert hub.pull(0.0) is None
+        assert "length" in refused.pop()[2]
 
 
 def test_a_store_is_private_and_whole(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -62,6 +63,7 @@ class Keeper:
         self._started: tuple[Any, Any] = member.party.state, member.party.secret
         self.interrupted = False  # it was killed while it coordinated, so it waits for another attempt
         self._told: tuple[Any, ...] = ()
+        self._unasked, self._unasked_bytes = Counter[str](), Counter[str]()
         self._reported = time.monotonic(), 0, 0
         member.repeats, member.reader = False, Reader(0)  # packets are taken once, and held no longer than needed
         member.observer = Watch(self.observer, lambda: self.mail.traffic)
@@ -131,6 +133,8 @@ class Keeper:
             kept.before, kept.again = clock.times.copy(), []
         self.interrupted = kept.leads = False
         kept.era, kept.sent, kept.received, self.mail.traffic = era, {}, {}, Traffic()
+        self._unasked.clear()
+        self._unasked_bytes.clear()
 
     def recognise(self, roster: Roster) -> None:
         """Forget the numbers of parties that were enrolled anew, since they have begun to count anew."""
@@ -232,6 +236,17 @@ class Keeper:
         names = self.mail.engine.nodes()
         self.observer.present(names)
         return names
+
+    def unexpected(self, arrived: Arrived, letter: Letter) -> bool:
+        """Whether this is too much: of one sender, in one attempt, of messages that are kept though nobody has asked
+        for them. They are of earlier rounds, or wait for a coordination.
+        """
+        envelope, lead, src = letter.envelope, self.lead, arrived.src
+        if envelope.round == self.era[0] and (lead is None or lead.awaits(envelope)):
+            return False
+        self._unasked[src] += 1
+        self._unasked_bytes[src] += arrived.size
+        return self._unasked[src] > self.settings.most or self._unasked_bytes[src] > self.settings.most_bytes
 
     def count(self, arrived: Arrived) -> None:
         """Count a packet of this era, of which its sender has counted that it was sent."""
