@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from coterie.deploy.plan import Plan, roster_hash, spoken
 from coterie.deploy.prometheus import serving
 from coterie.deploy.recorder import HubJournal, Recorder
 from coterie.deploy.store import FileStore, unpack
-from coterie.protocol.errors import RunError
+from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.party import Party
 from coterie.protocol.told import Common
 from coterie.runs.evaluation import check_not_all_skipped
@@ -122,8 +123,12 @@ def as_hub(folder: Path, kill: Kill | None = None, *, metrics: int | None = None
 
 
 def _started(home: Home) -> Plan:
-    """The plan of a home. The log says which roster it believes."""
+    """The plan of a home, if it has not ended. The log says which roster it believes. Raises UserError."""
     plan = plan_of(home)
+    if 0 < plan.settings.not_after_s < time.time():
+        raise UserError(
+            f"the deployment of {home.path} has ended, by its plan and this clock: look at the clock, or found another"
+        )
     roster = spoken(roster_hash(plan))
     event("start", pid=os.getpid(), role=home.role, plan=plan.version, session=plan.session, roster=roster)
     return plan
