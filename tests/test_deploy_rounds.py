@@ -105,6 +105,7 @@ def test_a_run_without_any_round_fails() -> None:
 def run_hub(apart: Nodes, rounds: int) -> None:
     """Run to the hub's end; the others are stopped after it."""
     others: list[Node] = []
+    over = threading.Event()
 
     def live(name: str, rounds: int) -> None:
         node = apart.node(name)
@@ -113,10 +114,13 @@ def run_hub(apart: Nodes, rounds: int) -> None:
                 apart.rounds += node.run(rounds)
             else:
                 others.append(node)
+                if over.is_set():  # the hub may have ended before this party has begun
+                    node.stop()
                 node.serve()
         except BaseException as error:
             apart.errors[name] = error
         if isinstance(node, HubNode):
+            over.set()
             for other in others:
                 other.stop()
 
