@@ -148,6 +148,9 @@ def test_a_store_is_private_and_whole(tmp_path: Path) -> None:
     assert store.load() == b"two"
     assert path.stat().st_mode & 0o777 == 0o600
     assert [one.name for one in path.parent.iterdir()] == ["state.bin"]
+    (tmp_path / ".state.bin.x1").write_bytes(b"half")  # of a process that was killed while it wrote
+    assert store.load() == b"two"
+    assert [one.name for one in path.parent.iterdir()] == ["state.bin"]
     path.unlink()
     path.symlink_to("/etc/hostname")
     with pytest.raises(UserError):
