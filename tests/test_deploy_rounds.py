@@ -174,6 +174,34 @@ def test_a_party_that_leaves_is_missed_after_a_while_and_welcomed_back() -> None
     assert [one.notes.get("participants") for one in apart.rounds] == [None, 3, 2, 3, 3]
 
 
+def test_nothing_piles_up_for_a_party_that_is_away() -> None:
+    """The broker holds so much for each party, and in all. It is told of rounds, and asked nothing."""
+    apart, counts = made(), list[int]()
+    over = threading.Event()
+
+    def closed(one: Round) -> None:
+        apart.rounds.append(one)
+        counts.append(apart.exchange.packets["server", "client/1"])
+        if one.round == 5:
+            over.set()
+
+    def live(name: str, rounds: int) -> None:
+        node = apart.node(name)
+        if isinstance(node, HubNode):
+            node.run(rounds, closed)
+            return
+        if name == "client/1":
+            node.observer.began = lambda era: node.stop() if era[0] == 2 else None  # type: ignore[method-assign]
+            node.serve()
+            assert over.wait(20.0)
+            node = apart.node(name)
+        node.serve()
+
+    apart.run(6, live)
+    assert [one.gone for one in apart.rounds[2:6]] == 4 * [{"client/1": "gone"}]
+    assert counts[5] - counts[2] == 3  # one Begin a round
+
+
 def test_a_party_that_says_nothing_is_waited_for_no_longer_than_patience() -> None:
     apart = made(settings=Settings(patience_s=0.6, grace_s=0.5, poll_s=0.02))
     lost = [1]

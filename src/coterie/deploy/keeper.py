@@ -155,7 +155,14 @@ class Keeper:
     # -- packets out -------------------------------------------------------------------------------------------------
 
     def send(self, sent: Sent) -> None:
-        """Push what a coordination sends. It is not stored: if this process ends, the round is tried again."""
+        """Push what a coordination sends. It is not stored: if this process ends, the round is tried again.
+
+        A party that is gone is asked nothing. Else requests would wait at the broker for as long as it is away.
+        """
+        dst, number, lead = sent.envelope.dst, sent.envelope.number, self.lead
+        if lead is not None and number in lead.coordination.asked and dst in self.presence.look({dst}):
+            self.give_up_answer(lead, dst, number, "gone")
+            return
         at = self.clock.now() if self.lead is None else self.lead.at
         for parcel in self.post(sent, at):
             if not self.mail.push(parcel) and self.lead is not None:
