@@ -12,6 +12,7 @@ import pytest
 from federation import Steady, planted, rig
 from nodes import Nodes, nodes
 
+from coterie.deploy.engine import FullError
 from coterie.deploy.hub import HubNode, Round
 from coterie.deploy.node import Node, Settings
 from coterie.protocol.errors import RunError
@@ -200,6 +201,34 @@ def test_nothing_piles_up_for_a_party_that_is_away() -> None:
     apart.run(6, live)
     assert [one.gone for one in apart.rounds[2:6]] == 4 * [{"client/1": "gone"}]
     assert counts[5] - counts[2] == 3  # one Begin a round
+
+
+def test_a_party_that_is_there_and_takes_no_packets_is_not_waited_for() -> None:
+    """The broker takes no more for it. Others wait for so long as a party may be away, and for patience never."""
+    apart = made(settings=Settings(patience_s=20.0, grace_s=0.3, poll_s=0.02))
+    put, full = apart.exchange.put, threading.Event()
+
+    def refusing(src: str, dst: str, body: bytes, key: str) -> None:
+        if dst == "client/1" and full.is_set():
+            raise FullError("4,096 packets wait")
+        put(src, dst, body, key)
+
+    def closed(one: Round) -> None:
+        apart.rounds.append(one)
+        if one.round in (1, 3):
+            (full.set if one.round == 1 else full.clear)()
+
+    def live(name: str, rounds: int) -> None:
+        node = apart.node(name)
+        if isinstance(node, HubNode):
+            node.run(rounds, closed)
+        else:
+            node.serve()
+
+    apart.exchange.put = refusing  # type: ignore[method-assign]
+    apart.run(4, live)
+    assert [one.gone for one in apart.rounds] == [{}, {}, {"client/1": "gone"}, {"client/1": "gone"}, {}]
+    assert max(one.seconds for one in apart.rounds) < 10
 
 
 def test_a_party_that_says_nothing_is_waited_for_no_longer_than_patience() -> None:
