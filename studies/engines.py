@@ -69,7 +69,7 @@ class Deployment:
                 server.authority,
                 port,
                 name=f"server{number}",
-                cluster=Cluster(own, others) if others else None,
+                cluster=Cluster(own, others, [_pin(server)]) if others else None,
             )
             self.servers.append(Server(folder / f"server{number}", self.access, listen))
 

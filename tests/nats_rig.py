@@ -70,7 +70,7 @@ class Rig:
         self.servers = []
         for number in range(servers):
             others = [f"127.0.0.1:{port}" for at, port in enumerate(ports[servers:]) if at != number]
-            cluster = Cluster(ports[servers + number], others) if servers > 1 else None
+            cluster = Cluster(ports[servers + number], others, [pin(own)]) if servers > 1 else None
             listen = Listen(
                 folder / f"store{number}",
                 own.certificate,

@@ -6,6 +6,7 @@ import json
 import logging
 import socket
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -160,15 +161,27 @@ def test_a_hostile_party_writes_neither_lines_nor_much(log: Path) -> None:
 
 
 def test_refusals_by_the_thousand_are_counted_and_not_written(log: Path) -> None:
-    limited = logs.Refusals(per_s=20.0)
+    limited = logs.Paced(per_s=20.0)
     for _ in range(1000):
-        limited.write("Train", "client/1", "no")
+        limited.write("refused", kind="Train", src="client/1", reason="no")
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert 20 <= len(lines) < 40
     limited._left = 1.0
-    limited.write("Train", "client/1", "no")
+    limited.write("refused", kind="Train", src="client/1", reason="no")
     last = json.loads(log.read_text().splitlines()[-1])
     assert last["unwritten"] == 1001 - len(lines) - 1
+
+
+@pytest.mark.parametrize("what", ["late", "failed"])
+def test_other_events_that_a_party_causes_are_as_few(log: Path, what: str) -> None:
+    """Late messages and failures of handlers: by the thousand they would drive all older lines out of the log."""
+    journal = logs.Journal()
+    for _ in range(1000):
+        if what == "late":
+            journal.late("client/1")
+        else:
+            journal.failed(envelope(), ValueError("no"))
+    assert 1 <= len(log.read_bytes().splitlines()) < 60
 
 
 def test_a_log_is_rotated_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,6 +342,26 @@ def test_slow_and_wrong_clients_keep_nobody_out(monkeypatch: pytest.MonkeyPatch)
         held[0].sendall(b"\x00\xff\xfe rubbish \r\n\r\n")
         before = threading.active_count()
         assert get(port)[0] == 200
-        assert threading.active_count() <= before
+        assert threading.active_count() <= before + 1  # the clock of the request that is answered now
         for one in held:
             one.close()
+
+
+def test_a_client_that_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte comes in time, and the request never ends."""
+    monkeypatch.setattr(prometheus, "_SLOW_S", 0.3)
+    ended = threading.Event()
+
+    def drip(one: socket.socket) -> None:
+        try:
+            for _ in range(100):
+                one.sendall(b"G")
+                time.sleep(0.1)
+        except OSError:
+            ended.set()
+
+    with prometheus.serving(0, lambda: STATUS) as port, socket.create_connection(("127.0.0.1", port)) as one:
+        threading.Thread(target=drip, args=(one,), daemon=True).start()
+        time.sleep(0.1)
+        assert get(port)[0] == 200
+        assert ended.wait(5.0)

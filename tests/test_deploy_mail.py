@@ -5,14 +5,15 @@ from __future__ import annotations
 import threading
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from coterie.crypto.roster import simulated
-from coterie.deploy.engine import EngineError, NotAdmittedError, UndeliverableError
+from coterie.deploy.engine import EngineError, FullError, NotAdmittedError, UndeliverableError
 from coterie.deploy.mail import Mail
 from coterie.deploy.memory import Exchange, MemoryEngine
-from coterie.deploy.packets import Letter, News
+from coterie.deploy.packets import Letter, News, Report, Tally
 from coterie.deploy.store import FileStore, Numbering, Parcel
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import Randomness
@@ -22,7 +23,7 @@ from coterie.transport.envelope import Envelope
 NAMES = {"hub": "server", "a": "client"}
 
 
-def mails(**options: int) -> tuple[Exchange, Mail, Mail, list[tuple[str, str, str]]]:
+def mails(**options: Any) -> tuple[Exchange, Mail, Mail, list[tuple[str, str, str]]]:
     exchange, refused = Exchange(NAMES), []  # type: ignore[var-annotated]
     roster, identities = simulated(NAMES, Randomness(1, True))
     made = []
@@ -102,6 +103,42 @@ def test_what_the_engine_says_of_failures() -> None:
     assert not hub.send("nobody", News(b""))
 
 
+def test_a_recipient_that_takes_nothing_stops_nobody() -> None:
+    """Its sender waits once for as long as it may be away, and then gives its packets up until it takes one again."""
+    _, hub, _, refused = mails(full_s=0.1)
+    full = True
+
+    class Full(MemoryEngine):
+        def push(self, dst: str, body: bytes, key: str) -> None:
+            if full:
+                raise FullError("4,096 packets wait")
+
+    hub.engine.__class__ = Full
+    late = threading.Timer(20.0, hub._stopped.set)
+    late.daemon = True
+    late.start()
+    assert not hub.push(Parcel("a", "hub.1", b"x"))
+    assert not hub._stopped.is_set()
+    waited = len(refused)
+    assert not hub.push(Parcel("a", "hub.2", b"x"))
+    assert len(refused) == waited + 1  # not waited for again
+    full = False
+    assert hub.push(Parcel("a", "hub.3", b"x"))
+    full = True
+    assert not hub.push(Parcel("a", "hub.4", b"x"))
+    assert len(refused) > waited + 2
+
+
+def test_tables_in_packets_are_bounded() -> None:
+    """A packet may have 1 GiB. As entries of a table that is many times as much memory."""
+    _, hub, a, refused = mails()
+    many = {f"{i}": 1 for i in range(1 << 17)}
+    for packet in (Report((0, 0), 0, refused=many), Report((0, 0), 0, scores=many), Tally((0, 0), many, {})):
+        a.send("hub", packet)
+        assert hub.pull(0.0) is None
+        assert "length" in refused.pop()[2]
+
+
 def test_a_store_is_private_and_whole(tmp_path: Path) -> None:
     path = tmp_path / "state.bin"
     store = FileStore(path)
@@ -110,6 +147,9 @@ def test_a_store_is_private_and_whole(tmp_path: Path) -> None:
     store.save(b"two")
     assert store.load() == b"two"
     assert path.stat().st_mode & 0o777 == 0o600
+    assert [one.name for one in path.parent.iterdir()] == ["state.bin"]
+    (tmp_path / ".state.bin.x1").write_bytes(b"half")  # of a process that was killed while it wrote
+    assert store.load() == b"two"
     assert [one.name for one in path.parent.iterdir()] == ["state.bin"]
     path.unlink()
     path.symlink_to("/etc/hostname")

@@ -86,7 +86,7 @@ def test_subjects_name_recipient_and_sender() -> None:
     assert subject("client/3", "hub") == "cot.client-3.hub"
 
 
-@pytest.mark.parametrize("cluster", [None, Cluster(6222, ["b.example:6222", "[::1]:6222"])])
+@pytest.mark.parametrize("cluster", [None, Cluster(6222, ["b.example:6222", "[::1]:6222"], ["3" * 64])])
 def test_the_server_takes_the_text(tmp_path: Path, cluster: Cluster | None) -> None:
     """``nats-server -t`` checks a configuration; files of keys are read for it."""
     own = Authority(tmp_path / 'it\'s "here"').tls("engine", ["localhost"])

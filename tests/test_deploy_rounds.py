@@ -12,6 +12,7 @@ import pytest
 from federation import Steady, planted, rig
 from nodes import Nodes, nodes
 
+from coterie.deploy.engine import FullError
 from coterie.deploy.hub import HubNode, Round
 from coterie.deploy.node import Node, Settings
 from coterie.protocol.errors import RunError
@@ -105,6 +106,7 @@ def test_a_run_without_any_round_fails() -> None:
 def run_hub(apart: Nodes, rounds: int) -> None:
     """Run to the hub's end; the others are stopped after it."""
     others: list[Node] = []
+    over = threading.Event()
 
     def live(name: str, rounds: int) -> None:
         node = apart.node(name)
@@ -113,10 +115,13 @@ def run_hub(apart: Nodes, rounds: int) -> None:
                 apart.rounds += node.run(rounds)
             else:
                 others.append(node)
+                if over.is_set():  # the hub may have ended before this party has begun
+                    node.stop()
                 node.serve()
         except BaseException as error:
             apart.errors[name] = error
         if isinstance(node, HubNode):
+            over.set()
             for other in others:
                 other.stop()
 
@@ -168,6 +173,62 @@ def test_a_party_that_leaves_is_missed_after_a_while_and_welcomed_back() -> None
     assert [one.gone for one in apart.rounds] == [{}, {}, {"client/1": "gone"}, {}, {}]
     assert [one.back for one in apart.rounds] == [[], [], [], ["client/1"], []]
     assert [one.notes.get("participants") for one in apart.rounds] == [None, 3, 2, 3, 3]
+
+
+def test_nothing_piles_up_for_a_party_that_is_away() -> None:
+    """The broker holds so much for each party, and in all. It is told of rounds, and asked nothing."""
+    apart, counts = made(), list[int]()
+    over = threading.Event()
+
+    def closed(one: Round) -> None:
+        apart.rounds.append(one)
+        counts.append(apart.exchange.packets["server", "client/1"])
+        if one.round == 5:
+            over.set()
+
+    def live(name: str, rounds: int) -> None:
+        node = apart.node(name)
+        if isinstance(node, HubNode):
+            node.run(rounds, closed)
+            return
+        if name == "client/1":
+            node.observer.began = lambda era: node.stop() if era[0] == 2 else None  # type: ignore[method-assign]
+            node.serve()
+            assert over.wait(20.0)
+            node = apart.node(name)
+        node.serve()
+
+    apart.run(6, live)
+    assert [one.gone for one in apart.rounds[2:6]] == 4 * [{"client/1": "gone"}]
+    assert counts[5] - counts[2] == 3  # one Begin a round
+
+
+def test_a_party_that_is_there_and_takes_no_packets_is_not_waited_for() -> None:
+    """The broker takes no more for it. Others wait for so long as a party may be away, and for patience never."""
+    apart = made(settings=Settings(patience_s=20.0, grace_s=0.3, poll_s=0.02))
+    put, full = apart.exchange.put, threading.Event()
+
+    def refusing(src: str, dst: str, body: bytes, key: str) -> None:
+        if dst == "client/1" and full.is_set():
+            raise FullError("4,096 packets wait")
+        put(src, dst, body, key)
+
+    def closed(one: Round) -> None:
+        apart.rounds.append(one)
+        if one.round in (1, 3):
+            (full.set if one.round == 1 else full.clear)()
+
+    def live(name: str, rounds: int) -> None:
+        node = apart.node(name)
+        if isinstance(node, HubNode):
+            node.run(rounds, closed)
+        else:
+            node.serve()
+
+    apart.exchange.put = refusing  # type: ignore[method-assign]
+    apart.run(4, live)
+    assert [one.gone for one in apart.rounds] == [{}, {}, {"client/1": "gone"}, {"client/1": "gone"}, {}]
+    assert max(one.seconds for one in apart.rounds) < 10
 
 
 def test_a_party_that_says_nothing_is_waited_for_no_longer_than_patience() -> None:

@@ -19,6 +19,10 @@ class UndeliverableError(EngineError):
     """This packet will never be stored: no such recipient, too large, not permitted. Trying again would not help."""
 
 
+class FullError(EngineError):
+    """As much waits for this recipient, or in all, as may. It takes more when some is done, which may be never."""
+
+
 class NotAdmittedError(EngineError):
     """This party may not connect (any more): its certificate was revoked or has run out. The node ends with it."""
 
@@ -51,7 +55,8 @@ class Engine(Protocol):
     def push(self, dst: str, body: bytes, key: str) -> None:
         """Store a packet for another party, of any size; returns when it is stored. The same key is stored once.
 
-        Raises UndeliverableError if it never will be, and EngineError if it cannot be stored now.
+        Raises UndeliverableError if it never will be, FullError if too much waits already, and EngineError if it
+        cannot be stored now for another reason.
         """
 
     def pull(self, wait_s: float) -> Delivery | None:

@@ -97,6 +97,7 @@ def configuration_of(folder: Folder, place: Path, store: Path, plan: Plan, numbe
     """
     servers = addresses(plan.settings.server)
     host, port = servers[number]
+    own = _pin(certificates.certified(read_private(folder.nats / "certificate.pem")))  # all servers share one
     others = [f"{_bracketed(host)}:{port + ROUTES}" for host, port in (*servers[:number], *servers[number + 1 :])]
     listen = Listen(
         store=store,
@@ -106,7 +107,7 @@ def configuration_of(folder: Folder, place: Path, store: Path, plan: Plan, numbe
         port=port,
         host=host if is_loopback(host) else "0.0.0.0",
         name=f"coterie-{number + 1}",
-        cluster=Cluster(port + ROUTES, others) if others else None,
+        cluster=Cluster(port + ROUTES, others, [own]) if others else None,
     )
     return configuration(access_of(folder), listen) + f"pid_file: {json.dumps(str(place / 'nats.pid'))}\n"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -49,8 +50,9 @@ class Keeper:
         self.renew = renew
         self.name, self.hub = member.name, member.hub
         self.stopped = threading.Event()
-        limits = {"most": self.settings.most, "most_bytes": self.settings.most_bytes}
-        self.mail = Mail(engine, member.keyring, self.dropped, self.stopped, **limits)
+        of = self.settings
+        limits = {"most": of.most, "most_bytes": of.most_bytes}
+        self.mail = Mail(engine, member.keyring, self.dropped, self.stopped, **limits, full_s=of.grace_s)
         self.presence = Presence(self.nodes, self.settings.grace_s)
         self.kept = Kept()
         self.lead: Lead | None = None
@@ -61,6 +63,7 @@ class Keeper:
         self._started: tuple[Any, Any] = member.party.state, member.party.secret
         self.interrupted = False  # it was killed while it coordinated, so it waits for another attempt
         self._told: tuple[Any, ...] = ()
+        self._unasked, self._unasked_bytes = Counter[str](), Counter[str]()
         self._reported = time.monotonic(), 0, 0
         member.repeats, member.reader = False, Reader(0)  # packets are taken once, and held no longer than needed
         member.observer = Watch(self.observer, lambda: self.mail.traffic)
@@ -130,6 +133,8 @@ class Keeper:
             kept.before, kept.again = clock.times.copy(), []
         self.interrupted = kept.leads = False
         kept.era, kept.sent, kept.received, self.mail.traffic = era, {}, {}, Traffic()
+        self._unasked.clear()
+        self._unasked_bytes.clear()
 
     def recognise(self, roster: Roster) -> None:
         """Forget the numbers of parties that were enrolled anew, since they have begun to count anew."""
@@ -150,7 +155,14 @@ class Keeper:
     # -- packets out -------------------------------------------------------------------------------------------------
 
     def send(self, sent: Sent) -> None:
-        """Push what a coordination sends. It is not stored: if this process ends, the round is tried again."""
+        """Push what a coordination sends. It is not stored: if this process ends, the round is tried again.
+
+        A party that is gone is asked nothing. Else requests would wait at the broker for as long as it is away.
+        """
+        dst, number, lead = sent.envelope.dst, sent.envelope.number, self.lead
+        if lead is not None and number in lead.coordination.asked and dst in self.presence.look({dst}):
+            self.give_up_answer(lead, dst, number, "gone")
+            return
         at = self.clock.now() if self.lead is None else self.lead.at
         for parcel in self.post(sent, at):
             if not self.mail.push(parcel) and self.lead is not None:
@@ -231,6 +243,17 @@ class Keeper:
         names = self.mail.engine.nodes()
         self.observer.present(names)
         return names
+
+    def unexpected(self, arrived: Arrived, letter: Letter) -> bool:
+        """Whether this is too much: of one sender, in one attempt, of messages that are kept though nobody has asked
+        for them. They are of earlier rounds, or wait for a coordination.
+        """
+        envelope, lead, src = letter.envelope, self.lead, arrived.src
+        if envelope.round == self.era[0] and (lead is None or lead.awaits(envelope)):
+            return False
+        self._unasked[src] += 1
+        self._unasked_bytes[src] += arrived.size
+        return self._unasked[src] > self.settings.most or self._unasked_bytes[src] > self.settings.most_bytes
 
     def count(self, arrived: Arrived) -> None:
         """Count a packet of this era, of which its sender has counted that it was sent."""

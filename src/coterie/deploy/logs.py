@@ -114,31 +114,36 @@ def event(name: str, level: int = logging.INFO, **fields: Any) -> None:
     LOGGER.log(level, name, extra={"fields": fields})
 
 
-class Refusals:
-    """Writes refusals with their reasons, at most so many each second, so that nobody can fill the disk with them."""
+class Paced:
+    """Writes what other parties cause, at most so many events each second, so that nobody can fill the disk with them,
+    or drive older lines out of the log.
+    """
 
     def __init__(self, per_s: float = _PER_S) -> None:
         self._per_s, self._left, self._at, self._unwritten = per_s, per_s, time.monotonic(), 0
 
-    def write(self, kind: str, src: str, reason: str) -> None:
-        """One refusal. Those that come too fast are counted, and their number is written with the next one."""
+    def more(self) -> dict[str, int] | None:
+        """None for an event that comes too fast, which is counted; else how many were, for the event's fields."""
         now = time.monotonic()
         self._left, self._at = min(self._per_s, self._left + (now - self._at) * self._per_s), now
         if self._left < 1:
             self._unwritten += 1
-            return
-        self._left -= 1
-        more = {"unwritten": self._unwritten} if self._unwritten else {}
-        self._unwritten = 0
-        event("refused", logging.WARNING, kind=kind, src=src, reason=reason, **more)
+            return None
+        unwritten, self._left, self._unwritten = self._unwritten, self._left - 1, 0
+        return {"unwritten": unwritten} if unwritten else {}
+
+    def write(self, name: str, **fields: Any) -> None:
+        """One warning, if it does not come too fast."""
+        if (more := self.more()) is not None:
+            event(name, logging.WARNING, **fields, **more)
 
 
-_REFUSALS = Refusals()
+_REFUSALS, _LATE, _FAILURES = Paced(), Paced(), Paced()
 
 
 def refusal(kind: str, src: str, reason: str) -> None:
     """Write a refusal with its reason, into the log of the party that refused."""
-    _REFUSALS.write(kind, src, reason)
+    _REFUSALS.write("refused", kind=kind, src=src, reason=reason)
 
 
 class Journal(NodeObserver):
@@ -148,14 +153,15 @@ class Journal(NodeObserver):
         refusal(envelope.kind, envelope.src, reason)
 
     def late(self, party: str) -> None:
-        event("late", logging.WARNING, src=party)
+        _LATE.write("late", src=party)
 
     def dropped(self, src: str, kind: str, reason: str) -> None:
         refusal(kind, src, reason)
 
     def failed(self, envelope: Envelope, error: BaseException) -> None:
-        info = (type(error), error, error.__traceback__)
-        LOGGER.error("failed", exc_info=info, extra={"fields": {"kind": envelope.kind, "src": envelope.src}})
+        if (more := _FAILURES.more()) is not None:
+            fields = {"kind": envelope.kind, "src": envelope.src, **more}
+            LOGGER.error("failed", exc_info=(type(error), error, error.__traceback__), extra={"fields": fields})
 
     def began(self, era: Era) -> None:
         event("begin", round=era[0], attempt=era[1])

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from coterie.deploy.engine import Delivery, Engine, EngineError, NotAdmittedError, UndeliverableError
+from coterie.deploy.engine import Delivery, Engine, EngineError, FullError, NotAdmittedError, UndeliverableError
 from coterie.deploy.packets import Packet, unwrap, wrap
 from coterie.deploy.store import Numbering, Parcel
 from coterie.deploy.surroundings import Traffic
@@ -36,7 +36,8 @@ class Mail:
     """One party's packets, over its engine.
 
     refused(src, kind, reason): is told of packets that are not taken.  most, most_bytes: of one sender, what may have
-    come and not be done; more is refused.
+    come and not be done; more is refused.  full_s: how long to wait for a recipient for whom too much waits. Then its
+    packets are given up until one is stored again, so that one that never takes its packets stops nobody.
     """
 
     def __init__(
@@ -48,13 +49,15 @@ class Mail:
         *,
         most: int = 1000,
         most_bytes: int = 1 << 30,
+        full_s: float = 60.0,
     ) -> None:
         self.engine, self.keyring, self.name = engine, keyring, engine.name
         self.numbering, self.traffic = Numbering(), Traffic()
         self.held: dict[tuple[str, int], Arrived] = {}
         self.heard_s = time.monotonic()  # when the last packet came
         self._refused, self._stopped = refused, stopped
-        self._most, self._most_bytes = most, most_bytes
+        self._most, self._most_bytes, self._full_s = most, most_bytes, full_s
+        self._full: dict[str, float] = {}  # since when too much waits, by recipient
         self._sizes: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -80,11 +83,14 @@ class Mail:
         )
 
     def push(self, parcel: Parcel) -> bool:
-        """Push a packet, however long it takes. False if it never can be, or if the node is stopped while it cannot."""
+        """Push a packet, however long it takes. False if it never can be, if its recipient takes no more (``full_s``),
+        or if the node is stopped while it cannot.
+        """
         while True:
             try:
                 self.engine.push(parcel.dst, parcel.body, parcel.key)
                 self.traffic.bytes_up += len(parcel.body)
+                self._full.pop(parcel.dst, None)
                 return True
             except UndeliverableError as error:
                 self._refused(parcel.dst, "push", str(error))
@@ -93,6 +99,9 @@ class Mail:
                 raise
             except EngineError as error:
                 self._refused(parcel.dst, "engine", str(error))
+                now = time.monotonic()
+                if isinstance(error, FullError) and now >= self._full.setdefault(parcel.dst, now) + self._full_s:
+                    return False
                 if self._stopped.wait(_RETRY_S):
                     return False
 

@@ -71,10 +71,15 @@ class Access:
 
 @dataclass(frozen=True)
 class Cluster:
-    """One of several servers that hold the same packets. routes: ``host:port`` of the others.  port: for them."""
+    """One of several servers that hold the same packets. routes: ``host:port`` of the others.  port: for them.
+
+    keys: SHA-256 (hex) of the public keys (DER) of all servers. Nobody else may call at ``port``: parties have
+    certificates of the same authority, and a server of the cluster sees and sends everything.
+    """
 
     port: int
     routes: Sequence[str]
+    keys: Sequence[str]
     name: str = "coterie"
 
 
@@ -129,7 +134,7 @@ def configuration(access: Access, listen: Listen) -> str:
             "name": listen.cluster.name,
             "listen": f"{_bracketed(listen.host)}:{listen.cluster.port}",
             "routes": [f"nats://{route}" for route in listen.cluster.routes],
-            "tls": {**tls, "verify": True, "timeout": 5},
+            "tls": {**tls, "verify": True, "timeout": 5, "pinned_certs": sorted(listen.cluster.keys)},
         }
         lines.append(_setting("cluster", cluster))
     return "\n".join(lines) + "\n"

@@ -150,7 +150,11 @@ class Node(Keeper):
 
     def _letter(self, arrived: Arrived, letter: Letter) -> None:
         envelope, lead = letter.envelope, self.lead
-        if lead is not None and (lead.awaits(envelope) or not self.handles(envelope)):
+        if self.unexpected(arrived, letter):
+            self.count(arrived)
+            self.dropped(arrived.src, "packet", f"{arrived.src} has sent too much that nobody has asked for")
+            self.noted(arrived)
+        elif lead is not None and (lead.awaits(envelope) or not self.handles(envelope)):
             self.count(arrived)
             lead.letter(envelope, letter.frame, letter.arrives)
             self.delivered(arrived, letter)

@@ -14,6 +14,10 @@ from coterie.protocol.errors import DecodeError, PeerError
 from coterie.transport.envelope import Count, Envelope, Keyring
 
 Short = Annotated[str, msgspec.Meta(max_length=80)]
+Sent = Annotated[dict[Short, Count], msgspec.Meta(max_length=1 << 16)]
+"""Numbers of letters, by the other end."""
+Kinds = Annotated[dict[Short, Count], msgspec.Meta(max_length=256)]
+Numbers = Annotated[dict[Short, float], msgspec.Meta(max_length=256)]
 Instant = tuple[float, Count]
 """On the virtual clock of a rehearsal (``transport.wire.Instant``)."""
 
@@ -76,8 +80,8 @@ class Report(msgspec.Struct, frozen=True, array_like=True, tag="report", forbid_
     busy_s: float = 0.0
     bytes_up: Count = 0
     bytes_down: Count = 0
-    refused: dict[Short, Count] = {}
-    scores: dict[Short, float] = {}
+    refused: Kinds = {}
+    scores: Numbers = {}
     samples: Count = 0
     interrupted: bool = False
     rolled_back: bool = False
@@ -91,8 +95,8 @@ class Tally(msgspec.Struct, frozen=True, array_like=True, tag="tally", forbid_un
     """
 
     era: Era
-    sent: dict[str, Count]
-    taken: dict[str, Count]
+    sent: Sent
+    taken: Sent
 
 
 class News(msgspec.Struct, frozen=True, array_like=True, tag="news", forbid_unknown_fields=True):

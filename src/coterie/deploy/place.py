@@ -17,6 +17,7 @@ import torch
 
 from coterie.crypto.roster import new_identity
 from coterie.data.targets import Targets
+from coterie.deploy.engine_files import hosts_of, is_loopback
 from coterie.deploy.home import Home, keyring_of, plan_of, take_plan
 from coterie.deploy.own_data import read_data
 from coterie.deploy.plan import Plan
@@ -120,6 +121,7 @@ def place(home: Home, observer: MemberObserver | None = None) -> Place:
     plan = plan_of(home)
     config = from_text(plan.config)
     system, settings, names = _system(plan, config)
+    _check_secret(home, plan, config)
     model = build_model(str(config.model), plan.facts.input_shape, plan.facts.outputs, config.task, config.loss)
     system.check_deployed(settings)
     emulated = config.crypto == "emulated" or not system.encrypted
@@ -158,6 +160,22 @@ def place(home: Home, observer: MemberObserver | None = None) -> Place:
     )
     allowed = tuple(name for name in plan.settings.scores if name in home.report)
     return Place(home, plan, config, system, common, party, member, effects, keyring, model, data, links, allowed)
+
+
+def _check_secret(home: Home, plan: Plan, config: RunConfig) -> None:
+    """Raises UserError for a plan by which a party between machines would keep nothing secret.
+
+    `coterie deploy init` signs no such plan, but the operator's key may.
+    """
+    if plan.settings.rehearsal and not all(is_loopback(host) for host in hosts_of(home.server)):
+        raise UserError(
+            f"version {plan.version} of the plan is a rehearsal, whose parties share a seed, and the server of "
+            f"{home.path} is not on this machine: ask the operator why"
+        )
+    if config.crypto == "emulated" and not plan.settings.rehearsal:
+        raise UserError(
+            f"version {plan.version} of the plan has emulated ciphers, which keep nothing secret: ask the operator why"
+        )
 
 
 def _data(home: Home, plan: Plan) -> ClientData | None:

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,18 +26,20 @@ from coterie.deploy.plan import Plan, roster_hash, spoken
 from coterie.deploy.prometheus import serving
 from coterie.deploy.recorder import HubJournal, Recorder
 from coterie.deploy.store import FileStore, unpack
-from coterie.protocol.errors import RunError
+from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.party import Party
 from coterie.protocol.told import Common
 from coterie.runs.evaluation import check_not_all_skipped
-from coterie.runs.folder import METRICS, read_lines
+from coterie.runs.folder import METRICS, locked, read_lines
 from coterie.transport.envelope import Keyring
+
+_ALONE = "a process of this party is at work in {} already, and two would use the same numbers and masks: stop it first"
 
 
 def as_party(path: Path, kill: Kill | None = None, *, stderr: bool = False) -> None:
     """The life of a party, from its home on, until the hub ends the run or SIGTERM comes. Raises what ends it early."""
     home = read_home(path)
-    with _logged(home, stderr=stderr), _signals() as stopped:
+    with locked(home.path, _ALONE), _logged(home, stderr=stderr), _signals() as stopped:
         engine = connect(home, _started(home))
         try:
             if not home.state.exists():
@@ -70,7 +73,10 @@ def as_hub(folder: Path, kill: Kill | None = None, *, metrics: int | None = None
     """
     of = Folder(folder)
     home = hub_home(of)
-    with _logged(home, stderr=stderr), _signals() as stopped, contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as held:
+        held.enter_context(locked(home.path, _ALONE))
+        held.enter_context(_logged(home, stderr=stderr))
+        stopped = held.enter_context(_signals())
         plan = _started(home)
         check_enough(plan)
         found, store = place(home), FileStore(home.state)
@@ -117,8 +123,12 @@ def as_hub(folder: Path, kill: Kill | None = None, *, metrics: int | None = None
 
 
 def _started(home: Home) -> Plan:
-    """The plan of a home. The log says which roster it believes."""
+    """The plan of a home, if it has not ended. The log says which roster it believes. Raises UserError."""
     plan = plan_of(home)
+    if 0 < plan.settings.not_after_s < time.time():
+        raise UserError(
+            f"the deployment of {home.path} has ended, by its plan and this clock: look at the clock, or found another"
+        )
     roster = spoken(roster_hash(plan))
     event("start", pid=os.getpid(), role=home.role, plan=plan.version, session=plan.session, roster=roster)
     return plan

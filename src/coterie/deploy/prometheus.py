@@ -8,6 +8,7 @@ connect slowly delay others by seconds, and take neither memory nor threads.
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -112,6 +113,20 @@ def serving(port: int, read: Callable[[], Status]) -> Iterator[int]:
 
     class Handler(BaseHTTPRequestHandler):
         timeout = _SLOW_S
+
+        def handle(self) -> None:
+            """A byte now and then keeps no request alive: each has so long as a whole."""
+            cut = threading.Timer(_SLOW_S, self._cut)
+            cut.start()
+            try:
+                super().handle()
+            finally:
+                cut.cancel()
+                cut.join()
+
+        def _cut(self) -> None:
+            with contextlib.suppress(OSError):
+                self.connection.shutdown(socket.SHUT_RDWR)
 
         def do_GET(self) -> None:
             host = self.headers.get("Host", "").rsplit(":", 1)[0]

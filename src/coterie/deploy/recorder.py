@@ -39,6 +39,7 @@ from coterie.runs.metrics import metrics_of, named
 
 OPEN = "open.bin"
 _PAUSE_S = 1.0  # between two writings of the status
+_MOST_MISSED = 100  # of one party in one round, for one reason
 _OPEN_LINES = 2  # of closed rounds whose reports still come
 
 
@@ -143,7 +144,9 @@ class Recorder:
             if (one := self._open.parties.get(party)) is not None:
                 why = why if why in reported.WHYS else reported.OTHER
                 one.missed = dict(Counter(one.missed) + Counter([why]))
-                self._open.missed.setdefault(self.round, []).append((party, why))
+                missed = self._open.missed.setdefault(self.round, [])
+                if missed.count((party, why)) < _MOST_MISSED:  # late messages are as many as their sender likes
+                    missed.append((party, why))
                 self._changed.set()
 
     def heard(self, party: str, report: Report) -> None:

@@ -31,13 +31,18 @@ class Store(Protocol):
 
 
 class FileStore:
-    """A private file (0600). Raises UserError where it cannot be read, and RunError where it cannot be written."""
+    """A private file (0600). Raises UserError where it cannot be read, and RunError where it cannot be written.
+
+    ``load`` removes what a process has left that was killed while it wrote: older models and secrets.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def load(self) -> bytes | None:
         with reading(self.path, ADVICE):
+            for left in self.path.parent.glob(f".{self.path.name}.*"):
+                left.unlink(missing_ok=True)
             try:
                 with opened(self.path, follow=False) as file:
                     return file.read()

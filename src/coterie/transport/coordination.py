@@ -234,6 +234,8 @@ class Coordination:
                     raise PeerError(f"{member.name} asks itself for {replies[0].__name__}; nobody would ever answer")
                 yield to
 
+        if replies:
+            self._open = asked  # from here on: a request may fail as it is sent
         try:
             made = member.send(addressed(), self.role, round=self.round, attempt=self.attempt)
             for key, sent in zip(messages, made, strict=True):
@@ -242,6 +244,7 @@ class Coordination:
                     self.asked.add(sent.envelope.number)
                 self._send(sent)
         except PeerError as error:
+            self._open = {}
             if self._error is PeerError:
                 raise
             raise RunError(f"{member.name} can't send {kind}: {error}") from error

@@ -1,0 +1,35 @@
+"""Processes that do not begin: a second one of a home, which would use the same numbers and masks, and one too late."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deployments import NOW_S, Study
+
+from coterie.deploy.process import as_hub, as_party
+from coterie.protocol.errors import UserError
+from coterie.runs.folder import locked
+
+
+def test_a_second_process_of_a_home_does_not_begin(tmp_path: Path) -> None:
+    study = Study(tmp_path)
+    study.found()
+    home = study.enrol()
+    before = {path.name for path in home.path.iterdir()}
+    with locked(home.path), pytest.raises(UserError, match=r"a process of this party is at work in .*home already"):
+        as_party(home.path)
+    with locked(study.folder.hub), pytest.raises(UserError, match=r"a process of this party is at work in .*hub"):
+        as_hub(study.path)
+    assert {path.name for path in home.path.iterdir()} == before | {".lock"}
+
+
+def test_a_plan_that_has_ended_begins_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = Study(tmp_path)
+    study.found(days=2.0)
+    home = study.enrol()
+    monkeypatch.setattr("coterie.deploy.process.time.time", lambda: NOW_S + 3 * 86400)
+    with pytest.raises(UserError, match="has ended, by its plan and this clock"):
+        as_party(home.path)
+    with pytest.raises(UserError, match="has ended, by its plan and this clock"):
+        as_hub(study.path)
