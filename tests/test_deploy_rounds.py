@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from federation import Steady, planted, rig
-from nodes import Nodes, nodes
+from nodes import Doom, Nodes, nodes
 
 from coterie.deploy.hub import HubNode, Round
 from coterie.deploy.node import Node, Settings
@@ -83,9 +83,10 @@ def test_a_round_that_fails_is_tried_again_from_its_beginning() -> None:
     assert not any(one.skipped for one in apart.rounds)
 
 
-def test_a_round_whose_attempts_all_fail_is_skipped_and_changes_nothing() -> None:
-    """Everybody goes on from the state before it: as if its messages had never been."""
-    together, apart = rig(registry.get("fedavg"), TARGETS, delta=0.0), made()
+@pytest.mark.parametrize("name", ["fedavg", "scaffold"])
+def test_a_round_whose_attempts_all_fail_is_skipped_and_changes_nothing(name: str) -> None:
+    """Everybody goes on from the state before it: as if its messages had never been. SCAFFOLD's clients have one."""
+    together, apart = rig(registry.get(name), TARGETS, delta=0.0), made(name)
     together.round(1)
     together.round(3)
     changed(apart, "server", failing(3))
@@ -105,6 +106,7 @@ def test_a_run_without_any_round_fails() -> None:
 def run_hub(apart: Nodes, rounds: int) -> None:
     """Run to the hub's end; the others are stopped after it."""
     others: list[Node] = []
+    over = threading.Event()
 
     def live(name: str, rounds: int) -> None:
         node = apart.node(name)
@@ -113,10 +115,13 @@ def run_hub(apart: Nodes, rounds: int) -> None:
                 apart.rounds += node.run(rounds)
             else:
                 others.append(node)
+                if over.is_set():
+                    node.stop()
                 node.serve()
         except BaseException as error:
             apart.errors[name] = error
         if isinstance(node, HubNode):
+            over.set()
             for other in others:
                 other.stop()
 
@@ -136,6 +141,53 @@ def test_a_set_up_that_fails_ends_the_run() -> None:
     changed(apart, "server", change)
     with pytest.raises(RunError, match="the set-up failed: nobody is there"):
         run_hub(apart, 1)
+
+
+def test_a_set_up_that_has_failed_is_tried_again_by_the_next_start() -> None:
+    apart, left = made(settings=Settings(patience_s=20.0, grace_s=0.3, poll_s=0.02, retries=0)), [1]
+
+    def change(node: Node) -> None:
+        def setup() -> Any:
+            if left.pop():
+                left.append(0)
+                raise RunError("nobody is there")
+            yield from ()
+
+        node.member.party.setup = setup  # type: ignore[method-assign]
+
+    changed(apart, "server", change)
+    with pytest.raises(RunError, match="the set-up failed"):
+        apart.node("server").run(1)  # type: ignore[attr-defined]
+    apart.run(1)
+    assert [(one.round, one.skipped, one.attempts) for one in apart.rounds] == [
+        (0, "", ["the hub was stopped"]),
+        (1, "", []),
+    ]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_run_that_ends_early_has_its_finish_and_no_further_round(killed: bool) -> None:
+    """Also if the hub is killed as soon as its last round is committed."""
+    apart = made(deployed=True)
+
+    def stopping(node: Node) -> None:
+        party: Any = node.member.party
+        honest = party.round
+
+        def run(r: int) -> Any:
+            notes = yield from honest(r)
+            return {**notes, "stopped": "nothing moves any more"} if r == 2 else notes
+
+        party.round = run
+
+    changed(apart, "server", stopping)
+    if killed:
+        apart.dooms["server"] = Doom(when=lambda node, what: node.kept.done == 2 and what == "after a commit")
+    apart.run(4)
+    assert [one.round for one in apart.rounds if one.round] == [1, 3] if killed else [1, 2, 3]
+    hub: Any = apart.parties["server"]
+    for name in apart.made.common.clients:
+        np.testing.assert_array_equal(apart.system.own_model(apart.parties[name]), hub.state.weights)
 
 
 def test_a_party_that_leaves_is_missed_after_a_while_and_welcomed_back() -> None:
