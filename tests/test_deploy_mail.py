@@ -102,6 +102,24 @@ def test_what_the_engine_says_of_failures() -> None:
     assert not hub.send("nobody", News(b""))
 
 
+def test_a_node_that_is_stopped_while_the_engine_fails_lets_no_packet_overtake_another() -> None:
+    """A recipient takes a number below the last one for a repetition: what could not be sent comes first, or never."""
+    exchange, hub, a, _ = mails()
+    hub._stopped.set()
+    push = hub.engine.push
+    hub.engine.push = lambda *_: (_ for _ in ()).throw(EngineError("away"))  # type: ignore[method-assign]
+    first, second = hub.wrap("a", News(b"1")), hub.wrap("a", News(b"2"))
+    assert not hub.push(first)
+    hub.engine.push = push  # type: ignore[method-assign]
+    assert not hub.push(second)
+    again = Mail(exchange.engine("hub"), hub.keyring, lambda *said: None, threading.Event())
+    again.start(hub.numbering)
+    assert again.push(first)
+    assert again.push(second)
+    came = [a.pull(0.0) for _ in range(2)]
+    assert [one.packet for one in came if one] == [News(b"1"), News(b"2")]
+
+
 def test_a_store_is_private_and_whole(tmp_path: Path) -> None:
     path = tmp_path / "state.bin"
     store = FileStore(path)

@@ -36,7 +36,8 @@ class Mail:
     """One party's packets, over its engine.
 
     refused(src, kind, reason): is told of packets that are not taken.  most, most_bytes: of one sender, what may have
-    come and not be done; more is refused.
+    come and not be done; more is refused.  halted: it was stopped while the engine failed, and pushes nothing more:
+    after a later packet its recipient would take an earlier one for a repetition.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Mail:
         self.numbering, self.traffic = Numbering(), Traffic()
         self.held: dict[tuple[str, int], Arrived] = {}
         self.heard_s = time.monotonic()  # when the last packet came
+        self.halted = False
         self._refused, self._stopped = refused, stopped
         self._most, self._most_bytes = most, most_bytes
         self._sizes: Counter[str] = Counter()
@@ -81,7 +83,7 @@ class Mail:
 
     def push(self, parcel: Parcel) -> bool:
         """Push a packet, however long it takes. False if it never can be, or if the node is stopped while it cannot."""
-        while True:
+        while not self.halted:
             try:
                 self.engine.push(parcel.dst, parcel.body, parcel.key)
                 self.traffic.bytes_up += len(parcel.body)
@@ -93,8 +95,8 @@ class Mail:
                 raise
             except EngineError as error:
                 self._refused(parcel.dst, "engine", str(error))
-                if self._stopped.wait(_RETRY_S):
-                    return False
+                self.halted = self._stopped.wait(_RETRY_S)
+        return False
 
     def send(self, dst: str, packet: Packet) -> bool:
         """Wrap and push at once, for what need not outlive this process."""

@@ -214,8 +214,11 @@ class Node(Keeper):
             self.mail.done(arrived)
             return
         self.give_up()
-        if not self.interrupted:
+        while not self.interrupted:
             self.take_waiting()
+            if self.lead is None:
+                break
+            self.give_up()  # one that had waited would have coordinated now
         out = [] if kept.era is None else [self.mail.wrap(self.hub, self.report(closed=True))]
         self.enter(begin.era)
         self.count(arrived)
