@@ -239,6 +239,22 @@ def test_a_party_that_says_nothing_is_waited_for_no_longer_than_patience() -> No
     assert apart.rounds[1].seconds > 0.5
 
 
+def test_a_member_that_says_nothing_costs_its_leader_no_answer() -> None:
+    """A leader waits less long than the hub waits for it, so what the others have sent is not lost with it."""
+    apart = made("rfl_ha", Settings(patience_s=2.0, grace_s=2.0, poll_s=0.02), clusters=1)
+
+    def tamper(src: str, dst: str, body: bytes) -> list[bytes]:
+        """One member never says anything to its head."""
+        return [] if "server" not in (src, dst) and src == silent else [body]
+
+    apart.exchange.tamper = tamper
+    silent = "client/2"
+    apart.run(1)
+    led = [one.notes for one in apart.rounds if one.round]
+    assert [one.skipped for one in apart.rounds] == ["", ""], led
+    assert [one["participants"] for one in led] == [2], led
+
+
 def test_everything_comes_three_times_and_late_and_nothing_changes() -> None:
     together, apart = rig(registry.get("fedavg"), TARGETS, delta=0.0), made()
     together.rounds(ROUNDS)

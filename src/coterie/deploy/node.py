@@ -290,6 +290,8 @@ class Node(Keeper):
     def leading(self, work: Any, role: str, request: Envelope | Era, at: Instant, of: Any = None) -> Lead:
         """A coordination of this party, before it begins."""
         patience_s = PATIENCE_S if self.clock.rehearsed else self.settings.patience_s
+        if isinstance(request, Envelope) and not self.clock.rehearsed:
+            patience_s /= 2  # the hub has waited longer: a member that says nothing must not cost its leader's answer
         coordination = Coordination(self.member, work, self.send, role, request, patience_s)
         return Lead(coordination, self.clock, self.compute, at, of, self.quiet)
 
