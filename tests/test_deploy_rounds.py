@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -12,9 +13,13 @@ import pytest
 from federation import Steady, planted, rig
 from nodes import Doom, Nodes, nodes
 
+from coterie.baselines.rfl_ha import Belong, Lead
 from coterie.deploy.hub import HubNode, Round
 from coterie.deploy.node import Node, Settings
+from coterie.deploy.packets import Begin, Letter, wrap
 from coterie.protocol.errors import RunError
+from coterie.protocol.messages import Message, bundle
+from coterie.protocol.party import To
 from coterie.runs import registry
 from coterie.runs.evaluation import models_digest
 
@@ -237,6 +242,38 @@ def test_a_party_that_says_nothing_is_waited_for_no_longer_than_patience() -> No
     assert len(lost) == 2
     assert [one.notes.get("participants") for one in apart.rounds] == [None, 2, 3]
     assert apart.rounds[1].seconds > 0.5
+
+
+def test_a_request_that_waited_for_its_leader_begins_nothing_in_the_next_round() -> None:
+    """A head is asked twice; when the next round begins it is still at work on the first request."""
+    apart = made("rfl_ha", clusters=1)
+    hub, head = apart.node("server").member, apart.node("client/0")
+    number = itertools.count(1)
+
+    def tell(packet: Any) -> None:
+        body = wrap(hub.keyring, "server", "client/0", next(number), packet)
+        apart.exchange.put("server", "client/0", body, str(body))
+        while (arrived := head.mail.pull(0.0)) is not None:
+            head.take(arrived)
+
+    def ask(message: Message, r: int) -> None:
+        for sent in hub.send([To("client/0", message)], "server", round=r, attempt=0):
+            tell(Letter(sent.envelope, sent.frame, (r, 0)))
+
+    head.open()
+    weights = apart.made.common.initial
+    names = bundle([name.encode() for name in apart.made.common.clients])
+    tell(Begin((0, 0), 0))
+    ask(Belong(0, "client/0", names, 3), 0)
+    tell(Begin((1, 0), 0))
+    for _ in range(2):
+        ask(Lead(1, apart.made.common.spec.digest, weights, b"\1\1\1"), 1)
+    assert head.lead is not None
+    tell(Begin((2, 0), 0))
+    assert head.lead is None
+    assert head.kept.era == (2, 0)
+    assert apart.exchange.waiting("client/0") == 0
+    head.close()
 
 
 def test_a_member_that_says_nothing_costs_its_leader_no_answer() -> None:
