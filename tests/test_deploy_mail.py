@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from coterie.crypto.roster import simulated
-from coterie.deploy.engine import EngineError, NotAdmittedError, UndeliverableError
+from coterie.deploy.engine import EngineError, FullError, NotAdmittedError, UndeliverableError
 from coterie.deploy.mail import Mail
 from coterie.deploy.memory import Exchange, MemoryEngine
 from coterie.deploy.packets import Letter, News
@@ -22,13 +23,13 @@ from coterie.transport.envelope import Envelope
 NAMES = {"hub": "server", "a": "client"}
 
 
-def mails(**options: int) -> tuple[Exchange, Mail, Mail, list[tuple[str, str, str]]]:
+def mails(**options: float) -> tuple[Exchange, Mail, Mail, list[tuple[str, str, str]]]:
     exchange, refused = Exchange(NAMES), []  # type: ignore[var-annotated]
     roster, identities = simulated(NAMES, Randomness(1, True))
     made = []
     for name in NAMES:
         keyring = PartyKeys(roster, {name: identities[name]})
-        mail = Mail(exchange.engine(name), keyring, lambda *said: refused.append(said), threading.Event(), **options)
+        mail = Mail(exchange.engine(name), keyring, lambda *said: refused.append(said), threading.Event(), **options)  # type: ignore[arg-type]
         mail.start(Numbering())
         made.append(mail)
     return exchange, made[0], made[1], refused
@@ -118,6 +119,33 @@ def test_a_node_that_is_stopped_while_the_engine_fails_lets_no_packet_overtake_a
     assert again.push(second)
     came = [a.pull(0.0) for _ in range(2)]
     assert [one.packet for one in came if one] == [News(b"1"), News(b"2")]
+
+
+def test_a_party_that_never_comes_back_holds_up_nobody() -> None:
+    """When no more may wait for it, what is sent to it is given up after a while; until there is room."""
+    _, hub, a, refused = mails(full_s=0.8)
+    full, push = ["a"], hub.engine.push
+
+    def filled(dst: str, body: bytes, key: str) -> None:
+        if dst in full:
+            raise FullError("a has 4096 packets")
+        push(dst, body, key)
+
+    hub.engine.push = filled  # type: ignore[method-assign]
+    began = time.monotonic()
+    assert not hub.send("a", News(b"1"))
+    assert 0.8 <= time.monotonic() - began < 10
+    said = len(refused)
+    assert not hub.send("a", News(b"2"))
+    assert len(refused) == said + 1, "it is not waited for again"
+    full.clear()
+    assert hub.send("a", News(b"3"))
+    came = a.pull(0.0)
+    assert came is not None
+    assert came.packet == News(b"3")
+    full.append("a")
+    assert not hub.send("a", News(b"4"))
+    assert len(refused) > said + 2, "it had room"
 
 
 def test_a_store_is_private_and_whole(tmp_path: Path) -> None:

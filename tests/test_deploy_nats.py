@@ -20,7 +20,7 @@ pytest.importorskip("nats", reason="the extra deploy is not installed")
 
 from nats_rig import Rig, drain
 
-from coterie.deploy.engine import EngineError, UndeliverableError
+from coterie.deploy.engine import EngineError, FullError, UndeliverableError
 from coterie.deploy.nats_link import _ended
 from coterie.deploy.nats_parts import PART
 from coterie.deploy.nats_stream import ACK_WAIT_S
@@ -193,7 +193,7 @@ def test_a_full_queue_takes_more_when_something_is_done(tmp_path: Path) -> None:
         for number in range(4):
             hub.push("client/1", b"x", f"{number}")
         began = time.monotonic()
-        with pytest.raises(EngineError, match="takes no more to client/1 at present: maximum") as full:
+        with pytest.raises(FullError, match="takes no more to client/1 at present: maximum") as full:
             hub.push("client/1", b"x", "4")
         assert not isinstance(full.value, UndeliverableError)
         assert time.monotonic() - began < 1, "others wait for it"

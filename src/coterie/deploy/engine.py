@@ -19,6 +19,10 @@ class UndeliverableError(EngineError):
     """This packet will never be stored: no such recipient, too large, not permitted. Trying again would not help."""
 
 
+class FullError(EngineError):
+    """As many packets as may wait for this recipient wait already: it has taken none for long, or is slow."""
+
+
 class NotAdmittedError(EngineError):
     """This party may not connect (any more): its certificate was revoked or has run out. The node ends with it."""
 
@@ -51,7 +55,8 @@ class Engine(Protocol):
     def push(self, dst: str, body: bytes, key: str) -> None:
         """Store a packet for another party, of any size; returns when it is stored. The same key is stored once.
 
-        Raises UndeliverableError if it never will be, and EngineError if it cannot be stored now.
+        Raises UndeliverableError if it never will be, FullError if too many wait for this recipient, and EngineError if
+        it cannot be stored now.
         """
 
     def pull(self, wait_s: float) -> Delivery | None:

@@ -49,8 +49,9 @@ class Keeper:
         self.renew = renew
         self.name, self.hub = member.name, member.hub
         self.stopped = threading.Event()
-        limits = {"most": self.settings.most, "most_bytes": self.settings.most_bytes}
-        self.mail = Mail(engine, member.keyring, self.dropped, self.stopped, **limits)
+        most, most_bytes, full_s = self.settings.most, self.settings.most_bytes, self.settings.grace_s
+        of = engine, member.keyring, self.dropped, self.stopped
+        self.mail = Mail(*of, most=most, most_bytes=most_bytes, full_s=full_s)
         self.presence = Presence(self.nodes, self.settings.grace_s)
         self.kept = Kept()
         self.lead: Lead | None = None

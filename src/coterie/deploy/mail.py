@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from coterie.deploy.engine import Delivery, Engine, EngineError, NotAdmittedError, UndeliverableError
+from coterie.deploy.engine import Delivery, Engine, EngineError, FullError, NotAdmittedError, UndeliverableError
 from coterie.deploy.packets import Packet, unwrap, wrap
 from coterie.deploy.store import Numbering, Parcel
 from coterie.deploy.surroundings import Traffic
@@ -36,7 +36,8 @@ class Mail:
     """One party's packets, over its engine.
 
     refused(src, kind, reason): is told of packets that are not taken.  most, most_bytes: of one sender, what may have
-    come and not be done; more is refused.  halted: it was stopped while the engine failed, and pushes nothing more:
+    come and not be done; more is refused.  full_s: after which nothing more is sent to a recipient for which too much
+    waits, until there is room: nobody waits for ever for a party that does not come back.  halted: it was stopped while the engine failed, and pushes nothing more:
     after a later packet its recipient would take an earlier one for a repetition.
     """
 
@@ -49,12 +50,14 @@ class Mail:
         *,
         most: int = 1000,
         most_bytes: int = 1 << 30,
+        full_s: float = 60.0,
     ) -> None:
         self.engine, self.keyring, self.name = engine, keyring, engine.name
         self.numbering, self.traffic = Numbering(), Traffic()
         self.held: dict[tuple[str, int], Arrived] = {}
         self.heard_s = time.monotonic()  # when the last packet came
         self.halted = False
+        self._full_s, self._full = full_s, dict[str, float]()  # by recipient, since when no more may wait for it
         self._refused, self._stopped = refused, stopped
         self._most, self._most_bytes = most, most_bytes
         self._sizes: Counter[str] = Counter()
@@ -82,11 +85,15 @@ class Mail:
         )
 
     def push(self, parcel: Parcel) -> bool:
-        """Push a packet, however long it takes. False if it never can be, or if the node is stopped while it cannot."""
+        """Push a packet, however long it takes.
+
+        False if it never can be, if the node is stopped while it cannot, or if its recipient is full for ``full_s``.
+        """
         while not self.halted:
             try:
                 self.engine.push(parcel.dst, parcel.body, parcel.key)
                 self.traffic.bytes_up += len(parcel.body)
+                self._full.pop(parcel.dst, None)
                 return True
             except UndeliverableError as error:
                 self._refused(parcel.dst, "push", str(error))
@@ -95,6 +102,10 @@ class Mail:
                 raise
             except EngineError as error:
                 self._refused(parcel.dst, "engine", str(error))
+                if isinstance(error, FullError):
+                    since_s = self._full.setdefault(parcel.dst, time.monotonic())
+                    if time.monotonic() >= since_s + self._full_s:
+                        return False
                 self.halted = self._stopped.wait(_RETRY_S)
         return False
 

@@ -31,7 +31,7 @@ import nats.js.errors
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
-from coterie.deploy.engine import Delivery, EngineError, UndeliverableError
+from coterie.deploy.engine import Delivery, EngineError, FullError, UndeliverableError
 from coterie.deploy.names import safe
 from coterie.deploy.nats_link import AGAIN_S, ANSWER_S, Link
 from coterie.deploy.nats_parts import GIVEN_UP, PART, Assembly, Part, Upload, parts_of
@@ -198,7 +198,8 @@ class NatsEngine:
                     break
             except nats.js.errors.APIError as error:
                 if error.err_code in FULL:
-                    raise EngineError(f"{where} takes no more to {dst} at present: {error.description}") from None
+                    kind = FullError if "per subject" in str(error.description) else EngineError
+                    raise kind(f"{where} takes no more to {dst} at present: {error.description}") from None
                 problem = str(error.description)
             except (TimeoutError, nats.errors.Error, OSError) as error:
                 problem = str(error) or problem
