@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -20,7 +21,9 @@ from coterie.deploy.node import Node, NodeObserver, RolledBackError, Settings
 from coterie.deploy.packets import Begin, End, Letter, News, Report, Silence, Tally, wrap
 from coterie.deploy.store import unpack
 from coterie.protocol.errors import PeerError
+from coterie.protocol.party import To
 from coterie.protocol.randomness import Randomness
+from coterie.protocols import averaging
 from coterie.runs import registry
 from coterie.runs.keyring import PartyKeys
 from coterie.transport.envelope import Envelope
@@ -239,6 +242,37 @@ def test_a_party_whose_disk_was_put_back_is_noticed_and_goes_on_no_more(by: int)
     why = [one.gone["client/1"] for one in apart.rounds if "client/1" in one.gone]
     assert any("older than it was" in reason for reason in why)
     assert "client/1" not in apart.rounds[1].gone
+
+
+def test_a_party_whose_disk_was_put_back_takes_nothing_before_it_knows() -> None:
+    """It has lost one commit, and a request waits: with the commit that follows it would seem to have lost none."""
+    apart = made()
+    hub, number = apart.node("server").member, itertools.count(1)
+
+    def tell(node: Node, packet: Any) -> None:
+        apart.exchange.put(
+            "server", "client/0", wrap(hub.keyring, "server", "client/0", next(number), packet), str(packet)
+        )
+        take_all(node)
+
+    def train(node: Node) -> None:
+        message = averaging.Train(1, apart.made.common.spec.digest, apart.made.common.initial)
+        (sent,) = hub.send([To("client/0", message)], "server", round=1, attempt=0)
+        tell(node, Letter(sent.envelope, sent.frame, (1, 0)))
+
+    node, _ = opened(apart, "client/0")
+    for r in range(2):
+        tell(node, Begin((r, 0), 0))
+    old = apart.stores["client/0"].data
+    train(node)
+    told = node.kept.commits
+    node.close()
+    apart.stores["client/0"].data = old
+    node, _ = opened(apart, "client/0")
+    train(node)
+    with pytest.raises(RolledBackError):
+        tell(node, Begin((1, 0), told))
+    node.close()
 
 
 def test_a_hub_whose_disk_was_put_back_is_told_so() -> None:

@@ -62,6 +62,7 @@ class Keeper:
         self._unsent: list[Parcel] = []  # of earlier commits, since the node was stopped while the engine failed
         self._started: tuple[Any, Any] = member.party.state, member.party.secret
         self.interrupted = False  # it was killed while it coordinated, so it waits for another attempt
+        self.asks = False  # it has started, and waits for the hub to say which of its commits it has heard of
         self._told: tuple[Any, ...] = ()
         self._reported = time.monotonic(), 0, 0
         member.repeats, member.reader = False, Reader(0)  # packets are taken once, and held no longer than needed

@@ -37,8 +37,9 @@ class Mail:
 
     refused(src, kind, reason): is told of packets that are not taken.  most, most_bytes: of one sender, what may have
     come and not be done; more is refused.  full_s: after which nothing more is sent to a recipient for which too much
-    waits, until there is room: nobody waits for ever for a party that does not come back.  halted: it was stopped while the engine failed, and pushes nothing more:
-    after a later packet its recipient would take an earlier one for a repetition.
+    waits, until there is room: nobody waits for ever for a party that does not come back.  halted: it was stopped
+    while the engine failed, and pushes nothing more: after a later packet its recipient would take an earlier one for a
+    repetition.
     """
 
     def __init__(

@@ -67,8 +67,7 @@ class Node(Keeper):
         self.mail.open()
         if self.name != self.hub and self.kept.era is not None:
             self.mail.send(self.hub, self.report(interrupted=self.interrupted, started=True))
-            if not self.interrupted:
-                self._take_again()
+            self.asks = True  # what it did before it knows that it is not rolled back would hide it
         self.tally()
 
     def close(self) -> None:
@@ -106,7 +105,7 @@ class Node(Keeper):
         packet = arrived.packet
         self.observer.seen(arrived.src)
         if isinstance(packet, Letter | Silence):
-            if self.kept.era is None or packet.era > self.kept.era or self.interrupted:
+            if self.kept.era is None or packet.era > self.kept.era or self.interrupted or self.asks:
                 self.waiting.append(arrived)  # for its Begin
                 return
             if isinstance(packet, Letter):
@@ -208,10 +207,15 @@ class Node(Keeper):
                 f"the state of {self.name} is of commit {kept.commits}, and the hub has heard of {begin.commit}: "
                 "a disk was put back, or a folder copied. Let the operator enrol this party anew"
             )
+        asked, self.asks = self.asks, False
+        if asked and not self.interrupted:
+            self._take_again()
         if kept.era is not None and begin.era <= kept.era:
             if begin.era < kept.era:
                 self.mail.send(self.hub, self.report())  # the hub's own disk may have been put back
             self.mail.done(arrived)
+            if asked:
+                self.take_waiting()
             return
         self.give_up()
         while not self.interrupted:
