@@ -16,6 +16,7 @@ from federation import Steady, planted, rig
 from nodes import Doom, Nodes, nodes
 
 from coterie.crypto.roster import entry, new_identity
+from coterie.deploy.engine import EngineError
 from coterie.deploy.hub import HubNode, Round
 from coterie.deploy.node import Node, NodeObserver, RolledBackError, Settings
 from coterie.deploy.packets import Begin, End, Letter, News, Report, Silence, Tally, wrap
@@ -283,6 +284,24 @@ def test_a_hub_whose_disk_was_put_back_is_told_so() -> None:
     apart.run(5)
     assert doom.died == 1
     assert any("was the hub's disk put back?" in why for one in apart.rounds for why in one.gone.values())
+
+
+def test_what_could_not_leave_before_a_stop_is_in_every_later_commit() -> None:
+    apart = made()
+    node, _ = opened(apart, "client/0")
+
+    def away(dst: str, body: bytes, key: str) -> None:
+        raise EngineError("away")
+
+    node.stop()
+    node.mail.engine.push = away  # type: ignore[method-assign]
+    first, second = (node.mail.wrap("server", Report((0, 0), i)) for i in range(2))
+    node.commit([first])
+    node.commit([second])
+    node.close()
+    data = apart.stores["client/0"].data
+    assert data is not None
+    assert unpack(data, apart.parties["client/0"])[0].outbox == [first, second]
 
 
 # -- plans -------------------------------------------------------------------------------------------------------------
