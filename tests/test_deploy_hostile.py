@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -15,12 +16,15 @@ from federation import Steady, planted, rig
 from nodes import Doom, Nodes, nodes
 
 from coterie.crypto.roster import entry, new_identity
+from coterie.deploy.engine import EngineError
 from coterie.deploy.hub import HubNode, Round
 from coterie.deploy.node import Node, NodeObserver, RolledBackError, Settings
 from coterie.deploy.packets import Begin, End, Letter, News, Report, Silence, Tally, wrap
 from coterie.deploy.store import unpack
 from coterie.protocol.errors import PeerError
+from coterie.protocol.party import To
 from coterie.protocol.randomness import Randomness
+from coterie.protocols import averaging
 from coterie.runs import registry
 from coterie.runs.keyring import PartyKeys
 from coterie.transport.envelope import Envelope
@@ -241,6 +245,37 @@ def test_a_party_whose_disk_was_put_back_is_noticed_and_goes_on_no_more(by: int)
     assert "client/1" not in apart.rounds[1].gone
 
 
+def test_a_party_whose_disk_was_put_back_takes_nothing_before_it_knows() -> None:
+    """It has lost one commit, and a request waits: with the commit that follows it would seem to have lost none."""
+    apart = made()
+    hub, number = apart.node("server").member, itertools.count(1)
+
+    def tell(node: Node, packet: Any) -> None:
+        apart.exchange.put(
+            "server", "client/0", wrap(hub.keyring, "server", "client/0", next(number), packet), str(packet)
+        )
+        take_all(node)
+
+    def train(node: Node) -> None:
+        message = averaging.Train(1, apart.made.common.spec.digest, apart.made.common.initial)
+        (sent,) = hub.send([To("client/0", message)], "server", round=1, attempt=0)
+        tell(node, Letter(sent.envelope, sent.frame, (1, 0)))
+
+    node, _ = opened(apart, "client/0")
+    for r in range(2):
+        tell(node, Begin((r, 0), 0))
+    old = apart.stores["client/0"].data
+    train(node)
+    told = node.kept.commits
+    node.close()
+    apart.stores["client/0"].data = old
+    node, _ = opened(apart, "client/0")
+    train(node)
+    with pytest.raises(RolledBackError):
+        tell(node, Begin((1, 0), told))
+    node.close()
+
+
 def test_a_hub_whose_disk_was_put_back_is_told_so() -> None:
     apart = made()
     apart.dooms["server"] = doom = Backed(
@@ -249,6 +284,24 @@ def test_a_hub_whose_disk_was_put_back_is_told_so() -> None:
     apart.run(5)
     assert doom.died == 1
     assert any("was the hub's disk put back?" in why for one in apart.rounds for why in one.gone.values())
+
+
+def test_what_could_not_leave_before_a_stop_is_in_every_later_commit() -> None:
+    apart = made()
+    node, _ = opened(apart, "client/0")
+
+    def away(dst: str, body: bytes, key: str) -> None:
+        raise EngineError("away")
+
+    node.stop()
+    node.mail.engine.push = away  # type: ignore[method-assign]
+    first, second = (node.mail.wrap("server", Report((0, 0), i)) for i in range(2))
+    node.commit([first])
+    node.commit([second])
+    node.close()
+    data = apart.stores["client/0"].data
+    assert data is not None
+    assert unpack(data, apart.parties["client/0"])[0].outbox == [first, second]
 
 
 # -- plans -------------------------------------------------------------------------------------------------------------

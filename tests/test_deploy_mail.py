@@ -29,7 +29,7 @@ def mails(**options: Any) -> tuple[Exchange, Mail, Mail, list[tuple[str, str, st
     made = []
     for name in NAMES:
         keyring = PartyKeys(roster, {name: identities[name]})
-        mail = Mail(exchange.engine(name), keyring, lambda *said: refused.append(said), threading.Event(), **options)
+        mail = Mail(exchange.engine(name), keyring, lambda *said: refused.append(said), threading.Event(), **options)  # type: ignore[arg-type]
         mail.start(Numbering())
         made.append(mail)
     return exchange, made[0], made[1], refused
@@ -101,6 +101,24 @@ def test_what_the_engine_says_of_failures() -> None:
     with pytest.raises(NotAdmittedError):
         hub.push(parcel)
     assert not hub.send("nobody", News(b""))
+
+
+def test_a_node_that_is_stopped_while_the_engine_fails_lets_no_packet_overtake_another() -> None:
+    """A recipient takes a number below the last one for a repetition: what could not be sent comes first, or never."""
+    exchange, hub, a, _ = mails()
+    hub._stopped.set()
+    push = hub.engine.push
+    hub.engine.push = lambda *_: (_ for _ in ()).throw(EngineError("away"))  # type: ignore[method-assign]
+    first, second = hub.wrap("a", News(b"1")), hub.wrap("a", News(b"2"))
+    assert not hub.push(first)
+    hub.engine.push = push  # type: ignore[method-assign]
+    assert not hub.push(second)
+    again = Mail(exchange.engine("hub"), hub.keyring, lambda *said: None, threading.Event())
+    again.start(hub.numbering)
+    assert again.push(first)
+    assert again.push(second)
+    came = [a.pull(0.0) for _ in range(2)]
+    assert [one.packet for one in came if one] == [News(b"1"), News(b"2")]
 
 
 def test_a_recipient_that_takes_nothing_stops_nobody() -> None:

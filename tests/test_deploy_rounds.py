@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -10,12 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 from federation import Steady, planted, rig
-from nodes import Nodes, nodes
+from nodes import Doom, Nodes, nodes
 
+from coterie.baselines.rfl_ha import Belong, Lead
 from coterie.deploy.engine import FullError
 from coterie.deploy.hub import HubNode, Round
 from coterie.deploy.node import Node, Settings
+from coterie.deploy.packets import Begin, Letter, wrap
 from coterie.protocol.errors import RunError
+from coterie.protocol.messages import Message, bundle
+from coterie.protocol.party import To
 from coterie.runs import registry
 from coterie.runs.evaluation import models_digest
 
@@ -84,9 +89,10 @@ def test_a_round_that_fails_is_tried_again_from_its_beginning() -> None:
     assert not any(one.skipped for one in apart.rounds)
 
 
-def test_a_round_whose_attempts_all_fail_is_skipped_and_changes_nothing() -> None:
-    """Everybody goes on from the state before it: as if its messages had never been."""
-    together, apart = rig(registry.get("fedavg"), TARGETS, delta=0.0), made()
+@pytest.mark.parametrize("name", ["fedavg", "scaffold"])
+def test_a_round_whose_attempts_all_fail_is_skipped_and_changes_nothing(name: str) -> None:
+    """Everybody goes on from the state before it: as if its messages had never been. SCAFFOLD's clients have one."""
+    together, apart = rig(registry.get(name), TARGETS, delta=0.0), made(name)
     together.round(1)
     together.round(3)
     changed(apart, "server", failing(3))
@@ -141,6 +147,53 @@ def test_a_set_up_that_fails_ends_the_run() -> None:
     changed(apart, "server", change)
     with pytest.raises(RunError, match="the set-up failed: nobody is there"):
         run_hub(apart, 1)
+
+
+def test_a_set_up_that_has_failed_is_tried_again_by_the_next_start() -> None:
+    apart, left = made(settings=Settings(patience_s=20.0, grace_s=0.3, poll_s=0.02, retries=0)), [1]
+
+    def change(node: Node) -> None:
+        def setup() -> Any:
+            if left.pop():
+                left.append(0)
+                raise RunError("nobody is there")
+            yield from ()
+
+        node.member.party.setup = setup  # type: ignore[method-assign]
+
+    changed(apart, "server", change)
+    with pytest.raises(RunError, match="the set-up failed"):
+        apart.node("server").run(1)  # type: ignore[attr-defined]
+    apart.run(1)
+    assert [(one.round, one.skipped, one.attempts) for one in apart.rounds] == [
+        (0, "", ["the hub was stopped"]),
+        (1, "", []),
+    ]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_run_that_ends_early_has_its_finish_and_no_further_round(killed: bool) -> None:
+    """Also if the hub is killed as soon as its last round is committed."""
+    apart = made(deployed=True)
+
+    def stopping(node: Node) -> None:
+        party: Any = node.member.party
+        honest = party.round
+
+        def run(r: int) -> Any:
+            notes = yield from honest(r)
+            return {**notes, "stopped": "nothing moves any more"} if r == 2 else notes
+
+        party.round = run
+
+    changed(apart, "server", stopping)
+    if killed:
+        apart.dooms["server"] = Doom(when=lambda node, what: node.kept.done == 2 and what == "after a commit")
+    apart.run(4)
+    assert [one.round for one in apart.rounds if one.round] == [1, 3] if killed else [1, 2, 3]
+    hub: Any = apart.parties["server"]
+    for name in apart.made.common.clients:
+        np.testing.assert_array_equal(apart.system.own_model(apart.parties[name]), hub.state.weights)
 
 
 def test_a_party_that_leaves_is_missed_after_a_while_and_welcomed_back() -> None:
@@ -246,6 +299,54 @@ def test_a_party_that_says_nothing_is_waited_for_no_longer_than_patience() -> No
     assert len(lost) == 2
     assert [one.notes.get("participants") for one in apart.rounds] == [None, 2, 3]
     assert apart.rounds[1].seconds > 0.5
+
+
+def test_a_request_that_waited_for_its_leader_begins_nothing_in_the_next_round() -> None:
+    """A head is asked twice; when the next round begins it is still at work on the first request."""
+    apart = made("rfl_ha", clusters=1)
+    hub, head = apart.node("server").member, apart.node("client/0")
+    number = itertools.count(1)
+
+    def tell(packet: Any) -> None:
+        body = wrap(hub.keyring, "server", "client/0", next(number), packet)
+        apart.exchange.put("server", "client/0", body, str(body))
+        while (arrived := head.mail.pull(0.0)) is not None:
+            head.take(arrived)
+
+    def ask(message: Message, r: int) -> None:
+        for sent in hub.send([To("client/0", message)], "server", round=r, attempt=0):
+            tell(Letter(sent.envelope, sent.frame, (r, 0)))
+
+    head.open()
+    weights = apart.made.common.initial
+    names = bundle([name.encode() for name in apart.made.common.clients])
+    tell(Begin((0, 0), 0))
+    ask(Belong(0, "client/0", names, 3), 0)
+    tell(Begin((1, 0), 0))
+    for _ in range(2):
+        ask(Lead(1, apart.made.common.spec.digest, weights, b"\1\1\1"), 1)
+    assert head.lead is not None
+    tell(Begin((2, 0), 0))
+    assert head.lead is None
+    assert head.kept.era == (2, 0)
+    assert apart.exchange.waiting("client/0") == 0
+    head.close()
+
+
+def test_a_member_that_says_nothing_costs_its_leader_no_answer() -> None:
+    """A leader waits less long than the hub waits for it, so what the others have sent is not lost with it."""
+    apart = made("rfl_ha", Settings(patience_s=2.0, grace_s=2.0, poll_s=0.02), clusters=1)
+
+    def tamper(src: str, dst: str, body: bytes) -> list[bytes]:
+        """One member never says anything to its head."""
+        return [] if "server" not in (src, dst) and src == silent else [body]
+
+    apart.exchange.tamper = tamper
+    silent = "client/2"
+    apart.run(1)
+    led = [one.notes for one in apart.rounds if one.round]
+    assert [one.skipped for one in apart.rounds] == ["", ""], led
+    assert [one["participants"] for one in led] == [2], led
 
 
 def test_everything_comes_three_times_and_late_and_nothing_changes() -> None:

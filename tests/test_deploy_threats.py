@@ -132,7 +132,7 @@ Open = Callable[[str], Scene]
 
 @pytest.fixture
 def scene(ran: Nodes) -> Iterator[Open]:
-    opened: list[Node] = []
+    opened: list[tuple[Node, bytes | None]] = []
 
     def make(name: str) -> Scene:
         ran.exchange = Exchange(list(ran.parties))
@@ -140,13 +140,17 @@ def scene(ran: Nodes) -> Iterator[Open]:
         kept = ran.stores[name].data
         node = ran.node(name, observer=reasons)
         node.open()
-        opened.append(node)
-        ran.stores[name].data = kept
-        return Scene(ran, node, reasons)
+        opened.append((node, kept))
+        made = Scene(ran, node, reasons)
+        if name != HUB:  # it has asked the hub where it is
+            made.packet(HUB, Begin(node.era, 0))
+            made.take()
+        return made
 
     yield make
-    for node in opened:
+    for node, kept in opened:
         node.close()
+        ran.stores[node.name].data = kept
 
 
 GRANT = Granted(number=0, grant="", names="secret service", keys=b"", signature=b"\0" * 64)

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from coterie.deploy.lead import Lead
@@ -100,18 +101,16 @@ class HubNode(Node):
         ran: list[Round] = []
         party: Any = self.member.party
         has_finish = bool(party.finishes)
-        for r in range(self.kept.done + 1, rounds + 1 + has_finish):
+        while (r := self.kept.done + 1) <= (last := self.kept.stops or rounds) + has_finish:
             if self.stopped.is_set():
                 return ran
-            steps = party.setup if r == 0 else party.finish if r > rounds else lambda r=r: party.round(r)
+            steps = party.setup if r == 0 else party.finish if r > last else partial(party.round, r)
             one = self._round(r, steps)
             on_round(one)
             ran.append(one)
             if r == 0 and one.skipped:
                 raise RunError(f"the set-up failed: {one.skipped}")
-            if one.notes.get("stopped"):
-                break
-        tried = [one for one in ran if 1 <= one.round <= rounds]
+        tried = [one for one in ran if 1 <= one.round <= last]
         if tried and all(one.skipped for one in tried):
             raise RunError(f"all rounds failed; the last one: {tried[-1].skipped}")
         self._end_all()
@@ -139,10 +138,12 @@ class HubNode(Node):
                 left -= not isinstance(error, LeaderStoppedError)
             attempt += 1
             if left < 0:
-                self.enter((r, attempt))
+                self._announce((r, attempt))  # so that all go back to where it began
                 one.skipped = one.attempts[-1]
                 break
-        self._commit_round(r)
+        if r or not one.skipped:  # a hub that is started again tries a set-up again
+            self.kept.stops = r if "stopped" in one.notes else self.kept.stops
+            self._commit_round(r)
         one.seconds = time.monotonic() - began
         one.refused.update(self.mail.traffic.refused)
         traffic = self.mail.traffic

@@ -60,8 +60,10 @@ class Keeper:
         self.undone: tuple[Any, Any] | None = None  # state and secret before the handler that coordinates
         self.waiting: list[Arrived] = []
         self._noted: list[Arrived] = []
+        self._unsent: list[Parcel] = []  # of earlier commits, since the node was stopped while the engine failed
         self._started: tuple[Any, Any] = member.party.state, member.party.secret
         self.interrupted = False  # it was killed while it coordinated, so it waits for another attempt
+        self.asks = False  # it has started, and waits for the hub to say which of its commits it has heard of
         self._told: tuple[Any, ...] = ()
         self._unasked, self._unasked_bytes = Counter[str](), Counter[str]()
         self._reported = time.monotonic(), 0, 0
@@ -105,7 +107,7 @@ class Keeper:
         done, self._noted = [*self._noted, *done], []
         for arrived in done:
             self.mail.forget(arrived)
-        kept.outbox, kept.numbers, kept.numbering = list(outbox), member.numbers, self.mail.numbering
+        kept.outbox, kept.numbers, kept.numbering = [*self._unsent, *outbox], member.numbers, self.mail.numbering
         kept.times = self.clock.times
         kept.inbox = [Taken(one.envelope, member.spool.peek(one.ticket), (one.at_s, 0)) for one in member.inbox]
         if member.start is not None:
@@ -114,8 +116,7 @@ class Keeper:
         data = pack(kept, now, self._started)
         self.store.save(data)
         self.observer.committed(kept.commits, len(data))
-        for parcel in outbox:
-            self.mail.push(parcel)
+        self._unsent = [one for one in kept.outbox if not self.mail.push(one) and self.mail.halted]
         for arrived in done:
             arrived.delivery.done()
 

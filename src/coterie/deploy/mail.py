@@ -36,8 +36,10 @@ class Mail:
     """One party's packets, over its engine.
 
     refused(src, kind, reason): is told of packets that are not taken.  most, most_bytes: of one sender, what may have
-    come and not be done; more is refused.  full_s: how long to wait for a recipient for whom too much waits. Then its
-    packets are given up until one is stored again, so that one that never takes its packets stops nobody.
+    come and not be done; more is refused.  full_s: after which nothing more is sent to a recipient for which too much
+    waits, until there is room: nobody waits for ever for a party that does not come back.  halted: it was stopped
+    while the engine failed, and pushes nothing more: after a later packet its recipient would take an earlier one for a
+    repetition.
     """
 
     def __init__(
@@ -55,9 +57,10 @@ class Mail:
         self.numbering, self.traffic = Numbering(), Traffic()
         self.held: dict[tuple[str, int], Arrived] = {}
         self.heard_s = time.monotonic()  # when the last packet came
+        self.halted = False
+        self._full_s, self._full = full_s, dict[str, float]()  # by recipient, since when no more may wait for it
         self._refused, self._stopped = refused, stopped
-        self._most, self._most_bytes, self._full_s = most, most_bytes, full_s
-        self._full: dict[str, float] = {}  # since when too much waits, by recipient
+        self._most, self._most_bytes = most, most_bytes
         self._sizes: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -83,10 +86,11 @@ class Mail:
         )
 
     def push(self, parcel: Parcel) -> bool:
-        """Push a packet, however long it takes. False if it never can be, if its recipient takes no more (``full_s``),
-        or if the node is stopped while it cannot.
+        """Push a packet, however long it takes.
+
+        False if it never can be, if the node is stopped while it cannot, or if its recipient is full for ``full_s``.
         """
-        while True:
+        while not self.halted:
             try:
                 self.engine.push(parcel.dst, parcel.body, parcel.key)
                 self.traffic.bytes_up += len(parcel.body)
@@ -99,11 +103,12 @@ class Mail:
                 raise
             except EngineError as error:
                 self._refused(parcel.dst, "engine", str(error))
-                now = time.monotonic()
-                if isinstance(error, FullError) and now >= self._full.setdefault(parcel.dst, now) + self._full_s:
-                    return False
-                if self._stopped.wait(_RETRY_S):
-                    return False
+                if isinstance(error, FullError):
+                    since_s = self._full.setdefault(parcel.dst, time.monotonic())
+                    if time.monotonic() >= since_s + self._full_s:
+                        return False
+                self.halted = self._stopped.wait(_RETRY_S)
+        return False
 
     def send(self, dst: str, packet: Packet) -> bool:
         """Wrap and push at once, for what need not outlive this process."""

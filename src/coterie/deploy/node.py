@@ -67,8 +67,7 @@ class Node(Keeper):
         self.mail.open()
         if self.name != self.hub and self.kept.era is not None:
             self.mail.send(self.hub, self.report(interrupted=self.interrupted, started=True))
-            if not self.interrupted:
-                self._take_again()
+            self.asks = True  # what it did before it knows that it is not rolled back would hide it
         self.tally()
 
     def close(self) -> None:
@@ -106,7 +105,7 @@ class Node(Keeper):
         packet = arrived.packet
         self.observer.seen(arrived.src)
         if isinstance(packet, Letter | Silence):
-            if self.kept.era is None or packet.era > self.kept.era or self.interrupted:
+            if self.kept.era is None or packet.era > self.kept.era or self.interrupted or self.asks:
                 self.waiting.append(arrived)  # for its Begin
                 return
             if isinstance(packet, Letter):
@@ -212,14 +211,22 @@ class Node(Keeper):
                 f"the state of {self.name} is of commit {kept.commits}, and the hub has heard of {begin.commit}: "
                 "a disk was put back, or a folder copied. Let the operator enrol this party anew"
             )
+        asked, self.asks = self.asks, False
+        if asked and not self.interrupted:
+            self._take_again()
         if kept.era is not None and begin.era <= kept.era:
             if begin.era < kept.era:
                 self.mail.send(self.hub, self.report())  # the hub's own disk may have been put back
             self.mail.done(arrived)
+            if asked:
+                self.take_waiting()
             return
         self.give_up()
-        if not self.interrupted:
+        while not self.interrupted:
             self.take_waiting()
+            if self.lead is None:
+                break
+            self.give_up()  # one that had waited would have coordinated now
         out = [] if kept.era is None else [self.mail.wrap(self.hub, self.report(closed=True))]
         self.enter(begin.era)
         self.count(arrived)
@@ -291,6 +298,8 @@ class Node(Keeper):
     def leading(self, work: Any, role: str, request: Envelope | Era, at: Instant, of: Any = None) -> Lead:
         """A coordination of this party, before it begins."""
         patience_s = PATIENCE_S if self.clock.rehearsed else self.settings.patience_s
+        if isinstance(request, Envelope) and not self.clock.rehearsed:
+            patience_s /= 2  # the hub has waited longer: a member that says nothing must not cost its leader's answer
         coordination = Coordination(self.member, work, self.send, role, request, patience_s)
         return Lead(coordination, self.clock, self.compute, at, of, self.quiet)
 

@@ -121,7 +121,7 @@ class Recorder:
             self.round, self.attempt = round, attempt
             hub = self._open.parties[self._hub]
             hub.round, hub.attempt, hub.last_seen, hub.connected = round, attempt, now, True
-            phase = "set-up" if round == 0 else "finish" if round > self.rounds else "round"
+            phase = "set-up" if round == 0 else "finish" if self._is_finish(round) else "round"
             self._tell(phase=phase, round=round, attempt=attempt, since=now)
 
     def seen(self, party: str) -> None:
@@ -185,7 +185,7 @@ class Recorder:
             notes = {**one.notes, **{key: value for key, value in more.items() if value}}
             line = {"round": round, "attempt": attempt, "seconds": one.seconds, "notes": notes}
             self._open.lines.append(jsonable(line))
-            if 0 < round <= self.rounds:
+            if round and not self._is_finish(round):
                 self.done = round
                 self._tell(done=round, skipped=self._skipped())
             self._settle()
@@ -260,6 +260,11 @@ class Recorder:
             line = {"round": self.done, "attempt": 0, "seconds": 0.0, "notes": {"unrecorded": True}}
             self._open.lines.append(line)
 
+    def _is_finish(self, round: int) -> bool:
+        """Whether this is no round, but the finish: it comes after the last one, or after one that says that it is."""
+        before = [line for line in [*self._lines, *self._open.lines] if line["round"] < round]
+        return round > self.rounds or any("stopped" in line["notes"] for line in before)
+
     def _is_open(self, era: Era) -> bool:
         """Whether this attempt of a round has begun, and the round's line is not written yet."""
         attempts = {line["round"]: line["attempt"] for line in self._open.lines}
@@ -273,7 +278,7 @@ class Recorder:
         lines, before = self._open.lines, len(self._lines)
         while lines and (everything or len(lines) > _OPEN_LINES or self._is_complete(lines[0])):
             line = lines.pop(0)
-            self._write_line(line, (more or {}) if not lines or lines[0]["round"] > self.rounds else {})
+            self._write_line(line, (more or {}) if not lines or self._is_finish(lines[0]["round"]) else {})
         if len(self._lines) > before and not everything:
             self._write_result(running=True, facts={})
 
@@ -304,7 +309,7 @@ class Recorder:
             self._tell(scores={**means, **line.get("metrics", {})}, reported=line["reported"])
         if round == 0:
             of.set_up = line
-        elif round > self.rounds:
+        elif self._is_finish(round):
             of.finish = line
         else:
             self.metrics.append(_bytes(line))

@@ -106,7 +106,8 @@ class Kept(msgspec.Struct):
     its part of the virtual clock, now and when the round began.  ended: the run is over.  keys: by party, the public
     key by which it was known when it sent what these numbers count.
 
-    Of the hub: done: its last round.  heard: by party, the newest commit that it has heard of.
+    Of the hub: done: its last round.  stops: the round whose notes say that it is the last one, or 0.  heard: by party,
+    the newest commit that it has heard of.
     """
 
     commits: Count = 0
@@ -126,6 +127,7 @@ class Kept(msgspec.Struct):
     ended: bool = False
     keys: dict[str, bytes] = msgspec.field(default_factory=dict)
     done: int = -1
+    stops: Count = 0
     heard: dict[str, Count] = msgspec.field(default_factory=dict)
 
 

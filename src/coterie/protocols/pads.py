@@ -13,8 +13,9 @@ shows that of the plaintexts. k_i is a ratchet: each round's key is a hash of th
 So the state of a client, or of the keeper, tells nothing of pads that were used before. (The grant is sealed with the
 party's long-term key. Whoever kept the relayed grant and later gets that key has k_i from the beginning.)
 
-**One vector a client and round.** The keeper erases a round's key when it has answered for it, so it answers once. It
-erases keys of rounds of which no vector would be used any more. It learns, by name, whose vectors are in each sum.
+**One vector a client and round.** The keeper erases a round's key when it has answered for it, so it answers once; if a
+round is tried again, once in each attempt. It erases keys of rounds of which no vector would be used any more. It
+learns, by name, whose vectors are in each sum.
 """
 
 from __future__ import annotations
