@@ -13,6 +13,10 @@ from coterie.cli.deploy_joining import Folder, approve, invite, join, revoke, te
 from coterie.cli.guard import guarded
 
 _EPILOG = """
+A first look, with all parties on this machine:
+
+  coterie deploy try /tmp/trial --system fedcaprivacy --clients 4 --rounds 3 --seed 7
+
 A deployment from its beginning:
 
   coterie deploy init study --config run.toml --members members.toml --server nats://hub.example.org:4222
