@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from live_deployment import live
+from typer.testing import CliRunner
 
+from coterie.cli.app import app
 from coterie.deploy import logs
 from coterie.deploy.authority import revoke
 from coterie.deploy.engine_files import access_of
@@ -68,6 +70,9 @@ def test_a_party_runs_once(tmp_path: Path) -> None:
                 start(home)
             assert {path.name for path in home.iterdir()} == before | {".lock"}
         deployed.run()
+        said = CliRunner().invoke(app, ["deploy", "hub", str(deployed.folder.path)]).stdout
+    assert said.startswith("server, the hub. Roster, version 4: ")
+    assert said.endswith("The run has ended.\n")
 
 
 def test_without_a_quorum_the_hub_does_not_begin(tmp_path: Path) -> None:

@@ -62,11 +62,14 @@ def hub(
     """
     from coterie.deploy.folder import current_plan, open_folder
     from coterie.deploy.process import as_hub
+    from coterie.deploy.status import read_status
 
     plan = current_plan(open_folder(folder))
     _say_roster(plan.roster.hub, "the hub", plan)
     typer.echo(f"Watch it with coterie deploy status {folder} --watch")
     as_hub(folder, metrics=metrics, stderr=verbose)
+    ended = read_status(folder).phase == "ended"
+    typer.echo("The run has ended." if ended else "Stopped. Started again, the hub goes on where it was.")
 
 
 @guarded
