@@ -17,9 +17,9 @@ def test_a_second_process_of_a_home_does_not_begin(tmp_path: Path) -> None:
     study.found()
     home = study.enrol()
     before = {path.name for path in home.path.iterdir()}
-    with locked(home.path), pytest.raises(UserError, match=r"a process of this party is at work in .*home already"):
+    with locked(home.path), pytest.raises(UserError, match=r"home is at work in another process already"):
         as_party(home.path)
-    with locked(study.folder.hub), pytest.raises(UserError, match=r"a process of this party is at work in .*hub"):
+    with locked(study.folder.hub), pytest.raises(UserError, match=r"hub is at work in another process"):
         as_hub(study.path)
     assert {path.name for path in home.path.iterdir()} == before | {".lock"}
 

@@ -134,3 +134,12 @@ def test_a_party_whose_data_are_refused_has_no_home(tmp_path: Path) -> None:
     home, _ = study.join(text, report=["local_accuracy"], epochs=1, accelerator="auto")
     assert (home.report, home.about.epochs, home.about.accelerator) == (("local_accuracy",), 1, "auto")
     assert isinstance(read_data(home.data, FACTS), OwnData)
+
+
+def test_a_file_that_is_no_npz_is_not_to_be_loaded_unsafely(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("f0,f1,label\n1,2,0\n")
+    with pytest.raises(
+        UserError, match=r"a\.csv cannot be read as an \.npz file: .* write one with numpy\.savez"
+    ) as error:
+        read_data(tmp_path / "a.csv", FACTS)
+    assert "pickle" not in str(error.value)

@@ -33,7 +33,7 @@ def test_the_command_ends_as_coterie_run(command: Command, tmp_path: Path) -> No
     assert ran.code == 0
     digest = json.loads((tmp_path / "r" / "metrics.jsonl").read_text().splitlines()[-1])["models_sha256"]
     assert json.loads((folder / "run" / "result.json").read_text())["models_sha256"] == digest
-    assert digest in ended.out.replace("\n", "")
+    assert f"models_sha256: {digest}\n" in ended.out
     found = doctor([folder])
     assert [one for one in found if one.level != "ok"] == []
     private = [path for home in [folder / "hub", *(folder / "homes").iterdir()] for path in home.rglob("*")]
@@ -43,6 +43,22 @@ def test_the_command_ends_as_coterie_run(command: Command, tmp_path: Path) -> No
     assert command("deploy", "status", str(folder)).code == 0
 
 
+def test_a_folder_may_be_named_from_here(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server runs in a folder of its own, and must find its files all the same. A digest is told whole."""
+    monkeypatch.setenv("COLUMNS", "40")
+    ended = command("deploy", "try", "here", "--system", "fedavg", *OF, "--quiet")
+    assert ended.code == 0, ended.err
+    digest = json.loads(Path("here/run/result.json").read_text())["models_sha256"]
+    assert f"models_sha256: {digest}\n" in ended.out
+
+
+def test_without_the_extra_nothing_is_made(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "d"
+    monkeypatch.setitem(sys.modules, "nats", None)
+    ended = command("deploy", "try", str(folder), "--system", "fedavg", *OF)
+    assert (ended.code, "pip install 'coterie[deploy]'" in ended.err, folder.exists()) == (2, True, False)
+
+
 def test_it_refuses_before_it_makes_anything(command: Command, tmp_path: Path) -> None:
     folder = tmp_path / "d"
     for words, error in (
@@ -50,6 +66,8 @@ def test_it_refuses_before_it_makes_anything(command: Command, tmp_path: Path) -
         (["--system", "fedavk"], "did you mean 'fedavg'"),
         (["--system", "fedavg", *OF, "--kill", "client/9@1"], "there is no party 'client/9'"),
         (["--system", "fedavg", *OF, "--kill", "client/1"], "PARTY@ROUND"),
+        (["--system", "fedavg", "--workers", "ray"], "no option --workers"),
+        ([], "--system fedcaprivacy"),
     ):
         ended = command("deploy", "try", str(folder), *words)
         assert (ended.code, error in ended.err) == (2, True), ended.err

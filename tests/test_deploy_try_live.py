@@ -9,14 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from live_deployment import live
+from typer.testing import CliRunner
 
+from coterie.cli.app import app
 from coterie.deploy import logs
 from coterie.deploy.authority import revoke
 from coterie.deploy.engine_files import access_of
 from coterie.deploy.kills import Kill
 from coterie.deploy.place import place
+from coterie.deploy.process import as_hub, as_party
 from coterie.deploy.status import read_status
+from coterie.protocol.errors import UserError
 from coterie.runs.config import RunConfig
+from coterie.runs.folder import locked
 from coterie.runs.runner import load_result
 
 pytest.importorskip("nats", reason="the engine is an extra: pip install 'coterie[deploy]'")
@@ -54,6 +59,21 @@ def test_the_hub_begins_with_a_quorum_and_asks_no_one_for_what_its_owner_keeps(t
     assert [line["notes"]["participants"] for line in result.rounds] == [3, 3]
     assert result.summary["local_accuracy"] is None
     assert not any(line["reported"] for line in result.rounds)
+
+
+def test_a_party_runs_once(tmp_path: Path) -> None:
+    """A second process from the same home would use the same numbers: it is refused before it touches anything."""
+    with live(tmp_path, RunConfig("fedavg", rounds=1, settings=QUICK), NAMES) as deployed:
+        party, hub = deployed.homes["hospital-a"].path, deployed.folder.hub
+        for home, start in ((party, as_party), (hub, lambda at: as_hub(at.parent))):
+            before = {path.name for path in home.iterdir()}
+            with locked(home), pytest.raises(UserError, match=f"{home} is at work in another process"):
+                start(home)
+            assert {path.name for path in home.iterdir()} == before | {".lock"}
+        deployed.run()
+        said = CliRunner().invoke(app, ["deploy", "hub", str(deployed.folder.path)]).stdout
+    assert said.startswith("server, the hub. Roster, version 4: ")
+    assert said.endswith("The run has ended.\n")
 
 
 def test_without_a_quorum_the_hub_does_not_begin(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from coterie.cli import options as opt
 from coterie.cli.guard import guarded
 from coterie.cli.progress import percent, progress, seconds, size
 from coterie.cli.running import configured, lasted
+from coterie.protocol.errors import UserError
 
 Folder = Annotated[
     Path, typer.Argument(metavar="DIR", help="The operator's folder, as `coterie deploy init` makes it.")
@@ -35,6 +36,7 @@ _NOT_REHEARSED = frozenset(
         "fine_tune",
         "fine_tune_every",
         "log",
+        "workers",
     }
 )
 """Options of a run that a rehearsal does not have."""
@@ -51,10 +53,23 @@ def hub(
     """Lead all rounds, from the operator's folder. Started again after a crash, it goes on where it was.
 
     Writes the run folder DIR/run. `coterie deploy status DIR` shows how it fares.
-    """
-    from coterie.deploy.process import as_hub
 
+    Examples:
+
+      coterie deploy hub study
+
+      coterie deploy hub study --metrics 9464
+    """
+    from coterie.deploy.folder import current_plan, open_folder
+    from coterie.deploy.process import as_hub
+    from coterie.deploy.status import read_status
+
+    plan = current_plan(open_folder(folder))
+    _say_roster(plan.roster.hub, "the hub", plan)
+    typer.echo(f"Watch it with coterie deploy status {folder} --watch")
     as_hub(folder, metrics=metrics, stderr=verbose)
+    ended = read_status(folder).phase == "ended"
+    typer.echo("The run has ended." if ended else "Stopped. Started again, the hub goes on where it was.")
 
 
 @guarded
@@ -62,16 +77,24 @@ def party(home: Home, verbose: Verbose = False) -> None:
     """Take part, from a party's home, until the hub has ended the run. Started again after a crash, it goes on.
 
     Prints the fingerprint of the roster that it believes: compare it with the operator's.
+
+    Examples:
+
+      coterie deploy party --home /srv/coterie/a
     """
     from coterie.deploy.home import plan_of, read_home
-    from coterie.deploy.plan import roster_hash, spoken
     from coterie.deploy.process import as_party
 
     own = read_home(home)
-    plan = plan_of(own)
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(f"{own.name}, {own.role}. Roster, version {plan.version}: {spoken(roster_hash(plan))}", markup=False)
+    _say_roster(own.name, own.role, plan_of(own))
     as_party(home, stderr=verbose)
+
+
+def _say_roster(name: str, role: str, plan: Any) -> None:
+    """What parties compare, before anything else happens."""
+    from coterie.deploy.plan import roster_hash, spoken
+
+    typer.echo(f"{name}, {role}. Roster, version {plan.version}: {spoken(roster_hash(plan))}")
 
 
 @guarded
@@ -117,6 +140,8 @@ def rehearse(
     from coterie.report import render
 
     given = opt.given({"system": system, **options})
+    if system is None and options["config"] is None:
+        raise UserError("which system? For example: --system fedcaprivacy; see coterie list systems")
     config = configured(given, options["set"] or [], options["config"], False)
     with progress(options["quiet"], {config.system: config.rounds}) as tell:
         result = run_it(folder, config, kill or (), partial(tell, config.system))
@@ -127,6 +152,7 @@ def rehearse(
         table.add_row(label, value)
     console.print(f"[bold]{summary['title']}[/bold], {lasted(summary)} of {summary['clients']} clients, each a process")
     console.print(table)
+    console.print(f"models_sha256: {summary['models_sha256']}")
     console.print(f"Report: {report}", markup=False)
 
 
@@ -139,4 +165,4 @@ def _rows(summary: Any) -> list[tuple[str, str]]:
     found += [("cipher", summary["crypto"]), ("sent", size(summary["bytes_up"])), ("time", seconds(summary["seconds"]))]
     for r, why in list(summary["skipped"].items())[:1]:
         found.append(("skipped", f"{len(summary['skipped'])} rounds; round {r}: {why}"))
-    return [*found, ("models_sha256", summary["models_sha256"])]
+    return found

@@ -13,6 +13,10 @@ from coterie.cli.deploy_joining import Folder, approve, invite, join, revoke, te
 from coterie.cli.guard import guarded
 
 _EPILOG = """
+A first look, with all parties on this machine:
+
+  coterie deploy try /tmp/trial --system fedcaprivacy --clients 4 --rounds 3 --seed 7
+
 A deployment from its beginning:
 
   coterie deploy init study --config run.toml --members members.toml --server nats://hub.example.org:4222
@@ -68,7 +72,9 @@ def init(
     grace: Annotated[
         float, typer.Option("--grace", metavar="SECONDS", help="How long a party may be away until it counts as gone.")
     ] = 30.0,
-    quorum: Annotated[int | None, typer.Option("--quorum", help="Fewest clients at the set-up. [all]")] = None,
+    quorum: Annotated[
+        int | None, typer.Option("--quorum", help="Fewest clients that must have joined, and get their keys. [all]")
+    ] = None,
     retries: Annotated[int, typer.Option("--retries", help="How often a round that fails is tried again.")] = 2,
     days: Annotated[float, typer.Option("--days", help="How long keys and certificates are valid.")] = 365.0,
 ) -> None:

@@ -45,7 +45,10 @@ def read_npz(path: Path, check: Callable[[list[str]], object] | None = None) -> 
     check: of the names of the arrays, before any is read. It raises UserError.
     """
     with _reading(path, "an .npz file of plain arrays"):
-        archive = np.load(path, allow_pickle=False)
+        try:
+            archive = np.load(path, allow_pickle=False)
+        except ValueError:  # numpy takes it for a pickle, and says how to load it unsafely
+            raise UserError(f"{path} cannot be read as an .npz file: it is none; write one with numpy.savez") from None
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise UserError(f"{path} holds a single array, not an .npz archive; write it with numpy.savez")
         with archive:

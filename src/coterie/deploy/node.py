@@ -209,7 +209,8 @@ class Node(Keeper):
             self.mail.send(self.hub, self.report(rolled_back=True))
             raise RolledBackError(
                 f"the state of {self.name} is of commit {kept.commits}, and the hub has heard of {begin.commit}: "
-                "a disk was put back, or a folder copied. Let the operator enrol this party anew"
+                "a disk was put back, or a folder copied. Let the operator invite it again (deploy invite DIR NAME "
+                "--again), and join with a new home"
             )
         asked, self.asks = self.asks, False
         if asked and not self.interrupted:

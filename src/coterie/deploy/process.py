@@ -33,13 +33,16 @@ from coterie.runs.evaluation import check_not_all_skipped
 from coterie.runs.folder import METRICS, locked, read_lines
 from coterie.transport.envelope import Keyring
 
-_ALONE = "a process of this party is at work in {} already, and two would use the same numbers and masks: stop it first"
+_HELD = "{} is at work in another process already: a party runs once. End that process first, or leave it alone"
 
 
 def as_party(path: Path, kill: Kill | None = None, *, stderr: bool = False) -> None:
-    """The life of a party, from its home on, until the hub ends the run or SIGTERM comes. Raises what ends it early."""
+    """The life of a party, from its home on, until the hub ends the run or SIGTERM comes. Raises what ends it early.
+
+    Raises UserError if another process runs from this home: two would each use the same numbers and masks.
+    """
     home = read_home(path)
-    with locked(home.path, _ALONE), _logged(home, stderr=stderr), _signals() as stopped:
+    with locked(home.path, _HELD), _logged(home, stderr=stderr), _signals() as stopped:
         engine = connect(home, _started(home))
         try:
             if not home.state.exists():
@@ -69,12 +72,12 @@ def as_party(path: Path, kill: Kill | None = None, *, stderr: bool = False) -> N
 def as_hub(folder: Path, kill: Kill | None = None, *, metrics: int | None = None, stderr: bool = False) -> None:
     """The life of the hub, from the operator's folder on: all rounds that are not done yet. Raises what ends it early.
 
-    metrics: the port of a Prometheus endpoint on this machine's loopback.
+    metrics: the port of a Prometheus endpoint on this machine's loopback.  Raises UserError if it runs already.
     """
     of = Folder(folder)
     home = hub_home(of)
     with contextlib.ExitStack() as held:
-        held.enter_context(locked(home.path, _ALONE))
+        held.enter_context(locked(home.path, _HELD))
         held.enter_context(_logged(home, stderr=stderr))
         stopped = held.enter_context(_signals())
         plan = _started(home)

@@ -22,7 +22,9 @@ import numpy as np
 from coterie.deploy import kills as killing
 from coterie.deploy.allowed import deployable
 from coterie.deploy.authority import approve, invite
+from coterie.deploy.engine import EngineError
 from coterie.deploy.engine_files import access_of
+from coterie.deploy.engines import check_installed
 from coterie.deploy.folder import Folder
 from coterie.deploy.founding import init
 from coterie.deploy.home import read_home
@@ -75,6 +77,7 @@ def rehearse(path: Path, config: RunConfig, kills: Sequence[str] = (), tell: Tel
     """
     if config.out is not None:
         raise UserError(f"the run folder of a rehearsal is {Folder(path).run}: leave out away")
+    check_installed()
     warm()
     config = deployable(config, rehearsal=True)
     with terminable(), ExitStack() as held:
@@ -113,7 +116,7 @@ def found(path: Path, experiment: Experiment) -> Rehearsal:
                 out=Path(place),
             )
             accept(home, approve(path, request.read_text()).certificate.read_text())
-    nats = folder.nats
+    nats = folder.nats.absolute()  # the server runs in this folder
     listen = Listen(
         store=nats / "store",
         certificate=nats / "certificate.pem",
@@ -129,7 +132,10 @@ def served(ready: Rehearsal) -> Iterator[None]:
     """The server of the engine runs, and has what the parties use."""
     from coterie.deploy.nats_stream import provision
 
-    ready.server.start()
+    try:
+        ready.server.start()
+    except EngineError as error:
+        raise RunError(str(error)) from None
     try:
         folder = ready.folder
         operator = Tls(folder.tls / "operator.pem", folder.authority / "tls.pem", folder.ca)

@@ -171,9 +171,11 @@ def check_code(out: Path) -> None:
 
 @contextlib.contextmanager
 def locked(
-    folder: Path, advice: str = "another run is at work in {}: wait until it has ended, or choose another --out"
+    folder: Path, held: str = "another run is at work in {}: wait until it has ended, or choose another --out"
 ) -> Iterator[None]:
-    """Hold the folder for this process, also against its other threads. advice: if another holds it.
+    """Hold the folder for this process, also against its other threads.
+
+    held: what to say if another process holds it; {} is the folder.
 
     Raises UserError if another process holds it, or if its lock is a symbolic link, and RunError if no file can be made
     in it. If the file system has no locks, a warning says that nothing stops a second run.
@@ -185,7 +187,7 @@ def locked(
             _lock(descriptor)
         except OSError as error:
             if error.errno in _HELD:
-                raise UserError(advice.format(folder)) from None
+                raise UserError(held.format(folder)) from None
             warnings.warn(
                 f"{folder} lies on a file system without locks ({error.strerror or error}): see to it that no second "
                 "run is started there while this one lasts",
