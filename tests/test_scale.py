@@ -236,3 +236,13 @@ def test_only_those_that_are_asked_or_evaluated_are_ever_made(monkeypatch: pytes
     names = made.data.clients
     assert all(name in names or name == made.federation.hub for name in made.transport.members)
     made.close()
+
+
+def test_a_party_that_is_given_other_data_is_still_one_party() -> None:
+    experiment_ = experiment.build(config(5))
+    data = experiment_.effects.data
+    before, (first, *_) = dict(data), data
+    data[first] = replace(data[first], x=data[first].x * 2)  # type: ignore[index]
+    assert [*data] == [*before]
+    assert len(data) == len(before)
+    experiment_.close()

@@ -70,10 +70,10 @@ class Holdings(Mapping[str, ClientData]):
 
     def __iter__(self) -> Iterator[str]:
         yield from self.clients
-        yield from self._others
+        yield from (name for name in self._others if name not in self.clients)
 
     def __len__(self) -> int:
-        return len(self.clients) + len(self._others)
+        return len(self.clients) + sum(name not in self.clients for name in self._others)
 
     def exchange(self, givers: Sequence[int]) -> None:
         """From now on every client holds what the one of this number was dealt."""
