@@ -65,7 +65,7 @@ class FlowerEngine:
         self._hub, self._parties, self._keyring = hub, frozenset(parties), keyring
         self._changed = threading.Condition()
         self._held: set[int] = set()
-        self._idle = self._leaving = self._closed = False
+        self._idle = self._leaving = self._closed = self._serving = False
         self._over: bool | None = None
         self._called_s = float("-inf")
         self._queue = Queue(home / QUEUE)
@@ -131,7 +131,9 @@ class FlowerEngine:
             self._queue.close()
 
     def _settled(self) -> bool:
-        return not self._queue.waits(but=self.name) if self.switch is None else self.switch.settled()
+        if self.switch is not None:
+            return self.switch.settled()
+        return not self._serving and not self._queue.waits(but=self.name)
 
     def _done(self, number: int) -> None:
         with self._changed:
@@ -149,10 +151,11 @@ class FlowerEngine:
                 continue
             with contextlib.suppress(OSError, EngineError, msgspec.MsgspecError, PeerError):
                 connection, _ = self._listener.accept()
+                self._serving = True
                 with connection:
                     (self._answer if self.switch is None else self._serve)(connection)
             with self._changed:
-                self._over = None
+                self._over, self._serving = None, False
                 self._changed.notify_all()
 
     @staticmethod
