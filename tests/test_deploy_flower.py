@@ -26,7 +26,7 @@ from coterie.deploy.engine import EngineError, UndeliverableError
 from coterie.deploy.flower import FlowerEngine
 from coterie.deploy.flower_queue import Queue
 from coterie.deploy.flower_switch import CALL_S, IDLE_S, ROLL_S, Switch
-from coterie.deploy.flower_words import Answer, Call, Carried, identity, read_answer, read_call, write
+from coterie.deploy.flower_words import Answer, Call, Carried, read_answer, read_call, write
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.told import Identity
 from coterie.runs.keyring import PartyKeys
@@ -408,7 +408,7 @@ def test_a_pipe_is_for_its_user_alone_and_strangers_change_nothing(tmp_path: Pat
 
 def test_a_deployment_over_flower_has_an_app_and_no_server(tmp_path: Path) -> None:
     study = Study(tmp_path)
-    study.found(server="flower://hub.example.org:9091")
+    study.found(server="flower://hub.example.org:8000")
     project = tomllib.loads((study.folder.flower / "pyproject.toml").read_text())
     assert project["tool"]["flwr"]["app"]["config"] == {"coterie-home": str(study.folder.hub)}
     assert project["tool"]["flwr"]["app"]["components"] == {
@@ -417,8 +417,8 @@ def test_a_deployment_over_flower_has_an_app_and_no_server(tmp_path: Path) -> No
     }
     assert not study.folder.nats_conf.exists()
     home = study.enrol()
-    assert home.server == "flower://hub.example.org:9091"
-    apply(study.folder)
+    assert home.server == "flower://hub.example.org:8000"
+    assert not apply(study.folder)
     with pytest.raises(UserError, match="flower-superlink"):
         serve(study.folder)
     with pytest.raises(UserError, match="one SuperLink"):

@@ -21,9 +21,10 @@ CONNECT_S = 5.0
 _RELOAD_S = 0.3
 
 
-def apply(folder: Folder) -> None:
+def apply(folder: Folder) -> bool:
     """Write the configuration, make a server on this machine read it, and make what the newest plan's parties need.
 
+    False over Flower, whose SuperLink is told nothing: it admits nobody by itself, and the hub tells the parties.
     A server on another machine is told by its own operator: copy ``nats/nats.conf`` there, and reload. Raises RunError
     if the server cannot be reached, and UserError without the extra or the operator's keys: all else stands then, and
     the command may be repeated.
@@ -31,7 +32,7 @@ def apply(folder: Folder) -> None:
     admit(folder)
     plan = current_plan(folder)
     if uses_flower(plan.settings.server):
-        return  # it admits nobody by itself, and the hub tells the parties
+        return False
     if (pid := running(folder)) is not None:
         os.kill(pid, signal.SIGHUP)
         time.sleep(_RELOAD_S)
@@ -47,6 +48,7 @@ def apply(folder: Folder) -> None:
             f"the server does not know of it yet: {error}. Start it with {folder.nats_conf} (coterie deploy server "
             f"{folder.path} --start), and then run coterie deploy server {folder.path}"
         ) from None
+    return True
 
 
 def clock_s(folder: Folder) -> float:

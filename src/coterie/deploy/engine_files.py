@@ -23,7 +23,7 @@ from coterie.runs import registry
 from coterie.runs.config import from_text, system_config
 from coterie.runs.files import make_folder
 
-PORT, FLOWER_PORT = 4222, 9091
+PORT, FLOWER_PORT = 4222, 8000
 ROUTES = 2000
 """Servers of a cluster call each other at ports that are so much higher than those for parties."""
 

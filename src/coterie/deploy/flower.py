@@ -19,11 +19,12 @@ from pathlib import Path
 import msgspec
 
 from coterie.deploy import flower_pipe as pipe
+from coterie.deploy import logs
 from coterie.deploy.engine import Delivery, EngineError, UndeliverableError
 from coterie.deploy.flower_queue import Queue
 from coterie.deploy.flower_switch import CALL_BYTES, Switch
 from coterie.deploy.flower_words import Answer, Call, Carried, identity, read_call, write
-from coterie.protocol.errors import PeerError
+from coterie.protocol.errors import CoterieError
 from coterie.transport.envelope import Keyring
 
 QUEUE = "packets.db"
@@ -96,9 +97,9 @@ class FlowerEngine:
     def pull(self, wait_s: float) -> Delivery | None:
         until_s = time.monotonic() + wait_s
         with self._changed:
-            while (found := self._queue.first(self.name, self._held)) is None:
+            while self._closed or (found := self._queue.first(self.name, self._held)) is None:
                 left_s = until_s - time.monotonic()
-                if left_s <= 0:
+                if left_s <= 0 or self._closed:
                     return None
                 self._idle = True
                 self._changed.notify_all()
@@ -149,11 +150,13 @@ class FlowerEngine:
         while not self._closed:
             if not self._ready(self._listener):
                 continue
-            with contextlib.suppress(OSError, EngineError, msgspec.MsgspecError, PeerError):
+            try:
                 connection, _ = self._listener.accept()
                 self._serving = True
                 with connection:
                     (self._answer if self.switch is None else self._serve)(connection)
+            except (OSError, CoterieError, EngineError, msgspec.MsgspecError) as error:
+                logs.refusal("engine", self._hub, str(error))  # the app is asked again
             with self._changed:
                 self._over, self._serving = None, False
                 self._changed.notify_all()

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
+from coterie.deploy import logs
 from coterie.deploy.flower_queue import Queue
 from coterie.deploy.flower_words import NONCE_BYTES, Answer, Call, Carried, Ref, read_answer, write
 from coterie.protocol.errors import PeerError
@@ -118,8 +119,9 @@ class Switch:
             answer = None if data is None else read_answer(self._keyring(), node, nonce, data)
             if answer is not None and answer.name not in self._sites:
                 raise PeerError("no party that a site may be")
-        except PeerError:
+        except PeerError as error:
             self.refused["an answer that is not genuine"] += 1
+            logs.refusal("engine", one.name, str(error))
             answer = None
         if answer is None:
             one.missed += 1
