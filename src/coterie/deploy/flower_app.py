@@ -24,7 +24,8 @@ HOME = "coterie-home"
 PACE_S = 0.3
 LOST_S = 180.0
 """A call that is not answered within this time is given up; a party answers after a minute even if it still works."""
-HUB_AWAY_S = 600.0
+HUB_AWAY_S, PARTY_AWAY_S = 600.0, 3.0
+"""How long the process of the hub, and of a site, may be away, such as while it is started again."""
 
 server = ServerApp()
 client = ClientApp()
@@ -47,7 +48,7 @@ def call(message: Message, context: Context) -> Message:
 def ask(path: Path, node: int, call: bytes) -> bytes | None:
     """The answer of the party at this pipe to a call, or None if it gives none."""
     try:
-        with pipe.dial(path) as connection:
+        with pipe.dial(path, PARTY_AWAY_S) as connection:
             pipe.send(connection, msgspec.msgpack.encode((node, call)))
             return pipe.receive(connection)
     except OSError:

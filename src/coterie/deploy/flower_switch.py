@@ -26,7 +26,8 @@ ROLL_S = 120.0
 """For so long after the app has come a party counts as connected that no node has proven to be."""
 CALL_BYTES = 32 << 20
 """A call and an answer have packets of so many bytes in all, or one packet."""
-_AGAIN_S = 5.0
+_AGAIN_S, _AWAY_S = 5.0, 20.0
+"""After how long a node that gave no answer is called again, at first and later."""
 
 
 @dataclass
@@ -125,7 +126,7 @@ class Switch:
             answer = None
         if answer is None:
             one.missed += 1
-            one.due_s = now_s + min(IDLE_S, _AGAIN_S * 2 ** min(one.missed - 1, 10))
+            one.due_s = now_s + min(_AWAY_S, _AGAIN_S * one.missed)
             return
         one.missed, one.owed = 0, set()
         one.due_s = now_s if answer.busy else now_s + IDLE_S
