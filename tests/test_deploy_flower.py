@@ -23,6 +23,7 @@ from coterie.crypto.signing import SigningKey
 from coterie.deploy import flower_pipe as pipe
 from coterie.deploy.applying import apply, serve
 from coterie.deploy.engine import EngineError, UndeliverableError
+from coterie.deploy.engine_files import hosts_of
 from coterie.deploy.flower import FlowerEngine
 from coterie.deploy.flower_queue import Queue
 from coterie.deploy.flower_switch import CALL_S, IDLE_S, ROLL_S, Switch
@@ -416,6 +417,8 @@ def test_a_deployment_over_flower_has_an_app_and_no_server(tmp_path: Path) -> No
         "clientapp": "coterie.deploy.flower_app:client",
     }
     assert not study.folder.nats_conf.exists()
+    assert hosts_of("flower://hub.example.org:8000") == ("hub.example.org", "127.0.0.1")  # its own apps ask there
+    assert hosts_of("nats://hub.example.org:4222") == ("hub.example.org",)
     home = study.enrol()
     assert home.server == "flower://hub.example.org:8000"
     assert not apply(study.folder)

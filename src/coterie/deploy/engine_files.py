@@ -56,8 +56,9 @@ def addresses(server: str) -> tuple[tuple[str, int], ...]:
 
 
 def hosts_of(server: str) -> tuple[str, ...]:
-    """The hosts of the servers, each once, for the servers' certificate."""
-    return tuple(dict.fromkeys(host for host, _ in addresses(server)))
+    """The hosts of the servers, each once, for the servers' certificate. A SuperLink's own apps ask at the loopback."""
+    own = ("127.0.0.1",) if uses_flower(server) else ()
+    return tuple(dict.fromkeys((*(host for host, _ in addresses(server)), *own)))
 
 
 def found_engine(folder: Folder, authority: Authority, hosts: Sequence[str], now_s: float, days: float) -> None:
