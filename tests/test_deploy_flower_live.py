@@ -127,7 +127,9 @@ def test_a_killed_client_app_and_a_killed_super_link_lose_nothing(
     assert _pull(engines["a"], engines).body == b"second"
     flower.stop("link", kill=True)
     engines["server"].push("a", b"third", "3")
+    flower.stop("a")  # SuperNodes end when their SuperLink has forgotten them
     flower.link()
+    flower.node("a", engines["a"].home)
     flower.run()
     assert _pull(engines["a"], engines).body == b"third"
 

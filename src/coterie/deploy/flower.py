@@ -62,7 +62,7 @@ class FlowerEngine:
     def __init__(
         self, name: str, hub: str, home: Path, parties: Collection[str], keyring: Callable[[], Keyring]
     ) -> None:
-        self.name = name
+        self.name, self.home = name, home
         self._hub, self._parties, self._keyring = hub, frozenset(parties), keyring
         self._changed = threading.Condition()
         self._held: set[int] = set()
