@@ -58,9 +58,10 @@ class Study:
         return Folder(self.path)
 
     def found(self, config: RunConfig | None = None, named: Sequence[Member] | None = None, **options: Any) -> Plan:
-        settings = Settings(SERVER, scores=("local_accuracy",), **options.pop("settings", {}))
+        server = options.pop("server", SERVER)
+        settings = Settings(server, scores=("local_accuracy",), **options.pop("settings", {}))
         config = config or RunConfig("fedavg", rounds=2)
-        return founding.init(self.path, config, named or members(), settings, FACTS, now_s=NOW_S, **options)
+        return founding.init(self.path, config, named or members(), settings, FACTS, **{"now_s": NOW_S, **options})
 
     def invite(self, name: str = "hospital-a", **options: Any) -> str:
         return authority.invite(self.path, name, **{"now_s": NOW_S, **options})
@@ -68,7 +69,7 @@ class Study:
     def join(self, text: str, home: str = "home", data: bool = True, **options: Any) -> tuple[Home, str]:
         """The new home, and the text of its request."""
         own = samples(self.at / "own.npz") if data else None
-        made, request = joining.join(text, self.at / home, own, out=self.at, now_s=NOW_S, **options)
+        made, request = joining.join(text, self.at / home, own, out=self.at, **{"now_s": NOW_S, **options})
         return made, request.read_text()
 
     def approve(self, text: str, **options: Any) -> authority.Approval:

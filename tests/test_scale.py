@@ -239,7 +239,7 @@ def test_only_those_that_are_asked_or_evaluated_are_ever_made(monkeypatch: pytes
 
 
 def test_a_party_that_is_given_other_data_is_still_one_party() -> None:
-    experiment_ = experiment.build(config(5))
+    experiment_ = experiment.build(config(100))
     data = experiment_.effects.data
     before, (first, *_) = dict(data), data
     data[first] = replace(data[first], x=data[first].x * 2)  # type: ignore[index]

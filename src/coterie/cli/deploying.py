@@ -51,7 +51,14 @@ def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder, which is the operator's.")],
     config: Annotated[Path, typer.Option("--config", help="What to run: a TOML file of options, as of coterie run.")],
     members: Annotated[Path, typer.Option("--members", help="Who takes part: names, roles and hosts (TOML).")],
-    server: Annotated[str, typer.Option("--server", metavar="URL", help="The NATS server, as nats://host:port.")],
+    server: Annotated[
+        str,
+        typer.Option(
+            "--server",
+            metavar="URL",
+            help="The NATS server, as nats://host:port; or Flower's SuperLink, as flower://host:port.",
+        ),
+    ],
     shape: Annotated[
         str | None,
         typer.Option("--shape", metavar="CxHxW", help="Of one sample, such as 1x28x28 or 30. [that of the data set]"),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from coterie.deploy.engine import EngineError
 from coterie.deploy.engine_files import access_of, admit
-from coterie.deploy.engines import EXTRA, servers
+from coterie.deploy.engines import EXTRA, servers, uses_flower
 from coterie.deploy.folder import Folder, current_plan
 from coterie.deploy.names import OPERATOR
 from coterie.deploy.nats_server import STREAM, Tls, binary
@@ -21,15 +21,18 @@ CONNECT_S = 5.0
 _RELOAD_S = 0.3
 
 
-def apply(folder: Folder) -> None:
+def apply(folder: Folder) -> bool:
     """Write the configuration, make a server on this machine read it, and make what the newest plan's parties need.
 
+    False over Flower, whose SuperLink is told nothing: it admits nobody by itself, and the hub tells the parties.
     A server on another machine is told by its own operator: copy ``nats/nats.conf`` there, and reload. Raises RunError
     if the server cannot be reached, and UserError without the extra or the operator's keys: all else stands then, and
     the command may be repeated.
     """
     admit(folder)
     plan = current_plan(folder)
+    if uses_flower(plan.settings.server):
+        return False
     if (pid := running(folder)) is not None:
         os.kill(pid, signal.SIGHUP)
         time.sleep(_RELOAD_S)
@@ -45,11 +48,13 @@ def apply(folder: Folder) -> None:
             f"the server does not know of it yet: {error}. Start it with {folder.nats_conf} (coterie deploy server "
             f"{folder.path} --start), and then run coterie deploy server {folder.path}"
         ) from None
+    return True
 
 
 def clock_s(folder: Folder) -> float:
     """How many seconds the server's clock is ahead of this machine's. Raises RunError and UserError as ``apply``."""
     own = _operator(folder)
+    _check_nats(folder)
     try:
         from coterie.deploy.nats_link import Link
     except ImportError:
@@ -67,6 +72,15 @@ def clock_s(folder: Folder) -> float:
         raise RunError(f"the server does not tell its time: {error}") from None
     finally:
         link.close()
+
+
+def _check_nats(folder: Folder) -> None:
+    """Raises UserError where the engine is Flower."""
+    if uses_flower(address := current_plan(folder).settings.server):
+        raise UserError(
+            f"this deployment goes over Flower: start its SuperLink at {address} with flower-superlink, and "
+            f"`flwr run {folder.flower}` (docs/engines.md)"
+        )
 
 
 def _operator(folder: Folder) -> Tls:
@@ -93,6 +107,7 @@ def serve(folder: Folder) -> None:
 
     Its store and its log are in ``nats/``. Raises RunError if there is no nats-server, or one runs already.
     """
+    _check_nats(folder)
     if (pid := running(folder)) is not None:
         raise RunError(f"a server with {folder.nats_conf} runs already, as process {pid}")
     admit(folder)

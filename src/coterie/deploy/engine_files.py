@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from coterie import __version__
 from coterie.deploy import certificates
+from coterie.deploy.engines import uses_flower
 from coterie.deploy.folder import Authority, Folder, current_plan, joined_members, write_public
 from coterie.deploy.home import read_private, write_private
 from coterie.deploy.members import HOST
@@ -19,23 +21,29 @@ from coterie.deploy.plan import Plan
 from coterie.protocol.errors import UserError
 from coterie.runs import registry
 from coterie.runs.config import from_text, system_config
+from coterie.runs.files import make_folder
 
-PORT = 4222
+PORT, FLOWER_PORT = 4222, 8000
 ROUTES = 2000
 """Servers of a cluster call each other at ports that are so much higher than those for parties."""
 
 
 def addresses(server: str) -> tuple[tuple[str, int], ...]:
-    """Host and port of each server in ``nats://host:port``, or several with commas between. Raises UserError."""
+    """Host and port of each server in ``nats://host:port``, or several with commas between. Raises UserError.
+
+    Of a SuperLink, ``flower://host:port``, there is one.
+    """
     found = []
+    if uses_flower(server) and "," in server:
+        raise UserError(f"{server[:80]!r} has several addresses, and a federation over Flower has one SuperLink")
     for url in server.split(","):
         try:
             parts = urlsplit(url.strip())
-            host, port = parts.hostname, parts.port or PORT
+            host, port = parts.hostname, parts.port or (FLOWER_PORT if uses_flower(server) else PORT)
         except ValueError:
             host, port, parts = None, 0, urlsplit("")
         if (
-            parts.scheme not in ("nats", "tls")
+            parts.scheme not in ("nats", "tls", "flower")
             or not HOST.fullmatch(host or "")
             or parts.path.strip("/")
             or parts.query
@@ -48,8 +56,9 @@ def addresses(server: str) -> tuple[tuple[str, int], ...]:
 
 
 def hosts_of(server: str) -> tuple[str, ...]:
-    """The hosts of the servers, each once, for the servers' certificate."""
-    return tuple(dict.fromkeys(host for host, _ in addresses(server)))
+    """The hosts of the servers, each once, for the servers' certificate. A SuperLink's own apps ask at the loopback."""
+    own = ("127.0.0.1",) if uses_flower(server) else ()
+    return tuple(dict.fromkeys((*(host for host, _ in addresses(server)), *own)))
 
 
 def found_engine(folder: Folder, authority: Authority, hosts: Sequence[str], now_s: float, days: float) -> None:
@@ -81,10 +90,17 @@ def leaders(plan: Plan) -> frozenset[str]:
 def admit(folder: Folder, at: Path | None = None) -> None:
     """Write the configuration of each server for the newest plan: ``nats.conf``, and ``nats-2.conf`` of the second.
 
+    Over Flower, which admits nobody by itself, the app that its SuperLink is to run (``flower_project``).
     at: where the folder will lie, if not where it is.
     """
     place = Folder(at or folder.path).nats.absolute()
     plan = current_plan(folder)
+    if uses_flower(plan.settings.server):
+        make_folder(folder.flower)
+        write_public(
+            folder.flower / "pyproject.toml", flower_project(Folder(at or folder.path).hub.absolute()).encode()
+        )
+        return
     for number in range(len(addresses(plan.settings.server))):
         path = folder.nats_conf if number == 0 else folder.nats / f"nats-{number + 1}.conf"
         write_public(path, configuration_of(folder, place, place / "store", plan, number).encode())
@@ -110,6 +126,28 @@ def configuration_of(folder: Folder, place: Path, store: Path, plan: Plan, numbe
         cluster=Cluster(port + ROUTES, others, [own]) if others else None,
     )
     return configuration(access_of(folder), listen) + f"pid_file: {json.dumps(str(place / 'nats.pid'))}\n"
+
+
+def flower_project(home: Path) -> str:
+    """The Flower app of a federation: it names the apps of this package. home: of the hub, whose pipe the app opens."""
+    return f"""\
+# Written by `coterie deploy`. Run it with `flwr run`: docs/engines.md says how.
+[project]
+name = "coterie"
+version = "{__version__}"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "coterie"
+
+[tool.flwr.app.components]
+serverapp = "coterie.deploy.flower_app:server"
+clientapp = "coterie.deploy.flower_app:client"
+
+[tool.flwr.app.config]
+coterie-home = {json.dumps(str(home))}
+"""
 
 
 def _bracketed(host: str) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from coterie.deploy.engine import Engine, EngineError
-from coterie.deploy.home import Home
+from coterie.deploy.home import Home, keyring_of, plan_of
 from coterie.deploy.nats_server import Tls, binary
 from coterie.deploy.plan import Plan
 from coterie.protocol.errors import UserError
 
 EXTRA = "nats-py is not installed: pip install 'coterie[deploy]'"
+
+
+FLOWER = "flower://"
 
 
 def check_installed() -> None:
@@ -21,6 +24,11 @@ def check_installed() -> None:
         raise UserError(EXTRA) from None
     except EngineError as error:
         raise UserError(str(error)) from None
+
+
+def uses_flower(address: str) -> bool:
+    """Whether an address is that of a SuperLink, such as ``flower://hub.example:9092``."""
+    return address.startswith(FLOWER)
 
 
 def servers(address: str) -> list[str]:
@@ -38,10 +46,17 @@ def tls_of(home: Home) -> Tls:
 
 
 def connect(home: Home, plan: Plan, *, connect_s: float = 20.0) -> Engine:
-    """The engine of this party, connected. Raises UserError without the extra, EngineError if no server is reached."""
+    """The engine of this party, connected. Raises UserError without the extra, EngineError if no server is reached.
+
+    Over Flower, the connection is made by the SuperNode and the SuperLink, and this is the end of the pipe to it.
+    """
+    names = [name for name, _ in plan.members]
+    if uses_flower(home.server):
+        from coterie.deploy.flower import FlowerEngine
+
+        return FlowerEngine(home.name, plan.roster.hub, home.path, names, lambda: keyring_of(home, plan_of(home)))
     try:
         from coterie.deploy.nats import NatsEngine
     except ImportError:
         raise UserError(EXTRA) from None
-    names = [name for name, _ in plan.members]
     return NatsEngine(home.name, servers(home.server), tls_of(home), names, spool=home.path, connect_s=connect_s)

@@ -14,7 +14,7 @@ from pathlib import Path
 from coterie.deploy import logs
 from coterie.deploy.beginning import begun, check_enough, newest
 from coterie.deploy.clock import Clock, RehearsedClock
-from coterie.deploy.engines import connect
+from coterie.deploy.engines import connect, uses_flower
 from coterie.deploy.folder import Folder, hub_home
 from coterie.deploy.home import Home, plan_of, read_home
 from coterie.deploy.hub import HubNode, Round
@@ -84,7 +84,13 @@ def as_hub(folder: Path, kill: Kill | None = None, *, metrics: int | None = None
         check_enough(plan)
         found, store = place(home), FileStore(home.state)
         done = _done(store, found.party)
-        recorder = Recorder(of.run, plan, engine="nats", parameters=found.model.spec.size, done=done)
+        recorder = Recorder(
+            of.run,
+            plan,
+            engine="flower" if uses_flower(plan.settings.server) else "nats",
+            parameters=found.model.spec.size,
+            done=done,
+        )
         held.callback(recorder.close)
         if metrics is not None:
             held.enter_context(serving(metrics, lambda: recorder.status))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from coterie.deploy.engine_files import addresses, configuration_of, is_loopback
+from coterie.deploy.engines import uses_flower
 from coterie.deploy.folder import current_plan, open_folder
 from coterie.deploy.members import Member, check_hosts, read_members
 from coterie.deploy.names import safe
@@ -172,7 +173,8 @@ def services_of(plan: Plan, members: Sequence[Member]) -> Iterator[Service]:
         )
     client = plan.members[-1][1]
     check_hosts([by_name[name] for name, role in plan.members if role != client])
-    for host in dict.fromkeys(host for host, _ in addresses(plan.settings.server)):
+    servers = () if uses_flower(plan.settings.server) else addresses(plan.settings.server)
+    for host in dict.fromkeys(host for host, _ in servers):
         if is_loopback(host):
             raise UserError(
                 f"the server is at {plan.settings.server}, where other hosts do not reach it: found the deployment "

@@ -91,12 +91,15 @@ def rehearse(path: Path, config: RunConfig, kills: Sequence[str] = (), tell: Tel
         return collected(ready)
 
 
-def found(path: Path, experiment: Experiment) -> Rehearsal:
-    """Found a deployment and let every party join, as the operator and the owners do between machines."""
+def found(path: Path, experiment: Experiment, server: str = "", grace_s: float = GRACE_S) -> Rehearsal:
+    """Found a deployment and let every party join, as the operator and the owners do between machines.
+
+    server: its address, if not that of a NATS server on this machine.
+    """
     config, model, folder = experiment.config, experiment.model, Folder(path)
     hub, *others = (Member(entry.name, entry.role) for entry in experiment.common.roster.entries)
-    server = f"nats://127.0.0.1:{free_port()}"
-    settings = Settings(server, grace_s=GRACE_S, scores=SCORES, rehearsal=True)
+    server = server or f"nats://127.0.0.1:{free_port()}"
+    settings = Settings(server, grace_s=grace_s, scores=SCORES, rehearsal=True)
     facts = Facts(tuple(model.input_shape), int(model.outputs or 0), config.task)
     homes = {hub.name: folder.hub, **{one.name: path / HOMES / safe(one.name) for one in others}}
     with TemporaryDirectory(prefix="coterie-") as place:
