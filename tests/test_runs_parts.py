@@ -17,6 +17,7 @@ from coterie.devices.profiles import SERVER, Profile, fleet
 from coterie.protocol.errors import PeerError, UserError
 from coterie.protocol.party import Cost
 from coterie.protocol.randomness import Randomness
+from coterie.protocols.keeping import Last
 from coterie.protocols.local_training import LocalTraining, local_epochs
 from coterie.runs import RunConfig, build, checkpoint, registry
 from coterie.runs.experiment import epochs_of
@@ -152,7 +153,7 @@ def test_views_come_back_from_disk(tmp_path: Path) -> None:
         experiment.round(r)
         log.append()
     kinds = message_kinds(experiment.system)
-    assert set(kinds) == {toy_federation.Train, toy_federation.Update, toy_federation.Hint}
+    assert set(kinds) == {toy_federation.Train, toy_federation.Update, toy_federation.Hint, Last}
     back = read_views(tmp_path / "views.bin", kinds)
     assert set(back.views) == set(transcript.views)
     for party, view in transcript.views.items():

@@ -80,7 +80,10 @@ def init(
         float, typer.Option("--grace", metavar="SECONDS", help="How long a party may be away until it counts as gone.")
     ] = 30.0,
     quorum: Annotated[
-        int | None, typer.Option("--quorum", help="Fewest clients that must have joined, and get their keys. [all]")
+        int | None,
+        typer.Option(
+            "--quorum", help="Fewest clients that must have joined and be connected before the first round. [all]"
+        ),
     ] = None,
     retries: Annotated[int, typer.Option("--retries", help="How often a round that fails is tried again.")] = 2,
     days: Annotated[float, typer.Option("--days", help="How long keys and certificates are valid.")] = 365.0,

@@ -7,6 +7,7 @@ have joined, and tells the newest plan first. A party that has never begun waits
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from coterie.deploy.engine import Delivery, Engine
 from coterie.deploy.home import Home, keyring_of, read_private, take_plan
 from coterie.deploy.packets import News, unwrap
 from coterie.deploy.plan import Plan
-from coterie.protocol.errors import PeerError, UserError
+from coterie.protocol.errors import PeerError, RunError, UserError
 from coterie.runs import registry
 from coterie.runs.config import from_text, system_config
 
@@ -71,14 +72,44 @@ def begun(home: Home, plan: Plan, engine: Engine, stopped: threading.Event) -> E
 
 def check_enough(plan: Plan) -> None:
     """Raises UserError unless all servers and a quorum of the clients have joined: then the hub may begin."""
-    config = from_text(plan.config)
-    *_, client = registry.get(config.system).factories(system_config(config), config.mode)
-    roles = dict(plan.members)
+    client, roles = _client(plan), dict(plan.members)
     there = sum(one.role == client for one in plan.roster.entries)
     missing = [name for name in plan.missing if roles[name] != client]
     if missing or there < plan.settings.quorum:
         needed = f"the servers and {plan.settings.quorum} clients must have joined"
         raise UserError(f"the hub cannot begin: {needed}, and there are not yet {', '.join(missing or plan.missing)}")
+
+
+def gathered(plan: Plan, engine: Engine, stopped: threading.Event, *, poll_s: float = _POLL_S) -> None:
+    """Wait until all servers and a quorum of the clients are connected, or ``stopped``: then the first round may begin.
+
+    Raises RunError, with the names of those that are not, after the plan's ``patience_s``.
+    """
+    client, hub = _client(plan), plan.believed.hub
+    of_role = {one.name: one.role for one in plan.believed.entries if one.name != hub}
+    quorum = min(plan.settings.quorum, sum(role == client for role in of_role.values()))
+    ends, told = time.monotonic() + plan.settings.patience_s, False
+    while not stopped.is_set():
+        away = [name for name in of_role if name not in engine.nodes()]
+        here = sum(role == client for name, role in of_role.items() if name not in away)
+        if here >= quorum and all(of_role[name] == client for name in away):
+            return
+        if time.monotonic() >= ends:
+            raise RunError(
+                f"the first round has not begun: {', '.join(away)} did not connect within {plan.settings.patience_s:g} "
+                "seconds; start their processes, and then the hub again"
+            )
+        if not told:
+            logs.event("waiting", parties=", ".join(away)[:200])
+            told = True
+        stopped.wait(poll_s)
+
+
+def _client(plan: Plan) -> str:
+    """The role of the clients."""
+    config = from_text(plan.config)
+    *_, client = registry.get(config.system).factories(system_config(config), config.mode)
+    return client
 
 
 def newest(path: Path) -> Callable[[], bytes | None]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from coterie.deploy import logs
-from coterie.deploy.beginning import begun, check_enough, newest
+from coterie.deploy.beginning import begun, check_enough, gathered, newest
 from coterie.deploy.clock import Clock, RehearsedClock
 from coterie.deploy.engines import connect, uses_flower
 from coterie.deploy.folder import Folder, hub_home
@@ -106,10 +106,18 @@ def as_hub(folder: Path, kill: Kill | None = None, *, metrics: int | None = None
             recorder.closed(one)
 
         observer, effects = _doomed(kill, HubJournal(recorder), found.effects)
+        engine = connect(home, plan)
+        if store.load() is None:
+            try:
+                gathered(plan, engine, stopped)
+            except BaseException as error:
+                engine.close()
+                recorder.failed(str(error))
+                raise
         node = HubNode(
             found.member,
             effects,
-            connect(home, plan),
+            engine,
             store,
             clock=_clock(found),
             settings=_settings(plan),

@@ -1,0 +1,47 @@
+"""The hub begins when its parties are there."""
+
+from __future__ import annotations
+
+import threading
+
+import msgspec
+import pytest
+from test_deploy_plan import PLAN
+
+from coterie.deploy.beginning import gathered
+from coterie.deploy.memory import Exchange
+from coterie.protocol.errors import RunError
+
+NAMES = [one.name for one in PLAN.roster.entries]
+HUB, *CLIENTS = NAMES
+
+
+def waiting(quorum: int, here: list[str], late: str = "", patience_s: float = 0.2) -> None:
+    exchange = Exchange(NAMES)
+    for name in here:
+        exchange.engine(name)
+    plan = msgspec.structs.replace(
+        PLAN, settings=msgspec.structs.replace(PLAN.settings, quorum=quorum, patience_s=patience_s)
+    )
+    if late:
+        threading.Timer(0.1, exchange.engine, [late]).start()
+    gathered(plan, exchange.engine(HUB), threading.Event(), poll_s=0.02)
+
+
+def test_the_hub_waits_for_the_quorum_and_names_the_absent() -> None:
+    *most, last = CLIENTS
+    waiting(len(CLIENTS), CLIENTS)
+    waiting(len(most), most)
+    waiting(len(CLIENTS), most, late=last, patience_s=20)
+    with pytest.raises(RunError, match=f"{last} did not connect within 0.2 seconds"):
+        waiting(len(CLIENTS), most)
+
+
+def test_a_hub_that_is_stopped_waits_no_longer() -> None:
+    stopped = threading.Event()
+    stopped.set()
+    gathered(
+        msgspec.structs.replace(PLAN, settings=msgspec.structs.replace(PLAN.settings, quorum=9)),
+        Exchange(NAMES).engine(HUB),
+        stopped,
+    )
