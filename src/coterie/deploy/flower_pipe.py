@@ -42,7 +42,10 @@ def receive(connection: socket.socket) -> bytes | None:
 def _exactly(connection: socket.socket, length: int) -> bytes | None:
     data = bytearray()
     while len(data) < length:
-        part = connection.recv(min(length - len(data), 1 << 20))
+        try:
+            part = connection.recv(min(length - len(data), 1 << 20))
+        except ConnectionError:  # it has gone before it read all
+            return None
         if not part:
             return None
         data += part
