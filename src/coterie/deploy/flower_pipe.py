@@ -25,7 +25,8 @@ _LONGEST = 100
 def send(connection: socket.socket, data: bytes) -> None:
     """Send a frame. Raises OSError if the other end has gone."""
     connection.sendall(_LENGTH.pack(len(data)))
-    connection.sendall(data)
+    if data:  # to send nothing fails, too, where the other end has gone
+        connection.sendall(data)
 
 
 def receive(connection: socket.socket) -> bytes | None:
