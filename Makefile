@@ -17,8 +17,8 @@ demo: $(READY)  ## four groups with tasks of their own: FedAvg, FedCAPrivacy and
 	$(BIN)/coterie compare fedavg fedcaprivacy fedcaprivacy@hardened --data digits --clients 24 --partition permute:4 \
 		--set clusters=auto --crypto real --audit --out demo
 
-test: $(READY)  ## the fast tests
-	$(BIN)/python -m pytest
+test: $(READY)  ## the fast tests, in two processes; the tests of one file stay together
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-long: $(READY)  ## the slow ones: hostile bytes by the ten thousand, real data, whole trainings
 	$(BIN)/python -m pytest -m long --timeout=3600 --hypothesis-profile=exploring

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +19,7 @@ pytest.importorskip("nats", reason="the extra deploy is not installed")
 from deployments import FACTS, NOW_S, Study, members
 from nats.js.api import StreamInfo
 from nats_rig import Authority, Rig, drain
+from test_deploy_plan import PLAN
 
 from coterie.deploy import engines, founding, nats_server
 from coterie.deploy.engine import EngineError
@@ -61,7 +63,7 @@ def test_without_the_extra_there_is_a_clear_error(monkeypatch: pytest.MonkeyPatc
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "nats", None)
     with pytest.raises(UserError, match=r"pip install 'coterie\[deploy\]'"):
-        engines.connect(None, None)  # type: ignore[arg-type]
+        engines.connect(SimpleNamespace(server=PLAN.settings.server), PLAN)  # type: ignore[arg-type]
 
 
 def test_a_user_a_party_with_its_own_subjects_only() -> None:
