@@ -47,6 +47,7 @@ def test_a_party_cannot_sign_certificates() -> None:
         ("client/3", PUBLIC, NOW_S + 11 * certificates.DAY_S, "valid from"),
         ("client/3", PUBLIC, NOW_S - 2 * certificates.SKEW_S, "valid from"),
     ],
+    ids=["another name", "another key", "too late", "too early"],
 )
 def test_a_certificate_is_good_for_nothing_else(name: str, public: bytes, now_s: float, says: str) -> None:
     with pytest.raises(PeerError, match=says):
