@@ -243,9 +243,4 @@ def signed_train(run: Rig, name: str, msg: Train) -> Train:
     return roster.signed(run.hub.own, msg, name)
 
 
-def flipped(data: bytes, at: int = -1) -> bytes:
-    """With one bit changed."""
-    return data[: at % len(data)] + bytes([data[at] ^ 1]) + data[at % len(data) + 1 :]
-
-
 __all__ = [name for name in dir() if not name.startswith("_")] + ["Mapping", "Pulled", "public_key"]

@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 from emulated import rounded
+from tampering import flipped
 
 from coterie.crypto import ckks, wire
 from coterie.crypto.arrays import CiphertextError
@@ -39,12 +40,6 @@ def refused(action):
     with pytest.raises(DecodeError):
         action()
     assert time.process_time() - start < 0.5
-
-
-def altered(data: bytes, index: int, bit: int = 0x80) -> bytes:
-    bad = bytearray(data)
-    bad[index] ^= bit
-    return bytes(bad)
 
 
 # ---- evaluation keys
@@ -110,12 +105,12 @@ def test_hostile_evaluation_keys(scheme):
     read(data)
     for index in range(start + 20):
         for bit in (1, 0x80):
-            refused(lambda i=index, b=bit: read(altered(data, i, b)))
+            refused(lambda i=index, b=bit: read(flipped(data, i, b)))
     for bad in (b"", data[:19], data[:35], data[:-1], data + b"\0", data[:36], data[:52] * 2):
         refused(lambda b=bad: read(b))
     refused(lambda: ckks.EvaluationKey.load(data))  # an insecure set
     refused(lambda: read(data[:36] + bytes(len(data) - 36)) if scheme == "ckks" else read(bytes(content(data))))
-    named = read(altered(data, start + 21))
+    named = read(flipped(data, start + 21, 0x80))
     cipher = KEYS[scheme].public.encrypt(np.ones(3))
     with pytest.raises(KeyMismatchError, match="doesn't fit"):
         cipher.conjugated(named)

@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 from emulated import rounded
+from tampering import flipped
 
 from coterie.crypto import ckks, keys
 from coterie.crypto.arrays import CiphertextError
@@ -37,12 +38,6 @@ def refused(action, error=DecodeError):
     assert time.process_time() - start < 0.25
 
 
-def altered(data: bytes, index: int, bit: int = 0x80) -> bytes:
-    bad = bytearray(data)
-    bad[index] ^= bit
-    return bytes(bad)
-
-
 def header(owner, **fields) -> bytes:
     code = {"ckks": 3, "rounded": 4}[owner.scheme]
     parts = {"magic": b"CoCv", "version": 1, "scheme": code, "level": owner.parameters.levels, "scalar": 0}
@@ -60,7 +55,7 @@ def test_headers(key):
     read(data)
     for index in range(start + 40):
         for bit in (1, 0x80):
-            refused(lambda i=index, b=bit: read(altered(data, i, b)))
+            refused(lambda i=index, b=bit: read(flipped(data, i, b)))
     for fields in (
         {"magic": b"CoKy"},
         {"version": 2},
@@ -174,7 +169,7 @@ def test_emulated_vectors(key):
     for claim in (0, 1, 200, whole - 1, whole + 1, 2**48 + 1, 2**64 - 1):
         refused(lambda c=claim: key.public.from_bytes(data[:8] + c.to_bytes(8, "little") + data[16:]))
     for index in range(16 + 47, 16 + 200, 8):  # the top byte of a value
-        refused(lambda i=index: key.decrypt(key.public.from_bytes(altered(data, i))), CiphertextError)
+        refused(lambda i=index: key.decrypt(key.public.from_bytes(flipped(data, i, 0x80))), CiphertextError)
     smallest = data[: 16 + 40] + np.full(20, -(2**63)).tobytes()
     refused(lambda: key.decrypt(key.public.from_bytes(smallest)), CiphertextError)
 
@@ -200,8 +195,8 @@ def test_keys_as_bytes(key):
             refused(lambda k=kind, d=data, s=size: k.load(d[:s], allow_insecure=True))
         refused(lambda k=kind, d=data: k.load(d + b"\0", allow_insecure=True))
         for index in range(WEIGHT_HEADER[key.scheme] + 20):
-            refused(lambda k=kind, d=data, i=index: k.load(altered(d, i), allow_insecure=True))
-        last = altered(data, len(data) - 1) if key.scheme == "ckks" else data + bytes(32)  # a residue; no name alone
+            refused(lambda k=kind, d=data, i=index: k.load(flipped(d, i, 0x80), allow_insecure=True))
+        last = flipped(data, bits=0x80) if key.scheme == "ckks" else data + bytes(32)  # a residue; no name alone
         refused(lambda k=kind, d=last: k.load(d, allow_insecure=True))
     refused(lambda: kinds[0].load(key.public.to_bytes(), allow_insecure=True))
     refused(lambda: kinds[1].load(key.to_bytes(), allow_insecure=True))
@@ -213,7 +208,7 @@ def test_secret_keys_that_are_none():
         split = 20 + key.parameters.secret_bytes
         mixed = other.to_bytes()[:split] + key.to_bytes()[split:]
         refused(lambda k=key, m=mixed: type(k).load(m, allow_insecure=True))
-        large = altered(key.to_bytes(), 27, 0xFF)
+        large = flipped(key.to_bytes(), 27, 0xFF)
         refused(lambda k=key, d=large: type(k).load(d, allow_insecure=True))
         empty = key.public.to_bytes()[:20] + bytes(key.parameters.key_bytes("public", key.public.arrays.flag))
         refused(lambda k=key, d=empty: type(k.public).load(d, allow_insecure=True))

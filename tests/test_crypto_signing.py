@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tampering import flipped
 
 from coterie.crypto.signing import (
     OVERHEAD_BYTES,
@@ -82,10 +83,8 @@ def test_only_what_was_signed_verifies(signed, claimed, bit):
     key = SigningKey.load(RFC_SEED)
     signature = key.sign(*signed)
     key.public.verify(signature, *signed)
-    flipped = bytearray(signature)
-    flipped[bit // 8] ^= 1 << bit % 8
     with pytest.raises(SignatureError):
-        key.public.verify(bytes(flipped), *signed)
+        key.public.verify(flipped(signature, bit // 8, 1 << bit % 8), *signed)
     with pytest.raises(SignatureError):
         SigningKey.generate().public.verify(signature, *signed)
     assume([(type(x), x) for x in signed] != [(type(x), x) for x in claimed])
@@ -228,10 +227,8 @@ def test_nothing_else_opens():
     with pytest.raises(SealError):
         OpeningKey.generate().open(sealed, "client", "helper", 3)
     for index in range(len(sealed)):
-        bad = bytearray(sealed)
-        bad[index] ^= 1
         with pytest.raises(SealError):
-            key.open(bytes(bad), "client", "helper", 3)
+            key.open(flipped(sealed, index), "client", "helper", 3)
     for bad in (b"", sealed[:31], sealed[:47], sealed[:-1], sealed + b"\0", bytes(len(sealed))):
         with pytest.raises(SealError):
             key.open(bad, "client", "helper", 3)

@@ -15,6 +15,7 @@ import pytest
 from deployments import CLIENTS, NOW_S, Study, members
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tampering import flipped
 
 from coterie.crypto.signing import SigningKey
 from coterie.deploy import plan as plans
@@ -123,7 +124,7 @@ def test_any_secret_is_found_and_nothing_else(secret: bytes, before: bytes, afte
     needles = Needles({"it": secret}, {})
     assert set(needles._names(before + FORMS[form](secret) + after)) == {"it"}
     assume(len(set(secret)) > 8)
-    changed = secret[:16] + bytes([secret[16] ^ 16]) + secret[17:]
+    changed = flipped(secret, 16, 16)
     assert set(needles._names(before + FORMS[form](changed) + after)) == set()
 
 

@@ -17,6 +17,7 @@ import pytest
 from deployments import EMULATED, Study
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tampering import flipped
 
 from coterie.crypto.roster import entry, new_identity, sign_roster
 from coterie.crypto.signing import SigningKey
@@ -123,9 +124,7 @@ def test_an_answer_proves_its_party_its_node_and_its_call() -> None:
 @settings(deadline=None, max_examples=200)
 def test_hostile_bytes_are_refused(data: bytes, at: int, to: int) -> None:
     genuine = write(KEYS, "a", 7, Answer(NONCE, "a", [], [], False))
-    changed = bytearray(genuine)
-    changed[at % len(genuine)] ^= to or 1
-    for each in (data, bytes(changed), genuine[: at % len(genuine)]):
+    for each in (data, flipped(genuine, at % len(genuine), to or 1), genuine[: at % len(genuine)]):
         with pytest.raises(PeerError):
             read_answer(KEYS, 7, NONCE, each)
         with pytest.raises(PeerError):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from fedcaprivacy_parts import by_models
 from federation import Pulled, Rig, misbehaving, on_the_wire, planted, rig, to
+from tampering import flipped
 
 from coterie.crypto.roster import signed, signing_key
 from coterie.protocol import codec
@@ -33,12 +34,6 @@ def two_groups(**settings: object) -> Rig:
 def at_own_model(run: Rig) -> list[bool]:
     own = np.stack([run.party(name).state.weights for name in run.common.clients])
     return (run.models() == own).all(axis=1).tolist()
-
-
-def flipped(data: bytes, at: int = -1) -> bytes:
-    changed = bytearray(data)
-    changed[at] ^= 1
-    return bytes(changed)
 
 
 def count_signature(csp: Any, m: ClusterSum | ClusterModel) -> bytes:

@@ -12,6 +12,7 @@ import pytest
 from emulated import exact
 from fedcaprivacy_parts import where_they_count
 from federation import Pulled, Rig, misbehaving, on_the_wire, planted, repeated, rig, to
+from tampering import flipped
 
 from coterie.crypto import paillier, roster
 from coterie.crypto.packing import Lanes
@@ -39,12 +40,6 @@ def at_own_model(run: Rig) -> list[bool]:
 def signed(party: Any, upload: Upload) -> Upload:
     """The upload with a good signature of this participant over whatever it says."""
     return roster.signed(party.own, upload)
-
-
-def flipped(data: bytes, at: int = -1) -> bytes:
-    changed = bytearray(data)
-    changed[at] ^= 1
-    return bytes(changed)
 
 
 # -- uploads -----------------------------------------------------------------------------------------------------------

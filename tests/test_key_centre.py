@@ -14,6 +14,7 @@ import pytest
 from federation import Rig, misbehaving, rig, to
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tampering import flipped
 
 from coterie.crypto.ckks import keygen as ckks_keygen
 from coterie.crypto.keys import evaluation_key
@@ -338,7 +339,7 @@ FORGED: list[tuple[str, Callable[[Granted], Granted]]] = [
     ("grant", lambda m: change(m, grant="seed")),
     ("a name", lambda m: change(m, names=m.names.replace("secret one", "public one x"))),
     ("no names", lambda m: change(m, names="", keys=bundle([]))),
-    ("a key", lambda m: change(m, keys=bytes([*m.keys[:-1], m.keys[-1] ^ 1]))),
+    ("a key", lambda m: change(m, keys=flipped(m.keys))),
     ("the signature", lambda m: change(m, signature=bytes([*m.signature[:-1], m.signature[-1] ^ 1]))),
     ("no signature", lambda m: change(m, signature=b"")),
 ]

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from federation import misbehaving, on_the_wire, to
 from mingledpie_parts import change, held, near
-from test_mingledpie_hostile import SIX, flipped, kept_models, six
+from tampering import flipped
+from test_mingledpie_hostile import SIX, kept_models, six
 
 from coterie.clustering.identities import ClusterKeys
 from coterie.protocol import codec

@@ -26,6 +26,7 @@ from mingledpie_parts import (
     trained,
     with_part,
 )
+from tampering import flipped
 
 from coterie.crypto import ckks
 from coterie.crypto.residues import Residues
@@ -44,12 +45,6 @@ def six(**options: Any) -> Rig:
     return pies(
         TARGETS[FEW], starts=near(), effects=lambda t: Pulled(t, noise=0.02), **{"max_condition": 1e6, **options}
     )
-
-
-def flipped(data: bytes, at: int = -1) -> bytes:
-    changed = bytearray(data)
-    changed[at] ^= 1
-    return bytes(changed)
 
 
 def kept_models(run: Rig, before: np.ndarray) -> list[bool]:

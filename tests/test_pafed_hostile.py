@@ -12,7 +12,6 @@ from federation import Pulled, Rig, misbehaving, on_the_wire, to
 from pafed_parts import (
     TARGETS,
     change,
-    flipped,
     four,
     model,
     opened,
@@ -22,6 +21,7 @@ from pafed_parts import (
     stranger,
     taken,
 )
+from tampering import flipped
 
 from coterie.protocol import codec
 from coterie.protocol.effects import Fit, Fitted

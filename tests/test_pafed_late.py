@@ -13,7 +13,8 @@ import pytest
 from federation import Rig, Steady, on_the_wire
 from kept_parties import key_bytes
 from outcomes import alike, numbers
-from pafed_parts import change, flipped, model, opened, paf, small_keys, taken
+from pafed_parts import change, model, opened, paf, small_keys, taken
+from tampering import flipped
 
 from coterie.protocols.local_training import sample_clients
 from coterie.runs import Interrupted, RunConfig, run

@@ -20,6 +20,7 @@ import pytest
 import torch
 from kept_parties import contents, file_of, key_bytes
 from outcomes import alike, numbers
+from tampering import flipped
 
 from coterie.protocol.errors import RunError, UserError
 from coterie.runs import Interrupted, Result, RunConfig, checkpoint, run
@@ -258,7 +259,7 @@ def _no_party(out: Path) -> None:
 
 def _bad_party(out: Path) -> None:
     file = next((out / "parties").glob("client-3.*"))
-    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    file.write_bytes(flipped(file.read_bytes()))
 
 
 def _unreadable(out: Path) -> None:

@@ -24,6 +24,7 @@ from joint_parts import (
     summed,
     within,
 )
+from tampering import flipped
 
 from coterie.crypto import threshold
 from coterie.protocol.messages import bundle, unbundle
@@ -204,7 +205,7 @@ def test_a_hub_that_swaps_the_joint_key_or_its_holders_is_refused() -> None:
         lambda msg: change(msg, public=other.hub.public(KEY).to_bytes()),
         lambda msg: change(msg, holders=text(HOLDERS[:2]), signatures=msg.signatures[:128]),
         lambda msg: change(msg, holders=text(("client/4", *HOLDERS[1:]))),
-        lambda msg: change(msg, signatures=msg.signatures[:-1] + b"x"),
+        lambda msg: change(msg, signatures=flipped(msg.signatures)),
         lambda msg: change(msg, signatures=b""),
         lambda msg: change(msg, summands=9),
         lambda msg: change(msg, number=1),
