@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from coterie.crypto.roster import simulated
-from coterie.deploy.engine import EngineError, FullError, NotAdmittedError, UndeliverableError
+from coterie.deploy.engine import EngineError, FullError, NotAdmittedError, Parcel, UndeliverableError
 from coterie.deploy.mail import Mail
 from coterie.deploy.memory import Exchange, MemoryEngine
 from coterie.deploy.packets import Letter, News, Report, Tally
-from coterie.deploy.store import FileStore, Numbering, Parcel
+from coterie.deploy.store import FileStore, Numbering
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import Randomness
 from coterie.runs.keyring import PartyKeys
@@ -93,13 +93,13 @@ def test_what_the_engine_says_of_failures() -> None:
                 raise error
 
     hub.engine.__class__ = Failing
-    assert hub.push(parcel)
+    assert hub.push([parcel]) == []
     assert [kind for _, kind, _ in refused] == ["engine", "engine"]
     tries[:] = [UndeliverableError("too large")]
-    assert not hub.push(parcel)
+    assert hub.push([parcel]) == [parcel]
     tries[:] = [NotAdmittedError("revoked")]
     with pytest.raises(NotAdmittedError):
-        hub.push(parcel)
+        hub.push([parcel])
     assert not hub.send("nobody", News(b""))
 
 
@@ -110,13 +110,13 @@ def test_a_node_that_is_stopped_while_the_engine_fails_lets_no_packet_overtake_a
     push = hub.engine.push
     hub.engine.push = lambda *_: (_ for _ in ()).throw(EngineError("away"))  # type: ignore[method-assign]
     first, second = hub.wrap("a", News(b"1")), hub.wrap("a", News(b"2"))
-    assert not hub.push(first)
+    assert hub.push([first]) == [first]
     hub.engine.push = push  # type: ignore[method-assign]
-    assert not hub.push(second)
+    assert hub.push([second]) == [second]
     again = Mail(exchange.engine("hub"), hub.keyring, lambda *said: None, threading.Event())
     again.start(hub.numbering)
-    assert again.push(first)
-    assert again.push(second)
+    assert again.push([first]) == []
+    assert again.push([second]) == []
     came = [a.pull(0.0) for _ in range(2)]
     assert [one.packet for one in came if one] == [News(b"1"), News(b"2")]
 
@@ -135,15 +135,15 @@ def test_a_recipient_that_takes_nothing_stops_nobody() -> None:
     late = threading.Timer(20.0, hub._stopped.set)
     late.daemon = True
     late.start()
-    assert not hub.push(Parcel("a", "hub.1", b"x"))
+    assert hub.push([Parcel("a", "hub.1", b"x")])
     assert not hub._stopped.is_set()
     waited = len(refused)
-    assert not hub.push(Parcel("a", "hub.2", b"x"))
+    assert hub.push([Parcel("a", "hub.2", b"x")])
     assert len(refused) == waited + 1  # not waited for again
     full = False
-    assert hub.push(Parcel("a", "hub.3", b"x"))
+    assert hub.push([Parcel("a", "hub.3", b"x")]) == []
     full = True
-    assert not hub.push(Parcel("a", "hub.4", b"x"))
+    assert hub.push([Parcel("a", "hub.4", b"x")])
     assert len(refused) > waited + 2
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from coterie.deploy import logs
-from coterie.deploy.engine import Delivery, Engine
+from coterie.deploy.engine import Delivery, Engine, EngineError, Parcel
 from coterie.deploy.home import Home, keyring_of, read_private, take_plan
 from coterie.deploy.packets import News, unwrap
 from coterie.deploy.plan import Plan
@@ -23,7 +23,7 @@ from coterie.runs.config import from_text, system_config
 _POLL_S = 0.5
 
 
-class Begun:
+class Begun(Engine):
     """An engine that gives one packet again, which was looked at before its node lived."""
 
     def __init__(self, engine: Engine, first: Delivery) -> None:
@@ -37,6 +37,10 @@ class Begun:
     def push(self, dst: str, body: bytes, key: str) -> None:
         """Store a packet for another party."""
         self._engine.push(dst, body, key)
+
+    def push_all(self, parcels: Sequence[Parcel]) -> list[EngineError | None]:
+        """Store packets for other parties."""
+        return self._engine.push_all(parcels)
 
     def pull(self, wait_s: float) -> Delivery | None:
         """The next packet."""

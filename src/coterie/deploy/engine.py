@@ -7,8 +7,10 @@ and presence are the engine's own. Everything else is ours.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Protocol
+
+import msgspec
 
 
 class EngineError(Exception):
@@ -27,6 +29,14 @@ class NotAdmittedError(EngineError):
     """This party may not connect (any more): its certificate was revoked or has run out. The node ends with it."""
 
 
+class Parcel(msgspec.Struct, frozen=True, array_like=True):
+    """A packet on its way out. dst: its recipient.  key: it is stored once under this key.  body: wrapped."""
+
+    dst: str
+    key: str
+    body: bytes
+
+
 class Delivery(Protocol):
     """One packet that has come. It comes again, also after a restart of either side, until ``done``.
 
@@ -38,7 +48,7 @@ class Delivery(Protocol):
     body: bytes
 
     def done(self) -> None:
-        """It was handled, and all that follows from it is stored: it comes no more. Never raises."""
+        """It was handled, and all that follows from it is stored: it comes no more. Never raises, nor waits."""
 
     def working(self) -> None:
         """It is being worked on: it is not to come again yet. Called every few seconds. Never raises."""
@@ -58,6 +68,28 @@ class Engine(Protocol):
         Raises UndeliverableError if it never will be, FullError if too much waits already, and EngineError if it
         cannot be stored now for another reason.
         """
+
+    def push_all(self, parcels: Sequence[Parcel]) -> list[EngineError | None]:
+        """Store packets, those to one recipient in this order. For each: None, or why it is not stored.
+
+        After one that cannot be stored now, no other one is stored for its recipient, since it would overtake it.
+        Raises NotAdmittedError. An engine that can stores packets for several recipients at the same time.
+        """
+        found: list[EngineError | None] = []
+        broken: dict[str, EngineError] = {}
+        for parcel in parcels:
+            problem = broken.get(parcel.dst)
+            if problem is None:
+                try:
+                    self.push(parcel.dst, parcel.body, parcel.key)
+                except NotAdmittedError:
+                    raise
+                except UndeliverableError as error:
+                    problem = error
+                except EngineError as error:
+                    problem = broken[parcel.dst] = error
+            found.append(problem)
+        return found
 
     def pull(self, wait_s: float) -> Delivery | None:
         """The next packet for this party, or None if none comes within ``wait_s`` seconds.

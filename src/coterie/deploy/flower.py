@@ -20,7 +20,7 @@ import msgspec
 
 from coterie.deploy import flower_pipe as pipe
 from coterie.deploy import logs
-from coterie.deploy.engine import Delivery, EngineError, UndeliverableError
+from coterie.deploy.engine import Delivery, Engine, EngineError, UndeliverableError
 from coterie.deploy.flower_queue import Queue
 from coterie.deploy.flower_switch import CALL_BYTES, Switch
 from coterie.deploy.flower_words import Answer, Call, Carried, identity, read_call, write
@@ -52,7 +52,7 @@ class _Packet:
         """Nothing to do: a packet comes again only when its recipient starts again."""
 
 
-class FlowerEngine:
+class FlowerEngine(Engine):
     """The end of a pipe: a site's, or with its own name as ``hub`` the hub's.
 
     home: the folder for the pipe and for packets that wait.  parties: all names.  keyring: the keys that count now.

@@ -14,7 +14,7 @@ from coterie.deploy.mail import Arrived
 from coterie.deploy.node import Node
 from coterie.deploy.packets import Begin, End, Era, Instant, Letter, News, Report, Silence, Tally
 from coterie.deploy.store import Taken
-from coterie.protocol.errors import PeerError, RunError
+from coterie.protocol.errors import RunError
 from coterie.protocol.steps import Steps
 from coterie.runs.runner import is_divergence
 from coterie.transport.envelope import Envelope, Waiting
@@ -184,11 +184,9 @@ class HubNode(Node):
         self.kept.tallies = self.kept.tallies or self.clock.rehearsed
         self._commit_all()
         self.observer.began(era)
-        for name in self.others:
-            try:
-                self.mail.push(self.wrapped(name, self._beginning(name)))
-            except PeerError:
-                self.astray[name] = "it was revoked"  # it has no keys any more
+        parcels = self.wrapped([(name, self._beginning(name)) for name in self.others])
+        self.astray |= dict.fromkeys(set(self.others) - {one.dst for one in parcels}, "it was revoked")
+        self.mail.push(parcels)
 
     def _beginning(self, name: str) -> Begin:
         heard, taken = self.kept.heard.get(name, 0), self.mail.numbering.taken.get(name, 0)
@@ -253,13 +251,14 @@ class HubNode(Node):
     def take(self, arrived: Arrived) -> None:
         """What has come."""
         packet = arrived.packet
+        tally = packet if isinstance(packet, Tally) else getattr(packet, "tally", None)
+        if tally is not None and tally.era == self.kept.era:
+            self.tallies[arrived.src] = tally
         if isinstance(packet, Report | Tally):
             self.mail.done(arrived)
             self.observer.seen(arrived.src)
             if isinstance(packet, Report):
                 self._heard(arrived.src, packet)
-            elif packet.era == self.kept.era:
-                self.tallies[arrived.src] = packet
         elif isinstance(packet, Letter | Silence) and self.kept.era is not None and packet.era <= self.kept.era:
             self.kept.heard[arrived.src] = max(self.kept.heard.get(arrived.src, 0), packet.commit)
             super().take(arrived)

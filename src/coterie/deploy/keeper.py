@@ -9,16 +9,18 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
+
 from coterie.deploy.clock import Clock
-from coterie.deploy.engine import Engine
+from coterie.deploy.engine import Engine, Parcel
 from coterie.deploy.lead import Lead, Presence
 from coterie.deploy.mail import Arrived, Mail
 from coterie.deploy.packets import Era, Instant, Letter, Packet, Report, Silence, Tally
-from coterie.deploy.store import Kept, Parcel, Store, Taken, pack, unpack
+from coterie.deploy.store import Kept, Store, Taken, pack, unpack
 from coterie.deploy.surroundings import Effects, NodeObserver, Renew, Scores, Settings, Traffic, Watch
 from coterie.protocol.errors import PeerError
 from coterie.protocol.told import Roster
-from coterie.transport.envelope import Sent, Waiting
+from coterie.transport.envelope import Envelope, Sent, Waiting
 from coterie.transport.member import Member, Reader
 
 REPORT_S = 5.0
@@ -64,7 +66,8 @@ class Keeper:
         self._started: tuple[Any, Any] = member.party.state, member.party.secret
         self.interrupted = False  # it was killed while it coordinated, so it waits for another attempt
         self.asks = False  # it has started, and waits for the hub to say which of its commits it has heard of
-        self._told: tuple[Any, ...] = ()
+        self._told: Tally | None = None
+        self._requests: dict[str, tuple[str, int]] = {}  # by key of a packet that was put aside: of whom, its number
         self._unasked, self._unasked_bytes = Counter[str](), Counter[str]()
         self._reported = time.monotonic(), 0, 0
         member.repeats, member.reader = False, Reader(0)  # packets are taken once, and held no longer than needed
@@ -116,7 +119,8 @@ class Keeper:
         data = pack(kept, now, self._started)
         self.store.save(data)
         self.observer.committed(kept.commits, len(data))
-        self._unsent = [one for one in kept.outbox if not self.mail.push(one) and self.mail.halted]
+        lost = self.mail.push(kept.outbox)
+        self._unsent = lost if self.mail.halted else []
         for arrived in done:
             arrived.delivery.done()
 
@@ -156,7 +160,9 @@ class Keeper:
     # -- packets out -------------------------------------------------------------------------------------------------
 
     def send(self, sent: Sent) -> None:
-        """Push what a coordination sends. It is not stored: if this process ends, the round is tried again.
+        """Put aside what a coordination sends, for ``flush``: so that many parties are asked at the same time.
+
+        It is not stored: if this process ends, the round is tried again.
 
         A party that is gone is asked nothing. Else requests would wait at the broker for as long as it is away.
         """
@@ -165,9 +171,18 @@ class Keeper:
             self.give_up_answer(lead, dst, number, "gone")
             return
         at = self.clock.now() if self.lead is None else self.lead.at
-        for parcel in self.post(sent, at):
-            if not self.mail.push(parcel) and self.lead is not None:
-                self.give_up_answer(self.lead, sent.envelope.dst, sent.envelope.number, "gone")
+        for parcel in self.wrapped(self.post(sent, at)):
+            self._requests[parcel.key] = dst, number
+            self.mail.put_aside(parcel)
+
+    def flush(self) -> bool:
+        """Push what a coordination has sent. Returns whether something of it is lost, and so an answer given up."""
+        lost, requests = self.mail.flush(), self._requests
+        self._requests = {}
+        for parcel in lost:
+            if self.lead is not None and parcel.key in requests:
+                self.give_up_answer(self.lead, *requests[parcel.key], "gone")
+        return bool(lost)
 
     def give_up_answer(self, lead: Lead, name: str, number: int, why: str) -> None:
         """The answer of a party to this request will not come."""
@@ -175,37 +190,58 @@ class Keeper:
             lead.gone[name] = self.astray.get(name, "gone")
         lead.lost(number, why, lead.at)
 
-    def post(self, sent: Sent, at: Instant) -> list[Parcel]:
-        """A message as a packet; or the news that it is lost, if its sender knows that."""
+    def post(self, sent: Sent, at: Instant) -> list[tuple[str, Packet]]:
+        """A message as a packet, by recipient; or the news that it is lost, if its sender knows that."""
         envelope, (arrives, lost) = sent.envelope, self.clock.send(sent, at)
         if not lost:
-            try:
-                return [self.wrapped(envelope.dst, Letter(envelope, sent.frame, self.era, arrives, self.kept.commits))]
-            except PeerError as error:  # it has no keys any more
-                self.dropped(envelope.dst, "push", str(error))
-                lost = "gone"
+            return [(envelope.dst, Letter(envelope, sent.frame, self.era, arrives, self.kept.commits))]
+        self._unanswered(envelope, lost)
+        return [(envelope.dst, self.none(envelope.answers, lost, at))] if envelope.answers else []
+
+    def _unanswered(self, envelope: Envelope, why: str) -> None:
+        """A message does not reach its recipient. If it is a request, there will be no answer."""
         if self.lead is not None and envelope.number in self.lead.coordination.asked:
-            self.give_up_answer(self.lead, envelope.dst, envelope.number, lost)
-        if not envelope.answers or lost == "gone":
-            return []
-        return [self.wrapped(envelope.dst, self.none(envelope.answers, lost, at))]
+            self.give_up_answer(self.lead, envelope.dst, envelope.number, why)
 
     def none(self, number: int, why: str, at: Instant) -> Silence:
         return Silence(number, self.era, why, at if self.clock.rehearsed else (0.0, 0), self.kept.commits)
 
-    def wrapped(self, dst: str, packet: Packet) -> Parcel:
-        """A packet that is counted. Raises PeerError for a recipient without keys."""
-        parcel = self.mail.wrap(dst, packet)
-        self.kept.sent[dst] = self.kept.sent.get(dst, 0) + 1
-        return parcel
+    def wrapped(self, out: Sequence[tuple[str, Packet]]) -> list[Parcel]:
+        """Packets by recipient, counted but for reports. The last one for the hub tells it what was sent and taken.
+
+        Those for a party that has no keys any more are left out.
+        """
+        sent, parcels = self.kept.sent, list[Parcel]()
+        for dst, packet in out:
+            sent[dst] = sent.get(dst, 0) + (not isinstance(packet, Report))
+        last = max((at for at, (dst, _) in enumerate(out) if dst == self.hub), default=-1)
+        for at, (dst, packet) in enumerate(out):
+            if at == last and isinstance(packet, Letter | Silence | Report):
+                packet = msgspec.structs.replace(packet, tally=self._tally())
+            try:
+                parcels.append(self.mail.wrap(dst, packet))
+            except PeerError as error:
+                self.dropped(dst, "push", str(error))
+                sent[dst] -= not isinstance(packet, Report)
+                if isinstance(packet, Letter):
+                    self._unanswered(packet.envelope, "gone")
+        return parcels
 
     def tally(self) -> None:
         """Tell the hub what was sent and taken, if it wants to know and does not know yet."""
+        if (tally := self._tally()) is not None:
+            self.mail.send(self.hub, tally)
+
+    def _tally(self) -> Tally | None:
+        """What was sent and taken, if the hub wants to know and was not told yet. From now on it counts as told."""
         kept = self.kept
-        now = kept.era, dict(kept.sent), dict(kept.received)
-        if kept.tallies and kept.era is not None and self.name != self.hub and now != self._told:
-            self._told = now
-            self.mail.send(self.hub, Tally(kept.era, *now[1:]))
+        if not kept.tallies or kept.era is None or self.name == self.hub:
+            return None
+        now = Tally(kept.era, dict(kept.sent), dict(kept.received))
+        if now == self._told:
+            return None
+        self._told = now
+        return now
 
     def report(self, *, closed: bool = False, **more: Any) -> Report:
         """How this party fared in the round so far. closed: the round is over, so that its model can be scored."""
@@ -236,7 +272,8 @@ class Keeper:
             self.mail.traffic.busy_s += time.perf_counter() - began
 
     def compute(self, effect: Any) -> Any:
-        """The result of one effect."""
+        """The result of one effect. What was sent before does not wait for it."""
+        self.flush()
         (value,) = self.effects.run([(self.name, effect)])
         return value
 

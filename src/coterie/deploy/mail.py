@@ -6,12 +6,20 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from coterie.deploy.engine import Delivery, Engine, EngineError, FullError, NotAdmittedError, UndeliverableError
+from coterie.deploy.engine import (
+    Delivery,
+    Engine,
+    EngineError,
+    FullError,
+    NotAdmittedError,
+    Parcel,
+    UndeliverableError,
+)
 from coterie.deploy.packets import Packet, unwrap, wrap
-from coterie.deploy.store import Numbering, Parcel
+from coterie.deploy.store import Numbering
 from coterie.deploy.surroundings import Traffic
 from coterie.protocol.errors import PeerError
 from coterie.transport.envelope import Keyring
@@ -19,6 +27,8 @@ from coterie.transport.envelope import Keyring
 _STARTS = 1 << 32  # numbers of each start of a node
 _WORKING_S = 3.0
 _RETRY_S = 0.5
+_TOGETHER = 8 << 20
+"""Bytes of packets that may wait to be pushed together."""
 
 
 @dataclass(eq=False)
@@ -58,6 +68,8 @@ class Mail:
         self.held: dict[tuple[str, int], Arrived] = {}
         self.heard_s = time.monotonic()  # when the last packet came
         self.halted = False
+        self._leaving: list[Parcel] = []
+        self._lost: list[Parcel] = []
         self._full_s, self._full = full_s, dict[str, float]()  # by recipient, since when no more may wait for it
         self._refused, self._stopped = refused, stopped
         self._most, self._most_bytes = most, most_bytes
@@ -85,35 +97,55 @@ class Mail:
             dst, f"{self.name}.{number}.{secrets.token_hex(4)}", wrap(self.keyring, self.name, dst, number, packet)
         )
 
-    def push(self, parcel: Parcel) -> bool:
-        """Push a packet, however long it takes.
+    def push(self, parcels: Sequence[Parcel]) -> list[Parcel]:
+        """Push packets, however long it takes, and first those that were put aside. Gives those that are lost.
 
-        False if it never can be, if the node is stopped while it cannot, or if its recipient is full for ``full_s``.
+        A packet is lost if it never can be stored, if the node is stopped while it cannot, or if its recipient is full
+        for ``full_s``. Those of them that were put aside are given by ``flush``.
         """
-        while not self.halted:
-            try:
-                self.engine.push(parcel.dst, parcel.body, parcel.key)
-                self.traffic.bytes_up += len(parcel.body)
-                self._full.pop(parcel.dst, None)
-                return True
-            except UndeliverableError as error:
-                self._refused(parcel.dst, "push", str(error))
-                return False
-            except NotAdmittedError:
-                raise
-            except EngineError as error:
-                self._refused(parcel.dst, "engine", str(error))
-                if isinstance(error, FullError):
-                    since_s = self._full.setdefault(parcel.dst, time.monotonic())
-                    if time.monotonic() >= since_s + self._full_s:
-                        return False
-                self.halted = self._stopped.wait(_RETRY_S)
-        return False
+        aside, self._leaving = self._leaving, []
+        left, lost = [*aside, *parcels], list[Parcel]()
+        while left and not self.halted:
+            again = []
+            for parcel, problem in zip(left, self.engine.push_all(left), strict=True):
+                if problem is None:
+                    self.traffic.bytes_up += len(parcel.body)
+                    self._full.pop(parcel.dst, None)
+                elif self._gives_up(parcel, problem):
+                    lost.append(parcel)
+                else:
+                    again.append(parcel)
+            left = again
+            self.halted = bool(left) and self._stopped.wait(_RETRY_S)
+        lost += left
+        self._lost += [one for one in lost if one in aside]
+        return [one for one in lost if one not in aside]
+
+    def _gives_up(self, parcel: Parcel, problem: EngineError) -> bool:
+        never = isinstance(problem, UndeliverableError)
+        self._refused(parcel.dst, "push" if never else "engine", str(problem))
+        if isinstance(problem, FullError):
+            since_s = self._full.setdefault(parcel.dst, time.monotonic())
+            return time.monotonic() >= since_s + self._full_s
+        return never
+
+    def put_aside(self, parcel: Parcel) -> None:
+        """Push this packet together with later ones: at the latest with the next ``push`` or ``flush``."""
+        self._leaving.append(parcel)
+        if sum(len(one.body) for one in self._leaving) > _TOGETHER:
+            self.push([])
+
+    def flush(self) -> list[Parcel]:
+        """Push what was put aside. Gives those of it that are lost, once."""
+        if self._leaving:
+            self.push([])
+        lost, self._lost = self._lost, []
+        return lost
 
     def send(self, dst: str, packet: Packet) -> bool:
-        """Wrap and push at once, for what need not outlive this process."""
+        """Wrap and push at once, for what need not outlive this process. Returns whether it was pushed."""
         try:
-            return self.push(self.wrap(dst, packet))
+            return not self.push([self.wrap(dst, packet)])
         except PeerError as error:
             self._refused(dst, "push", str(error))
             return False

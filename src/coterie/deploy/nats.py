@@ -31,7 +31,7 @@ import nats.js.errors
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
-from coterie.deploy.engine import Delivery, EngineError, FullError, UndeliverableError
+from coterie.deploy.engine import Delivery, Engine, EngineError, FullError, NotAdmittedError, Parcel, UndeliverableError
 from coterie.deploy.names import safe
 from coterie.deploy.nats_link import AGAIN_S, ANSWER_S, Link
 from coterie.deploy.nats_parts import GIVEN_UP, PART, Assembly, Part, Upload, parts_of
@@ -39,7 +39,9 @@ from coterie.deploy.nats_server import PRESENCE, STREAM, SUBJECT, Tls, subject
 from coterie.deploy.nats_stream import ACK_WAIT_S
 
 WINDOW = 8
-"""So many parts are on their way at the same time."""
+"""So many parts of a packet are on their way at the same time."""
+RECIPIENTS = 32
+"""To so many parties packets are on their way at the same time."""
 PULL_S = 2.0
 """A server that was started again has forgotten who waits for a packet, so each request for one ends after this."""
 PRESENCE_S = 2.0
@@ -75,7 +77,7 @@ class _Handle(NamedTuple):
     era: tuple[int, int]
 
 
-class NatsEngine:
+class NatsEngine(Engine):
     """The connection of one party to NATS.
 
     servers: ``nats://host:port``; several if they form a cluster.  parties: all that may be sent to.  spool: a folder
@@ -132,11 +134,15 @@ class NatsEngine:
         return self._present[1] if self._sees and self._present else frozenset(self._parties.values())
 
     def push(self, dst: str, body: bytes, key: str) -> None:
-        if dst not in self._parties.values():
-            raise UndeliverableError(f"{self.name} cannot send to {dst!r:.60}: it is no party here")
-        if len(body) > self._largest:
-            raise UndeliverableError(f"a packet of {len(body)} bytes to {dst} is larger than {self._largest}")
         self._link.run(self._push(dst, body, key))
+
+    def push_all(self, parcels: Sequence[Parcel]) -> list[EngineError | None]:
+        try:
+            return self._link.run(self._push_all(parcels))
+        except NotAdmittedError:
+            raise
+        except EngineError:  # the server denies one, and does not say which
+            return super().push_all(parcels)
 
     def pull(self, wait_s: float) -> Delivery | None:
         upload = self._link.run(self._pull(wait_s))
@@ -145,14 +151,15 @@ class NatsEngine:
         return _Packet(self._parties[upload.src], upload.read(), tuple(upload.sequences.values()), self)
 
     def close(self) -> None:
+        with contextlib.suppress(EngineError):
+            self._link.run(self._acknowledged())
         self._link.close()
         self._assembly.close()
         for upload in self._ready:
             upload.file.close()
 
     def _done(self, sequences: Collection[int]) -> None:
-        with contextlib.suppress(EngineError):  # then it comes again, at the latest at the next start
-            self._link.run(self._acknowledge(sequences))
+        self._link.soon(self._drop, sequences)
 
     def _working(self, sequences: Iterable[int]) -> None:
         with contextlib.suppress(EngineError):
@@ -163,7 +170,37 @@ class NatsEngine:
 
     # --- sending
 
+    async def _push_all(self, parcels: Sequence[Parcel]) -> list[EngineError | None]:
+        found: list[EngineError | None] = [None] * len(parcels)
+        among = asyncio.Semaphore(RECIPIENTS)
+
+        async def to_one(places: Sequence[int]) -> None:
+            async with among:
+                problem: EngineError | None = None
+                for at in places:
+                    if problem is None or isinstance(problem, UndeliverableError):
+                        problem = await self._problem(parcels[at])
+                    found[at] = problem
+
+        by: dict[str, list[int]] = {}
+        for at, parcel in enumerate(parcels):
+            by.setdefault(parcel.dst, []).append(at)
+        await asyncio.gather(*map(to_one, by.values()))
+        return found
+
+    async def _problem(self, parcel: Parcel) -> EngineError | None:
+        """Why a packet is not stored."""
+        try:
+            await self._push(parcel.dst, parcel.body, parcel.key)
+        except EngineError as error:
+            return error
+        return None
+
     async def _push(self, dst: str, body: bytes, key: str) -> None:
+        if dst not in self._parties.values():
+            raise UndeliverableError(f"{self.name} cannot send to {dst!r:.60}: it is no party here")
+        if len(body) > self._largest:
+            raise UndeliverableError(f"a packet of {len(body)} bytes to {dst} is larger than {self._largest}")
         upload, count = secrets.token_hex(8), parts_of(len(body))
         deadline = asyncio.get_running_loop().time() + self._push_s
 
@@ -212,17 +249,22 @@ class NatsEngine:
     async def _pull(self, wait_s: float) -> Upload | None:
         clock = asyncio.get_running_loop().time
         deadline = clock() + wait_s
-        while not self._ready:
-            if self._fetching is not None and self._fetching.done():
-                fetched, self._fetching = self._fetching, None
-                fetched.result()
-                continue
-            if self._fetching is None:
-                self._fetching = asyncio.ensure_future(self._fetch())
+        while True:
+            self._fetch_ahead()
+            if self._ready:
+                return self._ready.popleft()
             if clock() >= deadline:
                 return None
+            assert self._fetching is not None
             await asyncio.wait({self._fetching}, timeout=deadline - clock())
-        return self._ready.popleft()
+
+    def _fetch_ahead(self) -> None:
+        """A packet is on its way here while another one is handled. Raises EngineError."""
+        if self._fetching is not None and self._fetching.done():
+            fetched, self._fetching = self._fetching, None
+            fetched.result()
+        if self._fetching is None and len(self._ready) <= 1:
+            self._fetching = asyncio.ensure_future(self._fetch())
 
     async def _fetch(self) -> None:
         """Ask for one message and take it; also returns without one."""
@@ -308,6 +350,11 @@ class NatsEngine:
         task = asyncio.ensure_future(self._acknowledge(tuple(sequences)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _acknowledged(self) -> None:
+        """Give the server a moment to hear of all that was done. Else it comes again at the next start."""
+        if self._link.is_up() and self._tasks:
+            await asyncio.wait(self._tasks, timeout=ANSWER_S / 2)
 
     async def _acknowledge(self, sequences: Collection[int]) -> None:
         """These come no more. What came before the consumer was reset comes again, and is acknowledged then."""

@@ -83,6 +83,12 @@ class Link:
         except CancelledError:
             raise closed from None
 
+    def soon(self, act: Callable[..., object], *args: Any) -> None:
+        """Call it on the loop, and do not wait; not at all once the connection is closed."""
+        with self._lock:
+            if not self._closing:
+                self._loop.call_soon_threadsafe(act, *args)
+
     async def connected(self, deadline: float) -> None:
         """Wait for a connection. deadline: on the loop's clock. Raises EngineError."""
         try:

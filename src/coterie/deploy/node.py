@@ -15,7 +15,7 @@ from coterie.deploy.keeper import Keeper
 from coterie.deploy.lead import Lead
 from coterie.deploy.mail import Arrived
 from coterie.deploy.packets import Begin, End, Era, Instant, Letter, News, Packet, Silence
-from coterie.deploy.store import Parcel, Taken
+from coterie.deploy.store import Taken
 from coterie.deploy.surroundings import Effects as Effects
 from coterie.deploy.surroundings import NodeObserver as NodeObserver
 from coterie.deploy.surroundings import Renew as Renew
@@ -228,14 +228,14 @@ class Node(Keeper):
             if self.lead is None:
                 break
             self.give_up()  # one that had waited would have coordinated now
-        out = [] if kept.era is None else [self.mail.wrap(self.hub, self.report(closed=True))]
+        out: list[tuple[str, Packet]] = [] if kept.era is None else [(self.hub, self.report(closed=True))]
         self.enter(begin.era)
         self.count(arrived)
         if self.clock.rehearsed:
             self.clock.times.at, kept.tallies = begin.at, True
             for one in self.clock.release(begin.era[0]):
                 out += self.post(Sent(one.envelope, one.frame, ""), begin.at)
-        self.commit(out, [arrived])
+        self.commit(self.wrapped(out), [arrived])
         self.observer.began(begin.era)
         self._take_again()
         self.take_waiting()
@@ -254,7 +254,7 @@ class Node(Keeper):
 
     def _end(self, arrived: Arrived, end: End) -> None:
         self.give_up()
-        self.kept.ended, self.kept.tallies, self._told = end.final, True, ()
+        self.kept.ended, self.kept.tallies, self._told = end.final, True, None
         self.commit([self.mail.wrap(self.hub, self.report(closed=True))] if end.final else [], [arrived])
 
     # -- handlers ----------------------------------------------------------------------------------------------------
@@ -316,6 +316,8 @@ class Node(Keeper):
         try:
             with self.busy():
                 act(lead)
+                while self.flush():
+                    lead.go_on()
         except Exception as error:
             if lead.request is None:
                 raise
@@ -351,20 +353,19 @@ class Node(Keeper):
         self.kept.leads = False
         stores = store and not (self.lead is not None and self.lead.request is None)
         self.kept.commits += stores  # before it is told
-        envelope, out = letter.envelope, list[Parcel]()
+        envelope, out = letter.envelope, list[tuple[str, Packet]]()
         for sent in handled.sent:
             if not self.clock.hold_back(sent, self.era[0]):
                 out += self.post(sent, at)
             elif sent.envelope.answers:
-                out.append(self.wrapped(sent.envelope.dst, self.none(sent.envelope.answers, LATE, letter.arrives)))
+                out.append((sent.envelope.dst, self.none(sent.envelope.answers, LATE, letter.arrives)))
         if not handled.answered and not envelope.answers:
             why = REFUSED if handled.refused else NO_ANSWER
-            out.append(self.wrapped(envelope.src, self.none(envelope.number, why, at)))
+            out.append((envelope.src, self.none(envelope.number, why, at)))
         came = [] if arrived is None else [arrived]
         if stores:
-            self.save(out, came)
+            self.save(self.wrapped(out), came)
             return
-        for parcel in out:  # nothing has changed, or the hub's round is tried again if this process ends
-            self.mail.push(parcel)
+        self.mail.push(self.wrapped(out))  # nothing has changed, or the round is tried again if this process ends
         for one in came:
             self.mail.done(one)

@@ -28,6 +28,17 @@ NOWHEN: Instant = 0.0, 0
 NO_ERA: Era = 0, 0
 
 
+class Tally(msgspec.Struct, frozen=True, array_like=True, tag="tally", forbid_unknown_fields=True):
+    """How many letters a party has sent and taken in this era, by the other end. Told to the hub where it must know
+    that nothing is under way any more: at the end of the run, and all the time in a rehearsal. It travels alone, or
+    with another packet to the hub.
+    """
+
+    era: Era
+    sent: Sent
+    taken: Sent
+
+
 class Letter(msgspec.Struct, frozen=True, array_like=True, tag="letter", forbid_unknown_fields=True):
     """A message. frame: as ``Member.send`` gives it.
 
@@ -40,6 +51,7 @@ class Letter(msgspec.Struct, frozen=True, array_like=True, tag="letter", forbid_
     era: Era
     arrives: Instant = NOWHEN
     commit: Count = 0
+    tally: Tally | None = None
 
 
 class Silence(msgspec.Struct, frozen=True, array_like=True, tag="silence", forbid_unknown_fields=True):
@@ -50,6 +62,7 @@ class Silence(msgspec.Struct, frozen=True, array_like=True, tag="silence", forbi
     why: Short
     arrives: Instant = NOWHEN
     commit: Count = 0
+    tally: Tally | None = None
 
 
 class Begin(msgspec.Struct, frozen=True, array_like=True, tag="begin", forbid_unknown_fields=True):
@@ -87,16 +100,7 @@ class Report(msgspec.Struct, frozen=True, array_like=True, tag="report", forbid_
     rolled_back: bool = False
     closed: bool = False
     started: bool = False
-
-
-class Tally(msgspec.Struct, frozen=True, array_like=True, tag="tally", forbid_unknown_fields=True):
-    """How many letters a party has sent and taken in this era, by the other end. Told to the hub where it must know
-    that nothing is under way any more: at the end of the run, and all the time in a rehearsal.
-    """
-
-    era: Era
-    sent: Sent
-    taken: Sent
+    tally: Tally | None = None
 
 
 class News(msgspec.Struct, frozen=True, array_like=True, tag="news", forbid_unknown_fields=True):

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from coterie.deploy.clock import Times
+from coterie.deploy.engine import Parcel
 from coterie.deploy.packets import Era, Instant
 from coterie.protocol import state
 from coterie.protocol.party import Party
@@ -64,14 +65,6 @@ class MemoryStore:
 
     def save(self, data: bytes) -> None:
         self.data = data
-
-
-class Parcel(msgspec.Struct, frozen=True, array_like=True):
-    """A packet on its way out. body: wrapped."""
-
-    dst: str
-    key: str
-    body: bytes
 
 
 class Taken(msgspec.Struct, frozen=True, array_like=True):
