@@ -3,8 +3,11 @@
     python -m studies.loopback fedcaprivacy --pairs 3 --rounds 6
     taskset -c 0 python -m studies.loopback fedcaprivacy      # on one core: one training at a time on both sides
 
-The two take turns, so that a busy machine slows both. The first round is left out: keys are made and caches filled.
+The sides take turns, so that a busy machine slows all. The first round is left out: keys are made and caches filled.
 A round's seconds are the hub's, from its beginning to its commit, without the observer's.
+
+One process can train many small models as one (``training.engine``), and processes cannot. So there are two numbers for
+one process: with one training at a time, as each party's own process does it, and with all together.
 """
 
 from __future__ import annotations
@@ -13,14 +16,18 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from coterie.deploy.supervision import warm
 from coterie.deploy.trial import rehearse
+from coterie.runs import on_data
 from coterie.runs.config import RunConfig
 from coterie.runs.runner import Result, run
+from coterie.training import engine
 
 
 def seconds(result: Result) -> list[float]:
@@ -28,18 +35,41 @@ def seconds(result: Result) -> list[float]:
     return [float(line["seconds"]) for line in result.rounds[1:]]
 
 
-def pair(config: dict[str, object], settings: dict[str, object], place: Path) -> tuple[list[float], list[float]]:
-    """The same run in one process and as processes. Raises ValueError if the models differ where they must not."""
-    here = run(RunConfig(**config, settings=settings, out=str(place / "run")))  # type: ignore[arg-type]
-    there = rehearse(place / "try", RunConfig(**config, settings=settings))  # type: ignore[arg-type]
-    digests = [result.rounds[-1]["models_sha256"] for result in (here, there)]
-    if digests[0] != digests[1]:
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Within it this process trains each client's model by itself."""
+    together = engine.fit_many
+
+    def each(model: Any, jobs: Sequence[Any], **how: Any) -> list[Any]:
+        return [fitted for job in jobs for fitted in together(model, [job], **how)]
+
+    on_data.fit_many = each  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        on_data.fit_many = together  # type: ignore[attr-defined]
+
+
+def measured(config: dict[str, Any], place: Path) -> dict[str, list[float]]:
+    """The same run in one process, twice, and as processes: seconds of its rounds.
+
+    Raises ValueError if the models differ where they must not.
+    """
+    with one_at_a_time():
+        apart = run(RunConfig(**config, out=str(place / "apart")))
+    results = {
+        "in_process_s": apart,
+        "in_process_together_s": run(RunConfig(**config, out=str(place / "together"))),
+        "loopback_s": rehearse(place / "try", RunConfig(**config)),
+    }
+    digests = {name: result.rounds[-1]["models_sha256"] for name, result in results.items()}
+    if len(set(digests.values())) > 1:
         raise ValueError(f"the models differ: {digests}")
-    return seconds(here), seconds(there)
+    return {name: seconds(result) for name, result in results.items()}
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Print both medians in seconds and their ratio, as JSON."""
+    """Print the medians in seconds, and the ratio of processes to one process that trains one at a time, as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("system")
     parser.add_argument("--pairs", type=int, default=3)
@@ -52,14 +82,14 @@ def main(words: Sequence[str] | None = None) -> None:
     given = parser.parse_args(words)
     config = {key: value for key, value in vars(given).items() if key != "pairs" and value is not None}
     warm()
-    here: list[float] = []
-    there: list[float] = []
+    all_s: dict[str, list[float]] = {}
     for _ in range(given.pairs):
         with tempfile.TemporaryDirectory(prefix="coterie-") as place:
-            ours, theirs = pair(config, {}, Path(place))
-            here, there = here + ours, there + theirs
-    found = {"in_process_s": median(here), "loopback_s": median(there), "rounds": len(here), **config}
-    json.dump({**found, "ratio": found["loopback_s"] / found["in_process_s"]}, sys.stdout)
+            for name, found in measured(config, Path(place)).items():
+                all_s.setdefault(name, []).extend(found)
+    medians = {name: median(found) for name, found in all_s.items()}
+    ratio = medians["loopback_s"] / medians["in_process_s"]
+    json.dump({**config, **medians, "ratio": ratio, "rounds": given.pairs * (given.rounds - 1)}, sys.stdout)
     sys.stdout.write("\n")
 
 

@@ -173,3 +173,73 @@ def test_a_store_is_private_and_whole(tmp_path: Path) -> None:
     path.symlink_to("/etc/hostname")
     with pytest.raises(UserError):
         store.load()
+
+
+class Picky(MemoryEngine):
+    """It refuses some bodies, each for as long as a problem is left for it."""
+
+    problems: dict[bytes, list[EngineError]]
+    tried: list[bytes]
+
+    def push(self, dst: str, body: bytes, key: str) -> None:
+        self.tried.append(body)
+        if problems := self.problems.get(body):
+            raise problems.pop(0)
+        super().push(dst, body, key)
+
+
+def picky(problems: dict[bytes, list[EngineError]]) -> tuple[Exchange, Mail, Picky]:
+    exchange = Exchange([*NAMES, "b"])
+    _, hub, _, _ = mails()
+    engine = Picky("hub", exchange)
+    engine.problems, engine.tried = problems, []
+    hub.engine = engine
+    return exchange, hub, engine
+
+
+def parcels(*said: str) -> list[Parcel]:
+    """Of "a1": packet 1 to a."""
+    return [Parcel(one[0], f"hub.{one[1:]}", one.encode()) for one in said]
+
+
+def bodies(exchange: Exchange, name: str) -> list[bytes]:
+    engine = exchange.engine(name)
+    return [one.body for one in iter(lambda: engine.pull(0.0), None)]
+
+
+def test_of_packets_that_are_pushed_together_none_overtakes_one_to_the_same_party() -> None:
+    """The second packet to a cannot be stored at first. Those to b do not wait for it, and the third to a does."""
+    exchange, hub, engine = picky({b"a2": [EngineError("away")]})
+    assert hub.push(parcels("a1", "b1", "a2", "b2", "a3")) == []
+    assert engine.tried == [b"a1", b"b1", b"a2", b"b2", b"a2", b"a3"]
+    assert bodies(exchange, "a") == [b"a1", b"a2", b"a3"]
+    assert bodies(exchange, "b") == [b"b1", b"b2"]
+
+
+def test_a_packet_that_can_never_be_stored_holds_up_no_other() -> None:
+    exchange, hub, _ = picky({b"a1": [UndeliverableError("too large")]})
+    first, *others = parcels("a1", "a2", "b1")
+    assert hub.push([first, *others]) == [first]
+    assert bodies(exchange, "a") == [b"a2"]
+    assert bodies(exchange, "b") == [b"b1"]
+
+
+def test_what_was_put_aside_leaves_before_what_is_pushed_later_and_is_lost_to_flush_alone() -> None:
+    exchange, hub, engine = picky({b"a2": [UndeliverableError("too large")]})
+    aside, late = parcels("a1", "a2", "a3"), parcels("a4")
+    for one in aside:
+        hub.put_aside(one)
+    assert engine.tried == []
+    assert hub.push(late) == []
+    assert bodies(exchange, "a") == [b"a1", b"a3", b"a4"]
+    assert hub.flush() == [aside[1]]
+    assert hub.flush() == []
+
+
+def test_what_is_put_aside_takes_little_memory() -> None:
+    exchange, hub, engine = picky({})
+    for at in range(5):
+        hub.put_aside(Parcel("a", f"hub.{at}", bytes(3 << 20)))
+    assert len(engine.tried) == 3  # as soon as it is more than 8 MiB
+    hub.flush()
+    assert len(bodies(exchange, "a")) == 5

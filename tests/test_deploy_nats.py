@@ -20,7 +20,7 @@ pytest.importorskip("nats", reason="the extra deploy is not installed")
 
 from nats_rig import Rig, drain
 
-from coterie.deploy.engine import EngineError, FullError, UndeliverableError
+from coterie.deploy.engine import EngineError, FullError, Parcel, UndeliverableError
 from coterie.deploy.nats_link import _ended
 from coterie.deploy.nats_parts import PART
 from coterie.deploy.nats_stream import ACK_WAIT_S
@@ -64,6 +64,21 @@ def test_the_same_key_to_two_parties_is_two_packets(rig: Rig) -> None:
         hub.push(name, b"to each", "k")
     assert [each.body for each in drain(rig.engine("client/2"))] == [b"to each"]
     assert [each.body for each in drain(rig.engine("client/3"))] == [b"to each"]
+
+
+def test_packets_to_many_parties_are_pushed_together_and_in_order(rig: Rig) -> None:
+    hub = rig.engine("hub")
+    large = os.urandom(2 * PART + 5)
+    names = [f"client/{number}" for number in range(1, 5)]
+    said = [(name, body) for body in (b"first", large, b"last") for name in names]
+    parcels = [Parcel(name, f"together {at}", body) for at, (name, body) in enumerate(said)]
+    stranger = Parcel("client/99", "together x", b"to nobody")
+    *stored, refused = hub.push_all([*parcels, stranger])
+    assert stored == [None] * len(parcels)
+    assert isinstance(refused, UndeliverableError)
+    assert hub.push_all(parcels) == stored  # the same keys: nothing more is stored
+    for name in names:
+        assert [each.body for each in drain(rig.engine(name))] == [b"first", large, b"last"]
 
 
 @pytest.mark.parametrize("size", [0, 1, PART - 1, PART, PART + 1, 5 * PART, 5 * PART + 17])

@@ -185,7 +185,8 @@ class NatsEngine(Engine):
         by: dict[str, list[int]] = {}
         for at, parcel in enumerate(parcels):
             by.setdefault(parcel.dst, []).append(at)
-        await asyncio.gather(*map(to_one, by.values()))
+        groups = [to_one(places) for places in by.values()]
+        await (asyncio.gather(*groups) if len(groups) > 1 else groups[0])
         return found
 
     async def _problem(self, parcel: Parcel) -> EngineError | None:

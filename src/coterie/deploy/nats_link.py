@@ -141,15 +141,29 @@ class Link:
 
     @staticmethod
     async def _first(work: Coroutine[Any, Any, T], end: asyncio.Future[Any], problem: Callable[[], Exception]) -> T:
-        task = asyncio.ensure_future(work)
-        either: set[asyncio.Future[Any]] = {task, end}
-        try:
-            await asyncio.wait(either, return_when="FIRST_COMPLETED")
-        finally:
-            await _ended(task)
-        if task.cancelled():
+        """The result of ``work``; if ``end`` comes first, the work is cancelled and ``problem`` raised. As
+        ``asyncio.timeout`` does, it needs no task of its own.
+        """
+        task, waits = asyncio.current_task(), True
+        assert task is not None
+
+        def stop(_: object) -> None:
+            if waits:
+                task.cancel()
+
+        if end.done():
+            work.close()
             raise problem()
-        return task.result()
+        end.add_done_callback(stop)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if not end.done() or task.uncancel():  # somebody else has cancelled it, too
+                raise
+            raise problem() from None
+        finally:
+            waits = False
+            end.remove_done_callback(stop)
 
     async def _connect(self, context: ssl.SSLContext, connect_s: float) -> None:
         """Connect, and try again. The library's own second attempt would wait for ever for the end of the first one,

@@ -14,7 +14,7 @@ from typing import Any
 from coterie.deploy.keeper import Keeper
 from coterie.deploy.lead import Lead
 from coterie.deploy.mail import Arrived
-from coterie.deploy.packets import Begin, End, Era, Instant, Letter, News, Packet, Silence
+from coterie.deploy.packets import Begin, End, Era, Instant, Letter, News, Packet, Report, Silence
 from coterie.deploy.store import Taken
 from coterie.deploy.surroundings import Effects as Effects
 from coterie.deploy.surroundings import NodeObserver as NodeObserver
@@ -82,6 +82,8 @@ class Node(Keeper):
         arrived = self.mail.pull(wait_s if self.lead is None else min(wait_s, self.lead.wakes_in_s()))
         if arrived is not None:
             self.take(arrived)
+        elif self._noted and self.lead is None:
+            self.commit()  # there is time
         if (lead := self.lead) is not None:
             self._look_around(lead)
             self.go_on(lead)
@@ -186,7 +188,7 @@ class Node(Keeper):
         self.noted(arrived)
 
     def noted(self, arrived: Arrived) -> None:
-        """Nothing follows from a packet but that it was counted: it is done with the next commit.
+        """Nothing follows from a packet that has to be stored at once: it is done with the next commit.
 
         While this party coordinates it is done at once, since the round is tried again if this process ends.
         """
@@ -235,7 +237,11 @@ class Node(Keeper):
             self.clock.times.at, kept.tallies = begin.at, True
             for one in self.clock.release(begin.era[0]):
                 out += self.post(Sent(one.envelope, one.frame, ""), begin.at)
-        self.commit(self.wrapped(out), [arrived])
+        if all(isinstance(packet, Report) for _, packet in out):
+            self.mail.push(self.wrapped(out))
+            self.noted(arrived)  # if this process ends before its next commit, the same Begin comes again
+        else:
+            self.commit(self.wrapped(out), [arrived])
         self.observer.began(begin.era)
         self._take_again()
         self.take_waiting()

@@ -83,6 +83,7 @@ class Recorder:
         self.round = self.attempt = 0
         self._lock, self._held = threading.RLock(), ExitStack()
         self._stopping, self._changed = threading.Event(), threading.Event()
+        self._is_behind = False  # there are lines that result.json does not tell of
         folder.mkdir(parents=True, exist_ok=True)
         self._held.enter_context(locked(folder))
         try:
@@ -225,6 +226,8 @@ class Recorder:
         with self._lock, self._held:
             self._keep()
             self._write_status()
+            if self._is_behind:
+                self._write_result(running=True, facts={})
             self.metrics.close()
 
     # -- the folder ----------------------------------------------------------------------------------------------------
@@ -279,7 +282,8 @@ class Recorder:
         while lines and (everything or len(lines) > _OPEN_LINES or self._is_complete(lines[0])):
             line = lines.pop(0)
             self._write_line(line, (more or {}) if not lines or self._is_finish(lines[0]["round"]) else {})
-        if len(self._lines) > before and not everything:
+        self._is_behind = self._is_behind or len(self._lines) > before
+        if self._is_behind and not everything and not (self.folder / RESULT).exists():
             self._write_result(running=True, facts={})
 
     def _is_complete(self, line: Line) -> bool:
@@ -356,7 +360,9 @@ class Recorder:
         return msgspec.structs.replace(self._status, parties=tuple(parties), repeated=repeated, written=time.time())
 
     def _write_on(self) -> None:
-        """The status, and what is open, are written when something has changed, and every few seconds."""
+        """The status, the result so far and what is open are written when something has changed, and every few
+        seconds: not with each round, which may be shorter than that takes.
+        """
         while not self._stopping.is_set():
             self._changed.wait(HEARTBEAT_S)
             self._changed.clear()
@@ -364,6 +370,8 @@ class Recorder:
                 with self._lock:
                     self._keep()
                     self._write_status()
+                    if self._is_behind:
+                        self._write_result(running=True, facts={})
             except CoterieError as error:  # a full disk, say: the hub fails where it writes what it needs
                 event("status", 40, error=str(error))
             self._stopping.wait(_PAUSE_S)
@@ -377,6 +385,7 @@ class Recorder:
 
     def _write_result(self, running: bool, facts: Mapping[str, Any]) -> None:
         """``result.json``, from the first line on, so that a report can be drawn while the run goes on."""
+        self._is_behind = False
         if not self._lines:
             return
         of = self._open
