@@ -215,4 +215,4 @@ def test_two_operators_at_a_time_do_not_lose_a_member(study: Study) -> None:
     with ThreadPoolExecutor(3) as pool:
         versions = sorted(approval.plan.version for approval in pool.map(study.approve, requests))
     assert versions == [2, 3, 4]
-    assert current_plan(Folder(study.path)).complete
+    assert not current_plan(Folder(study.path)).missing

@@ -30,7 +30,7 @@ change = msgspec.structs.replace
 def test_the_whole_way(study: Study) -> None:
     homes = [study.enrol(name, f"home{i}", again=False) for i, name in enumerate(CLIENTS)]
     plan = current_plan(study.folder)
-    assert (plan.version, plan.complete, plan.settings.quorum) == (4, True, 3)
+    assert (plan.version, plan.missing, plan.settings.quorum) == (4, (), 3)
     assert [one.name for one in plan.roster.entries] == ["server", *CLIENTS]
     for home in homes:
         take_plan(home, study.folder.plan.read_bytes())

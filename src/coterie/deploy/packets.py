@@ -25,7 +25,6 @@ Era = tuple[Count, Count]
 """A round and its attempt."""
 
 NOWHEN: Instant = 0.0, 0
-NO_ERA: Era = 0, 0
 
 
 class Letter(msgspec.Struct, frozen=True, array_like=True, tag="letter", forbid_unknown_fields=True):

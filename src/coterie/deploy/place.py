@@ -41,7 +41,6 @@ from coterie.runs.on_data import ClientData, Samples
 from coterie.training.model import Model
 from coterie.training.models import build as build_model
 from coterie.transport.member import Member
-from coterie.transport.member import Observer as MemberObserver
 from coterie.transport.wire import Links
 
 DEVICE = "device.toml"
@@ -116,7 +115,7 @@ class Place:
         return self.system.predicts(self.party)
 
 
-def place(home: Home, observer: MemberObserver | None = None) -> Place:
+def place(home: Home) -> Place:
     """The party of this home, as its plan says. Raises UserError for a plan or data that cannot work."""
     plan = plan_of(home)
     config = from_text(plan.config)
@@ -147,7 +146,6 @@ def place(home: Home, observer: MemberObserver | None = None) -> Place:
         lambda name: roles[entry.role] if (entry := plan.roster.by_name.get(name)) is not None else (),
         keyring,
         Spool(SPOOL_BYTES),
-        observer=observer,
     )
     effects = LocalEffects(
         model,

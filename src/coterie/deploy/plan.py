@@ -85,11 +85,6 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.roster.session.hex()
 
     @property
-    def complete(self) -> bool:
-        """Whether all members have joined."""
-        return len(self.roster.entries) == len(self.members)
-
-    @property
     def missing(self) -> tuple[str, ...]:
         """The members that have not joined."""
         return tuple(name for name, _ in self.members if name not in self.roster.by_name)

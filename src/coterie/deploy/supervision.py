@@ -35,13 +35,13 @@ Life = Callable[[Path, Kill | None], None]
 """What a process does: of its folder, and how it will be killed."""
 
 
-def warm(modules: Iterable[str] = PRELOADED) -> None:
+def warm() -> None:
     """Start the process that all others are forked from; it imports while this one goes on. Does so once."""
     from multiprocessing import forkserver
 
     if sys.platform == "win32":
         raise RunError("a rehearsal forks its processes, which Windows does not: use coterie run, or Linux or macOS")
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["__main__", *modules])
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["__main__", *PRELOADED])
     threads = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"  # many processes share the cores
     try:
