@@ -120,7 +120,7 @@ def examine(path: Path, text: str) -> tuple[Keys, Invitation | None]:
 def approve(path: Path, text: str, *, hook: Hook | None = None, now_s: float | None = None) -> Approval:
     """Put the sender of a request on the roster, and write its certificate (``NAME.cert``). Raises UserError.
 
-    The invitation is used up by this, whatever happens next. The same request again writes the same certificate again.
+    This uses the invitation up, whatever happens next. The same request again writes the same certificate again.
     """
     now_s = time.time() if now_s is None else now_s
     folder = open_folder(path)
@@ -273,7 +273,7 @@ def _role(plan: Plan, name: str) -> str:
 
 
 def _times(folder: Folder, plan: Plan, name: str) -> int:
-    """How often a member has joined. The hub has once: its home was made with the deployment."""
+    """How often a member has joined. The hub counts as having joined once: its home was made with the deployment."""
     if name == plan.roster.hub:
         raise UserError(f"{name} is the hub, whose home was made with the deployment: it needs no invitation")
     return read_joined(folder, name).times if folder.joined_file(name).exists() else 0

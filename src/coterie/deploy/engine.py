@@ -20,7 +20,7 @@ class UndeliverableError(EngineError):
 
 
 class FullError(EngineError):
-    """As much waits for this recipient, or in all, as may. It takes more when some is done, which may be never."""
+    """Too much waits for this recipient, or in all. The engine takes more when some is done, which may be never."""
 
 
 class NotAdmittedError(EngineError):
@@ -38,10 +38,10 @@ class Delivery(Protocol):
     body: bytes
 
     def done(self) -> None:
-        """It was handled, and all that follows from it is stored: it comes no more. Never raises."""
+        """It was handled, and everything that follows from it is stored, so it does not come again. Never raises."""
 
     def working(self) -> None:
-        """It is being worked on: it is not to come again yet. Called every few seconds. Never raises."""
+        """It is still worked on, so it must not come again yet. Called every few seconds. Never raises."""
 
 
 class Engine(Protocol):

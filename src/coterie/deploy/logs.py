@@ -123,7 +123,7 @@ class Paced:
         self._per_s, self._left, self._at, self._unwritten = per_s, per_s, time.monotonic(), 0
 
     def more(self) -> dict[str, int] | None:
-        """None for an event that comes too fast, which is counted; else how many were, for the event's fields."""
+        """None for an event that comes too fast, which is counted. Else the number that was counted, as a field."""
         now = time.monotonic()
         self._left, self._at = min(self._per_s, self._left + (now - self._at) * self._per_s), now
         if self._left < 1:

@@ -1,4 +1,4 @@
-"""What travels between two nodes: letters, which carry the messages of the protocol, and a few words about them.
+"""What travels between two nodes: letters, which carry the messages of the protocol, and short notices about them.
 
 Every packet is sealed to its recipient and signed by its sender, with the session, both ends and its number. So an
 engine (and a hub, for what is not sent to it) sees ends, sizes and times, and no kind of any message.
@@ -42,7 +42,7 @@ class Letter(msgspec.Struct, frozen=True, array_like=True, tag="letter", forbid_
 
 
 class Silence(msgspec.Struct, frozen=True, array_like=True, tag="silence", forbid_unknown_fields=True):
-    """The request with this number gets no direct answer, and why, in one word. The reason of a refusal is not told."""
+    """The request with this number gets no direct answer. why: one word. The reason of a refusal is not told."""
 
     number: Count
     era: Era
@@ -55,7 +55,7 @@ class Begin(msgspec.Struct, frozen=True, array_like=True, tag="begin", forbid_un
     """The hub begins an attempt of a round; round 0 is the set-up. Its recipient goes back to where the round began.
 
     commit: the newest commit of the recipient that the hub has heard of.  taken: the highest number
-    that it has taken from it.  at: in a rehearsal.
+    that the hub has taken from the recipient.  at: in a rehearsal.
     """
 
     era: Era
@@ -70,8 +70,8 @@ class Report(msgspec.Struct, frozen=True, array_like=True, tag="report", forbid_
     commit: how often it has stored its state.  busy_s: of work.  bytes_up, bytes_down: of packets.  refused: counts by
     kind of message; reasons stay at the party.  scores: those that its owner allows, such as ``local_accuracy``.
     interrupted: it was killed while it coordinated, and asks for another attempt.  rolled_back: its state is older than
-    what the hub has heard of, and it goes on no more.  closed: it has heard that this attempt is over.  started: it has
-    just started, and asks which attempt the hub is in.
+    the commit that the hub has heard of, so it does not go on.  closed: it has heard that this attempt is over.
+    started: it has just started, and asks which attempt the hub is in.
     """
 
     era: Era
@@ -105,7 +105,7 @@ class News(msgspec.Struct, frozen=True, array_like=True, tag="news", forbid_unkn
 
 
 class End(msgspec.Struct, frozen=True, array_like=True, tag="end", forbid_unknown_fields=True):
-    """The hub has run its last round. final: nothing is under way any more: its recipient stops. Before, it tallies."""
+    """The hub has run its last round. final: nothing is under way any more, so the recipient stops. Else it tallies."""
 
     final: bool = False
 

@@ -95,7 +95,7 @@ class Place:
         )
 
     def scores(self) -> dict[str, float]:
-        """Scores of its current model on its own held-out samples that may be told, such as ``local_accuracy``."""
+        """The scores of its current model on its own held-out samples that it may report (``local_accuracy``)."""
         wanted = [name for name in self.allowed if name.startswith("local_")]
         model = self.own_model() if wanted and self._observer is not None else None
         if model is None or self._observer is None:
@@ -232,7 +232,7 @@ def _devices(
 
 
 def _accelerator(home: Home) -> str:
-    """What this party trains on. Raises UserError for a GPU that is not there."""
+    """The device that this party trains on. Raises UserError for a GPU that is not there."""
     wanted, there = home.about.accelerator, torch.cuda.is_available()
     if wanted == "cuda" and not there:
         raise UserError(f"{home.path} says that it has a GPU (accelerator cuda), but torch finds none here")

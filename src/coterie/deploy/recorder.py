@@ -150,7 +150,7 @@ class Recorder:
                 self._changed.set()
 
     def heard(self, party: str, report: Report) -> None:
-        """A verified report of this party. One that says what cannot be is dropped and counted."""
+        """A verified report of this party. An impossible report is dropped and counted."""
         with self._lock:
             one = self._open.parties.get(party)
             if one is None:
@@ -216,7 +216,7 @@ class Recorder:
             return msgspec.msgpack.decode(msgspec.msgpack.encode(self._present()), type=Status)
 
     def close(self) -> None:
-        """Write what is not written, and let the folder go. It may be called twice."""
+        """Write everything that is not written yet, and release the folder. It may be called twice."""
         if self._stopping.is_set():
             return
         self._stopping.set()
@@ -364,7 +364,7 @@ class Recorder:
                 with self._lock:
                     self._keep()
                     self._write_status()
-            except CoterieError as error:  # a full disk, say: the hub fails where it writes what it needs
+            except CoterieError as error:  # such as a full disk: the hub fails where it writes what it needs
                 event("status", 40, error=str(error))
             self._stopping.wait(_PAUSE_S)
 

@@ -26,7 +26,7 @@ OUTPUT = "output.txt"
 """What a process has written to its standard output and error, in the party's home."""
 PRELOADED = ("coterie.deploy.process", "coterie.deploy.nats", "coterie.runs.registry", "scipy.optimize")
 LIVES = 10
-"""A party that dies more often than this has another trouble than being killed."""
+"""A party that dies more often than this does not die of kills alone."""
 _ENDS_S = 30.0  # for parties to hear that the run is over
 _STOPS_S = 5.0
 _WORDS = 400

@@ -1,7 +1,7 @@
 """A rehearsal (``coterie deploy try``): a whole deployment on this machine, for a first look and for tests.
 
-Everything is as between machines but three things. All parties share the seed of the config and are dealt the data of
-a simulation. A virtual clock replaces the real one. At the end the models are read from the parties' homes. So the
+Everything is as between machines, except three things. All parties share the seed of the config and are dealt the data
+of a simulation. A virtual clock replaces the real one. At the end the models are read from the parties' homes. So the
 models are those of ``coterie run`` with the same options.
 """
 
