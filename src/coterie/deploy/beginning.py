@@ -24,7 +24,7 @@ _POLL_S = 0.5
 
 
 class Begun:
-    """An engine that delivers one packet again, which was read before the node started."""
+    """An engine that gives one packet again, which was looked at before its node lived."""
 
     def __init__(self, engine: Engine, first: Delivery) -> None:
         self._engine, self.name = engine, engine.name

@@ -38,7 +38,7 @@ class Delivery(Protocol):
     body: bytes
 
     def done(self) -> None:
-        """It was handled, and everything that follows from it is stored, so it does not come again. Never raises."""
+        """It was handled, and all that follows from it is stored: it comes no more. Never raises."""
 
     def working(self) -> None:
         """It is still worked on, so it must not come again yet. Called every few seconds. Never raises."""

@@ -55,7 +55,7 @@ class Begin(msgspec.Struct, frozen=True, array_like=True, tag="begin", forbid_un
     """The hub begins an attempt of a round; round 0 is the set-up. Its recipient goes back to where the round began.
 
     commit: the newest commit of the recipient that the hub has heard of.  taken: the highest number
-    that the hub has taken from the recipient.  at: in a rehearsal.
+    that it has taken from it.  at: in a rehearsal.
     """
 
     era: Era
@@ -70,8 +70,8 @@ class Report(msgspec.Struct, frozen=True, array_like=True, tag="report", forbid_
     commit: how often it has stored its state.  busy_s: of work.  bytes_up, bytes_down: of packets.  refused: counts by
     kind of message; reasons stay at the party.  scores: those that its owner allows, such as ``local_accuracy``.
     interrupted: it was killed while it coordinated, and asks for another attempt.  rolled_back: its state is older than
-    the commit that the hub has heard of, so it does not go on.  closed: it has heard that this attempt is over.
-    started: it has just started, and asks which attempt the hub is in.
+    what the hub has heard of, and it goes on no more.  closed: it has heard that this attempt is over.  started: it has
+    just started, and asks which attempt the hub is in.
     """
 
     era: Era
