@@ -114,7 +114,7 @@ def event(name: str, level: int = logging.INFO, **fields: Any) -> None:
     LOGGER.log(level, name, extra={"fields": fields})
 
 
-class Paced:
+class RateLimited:
     """Writes what other parties cause, at most so many events each second, so that nobody can fill the disk with them,
     or drive older lines out of the log.
     """
@@ -138,7 +138,7 @@ class Paced:
             event(name, logging.WARNING, **fields, **more)
 
 
-_REFUSALS, _LATE, _FAILURES = Paced(), Paced(), Paced()
+_REFUSALS, _LATE, _FAILURES = RateLimited(), RateLimited(), RateLimited()
 
 
 def refusal(kind: str, src: str, reason: str) -> None:

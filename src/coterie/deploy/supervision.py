@@ -25,7 +25,7 @@ from coterie.protocol.errors import CoterieError, RunError
 OUTPUT = "output.txt"
 """What a process has written to its standard output and error, in the party's home."""
 PRELOADED = ("coterie.deploy.process", "coterie.deploy.nats", "coterie.runs.registry", "scipy.optimize")
-LIVES = 10
+_MOST_STARTS = 10
 """A party that dies more often than this does not die of kills alone."""
 _ENDS_S = 30.0  # for parties to hear that the run is over
 _STOPS_S = 5.0
@@ -148,7 +148,7 @@ class Supervision:
         if code == 0:
             if kill is not None:
                 self.kills.insert(0, kill)  # its time never came
-        elif code < 0 and self.started[name] < LIVES:
+        elif code < 0 and self.started[name] < _MOST_STARTS:
             mid = kill is not None and kill.mid
             self._due[name] = time.monotonic() + self.absence_s * mid
             if kill is not None:
