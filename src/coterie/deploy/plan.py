@@ -131,7 +131,7 @@ def check(data: bytes, operator: bytes) -> Plan:
 
 
 def roster_hash(plan: Plan) -> str:
-    """SHA-256 of the roster as it is signed, in hex, which parties compare by telephone."""
+    """SHA-256 of the roster as it is signed, in hex: what parties compare by telephone."""
     return hashlib.sha256(msgspec.msgpack.encode(plan.roster)).hexdigest()
 
 

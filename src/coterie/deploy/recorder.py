@@ -213,7 +213,7 @@ class Recorder:
     def status(self) -> Status:
         """As it is now; a copy."""
         with self._lock:
-            return msgspec.msgpack.decode(msgspec.msgpack.encode(self._summed()), type=Status)
+            return msgspec.msgpack.decode(msgspec.msgpack.encode(self._present()), type=Status)
 
     def close(self) -> None:
         """Write everything that is not written yet, and release the folder. It may be called twice."""
@@ -344,7 +344,7 @@ class Recorder:
         self._status = msgspec.structs.replace(self._status, **changed)
         self._changed.set()
 
-    def _summed(self) -> Status:
+    def _present(self) -> Status:
         """The status with the sums of all parties."""
         parties = []
         for name, one in self._open.parties.items():
@@ -369,7 +369,7 @@ class Recorder:
             self._stopping.wait(_PAUSE_S)
 
     def _write_status(self) -> None:
-        data = msgspec.json.format(msgspec.json.encode(self._summed()), indent=1)
+        data = msgspec.json.format(msgspec.json.encode(self._present()), indent=1)
         atomic_write(self.folder / STATUS, data + b"\n", FILE_MODE)
 
     def _keep(self) -> None:
@@ -380,7 +380,9 @@ class Recorder:
         if not self._lines:
             return
         of = self._open
-        known = result.Known(self._summed(), self.config, self.system, self.measures, of.set_up, self._lines, of.finish)
+        known = result.Known(
+            self._present(), self.config, self.system, self.measures, of.set_up, self._lines, of.finish
+        )
         facts = {"parameters": self.parameters, "client_role": self.client_role, **facts}
         write_json(self.folder / RESULT, result.content(known, running, facts))
         for name, table in result.tables(self.clients, of.by_client, of.samples).items():
