@@ -21,9 +21,9 @@ from coterie.transport.envelope import Keyring
 CALL_S = 60.0
 """How long a party may work before it answers a call. Then it is called again."""
 IDLE_S = 60.0
-"""How often a party is called for which nothing waits: it may have something to send."""
+"""How often a party is called that nothing waits for, since it may have something to send."""
 ROLL_S = 120.0
-"""For so long after the app has come, a party counts as connected although no node has proven to be it."""
+"""For so long after the app has come a party counts as connected that no node has proven to be."""
 CALL_BYTES = 32 << 20
 """A call and an answer have packets of so many bytes in all, or one packet."""
 _AGAIN_S, _AWAY_S = 5.0, 20.0

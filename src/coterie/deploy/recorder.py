@@ -364,7 +364,7 @@ class Recorder:
                 with self._lock:
                     self._keep()
                     self._write_status()
-            except CoterieError as error:  # such as a full disk: the hub fails where it writes what it needs
+            except CoterieError as error:  # a full disk, say: the hub fails where it writes what it needs
                 event("status", 40, error=str(error))
             self._stopping.wait(_PAUSE_S)
 
