@@ -103,7 +103,11 @@ class Rig:
             server.stop()
 
     def __enter__(self) -> Rig:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(self, *error: object) -> None:
