@@ -17,11 +17,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
+
+from nats.js.api import StreamInfo
 
 from coterie.deploy import certificates
 from coterie.deploy.engine import Delivery, NotAdmittedError
@@ -56,22 +58,9 @@ class Deployment:
 
         self.tls = {name: tls(name) for name in (HUB, CLIENT)}
         self.operator, server = tls(OPERATOR), tls(ENGINE, "127.0.0.1")
-        pins = {name: _pin(one) for name, one in self.tls.items()}
-        self.access = Access(pins, frozenset({HUB}), _pin(self.operator))
-        ports = [free_port() for _ in range(2 * servers)]
-        self.servers = []
-        for number, (port, own) in enumerate(zip(ports, ports[servers:], strict=False)):
-            others = [f"127.0.0.1:{other}" for other in ports[servers:] if other != own]
-            listen = Listen(
-                folder / f"store{number}",
-                server.certificate,
-                server.key,
-                server.authority,
-                port,
-                name=f"server{number}",
-                cluster=Cluster(own, others, [_pin(server)]) if others else None,
-            )
-            self.servers.append(Server(folder / f"server{number}", self.access, listen))
+        pins = {name: pin(one) for name, one in self.tls.items()}
+        self.access = Access(pins, frozenset({HUB}), pin(self.operator))
+        self.servers = servers_in(folder, servers, server, self.access)
 
     @property
     def server(self) -> Server:
@@ -87,18 +76,48 @@ class Deployment:
     def engine(self, name: str) -> NatsEngine:
         return NatsEngine(name, self.urls, self.tls[name], list(self.tls), spool=self.folder)
 
-    def leader(self) -> Server:
-        """The server that leads the stream."""
-        link = Link(OPERATOR, self.urls, self.operator, 20)
-        try:
-            cluster = link.run(link.stream.stream_info(STREAM)).cluster
-        finally:
-            link.close()
-        assert cluster is not None
-        return next(server for server in self.servers if server.listen.name == cluster.leader)
+
+def servers_in(folder: Path, count: int, own: Tls, access: Access) -> list[Server]:
+    """Servers of one cluster, or one server, on free ports of the loopback interface; not yet started.
+
+    own: their key and certificate.
+    """
+    ports = [free_port() for _ in range(2 * count)]
+    made = []
+    for number, (port, inner) in enumerate(zip(ports, ports[count:], strict=False)):
+        others = [f"127.0.0.1:{other}" for other in ports[count:] if other != inner]
+        cluster = Cluster(inner, others, [pin(own)]) if others else None
+        listen = Listen(
+            folder / f"store{number}",
+            own.certificate,
+            own.key,
+            own.authority,
+            port,
+            name=f"server{number}",
+            cluster=cluster,
+        )
+        made.append(Server(folder / f"server{number}", access, listen))
+    return made
 
 
-def _pin(tls: Tls) -> str:
+def stream_of(servers: Sequence[Server], operator: Tls) -> StreamInfo:
+    """What the servers say of the stream of packets."""
+    link = Link(OPERATOR, [server.url for server in servers], operator, 20)
+    try:
+        return link.run(link.stream.stream_info(STREAM))
+    finally:
+        link.close()
+
+
+def leader(servers: Sequence[Server], operator: Tls) -> Server:
+    """The server of a cluster that leads the stream."""
+    cluster = stream_of(servers, operator).cluster
+    assert cluster is not None
+    return next(server for server in servers if server.listen.name == cluster.leader)
+
+
+def pin(tls: Tls) -> str:
+    """The hash of its public key, by which a server admits a party."""
     return hashlib.sha256(certificates.public_of(tls.key.read_bytes())).hexdigest()
 
 
@@ -225,7 +244,7 @@ def leader_killed() -> float:
         hub, client = made.engine(HUB), made.engine(CLIENT)
         with echoing(client):
             there_and_back(hub, b"before", "0")
-            made.leader().kill()
+            leader(made.servers, made.operator).kill()
             found = there_and_back(hub, b"after", "1")
         hub.close()
         client.close()

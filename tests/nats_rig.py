@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import threading
 import time
 from collections.abc import Collection, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -16,11 +17,13 @@ from coterie.deploy import certificates
 from coterie.deploy.engine import Delivery
 from coterie.deploy.names import safe
 from coterie.deploy.nats import NatsEngine
-from coterie.deploy.nats_server import Access, Cluster, Listen, Server, Tls, free_port
+from coterie.deploy.nats_server import Access, Server, Tls
 from coterie.deploy.nats_stream import provision
+from studies.engines import pin, servers_in
 
 T = TypeVar("T")
 DAYS = 30.0
+PARTIES = ("hub", "honest", "evil", *(f"client/{number}" for number in range(1, 9)))
 
 
 @dataclass
@@ -52,12 +55,11 @@ class Authority:
         return paths
 
 
-def pin(tls: Tls) -> str:
-    return hashlib.sha256(certificates.public_of(tls.key.read_bytes())).hexdigest()
-
-
 class Rig:
-    """One server, or several that form a cluster, and the parties' keys. The first party watches."""
+    """One server, or several that form a cluster, and the parties' keys. The first party watches.
+
+    As a context manager it is started, and closed at the end.
+    """
 
     def __init__(self, folder: Path, parties: Sequence[str], servers: int = 1, **setting: Any) -> None:
         self.folder, self.parties, self.setting = folder, tuple(parties), setting
@@ -66,21 +68,7 @@ class Rig:
         self.operator = self.authority.tls("operator")
         own = self.authority.tls("engine", ["127.0.0.1"])
         self.access = self.admitting(parties)
-        ports = [free_port() for _ in range(2 * servers)]
-        self.servers = []
-        for number in range(servers):
-            others = [f"127.0.0.1:{port}" for at, port in enumerate(ports[servers:]) if at != number]
-            cluster = Cluster(ports[servers + number], others, [pin(own)]) if servers > 1 else None
-            listen = Listen(
-                folder / f"store{number}",
-                own.certificate,
-                own.key,
-                own.authority,
-                port=ports[number],
-                name=f"server{number}",
-                cluster=cluster,
-            )
-            self.servers.append(Server(folder / f"server{number}", self.access, listen))
+        self.servers = servers_in(folder, servers, own, self.access)
         self.engines: list[NatsEngine] = []
 
     @property
@@ -113,6 +101,32 @@ class Rig:
             engine.close()
         for server in self.servers:
             server.stop()
+
+    def __enter__(self) -> Rig:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def receiving(self, name: str, count: int) -> tuple[list[bytes], threading.Thread]:
+        """The bodies that come to a party, in a list that a thread fills until so many packets have come."""
+        came: list[bytes] = []
+
+        def receive() -> None:
+            engine = self.engine(name)
+            while len(came) < count:
+                if (delivery := engine.pull(1)) is not None:
+                    came.append(delivery.body)
+                    delivery.done()
+
+        reader = threading.Thread(target=receive)
+        reader.start()
+        return came, reader
 
     def raw(self, name: str) -> Raw:
         """A client with the certificate of a party that keeps to no rule of ours."""

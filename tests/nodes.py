@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 from federation import Pulled, Rig, public_target
+from memory_engine import Exchange, MemoryDelivery, MemoryEngine, MemoryStore
 
 from coterie.deploy.clock import RehearsedClock
 from coterie.deploy.hub import HubNode, Round
-from coterie.deploy.memory import Exchange, MemoryDelivery, MemoryEngine
 from coterie.deploy.node import Node, Settings
-from coterie.deploy.store import MemoryStore
 from coterie.protocol.party import Party
 from coterie.protocol.spool import Spool
 from coterie.protocol.system import System

@@ -14,12 +14,12 @@ import msgspec
 import numpy as np
 import torch
 from federation import Pulled, Steady
+from memory_engine import MemoryStore
 
 from coterie.deploy.clock import RehearsedClock
 from coterie.deploy.engine import Engine
 from coterie.deploy.hub import HubNode
 from coterie.deploy.node import Node, Settings
-from coterie.deploy.store import MemoryStore
 from coterie.protocol import state
 from coterie.protocol.spool import Spool
 from coterie.protocol.told import Common, Own

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
@@ -34,16 +34,7 @@ def digits(system: str, rounds: int = 3, **settings: object) -> Experiment:
 # -- FedAvg ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Products this small are slower on two threads, and on a busy machine a hundred times so."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.mark.usefixtures("one_thread")
+@pytest.mark.usefixtures("one_torch_thread")
 def test_fedavg_on_digits_equals_a_plain_twin() -> None:
     """Eq. (1) and (2), in fifteen lines of torch; within 1e-6, since sums are rounded in another order."""
     experiment = digits("fedavg")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from federation import Pulled, Rig, rig
 from outcomes import alike, numbers
 
@@ -38,13 +37,7 @@ LATE = (
     fedadmm.SYSTEM,
 )
 
-
-@pytest.fixture(autouse=True)
-def one_torch_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 def made(system: System, targets: np.ndarray = TARGETS, **settings: Any) -> Rig:

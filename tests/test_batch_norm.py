@@ -8,13 +8,12 @@ variance beyond that may be negative. Each rule of averaging has its closed form
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,13 +45,7 @@ MORE = [
     ("mingledpie", "paper", {"shared_layers": "1."}),
 ]
 
-
-@pytest.fixture(autouse=True)
-def one_torch_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 def settings_of(name: str, mode: str, wanted: dict[str, Any]) -> dict[str, Any]:

@@ -21,25 +21,10 @@ from coterie.runs.config import RunConfig
 change = msgspec.structs.replace
 
 
-@pytest.fixture
-def study(tmp_path: Path) -> Study:
-    made = Study(tmp_path)
-    made.found()
-    return made
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    """One that no test changes."""
-    made = Study(tmp_path_factory.mktemp("shared"))
-    made.found()
-    return made
-
-
 # -- certificates -----------------------------------------------------------------------------------------------------
 
 
-def test_a_certificate_of_somebody_else(study: Study, shared: Study) -> None:
+def test_a_certificate_of_somebody_else(study: Study, shared_study: Study) -> None:
     home, request = study.join(study.invite())
     other = study.enrol("hospital-b", "other")
     theirs = study.folder.certificate_file("hospital-b").read_text()
@@ -50,7 +35,7 @@ def test_a_certificate_of_somebody_else(study: Study, shared: Study) -> None:
     operator = SigningKey((study.folder.authority / "signing").read_bytes())
     wrong = {
         "another key": change(good, tls=read_joined(study.folder, "hospital-b").certificate),
-        "not signed by this": change(good, authority=shared.folder.ca.read_bytes()),
+        "not signed by this": change(good, authority=shared_study.folder.ca.read_bytes()),
         "does not have the keys": change(good, plan=other.plan.read_bytes()),
         "are no plan": change(good, plan=b"x"),
     }
@@ -171,7 +156,7 @@ def test_what_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_operators_keys_may_be_elsewhere(study: Study, shared: Study) -> None:
+def test_the_operators_keys_may_be_elsewhere(study: Study, shared_study: Study) -> None:
     text = study.invite()
     home, request = study.join(text)
     study.folder.authority.rename(study.at / "stick")
@@ -179,7 +164,7 @@ def test_the_operators_keys_may_be_elsewhere(study: Study, shared: Study) -> Non
         with pytest.raises(UserError, match="operator's keys are not here"):
             command()
     assert hub_home(study.folder).name == "server"
-    os.symlink(shared.folder.authority, study.folder.authority)
+    os.symlink(shared_study.folder.authority, study.folder.authority)
     with pytest.raises(UserError, match="another deployment's operator"):
         study.approve(request)
     study.folder.authority.unlink()
@@ -230,4 +215,4 @@ def test_two_operators_at_a_time_do_not_lose_a_member(study: Study) -> None:
     with ThreadPoolExecutor(3) as pool:
         versions = sorted(approval.plan.version for approval in pool.map(study.approve, requests))
     assert versions == [2, 3, 4]
-    assert current_plan(Folder(study.path)).complete
+    assert not current_plan(Folder(study.path)).missing

@@ -6,10 +6,10 @@ import threading
 
 import msgspec
 import pytest
+from memory_engine import Exchange
 from test_deploy_plan import PLAN
 
 from coterie.deploy.beginning import gathered
-from coterie.deploy.memory import Exchange
 from coterie.protocol.errors import RunError
 
 NAMES = [one.name for one in PLAN.roster.entries]

@@ -24,28 +24,13 @@ from coterie.runs.config import RunConfig
 change = msgspec.structs.replace
 
 
-@pytest.fixture
-def study(tmp_path: Path) -> Study:
-    made = Study(tmp_path)
-    made.found()
-    return made
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    """One that no test changes."""
-    made = Study(tmp_path_factory.mktemp("shared"))
-    made.found()
-    return made
-
-
 # -- the whole way ----------------------------------------------------------------------------------------------------
 
 
 def test_the_whole_way(study: Study) -> None:
     homes = [study.enrol(name, f"home{i}", again=False) for i, name in enumerate(CLIENTS)]
     plan = current_plan(study.folder)
-    assert (plan.version, plan.complete, plan.settings.quorum) == (4, True, 3)
+    assert (plan.version, plan.missing, plan.settings.quorum) == (4, (), 3)
     assert [one.name for one in plan.roster.entries] == ["server", *CLIENTS]
     for home in homes:
         take_plan(home, study.folder.plan.read_bytes())
@@ -178,15 +163,15 @@ def test_who_cannot_be_invited(study: Study) -> None:
         study.invite()
 
 
-def test_an_invitation_that_was_changed(shared: Study) -> None:
-    text = shared.invite()
+def test_an_invitation_that_was_changed(shared_study: Study) -> None:
+    text = shared_study.invite()
     token = tokens.unarmoured(tokens.INVITATION, text, tokens.Token)
     invitation = tokens.decoded(token.body, tokens.Invitation)
     for field, value in {"name": "hospital-b", "role": "server", "not_after_s": 1e12, "operator": bytes(32)}.items():
         body = msgspec.msgpack.encode(change(invitation, **{field: value}))
         with pytest.raises(UserError, match="no invitation, or a damaged one"):
-            shared.join(tokens.armoured(tokens.INVITATION, change(token, body=body)), f"changed {field}")
-        assert not (shared.at / f"changed {field}").exists()
+            shared_study.join(tokens.armoured(tokens.INVITATION, change(token, body=body)), f"changed {field}")
+        assert not (shared_study.at / f"changed {field}").exists()
 
 
 @settings(max_examples=150)
@@ -202,8 +187,8 @@ def test_any_text_is_no_invitation_no_request_and_no_certificate(text: str) -> N
 
 @settings(max_examples=60)
 @given(st.data())
-def test_a_damaged_paper_is_refused(shared: Study, data: st.DataObject) -> None:
-    text = shared.invite()
+def test_a_damaged_paper_is_refused(shared_study: Study, data: st.DataObject) -> None:
+    text = shared_study.invite()
     at = data.draw(st.integers(len(tokens.INVITATION) + 1, len(text.strip()) - 5))
     letter = data.draw(st.sampled_from("AbZ09-_=\0é"))
     damaged = text[:at] + letter + text[at + 1 :]
@@ -240,8 +225,8 @@ THIEF = new_identity("other", EMULATED)
         ({"forge": lambda keys: change(keys, name="x" * 200)}, "is no member"),
     ],
 )
-def test_a_request_that_proves_too_little(shared: Study, options: dict[str, Any], says: str) -> None:
-    refused(shared, asked(shared.invite(), **options), says)
+def test_a_request_that_proves_too_little(shared_study: Study, options: dict[str, Any], says: str) -> None:
+    refused(shared_study, asked(shared_study.invite(), **options), says)
 
 
 def test_a_request_by_hand_as_it_should_be(study: Study) -> None:
@@ -269,6 +254,6 @@ def test_nobody_takes_the_keys_of_another(study: Study) -> None:
     assert study.approve(asked(text, mine)).plan.version == 3
 
 
-def test_a_request_for_another_deployment(study: Study, shared: Study) -> None:
+def test_a_request_for_another_deployment(study: Study, shared_study: Study) -> None:
     study.invite()
-    refused(study, asked(shared.invite()), "not the newest one")
+    refused(study, asked(shared_study.invite()), "not the newest one")

@@ -161,7 +161,7 @@ def test_a_hostile_party_writes_neither_lines_nor_much(log: Path) -> None:
 
 
 def test_refusals_by_the_thousand_are_counted_and_not_written(log: Path) -> None:
-    limited = logs.Paced(per_s=20.0)
+    limited = logs.RateLimited(per_s=20.0)
     for _ in range(1000):
         limited.write("refused", kind="Train", src="client/1", reason="no")
     lines = [json.loads(line) for line in log.read_text().splitlines()]

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from memory_engine import Exchange, MemoryEngine
 
 from coterie.crypto.roster import simulated
 from coterie.deploy.engine import EngineError, FullError, NotAdmittedError, Parcel, UndeliverableError
 from coterie.deploy.mail import Mail
-from coterie.deploy.memory import Exchange, MemoryEngine
 from coterie.deploy.packets import Letter, News, Report, Tally
 from coterie.deploy.store import FileStore, Numbering
 from coterie.protocol.errors import UserError

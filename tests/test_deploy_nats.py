@@ -30,10 +30,8 @@ PARTIES = ("hub", *(f"client/{number}" for number in range(1, 13)), "hospital-a"
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    made = Rig(tmp_path_factory.mktemp("nats"), PARTIES)
-    made.start()
-    yield made
-    made.close()
+    with Rig(tmp_path_factory.mktemp("nats"), PARTIES) as made:
+        yield made
 
 
 @pytest.fixture
@@ -201,9 +199,7 @@ def test_one_that_is_no_party_and_a_packet_that_is_too_large_are_refused(rig: Ri
 
 
 def test_a_full_queue_takes_more_when_something_is_done(tmp_path: Path) -> None:
-    made = Rig(tmp_path, ("hub", "client/1"), waiting=4)
-    made.start()
-    try:
+    with Rig(tmp_path, ("hub", "client/1"), waiting=4) as made:
         hub, one = made.engine("hub"), made.engine("client/1")
         for number in range(4):
             hub.push("client/1", b"x", f"{number}")
@@ -215,8 +211,6 @@ def test_a_full_queue_takes_more_when_something_is_done(tmp_path: Path) -> None:
         assert len(drain(one)) == 4
         hub.push("client/1", b"x", "4")
         assert len(drain(one)) == 1
-    finally:
-        made.close()
 
 
 def test_a_task_that_takes_no_notice_of_being_cancelled_is_cancelled_again() -> None:
@@ -261,22 +255,10 @@ def test_a_delivery_may_be_used_from_any_thread_and_after_the_end(rig: Rig) -> N
 
 
 def test_the_server_is_killed_in_mid_flow_and_nothing_is_lost(tmp_path: Path) -> None:
-    made = Rig(tmp_path, ("hub", "client/1"))
-    made.start()
-    came: list[bytes] = []
     dice = random.Random(5)
     bodies = [dice.randbytes(dice.choice([10, 1000, PART + 3])) for _ in range(150)]
-
-    def receive() -> None:
-        one = made.engine("client/1")
-        while len(came) < len(bodies):
-            if (delivery := one.pull(1)) is not None:
-                came.append(delivery.body)
-                delivery.done()
-
-    reader = threading.Thread(target=receive)
-    reader.start()
-    try:
+    with Rig(tmp_path, ("hub", "client/1")) as made:
+        came, reader = made.receiving("client/1", len(bodies))
         hub = made.engine("hub")
         for number, body in enumerate(bodies):
             if number in (40, 100):
@@ -284,15 +266,11 @@ def test_the_server_is_killed_in_mid_flow_and_nothing_is_lost(tmp_path: Path) ->
             hub.push("client/1", body, f"{number}")
         reader.join(30)
         assert came == bodies
-    finally:
-        made.close()
 
 
 def test_what_is_done_after_the_server_was_killed_takes_no_time_and_comes_no_more(tmp_path: Path) -> None:
     """The server does not answer an acknowledgement of what it has not sent since it is back."""
-    made = Rig(tmp_path, ("hub", "client/1"))
-    made.start()
-    try:
+    with Rig(tmp_path, ("hub", "client/1")) as made:
         hub, one = made.engine("hub"), made.engine("client/1")
         for number in range(3):
             hub.push("client/1", os.urandom(2 * PART), f"{number}")
@@ -308,14 +286,10 @@ def test_what_is_done_after_the_server_was_killed_takes_no_time_and_comes_no_mor
         hub.push("client/1", b"next", "3")
         assert [each.body for each in drain(one, 2)] == [b"next"]
         assert drain(made.engine("client/1")) == []
-    finally:
-        made.close()
 
 
 def test_a_server_with_a_new_disk_counts_from_the_start_and_nothing_is_taken_for_done(tmp_path: Path) -> None:
-    made = Rig(tmp_path, ("hub", "client/1"))
-    made.start()
-    try:
+    with Rig(tmp_path, ("hub", "client/1")) as made:
         hub, one = made.engine("hub"), made.engine("client/1")
         for number in range(5):
             hub.push("client/1", b"old", f"{number}")
@@ -327,8 +301,6 @@ def test_a_server_with_a_new_disk_counts_from_the_start_and_nothing_is_taken_for
         for number in range(5):
             hub.push("client/1", b"new", f"{number}")
         assert [each.body for each in drain(one, 1.5)] == [b"new"] * 5
-    finally:
-        made.close()
 
 
 SENDER = """

@@ -16,21 +16,18 @@ import pytest
 
 pytest.importorskip("nats", reason="the extra deploy is not installed")
 
-from nats_rig import Authority, Rig, drain, pin
+from nats_rig import PARTIES, Authority, Rig, drain
 
 from coterie.deploy.engine import EngineError, NotAdmittedError, UndeliverableError
 from coterie.deploy.nats import NatsEngine
 from coterie.deploy.nats_server import Access, Tls, free_port
-
-PARTIES = ("hub", "honest", "evil", *(f"client/{number}" for number in range(1, 9)))
+from studies.engines import pin
 
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    made = Rig(tmp_path_factory.mktemp("nats"), PARTIES)
-    made.start()
-    yield made
-    made.close()
+    with Rig(tmp_path_factory.mktemp("nats"), PARTIES) as made:
+        yield made
 
 
 # --- who is not admitted
@@ -161,9 +158,7 @@ def test_no_server_is_a_clear_error(rig: Rig) -> None:
 
 
 def test_a_server_that_goes_away_is_an_error_of_push_and_nothing_for_pull(tmp_path: Path) -> None:
-    made = Rig(tmp_path, ("hub", "client/1"))
-    made.start()
-    try:
+    with Rig(tmp_path, ("hub", "client/1")) as made:
         hub = made.engine("hub", push_s=1.0)
         made.server.stop()
         assert hub.pull(0.2) is None
@@ -172,8 +167,6 @@ def test_a_server_that_goes_away_is_an_error_of_push_and_nothing_for_pull(tmp_pa
         made.server.start()
         hub.push("client/1", b"", "k")
         assert len(drain(made.engine("client/1"))) == 1
-    finally:
-        made.close()
 
 
 def test_without_a_stream_there_is_a_clear_error(tmp_path: Path) -> None:

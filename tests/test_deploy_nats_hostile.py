@@ -6,26 +6,23 @@ import asyncio
 import os
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 pytest.importorskip("nats", reason="the extra deploy is not installed")
 
-from nats_rig import Raw, Rig, drain
+from nats_rig import PARTIES, Raw, Rig, drain
 
 from coterie.deploy.engine import UndeliverableError
 from coterie.deploy.nats import HEADER
 from coterie.deploy.nats_parts import PART, Part
 
-PARTIES = ("hub", "honest", "evil", *(f"client/{number}" for number in range(1, 9)))
-
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    made = Rig(tmp_path_factory.mktemp("nats"), PARTIES)
-    made.start()
-    yield made
-    made.close()
+    with Rig(tmp_path_factory.mktemp("nats"), PARTIES) as made:
+        yield made
 
 
 # --- what the server denies to a party with a certificate of its own
@@ -141,55 +138,41 @@ def test_no_party_can_have_anothers_packet_taken_for_one_that_is_known(rig: Rig)
 # --- what a party can send all the same
 
 
-def test_a_reply_that_leads_into_anothers_subject_reaches_nobody(rig: Rig) -> None:
-    """The server does not check reply subjects: its own answer can be led to the hub as if it were honest's."""
-    evil, hub = rig.raw("evil"), rig.engine("hub")
+def published(rig: Rig, *messages: tuple[str, bytes, dict[str, Any]]) -> None:
+    """Messages of the party evil, one after the other: subject, body, and its reply subject or headers."""
+    evil = rig.raw("evil")
 
-    async def lead() -> None:
+    async def publish() -> None:
         client = await evil.connect()
-        await client.publish("cot.client-1.evil", b"x", reply="cot.hub.honest")
-        await client.flush()
-        await client.publish("$JS.API.CONSUMER.RESET.COT.evil", b"", reply="cot.hub.honest")
-        await client.flush()
+        for subject, body, options in messages:
+            await client.publish(subject, body, **options)
+            await client.flush()
         await asyncio.sleep(0.1)
         await client.close()
 
-    evil.run(lead())
+    evil.run(publish())
+
+
+def test_a_reply_that_leads_into_anothers_subject_reaches_nobody(rig: Rig) -> None:
+    """The server does not check reply subjects: its own answer can be led to the hub as if it were honest's."""
+    hub, led = rig.engine("hub"), {"reply": "cot.hub.honest"}
+    published(rig, ("cot.client-1.evil", b"x", led), ("$JS.API.CONSUMER.RESET.COT.evil", b"", led))
     assert drain(hub) == []
     assert hub.strays["no part of a packet"] >= 1
 
 
 def test_a_packet_of_its_own_cannot_be_led_into_anothers_subject(rig: Rig) -> None:
     """What a consumer hands out keeps its subject, wherever it is led. (Packets are signed all the same.)"""
-    evil, hub = rig.raw("evil"), rig.engine("hub")
-    body = b"signed by nobody"
-
-    async def lead() -> None:
-        client = await evil.connect()
-        await client.publish("cot.evil.evil", body, headers={HEADER: Part("0" * 16, 0, 1, len(body)).text()})
-        await client.flush()
-        await client.publish("$JS.API.CONSUMER.MSG.NEXT.COT.evil", b"", reply="cot.hub.honest")
-        await client.flush()
-        await asyncio.sleep(0.1)
-        await client.close()
-
-    evil.run(lead())
+    hub, body = rig.engine("hub"), b"signed by nobody"
+    packet = {"headers": {HEADER: Part("0" * 16, 0, 1, len(body)).text()}}
+    ask = ("$JS.API.CONSUMER.MSG.NEXT.COT.evil", b"", {"reply": "cot.hub.honest"})
+    published(rig, ("cot.evil.evil", body, packet), ask)
     assert drain(hub) == []
     drain(rig.engine("evil"))
 
 
 def sent_raw(rig: Rig, dst: str, messages: list[tuple[bytes, dict[str, str] | None]]) -> None:
-    evil = rig.raw("evil")
-
-    async def send() -> None:
-        client = await evil.connect()
-        for body, headers in messages:
-            await client.publish(f"cot.{dst}.evil", body, headers=headers)
-        await client.flush()
-        await asyncio.sleep(0.05)
-        await client.close()
-
-    evil.run(send())
+    published(rig, *((f"cot.{dst}.evil", body, {"headers": headers}) for body, headers in messages))
 
 
 def test_random_bytes_by_the_thousand_are_dropped_and_counted(rig: Rig) -> None:

@@ -17,16 +17,12 @@ import pytest
 pytest.importorskip("nats", reason="the extra deploy is not installed")
 
 from deployments import FACTS, NOW_S, Study, members
-from nats.js.api import StreamInfo
 from nats_rig import Authority, Rig, drain
 from test_deploy_plan import PLAN
 
 from coterie.deploy import engines, founding, nats_server
 from coterie.deploy.engine import EngineError
-from coterie.deploy.nats_link import Link
 from coterie.deploy.nats_server import (
-    OPERATOR,
-    STREAM,
     Access,
     Cluster,
     Listen,
@@ -40,6 +36,7 @@ from coterie.deploy.plan import Settings
 from coterie.deploy.service_files import service_files
 from coterie.protocol.errors import UserError
 from coterie.runs.config import RunConfig
+from studies.engines import leader, stream_of
 
 LISTEN = Listen(Path("/s/store"), Path("/s/own.pem"), Path("/s/own.key"), Path("/s/ca.pem"), port=4333, host="0.0.0.0")
 
@@ -211,9 +208,7 @@ print(peak() - before, flush=True)
 def test_a_hub_holds_few_packets_however_many_come_at_once(tmp_path: Path) -> None:
     """20 parties push at the same time, so that their parts are mixed in the stream."""
     size, count = 10_000_000, 20
-    made = Rig(tmp_path, ["hub", *(f"client/{number}" for number in range(1, count + 1))])
-    made.start()
-    try:
+    with Rig(tmp_path, ["hub", *(f"client/{number}" for number in range(1, count + 1))]) as made:
         engines = [made.engine(name) for name in made.parties[1:]]
         body = os.urandom(size)
         pushes = [threading.Thread(target=engine.push, args=("hub", body, "k")) for engine in engines]
@@ -231,60 +226,24 @@ def test_a_hub_holds_few_packets_however_many_come_at_once(tmp_path: Path) -> No
         grown = int(hub.stdout.readline())
         hub.wait()
         assert grown < 3 * size
-    finally:
-        made.close()
 
 
 @pytest.mark.long
 def test_three_servers_whose_leader_is_killed_lose_nothing(tmp_path: Path) -> None:
-    made = Rig(tmp_path, ("hub", "client/1"), servers=3)
-    made.start()
-    came: list[bytes] = []
     bodies = [b"%d" % number for number in range(1500)]
-
-    def receive() -> None:
-        one = made.engine("client/1")
-        while len(came) < len(bodies):
-            if (delivery := one.pull(1)) is not None:
-                came.append(delivery.body)
-                delivery.done()
-
-    reader = threading.Thread(target=receive)
-    reader.start()
-    try:
+    with Rig(tmp_path, ("hub", "client/1"), servers=3) as made:
+        came, reader = made.receiving("client/1", len(bodies))
         hub = made.engine("hub")
         assert set(hub.nodes()) == {"hub", "client/1"}
         longest = 0.0
         for number, body in enumerate(bodies):
             if number == 500:
-                leader(made).kill()
+                leader(made.servers, made.operator).kill()
             began = time.monotonic()
             hub.push("client/1", body, f"{number}")
             longest = max(longest, time.monotonic() - began)
         reader.join(60)
         assert came == bodies
-        assert kept_by(made) == 3
+        assert stream_of(made.servers, made.operator).config.num_replicas == 3  # each holds each packet
         assert longest < 30
         assert drain(made.engine("client/1"), 1) == []
-    finally:
-        made.close()
-
-
-def kept_by(rig: Rig) -> int | None:
-    """How many servers hold each packet."""
-    return stream_of(rig).config.num_replicas
-
-
-def leader(rig: Rig) -> Server:
-    """The server that leads the stream."""
-    cluster = stream_of(rig).cluster
-    assert cluster is not None
-    return next(server for server in rig.servers if server.listen.name == cluster.leader)
-
-
-def stream_of(rig: Rig) -> StreamInfo:
-    link = Link(OPERATOR, rig.urls, rig.operator, 20)
-    try:
-        return link.run(link.stream.stream_info(STREAM))
-    finally:
-        link.close()

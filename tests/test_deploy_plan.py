@@ -31,7 +31,7 @@ change = msgspec.structs.replace
 
 def test_what_is_signed_is_read() -> None:
     assert plans.check(DATA, PUBLIC) == PLAN
-    assert PLAN.complete
+    assert not PLAN.missing
     assert PLAN.missing == ()
 
 

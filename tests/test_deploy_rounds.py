@@ -196,6 +196,24 @@ def test_a_run_that_ends_early_has_its_finish_and_no_further_round(killed: bool)
         np.testing.assert_array_equal(apart.system.own_model(apart.parties[name]), hub.state.weights)
 
 
+def leaving(apart: Nodes, closed: Callable[[Round], None], back: threading.Event) -> Callable[[str, int], None]:
+    """How the parties live if client/1 stops as round 2 begins, and comes again when ``back`` is set."""
+
+    def live(name: str, rounds: int) -> None:
+        node = apart.node(name)
+        if isinstance(node, HubNode):
+            node.run(rounds, closed)
+            return
+        if name == "client/1":
+            node.observer.began = lambda era: node.stop() if era[0] == 2 else None  # type: ignore[method-assign]
+            node.serve()
+            assert back.wait(20.0)
+            node = apart.node(name)
+        node.serve()
+
+    return live
+
+
 def test_a_party_that_leaves_is_missed_after_a_while_and_welcomed_back() -> None:
     """It stops after round 1 and comes again in round 3; its state is what it was."""
     apart, again = made(), threading.Event()
@@ -208,21 +226,7 @@ def test_a_party_that_leaves_is_missed_after_a_while_and_welcomed_back() -> None
                 time.sleep(0.01)
             time.sleep(BRISK.grace_s / 3)  # until it is seen
 
-    def live(name: str, rounds: int) -> None:
-        if name == "server":
-            node = apart.node(name)
-            assert isinstance(node, HubNode)
-            node.run(rounds, closed)
-            return
-        node = apart.node(name)
-        if name == "client/1":
-            node.observer.began = lambda era: node.stop() if era[0] == 2 else None  # type: ignore[method-assign]
-            node.serve()
-            assert again.wait(20.0)
-            node = apart.node(name)
-        node.serve()
-
-    apart.run(4, live)
+    apart.run(4, leaving(apart, closed, again))
     assert [one.gone for one in apart.rounds] == [{}, {}, {"client/1": "gone"}, {}, {}]
     assert [one.back for one in apart.rounds] == [[], [], [], ["client/1"], []]
     assert [one.notes.get("participants") for one in apart.rounds] == [None, 3, 2, 3, 3]
@@ -239,19 +243,7 @@ def test_nothing_piles_up_for_a_party_that_is_away() -> None:
         if one.round == 5:
             over.set()
 
-    def live(name: str, rounds: int) -> None:
-        node = apart.node(name)
-        if isinstance(node, HubNode):
-            node.run(rounds, closed)
-            return
-        if name == "client/1":
-            node.observer.began = lambda era: node.stop() if era[0] == 2 else None  # type: ignore[method-assign]
-            node.serve()
-            assert over.wait(20.0)
-            node = apart.node(name)
-        node.serve()
-
-    apart.run(6, live)
+    apart.run(6, leaving(apart, closed, over))
     assert [one.gone for one in apart.rounds[2:6]] == 4 * [{"client/1": "gone"}]
     assert counts[5] - counts[2] == 3  # one Begin a round
 

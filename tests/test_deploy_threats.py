@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 import pytest
 from liars import CENTRE, CLIENT, CSP, HUB, OTHER, ROUNDS, SYSTEM, Reasons, Scene, apart
+from memory_engine import Exchange
 from nodes import QUICK, Nodes
 
 from coterie.crypto.roster import new_identity
-from coterie.deploy.memory import Exchange
 from coterie.deploy.node import Node, NodeObserver, RolledBackError
 from coterie.deploy.packets import Begin, End, Letter, Packet, Report, Silence, Tally, Wrapped, unwrap, wrap
 from coterie.deploy.reported import kinds_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -333,14 +333,6 @@ SYSTEM = System(
     models=lambda federation: {c.name: c.common.initial for c in federation.of_role("client")},
     sees={"server": Sees((Described,), "class counts and means"), "client": Sees((Describe,), "nothing")},
 )
-
-
-@pytest.fixture
-def one_torch_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_a_run_whose_clients_describe_their_data(one_torch_thread: None) -> None:

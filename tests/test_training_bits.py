@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import chain
 
 import numpy as np
@@ -14,13 +13,7 @@ from coterie.training.jobs import Job
 from coterie.training.models import build
 from coterie.training.solvers import Sgd
 
-
-@pytest.fixture(autouse=True)
-def one_torch_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 @pytest.mark.parametrize(("model", "batch"), [("mlp", 50), ("linear", 20), ("mlp_small", 300)])

@@ -25,13 +25,7 @@ from coterie.training.solvers import Proximal, Scaffold, Sgd, Solver
 
 F, CLASSES = 6, 3
 
-
-@pytest.fixture(autouse=True)
-def one_torch_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 def model_mlp() -> Model:

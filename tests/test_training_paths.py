@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -18,14 +17,7 @@ from coterie.training.solvers import Proximal, Scaffold, Sgd, Solver
 
 F, CLASSES = 12, 5
 
-
-@pytest.fixture(autouse=True)
-def one_torch_thread() -> Iterator[None]:
-    """Small operations on several threads only wait for each other; the workers have tests of their own."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 def mlp(activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:

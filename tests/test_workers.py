@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from coterie.protocol.effects import Fit, Fitted, Losses
 from coterie.protocol.errors import UserError
@@ -29,13 +28,7 @@ RAY = find_spec("ray") is not None
 needs_ray = pytest.mark.skipif(not RAY, reason="Ray is not installed: pip install 'coterie[ray]'")
 TINY = RunConfig("fedavg", clients=7, rounds=3, partition="dirichlet:0.3", settings={"max_epochs": 2})
 
-
-@pytest.fixture(autouse=True)
-def one_torch_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 class InProcess:

@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from coterie.cli import completing
 from coterie.cli import options as opt
 from coterie.cli.guard import guarded
 from coterie.cli.progress import percent, progress, seconds, size
-from coterie.cli.running import configured, lasted
+from coterie.cli.running import conclude, configured
 from coterie.protocol.errors import UserError
 
 Folder = Annotated[
@@ -137,7 +135,6 @@ def rehearse(
 
     warm()  # imports while this process does
     from coterie.deploy.trial import rehearse as run_it
-    from coterie.report import render
 
     given = opt.given({"system": system, **options})
     if system is None and options["config"] is None:
@@ -145,15 +142,8 @@ def rehearse(
     config = configured(given, options["set"] or [], options["config"], False)
     with progress(options["quiet"], {config.system: config.rounds}) as tell:
         result = run_it(folder, config, kill or (), partial(tell, config.system))
-    report, summary = render([result.folder], result.folder / "report.html"), result.summary
-    console = Console(highlight=False, soft_wrap=True)
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for label, value in _rows(summary):
-        table.add_row(label, value)
-    console.print(f"[bold]{summary['title']}[/bold], {lasted(summary)} of {summary['clients']} clients, each a process")
-    console.print(table)
-    console.print(f"models_sha256: {summary['models_sha256']}")
-    console.print(f"Report: {report}", markup=False)
+    digest = f"models_sha256: {result.summary['models_sha256']}"
+    conclude(result, _rows(result.summary), ", each a process", digest)
 
 
 def _rows(summary: Any) -> list[tuple[str, str]]:

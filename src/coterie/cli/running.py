@@ -83,19 +83,30 @@ def configured(given: dict[str, Any], texts: list[str], file: Path | None, resum
 
 def execute(config: Any, *, resume: bool, quiet: bool) -> None:
     """Run it with a progress bar, draw the report and print the result."""
-    from coterie.report import render
     from coterie.runs.runner import run as run_it
 
     name = config.system
     with progress(quiet, {name: config.rounds}) as tell:
         result = run_it(config, partial(tell, name), resume=resume)
+    conclude(result, rows(result.summary))
+
+
+def conclude(result: Any, found: Iterable[tuple[str, str]], how: str = "", below: str = "") -> None:
+    """Draw the report of a run, and print its most important results.
+
+    found: label and value of each result.  how: stands after the title.  below: a line after the table.
+    """
+    from coterie.report import render
+
     report, summary = render([result.folder], result.folder / "report.html"), result.summary
     console = Console(highlight=False, soft_wrap=True)
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for label, value in rows(summary):
+    for label, value in found:
         table.add_row(label, value)
-    console.print(f"[bold]{summary['title']}[/bold], {lasted(summary)} of {summary['clients']} clients")
+    console.print(f"[bold]{summary['title']}[/bold], {lasted(summary)} of {summary['clients']} clients{how}")
     console.print(table)
+    if below:
+        console.print(below)
     console.print(f"Report: {report}", markup=False)
 
 

@@ -244,7 +244,11 @@ def _stored(x: NDArray[Any], where: str) -> NDArray[Any]:
     if x.dtype.kind in "bui" and x.min() >= 0 and x.max() <= 255:
         return x.astype(np.uint8, copy=False)
     with np.errstate(over="ignore"):
-        x = x.astype(np.float32, copy=False)
+        return finite(x.astype(np.float32, copy=False), where)
+
+
+def finite(x: NDArray[np.float32], where: str) -> NDArray[np.float32]:
+    """These samples or targets, (n, ...); raises UserError if one of them is not finite."""
     bad = ~np.isfinite(x).reshape(len(x), -1).all(axis=1)
     if bad.any():
         raise UserError(

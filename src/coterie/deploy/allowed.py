@@ -1,4 +1,4 @@
-"""What of a run's config makes sense between machines. The rest is refused, with the reason."""
+"""Which options of a run's config make sense between machines. Others are refused, with the reason."""
 
 from __future__ import annotations
 

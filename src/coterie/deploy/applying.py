@@ -24,10 +24,10 @@ _RELOAD_S = 0.3
 def apply(folder: Folder) -> bool:
     """Write the configuration, make a server on this machine read it, and make what the newest plan's parties need.
 
-    False over Flower, whose SuperLink is told nothing: it admits nobody by itself, and the hub tells the parties.
-    A server on another machine is told by its own operator: copy ``nats/nats.conf`` there, and reload. Raises RunError
-    if the server cannot be reached, and UserError without the extra or the operator's keys: all else stands then, and
-    the command may be repeated.
+    Returns False over Flower: its SuperLink need not be told, since it admits nobody by itself, and the hub tells the
+    parties. A server on another machine is reloaded by its own operator, who copies ``nats/nats.conf`` there. Raises
+    RunError if the server cannot be reached, and UserError without the extra or the operator's keys. Everything else is
+    done then, and the command may be repeated.
     """
     admit(folder)
     plan = current_plan(folder)

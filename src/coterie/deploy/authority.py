@@ -37,7 +37,7 @@ from coterie.deploy.folder import (
 from coterie.deploy.home import decode_json, read_private, write_private
 from coterie.deploy.names import safe
 from coterie.deploy.plan import Plan
-from coterie.deploy.tokens import Invitation, Keys, Request
+from coterie.deploy.tokens import Invitation, Keys
 from coterie.protocol.errors import PeerError, UserError, suggest
 from coterie.protocol.told import Entry
 from coterie.runs import registry
@@ -107,21 +107,20 @@ def invite(path: Path, name: str, *, again: bool = False, hours: float = HOURS, 
 # -- approving ------------------------------------------------------------------------------------------------------
 
 
-def examine(path: Path, text: str, now_s: float | None = None) -> tuple[Keys, Invitation | None]:
+def examine(path: Path, text: str) -> tuple[Keys, Invitation | None]:
     """What a request asks for, all of it verified, and its invitation; None if this very request is approved already.
 
     Raises UserError for a request that cannot be approved, with the reason.
     """
-    now_s = time.time() if now_s is None else now_s
     folder = open_folder(path)
-    keys, _, invitation = _examined(folder, authority_of(folder), current_plan(folder), text, now_s)
+    keys, _, invitation = _examined(folder, authority_of(folder), current_plan(folder), text, time.time())
     return keys, invitation
 
 
 def approve(path: Path, text: str, *, hook: Hook | None = None, now_s: float | None = None) -> Approval:
     """Put the sender of a request on the roster, and write its certificate (``NAME.cert``). Raises UserError.
 
-    The invitation is used up by this, whatever happens next. The same request again writes the same certificate again.
+    This uses the invitation up, whatever happens next. The same request again writes the same certificate again.
     """
     now_s = time.time() if now_s is None else now_s
     folder = open_folder(path)
@@ -171,7 +170,7 @@ def _examined(
             return keys, joined.tls, None
         if joined is not None and joined.invitation == keys.invitation:
             raise PeerError("its invitation was used before, by another request")
-        invitation = _invitation(folder, authority, plan, keys, request, now_s)
+        invitation = _invitation(folder, plan, keys, now_s)
         tls = tokens.check_request(keys, request, invitation, _secret(authority, invitation), authority.possession)
         _check_new_keys(folder, authority, keys, tls)
         if joined is None:
@@ -181,9 +180,7 @@ def _examined(
         raise UserError(f"the request is refused: {error}") from None
 
 
-def _invitation(
-    folder: Folder, authority: Authority, plan: Plan, keys: Keys, request: Request, now_s: float
-) -> Invitation:
+def _invitation(folder: Folder, plan: Plan, keys: Keys, now_s: float) -> Invitation:
     path = _invitation_file(folder, keys.name)
     if not path.exists():
         raise PeerError(f"{keys.name} has no open invitation: it was used, replaced or withdrawn, or never given")
@@ -276,7 +273,7 @@ def _role(plan: Plan, name: str) -> str:
 
 
 def _times(folder: Folder, plan: Plan, name: str) -> int:
-    """How often a member has joined. The hub has once: its home was made with the deployment."""
+    """How often a member has joined. The hub counts as having joined once: its home was made with the deployment."""
     if name == plan.roster.hub:
         raise UserError(f"{name} is the hub, whose home was made with the deployment: it needs no invitation")
     return read_joined(folder, name).times if folder.joined_file(name).exists() else 0

@@ -1,4 +1,4 @@
-"""What happens before a node lives: the newest plan has to be there, since a party is made by what all parties know.
+"""Before a node starts: its home must hold the newest plan, because a party is made from what all parties know.
 
 Members join one after the other, so a party's own plan may lack those that joined later. The hub begins when enough
 have joined, and tells the newest plan first. A party that has never begun waits for that.
@@ -55,7 +55,7 @@ class Begun(Engine):
 
 
 def begun(home: Home, plan: Plan, engine: Engine, stopped: threading.Event) -> Engine:
-    """The engine, once the hub has begun, and the home holds the newest plan. Unless it is ``stopped`` before."""
+    """Wait until the hub has begun and the home holds the newest plan, or until ``stopped``. Returns the engine."""
     keyring, hub = keyring_of(home, plan), plan.roster.hub
     while not stopped.is_set():
         delivery = engine.pull(_POLL_S)
@@ -117,7 +117,7 @@ def _client(plan: Plan) -> str:
 
 
 def newest(path: Path) -> Callable[[], bytes | None]:
-    """Gives the plan in this file when it is first asked, and whenever it has changed since; else None."""
+    """A function that gives the plan in this file at its first call and after each change of the file; else None."""
     known: list[bytes] = [b""]
 
     def changed() -> bytes | None:

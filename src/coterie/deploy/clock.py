@@ -23,9 +23,10 @@ class Delayed(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Times(msgspec.Struct):
-    """A party's part of the virtual clock. at: of the hub, where the round has come to.  busy: until when the party is.
+    """A party's part of the virtual clock. busy: until when the party works.
 
-    links: by recipient, when the last message arrives.  delayed: what is held back, in the order of writing.
+    at: of the hub, the instant that the round has reached.  links: by recipient, when the last message arrives.
+    delayed: messages that are held back, in the order of writing.
     """
 
     at: Instant = NOWHEN

@@ -36,7 +36,7 @@ Level = Literal["problem", "warning", "ok"]
 
 @dataclass(frozen=True)
 class Finding:
-    """level: a ``problem`` is to be mended before anybody runs.  where: a file, a folder or a party."""
+    """level: a ``problem`` must be mended before any party is started.  where: a file, a folder or a party."""
 
     level: Level
     where: str
@@ -45,7 +45,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class _Holder:
-    """Somebody with secrets. keys: files that may hold them.  secrets: SECRET, by what they are, in words."""
+    """A party, the operator or the server. keys: files that may hold its secrets.  secrets: SECRET, by description."""
 
     name: str
     folder: Path
@@ -56,9 +56,10 @@ class _Holder:
 def doctor(
     paths: Sequence[Path], now_s: float | None = None, ahead_s: Callable[[Folder], float] | None = None
 ) -> list[Finding]:
-    """All findings about these deployments' folders and homes, and the homes in them. Raises UserError for others.
+    """All findings about these deployments' folders and homes, and the homes in them.
 
-    ahead_s: how far the clock of a deployment's server is ahead of this one's; not asked if it is None.
+    ahead_s: how far the clock of a deployment's server is ahead of this one's; not asked if it is None. Raises
+    UserError for a folder that is neither.
     """
     now_s = time.time() if now_s is None else now_s
     folders, homes = _places(paths)
@@ -123,7 +124,7 @@ def _scalar(path: Path) -> bytes:
 
 
 def _secrets(places: Sequence[Path], holders: Sequence[_Holder]) -> Iterator[Finding]:
-    """Secrets outside the folder of their holder, private keys outside their files, invitations that lie about."""
+    """Secrets outside the folder of their holder, private keys outside their files, invitations in any file."""
     of_secret = {name: holder for holder in holders for name in holder.secrets}
     values: dict[bytes, str] = {}
     for holder in holders:

@@ -22,7 +22,7 @@ class UndeliverableError(EngineError):
 
 
 class FullError(EngineError):
-    """As much waits for this recipient, or in all, as may. It takes more when some is done, which may be never."""
+    """Too much waits for this recipient, or in all. The engine takes more when some is done, which may be never."""
 
 
 class NotAdmittedError(EngineError):
@@ -51,7 +51,7 @@ class Delivery(Protocol):
         """It was handled, and all that follows from it is stored: it comes no more. Never raises, nor waits."""
 
     def working(self) -> None:
-        """It is being worked on: it is not to come again yet. Called every few seconds. Never raises."""
+        """It is still worked on, so it must not come again yet. Called every few seconds. Never raises."""
 
 
 class Engine(Protocol):

@@ -25,7 +25,7 @@ from coterie.runs.files import make_folder
 
 PORT, FLOWER_PORT = 4222, 8000
 ROUTES = 2000
-"""Servers of a cluster call each other at ports that are so much higher than those for parties."""
+"""A server's port for the others of its cluster is its port for parties plus this."""
 
 
 def addresses(server: str) -> tuple[tuple[str, int], ...]:
@@ -90,7 +90,7 @@ def leaders(plan: Plan) -> frozenset[str]:
 def admit(folder: Folder, at: Path | None = None) -> None:
     """Write the configuration of each server for the newest plan: ``nats.conf``, and ``nats-2.conf`` of the second.
 
-    Over Flower, which admits nobody by itself, the app that its SuperLink is to run (``flower_project``).
+    Over Flower, whose SuperLink admits nobody by itself: the app that the SuperLink is to run (``flower_project``).
     at: where the folder will lie, if not where it is.
     """
     place = Folder(at or folder.path).nats.absolute()
@@ -109,7 +109,7 @@ def admit(folder: Folder, at: Path | None = None) -> None:
 def configuration_of(folder: Folder, place: Path, store: Path, plan: Plan, number: int = 0) -> str:
     """The text of ``nats.conf`` for a server whose files lie in this place. number: of its address, from 0 on.
 
-    Servers with several addresses form a cluster; they call each other at other ports (``ROUTES``).
+    Servers with several addresses form a cluster; they connect to each other at other ports (``ROUTES``).
     """
     servers = addresses(plan.settings.server)
     host, port = servers[number]

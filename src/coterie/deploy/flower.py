@@ -227,7 +227,7 @@ class FlowerEngine(Engine):
         return stored
 
     def _work(self, connection: socket.socket, wait_s: float) -> bool | None:
-        """Wait until the party has nothing to do. Whether it still has, or None if the app has gone meanwhile."""
+        """Wait until the party has nothing to do. Gives whether it still has, or None if the app has gone meanwhile."""
         until_s = time.monotonic() + wait_s
         with self._changed:
             while not (self._idle or self._leaving) and time.monotonic() < until_s:

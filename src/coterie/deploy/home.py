@@ -136,7 +136,7 @@ class Home:
         return Identity(read_private(self.keys / "signing", KEY_BYTES), read_private(self.keys / "opening", KEY_BYTES))
 
     def seed(self) -> int:
-        """32 bits from the operating system, drawn when the home was made: the start of its experimental numbers."""
+        """The seed of its random numbers, except secrets: 32 bits that were drawn when the home was made."""
         return int.from_bytes(read_private(self.keys / "seed", _SEED_BYTES), "little")
 
 

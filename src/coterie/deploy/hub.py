@@ -229,10 +229,10 @@ class HubNode(Node):
             raise RunError(f"nothing has come for {silent_s:.0f} s")
 
     def quiet(self) -> bool:
-        """Whether all packets of this era have been taken, of all that are there: each has told what it sent and took.
+        """Whether all packets of this era between connected parties have been taken, by what each has told (``Tally``).
 
-        A party that has taken one tells so together with what it has sent then. So if all that was sent was taken, by
-        what was told, nothing else can have been sent.
+        A party tells in one tally what it has taken and what it has sent by then. So if all that was sent was taken,
+        nothing else can have been sent.
         """
         kept = self.kept
         if self.lead is not None:

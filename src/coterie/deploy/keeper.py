@@ -27,7 +27,7 @@ REPORT_S = 5.0
 
 
 class Keeper:
-    """The part of a node (``node.py``) that handles nothing. lead: its coordination, if it coordinates.
+    """The part of a node (``node.py``) that stores, counts and sends. lead: its coordination, if it coordinates.
 
     interrupted: it was killed while it coordinated, so it waits for another attempt.
     """
@@ -105,7 +105,7 @@ class Keeper:
         self.save(outbox, done)
 
     def save(self, outbox: Sequence[Parcel] = (), done: Sequence[Arrived] = ()) -> None:
-        """A commit that is counted already, or never: a start of the node is nothing that it was asked to do."""
+        """Store without counting a commit: ``commit`` has counted it, and the start of a node does not count."""
         kept, member = self.kept, self.member
         done, self._noted = [*self._noted, *done], []
         for arrived in done:

@@ -20,8 +20,8 @@ OFFLINE, GONE = "offline", "gone"
 
 
 class Lead:
-    """Drives a coordination. By the machine's clock, each event happens as it comes. In a rehearsal events wait until
-    all are known that can come before them, and happen in the order of the virtual clock.
+    """Drives a coordination. By the machine's clock, each event happens as it comes. In a rehearsal events happen in
+    the order of the virtual clock: each waits until all events are known that can come before it.
 
     compute: runs an effect.  quiet: whether nothing is under way in the whole federation (only the hub can know).
     request: the packet that its handler answers, and its letter; None for the hub's own round.  at: when it begins.
@@ -91,7 +91,7 @@ class Lead:
     # -- its course --------------------------------------------------------------------------------------------------
 
     def go_on(self) -> None:
-        """Let happen what can happen now."""
+        """Let all events happen that can happen now."""
         while True:
             self._run_effects()
             if self.coordination.done or not self._may_act():

@@ -114,7 +114,7 @@ def event(name: str, level: int = logging.INFO, **fields: Any) -> None:
     LOGGER.log(level, name, extra={"fields": fields})
 
 
-class Paced:
+class RateLimited:
     """Writes what other parties cause, at most so many events each second, so that nobody can fill the disk with them,
     or drive older lines out of the log.
     """
@@ -123,7 +123,7 @@ class Paced:
         self._per_s, self._left, self._at, self._unwritten = per_s, per_s, time.monotonic(), 0
 
     def more(self) -> dict[str, int] | None:
-        """None for an event that comes too fast, which is counted; else how many were, for the event's fields."""
+        """None for an event that comes too fast, which is counted. Else the number that was counted, as a field."""
         now = time.monotonic()
         self._left, self._at = min(self._per_s, self._left + (now - self._at) * self._per_s), now
         if self._left < 1:
@@ -138,7 +138,7 @@ class Paced:
             event(name, logging.WARNING, **fields, **more)
 
 
-_REFUSALS, _LATE, _FAILURES = Paced(), Paced(), Paced()
+_REFUSALS, _LATE, _FAILURES = RateLimited(), RateLimited(), RateLimited()
 
 
 def refusal(kind: str, src: str, reason: str) -> None:

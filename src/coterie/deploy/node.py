@@ -67,7 +67,7 @@ class Node(Keeper):
         self.mail.open()
         if self.name != self.hub and self.kept.era is not None:
             self.mail.send(self.hub, self.report(interrupted=self.interrupted, started=True))
-            self.asks = True  # what it did before it knows that it is not rolled back would hide it
+            self.asks = True  # it acts only when it knows that it is not rolled back: a new commit would hide that
         self.tally()
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ class Node(Keeper):
         self.observer.seen(arrived.src)
         if isinstance(packet, Letter | Silence):
             if self.kept.era is None or packet.era > self.kept.era or self.interrupted or self.asks:
-                self.waiting.append(arrived)  # for its Begin
+                self.waiting.append(arrived)  # until the Begin of its attempt comes
                 return
             if isinstance(packet, Letter):
                 self._letter(arrived, packet)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.data.dataset import fixed_split
+from coterie.data.dataset import finite, fixed_split
 from coterie.data.formats import read_npz
 from coterie.deploy.home import write_private
 from coterie.deploy.plan import Facts
@@ -89,7 +89,7 @@ def _samples(x: NDArray[np.generic], facts: Facts, where: str) -> NDArray[np.flo
         return np.asarray(x, np.float32) / np.float32(255)
     with np.errstate(over="ignore"):
         found = np.ascontiguousarray(x, np.float32)
-    return _finite(found, where)
+    return finite(found, where)
 
 
 def _labels(y: NDArray[np.generic], samples: int, facts: Facts, where: str) -> NDArray[np.int64] | NDArray[np.float32]:
@@ -109,17 +109,7 @@ def _labels(y: NDArray[np.generic], samples: int, facts: Facts, where: str) -> N
     if y.shape != (samples, facts.outputs):
         raise UserError(f"{where} has shape {y.shape}; it must be ({samples}, {facts.outputs})")
     with np.errstate(over="ignore"):
-        found = _finite(np.ascontiguousarray(y, np.float32), where)
+        found = finite(np.ascontiguousarray(y, np.float32), where)
     if facts.task == "multilabel" and not np.isin(found, (0, 1)).all():
         raise UserError(f"{where} has values other than 0 and 1, which say whether a sample has a label")
     return found
-
-
-def _finite(x: NDArray[np.float32], where: str) -> NDArray[np.float32]:
-    bad = ~np.isfinite(x).reshape(len(x), -1).all(axis=1)
-    if bad.any():
-        raise UserError(
-            f"{where}: {bad.sum():,} of {len(x):,} samples hold NaN, infinity or a value too large for float32, the "
-            f"first is sample {int(bad.argmax())}; clean them first"
-        )
-    return x

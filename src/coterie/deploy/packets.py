@@ -1,4 +1,4 @@
-"""What travels between two nodes: letters, which carry the messages of the protocol, and a few words about them.
+"""What travels between two nodes: letters, which carry the messages of the protocol, and short notices about them.
 
 Every packet is sealed to its recipient and signed by its sender, with the session, both ends and its number. So an
 engine (and a hub, for what is not sent to it) sees ends, sizes and times, and no kind of any message.
@@ -25,7 +25,6 @@ Era = tuple[Count, Count]
 """A round and its attempt."""
 
 NOWHEN: Instant = 0.0, 0
-NO_ERA: Era = 0, 0
 
 
 class Tally(msgspec.Struct, frozen=True, array_like=True, tag="tally", forbid_unknown_fields=True):
@@ -55,7 +54,7 @@ class Letter(msgspec.Struct, frozen=True, array_like=True, tag="letter", forbid_
 
 
 class Silence(msgspec.Struct, frozen=True, array_like=True, tag="silence", forbid_unknown_fields=True):
-    """The request with this number gets no direct answer, and why, in one word. The reason of a refusal is not told."""
+    """The request with this number gets no direct answer. why: one word. The reason of a refusal is not told."""
 
     number: Count
     era: Era
@@ -110,7 +109,7 @@ class News(msgspec.Struct, frozen=True, array_like=True, tag="news", forbid_unkn
 
 
 class End(msgspec.Struct, frozen=True, array_like=True, tag="end", forbid_unknown_fields=True):
-    """The hub has run its last round. final: nothing is under way any more: its recipient stops. Before, it tallies."""
+    """The hub has run its last round. final: nothing is under way any more, so the recipient stops. Else it tallies."""
 
     final: bool = False
 

@@ -41,7 +41,6 @@ from coterie.runs.on_data import ClientData, Samples
 from coterie.training.model import Model
 from coterie.training.models import build as build_model
 from coterie.transport.member import Member
-from coterie.transport.member import Observer as MemberObserver
 from coterie.transport.wire import Links
 
 DEVICE = "device.toml"
@@ -96,7 +95,7 @@ class Place:
         )
 
     def scores(self) -> dict[str, float]:
-        """Scores of its current model on its own held-out samples that may be told, such as ``local_accuracy``."""
+        """The scores of its current model on its own held-out samples that it may report (``local_accuracy``)."""
         wanted = [name for name in self.allowed if name.startswith("local_")]
         model = self.own_model() if wanted and self._observer is not None else None
         if model is None or self._observer is None:
@@ -116,7 +115,7 @@ class Place:
         return self.system.predicts(self.party)
 
 
-def place(home: Home, observer: MemberObserver | None = None) -> Place:
+def place(home: Home) -> Place:
     """The party of this home, as its plan says. Raises UserError for a plan or data that cannot work."""
     plan = plan_of(home)
     config = from_text(plan.config)
@@ -147,7 +146,6 @@ def place(home: Home, observer: MemberObserver | None = None) -> Place:
         lambda name: roles[entry.role] if (entry := plan.roster.by_name.get(name)) is not None else (),
         keyring,
         Spool(SPOOL_BYTES),
-        observer=observer,
     )
     effects = LocalEffects(
         model,
@@ -234,7 +232,7 @@ def _devices(
 
 
 def _accelerator(home: Home) -> str:
-    """What this party trains on. Raises UserError for a GPU that is not there."""
+    """The device that this party trains on. Raises UserError for a GPU that is not there."""
     wanted, there = home.about.accelerator, torch.cuda.is_available()
     if wanted == "cuda" and not there:
         raise UserError(f"{home.path} says that it has a GPU (accelerator cuda), but torch finds none here")

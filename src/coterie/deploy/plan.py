@@ -27,7 +27,7 @@ Natural = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
 
 
 class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a party's own data are measured by, and what a model is built from.
+    """The form of all parties' samples, by which data are checked and models are built.
 
     input_shape: of one sample.  outputs: classes, or a model's outputs for other tasks.  task: ``RunConfig.task``.
     """
@@ -65,7 +65,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     config: TOML text of a resolved ``RunConfig``.  roster: the parties that have joined, those that are revoked
     included, since the numbers of the others must not change.  members: all that are to join, with their roles, in the
-    roster's order.  signed_s: when it was signed, Unix time.  revoked: nothing of theirs is believed.
+    roster's order.  signed_s: when it was signed, Unix time.  revoked: parties of which nothing is believed.
     enrolled: how often a party has joined, if more than once.
     """
 
@@ -85,18 +85,13 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.roster.session.hex()
 
     @property
-    def complete(self) -> bool:
-        """Whether all members have joined."""
-        return len(self.roster.entries) == len(self.members)
-
-    @property
     def missing(self) -> tuple[str, ...]:
         """The members that have not joined."""
         return tuple(name for name, _ in self.members if name not in self.roster.by_name)
 
     @property
     def believed(self) -> Roster:
-        """The roster without revoked parties: for keys, and for nothing that numbers parties. Not signed as such."""
+        """The roster without revoked parties. It is for keys, never for parties' numbers. It is not signed as such."""
         left = tuple(one for one in self.roster.entries if one.name not in self.revoked)
         return msgspec.structs.replace(self.roster, entries=left)
 
@@ -141,7 +136,7 @@ def roster_hash(plan: Plan) -> str:
 
 
 def fingerprint(entry: Entry) -> str:
-    """Of a party's keys, 128 bits of SHA-256: what its owner and the operator compare."""
+    """Of a party's keys, 128 bits of SHA-256, which its owner and the operator compare."""
     return spoken(hashlib.sha256(entry.verify_key + entry.sealing_key).hexdigest()[:32])
 
 

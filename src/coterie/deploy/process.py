@@ -37,9 +37,10 @@ _HELD = "{} is at work in another process already: a party runs once. End that p
 
 
 def as_party(path: Path, kill: Kill | None = None, *, stderr: bool = False) -> None:
-    """The life of a party, from its home on, until the hub ends the run or SIGTERM comes. Raises what ends it early.
+    """The life of a party, from its home on, until the hub ends the run or SIGTERM comes.
 
-    Raises UserError if another process runs from this home: two would each use the same numbers and masks.
+    Raises the error that ends it early, and UserError if another process runs from this home: two would each use the
+    same numbers and masks.
     """
     home = read_home(path)
     with locked(home.path, _HELD), _logged(home, stderr=stderr), _signals() as stopped:
@@ -70,9 +71,10 @@ def as_party(path: Path, kill: Kill | None = None, *, stderr: bool = False) -> N
 
 
 def as_hub(folder: Path, kill: Kill | None = None, *, metrics: int | None = None, stderr: bool = False) -> None:
-    """The life of the hub, from the operator's folder on: all rounds that are not done yet. Raises what ends it early.
+    """The life of the hub, from the operator's folder on: all rounds that are not done yet.
 
-    metrics: the port of a Prometheus endpoint on this machine's loopback.  Raises UserError if it runs already.
+    metrics: the port of a Prometheus endpoint on this machine's loopback.  Raises the error that ends it early, and
+    UserError if the hub runs already.
     """
     of = Folder(folder)
     home = hub_home(of)

@@ -1,8 +1,8 @@
 """The numbers of a deployment for Prometheus, over HTTP on the loopback interface alone.
 
-The text format is a line a number, so this needs no client library: such libraries bring registries of counters in the
-process, and here the status has the numbers already. One thread answers one request at a time. So local users who
-connect slowly delay others by seconds, and take neither memory nor threads.
+The text format has one line for each number, so this needs no client library: such libraries bring registries of
+counters in the process, and here the status has the numbers already. One thread answers one request at a time. So local
+users who connect slowly delay others by seconds, and take neither memory nor threads.
 """
 
 from __future__ import annotations

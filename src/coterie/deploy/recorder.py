@@ -151,7 +151,7 @@ class Recorder:
                 self._changed.set()
 
     def heard(self, party: str, report: Report) -> None:
-        """A verified report of this party. One that says what cannot be is dropped and counted."""
+        """A verified report of this party. An impossible report is dropped and counted."""
         with self._lock:
             one = self._open.parties.get(party)
             if one is None:
@@ -217,7 +217,7 @@ class Recorder:
             return msgspec.msgpack.decode(msgspec.msgpack.encode(self._present()), type=Status)
 
     def close(self) -> None:
-        """Write what is not written, and let the folder go. It may be called twice."""
+        """Write everything that is not written yet, and release the folder. It may be called twice."""
         if self._stopping.is_set():
             return
         self._stopping.set()

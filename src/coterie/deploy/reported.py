@@ -1,7 +1,7 @@
 """What parties report, checked and summed up. A report is another party's word, and hostile until it is checked.
 
-Nothing proves a number of a report. The checks keep out what cannot be (a share above 1, a round that has not begun, a
-kind of message that does not exist), so that a party can spoil its own numbers and the means, and nothing else.
+Nothing proves a number of a report. The checks keep out impossible reports (a share above 1, a round that has not
+begun, a kind of message that does not exist). So a party can spoil its own numbers and the means, and nothing else.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Check:
         self.shares = {f"local_{metric.name}" for metric in measures if metric.share}
 
     def __call__(self, report: Report, role: str, client_role: str) -> Report | None:
-        """The report with what counts of it, or None if it says what cannot be. Only clients have scores."""
+        """The report with the fields that count, or None for an impossible report. Only clients have scores."""
         counts = (report.commit, *report.refused.values())
         if max(report.bytes_up, report.bytes_down) > _MOST_BYTES or max(counts) > _MOST_COUNT:
             return None

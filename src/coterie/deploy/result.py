@@ -1,4 +1,4 @@
-"""``result.json`` of a deployment, in the form that a simulation's has, with what is known between machines."""
+"""``result.json`` of a deployment, in the form of a simulation's, with everything that is known between machines."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ PEM = b"PRIVATE KEY-----"
 
 
 class Needles:
-    """What to look for. secrets: by what they are, in words, 32 bytes each or more.  more: other texts by their names.
+    """What to look for. secrets: by their description, 32 bytes each or more.  more: other texts by their names.
 
     All are found in one pass over a file, about as fast as it is read, however many there are.
     """

@@ -29,7 +29,7 @@ class PartyStatus(msgspec.Struct, kw_only=True):
     fingerprint: of its keys in the roster, "" for a member that has not joined.  connected: as the engine says.
     rolled_back: its state went back, and it takes no part any more.  last_seen: Unix seconds of its last packet.
     round, attempt, commit: of its last report.  bytes_up, bytes_down: of packets.  refused: what it has refused, by
-    kind.  missed: how often the hub went on without it, by reason.  implausible: its reports that say what cannot be.
+    kind.  missed: how often the hub went on without it, by reason.  implausible: its impossible reports.
     """
 
     name: str

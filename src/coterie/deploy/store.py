@@ -54,19 +54,6 @@ class FileStore:
         atomic_write(self.path, data, FILE_MODE)
 
 
-class MemoryStore:
-    """For tests."""
-
-    def __init__(self) -> None:
-        self.data: bytes | None = None
-
-    def load(self) -> bytes | None:
-        return self.data
-
-    def save(self, data: bytes) -> None:
-        self.data = data
-
-
 class Taken(msgspec.Struct, frozen=True, array_like=True):
     """A message that has come, and when."""
 

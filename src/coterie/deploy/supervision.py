@@ -25,8 +25,8 @@ from coterie.protocol.errors import CoterieError, RunError
 OUTPUT = "output.txt"
 """What a process has written to its standard output and error, in the party's home."""
 PRELOADED = ("coterie.deploy.process", "coterie.deploy.nats", "coterie.runs.registry", "scipy.optimize")
-LIVES = 10
-"""A party that dies more often than this has another trouble than being killed."""
+_MOST_STARTS = 10
+"""A party that dies more often than this does not die of kills alone."""
 _ENDS_S = 30.0  # for parties to hear that the run is over
 _STOPS_S = 5.0
 _WORDS = 400
@@ -35,13 +35,13 @@ Life = Callable[[Path, Kill | None], None]
 """What a process does: of its folder, and how it will be killed."""
 
 
-def warm(modules: Iterable[str] = PRELOADED) -> None:
+def warm() -> None:
     """Start the process that all others are forked from; it imports while this one goes on. Does so once."""
     from multiprocessing import forkserver
 
     if sys.platform == "win32":
         raise RunError("a rehearsal forks its processes, which Windows does not: use coterie run, or Linux or macOS")
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["__main__", *modules])
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["__main__", *PRELOADED])
     threads = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"  # many processes share the cores
     try:
@@ -148,7 +148,7 @@ class Supervision:
         if code == 0:
             if kill is not None:
                 self.kills.insert(0, kill)  # its time never came
-        elif code < 0 and self.started[name] < LIVES:
+        elif code < 0 and self.started[name] < _MOST_STARTS:
             mid = kill is not None and kill.mid
             self._due[name] = time.monotonic() + self.absence_s * mid
             if kill is not None:

@@ -1,4 +1,4 @@
-"""What surrounds a node: what it is set, who runs its effects, and who is told what it does."""
+"""The surroundings of a node: its settings, the interpreter of its effects, and its observers."""
 
 from __future__ import annotations
 

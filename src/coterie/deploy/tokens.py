@@ -128,7 +128,7 @@ def issue(invitation: Invitation, operator: SigningKey, secret: bytes) -> str:
 
 
 def token_secret(secret: bytes, body: bytes) -> bytes:
-    """SECRET: what whoever has the invitation shares with the operator, who computes it again."""
+    """SECRET: shared by the holder of the invitation and the operator, who computes it again."""
     return _mac(secret, "invitation", body)
 
 

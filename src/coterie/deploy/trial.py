@@ -1,7 +1,7 @@
 """A rehearsal (``coterie deploy try``): a whole deployment on this machine, for a first look and for tests.
 
-Everything is as between machines but three things. All parties share the seed of the config and are dealt the data of
-a simulation. A virtual clock replaces the real one. At the end the models are read from the parties' homes. So the
+Everything is as between machines, except three things. All parties share the seed of the config and are dealt the data
+of a simulation. A virtual clock replaces the real one. At the end the models are read from the parties' homes. So the
 models are those of ``coterie run`` with the same options.
 """
 
@@ -151,13 +151,13 @@ def served(ready: Rehearsal) -> Iterator[None]:
 def supervised(ready: Rehearsal, kills: Sequence[Kill], tell: Tell) -> None:
     """Run all parties to their end. Raises RunError if one fails."""
     lives: dict[str, Life] = {name: _hub if name == ready.hub else as_party for name in ready.homes}
-    told = _Told(ready.folder.run / METRICS, tell)
+    tell_new = _NewLines(ready.folder.run / METRICS, tell)
     with Supervision(
         ready.hub, ready.homes, lives, kills, absence_s=GRACE_S + _AWAY_S, server=ready.server.pid
     ) as processes:
         processes.start()
-        processes.watch(told)
-    told()
+        processes.watch(tell_new)
+    tell_new()
     for kill in processes.kills:
         advise(f"--kill {kill} did not happen: {kill.party} had nothing to do then")
 
@@ -183,8 +183,8 @@ def terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-class _Told:
-    """Tells of the lines that have come since it was called last."""
+class _NewLines:
+    """Tells each line that has come since the last call."""
 
     def __init__(self, metrics: Path, tell: Tell) -> None:
         self._metrics, self._tell, self._lines, self._size = metrics, tell, 0, 0

@@ -1,4 +1,4 @@
-"""An engine in memory, for tests: parties in threads of one process, and all that may go wrong on a wire."""
+"""An engine and a store in memory: parties in threads of one process, and all that may go wrong on a wire."""
 
 from __future__ import annotations
 
@@ -142,3 +142,16 @@ class MemoryEngine(Engine):
 
     def close(self) -> None:
         self.exchange.leave(self)
+
+
+class MemoryStore:
+    """The last commit of a node (``deploy.store.Store``)."""
+
+    def __init__(self) -> None:
+        self.data: bytes | None = None
+
+    def load(self) -> bytes | None:
+        return self.data
+
+    def save(self, data: bytes) -> None:
+        self.data = data
