@@ -30,8 +30,10 @@ from coterie.deploy.flower_queue import Queue
 from coterie.deploy.flower_switch import CALL_S, IDLE_S, ROLL_S, Switch
 from coterie.deploy.flower_words import Answer, Call, Carried, read_answer, read_call, write
 from coterie.protocol.errors import PeerError, UserError
+from coterie.protocol.system import BROKER
 from coterie.protocol.told import Identity
 from coterie.runs.keyring import PartyKeys
+from coterie.runs.registry import SYSTEMS
 
 PARTIES = ("hub", "a", "b")
 IDENTITIES: dict[str, Identity] = {name: new_identity(name, EMULATED) for name in PARTIES}
@@ -194,22 +196,43 @@ def test_the_hub_relays_and_takes_nothing_in_anothers_name(hub: Hub) -> None:
     assert hub.turn([1, 2])[1].stored == [("a", "b", ID)]  # so that a may forget it
 
 
+def test_what_the_hub_sees_of_packets_between_others_is_told_with_every_system(hub: Hub) -> None:
+    calls = hub.turn([1, 2])
+    hub.prove(1, "a", Carried("a", "b", ID, b"sealed"), to=calls[1])
+    assert [(one.src, one.dst, len(one.body)) for one in hub.queue.some(1, to="b")] == [("a", "b", 6)]
+    for system in SYSTEMS.values():
+        for mode in system.modes:
+            broker = system.seen_by(mode)[BROKER]
+            assert "Over Flower the hub learns the same of packets between other parties" in broker
+
+
 def test_a_packet_whose_call_is_lost_is_called_again(hub: Hub) -> None:
     calls = hub.turn([1, 2])
     hub.queue.put("hub", "a", ID, b"body")
     first = hub.prove(1, "a", to=calls[1])[1]
     assert hub.turn([1, 2], [(1, None)]) == {}  # the ClientApp died
-    assert hub.switch.present() == {"b"}
+    assert hub.switch.present() == frozenset()
     hub.now_s = 5.0
     again = hub.turn([1, 2])[1]
     assert (again.to, again.packets) == ("a", first.packets)
     assert again.nonce != first.nonce
     hub.prove(1, "a", to=again)
-    assert hub.switch.present() == {"a", "b"}
+    assert hub.switch.present() == {"a"}
+
+
+def test_a_party_that_was_reached_before_a_restart_counts_until_it_had_time_to_answer(hub: Hub) -> None:
+    assert hub.switch.present() == frozenset()  # else the first round begins before anybody is there
+    hub.prove(1, "a", to=hub.turn([1, 2])[1])
+    assert hub.switch.present() == {"a"}
+    hub.switch.began()
+    assert hub.switch.present() == {"a"}
+    again = Switch(hub.queue, "hub", PARTIES, lambda: KEYS, lambda: hub.now_s)  # the hub was started again
+    assert again.present() == {"a"}
+    again.began()
+    hub.now_s = ROLL_S - 1
+    assert again.present() == {"a"}
     hub.now_s = ROLL_S
-    assert hub.switch.present() == {"a"}  # nobody has proven to be b
-    hub.turn([])
-    assert hub.switch.present() == frozenset()
+    assert again.present() == frozenset()
 
 
 def test_a_busy_party_is_called_at_once_and_one_on_another_node_is_found(hub: Hub) -> None:
