@@ -22,6 +22,7 @@ from tampering import flipped
 from coterie.crypto.roster import entry, new_identity, sign_roster
 from coterie.crypto.signing import SigningKey
 from coterie.deploy import flower_pipe as pipe
+from coterie.deploy import logs
 from coterie.deploy.applying import apply, serve
 from coterie.deploy.engine import EngineError, UndeliverableError
 from coterie.deploy.engine_files import hosts_of
@@ -243,6 +244,23 @@ def test_a_busy_party_is_called_at_once_and_one_on_another_node_is_found(hub: Hu
     hub.prove(2, "a", to=calls[2])  # its SuperNode was started again, and Flower has not missed the old node yet
     hub.queue.put("hub", "a", ID, b"body")
     assert list(hub.turn([1, 2])) == [2]
+
+
+def test_the_log_says_once_that_a_party_was_reached_and_which_node_gave_no_answer(
+    hub: Hub, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logs.LOGGER.name)
+    calls = hub.turn([1, 2])
+    for node in (1, 2, 1, 2):  # a party that has two nodes fills no log
+        calls |= hub.prove(node, "a", to=calls[node])
+        hub.now_s += IDLE_S
+        calls |= hub.turn([1, 2])
+    hub.turn([1, 2], [(1, None)])
+    lines = [(one.message, one.fields) for one in caplog.records]  # type: ignore[attr-defined]
+    assert lines == [
+        ("reached", {"src": "a", "node": "1"}),
+        ("refused", {"kind": "engine", "src": "", "reason": "Flower's node 1 gave no answer: called again in 5 s"}),
+    ]
 
 
 def test_a_new_app_calls_no_node_that_a_call_is_under_way_to(hub: Hub) -> None:

@@ -136,13 +136,14 @@ class Switch:
         one.missed, one.owed = 0, set()
         one.due_s = now_s if answer.busy else now_s + IDLE_S
         if one.name != answer.name:
-            for other in self._nodes.values():
-                if other.name == answer.name:  # its node before a restart, which Flower has not missed yet
-                    other.name, other.due_s = "", now_s + IDLE_S
+            former = [other for other in self._nodes.values() if other.name == answer.name]
+            for other in former:  # its node before a restart, which Flower has not missed yet
+                other.name, other.due_s = "", now_s + IDLE_S
             one.name = answer.name
             self._met.add(one.name)
             self._queue.meet(one.name)
-            logs.event("reached", src=one.name, node=str(node))
+            if not former:
+                logs.event("reached", src=one.name, node=str(node))
         self._take(one, answer)
 
     def _take(self, one: _Node, answer: Answer) -> None:
