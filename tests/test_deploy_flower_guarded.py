@@ -28,7 +28,7 @@ from coterie.deploy.nats_server import free_port
 from coterie.deploy.trial import found
 from coterie.runs.config import RunConfig
 from coterie.runs.experiment import build
-from studies.flower_rig import Flower
+from studies.flower_rig import BIN, Flower
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 PARTIES = ("client/0", "client/1", "client/2")
@@ -122,6 +122,21 @@ def test_a_node_with_trusted_entities_runs_no_app_of_a_folder(guarded: Guarded, 
     assert guarded.reached() == {PARTIES[1]}
 
 
+def test_a_nodes_own_port_gives_tasks_only_to_those_that_know_a_secret(guarded: Guarded, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(os.urandom(32))
+    secret = ["--superexec-auth-secret-file", str(tmp_path / "secret")]
+    guarded.flower.link()
+    closed, port = free_port(), free_port()
+    guarded.node(PARTIES[0], "--port", str(closed), "--isolation", "process", *secret)
+    where = ["--insecure", "--runtime-api-address", f"127.0.0.1:{closed}"]
+    guarded.flower.start("exec", [str(BIN / "flower-superexec"), *where, *secret])
+    guarded.node(PARTIES[1], "--port", str(port))
+    guarded.flower.run()
+    assert _eventually(lambda: guarded.reached() == set(PARTIES[:2])), guarded.output("exec")
+    assert _status(f"http://127.0.0.1:{closed}", "runtime") == 401
+    assert _status(f"http://127.0.0.1:{port}", "runtime") == 200
+
+
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
 def test_a_proxy_lets_nodes_through_and_nothing_else(guarded: Guarded, tmp_path: Path) -> None:
     port = free_port()
@@ -161,18 +176,18 @@ http {{
     assert came is not None
     assert came.body == body
     for path in ("control", "runtime"):
-        assert _status(port, path, guarded.tls) == 403
-        assert _status(guarded.port, path, guarded.tls) == 200  # and asks for no password
+        assert _status(f"https://127.0.0.1:{port}", path, guarded.tls) == 403
+        assert _status(f"https://127.0.0.1:{guarded.port}", path, guarded.tls) == 200  # and asks for no password
 
 
-def _status(port: int, path: str, tls: Path) -> int:
+def _status(where: str, path: str, tls: Path | None = None) -> int:
     """What a stranger gets who asks for the runs, or for a task."""
     word = {"control": "list-runs", "runtime": "acquire-task"}[path]
     request = urllib.request.Request(
-        f"https://127.0.0.1:{port}/v1/{path}/{word}", b"", {"Content-Type": "application/protobuf"}, method="POST"
+        f"{where}/v1/{path}/{word}", b"", {"Content-Type": "application/protobuf"}, method="POST"
     )
     try:
-        context = ssl.create_default_context(cafile=str(tls / "authority.pem"))
+        context = None if tls is None else ssl.create_default_context(cafile=str(tls / "authority.pem"))
         with urllib.request.urlopen(request, timeout=20, context=context) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:

@@ -1,4 +1,4 @@
-"""The engine over Flower, with a SuperLink and SuperNodes on this machine: minutes, since a hop takes 8 seconds."""
+"""The engine over Flower, with a SuperLink and SuperNodes on this machine: minutes, since a hop takes many seconds."""
 
 from __future__ import annotations
 
