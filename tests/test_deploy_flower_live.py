@@ -1,4 +1,4 @@
-"""The engine over Flower, with a SuperLink and SuperNodes on this machine: minutes, since a hop takes 8 seconds."""
+"""The engine over Flower, with a SuperLink and SuperNodes on this machine: minutes, since a hop takes many seconds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import pytest
 pytest.importorskip("flwr", reason="the extra flower is not installed")
 
 from deployments import Study, members
-from flower_rig import Flower, descendants
 
 from coterie.deploy import authority, joining
 from coterie.deploy.allowed import deployable
@@ -22,7 +21,7 @@ from coterie.deploy.engine import Delivery
 from coterie.deploy.engines import connect
 from coterie.deploy.flower import FlowerEngine
 from coterie.deploy.folder import hub_home
-from coterie.deploy.home import plan_of
+from coterie.deploy.home import plan_of, read_home
 from coterie.deploy.nats_server import free_port
 from coterie.deploy.process import as_hub, as_party
 from coterie.deploy.supervision import Life, Supervision, warm
@@ -30,6 +29,7 @@ from coterie.deploy.trial import collected, found
 from coterie.runs.config import RunConfig
 from coterie.runs.evaluation import models_digest
 from coterie.runs.experiment import build
+from studies.flower_rig import Flower, descendants
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]
 GRACE_S = 120.0
@@ -112,6 +112,23 @@ def test_large_packets_pass_between_two_sites(parties: tuple[Flower, dict[str, F
     assert came == {("server", body), ("b", body[::-1])}
     engines["server"].push("b", b"enough", "1")
     idle.join(120)
+
+
+def test_a_site_whose_process_starts_late_is_reached_by_the_call_that_waits_for_it(
+    parties: tuple[Flower, dict[str, FlowerEngine]], caplog: pytest.LogCaptureFixture
+) -> None:
+    flower, engines = parties
+    assert _eventually(lambda: set(engines["server"].nodes()) == set(engines))
+    home, plan = read_home(engines["a"].home), plan_of(read_home(engines["a"].home))
+    engines["a"]._called_s = float("-inf")
+    engines["a"].close()
+    engines["server"].push("a", b"late", "1")
+    assert _eventually(lambda: _apps(flower, "a") != [], 0.05)
+    time.sleep(6)
+    engines["a"] = connect(home, plan)  # type: ignore[assignment]
+    assert _pull(engines["a"], engines, 20).body == b"late"
+    assert "gave no answer" not in caplog.text
+    assert set(engines["server"].nodes()) == set(engines)
 
 
 def test_a_killed_client_app_and_a_killed_super_link_lose_nothing(

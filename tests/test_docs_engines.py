@@ -1,4 +1,4 @@
-"""The page on engines says what the record of its study says."""
+"""The page on engines says what the records of its studies say."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = (DOCS / "engines.md").read_text()
 FOUND = json.loads((DOCS / "engines" / "nats.json").read_text())
+FLOWER = json.loads((DOCS / "engines" / "flower.json").read_text())
 
 
 def spread(key: str, digits: int) -> str:
@@ -33,3 +34,17 @@ def test_the_table_is_the_record() -> None:
         assert line in PAGE, line
     assert f"load {FOUND['load before']:.0f}" in PAGE
     assert f"nats-server {FOUND['server'].removeprefix('v')}" in PAGE
+
+
+def test_the_table_of_flower_is_its_record() -> None:
+    for run in FLOWER["runs"]:
+        hop, there = (
+            f"{row['median']:.1f} ({row['least']:.1f} to {row['most']:.1f}) s"
+            for row in (run["hop, s"], run["to the sites, s"])
+        )
+        reached, load = f"{run['until all are reached, s']:.0f} s", f"{run['load before']:.0f}"
+        every = f"{run['FLWR_SUPEREXEC_TASK_POLL_INTERVAL']:g} s"
+        line = f"| {run['sites']} | {every} | {hop} | {there} | {reached} | {load} |"
+        assert line in PAGE, line
+    assert f"Medians of {FLOWER['hops']} hops" in PAGE
+    assert f"flower.json)), flwr {FLOWER['flwr']}" in PAGE

@@ -24,8 +24,9 @@ HOME = "coterie-home"
 PACE_S = 0.3
 LOST_S = 180.0
 """A call that is not answered within this time is given up; a party answers after a minute even if it still works."""
-HUB_AWAY_S, PARTY_AWAY_S = 600.0, 3.0
-"""How long the process of the hub, and of a site, may be away, such as while it is started again."""
+HUB_AWAY_S, PARTY_AWAY_S = 600.0, 20.0
+"""How long the process of the hub, and of a site, may be away, such as while it is started again. A site's app waits
+so long, since it would be another hop until the hub asks again."""
 
 server = ServerApp()
 client = ClientApp()

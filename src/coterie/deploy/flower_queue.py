@@ -24,6 +24,7 @@ CREATE TABLE IF NOT EXISTS packets (
     UNIQUE (src, dst, id)
 );
 CREATE INDEX IF NOT EXISTS waiting ON packets (dst, src, seq) WHERE body IS NOT NULL;
+CREATE TABLE IF NOT EXISTS met (name TEXT PRIMARY KEY);
 """
 
 
@@ -107,6 +108,16 @@ class Queue:
         with self._lock:
             for one in packets:
                 self._finish("src=? AND dst=? AND id=?", *one)
+
+    def meet(self, name: str) -> None:
+        """Remember that a party was reached."""
+        with self._lock:
+            self._run("INSERT OR IGNORE INTO met (name) VALUES (?)", name)
+
+    def met(self) -> frozenset[str]:
+        """The parties that were ever reached."""
+        with self._lock:
+            return frozenset(name for (name,) in self._run("SELECT name FROM met"))
 
     def close(self) -> None:
         """Close the file."""

@@ -23,7 +23,7 @@ CALL_S = 60.0
 IDLE_S = 60.0
 """How often a party is called that nothing waits for, since it may have something to send."""
 ROLL_S = 120.0
-"""For so long after the app has come a party counts as connected that no node has proven to be."""
+"""For so long after the app has come a party counts as connected that was reached before, and not yet again."""
 CALL_BYTES = 32 << 20
 """A call and an answer have packets of so many bytes in all, or one packet."""
 _AGAIN_S, _AWAY_S = 5.0, 20.0
@@ -63,6 +63,7 @@ class Switch:
         self._queue, self._hub, self._sites, self._keyring = queue, hub, frozenset(parties) - {hub}, keyring
         self._clock = clock
         self._nodes: dict[int, _Node] = {}
+        self._met = set(queue.met())
         self._began_s: float | None = None
 
     def began(self) -> None:
@@ -71,12 +72,13 @@ class Switch:
         self._began_s = self._clock()
 
     def present(self) -> frozenset[str]:
-        """The parties whose nodes answer. At the beginning all count as present until they have had time to answer."""
-        if self._began_s is None:
-            return self._sites
+        """The parties whose nodes answer. Those that were reached before a restart count until they had time to answer.
+
+        A party that was never reached does not, so that the first round begins when it can.
+        """
         known = {one.name: one.missed == 0 for one in list(self._nodes.values()) if one.name}
-        early = self._clock() < self._began_s + ROLL_S
-        return frozenset(name for name in self._sites if known.get(name, early))
+        early = self._began_s is None or self._clock() < self._began_s + ROLL_S
+        return frozenset(name for name in self._sites if known.get(name, early and name in self._met))
 
     def settled(self) -> bool:
         """Whether nothing is under way, and nothing waits for a party that is there."""
@@ -126,15 +128,22 @@ class Switch:
             answer = None
         if answer is None:
             one.missed += 1
-            one.due_s = now_s + min(_AWAY_S, _AGAIN_S * one.missed)
+            again_s = min(_AWAY_S, _AGAIN_S * one.missed)
+            one.due_s = now_s + again_s
+            if data is None:
+                logs.refusal("engine", one.name, f"Flower's node {node} gave no answer: called again in {again_s:g} s")
             return
         one.missed, one.owed = 0, set()
         one.due_s = now_s if answer.busy else now_s + IDLE_S
         if one.name != answer.name:
-            for other in self._nodes.values():
-                if other.name == answer.name:  # its node before a restart, which Flower has not missed yet
-                    other.name, other.due_s = "", now_s + IDLE_S
+            former = [other for other in self._nodes.values() if other.name == answer.name]
+            for other in former:  # its node before a restart, which Flower has not missed yet
+                other.name, other.due_s = "", now_s + IDLE_S
             one.name = answer.name
+            self._met.add(one.name)
+            self._queue.meet(one.name)
+            if not former:
+                logs.event("reached", src=one.name, node=str(node))
         self._take(one, answer)
 
     def _take(self, one: _Node, answer: Answer) -> None:
