@@ -59,6 +59,7 @@ class Keeper:
         self.astray: dict[str, str] = {}  # by party, why it does not follow
         self.undone: tuple[Any, Any] | None = None  # state and secret before the handler that coordinates
         self.waiting: list[Arrived] = []
+        self._again: list[Taken] = []  # of ``kept.again``, what is still to be taken in this attempt
         self._noted: list[Arrived] = []
         self._unsent: list[Parcel] = []  # of earlier commits, since the node was stopped while the engine failed
         self._started: tuple[Any, Any] = member.party.state, member.party.secret

@@ -142,7 +142,11 @@ class Node(Keeper):
         self.recognise(common.roster)
 
     def take_waiting(self) -> None:
-        """Take what waited, as far as it need not wait any longer."""
+        """Take what waited, as far as it need not wait any longer: first what is taken again, then what has come."""
+        while self._again and self.lead is None:
+            taken = self._again.pop(0)
+            if not self.member.numbers.is_old(taken.envelope):
+                self._handle(None, Letter(taken.envelope, taken.frame, self.era, taken.arrives))
         waiting, self.waiting = self.waiting, []
         for arrived in waiting:
             self.take(arrived)
@@ -219,8 +223,6 @@ class Node(Keeper):
             if begin.era < kept.era:
                 self.mail.send(self.hub, self.report())  # the hub's own disk may have been put back
             self.mail.done(arrived)
-            if asked:
-                self.take_waiting()
             return
         self.give_up()
         while not self.interrupted:
@@ -238,13 +240,11 @@ class Node(Keeper):
         self.commit(out, [arrived])
         self.observer.began(begin.era)
         self._take_again()
-        self.take_waiting()
 
     def _take_again(self) -> None:
-        """Take what was sent in earlier rounds and taken in an attempt that was given up."""
-        for taken in list(self.kept.again):
-            if not self.member.numbers.is_old(taken.envelope):
-                self._handle(None, Letter(taken.envelope, taken.frame, self.era, taken.arrives))
+        """Take what was sent in earlier rounds and taken in an attempt that was given up, and then what waits."""
+        self._again = list(self.kept.again)
+        self.take_waiting()
 
     def give_up(self) -> None:
         """Stop a coordination: its round or attempt is over."""
@@ -309,8 +309,10 @@ class Node(Keeper):
         return False
 
     def go_on(self, lead: Lead) -> None:
-        """Let a coordination go on as far as it can."""
+        """Let a coordination go on as far as it can. If it ends, others have waited for that."""
         self._lead_on(lead, Lead.go_on)
+        if self.lead is None:
+            self.take_waiting()
 
     def _lead_on(self, lead: Lead, act: Callable[[Lead], None]) -> None:
         try:
@@ -325,7 +327,6 @@ class Node(Keeper):
             return
         if lead.coordination.done and lead.request is not None and self.lead is lead:
             self._dismiss(lead, lead.coordination.result)
-            self.take_waiting()
 
     def _dismiss(self, lead: Lead, handled: Handled) -> None:
         """This party coordinates no more."""
