@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -56,7 +56,6 @@ class Keeper:
         self.presence = Presence(self.nodes, self.settings.grace_s)
         self.kept = Kept()
         self.lead: Lead | None = None
-        self.astray: dict[str, str] = {}  # by party, why it does not follow
         self.undone: tuple[Any, Any] | None = None  # state and secret before the handler that coordinates
         self.waiting: list[Arrived] = []
         self._again: list[Taken] = []  # of ``kept.again``, what is still to be taken in this attempt
@@ -75,6 +74,11 @@ class Keeper:
     def era(self) -> Era:
         """The round and attempt that it is in."""
         return self.kept.era or (0, 0)
+
+    @property
+    def astray(self) -> Mapping[str, str]:
+        """By party, why it does not follow. Only the hub can know."""
+        return {}
 
     # -- commits -----------------------------------------------------------------------------------------------------
 
@@ -150,7 +154,8 @@ class Keeper:
         member, kept, numbering = self.member, self.kept, self.mail.numbering
         began = {} if member.start is None else member.start[3]
         everywhere: list[dict[str, Any]] = [member.numbers.taken, member.numbers.kept, numbering.taken, numbering.open]
-        for known in [*everywhere, began, kept.taken, kept.sent, kept.received, kept.heard]:
+        of_hub: list[dict[str, Any]] = [kept.heard, kept.forced, kept.astray]
+        for known in [*everywhere, began, kept.taken, kept.sent, kept.received, *of_hub]:
             known.pop(name, None)
         member.inbox = [one for one in member.inbox if one.envelope.src != name]
 
@@ -159,10 +164,11 @@ class Keeper:
     def send(self, sent: Sent) -> None:
         """Push what a coordination sends. It is not stored: if this process ends, the round is tried again.
 
-        A party that is gone is asked nothing. Else requests would wait at the broker for as long as it is away.
+        A party that is gone or astray is asked nothing. Else requests would wait at the broker while it is away.
         """
         dst, number, lead = sent.envelope.dst, sent.envelope.number, self.lead
-        if lead is not None and number in lead.coordination.asked and dst in self.presence.look({dst}):
+        away = dst in self.astray or dst in self.presence.look({dst})
+        if lead is not None and number in lead.coordination.asked and away:
             self.give_up_answer(lead, dst, number, "gone")
             return
         at = self.clock.now() if self.lead is None else self.lead.at
