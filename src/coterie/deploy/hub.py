@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -24,7 +25,7 @@ FORCED = 5
 
 
 class LeaderStoppedError(RunError):
-    """A party was stopped while it coordinated. What it had begun cannot go on, so the round is tried again."""
+    """A party needs another attempt: it was stopped while it coordinated, or the hub has announced this one before."""
 
 
 @dataclass
@@ -183,8 +184,8 @@ class HubNode(Node):
             self._news(plan)
             for name in self.others:
                 self.mail.send(name, News(plan))
-        self.enter(era)
-        self._ahead = {name: of for name, of in self._ahead.items() if of >= era}
+        self.enter(era, secrets.randbelow(1 << 62))
+        self._ahead = {name: of for name, of in self._ahead.items() if of > era}
         self._inbox = [replace(one, ticket=spool.put(spool.peek(one.ticket))) for one in member.inbox]
         self._broken, self.kept.ended = "", False
         self.kept.tallies = self.kept.tallies or self.clock.rehearsed
@@ -198,7 +199,7 @@ class HubNode(Node):
 
     def _beginning(self, name: str) -> Begin:
         heard, taken = self.kept.heard.get(name, 0), self.mail.numbering.taken.get(name, 0)
-        return Begin(self.era, heard, taken, self.kept.before.at)
+        return Begin(self.era, heard, taken, self.kept.before.at, self.kept.mark)
 
     def _attempt(self, steps: Steps[Any], era: Era, one: Round) -> Any:
         """Coordinate one attempt to its end. Raises RunError."""
@@ -282,7 +283,7 @@ class HubNode(Node):
 
     @property
     def astray(self) -> Mapping[str, str]:
-        """By party, why it does not follow: in this round, until the hub is beyond it, or until it is enrolled anew."""
+        """By party, why it does not follow: in this round, until the hub catches up, or until it is enrolled anew."""
         ahead = {
             name: f"it is in round {r} already: was the hub's disk put back?" for name, (r, _) in self._ahead.items()
         }
@@ -301,6 +302,8 @@ class HubNode(Node):
             self.mail.send(src, self._beginning(src))  # it has had this one, unless its disk was put back
         if report.interrupted and report.era == era:
             self._force(src, "was stopped while it coordinated")
+        if report.repeated and report.era == era:
+            self._force(src, f"has been in attempt {era[1]} of round {era[0]} before: was the hub's disk put back?")
         self.on_report(src, report)
 
     def _force(self, src: str, why: str) -> None:

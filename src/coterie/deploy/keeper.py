@@ -64,6 +64,7 @@ class Keeper:
         self._started: tuple[Any, Any] = member.party.state, member.party.secret
         self.interrupted = False  # it was killed while it coordinated, so it waits for another attempt
         self.asks = False  # it has started, and waits for the hub to say which of its commits it has heard of
+        self.apart = False  # the hub has begun an attempt of this number before, so it takes nothing of this one
         self._told: tuple[Any, ...] = ()
         self._unasked, self._unasked_bytes = Counter[str](), Counter[str]()
         self._reported = time.monotonic(), 0, 0
@@ -125,7 +126,7 @@ class Keeper:
         for arrived in done:
             arrived.delivery.done()
 
-    def enter(self, era: Era) -> None:
+    def enter(self, era: Era, mark: int) -> None:
         """Begin a round, or go back to where it began."""
         kept, member, clock = self.kept, self.member, self.clock
         known = kept.era is not None and kept.era[0] == era[0]
@@ -137,7 +138,8 @@ class Keeper:
         else:
             member.begin(era[0])
             kept.before, kept.again = clock.times.copy(), []
-        self.interrupted = kept.leads = False
+        self.interrupted = self.apart = kept.leads = False
+        kept.mark = mark
         kept.era, kept.sent, kept.received, self.mail.traffic = era, {}, {}, Traffic()
         self._unasked.clear()
         self._unasked_bytes.clear()

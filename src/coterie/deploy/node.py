@@ -105,6 +105,10 @@ class Node(Keeper):
         packet = arrived.packet
         self.observer.seen(arrived.src)
         if isinstance(packet, Letter | Silence):
+            if why := self._outdated(arrived.src, packet.era):
+                self.dropped(arrived.src, "packet", why)
+                self.mail.done(arrived)
+                return
             if self.kept.era is None or packet.era > self.kept.era or self.interrupted or self.asks:
                 self.waiting.append(arrived)  # for its Begin
                 return
@@ -123,6 +127,17 @@ class Node(Keeper):
             self._end(arrived, packet)
         else:
             self.stray(arrived, packet)
+
+    def _outdated(self, src: str, era: Era) -> str:
+        """Why a packet that was sent in this era is not taken any more, or ""."""
+        now = self.kept.era
+        if now is None or self.name == self.hub:
+            return ""
+        if self.apart and era == now:
+            return f"it is of attempt {era[1]} of round {era[0]}, which the hub has announced twice"
+        if src == self.hub and era < now:  # all that it sent before it began this one has come before
+            return f"the hub is in round {era[0]} once more: was its disk put back?"
+        return ""
 
     def stray(self, arrived: Arrived, packet: Packet | None) -> None:
         """A packet that this sender may not send to this party."""
@@ -217,6 +232,10 @@ class Node(Keeper):
                 "--again), and join with a new home"
             )
         asked, self.asks = self.asks, False
+        if begin.era == kept.era and begin.mark != kept.mark:
+            self._stand_apart()
+            self.mail.done(arrived)
+            return
         if asked and not self.interrupted:
             self._take_again()
         if kept.era is not None and begin.era <= kept.era:
@@ -231,7 +250,7 @@ class Node(Keeper):
                 break
             self.give_up()  # one that had waited would have coordinated now
         out = [] if kept.era is None else [self.mail.wrap(self.hub, self.report(closed=True))]
-        self.enter(begin.era)
+        self.enter(begin.era, begin.mark)
         self.count(arrived)
         if self.clock.rehearsed:
             self.clock.times.at, kept.tallies = begin.at, True
@@ -240,6 +259,16 @@ class Node(Keeper):
         self.commit(out, [arrived])
         self.observer.began(begin.era)
         self._take_again()
+
+    def _stand_apart(self) -> None:
+        """The hub has announced this attempt before, so its disk was put back, and it may now ask for something else.
+        This party answers once in an attempt. It takes nothing of this one, and asks for another.
+        """
+        if not self.apart:
+            self.give_up()
+            self.apart = True
+            self.mail.send(self.hub, self.report(repeated=True))
+            self.take_waiting()
 
     def _take_again(self) -> None:
         """Take what was sent in earlier rounds and taken in an attempt that was given up, and then what waits."""
