@@ -50,6 +50,8 @@ FULL = frozenset({10023, 10047, 10077})
 KEPT = 1 << 16
 """So many sequence numbers of messages that were done are remembered."""
 HEADER = "Coterie-Part"
+ROOM_S = 30.0
+"""A party that could not store parts asks for them again after this."""
 
 
 @dataclass
@@ -110,6 +112,7 @@ class NatsEngine:
         self._held: dict[int, _Handle] = {}  # what was not done yet, by sequence
         self._finished: OrderedDict[int, None] = OrderedDict()
         self._tasks: set[asyncio.Future[None]] = set()
+        self._room_s = 0.0  # until when nothing is asked for, since there was no room for parts
         self._absent: float | None = None  # since when there is no consumer for this party
         self._present: tuple[float, frozenset[str]] | None = None
         self._sees = True
@@ -230,6 +233,9 @@ class NatsEngine:
         began = clock()
         with contextlib.suppress(EngineError):
             await self._link.connected(began + PULL_S)
+        if (wait_s := self._room_s - clock()) > 0:
+            await asyncio.sleep(min(wait_s, PULL_S))
+            return
         if not self._link.is_up():
             return
         try:
@@ -296,11 +302,26 @@ class NatsEngine:
     def _join(self, src: str, part: Part, sequence: int, data: bytes) -> None:
         if overtaken := self._assembly.overtaken(src, part, sequence):
             self._drop(overtaken, GIVEN_UP)
-        match self._assembly.add(src, part, sequence, data):
+        begun = self._assembly.uploads.get(src)
+        try:
+            found = self._assembly.add(src, part, sequence, data)
+        except OSError as error:
+            self._come_again([sequence, *(begun.sequences.values() if begun is not None else ())])
+            raise EngineError(
+                f"{self.name} cannot store a packet of {part.size} bytes from {src}: {error}. Make room on its disk: "
+                "the packet comes again"
+            ) from None
+        match found:
             case Upload() as upload:
                 self._ready.append(upload)
             case str() as reason:
                 self._drop([sequence], reason)
+
+    def _come_again(self, sequences: Iterable[int]) -> None:
+        """Have the server send these once more, and all that came after them, in order, after ``ROOM_S``."""
+        for sequence in sequences:
+            self._held.pop(sequence, None)
+        self._seen, self._room_s = 0, asyncio.get_running_loop().time() + ROOM_S
 
     def _drop(self, sequences: Collection[int], reason: str | None = None) -> None:
         if reason is not None:

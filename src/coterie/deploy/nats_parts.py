@@ -11,6 +11,7 @@ import io
 import re
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -76,7 +77,7 @@ class Assembly:
     def add(self, src: str, part: Part, sequence: int, data: bytes) -> Upload | str | None:
         """Put a part where it belongs: the packet that is complete now, None, or why this part is dropped.
 
-        To be called after ``overtaken``.
+        To be called after ``overtaken``. Raises OSError if it cannot be stored. Then the whole packet is forgotten.
         """
         if part.count == 1:
             return self._put(self._new(src, part), part, sequence, data)
@@ -87,17 +88,17 @@ class Assembly:
             upload = self.uploads[src] = self._new(src, part)
         if (part.count, part.size) != (upload.part.count, upload.part.size) or part.index in upload.sequences:
             return CONTRADICTS
-        if len(upload.sequences) + 1 == part.count:
+        found = self._put(upload, part, sequence, data)
+        if found is not None:
             del self.uploads[src]
-        return self._put(upload, part, sequence, data)
+        return found
 
     def overtaken(self, src: str, part: Part, sequence: int) -> list[int]:
         """What is dropped since this sender has begun something later: sequence numbers of messages."""
         upload = self.uploads.get(src)
         if upload is None or upload.part.upload == part.upload or sequence < max(upload.sequences.values()):
             return []
-        del self.uploads[src]
-        upload.file.close()
+        self._drop(upload)
         return list(upload.sequences.values())
 
     def sequences(self) -> Iterator[int]:
@@ -105,16 +106,25 @@ class Assembly:
             yield from upload.sequences.values()
 
     def close(self) -> None:
-        for upload in self.uploads.values():
-            upload.file.close()
-        self.uploads.clear()
+        for upload in list(self.uploads.values()):
+            self._drop(upload)
 
     def _new(self, src: str, part: Part) -> Upload:
         return Upload(src, part, io.BytesIO() if part.count == 1 else tempfile.TemporaryFile(dir=self.spool))
 
-    @staticmethod
-    def _put(upload: Upload, part: Part, sequence: int, data: bytes) -> Upload | None:
-        upload.file.seek(part.index * PART)
-        upload.file.write(data)
+    def _drop(self, upload: Upload) -> None:
+        if self.uploads.get(upload.src) is upload:
+            del self.uploads[upload.src]
+        with suppress(OSError):  # what it still had in memory
+            upload.file.close()
+
+    def _put(self, upload: Upload, part: Part, sequence: int, data: bytes) -> Upload | None:
+        try:
+            upload.file.seek(part.index * PART)
+            upload.file.write(data)
+            upload.file.flush()
+        except OSError:
+            self._drop(upload)
+            raise
         upload.sequences[part.index] = sequence
         return upload if len(upload.sequences) == part.count else None
