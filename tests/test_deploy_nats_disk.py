@@ -1,12 +1,15 @@
-"""The engine over NATS where parts of packets cannot be stored, or never become a packet."""
+"""The engine over NATS where parts of packets cannot be stored, never become a packet, or take long."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,3 +104,72 @@ def test_what_could_not_be_stored_is_forgotten_as_a_whole(tmp_path: Path) -> Non
         True,
         False,
     ]
+
+
+# --- parts that never become a packet
+
+
+def test_parts_whose_sender_never_goes_on_are_removed_after_a_while(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the recipient's disk and from the broker; what came in between is taken."""
+    hub, other, one = rig.engine("hub"), rig.engine("client/2"), rig.engine("client/4", spool=tmp_path)
+    store, sent = hub._store, list[object]()
+
+    async def dies(*arguments: Any) -> None:
+        if len(sent) == 3:
+            raise EngineError("killed")
+        sent.append(arguments)
+        await store(*arguments)
+
+    monkeypatch.setattr(hub, "_store", dies)
+    with pytest.raises(EngineError, match="killed"):
+        hub.push("client/4", os.urandom(9 * PART), "1")
+    other.push("client/4", b"in between", "2")
+    assert bodies(one, 1) == [b"in between"]
+    (upload,) = one._assembly.uploads.values()
+    assert len(one._held) == len(sent) == 3
+    assert one.pull(2.5) is None
+    assert not upload.file.closed, "it may go on"
+    monkeypatch.setattr(engine_over_nats, "STALE_S", 1.0)
+    assert one.pull(2.5) is None
+    assert upload.file.closed
+    assert not one._assembly.uploads
+    assert not one._held
+    again = rig.engine("client/4")
+    assert again.pull(1.0) is None
+    assert not again._held, "the broker has them no more"
+
+
+def test_a_sender_that_was_stopped_for_long_begins_anew(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recipient may have dropped the parts before. A sleeping machine is told by the wall clock alone."""
+    hub, one = rig.engine("hub"), rig.engine("client/5")
+    body, store, clock = os.urandom(20 * PART), hub._store, time.time
+    slept = 0.0
+    monkeypatch.setattr(engine_over_nats.time, "time", lambda: clock() + slept)
+
+    async def sleeps(dst: str, data: bytes, headers: dict[str, str], fresh_s: float) -> None:
+        nonlocal slept
+        await store(dst, data, headers, fresh_s)
+        slept = 0.51 * engine_over_nats.STALE_S if headers[engine_over_nats.HEADER].split()[1] == "3" else slept
+
+    monkeypatch.setattr(hub, "_store", sleeps)
+    with pytest.raises(EngineError, match="interrupted for too long, and begins anew"):
+        hub.push("client/5", body, "1")
+    hub.push("client/5", body, "1")
+    assert bodies(one, 1) == [body]
+
+
+def test_a_packet_takes_as_long_as_its_parts_take(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over a slow line it takes longer than ``push_s``, within which each of its parts has to be stored."""
+    hub, one = rig.engine("hub", push_s=0.5), rig.engine("client/6")
+    publish = hub._link.stream.publish
+
+    async def slow(*arguments: Any, **more: Any) -> Any:
+        await asyncio.sleep(0.2)
+        return await publish(*arguments, **more)
+
+    monkeypatch.setattr(hub._link.stream, "publish", slow)
+    body = os.urandom(30 * PART)
+    hub.push("client/6", body, "1")
+    assert bodies(one, 1) == [body]

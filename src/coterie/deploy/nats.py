@@ -7,6 +7,8 @@ client library's. Ours is what makes several messages one packet:
 - A packet travels in parts. Those of one attempt to push it share a random number (``Part.upload``). The last part is
   sent when the server has stored all others, and it alone has an identity that a second attempt shares. So a packet is
   stored once and wholly, or not at all, and parts without their last one are dropped when their sender goes on.
+- If the server does not store a part within ``push_s``, the packet is pushed anew. So it is by a sender whose machine
+  has slept for long. Therefore a recipient may drop parts to which nothing was added for ``STALE_S``.
 - At each new connection the consumer is reset to what is not acknowledged, so that packets come in order even if some
   were on their way when the last connection broke. What is still held here is not handed out a second time.
 """
@@ -34,7 +36,7 @@ from nats.js import JetStreamContext
 from coterie.deploy.engine import Delivery, EngineError, FullError, UndeliverableError
 from coterie.deploy.names import safe
 from coterie.deploy.nats_link import AGAIN_S, ANSWER_S, Link
-from coterie.deploy.nats_parts import GIVEN_UP, PART, Assembly, Part, Upload, parts_of
+from coterie.deploy.nats_parts import GIVEN_UP, PART, STALE_S, Assembly, Part, Upload, parts_of
 from coterie.deploy.nats_server import PRESENCE, STREAM, SUBJECT, Tls, subject
 from coterie.deploy.nats_stream import ACK_WAIT_S
 
@@ -82,7 +84,7 @@ class NatsEngine:
 
     servers: ``nats://host:port``; several if they form a cluster.  parties: all that may be sent to.  spool: a folder
     for parts of packets that are not complete.  connect_s: how long to wait for a server at first.  push_s: how long
-    to try to store a packet, also while the server is away.  largest: bytes of a packet.
+    to try to store a part of a packet, also while the server is away.  largest: bytes of a packet.
     Raises EngineError if no server is reached, with the reason.
     """
 
@@ -108,7 +110,7 @@ class NatsEngine:
         self._fetching: asyncio.Task[None] | None = None
         self._ready: deque[Upload] = deque()
         self._assembly = Assembly(spool)
-        self._resets = 0
+        self._resets, self._reset_s = 0, 0.0  # how often the consumer was reset, and when
         self._held: dict[int, _Handle] = {}  # what was not done yet, by sequence
         self._finished: OrderedDict[int, None] = OrderedDict()
         self._tasks: set[asyncio.Future[None]] = set()
@@ -168,29 +170,37 @@ class NatsEngine:
 
     async def _push(self, dst: str, body: bytes, key: str) -> None:
         upload, count = secrets.token_hex(8), parts_of(len(body))
-        deadline = asyncio.get_running_loop().time() + self._push_s
 
-        async def send(index: int, identity: str) -> None:
+        async def send(index: int, identity: str, fresh_s: float) -> None:
             part = body[index * PART : (index + 1) * PART] if count > 1 else body
             headers = {"Nats-Msg-Id": identity, HEADER: Part(upload, index, count, len(body)).text()}
-            await self._store(dst, part, headers, deadline)
+            await self._store(dst, part, headers, fresh_s)
 
+        fresh_s = time.time() + STALE_S / 2  # until when the parts before are surely held
         for begin in range(0, count - 1, WINDOW):
-            window = range(begin, min(begin + WINDOW, count - 1))
-            await asyncio.gather(*(send(index, f"{upload}.{index}") for index in window))
-        await send(count - 1, self._id(dst, key))
+            window, began_s = range(begin, min(begin + WINDOW, count - 1)), time.time()
+            await asyncio.gather(*(send(index, f"{upload}.{index}", fresh_s) for index in window))
+            fresh_s = began_s + STALE_S / 2
+        await send(count - 1, self._id(dst, key), fresh_s)
 
     def _id(self, dst: str, key: str) -> str:
         """The identity of a packet. No other party can guess it, and so have the server drop the packet as known."""
         return hmac.new(self._identity, json.dumps([dst, key]).encode(), "sha256").hexdigest()[:32]
 
-    async def _store(self, dst: str, data: bytes, headers: dict[str, str], deadline: float) -> None:
-        """Have the server store a message, and try again while it has trouble. Raises EngineError."""
+    async def _store(self, dst: str, data: bytes, headers: dict[str, str], fresh_s: float) -> None:
+        """Have the server store a message, and try again while it has trouble. Raises EngineError.
+
+        fresh_s: by the wall clock, since the loop's stands still while the machine sleeps.
+        """
         clock, where = asyncio.get_running_loop().time, self._link.place()
+        deadline = clock() + self._push_s
         absent: float | None = None
         problem = "no answer"
         while clock() < deadline:
             await self._link.connected(deadline)
+            if time.time() > fresh_s:
+                problem = "it was interrupted for too long, and begins anew"
+                break
             try:
                 await self._link.whole(self._link.stream.publish(subject(dst, self.name), data, headers=headers))
                 return
@@ -249,6 +259,8 @@ class NatsEngine:
             if clock() - began < 0.9 * PULL_S:  # a refusal: a cluster chooses its leader, or the consumer is gone
                 self._seen = 0
                 await asyncio.sleep(0.1)
+            elif self._reset_s < (before_s := time.monotonic() - STALE_S):  # all that is stored has come
+                self._drop(self._assembly.stale(before_s), GIVEN_UP)
             return
         self._take(message)
 
@@ -264,7 +276,7 @@ class NatsEngine:
             consumer = json.loads(answer.data)
             if problem := consumer.get("error"):
                 raise nats.js.errors.APIError.from_error(problem)
-            self._resets += 1
+            self._resets, self._reset_s = self._resets + 1, time.monotonic()
             if self._made != consumer["created"]:
                 self._forget()
             self._made = consumer["created"]
@@ -324,6 +336,8 @@ class NatsEngine:
         self._seen, self._room_s = 0, asyncio.get_running_loop().time() + ROOM_S
 
     def _drop(self, sequences: Collection[int], reason: str | None = None) -> None:
+        if not sequences:
+            return
         if reason is not None:
             self.strays[reason] += 1
         task = asyncio.ensure_future(self._acknowledge(tuple(sequences)))

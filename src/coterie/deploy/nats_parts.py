@@ -1,8 +1,9 @@
 """Parts of large packets: how a packet is cut, and how parts from several senders become packets again.
 
 Those of one attempt to push a packet share a random number (``Part.upload``). A sender pushes one packet at a time, so
-parts of an earlier attempt that are not complete when a later one begins will never be, and are dropped. What is not
-complete lies on disk and not in memory.
+parts of an earlier attempt that are not complete when a later one begins will never be, and are dropped. So are those
+to which nothing was added for ``STALE_S``: no sender goes on with an attempt after half of that. What is not complete
+lies on disk and not in memory.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import io
 import re
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,6 +21,7 @@ from typing import IO
 PART = (1 << 20) - (1 << 12)
 """Bytes of a packet in one message. With headers it stays below the 1 MiB that a server takes by default."""
 _TEXT = re.compile(r"([0-9a-f]{16}) ([0-9]{1,9}) ([0-9]{1,9}) ([0-9]{1,12})")
+STALE_S = 3600.0
 GIVEN_UP = "parts of a packet that was given up"
 CONTRADICTS = "a part that contradicts the others"
 
@@ -53,12 +56,16 @@ def parts_of(size: int) -> int:
 
 @dataclass
 class Upload:
-    """A packet, or the parts of it that have come. sequences: of their messages in the stream, by index."""
+    """A packet, or the parts of it that have come.
+
+    sequences: of their messages in the stream, by index.  at_s: when the last one came, by ``time.monotonic``.
+    """
 
     src: str
     part: Part
     file: IO[bytes]
     sequences: dict[int, int] = field(default_factory=dict)
+    at_s: float = field(default_factory=time.monotonic)
 
     def read(self) -> bytes:
         """All bytes, once."""
@@ -101,6 +108,13 @@ class Assembly:
         self._drop(upload)
         return list(upload.sequences.values())
 
+    def stale(self, before_s: float) -> list[int]:
+        """Drop packets to which nothing was added since then: sequence numbers of their messages."""
+        old = [upload for upload in self.uploads.values() if upload.at_s < before_s]
+        for upload in old:
+            self._drop(upload)
+        return [sequence for upload in old for sequence in upload.sequences.values()]
+
     def sequences(self) -> Iterator[int]:
         for upload in self.uploads.values():
             yield from upload.sequences.values()
@@ -126,5 +140,5 @@ class Assembly:
         except OSError:
             self._drop(upload)
             raise
-        upload.sequences[part.index] = sequence
+        upload.sequences[part.index], upload.at_s = sequence, time.monotonic()
         return upload if len(upload.sequences) == part.count else None
