@@ -136,7 +136,7 @@ class Node(Keeper):
         if self.apart and era == now:
             return f"it is of attempt {era[1]} of round {era[0]}, which the hub has announced twice"
         if src == self.hub and era < now:  # all that it sent before it began this one has come before
-            return f"the hub is in round {era[0]} once more: was its disk put back?"
+            return f"the hub has sent it in attempt {era[1]} of round {era[0]}, which is over"
         return ""
 
     def stray(self, arrived: Arrived, packet: Packet | None) -> None:
