@@ -117,18 +117,18 @@ def test_parts_whose_sender_never_goes_on_are_removed_after_a_while(
     store, sent = hub._store, list[object]()
 
     async def dies(*arguments: Any) -> None:
-        if len(sent) == 3:
+        if len(sent) == engine_over_nats.WINDOW:
             raise EngineError("killed")
         sent.append(arguments)
         await store(*arguments)
 
     monkeypatch.setattr(hub, "_store", dies)
     with pytest.raises(EngineError, match="killed"):
-        hub.push("client/4", os.urandom(9 * PART), "1")
+        hub.push("client/4", bytes(10 * PART), "1")
     other.push("client/4", b"in between", "2")
     assert bodies(one, 1) == [b"in between"]
     (upload,) = one._assembly.uploads.values()
-    assert len(one._held) == len(sent) == 3
+    assert len(upload.sequences) == engine_over_nats.WINDOW
     assert one.pull(2.5) is None
     assert not upload.file.closed, "it may go on"
     monkeypatch.setattr(engine_over_nats, "STALE_S", 1.0)
