@@ -83,14 +83,16 @@ def test_from_founding_to_a_certificate(cli: Command) -> None:
     assert ended.code == 0
     assert between(ended.out, "hospital-a asks to join as client, with the keys ") == keys
     assert "2 of 3 members are there, without hospital-b" in ended.out
-    roster = between(ended.out, "Roster: ")
+    plan = between(ended.out, "Plan: ")
     ended = cli("deploy", "join", "study/hospital-a.cert", "--home", "H")
     assert ended.code == 0
-    assert (between(ended.out, "Roster: "), between(ended.out, "Operator's key: ")) == (roster, operator)
+    assert (between(ended.out, "Plan: "), between(ended.out, "Operator's key: ")) == (plan, operator)
     assert "deploy party --home H" in ended.out
     assert plan_of(read_home(Path("H"))) == current_plan(Folder(Path("study")))
     ended = cli("deploy", "revoke", "study", "hospital-a", "--offline")
     assert "Revoked hospital-a: version 3 of the plan" in ended.out
+    ended = cli("deploy", "doctor", "H")
+    assert f"holds the plan, {plan}" in " ".join(ended.out.split())
     ended = cli("deploy", "doctor", "study", "H")
     assert (ended.code, ended.err) == (0, "")
     assert "no secret of one party lies in another's home" in ended.out

@@ -182,6 +182,10 @@ def test_a_folder_that_holds_no_deployment(tmp_path: Path) -> None:
     [
         ({"settings": {"quorum": 4}}, "quorum of 4 is more than the 3 clients"),
         ({"public": "own.npz"}, "uses no public samples"),
+        (
+            {"config": RunConfig("ofl", settings={"leader_s": 301.0})},
+            "leader_s=301 is more than half of the patience, 600",
+        ),
         ({"named": members(())}, "no member has the role client"),
     ],
 )

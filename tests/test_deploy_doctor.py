@@ -21,8 +21,9 @@ from coterie.crypto.signing import SigningKey
 from coterie.deploy import plan as plans
 from coterie.deploy.doctor import Finding, doctor
 from coterie.deploy.folder import current_plan
-from coterie.deploy.home import Home, read_home
+from coterie.deploy.home import Home, read_home, read_private, write_private
 from coterie.deploy.members import Member
+from coterie.deploy.plan import plan_hash, shown, sign
 from coterie.deploy.secrets import Needles, forms, of_pem
 from coterie.protocol.errors import UserError
 from coterie.runs.config import RunConfig
@@ -55,7 +56,22 @@ def test_a_deployment_in_order(study: Study) -> None:
     found = looked(study)
     assert {one.level for one in found} == {"ok"}
     assert any(one.text == "no secret of one party lies in another's home" for one in found)
-    assert any("version 4 of the plan, roster" in one.text for one in found)
+    newest = current_plan(study.folder)
+    held = [one.text for one in found if one.text.startswith("holds the plan, ")]
+    assert held[0] == f"holds the plan, {shown(4, plan_hash(newest))}"
+    assert [text.split(",")[1] for text in held] == [f" version {n}" for n in (4, 1, 2, 3, 4)]
+    assert held[4] == held[0] != held[3]
+
+
+def test_two_plans_of_one_version_are_noticed(study: Study) -> None:
+    """The operator has told two parties different things."""
+    home, signing = homes(study)[2], SigningKey.load(read_private(study.folder.authority / "signing"))
+    plan = current_plan(study.folder)
+    other = msgspec.structs.replace(plan, config=plan.config.replace("rounds = 2", "rounds = 9"))
+    assert other != plan
+    write_private(read_home(home).plan, sign(other, signing))
+    (found,) = problems(study)
+    assert "there is another plan of version 4 here" in found
 
 
 # -- secrets ----------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from memory_engine import Exchange, MemoryEngine
 
@@ -62,6 +63,38 @@ def test_every_start_has_numbers_of_its_own() -> None:
     used = [int(hub.wrap("a", News(b"")).key.split(".")[1]) for _ in range(3)]
     hub.start(Numbering(starts=numbering.starts, sent=0))
     assert int(hub.wrap("a", News(b"")).key.split(".")[1]) > 1 << 32 > max(used)
+
+
+def test_a_start_whose_disk_was_put_back_has_numbers_of_its_own_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To before the start that it repeats: else its packets would be taken for repetitions, and dropped."""
+    _, hub, a, _ = mails()
+    hub.start(hub.numbering)
+    kept = msgspec.msgpack.encode(hub.numbering)
+    for second in (1_800_000_000, 1_800_000_003):
+        monkeypatch.setattr("coterie.deploy.mail.time.time", lambda second=second: second + 0.5)
+        hub.start(msgspec.msgpack.decode(kept, type=Numbering))
+        hub.send("a", News(str(second).encode()))
+        arrived = a.pull(0.0)
+        assert arrived is not None
+        assert arrived.packet == News(str(second).encode())
+
+
+@pytest.mark.parametrize("clock_s", [-1e18, 0.0, 1.8e9, 1e18])
+def test_numbers_grow_from_start_to_start_whatever_the_clock_says(
+    monkeypatch: pytest.MonkeyPatch, clock_s: float
+) -> None:
+    _, hub, a, _ = mails()
+    numbering, last = hub.numbering, 0
+    for second in (1.7e9, clock_s, 1.7e9, 1.7e9 + 1):
+        monkeypatch.setattr("coterie.deploy.mail.time.time", lambda second=second: second)
+        hub.start(msgspec.msgpack.decode(msgspec.msgpack.encode(numbering), type=Numbering))
+        numbering = msgspec.msgpack.decode(msgspec.msgpack.encode(hub.numbering), type=Numbering)
+        for _ in range(3):  # after the commit
+            hub.send("a", News(b""))
+            arrived = a.pull(0.0)
+            assert arrived is not None
+            assert last < arrived.number < 1 << 61
+            last = arrived.number
 
 
 def test_what_is_not_done_comes_again_and_what_is_done_does_not() -> None:

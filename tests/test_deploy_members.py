@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,32 @@ def test_all_of_them_are_named_at_once() -> None:
 def test_configs_that_are_refused(config: RunConfig, says: str) -> None:
     with pytest.raises(UserError, match=says):
         deployable(config)
+
+
+@pytest.mark.parametrize(
+    ("settings", "patience_s", "works"),
+    [
+        ({"leader_s": 301.0}, 600.0, False),
+        ({"leader_s": 300.0}, 600.0, True),
+        ({"leader_s": 301.0}, 602.0, True),
+        ({"leader_s": 301.0, "deadline_s": 900.0}, 600.0, True),
+        ({}, 1.0, True),
+    ],
+)
+def test_a_leader_waits_less_long_than_the_hub_waits_for_it(
+    settings: dict[str, float], patience_s: float, works: bool
+) -> None:
+    """Else the hub gives the leader up, and loses its cluster. A rehearsal's clock knows no patience."""
+    config = RunConfig("ofl", settings=settings)
+    deployable(replace(config, clients=4), rehearsal=True, patience_s=patience_s)
+    if works:
+        deployable(config, patience_s=patience_s)
+        return
+    says = (
+        "leader_s=301 is more than half.*Set leader_s to 300 or less, or give --patience 602 or more, or set deadline_s"
+    )
+    with pytest.raises(UserError, match=says):
+        deployable(config, patience_s=patience_s)
 
 
 def test_a_rehearsal_may_deal_data_and_be_slow() -> None:

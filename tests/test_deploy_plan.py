@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import msgspec
@@ -33,6 +34,28 @@ def test_what_is_signed_is_read() -> None:
     assert plans.check(DATA, PUBLIC) == PLAN
     assert not PLAN.missing
     assert PLAN.missing == ()
+
+
+def test_the_hash_is_of_all_that_the_operator_signs() -> None:
+    """Two parties that compare it run the same thing, whatever of the plan differs."""
+    one = plans.plan_hash(PLAN)
+    assert one == hashlib.sha256(msgspec.msgpack.decode(DATA, type=Signed).body).hexdigest()
+    assert one == plans.plan_hash(plans.check(DATA, PUBLIC))
+    others = {
+        "version": 4,
+        "config": 'system = "fedavg"\nmode = "paper"\n',
+        "facts": Facts((5,), 2),
+        "settings": Settings("nats://h:1", patience_s=1.0),
+        "members": (*MEMBERS, ("b", "client")),
+        "roster": sign_roster(ENTRIES[:2], OPERATOR, bytes(16)),
+        "signed_s": 1.0,
+        "revoked": ("hospital-a",),
+        "enrolled": {"hospital-a": 2},
+    }
+    assert set(others) == set(Plan.__struct_fields__)
+    hashes = {plans.plan_hash(change(PLAN, **{name: value})) for name, value in others.items()}
+    assert len(hashes | {one}) == len(others) + 1
+    assert plans.shown(3, one) == f"version 3, {plans.spoken(one)[:49]}"
 
 
 @settings(max_examples=300)

@@ -143,7 +143,7 @@ def scene(ran: Nodes) -> Iterator[Open]:
         opened.append((node, kept))
         made = Scene(ran, node, reasons)
         if name != HUB:  # it has asked the hub where it is
-            made.packet(HUB, Begin(node.era, 0))
+            made.packet(HUB, Begin(node.era, 0, mark=node.kept.mark))
             made.take()
         return made
 

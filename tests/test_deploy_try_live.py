@@ -72,7 +72,7 @@ def test_a_party_runs_once(tmp_path: Path) -> None:
             assert {path.name for path in home.iterdir()} == before | {".lock"}
         deployed.run()
         said = CliRunner().invoke(app, ["deploy", "hub", str(deployed.folder.path)]).stdout
-    assert said.startswith("server, the hub. Roster, version 4: ")
+    assert said.startswith("server, the hub. Plan: version 4, ")
     assert said.endswith("The run has ended.\n")
 
 

@@ -77,7 +77,7 @@ def join(
     from coterie.deploy.home import read_home
     from coterie.deploy.joining import accept
     from coterie.deploy.joining import join as joined
-    from coterie.deploy.plan import roster_hash, spoken
+    from coterie.deploy.plan import plan_hash, shown, spoken
     from coterie.protocol.errors import UserError
 
     text, say = _text(paper), typer.echo
@@ -88,7 +88,7 @@ def join(
         plan = accept(place, text)
         say(f"{place.name} has joined as {place.role}: {_joined(plan)}")
         say(f"Operator's key: {spoken(place.about.operator[:32])}")
-        say(f"Roster: {spoken(roster_hash(plan)[:32])} (version {plan.version} of the plan)")
+        say(f"Plan: {shown(plan.version, plan_hash(plan))}")
         say(f"Next: coterie deploy party --home {home}")
         return
     if accelerator not in ("cpu", "cuda", "auto"):
@@ -123,7 +123,7 @@ def approve(
     """
     from coterie.deploy.authority import approve as approved
     from coterie.deploy.authority import examine
-    from coterie.deploy.plan import fingerprint, roster_hash, spoken
+    from coterie.deploy.plan import fingerprint, plan_hash, shown
 
     text, say = _text(request), typer.echo
     keys, invitation = examine(folder, text)
@@ -137,7 +137,7 @@ def approve(
         raise typer.Exit(1)
     found = approved(folder, text)
     say(f"Approved: {_joined(found.plan)}")
-    say(f"Roster: {spoken(roster_hash(found.plan)[:32])} (version {found.plan.version} of the plan)")
+    say(f"Plan: {shown(found.plan.version, plan_hash(found.plan))}")
     say(f"Next: send {found.certificate} to {keys.name}, for coterie deploy join {found.certificate.name} --home H")
     tell_server(folder, offline)
 

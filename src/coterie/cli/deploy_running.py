@@ -63,7 +63,7 @@ def hub(
     from coterie.deploy.status import read_status
 
     plan = current_plan(open_folder(folder))
-    _say_roster(plan.roster.hub, "the hub", plan)
+    _say_plan(plan.roster.hub, "the hub", plan)
     typer.echo(f"Watch it with coterie deploy status {folder} --watch")
     as_hub(folder, metrics=metrics, stderr=verbose)
     ended = read_status(folder).phase == "ended"
@@ -74,7 +74,7 @@ def hub(
 def party(home: Home, verbose: Verbose = False) -> None:
     """Take part, from a party's home, until the hub has ended the run. Started again after a crash, it goes on.
 
-    Prints the fingerprint of the roster that it believes: compare it with the operator's.
+    Prints the version and the hash of its plan: compare them with those of the operator and of other parties.
 
     Examples:
 
@@ -84,15 +84,15 @@ def party(home: Home, verbose: Verbose = False) -> None:
     from coterie.deploy.process import as_party
 
     own = read_home(home)
-    _say_roster(own.name, own.role, plan_of(own))
+    _say_plan(own.name, own.role, plan_of(own))
     as_party(home, stderr=verbose)
 
 
-def _say_roster(name: str, role: str, plan: Any) -> None:
+def _say_plan(name: str, role: str, plan: Any) -> None:
     """What parties compare, before anything else happens."""
-    from coterie.deploy.plan import roster_hash, spoken
+    from coterie.deploy.plan import plan_hash, shown
 
-    typer.echo(f"{name}, {role}. Roster, version {plan.version}: {spoken(roster_hash(plan))}")
+    typer.echo(f"{name}, {role}. Plan: {shown(plan.version, plan_hash(plan))}")
 
 
 @guarded

@@ -64,6 +64,7 @@ def status(
 
 def _lines(status: Status, now: float) -> Iterator[Text | Table]:
     """The lines and the table. now: Unix seconds."""
+    from coterie.deploy.plan import shown as shown_plan
     from coterie.report.words import plural
     from coterie.transport.transcript import shown
 
@@ -80,7 +81,7 @@ def _lines(status: Status, now: float) -> Iterator[Text | Table]:
     yield _table(status, now)
     yield from map(Text, _remarks(status))
     yield Text(
-        f"engine {status.engine}, plan {status.plan}, session {status.session[:8]}, roster {_spoken(status.roster)}",
+        f"engine {status.engine}, session {status.session[:8]}, plan: {shown_plan(status.plan, status.plan_sha256)}",
         "dim",
     )
 
@@ -178,12 +179,6 @@ def _remarks(status: Status) -> Iterator[str]:
 
 def _score(name: str, value: float | None) -> str:
     return percent(value) if value is None or name.endswith("accuracy") else f"{value:.4g}"
-
-
-def _spoken(digest: str) -> str:
-    from coterie.deploy.plan import spoken
-
-    return spoken(digest[:16])
 
 
 @guarded

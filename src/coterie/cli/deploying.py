@@ -36,6 +36,8 @@ A deployment from its beginning:
   coterie deploy hub study                                         on the hub's machine
 """
 
+_MOST = 10  # lines of what waits at the server
+
 app = typer.Typer(
     cls=Group,
     name="deploy",
@@ -162,21 +164,27 @@ def server(
     approve and revoke do this by themselves if they reach the server. If it runs on another machine, its
     configuration (DIR/nats/nats.conf) is copied there first, and read by nats-server --signal reload.
 
+    Also says what waits at the server, from which party and for which: a party that sends without end, or that is away.
+
     Examples:
 
       coterie deploy server study --start
 
       coterie deploy server study
     """
-    from coterie.deploy.folder import open_folder
+    from coterie.deploy.applying import serve, waiting
+    from coterie.deploy.engines import uses_flower
+    from coterie.deploy.folder import current_plan, open_folder
 
     place = open_folder(folder)
     if start:
-        from coterie.deploy.applying import serve
-
         serve(place)
         return
     tell_server(folder, offline=False)
+    if uses_flower(current_plan(place).settings.server):
+        return
+    for of, to, count in waiting(place)[:_MOST]:
+        typer.echo(f"From {of} to {to}: {count} part{'s' * (count != 1)} of packets wait{'s' * (count == 1)}")
 
 
 @guarded

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from math import inf
 
 from coterie.data.own import is_path
 from coterie.protocol.errors import UserError
@@ -48,10 +49,13 @@ _IN_REHEARSAL = frozenset(
 """Also refused in a rehearsal, which is dealt data and runs on a virtual clock."""
 
 
-def deployable(config: RunConfig, *, rehearsal: bool = False, clients: int | None = None) -> RunConfig:
+def deployable(
+    config: RunConfig, *, rehearsal: bool = False, clients: int | None = None, patience_s: float = inf
+) -> RunConfig:
     """The resolved config of a deployment. Raises UserError that lists all options that make no sense in one.
 
     config: as the operator gives it. An option that has its default value is not given.  clients: how many there are.
+    patience_s: of the plan. A rehearsal's virtual clock knows none.
     """
     default = {field.name: field.default for field in fields(RunConfig)}
     refused = {
@@ -69,5 +73,5 @@ def deployable(config: RunConfig, *, rehearsal: bool = False, clients: int | Non
         if config.precision == "auto":
             raise UserError("precision = auto depends on the machine, and all parties train alike: give fp32 or bf16")
     found = resolve(config)
-    registry.get(found.system).check_deployed(system_config(found))
+    registry.get(found.system).check_deployed(system_config(found), inf if rehearsal else patience_s)
     return found if rehearsal else replace(found, data_dir=None)

@@ -51,6 +51,22 @@ def apply(folder: Folder) -> bool:
     return True
 
 
+def waiting(folder: Folder) -> list[tuple[str, str, int]]:
+    """Sender, recipient, and how many parts of packets are not done, the most first. Raises as ``clock_s``."""
+    own = _operator(folder)
+    _check_nats(folder)
+    plan = current_plan(folder)
+    try:
+        from coterie.deploy.nats_stream import waits
+    except ImportError:
+        raise UserError(EXTRA) from None
+    try:
+        found = waits(servers(plan.settings.server), own, [name for name, _ in plan.members], connect_s=CONNECT_S)
+    except EngineError as error:
+        raise RunError(str(error)) from None
+    return sorted(((of, to, count) for (of, to), count in found.items()), key=lambda one: -one[2])
+
+
 def clock_s(folder: Folder) -> float:
     """How many seconds the server's clock is ahead of this machine's. Raises RunError and UserError as ``apply``."""
     own = _operator(folder)

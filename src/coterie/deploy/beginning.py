@@ -15,7 +15,7 @@ from coterie.deploy import logs
 from coterie.deploy.engine import Delivery, Engine, EngineError, Parcel
 from coterie.deploy.home import Home, keyring_of, read_private, take_plan
 from coterie.deploy.packets import News, unwrap
-from coterie.deploy.plan import Plan
+from coterie.deploy.plan import Plan, plan_hash
 from coterie.protocol.errors import PeerError, RunError, UserError
 from coterie.runs import registry
 from coterie.runs.config import from_text, system_config
@@ -67,7 +67,8 @@ def begun(home: Home, plan: Plan, engine: Engine, stopped: threading.Event) -> E
                 raise PeerError("only the hub begins")
             if not isinstance(packet, News):
                 return Begun(engine, delivery)
-            take_plan(home, packet.plan)
+            taken = take_plan(home, packet.plan)
+            logs.event("plan", plan=taken.version, plan_sha256=plan_hash(taken))
         except PeerError as error:
             logs.refusal("packet", delivery.src, str(error))
         delivery.done()

@@ -224,9 +224,7 @@ def _of_folder(folder: Folder, now_s: float) -> Iterator[Finding]:
     plan, where = current_plan(folder), str(folder.path)
     if plan.missing:
         yield Finding("warning", where, f"have not joined yet: {', '.join(plan.missing)}")
-    yield Finding(
-        "ok", where, f"version {plan.version} of the plan, roster {plans.spoken(plans.roster_hash(plan)[:32])}"
-    )
+    yield Finding("ok", where, f"holds the plan, {plans.shown(plan.version, plans.plan_hash(plan))}")
     if operator_of(folder) != plan.roster.operator:
         yield Finding("problem", where, "the plan is another operator's")
     yield from _clock(where, plan, now_s)
@@ -246,7 +244,12 @@ def _of_home(home: Home, newest: Plan | None, now_s: float) -> Iterator[Finding]
     except PeerError as error:
         yield Finding("problem", where, f"{error}; ask the operator for the certificate again")
         return
+    yield Finding("ok", where, f"holds the plan, {plans.shown(plan.version, plans.plan_hash(plan))}")
     if newest is not None and newest.session == plan.session:
+        if plan.version == newest.version and plan != newest:
+            yield Finding(
+                "problem", where, f"there is another plan of version {plan.version} here: ask the operator why"
+            )
         if plan.version < newest.version:
             brings = f"the hub brings it version {newest.version}"
             yield Finding("ok", where, f"holds version {plan.version} of the plan, and {brings}")

@@ -56,7 +56,7 @@ def init(
     if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
         raise UserError(f"{path} is there already, and a deployment begins in a new folder: choose another")
     rehearsal = settings.rehearsal
-    resolved = deployable(config, rehearsal=rehearsal, clients=None)
+    resolved = deployable(config, rehearsal=rehearsal, patience_s=settings.patience_s)
     system, own = registry.get(resolved.system), system_config(resolved)
     ordered = check_members(members, system, own, resolved.mode, rehearsal=rehearsal)
     *_, client = system.factories(own, resolved.mode)

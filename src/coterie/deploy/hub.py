@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,9 +20,12 @@ from coterie.protocol.steps import Steps
 from coterie.runs.runner import is_divergence
 from coterie.transport.envelope import Envelope, Waiting
 
+FORCED = 5
+"""In so many rounds a party may have an attempt repeated. Then it is asked nothing more until it is enrolled anew."""
+
 
 class LeaderStoppedError(RunError):
-    """A party was stopped while it coordinated. What it had begun cannot go on, so the round is tried again."""
+    """A party needs another attempt: it was stopped while it coordinated, or the hub has announced this one before."""
 
 
 @dataclass
@@ -81,7 +85,9 @@ class HubNode(Node):
         self._coming: list[Came] = []  # of earlier rounds: each attempt of this one is given them
         self._left: list[Came] = []  # what comes on the virtual clock after the round
         self._inbox: list[Waiting] = []  # as it was when the round began
-        self._stopped_leaders: set[str] = set()  # in this round
+        self._stopped: set[str] = set()  # leaders that have had an attempt of this round repeated
+        self._unfit: set[str] = set()  # those that have asked for one more
+        self._ahead: dict[str, Era] = {}  # parties that are in a later attempt than the hub
 
     def run(self, rounds: int, on_round: OnRound = lambda one: None, on_report: OnReport | None = None) -> list[Round]:
         """The set-up, rounds 1 to ``rounds`` and the finish; goes on after those that are done by the last commit.
@@ -125,7 +131,7 @@ class HubNode(Node):
         attempt = 0 if kept.era is None or kept.era[0] != r else kept.era[1] + 1
         if attempt:
             one.attempts.append("the hub was stopped")
-        self._stopped_leaders, left = set(), self.settings.retries
+        self._stopped, self._unfit, left = set(), set(), self.settings.retries
         while True:
             self._announce((r, attempt))
             try:
@@ -178,19 +184,20 @@ class HubNode(Node):
             self._news(plan)
             for name in self.others:
                 self.mail.send(name, News(plan))
-        self.enter(era)
+        self.enter(era, secrets.randbelow(1 << 62))
+        self._ahead = {name: of for name, of in self._ahead.items() if of > era}
         self._inbox = [replace(one, ticket=spool.put(spool.peek(one.ticket))) for one in member.inbox]
         self._broken, self.kept.ended = "", False
         self.kept.tallies = self.kept.tallies or self.clock.rehearsed
         self._commit_all()
         self.observer.began(era)
         parcels = self.wrapped([(name, self._beginning(name)) for name in self.others])
-        self.astray |= dict.fromkeys(set(self.others) - {one.dst for one in parcels}, "it was revoked")
+        self.kept.astray |= dict.fromkeys(set(self.others) - {one.dst for one in parcels}, "it was revoked")
         self.mail.push(parcels)
 
     def _beginning(self, name: str) -> Begin:
         heard, taken = self.kept.heard.get(name, 0), self.mail.numbering.taken.get(name, 0)
-        return Begin(self.era, heard, taken, self.kept.before.at)
+        return Begin(self.era, heard, taken, self.kept.before.at, self.kept.mark)
 
     def _attempt(self, steps: Steps[Any], era: Era, one: Round) -> Any:
         """Coordinate one attempt to its end. Raises RunError."""
@@ -273,28 +280,47 @@ class HubNode(Node):
         else:
             self.mail.done(arrived)
 
+    @property
+    def astray(self) -> Mapping[str, str]:
+        """By party, why it does not follow: in this round, until the hub catches up, or until it is enrolled anew."""
+        ahead = {
+            name: f"it is in round {r} already: was the hub's disk put back?" for name, (r, _) in self._ahead.items()
+        }
+        unfit = dict.fromkeys(self._unfit, "it was stopped again and again while it coordinated")
+        return {**ahead, **unfit, **self.kept.astray}
+
     def _heard(self, src: str, report: Report) -> None:
         heard, era = self.kept.heard, self.era
         if report.rolled_back:
-            self.astray[src] = "its state is older than it was: a disk was put back, or a folder copied"
+            self.kept.astray[src] = "its state is older than it was: a disk was put back, or a folder copied"
         elif report.era > era:
-            self.astray[src] = f"it is in round {report.era[0]} already: was the hub's disk put back?"
+            self._ahead[src] = report.era
         else:
             heard[src] = max(heard.get(src, 0), report.commit)
-            self.astray.pop(src, None)
         if report.started and self.kept.era is not None:
             self.mail.send(src, self._beginning(src))  # it has had this one, unless its disk was put back
         if report.interrupted and report.era == era:
-            if src in self._stopped_leaders:  # once a round and party
-                self.astray[src] = "it was stopped again and again while it coordinated"
-            else:
-                self._broken = f"{src} was stopped while it coordinated"
-                self._stopped_leaders.add(src)
+            self._force(src, "was stopped while it coordinated")
+        if report.repeated and report.era == era:
+            self._force(src, f"has been in attempt {era[1]} of round {era[0]} before: was the hub's disk put back?")
         self.on_report(src, report)
+
+    def _force(self, src: str, why: str) -> None:
+        """A party asks for another attempt. It is believed once a round, and in ``FORCED`` rounds."""
+        forced = self.kept.forced
+        if src in self._stopped:
+            self._unfit.add(src)
+        elif src not in self.astray:
+            forced[src] = forced.get(src, 0) + 1
+            if forced[src] > FORCED:
+                self.kept.astray[src] = f"it has had attempts of {FORCED} rounds repeated"
+            else:
+                self._broken = f"{src} {why}"
+                self._stopped.add(src)
 
     def forget(self, name: str) -> None:
         super().forget(name)
-        self.astray.pop(name, None)
+        self._ahead.pop(name, None)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 

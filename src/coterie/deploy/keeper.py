@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -58,14 +58,15 @@ class Keeper:
         self.presence = Presence(self.nodes, self.settings.grace_s)
         self.kept = Kept()
         self.lead: Lead | None = None
-        self.astray: dict[str, str] = {}  # by party, why it does not follow
         self.undone: tuple[Any, Any] | None = None  # state and secret before the handler that coordinates
         self.waiting: list[Arrived] = []
+        self._again: list[Taken] = []  # of ``kept.again``, what is still to be taken in this attempt
         self._noted: list[Arrived] = []
         self._unsent: list[Parcel] = []  # of earlier commits, since the node was stopped while the engine failed
         self._started: tuple[Any, Any] = member.party.state, member.party.secret
         self.interrupted = False  # it was killed while it coordinated, so it waits for another attempt
         self.asks = False  # it has started, and waits for the hub to say which of its commits it has heard of
+        self.apart = False  # the hub has begun an attempt of this number before, so it takes nothing of this one
         self._told: Tally | None = None
         self._requests: dict[str, tuple[str, int]] = {}  # by key of a packet that was put aside: of whom, its number
         self._unasked, self._unasked_bytes = Counter[str](), Counter[str]()
@@ -77,6 +78,11 @@ class Keeper:
     def era(self) -> Era:
         """The round and attempt that it is in."""
         return self.kept.era or (0, 0)
+
+    @property
+    def astray(self) -> Mapping[str, str]:
+        """By party, why it does not follow. Only the hub can know."""
+        return {}
 
     # -- commits -----------------------------------------------------------------------------------------------------
 
@@ -124,7 +130,7 @@ class Keeper:
         for arrived in done:
             arrived.delivery.done()
 
-    def enter(self, era: Era) -> None:
+    def enter(self, era: Era, mark: int) -> None:
         """Begin a round, or go back to where it began."""
         kept, member, clock = self.kept, self.member, self.clock
         known = kept.era is not None and kept.era[0] == era[0]
@@ -136,7 +142,8 @@ class Keeper:
         else:
             member.begin(era[0])
             kept.before, kept.again = clock.times.copy(), []
-        self.interrupted = kept.leads = False
+        self.interrupted = self.apart = kept.leads = False
+        kept.mark = mark
         kept.era, kept.sent, kept.received, self.mail.traffic = era, {}, {}, Traffic()
         self._unasked.clear()
         self._unasked_bytes.clear()
@@ -153,7 +160,8 @@ class Keeper:
         member, kept, numbering = self.member, self.kept, self.mail.numbering
         began = {} if member.start is None else member.start[3]
         everywhere: list[dict[str, Any]] = [member.numbers.taken, member.numbers.kept, numbering.taken, numbering.open]
-        for known in [*everywhere, began, kept.taken, kept.sent, kept.received, kept.heard]:
+        of_hub: list[dict[str, Any]] = [kept.heard, kept.forced, kept.astray]
+        for known in [*everywhere, began, kept.taken, kept.sent, kept.received, *of_hub]:
             known.pop(name, None)
         member.inbox = [one for one in member.inbox if one.envelope.src != name]
 
@@ -164,10 +172,11 @@ class Keeper:
 
         It is not stored: if this process ends, the round is tried again.
 
-        A party that is gone is asked nothing. Else requests would wait at the broker for as long as it is away.
+        A party that is gone or astray is asked nothing. Else requests would wait at the broker while it is away.
         """
         dst, number, lead = sent.envelope.dst, sent.envelope.number, self.lead
-        if lead is not None and number in lead.coordination.asked and dst in self.presence.look({dst}):
+        away = dst in self.astray or dst in self.presence.look({dst})
+        if lead is not None and number in lead.coordination.asked and away:
             self.give_up_answer(lead, dst, number, "gone")
             return
         at = self.clock.now() if self.lead is None else self.lead.at

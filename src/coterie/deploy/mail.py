@@ -25,6 +25,7 @@ from coterie.protocol.errors import PeerError
 from coterie.transport.envelope import Keyring
 
 _STARTS = 1 << 32  # numbers of each start of a node
+_LAST_S, _OF_A_SECOND = 1 << 36, 1 << 24  # numbers by the clock: below 2^60, whatever it shows
 _WORKING_S = 3.0
 _RETRY_S = 0.5
 _TOGETHER = 8 << 20
@@ -82,10 +83,16 @@ class Mail:
     # -- out ---------------------------------------------------------------------------------------------------------
 
     def start(self, numbering: Numbering) -> None:
-        """Go on from these numbers, as a new start of the node, which has to be committed before anything is sent."""
+        """Go on from these numbers, as a new start of the node, which has to be committed before anything is sent.
+
+        It has numbers beyond those of all starts before it; also of those that it does not know of, since its disk was
+        put back, unless its clock was, too.
+        """
         self.numbering = numbering
         numbering.starts += 1
-        numbering.sent = max(numbering.sent, (numbering.starts - 1) * _STARTS)
+        if numbering.starts > 1:
+            by_clock = min(int(time.time()), _LAST_S) * _OF_A_SECOND
+            numbering.sent = max(numbering.sent + _STARTS, by_clock)
 
     def wrap(self, dst: str, packet: Packet) -> Parcel:
         """Number, seal and sign a packet."""

@@ -7,6 +7,8 @@ client library's. Ours is what makes several messages one packet:
 - A packet travels in parts. Those of one attempt to push it share a random number (``Part.upload``). The last part is
   sent when the server has stored all others, and it alone has an identity that a second attempt shares. So a packet is
   stored once and wholly, or not at all, and parts without their last one are dropped when their sender goes on.
+- If the server does not store a part within ``push_s``, the packet is pushed anew. So it is by a sender whose machine
+  has slept for long. Therefore a recipient may drop parts to which nothing was added for ``STALE_S``.
 - At each new connection the consumer is reset to what is not acknowledged, so that packets come in order even if some
   were on their way when the last connection broke. What is still held here is not handed out a second time.
 """
@@ -34,7 +36,7 @@ from nats.js import JetStreamContext
 from coterie.deploy.engine import Delivery, Engine, EngineError, FullError, NotAdmittedError, Parcel, UndeliverableError
 from coterie.deploy.names import safe
 from coterie.deploy.nats_link import AGAIN_S, ANSWER_S, Link
-from coterie.deploy.nats_parts import GIVEN_UP, PART, Assembly, Part, Upload, parts_of
+from coterie.deploy.nats_parts import GIVEN_UP, PART, STALE_S, Assembly, Part, Upload, parts_of
 from coterie.deploy.nats_server import PRESENCE, STREAM, SUBJECT, Tls, subject
 from coterie.deploy.nats_stream import ACK_WAIT_S
 
@@ -52,6 +54,8 @@ FULL = frozenset({10023, 10047, 10077})
 KEPT = 1 << 16
 """So many sequence numbers of messages that were done are remembered."""
 HEADER = "Coterie-Part"
+ROOM_S = 30.0
+"""A party that could not store parts asks for them again after this."""
 
 
 @dataclass
@@ -82,7 +86,7 @@ class NatsEngine(Engine):
 
     servers: ``nats://host:port``; several if they form a cluster.  parties: all that may be sent to.  spool: a folder
     for parts of packets that are not complete.  connect_s: how long to wait for a server at first.  push_s: how long
-    to try to store a packet, also while the server is away.  largest: bytes of a packet.
+    to try to store a part of a packet, also while the server is away.  largest: bytes of a packet.
     Raises EngineError if no server is reached, with the reason.
     """
 
@@ -108,10 +112,11 @@ class NatsEngine(Engine):
         self._fetching: asyncio.Task[None] | None = None
         self._ready: deque[Upload] = deque()
         self._assembly = Assembly(spool)
-        self._resets = 0
+        self._resets, self._reset_s = 0, 0.0  # how often the consumer was reset, and when
         self._held: dict[int, _Handle] = {}  # what was not done yet, by sequence
         self._finished: OrderedDict[int, None] = OrderedDict()
         self._tasks: set[asyncio.Future[None]] = set()
+        self._room_s = 0.0  # until when nothing is asked for, since there was no room for parts
         self._absent: float | None = None  # since when there is no consumer for this party
         self._present: tuple[float, frozenset[str]] | None = None
         self._sees = True
@@ -203,29 +208,37 @@ class NatsEngine(Engine):
         if len(body) > self._largest:
             raise UndeliverableError(f"a packet of {len(body)} bytes to {dst} is larger than {self._largest}")
         upload, count = secrets.token_hex(8), parts_of(len(body))
-        deadline = asyncio.get_running_loop().time() + self._push_s
 
-        async def send(index: int, identity: str) -> None:
+        async def send(index: int, identity: str, fresh_s: float) -> None:
             part = body[index * PART : (index + 1) * PART] if count > 1 else body
             headers = {"Nats-Msg-Id": identity, HEADER: Part(upload, index, count, len(body)).text()}
-            await self._store(dst, part, headers, deadline)
+            await self._store(dst, part, headers, fresh_s)
 
+        fresh_s = time.time() + STALE_S / 2  # until when the parts before are surely held
         for begin in range(0, count - 1, WINDOW):
-            window = range(begin, min(begin + WINDOW, count - 1))
-            await asyncio.gather(*(send(index, f"{upload}.{index}") for index in window))
-        await send(count - 1, self._id(dst, key))
+            window, began_s = range(begin, min(begin + WINDOW, count - 1)), time.time()
+            await asyncio.gather(*(send(index, f"{upload}.{index}", fresh_s) for index in window))
+            fresh_s = began_s + STALE_S / 2
+        await send(count - 1, self._id(dst, key), fresh_s)
 
     def _id(self, dst: str, key: str) -> str:
         """The identity of a packet. No other party can guess it, and so have the server drop the packet as known."""
         return hmac.new(self._identity, json.dumps([dst, key]).encode(), "sha256").hexdigest()[:32]
 
-    async def _store(self, dst: str, data: bytes, headers: dict[str, str], deadline: float) -> None:
-        """Have the server store a message, and try again while it has trouble. Raises EngineError."""
+    async def _store(self, dst: str, data: bytes, headers: dict[str, str], fresh_s: float) -> None:
+        """Have the server store a message, and try again while it has trouble. Raises EngineError.
+
+        fresh_s: by the wall clock, since the loop's stands still while the machine sleeps.
+        """
         clock, where = asyncio.get_running_loop().time, self._link.place()
+        deadline = clock() + self._push_s
         absent: float | None = None
         problem = "no answer"
         while clock() < deadline:
             await self._link.connected(deadline)
+            if time.time() > fresh_s:
+                problem = "it was interrupted for too long, and begins anew"
+                break
             try:
                 await self._link.whole(self._link.stream.publish(subject(dst, self.name), data, headers=headers))
                 return
@@ -273,6 +286,9 @@ class NatsEngine(Engine):
         began = clock()
         with contextlib.suppress(EngineError):
             await self._link.connected(began + PULL_S)
+        if (wait_s := self._room_s - clock()) > 0:
+            await asyncio.sleep(min(wait_s, PULL_S))
+            return
         if not self._link.is_up():
             return
         try:
@@ -286,6 +302,8 @@ class NatsEngine(Engine):
             if clock() - began < 0.9 * PULL_S:  # a refusal: a cluster chooses its leader, or the consumer is gone
                 self._seen = 0
                 await asyncio.sleep(0.1)
+            elif self._reset_s < (before_s := time.monotonic() - STALE_S):  # all that is stored has come
+                self._drop(self._assembly.stale(before_s), GIVEN_UP)
             return
         self._take(message)
 
@@ -301,7 +319,7 @@ class NatsEngine(Engine):
             consumer = json.loads(answer.data)
             if problem := consumer.get("error"):
                 raise nats.js.errors.APIError.from_error(problem)
-            self._resets += 1
+            self._resets, self._reset_s = self._resets + 1, time.monotonic()
             if self._made != consumer["created"]:
                 self._forget()
             self._made = consumer["created"]
@@ -339,13 +357,30 @@ class NatsEngine(Engine):
     def _join(self, src: str, part: Part, sequence: int, data: bytes) -> None:
         if overtaken := self._assembly.overtaken(src, part, sequence):
             self._drop(overtaken, GIVEN_UP)
-        match self._assembly.add(src, part, sequence, data):
+        begun = self._assembly.uploads.get(src)
+        try:
+            found = self._assembly.add(src, part, sequence, data)
+        except OSError as error:
+            self._come_again([sequence, *(begun.sequences.values() if begun is not None else ())])
+            raise EngineError(
+                f"{self.name} cannot store a packet of {part.size} bytes from {src}: {error}. Make room on its disk: "
+                "the packet comes again"
+            ) from None
+        match found:
             case Upload() as upload:
                 self._ready.append(upload)
             case str() as reason:
                 self._drop([sequence], reason)
 
+    def _come_again(self, sequences: Iterable[int]) -> None:
+        """Have the server send these once more, and all that came after them, in order, after ``ROOM_S``."""
+        for sequence in sequences:
+            self._held.pop(sequence, None)
+        self._seen, self._room_s = 0, asyncio.get_running_loop().time() + ROOM_S
+
     def _drop(self, sequences: Collection[int], reason: str | None = None) -> None:
+        if not sequences:
+            return
         if reason is not None:
             self.strays[reason] += 1
         task = asyncio.ensure_future(self._acknowledge(tuple(sequences)))

@@ -1,8 +1,9 @@
 """Parts of large packets: how a packet is cut, and how parts from several senders become packets again.
 
 Those of one attempt to push a packet share a random number (``Part.upload``). A sender pushes one packet at a time, so
-parts of an earlier attempt that are not complete when a later one begins will never be, and are dropped. What is not
-complete lies on disk and not in memory.
+parts of an earlier attempt that are not complete when a later one begins will never be, and are dropped. So are those
+to which nothing was added for ``STALE_S``: no sender goes on with an attempt after half of that. What is not complete
+lies on disk and not in memory.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import io
 import re
 import tempfile
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -18,6 +21,7 @@ from typing import IO
 PART = (1 << 20) - (1 << 12)
 """Bytes of a packet in one message. With headers it stays below the 1 MiB that a server takes by default."""
 _TEXT = re.compile(r"([0-9a-f]{16}) ([0-9]{1,9}) ([0-9]{1,9}) ([0-9]{1,12})")
+STALE_S = 3600.0
 GIVEN_UP = "parts of a packet that was given up"
 CONTRADICTS = "a part that contradicts the others"
 
@@ -52,12 +56,16 @@ def parts_of(size: int) -> int:
 
 @dataclass
 class Upload:
-    """A packet, or the parts of it that have come. sequences: of their messages in the stream, by index."""
+    """A packet, or the parts of it that have come.
+
+    sequences: of their messages in the stream, by index.  at_s: when the last one came, by ``time.monotonic``.
+    """
 
     src: str
     part: Part
     file: IO[bytes]
     sequences: dict[int, int] = field(default_factory=dict)
+    at_s: float = field(default_factory=time.monotonic)
 
     def read(self) -> bytes:
         """All bytes, once."""
@@ -76,7 +84,7 @@ class Assembly:
     def add(self, src: str, part: Part, sequence: int, data: bytes) -> Upload | str | None:
         """Put a part where it belongs: the packet that is complete now, None, or why this part is dropped.
 
-        To be called after ``overtaken``.
+        To be called after ``overtaken``. Raises OSError if it cannot be stored. Then the whole packet is forgotten.
         """
         if part.count == 1:
             return self._put(self._new(src, part), part, sequence, data)
@@ -87,34 +95,50 @@ class Assembly:
             upload = self.uploads[src] = self._new(src, part)
         if (part.count, part.size) != (upload.part.count, upload.part.size) or part.index in upload.sequences:
             return CONTRADICTS
-        if len(upload.sequences) + 1 == part.count:
+        found = self._put(upload, part, sequence, data)
+        if found is not None:
             del self.uploads[src]
-        return self._put(upload, part, sequence, data)
+        return found
 
     def overtaken(self, src: str, part: Part, sequence: int) -> list[int]:
         """What is dropped since this sender has begun something later: sequence numbers of messages."""
         upload = self.uploads.get(src)
         if upload is None or upload.part.upload == part.upload or sequence < max(upload.sequences.values()):
             return []
-        del self.uploads[src]
-        upload.file.close()
+        self._drop(upload)
         return list(upload.sequences.values())
+
+    def stale(self, before_s: float) -> list[int]:
+        """Drop packets to which nothing was added since then: sequence numbers of their messages."""
+        old = [upload for upload in self.uploads.values() if upload.at_s < before_s]
+        for upload in old:
+            self._drop(upload)
+        return [sequence for upload in old for sequence in upload.sequences.values()]
 
     def sequences(self) -> Iterator[int]:
         for upload in self.uploads.values():
             yield from upload.sequences.values()
 
     def close(self) -> None:
-        for upload in self.uploads.values():
-            upload.file.close()
-        self.uploads.clear()
+        for upload in list(self.uploads.values()):
+            self._drop(upload)
 
     def _new(self, src: str, part: Part) -> Upload:
         return Upload(src, part, io.BytesIO() if part.count == 1 else tempfile.TemporaryFile(dir=self.spool))
 
-    @staticmethod
-    def _put(upload: Upload, part: Part, sequence: int, data: bytes) -> Upload | None:
-        upload.file.seek(part.index * PART)
-        upload.file.write(data)
-        upload.sequences[part.index] = sequence
+    def _drop(self, upload: Upload) -> None:
+        if self.uploads.get(upload.src) is upload:
+            del self.uploads[upload.src]
+        with suppress(OSError):  # what it still had in memory
+            upload.file.close()
+
+    def _put(self, upload: Upload, part: Part, sequence: int, data: bytes) -> Upload | None:
+        try:
+            upload.file.seek(part.index * PART)
+            upload.file.write(data)
+            upload.file.flush()
+        except OSError:
+            self._drop(upload)
+            raise
+        upload.sequences[part.index], upload.at_s = sequence, time.monotonic()
         return upload if len(upload.sequences) == part.count else None

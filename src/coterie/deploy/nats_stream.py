@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import nats.errors
 import nats.js.errors
@@ -18,6 +18,10 @@ from coterie.deploy.nats_server import OPERATOR, STREAM, SUBJECT, Access, Tls
 ACK_WAIT_S = 30.0
 """A message that was neither done nor worked on for so long comes again."""
 SET_UP_S = 20.0
+STORE = 8 << 30
+"""Bytes of all packets that are not done."""
+WAITING = 2304
+"""Parts from one party to another that are not done: two packets of the largest size, and some small ones."""
 DUPLICATES_S = 7200.0
 """A packet that is pushed again within this is stored once."""
 
@@ -28,8 +32,8 @@ def provision(
     access: Access,
     *,
     replicas: int | None = None,
-    largest_store: int = 8 << 30,
-    waiting: int = 4096,
+    largest_store: int = STORE,
+    waiting: int = WAITING,
     ack_wait_s: float = ACK_WAIT_S,
     connect_s: float = 20.0,
 ) -> None:
@@ -73,6 +77,21 @@ def provision(
         link.run(_until_made(link, stream, consumers))
     finally:
         link.close()
+
+
+def waits(
+    servers: Sequence[str], tls: Tls, parties: Collection[str], *, connect_s: float = 20.0
+) -> dict[tuple[str, str], int]:
+    """By sender and recipient, how many parts of packets are not done. tls: the operator's. Raises EngineError."""
+    link, names = Link(OPERATOR, servers, tls, connect_s), {safe(name): name for name in parties}
+    try:
+        found = link.run(link.stream.stream_info(STREAM, subjects_filter=f"{SUBJECT}.>"))
+    except (TimeoutError, nats.errors.Error) as error:
+        raise EngineError(f"{link.place()} does not tell what waits: {error}") from None
+    finally:
+        link.close()
+    ends = ((subject.split(".")[1:], count) for subject, count in (found.state.subjects or {}).items())
+    return {(names.get(of, of), names.get(to, to)): count for (to, of), count in ends}
 
 
 async def _until_made(link: Link, stream: StreamConfig, consumers: Sequence[ConsumerConfig]) -> None:

@@ -107,6 +107,10 @@ class Node(Keeper):
         packet = arrived.packet
         self.observer.seen(arrived.src)
         if isinstance(packet, Letter | Silence):
+            if why := self._outdated(arrived.src, packet.era):
+                self.dropped(arrived.src, "packet", why)
+                self.mail.done(arrived)
+                return
             if self.kept.era is None or packet.era > self.kept.era or self.interrupted or self.asks:
                 self.waiting.append(arrived)  # until the Begin of its attempt comes
                 return
@@ -126,6 +130,17 @@ class Node(Keeper):
         else:
             self.stray(arrived, packet)
 
+    def _outdated(self, src: str, era: Era) -> str:
+        """Why a packet that was sent in this era is not taken any more, or ""."""
+        now = self.kept.era
+        if now is None or self.name == self.hub:
+            return ""
+        if self.apart and era == now:
+            return f"it is of attempt {era[1]} of round {era[0]}, which the hub has announced twice"
+        if src == self.hub and era < now:  # all that it sent before it began this one has come before
+            return f"the hub has sent it in attempt {era[1]} of round {era[0]}, which is over"
+        return ""
+
     def stray(self, arrived: Arrived, packet: Packet | None) -> None:
         """A packet that this sender may not send to this party."""
         self.dropped(arrived.src, type(packet).__name__, f"{arrived.src} may not send it")
@@ -144,7 +159,11 @@ class Node(Keeper):
         self.recognise(common.roster)
 
     def take_waiting(self) -> None:
-        """Take what waited, as far as it need not wait any longer."""
+        """Take what waited, as far as it need not wait any longer: first what is taken again, then what has come."""
+        while self._again and self.lead is None:
+            taken = self._again.pop(0)
+            if not self.member.numbers.is_old(taken.envelope):
+                self._handle(None, Letter(taken.envelope, taken.frame, self.era, taken.arrives))
         waiting, self.waiting = self.waiting, []
         for arrived in waiting:
             self.take(arrived)
@@ -215,14 +234,16 @@ class Node(Keeper):
                 "--again), and join with a new home"
             )
         asked, self.asks = self.asks, False
+        if begin.era == kept.era and begin.mark != kept.mark:
+            self._stand_apart()
+            self.mail.done(arrived)
+            return
         if asked and not self.interrupted:
             self._take_again()
         if kept.era is not None and begin.era <= kept.era:
             if begin.era < kept.era:
                 self.mail.send(self.hub, self.report())  # the hub's own disk may have been put back
             self.mail.done(arrived)
-            if asked:
-                self.take_waiting()
             return
         self.give_up()
         while not self.interrupted:
@@ -231,7 +252,7 @@ class Node(Keeper):
                 break
             self.give_up()  # one that had waited would have coordinated now
         out: list[tuple[str, Packet]] = [] if kept.era is None else [(self.hub, self.report(closed=True))]
-        self.enter(begin.era)
+        self.enter(begin.era, begin.mark)
         self.count(arrived)
         if self.clock.rehearsed:
             self.clock.times.at, kept.tallies = begin.at, True
@@ -244,13 +265,21 @@ class Node(Keeper):
             self.commit(self.wrapped(out), [arrived])
         self.observer.began(begin.era)
         self._take_again()
-        self.take_waiting()
+
+    def _stand_apart(self) -> None:
+        """The hub has announced this attempt before, so its disk was put back, and it may now ask for something else.
+        This party answers once in an attempt. It takes nothing of this one, and asks for another.
+        """
+        if not self.apart:
+            self.give_up()
+            self.apart = True
+            self.mail.send(self.hub, self.report(repeated=True))
+            self.take_waiting()
 
     def _take_again(self) -> None:
-        """Take what was sent in earlier rounds and taken in an attempt that was given up."""
-        for taken in list(self.kept.again):
-            if not self.member.numbers.is_old(taken.envelope):
-                self._handle(None, Letter(taken.envelope, taken.frame, self.era, taken.arrives))
+        """Take what was sent in earlier rounds and taken in an attempt that was given up, and then what waits."""
+        self._again = list(self.kept.again)
+        self.take_waiting()
 
     def give_up(self) -> None:
         """Stop a coordination: its round or attempt is over."""
@@ -315,8 +344,10 @@ class Node(Keeper):
         return False
 
     def go_on(self, lead: Lead) -> None:
-        """Let a coordination go on as far as it can."""
+        """Let a coordination go on as far as it can. If it ends, others have waited for that."""
         self._lead_on(lead, Lead.go_on)
+        if self.lead is None:
+            self.take_waiting()
 
     def _lead_on(self, lead: Lead, act: Callable[[Lead], None]) -> None:
         try:
@@ -333,7 +364,6 @@ class Node(Keeper):
             return
         if lead.coordination.done and lead.request is not None and self.lead is lead:
             self._dismiss(lead, lead.coordination.result)
-            self.take_waiting()
 
     def _dismiss(self, lead: Lead, handled: Handled) -> None:
         """This party coordinates no more."""

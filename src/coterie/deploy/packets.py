@@ -68,13 +68,15 @@ class Begin(msgspec.Struct, frozen=True, array_like=True, tag="begin", forbid_un
     """The hub begins an attempt of a round; round 0 is the set-up. Its recipient goes back to where the round began.
 
     commit: the newest commit of the recipient that the hub has heard of.  taken: the highest number
-    that it has taken from it.  at: in a rehearsal.
+    that it has taken from it.  at: in a rehearsal.  mark: a random number of this attempt. Under another mark the same
+    attempt is another one: the hub's disk was put back.
     """
 
     era: Era
     commit: Count
     taken: Count = 0
     at: Instant = NOWHEN
+    mark: Count = 0
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True, tag="report", forbid_unknown_fields=True):
@@ -84,7 +86,8 @@ class Report(msgspec.Struct, frozen=True, array_like=True, tag="report", forbid_
     kind of message; reasons stay at the party.  scores: those that its owner allows, such as ``local_accuracy``.
     interrupted: it was killed while it coordinated, and asks for another attempt.  rolled_back: its state is older than
     what the hub has heard of, and it goes on no more.  closed: it has heard that this attempt is over.  started: it has
-    just started, and asks which attempt the hub is in.
+    just started, and asks which attempt the hub is in.  repeated: it has been in an attempt of this number before, and
+    asks for another one.
     """
 
     era: Era
@@ -99,6 +102,7 @@ class Report(msgspec.Struct, frozen=True, array_like=True, tag="report", forbid_
     rolled_back: bool = False
     closed: bool = False
     started: bool = False
+    repeated: bool = False
     tally: Tally | None = None
 
 

@@ -19,8 +19,9 @@ from coterie.crypto.roster import new_identity
 from coterie.data.targets import Targets
 from coterie.deploy.engine_files import hosts_of, is_loopback
 from coterie.deploy.home import Home, keyring_of, plan_of, take_plan
+from coterie.deploy.logs import event
 from coterie.deploy.own_data import read_data
-from coterie.deploy.plan import Plan
+from coterie.deploy.plan import Plan, plan_hash
 from coterie.devices.links import FleetLinks
 from coterie.devices.profiles import Profile, fleet
 from coterie.protocol.errors import UserError
@@ -106,6 +107,7 @@ class Place:
     def renew(self, data: bytes) -> tuple[PartyKeys, Common]:
         """Take in a newer plan: the keys that count now, and what everybody knows. Raises PeerError for another one."""
         plan = take_plan(self.home, data)
+        event("plan", plan=plan.version, plan_sha256=plan_hash(plan))
         return keyring_of(self.home, plan), replace(self.party.common, roster=plan.roster)
 
     def own_model(self) -> ClientModel | None:

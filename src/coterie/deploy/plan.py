@@ -130,9 +130,14 @@ def check(data: bytes, operator: bytes) -> Plan:
     return plan
 
 
-def roster_hash(plan: Plan) -> str:
-    """SHA-256 of the roster as it is signed, in hex: what parties compare by telephone."""
-    return hashlib.sha256(msgspec.msgpack.encode(plan.roster)).hexdigest()
+def plan_hash(plan: Plan) -> str:
+    """SHA-256 of all that the operator signs, in hex: config, settings, members and roster of this version."""
+    return hashlib.sha256(msgspec.msgpack.encode(plan)).hexdigest()
+
+
+def shown(version: int, plan_sha256: str) -> str:
+    """What every party prints of its plan, for people to compare: the version, and 160 bits of its hash."""
+    return f"version {version}, {spoken(plan_sha256[:40])}"
 
 
 def fingerprint(entry: Entry) -> str:

@@ -22,7 +22,7 @@ from coterie.deploy.kills import Doomed, Interrupted, Kill
 from coterie.deploy.logs import Journal, event
 from coterie.deploy.node import Effects, Node, NodeObserver, Settings
 from coterie.deploy.place import Place, place
-from coterie.deploy.plan import Plan, roster_hash, spoken
+from coterie.deploy.plan import Plan, plan_hash
 from coterie.deploy.prometheus import serving
 from coterie.deploy.recorder import HubJournal, Recorder
 from coterie.deploy.store import FileStore, unpack
@@ -142,14 +142,14 @@ def as_hub(folder: Path, kill: Kill | None = None, *, metrics: int | None = None
 
 
 def _started(home: Home) -> Plan:
-    """The plan of a home, if it has not ended. The log says which roster it believes. Raises UserError."""
+    """The plan of a home, if it has not ended. The log says which one it is. Raises UserError."""
     plan = plan_of(home)
     if 0 < plan.settings.not_after_s < time.time():
         raise UserError(
             f"the deployment of {home.path} has ended, by its plan and this clock: look at the clock, or found another"
         )
-    roster = spoken(roster_hash(plan))
-    event("start", pid=os.getpid(), role=home.role, plan=plan.version, session=plan.session, roster=roster)
+    digest = plan_hash(plan)
+    event("start", pid=os.getpid(), role=home.role, plan=plan.version, plan_sha256=digest, session=plan.session)
     return plan
 
 

@@ -33,7 +33,7 @@ def text(status: Status) -> str:
 
 def _families(status: Status) -> Iterator[Family]:
     """Name, type, help and samples of each family."""
-    about = {key: str(getattr(status, key)) for key in ("system", "mode", "crypto", "engine", "session", "roster")}
+    about = {key: str(getattr(status, key)) for key in ("system", "mode", "crypto", "engine", "session", "plan_sha256")}
     yield "coterie_deployment_info", "gauge", "What is deployed.", [({**about, "plan": str(status.plan)}, 1)]
     yield "coterie_phase", "gauge", "1 for the phase that the run is in.", [({"phase": status.phase}, 1)]
     for name, kind, words, value in (

@@ -27,7 +27,7 @@ from coterie.deploy import reported, result
 from coterie.deploy.hub import Round
 from coterie.deploy.logs import Journal, event
 from coterie.deploy.packets import Era, Report
-from coterie.deploy.plan import Plan, fingerprint, roster_hash
+from coterie.deploy.plan import Plan, fingerprint, plan_hash
 from coterie.deploy.reported import Line, Sums
 from coterie.deploy.status import HEARTBEAT_S, STATUS, PartyStatus, Status
 from coterie.protocol.errors import CoterieError, UserError
@@ -111,7 +111,7 @@ class Recorder:
                 known.revoked = name in plan.revoked
                 parties[name] = known
             self._open.parties = parties
-            self._tell(plan=plan.version, roster=roster_hash(plan))
+            self._tell(plan=plan.version, plan_sha256=plan_hash(plan))
 
     def begins(self, round: int, attempt: int) -> None:
         """An attempt of a round begins. Round 0 is the set-up, and the one after the last the finish."""
@@ -331,7 +331,7 @@ class Recorder:
             mode=config.mode,
             crypto=cipher,
             session=plan.session,
-            roster=roster_hash(plan),
+            plan_sha256=plan_hash(plan),
             plan=plan.version,
             engine=self.engine,
             pid=os.getpid(),

@@ -87,7 +87,7 @@ def content(known: Known, running: bool, facts: Mapping[str, Any]) -> dict[str, 
     deployment = {
         "engine": status.engine,
         "session": status.session,
-        "roster": status.roster,
+        "plan_sha256": status.plan_sha256,
         "plan": status.plan,
         "parties": sum(bool(one.fingerprint) for one in status.parties),
         "rehearsal": status.rehearsal,

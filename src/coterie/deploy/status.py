@@ -53,9 +53,10 @@ class PartyStatus(msgspec.Struct, kw_only=True):
 class Status(msgspec.Struct, kw_only=True):
     """``status.json``. started, since, written: Unix seconds of the run's start, of this phase, and of the file.
 
-    roster: SHA-256 of the signed roster, hexadecimal, which every party prints.  done: rounds that are committed.
-    skipped: those of them that were given up.  repeated: attempts beyond the first.  scores: means of the last round
-    that clients have reported on.  reported: by score, how many did.  why: the run failed, in the hub's words.
+    plan: its version.  plan_sha256: its hash, hexadecimal, of which every party prints the beginning.  done: rounds
+    that are committed.  skipped: those of them that were given up.  repeated: attempts beyond the first.  scores: means
+    of the last round that clients have reported on.  reported: by score, how many did.  why: the run failed, in the
+    hub's words.
     """
 
     system: str
@@ -63,7 +64,7 @@ class Status(msgspec.Struct, kw_only=True):
     mode: str
     crypto: str
     session: str
-    roster: str
+    plan_sha256: str
     plan: Count
     engine: str
     pid: int

@@ -78,8 +78,9 @@ class Numbering(msgspec.Struct):
 class Kept(msgspec.Struct):
     """All that a node keeps beside its party's state and secret.
 
-    commits: how many there were.  era: the round and attempt that it is in, None before the first.  leads: whether it
-    coordinates, in this era.  numbers: of the member, and taken: those that it had taken when the round began.
+    commits: how many there were.  era: the round and attempt that it is in, None before the first.  mark: of this
+    attempt, which tells it from another one of the same number.  leads: whether it coordinates, in this era.
+    numbers: of the member, and taken: those that it had taken when the round began.
     outbox: packets that may not have left yet.  again: what it took in this round that was sent in earlier ones; it is
     taken again if the round is tried again.  inbox: what waits for a coordinator that may take it in a later round.
     sent, received: packets of this era, by the other end.  tallies: whether it tells the hub of them.  times, before:
@@ -87,11 +88,13 @@ class Kept(msgspec.Struct):
     key by which it was known when it sent what these numbers count.
 
     Of the hub: done: its last round.  stops: the round whose notes say that it is the last one, or 0.  heard: by party,
-    the newest commit that it has heard of.
+    the newest commit that it has heard of.  astray: by party, why it follows no more until it is enrolled anew.
+    forced: by party, in how many rounds it has had an attempt repeated.
     """
 
     commits: Count = 0
     era: Era | None = None
+    mark: Count = 0
     leads: bool = False
     numbers: Numbers = msgspec.field(default_factory=Numbers)
     taken: dict[str, Count] = msgspec.field(default_factory=dict)
@@ -109,6 +112,8 @@ class Kept(msgspec.Struct):
     done: int = -1
     stops: Count = 0
     heard: dict[str, Count] = msgspec.field(default_factory=dict)
+    astray: dict[str, str] = msgspec.field(default_factory=dict)
+    forced: dict[str, Count] = msgspec.field(default_factory=dict)
 
 
 def pack(kept: Kept, now: tuple[Any, Any], start: tuple[Any, Any]) -> bytes:

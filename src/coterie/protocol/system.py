@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,8 @@ class System:
     ciphers that have none.
     also: by role of the roster, further roles that such parties may act in: what their classes say (``also=``).
     check: raises UserError for settings that can't work among these clients.
+    leads_s: of a config, the settings that say how many seconds a leader waits for its members, where no setting says
+    how long the hub waits for the leader.
     models: each client's current model (or mixture), which the observer reads. Clients that share a model share arrays.
     pool: all models, if clients choose (or mix) among several. A round moved something if it moved one of them.
     observe: arrays and numbers for the report.
@@ -150,6 +153,7 @@ class System:
     settings_in: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     also: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     check: Callable[[Any, Common], None] = field(default=lambda config, common: None)
+    leads_s: Callable[[Any], Mapping[str, float]] = field(default=lambda config: {})
     parties_in: Mapping[str, Callable[[Any], Mapping[str, PartyFactory]]] = field(default_factory=dict)
     plain: tuple[str, ...] = ()
     audit: str = ""
@@ -182,9 +186,19 @@ class System:
         """What a client predicts with, from its own state alone. Raises UserError if the system does not say."""
         return self._own_model()(client)
 
-    def check_deployed(self, config: Any) -> None:
-        """Raises UserError for what parties on machines of their own cannot do."""
+    def check_deployed(self, config: Any, patience_s: float = inf) -> None:
+        """Raises UserError for what parties on machines of their own cannot do.
+
+        patience_s: how long the hub waits for an answer where no setting says it.
+        """
         self._own_model()
+        for name, waits_s in self.leads_s(config).items():
+            if waits_s > patience_s / 2:  # a leader has work of its own, too
+                raise UserError(
+                    f"{name}={waits_s:g} is more than half of the patience, {patience_s:g} s: then the hub may give a "
+                    f"leader up, and with it its cluster, while the leader waits for its members. Set {name} to "
+                    f"{patience_s / 2:g} or less, or give --patience {2 * waits_s:g} or more, or set deadline_s"
+                )
         if config.pretraining() is not None:
             raise UserError(
                 f"{self.name} with these settings trains its first models on the clients' data, which no machine of a "

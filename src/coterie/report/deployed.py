@@ -8,7 +8,7 @@ from coterie.report.budget import Count
 
 
 class Deployed(msgspec.Struct, frozen=True):
-    """engine: that moved the packets.  plan: its version.  roster: its hash.  repeated: attempts beyond the first.
+    """engine: that moved the packets.  plan: its version.  plan_sha256: its hash.  repeated: attempts beyond the first.
 
     running: the run goes on.  rehearsal: it was on one machine, with dealt data.  reporting: how many clients reported
     scores, in the round with the fewest and in that with the most.  unknown: what nobody knows of it, in words.
@@ -16,7 +16,7 @@ class Deployed(msgspec.Struct, frozen=True):
 
     engine: str = ""
     session: str = ""
-    roster: str = ""
+    plan_sha256: str = ""
     plan: Count = 0
     parties: Count = 0
     rehearsal: bool = False

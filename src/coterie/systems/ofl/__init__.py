@@ -142,6 +142,7 @@ SYSTEM = System(
     config=OFLConfig,
     parties=parties,
     check=check,
+    leads_s=lambda config: {"leader_s": config.leader_s} if config.leader_s and config.deadline_s is None else {},
     also={CLIENT: (LEADER,)},
     models=models,
     own_model=lambda client: client.model,

@@ -1,0 +1,62 @@
+"""What waits at the server is bounded: each pair of parties by itself, and no one takes the room of the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nats", reason="the extra deploy is not installed")
+
+from live_deployment import live
+from nats_rig import Rig, drain
+from typer.testing import CliRunner
+
+from coterie.cli.app import app
+from coterie.deploy.engine import FullError
+from coterie.deploy.engines import connect
+from coterie.deploy.home import plan_of
+from coterie.deploy.nats_parts import parts_of
+from coterie.deploy.nats_stream import STORE, WAITING, waits
+from coterie.runs.config import RunConfig
+
+
+def test_a_pair_has_room_for_two_of_the_largest_packets_and_for_a_third_of_all_at_most() -> None:
+    assert 2 * parts_of(1 << 30) + 100 < WAITING
+    assert 3 * (WAITING << 20) < STORE
+
+
+def test_one_that_fills_its_share_stops_no_other(tmp_path: Path) -> None:
+    made = Rig(tmp_path, ("hub", "client/1", "client/2"), waiting=4)
+    made.start()
+    try:
+        hub, one, flooding = (made.engine(name) for name in made.parties)
+        for to in ("hub", "client/1"):
+            for number in range(4):
+                flooding.push(to, b"x", f"{number}")
+            with pytest.raises(FullError):
+                flooding.push(to, b"x", "4")
+        hub.push("client/1", b"work", "1")
+        one.push("hub", b"done", "1")
+        held = {("client/2", "hub"): 4, ("client/2", "client/1"): 4, ("hub", "client/1"): 1, ("client/1", "hub"): 1}
+        assert waits(made.urls, made.operator, made.parties) == held
+        assert [each.body for each in drain(one)] == [b"x"] * 4 + [b"work"]
+        assert waits(made.urls, made.operator, made.parties) == {("client/2", "hub"): 4, ("client/1", "hub"): 1}
+    finally:
+        made.close()
+
+
+def test_the_operator_is_told_what_waits(tmp_path: Path) -> None:
+    with live(tmp_path, RunConfig("fedavg", rounds=1), ("hospital-a", "hospital-b")) as deployed:
+        for name, count in (("hospital-a", 1), ("hospital-b", 3)):
+            home = deployed.homes[name]
+            engine = connect(home, plan_of(home))
+            for number in range(count):
+                engine.push("server", b"x", f"{number}")
+            engine.close()
+        said = CliRunner().invoke(app, ["deploy", "server", str(deployed.folder.path)])
+    assert said.exit_code == 0
+    assert said.stdout.splitlines()[-2:] == [
+        "From hospital-b to server: 3 parts of packets wait",
+        "From hospital-a to server: 1 part of packets waits",
+    ]
