@@ -14,8 +14,8 @@ import msgspec
 
 from coterie.protocol.errors import UserError
 from coterie.runs.files import opened, reading
+from coterie.runs.folder import STATUS as STATUS
 
-STATUS = "status.json"
 HEARTBEAT_S = 5.0
 """The hub writes its status at least so often."""
 
