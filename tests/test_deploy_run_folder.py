@@ -87,6 +87,7 @@ def test_a_rehearsal_may_be_repeated_with_its_views(cli: Command) -> None:
     (FOLDER / "result.json").write_text(json.dumps(result))
     assert f"coterie run --config {CONFIG} --record" in cli("audit", "d/run").err
     assert (
-        f"coterie run --config {CONFIG} --out" in cli(*"export d/run --client client/0 --out m.safetensors".split()).err
+        f"coterie run --config {CONFIG} --out"
+        in cli(*["export", "d/run", "--client", "client/0", "--out", "m.safetensors"]).err
     )
     assert "which only its hub continues" in cli("run", "--resume", "--out", "d/run").err
