@@ -136,6 +136,16 @@ def test_a_party_whose_data_are_refused_has_no_home(tmp_path: Path) -> None:
     assert isinstance(read_data(home.data, FACTS), OwnData)
 
 
+@pytest.mark.parametrize("rows", [[[1, 2], [3]], [None, 1.0], [{}, {}]])
+def test_objects_are_refused_in_words(tmp_path: Path, rows: list[Any]) -> None:
+    x = np.empty(len(rows), object)
+    x[:] = rows
+    np.savez(tmp_path / "a.npz", x=x, y=np.arange(len(rows)))
+    with pytest.raises(UserError, match=r"a\.npz: x is an array of Python objects.* must hold numbers") as error:
+        read_data(tmp_path / "a.npz", FACTS)
+    assert "pickle" not in str(error.value)
+
+
 def test_a_file_that_is_no_npz_is_not_to_be_loaded_unsafely(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("f0,f1,label\n1,2,0\n")
     with pytest.raises(
