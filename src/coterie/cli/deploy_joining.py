@@ -38,9 +38,8 @@ def invite(
 
     text = written(folder, name, again=again, hours=hours)
     typer.echo(text, nl=False)
-    typer.echo(
-        f"An invitation for {name}, valid for {hours:g} hours. It is a secret: hand it to {name} alone.", err=True
-    )
+    valid = f"{hours:g} hour{'s' * (hours != 1)}"
+    typer.echo(f"An invitation for {name}, valid for {valid}. It is a secret: hand it to {name} alone.", err=True)
 
 
 @guarded

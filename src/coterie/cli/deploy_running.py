@@ -158,11 +158,13 @@ def rehearse(
 
 def _rows(summary: Any) -> list[tuple[str, str]]:
     """The most important results."""
+    from coterie.report.words import plural
+
     found = []
     if summary.get("global_accuracy") is not None:
         found.append(("accuracy on all test data", percent(summary["global_accuracy"])))
         found.append(("accuracy on each client's own kind of data", percent(summary["local_accuracy"])))
     found += [("cipher", summary["crypto"]), ("sent", size(summary["bytes_up"])), ("time", seconds(summary["seconds"]))]
     for r, why in list(summary["skipped"].items())[:1]:
-        found.append(("skipped", f"{len(summary['skipped'])} rounds; round {r}: {why}"))
+        found.append(("skipped", f"{plural(len(summary['skipped']), 'round')}; round {r}: {why}"))
     return found

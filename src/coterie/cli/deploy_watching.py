@@ -74,9 +74,8 @@ def _lines(status: Status, now: float) -> Iterator[Text | Table]:
     if status.scores:
         told = (f"{name.replace('_', ' ')} {_score(name, value)}" for name, value in status.scores.items())
         most = max(status.reported.values(), default=0)
-        yield Text(
-            f"Scores of the last round: {', '.join(told)}, as {most} of {plural(status.clients, 'client')} report"
-        )
+        whose = f"{most} of {plural(status.clients, 'client')} report{'s' * (most == 1)}"
+        yield Text(f"Scores of the last round: {', '.join(told)}, as {whose}")
     yield _table(status, now)
     yield from map(Text, _remarks(status))
     yield Text(

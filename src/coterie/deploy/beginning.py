@@ -17,6 +17,7 @@ from coterie.deploy.home import Home, keyring_of, read_private, take_plan
 from coterie.deploy.packets import News, unwrap
 from coterie.deploy.plan import Plan
 from coterie.protocol.errors import PeerError, RunError, UserError
+from coterie.report.words import plural
 from coterie.runs import registry
 from coterie.runs.config import from_text, system_config
 
@@ -76,7 +77,7 @@ def check_enough(plan: Plan) -> None:
     there = sum(one.role == client for one in plan.roster.entries)
     missing = [name for name in plan.missing if roles[name] != client]
     if missing or there < plan.settings.quorum:
-        needed = f"the servers and {plan.settings.quorum} clients must have joined"
+        needed = f"the servers and {plural(plan.settings.quorum, 'client')} must have joined"
         raise UserError(f"the hub cannot begin: {needed}, and there are not yet {', '.join(missing or plan.missing)}")
 
 

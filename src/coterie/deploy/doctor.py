@@ -23,6 +23,7 @@ from coterie.deploy.plan import Plan
 from coterie.deploy.secrets import PEM, Needles, of_pem
 from coterie.deploy.tokens import INVITATION
 from coterie.protocol.errors import PeerError, UserError
+from coterie.report.words import plural
 from coterie.runs import registry
 from coterie.runs.config import from_text, system_config
 
@@ -76,7 +77,7 @@ def doctor(
     found += _shared(homes, plan)
     found += _secrets([*(one.path for one in folders), *(one.path for one in homes)], holders)
     if not any(one.level == "problem" for one in found):
-        found.append(Finding("ok", f"{len(homes)} homes", "no secret of one party lies in another's home"))
+        found.append(Finding("ok", plural(len(homes), "home"), "no secret of one party lies in another's home"))
     return found
 
 
@@ -292,4 +293,6 @@ def _expiry(path: Path, now_s: float) -> Iterator[Finding]:
     if not begins <= now_s <= ends:
         yield Finding("problem", str(path), "the certificate is not valid now: look at this clock, or join again")
     elif ends - now_s < SOON_S:
-        yield Finding("warning", str(path), f"the certificate ends in {(ends - now_s) / certificates.DAY_S:.0f} days")
+        yield Finding(
+            "warning", str(path), f"the certificate ends in {plural(round((ends - now_s) / certificates.DAY_S), 'day')}"
+        )
