@@ -91,6 +91,9 @@ def test_from_founding_to_a_certificate(cli: Command) -> None:
     assert plan_of(read_home(Path("H"))) == current_plan(Folder(Path("study")))
     ended = cli("deploy", "revoke", "study", "hospital-a", "--offline")
     assert "Revoked hospital-a: version 3 of the plan" in ended.out
+    ended = cli("deploy", "revoke", "study", "hospital-a", "--offline")
+    assert "hospital-a was revoked already: version 3 of the plan" in ended.out
+    assert "Revoked" not in ended.out
     ended = cli("deploy", "doctor", "study", "H")
     assert (ended.code, ended.err) == (0, "")
     assert "no secret of one party lies in another's home" in ended.out

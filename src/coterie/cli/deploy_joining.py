@@ -157,9 +157,12 @@ def revoke(
       coterie deploy revoke study hospital-a
     """
     from coterie.deploy.authority import revoke as revoked
+    from coterie.deploy.folder import current_plan, open_folder
 
+    before = current_plan(open_folder(folder)).version
     plan = revoked(folder, name)
-    typer.echo(f"Revoked {name}: version {plan.version} of the plan says so.")
+    done = f"{name} was revoked already" if plan.version == before else f"Revoked {name}"
+    typer.echo(f"{done}: version {plan.version} of the plan says so.")
     tell_server(folder, offline)
 
 
