@@ -168,6 +168,23 @@ def test_modes_and_links(study: Study) -> None:
     assert len(problems(study)) == 4
 
 
+def test_what_the_hub_writes_for_the_operator_alone(study: Study) -> None:
+    run = study.folder.run
+    run.mkdir()
+    for name in ("status.json", "open.bin", "metrics.jsonl"):
+        (run / name).touch(0o600)
+    assert problems(study) == []
+    for name in ("status.json", "open.bin", "metrics.jsonl"):  # anybody may read the last
+        (run / name).chmod(0o644)
+    said = problems(study)
+    assert [f"chmod 600 {run / name}" in one for name, one in zip(("status.json", "open.bin"), said, strict=True)] == [
+        True
+    ] * 2
+    (run / "open.bin").unlink()
+    (run / "open.bin").symlink_to(study.at / "own.npz")
+    assert "is a symbolic link" in "\n".join(problems(study))
+
+
 def test_servers_on_one_machine(tmp_path: Path) -> None:
     study = Study(tmp_path)
     named = [Member(role, role, f"{role}.org") for role in ("business_server", "key_centre", "csp")]

@@ -20,7 +20,9 @@ from coterie.deploy import plan as plans
 from coterie.deploy.folder import Folder, current_plan, open_folder, operator_of
 from coterie.deploy.home import INFO, Home, read_home, read_private
 from coterie.deploy.plan import Plan
+from coterie.deploy.recorder import OPEN
 from coterie.deploy.secrets import PEM, Needles, of_pem
+from coterie.deploy.status import STATUS
 from coterie.deploy.tokens import INVITATION
 from coterie.protocol.errors import PeerError, UserError
 from coterie.report.words import plural
@@ -162,7 +164,9 @@ def _modes(folders: Sequence[Folder], homes: Sequence[Home]) -> Iterator[Finding
         yield Finding("warning", "modes", "files have no modes here: see to it that nobody else can read them")
         return
     private = [folder.path / name for folder in folders for name in _PRIVATE]
-    private += [folder.nats / "key.pem" for folder in folders]
+    private += [
+        path for folder in folders for path in (folder.nats / "key.pem", folder.run / STATUS, folder.run / OPEN)
+    ]
     for place in [*private, *(home.path for home in homes)]:
         paths = [place, *(Path(at, name) for at, inner, names in os.walk(place) for name in (*inner, *names))]
         for path in paths:
