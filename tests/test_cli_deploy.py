@@ -270,6 +270,21 @@ def pull_until(end: float, engine: Engine) -> None:
         engine.pull(0.2)
 
 
+def test_a_taken_port_is_named(cli: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    import socket
+
+    monkeypatch.setattr(os, "execv", lambda *words: pytest.fail("it was started"))
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        founded(cli, server=f"nats://127.0.0.1:{port}")
+        ended = cli("deploy", "server", "study", "--start")
+    assert (ended.code, ended.err.count("Error:")) == (1, 1)
+    assert f"cannot listen at 127.0.0.1, port {port}: Address already in use" in ended.err
+    assert "coterie deploy init --server" in ended.err
+
+
 def test_a_party_is_let_in_and_cut_off(cli: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("nats")
     monkeypatch.setattr("coterie.deploy.applying.CONNECT_S", 1.0)

@@ -155,7 +155,7 @@ def serving(port: int, read: Callable[[], Status]) -> Iterator[int]:
         server = Server((LOOPBACK, port), Handler)
     except OSError as error:
         raise UserError(
-            f"cannot serve metrics on {LOOPBACK}:{port} ({error.strerror or error}): name another port"
+            f"cannot serve metrics on {LOOPBACK}:{port} ({error.strerror or error}): name another port with --metrics"
         ) from None
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.2}, daemon=True)
     thread.start()
