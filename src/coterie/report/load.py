@@ -21,13 +21,13 @@ from coterie.protocol.errors import UserError
 from coterie.report.audits import Audit
 from coterie.report.budget import Budget, Count
 from coterie.report.dealt import Partition, Seconds
-from coterie.report.deployed import Deployed
+from coterie.report.deployed import Deployed, why_missing
 from coterie.report.devices import Used
 from coterie.report.ledger import Audited, Ledger
 from coterie.report.notes import Members, Notes
 from coterie.report.poisoning import Detection
 from coterie.runs.budget import Difference
-from coterie.runs.folder import CONFIG, METRICS, RESULT, deployed
+from coterie.runs.folder import CONFIG, METRICS, RESULT
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1 + 1e-6)]  # a mean of float32 shares may exceed 1 by rounding
 Band = tuple[float | None, float | None, float | None, float | None, float | None]
@@ -361,21 +361,11 @@ def _text(path: Path) -> str:
             raise UserError(f"{path}: no regular file; remove it, and run again")
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise UserError(f"{path}: missing; {_why_missing(path)}") from None
+        raise UserError(f"{path}: missing; {why_missing(path)}") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not text in UTF-8 ({error.reason}, byte {error.start}); run again") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); check the file and its permissions") from None
-
-
-def _why_missing(path: Path) -> str:
-    """Why a run's folder lacks this file, and what to do."""
-    if path.name == RESULT and deployed(path.parent) is not None:
-        return "no round of this deployment is over yet: wait for the first one"
-    if (path.parent / "run" / path.name).is_file():
-        return f"name the run folder, {path.parent / 'run'}"
-    unfinished = "the run has not finished (continue it with --resume) or " if path.name == RESULT else ""
-    return f"{unfinished}this is not a run's folder"
 
 
 T = TypeVar("T")
