@@ -139,10 +139,10 @@ class Recorder:
             self._changed.set()
 
     def missed(self, party: str, why: str) -> None:
-        """The hub goes on without this party's answer. why: ``late``, ``gone``, ``offline`` or ``refused``."""
+        """The hub goes on without this party's answer. why: in the words of its node."""
         with self._lock:
             if (one := self._open.parties.get(party)) is not None:
-                why = why if why in reported.WHYS else reported.OTHER
+                why = reported.why_missed(why)
                 one.missed = dict(Counter(one.missed) + Counter([why]))
                 missed = self._open.missed.setdefault(self.round, [])
                 if missed.count((party, why)) < _MOST_MISSED:  # late messages are as many as their sender likes
