@@ -12,6 +12,7 @@ from rich.table import Table
 
 from coterie.cli import completing
 from coterie.cli import options as opt
+from coterie.cli.command import Command
 from coterie.cli.guard import guarded
 from coterie.cli.progress import percent, progress, seconds, size
 from coterie.cli.running import configured, lasted
@@ -22,24 +23,31 @@ Folder = Annotated[
 ]
 Home = Annotated[Path, typer.Option(help="The party's home, which `deploy join` has made.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Also write the log to stderr.")]
-_NOT_REHEARSED = frozenset(
-    {
-        "out",
-        "resume",
-        "record",
-        "record_mib",
-        "checkpoint_every",
-        "availability",
-        "drift",
-        "attack",
-        "attackers",
-        "fine_tune",
-        "fine_tune_every",
-        "log",
-        "workers",
-    }
-)
-"""Options of a run that a rehearsal does not have."""
+_SIMULATED = "it is for simulations alone, so give it to coterie run"
+_OBSERVED = "it needs somebody who sees all parties, so give it to coterie run"
+_NOT_REHEARSED = {
+    "out": "the run folder is DIR/run",
+    "resume": "a rehearsal runs once, in a new DIR",
+    "record": _OBSERVED,
+    "record_mib": _OBSERVED,
+    "checkpoint_every": "every party stores each step that it has done",
+    "availability": f"{_SIMULATED}. A rehearsal has --kill",
+    "drift": _SIMULATED,
+    "attack": f"no party is made to misbehave here. {_SIMULATED[0].upper()}{_SIMULATED[1:]}",
+    "attackers": f"no party is made to misbehave here. {_SIMULATED[0].upper()}{_SIMULATED[1:]}",
+    "fine_tune": _OBSERVED,
+    "no_fine_tune": _OBSERVED,
+    "fine_tune_every": _OBSERVED,
+    "log": "DIR/run/metrics.jsonl has the numbers of every round",
+    "workers": "every party is a process of its own",
+}
+"""Options of a run that a rehearsal does not have, and why."""
+
+
+class Rehearsing(Command):
+    """``coterie deploy try``."""
+
+    absent = _NOT_REHEARSED
 
 
 @guarded

@@ -268,6 +268,6 @@ for _command in (init, invite, join, approve, revoke, server, doctor, files):
     app.command(_command.__name__, cls=Command)(_command)
 app.command("hub", cls=Command)(deploy_running.hub)
 app.command("party", cls=Command)(deploy_running.party)
-app.command("try", cls=Command)(deploy_running.rehearse)
+app.command("try", cls=deploy_running.Rehearsing)(deploy_running.rehearse)
 app.command("status", cls=Command)(deploy_watching.status)
 app.command("logs", cls=Command)(deploy_watching.logs)
