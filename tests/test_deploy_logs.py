@@ -22,7 +22,7 @@ from coterie.cli import deploy_watching
 from coterie.cli.command import Command, Group
 from coterie.crypto.signing import SigningKey
 from coterie.deploy import logs, prometheus
-from coterie.deploy.status import PartyStatus, Status
+from coterie.deploy.status import PartyStatus, Status, at_words
 from coterie.protocol.errors import UserError
 from coterie.protocol.told import Identity
 from coterie.transport.envelope import Envelope
@@ -108,6 +108,19 @@ def test_a_log_is_json_for_its_owner_alone(log: Path) -> None:
     assert lines[1]["reason"].startswith("value 799.375")
     assert lines[1]["kind"] == "Train"
     assert log.stat().st_mode & 0o777 == 0o600
+
+
+def test_attempts_count_from_1_for_people(log: Path, tmp_path: Path) -> None:
+    """In the log, in the status, in its table and in the numbers for Prometheus."""
+    logs.Journal().began((3, 1))
+    logs.stop()
+    assert "begin      round=3  attempt=2" in run("logs", str(log.parent))
+    assert "\ncoterie_round_attempt 2\n" in prometheus.text(STATUS)
+    assert at_words(4, 1, 10) == "Round 4 of 10, attempt 2"
+    assert [at_words(r, 0, 10) for r in (0, 10, 11)] == ["Set-up", "Round 10 of 10", "After the last round"]
+    party = PartyStatus(name="a", role="client", last_seen=1.0, round=3, attempt=1)
+    (tmp_path / "status.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(STATUS, parties=(party,))))
+    assert "3, attempt 2" in run("status", str(tmp_path))
 
 
 def test_no_key_and_no_array_gets_into_a_log(log: Path) -> None:

@@ -56,6 +56,7 @@ class Status(msgspec.Struct, kw_only=True):
     roster: SHA-256 of the signed roster, hexadecimal, which every party prints.  done: rounds that are committed.
     skipped: those of them that were given up.  repeated: attempts beyond the first.  scores: means of the last round
     that clients have reported on.  reported: by score, how many did.  why: the run failed, in the hub's words.
+    attempt: as in messages and in ``metrics.jsonl``, where the first is 0. What people are shown counts from 1.
     """
 
     system: str
@@ -99,6 +100,12 @@ def read_status(folder: Path) -> Status:
         return msgspec.json.decode(data, type=Status)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"{path} is of another version of coterie ({error}): start the hub again") from None
+
+
+def at_words(round: int, attempt: int, rounds: int) -> str:
+    """``Round 3 of 10, attempt 2``: for people, who count attempts from 1. Round 0 is the set-up."""
+    head = "Set-up" if round == 0 else f"Round {round} of {rounds}" if round <= rounds else "After the last round"
+    return head + (f", attempt {attempt + 1}" if attempt else "")
 
 
 def is_alive(status: Status, now: float) -> bool:
