@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -75,9 +76,9 @@ def hub(
     plan = current_plan(open_folder(folder))
     _say_roster(plan.roster.hub, "the hub", plan)
     typer.echo(f"Watch it with coterie deploy status {folder} --watch")
-    as_hub(folder, metrics=metrics, stderr=verbose)
-    ended = read_status(folder).phase == "ended"
-    typer.echo("The run has ended." if ended else "Stopped. Started again, the hub goes on where it was.")
+    as_hub(folder, metrics=metrics, stderr=verbose, say=_say)
+    if read_status(folder).phase == "ended":
+        typer.echo(f"Its numbers: coterie report {folder / 'run'}")
 
 
 @guarded
@@ -95,7 +96,11 @@ def party(home: Home, verbose: Verbose = False) -> None:
 
     own = read_home(home)
     _say_roster(own.name, own.role, plan_of(own))
-    as_party(home, stderr=verbose)
+    as_party(home, stderr=verbose, say=_say)
+
+
+def _say(words: str) -> None:
+    typer.echo(f"{time.strftime('%H:%M:%S')}  {words}")
 
 
 def _say_roster(name: str, role: str, plan: Any) -> None:

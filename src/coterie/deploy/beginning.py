@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from coterie.deploy import logs
@@ -81,17 +81,27 @@ def check_enough(plan: Plan) -> None:
         raise UserError(f"the hub cannot begin: {needed}, and there are not yet {', '.join(missing or plan.missing)}")
 
 
-def gathered(plan: Plan, engine: Engine, stopped: threading.Event, *, poll_s: float = _POLL_S) -> None:
+def gathered(
+    plan: Plan,
+    engine: Engine,
+    stopped: threading.Event,
+    tell: Callable[[Collection[str], Sequence[str]], None] = lambda here, away: None,
+    *,
+    poll_s: float = _POLL_S,
+) -> None:
     """Wait until all servers and a quorum of the clients are connected, or ``stopped``: then the first round may begin.
 
-    Raises RunError, with the names of those that are not, after the plan's ``patience_s``.
+    tell: is told again and again of those that are connected, and of the parties that are not. Raises RunError, with
+    the names of those that are not, after the plan's ``patience_s``.
     """
     client, hub = _client(plan), plan.believed.hub
     of_role = {one.name: one.role for one in plan.believed.entries if one.name != hub}
     quorum = min(plan.settings.quorum, sum(role == client for role in of_role.values()))
     ends, told = time.monotonic() + plan.settings.patience_s, False
     while not stopped.is_set():
-        away = [name for name in of_role if name not in engine.nodes()]
+        nodes = engine.nodes()
+        away = [name for name in of_role if name not in nodes]
+        tell(nodes, away)
         here = sum(role == client for name, role in of_role.items() if name not in away)
         if here >= quorum and all(of_role[name] == client for name in away):
             return
