@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from live_deployment import Live, live
+import typer
+from live_deployment import Live, Supervised, live
 from typer.testing import CliRunner
 
 from coterie.cli.app import app
 from coterie.deploy.doctor import _holder_of_home, _holders_of_folder
+from coterie.deploy.kills import Kill
+from coterie.deploy.process import as_hub, as_party
 from coterie.deploy.secrets import Needles
+from coterie.deploy.supervision import OUTPUT
 from coterie.runs.config import RunConfig
 
 pytest.importorskip("nats")
 
 
-def started(at: Path, *words: str) -> subprocess.Popen[bytes]:
-    with at.open("wb") as said:
-        return subprocess.Popen([sys.executable, "-m", "coterie", "deploy", *words], stdout=said, stderr=said)
+def _hub(home: Path, kill: Kill | None) -> None:
+    as_hub(home.parent, kill, say=typer.echo)
+
+
+def _party(home: Path, kill: Kill | None) -> None:
+    as_party(home, kill, say=typer.echo)
 
 
 def wait_for(true: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -33,47 +37,46 @@ def wait_for(true: Callable[[], bool], seconds: float = 60.0) -> None:
         time.sleep(0.05)
 
 
-def lines(at: Path) -> list[str]:
-    """What was said, without the time."""
-    return [re.sub(r"^[0-9:]{8}  ", "", line) for line in at.read_text().splitlines()]
-
-
-def status(one: Live) -> str:
-    ended = CliRunner().invoke(app, ["deploy", "status", str(one.folder.path)])
+def deploy(*words: str) -> str:
+    ended = CliRunner().invoke(app, ["deploy", *words])
     return " ".join((ended.stdout + ended.stderr).split())
+
+
+def said(one: Live, name: str) -> list[str]:
+    path = one.homes[name].path / OUTPUT
+    return path.read_text().replace("\N{NARROW NO-BREAK SPACE}", " ").splitlines() if path.exists() else []
 
 
 def test_a_run_from_start_to_end(tmp_path: Path) -> None:
     """The hub first: it says for whom it waits. Each party says what it is at, and that the run has ended."""
-    said = {name: tmp_path / f"{name}.txt" for name in ("hub", "a", "b")}
     with live(tmp_path, RunConfig("fedavg", data="digits", model="linear", rounds=2), ["a", "b"]) as one:
-        processes = []
-        try:
-            assert "has not begun, and 3 of 3 members have joined" in status(one)
-            processes.append(started(said["hub"], "hub", str(one.folder.path)))
-            wait_for(lambda: "Waiting for a, b to connect" in lines(said["hub"]))
-            processes.append(started(said["a"], "party", "--home", str(one.homes["a"].path)))
-            wait_for(lambda: "Waiting for b to connect" in lines(said["hub"]))
-            wait_for(lambda: "The hub waits for b to connect" in status(one), 15)
-            processes.append(started(said["b"], "party", "--home", str(one.homes["b"].path)))
-            assert [process.wait(60) for process in processes] == [0, 0, 0]
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
-        rounds = ["Set-up", "Round 1 of 2", "Round 2 of 2"]
+        folder, hub = str(one.folder.path), one.hub
+        assert "has not begun, and 3 of 3 members have joined" in deploy("status", folder)
+        folders = {name: home.path for name, home in one.homes.items()}
+        with Supervised(hub, folders, {hub: _hub, "a": _party, "b": _party}) as processes:
+            processes.failing = {}
+            processes._start(hub)
+            wait_for(lambda: said(one, hub) == ["Waiting for a, b to connect"])
+            processes._start("a")
+            wait_for(lambda: said(one, hub)[1:] == ["Waiting for b to connect"])
+            wait_for(lambda: "The hub waits for b to connect" in deploy("status", folder))
+            processes._start("b")
+            processes.watch(lambda: None)
+        rounds = ["Set-up", "Round 1 of 2", "Round 2 of 2", "After the last round"]
         for name in ("a", "b"):
-            told = lines(said[name])
-            assert told[0].startswith(f"{name}, client. Roster, version ")
-            assert told[1].startswith("Connected. Waiting for the hub to begin.")
-            assert [line for line in told if line in rounds] == rounds
-            assert told[-1] == "The run has ended."
-        told = lines(said["hub"])
-        assert [line for line in told if line in rounds] == rounds
-        assert told[-2].replace("\N{NARROW NO-BREAK SPACE}", " ") == "The run has ended: 2 rounds done."
-        assert told[-1] == f"Its numbers: coterie report {one.folder.run}"
-        ended = CliRunner().invoke(app, ["deploy", "party", "--home", str(one.homes["a"].path)])
-        assert (ended.exit_code, "The run has ended." in ended.stdout) == (0, True)
+            assert said(one, name)[0].startswith("Connected. Waiting for the hub to begin.")
+            assert said(one, name)[1:] == [*rounds, "The run has ended."]
+        assert said(one, hub)[2:] == [*rounds, "The run has ended: 2 rounds done."]
+        assert deploy("party", "--home", str(folders["a"])).endswith("The run has ended.")
+        numbers = (one.folder.run / "metrics.jsonl").read_bytes()
+        told = deploy("hub", folder)
+        assert told.replace("\N{NARROW NO-BREAK SPACE}", " ").endswith(
+            f"The run has ended: 2 rounds done. Its numbers: coterie report {one.folder.run}"
+        )
+        assert (one.folder.run / "metrics.jsonl").read_bytes() == numbers
+        assert "Ended after" in deploy("status", folder)
+        assert "has ended, so nobody joins it any more" in deploy("invite", folder, "a", "--again")
         holders = [*map(_holder_of_home, one.homes.values()), *_holders_of_folder(one.folder)]
         secrets = {name: value for holder in holders for name, value in holder.secrets.items()}
-        assert not set(Needles(secrets, {})._names(b"".join(path.read_bytes() for path in said.values())))
+        lines = [line for name in one.homes for line in said(one, name)]
+        assert not set(Needles(secrets, {})._names("\n".join([told, *lines]).encode()))

@@ -149,7 +149,7 @@ def _table(status: Status, now: float, without: Collection[str] = ()) -> Table:
     table = Table(*columns, box=SIMPLE, pad_edge=False)
     for one in status.parties:
         presence = _presence(one, over=status.phase in ("ended", "failed"))
-        at = f"{one.round}" + (f", attempt {one.attempt + 1}" if one.attempt else "")
+        at = f"{min(one.round, status.rounds)}" + (f", attempt {one.attempt + 1}" if one.attempt else "")
         seen = "–" if one.last_seen is None else f"{_ago(one.last_seen, now)} ago"
         counts = (sum(one.missed.values()), sum(one.refused.values()))
         cells = (

@@ -36,10 +36,7 @@ from coterie.runs.folder import METRICS, locked, read_lines
 from coterie.transport.envelope import Keyring
 from coterie.transport.transcript import shown
 
-_WAITS = (
-    "Connected. Waiting for the hub to begin. If the run has ended already, nothing comes: ask the operator, who lets "
-    "the hub say so by starting it once more"
-)
+_WAITS = "Connected. Waiting for the hub to begin. (If the run is over, the hub says so when it is started once more.)"
 _HELD = "{} is at work in another process already: a party runs once. End that process first, or leave it alone"
 
 
@@ -109,7 +106,7 @@ def as_hub(
         plan = _started(home)
         check_enough(plan)
         found, store = place(home), FileStore(home.state)
-        done = _done(store, found.party)
+        done = _done(store, found.party, found.rounds)
         recorder = Recorder(
             of.run,
             plan,
@@ -209,10 +206,12 @@ def _clock(found: Place) -> Clock:
     return RehearsedClock(found.home.name, [one.name for one in found.plan.roster.entries], found.links)
 
 
-def _done(store: FileStore, party: Party) -> int:
-    """The last round that the hub has committed; 0 before the first."""
-    data = store.load()
-    return 0 if data is None else max(0, unpack(data, party)[0].done)
+def _done(store: FileStore, party: Party, rounds: int) -> int:
+    """The last round that the hub has committed; 0 before the first. The finish, which comes after it, is none."""
+    if (data := store.load()) is None:
+        return 0
+    kept, _ = unpack(data, party)
+    return max(0, min(kept.done, kept.stops or rounds))
 
 
 def _doomed(kill: Kill | None, observer: NodeObserver, effects: Effects) -> tuple[NodeObserver, Effects]:
