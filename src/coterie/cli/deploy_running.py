@@ -61,7 +61,8 @@ def hub(
 ) -> None:
     """Lead all rounds, from the operator's folder. Started again after a crash, it goes on where it was.
 
-    Writes the run folder DIR/run. `coterie deploy status DIR` shows how it fares.
+    Says for which parties it waits, and each round. Writes the run folder DIR/run. `coterie deploy status DIR` shows
+    how all parties fare.
 
     Examples:
 
@@ -85,7 +86,8 @@ def hub(
 def party(home: Home, verbose: Verbose = False) -> None:
     """Take part, from a party's home, until the hub has ended the run. Started again after a crash, it goes on.
 
-    Prints the fingerprint of the roster that it believes: compare it with the operator's.
+    Prints the fingerprint of the roster that it believes: compare it with the operator's. Then it says each round, and
+    when the run has ended.
 
     Examples:
 

@@ -41,8 +41,8 @@ def status(
 ) -> None:
     """Show how a deployment fares: each party's role, keys, presence, round, bytes, work and refusals.
 
-    The hub writes what is shown. It knows what parties report: numbers of packets and seconds, and scores that their
-    owners allow. It knows no reason of a refusal: each stands in the log of the party that refused.
+    The hub writes what is shown. It knows what parties report: bytes, seconds, and scores that their owners allow. It
+    does not know why a party has refused something: that stands in the party's own log.
 
     Examples:
 
