@@ -152,7 +152,7 @@ def _table(status: Status, now: float, without: Collection[str] = ()) -> Table:
         at = f"{min(one.round, status.rounds)}" + (f", attempt {one.attempt + 1}" if one.attempt else "")
         seen = "–" if one.last_seen is None else f"{_ago(one.last_seen, now)} ago"
         counts = (sum(one.missed.values()), sum(one.refused.values()))
-        cells = (
+        cells: tuple[Text | str, ...] = (
             Text(shown(one.name)),
             Text(one.role),
             one.fingerprint[:_KEYS] or "–",

@@ -93,15 +93,19 @@ class _Result(msgspec.Struct, frozen=True):
     deployment: _Deployment
 
 
+def _of_result(data: bytes) -> _Deployment:
+    return msgspec.json.decode(data, type=_Result).deployment
+
+
 def deployed(out: Path) -> Literal["machines", "rehearsal"] | None:
     """Whether this is the run folder of a deployment, and of which kind, by its result or its status."""
-    for name, kind in ((RESULT, _Result), (STATUS, _Deployment)):
+    for name in (RESULT, STATUS):
         with (
             contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeError, RecursionError),
             opened(out / name) as file,
         ):
-            found = msgspec.json.decode(file.read(), type=kind)
-            of = found.deployment if isinstance(found, _Result) else found
+            data = file.read()
+            of = msgspec.json.decode(data, type=_Deployment) if name == STATUS else _of_result(data)
             return "rehearsal" if of.rehearsal else "machines"
     return None
 
