@@ -93,6 +93,9 @@ def test_from_founding_to_a_certificate(cli: Command) -> None:
     assert "Revoked hospital-a: version 3 of the plan" in ended.out
     ended = cli("deploy", "doctor", "H")
     assert f"holds the plan, {plan}" in " ".join(ended.out.split())
+    ended = cli("deploy", "revoke", "study", "hospital-a", "--offline")
+    assert "hospital-a was revoked already: version 3 of the plan" in ended.out
+    assert "Revoked" not in ended.out
     ended = cli("deploy", "doctor", "study", "H")
     assert (ended.code, ended.err) == (0, "")
     assert "no secret of one party lies in another's home" in ended.out
@@ -267,6 +270,21 @@ def server(port: int) -> Iterator[None]:
 def pull_until(end: float, engine: Engine) -> None:
     while time.monotonic() < end:
         engine.pull(0.2)
+
+
+def test_a_taken_port_is_named(cli: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    import socket
+
+    monkeypatch.setattr(os, "execv", lambda *words: pytest.fail("it was started"))
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        founded(cli, server=f"nats://127.0.0.1:{port}")
+        ended = cli("deploy", "server", "study", "--start")
+    assert (ended.code, ended.err.count("Error:")) == (1, 1)
+    assert f"cannot listen at 127.0.0.1, port {port}: Address already in use" in ended.err
+    assert "coterie deploy init --server" in ended.err
 
 
 def test_a_party_is_let_in_and_cut_off(cli: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,6 +116,28 @@ def test_revoking_withdraws_an_invitation(study: Study) -> None:
     refused(study, request, "no open invitation")
 
 
+def test_nobody_joins_a_run_that_has_ended(study: Study) -> None:
+    """Not even a party that has lost its home: no hub would ever tell it anything."""
+    home = study.enrol()
+    text = study.invite(again=True)
+    _, request = study.join(text, "again")
+    study.folder.run.mkdir()
+    hub = {"session": "s", "roster": "r", "plan": 1, "engine": "nats", "pid": 1, "rounds": 2, "clients": 3}
+    status = {"system": "fedavg", "title": "FedAvg", "mode": "paper", "crypto": "none", **hub}
+    write = (study.folder.run / "status.json").write_bytes
+    write(msgspec.json.encode({**status, "phase": "ended"}))
+    for call in (lambda: study.approve(request), lambda: study.invite("hospital-b"), lambda: study.invite(again=True)):
+        before = everything(study.path)
+        with pytest.raises(UserError, match=r"the run of .* has ended, so nobody joins it any more"):
+            call()
+        assert everything(study.path) == before
+    with pytest.raises(UserError, match="has ended"):
+        authority.examine(study.path, request, NOW_S)
+    authority.revoke(study.path, home.name, now_s=NOW_S)  # keys may be stolen after the end, too
+    write(msgspec.json.encode({**status, "phase": "round"}))
+    study.approve(study.join(study.invite("hospital-b"), "b")[1])
+
+
 def test_nobody_new_joins_a_run_that_has_begun(study: Study) -> None:
     home = study.enrol()
     _, request = study.join(study.invite("hospital-b"), "other")

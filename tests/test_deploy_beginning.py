@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,7 +17,7 @@ NAMES = [one.name for one in PLAN.roster.entries]
 HUB, *CLIENTS = NAMES
 
 
-def waiting(quorum: int, here: list[str], late: str = "", patience_s: float = 0.2) -> None:
+def waiting(quorum: int, here: list[str], late: str = "", patience_s: float = 0.2, **more: Any) -> None:
     exchange = Exchange(NAMES)
     for name in here:
         exchange.engine(name)
@@ -25,7 +26,7 @@ def waiting(quorum: int, here: list[str], late: str = "", patience_s: float = 0.
     )
     if late:
         threading.Timer(0.1, exchange.engine, [late]).start()
-    gathered(plan, exchange.engine(HUB), threading.Event(), poll_s=0.02)
+    gathered(plan, exchange.engine(HUB), threading.Event(), poll_s=0.02, **more)
 
 
 def test_the_hub_waits_for_the_quorum_and_names_the_absent() -> None:
@@ -35,6 +36,14 @@ def test_the_hub_waits_for_the_quorum_and_names_the_absent() -> None:
     waiting(len(CLIENTS), most, late=last, patience_s=20)
     with pytest.raises(RunError, match=f"{last} did not connect within 0.2 seconds"):
         waiting(len(CLIENTS), most)
+
+
+def test_it_tells_meanwhile_who_is_there() -> None:
+    told = list[tuple[set[str], list[str]]]()
+    *most, last = CLIENTS
+    waiting(len(CLIENTS), most, late=last, patience_s=20, tell=lambda here, away: told.append((set(here), list(away))))
+    assert told[0] == ({HUB, *most}, [last])
+    assert told[-1] == (set(NAMES), [])
 
 
 def test_a_hub_that_is_stopped_waits_no_longer() -> None:

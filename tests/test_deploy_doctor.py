@@ -19,6 +19,7 @@ from tampering import flipped
 
 from coterie.crypto.signing import SigningKey
 from coterie.deploy import plan as plans
+from coterie.deploy.certificates import DAY_S
 from coterie.deploy.doctor import Finding, doctor
 from coterie.deploy.folder import current_plan
 from coterie.deploy.home import Home, read_home, read_private, write_private
@@ -183,6 +184,23 @@ def test_modes_and_links(study: Study) -> None:
     assert len(problems(study)) == 4
 
 
+def test_what_the_hub_writes_for_the_operator_alone(study: Study) -> None:
+    run = study.folder.run
+    run.mkdir()
+    for name in ("status.json", "open.bin", "metrics.jsonl"):
+        (run / name).touch(0o600)
+    assert problems(study) == []
+    for name in ("status.json", "open.bin", "metrics.jsonl"):  # anybody may read the last
+        (run / name).chmod(0o644)
+    said = problems(study)
+    assert [f"chmod 600 {run / name}" in one for name, one in zip(("status.json", "open.bin"), said, strict=True)] == [
+        True
+    ] * 2
+    (run / "open.bin").unlink()
+    (run / "open.bin").symlink_to(study.at / "own.npz")
+    assert "is a symbolic link" in "\n".join(problems(study))
+
+
 def test_servers_on_one_machine(tmp_path: Path) -> None:
     study = Study(tmp_path)
     named = [Member(role, role, f"{role}.org") for role in ("business_server", "key_centre", "csp")]
@@ -200,7 +218,7 @@ def test_a_rehearsal_is_on_one_machine(tmp_path: Path) -> None:
     study.join(study.invite("csp"), "study/homes/csp", data=False)
     found = doctor([study.path], NOW_S)
     assert [one for one in found if one.level == "problem"] == []
-    assert any(one.where.startswith("2 homes") for one in found)
+    assert any(one.where.startswith("2\N{NARROW NO-BREAK SPACE}homes") for one in found)
 
 
 def test_a_home_in_a_home(study: Study) -> None:
@@ -215,7 +233,7 @@ def test_clocks_and_certificates(study: Study) -> None:
     assert any("valid no more" in one for one in late)
     assert any("certificate is not valid now" in one for one in late)
     soon = [one.text for one in looked(study, now_s=NOW_S + 360 * 86400) if one.level == "warning"]
-    assert "the certificate ends in 5 days" in soon
+    assert "the certificate ends in 5\N{NARROW NO-BREAK SPACE}days" in soon
     shutil.copy(study.at / "a" / "tls" / "certificate.pem", study.at / "b" / "tls" / "certificate.pem")
     assert any("certificate is of 'CN=hospital-a' and not of hospital-b" in one for one in problems(study))
 
@@ -251,6 +269,17 @@ def test_members_that_have_not_joined(tmp_path: Path) -> None:
     found = {one.text for one in doctor([study.path, home.path], NOW_S)}
     assert "have not joined yet: x, y" in found
     assert "has no certificate yet: the operator is to approve its request" in found
+
+
+def test_one_is_one(tmp_path: Path) -> None:
+    study = Study(tmp_path)
+    study.found()
+    where = [one.where.replace("\N{NARROW NO-BREAK SPACE}", " ") for one in doctor([study.path], NOW_S)]
+    assert "1 home" in where
+    soon = [one.text for one in doctor([study.path], NOW_S + 364 * DAY_S)]
+    assert any(
+        "ends in 1 day" in text.replace("\N{NARROW NO-BREAK SPACE}", " ") and "days" not in text for text in soon
+    )
 
 
 def test_a_folder_that_is_neither(tmp_path: Path) -> None:

@@ -276,6 +276,25 @@ def test_a_party_whose_disk_was_put_back_takes_nothing_before_it_knows() -> None
     node.close()
 
 
+@pytest.mark.parametrize(
+    ("commit", "taken", "says"),
+    [
+        (9, 0, "is of commit {commits}, and the hub has heard of 9: "),
+        (0, 99, "has sent packets up to number {sent}, and the hub has taken number 99: "),
+        (9, 99, "is of commit {commits}, and the hub has heard of 9: "),
+    ],
+)
+def test_the_error_says_what_is_older(commit: int, taken: int, says: str) -> None:
+    apart = made()
+    hub, (node, _) = apart.node("server").member, opened(apart, "client/0")
+    says = says.format(commits=node.kept.commits, sent=node.mail.numbering.sent)
+    begin = wrap(hub.keyring, "server", "client/0", 1, Begin((0, 0), commit, taken))
+    apart.exchange.put("server", "client/0", begin, "begin")
+    with pytest.raises(RolledBackError, match=says):
+        take_all(node)
+    node.close()
+
+
 def test_a_hub_whose_disk_was_put_back_is_told_so() -> None:
     apart = made()
     apart.dooms["server"] = doom = Backed(

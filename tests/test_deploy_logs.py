@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import socket
@@ -16,13 +17,16 @@ import msgspec
 import numpy as np
 import pytest
 import typer
+from deployments import Study
+from rich.console import Console
+from rich.table import Table
 from typer.testing import CliRunner
 
 from coterie.cli import deploy_watching
 from coterie.cli.command import Command, Group
 from coterie.crypto.signing import SigningKey
 from coterie.deploy import logs, prometheus
-from coterie.deploy.status import PartyStatus, Status
+from coterie.deploy.status import PartyStatus, Status, at_words
 from coterie.protocol.errors import UserError
 from coterie.protocol.told import Identity
 from coterie.transport.envelope import Envelope
@@ -108,6 +112,19 @@ def test_a_log_is_json_for_its_owner_alone(log: Path) -> None:
     assert lines[1]["reason"].startswith("value 799.375")
     assert lines[1]["kind"] == "Train"
     assert log.stat().st_mode & 0o777 == 0o600
+
+
+def test_attempts_count_from_1_for_people(log: Path, tmp_path: Path) -> None:
+    """In the log, in the status, in its table and in the numbers for Prometheus."""
+    logs.Journal().began((3, 1))
+    logs.stop()
+    assert "begin      round=3  attempt=2" in run("logs", str(log.parent))
+    assert "\ncoterie_round_attempt 2\n" in prometheus.text(STATUS)
+    assert at_words(4, 1, 10) == "Round 4 of 10, attempt 2"
+    assert [at_words(r, 0, 10) for r in (0, 10, 11)] == ["Set-up", "Round 10 of 10", "After the last round"]
+    party = PartyStatus(name="a", role="client", last_seen=1.0, round=3, attempt=1)
+    (tmp_path / "status.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(STATUS, parties=(party,))))
+    assert "3, attempt 2" in run("status", str(tmp_path))
 
 
 def test_no_key_and_no_array_gets_into_a_log(log: Path) -> None:
@@ -255,6 +272,60 @@ def test_the_status_is_shown_in_words_and_as_json(tmp_path: Path) -> None:
     (tmp_path / "status.json").write_bytes(msgspec.json.encode(live))
     assert "Round 4 of 10, attempt 2" in run("status", str(tmp_path))
     assert CliRunner().invoke(app, ["status", str(tmp_path / "none")]).exit_code == 2
+
+
+NAMES = ("business_server", "key_centre", "csp", "hospital-north-west")
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+def test_the_table_fits_the_terminal(width: int) -> None:
+    one = STATUS.parties[1]
+    parties = tuple(msgspec.structs.replace(one, name=name, role=name, bytes_up=543_210) for name in NAMES)
+    status = msgspec.structs.replace(STATUS, parties=parties)
+    shell = Console(file=io.StringIO(), width=width, soft_wrap=True, highlight=False)
+    lines = list(deploy_watching._lines(status, 111.0, shell))
+    (table,) = (line for line in lines if isinstance(line, Table))
+    shell.print(table)
+    drawn = shell.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert max(map(len, drawn)) <= width
+    heads = drawn[1].split()
+    assert {"party", "round", "missed", "refused"} <= set(heads)
+    assert sum(any(f" {name} " in line for line in drawn) for name in NAMES) == len(NAMES)
+    left_out = [str(line) for line in lines if str(line).startswith("Not shown")]
+    assert [head for head in ("keys", "work", "role", "sent") if head not in heads] == [
+        head for head in ("keys", "work", "role", "sent") if any(head in line for line in left_out)
+    ]
+    assert bool(left_out) == (width < 140)
+
+
+def test_who_is_waited_for_before_the_first_round(tmp_path: Path) -> None:
+    waiting = msgspec.structs.replace(STATUS, phase="waiting", attempt=0, written=1e12, since=1e12)
+    (tmp_path / "status.json").write_bytes(msgspec.json.encode(waiting))
+    assert "The hub waits for server to connect, since" in run("status", str(tmp_path))
+    here = [msgspec.structs.replace(one, connected=True) for one in STATUS.parties]
+    waiting = msgspec.structs.replace(waiting, parties=(*here, PartyStatus(name="late", role="client")))
+    (tmp_path / "status.json").write_bytes(msgspec.json.encode(waiting))
+    assert "All parties are connected, since" in run("status", str(tmp_path))
+
+
+def test_before_the_hub_has_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = Study(tmp_path)
+    study.found()
+    study.enrol("hospital-a")
+    ended = CliRunner().invoke(app, ["status", str(study.path)])
+    assert ended.exit_code == 2
+    said = " ".join(ended.stderr.split())
+    assert "2 of 4 members have joined, without hospital-b, client/3" in said
+    assert f"Start it with coterie deploy hub {study.path}" in said
+
+    def begin(_: float) -> None:
+        monkeypatch.setattr(time, "sleep", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        study.folder.run.mkdir()
+        (study.folder.run / "status.json").write_bytes(msgspec.json.encode(STATUS))
+
+    monkeypatch.setattr(time, "sleep", begin)
+    ended = CliRunner().invoke(app, ["status", str(study.path), "--watch"])
+    assert "No news of the hub" in ended.stdout
 
 
 def test_names_in_a_status_cannot_change_the_terminal(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def with_nan() -> np.ndarray:
         ({"y": Y.astype(str)}, "labels must be numbers"),
         ({"x_test": X[:2, 0], "y_test": Y[:2]}, "x_test has shape"),
         ({"x_test": X[:2], "y_test": Y[:3]}, "y_test has shape"),
-        ({"x": np.array([{}])}, "cannot be read"),
+        ({"x": np.array([{}])}, "array of Python objects"),
     ],
 )
 def test_samples_that_are_refused_leave_no_home(tmp_path: Path, arrays: dict[str, Any], says: str) -> None:
@@ -134,6 +134,16 @@ def test_a_party_whose_data_are_refused_has_no_home(tmp_path: Path) -> None:
     home, _ = study.join(text, report=["local_accuracy"], epochs=1, accelerator="auto")
     assert (home.report, home.about.epochs, home.about.accelerator) == (("local_accuracy",), 1, "auto")
     assert isinstance(read_data(home.data, FACTS), OwnData)
+
+
+@pytest.mark.parametrize("rows", [[[1, 2], [3]], [None, 1.0], [{}, {}]])
+def test_objects_are_refused_in_words(tmp_path: Path, rows: list[Any]) -> None:
+    x = np.empty(len(rows), object)
+    x[:] = rows
+    np.savez(tmp_path / "a.npz", x=x, y=np.arange(len(rows)))
+    with pytest.raises(UserError, match=r"a\.npz: x is an array of Python objects.* must hold numbers") as error:
+        read_data(tmp_path / "a.npz", FACTS)
+    assert "pickle" not in str(error.value)
 
 
 def test_a_file_that_is_no_npz_is_not_to_be_loaded_unsafely(tmp_path: Path) -> None:

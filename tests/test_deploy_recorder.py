@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +17,7 @@ import pytest
 
 from coterie.crypto.roster import entry, new_identity, sign_roster
 from coterie.crypto.signing import SigningKey
+from coterie.deploy import hub
 from coterie.deploy.hub import Round
 from coterie.deploy.packets import Report
 from coterie.deploy.plan import Facts, Plan, Settings, fingerprint
@@ -412,6 +415,16 @@ def test_a_damaged_status_is_a_clear_error(tmp_path: Path, content: bytes) -> No
         read_status(tmp_path)
     with pytest.raises(UserError, match="no hub has begun"):
         read_status(tmp_path / "elsewhere")
+
+
+def test_every_reason_of_the_hub_has_a_name(recorder: Recorder) -> None:
+    """Also one that is added to the hub's node some day."""
+    words = re.findall(r'astray\[\w+\] = f?"([^"]+)"', inspect.getsource(hub))
+    assert len(words) == 4
+    recorder.begins(1, 0)
+    recorder.closed(Round(1, gone=dict(zip(CLIENTS, words, strict=True))))
+    missed = [why for one in recorder.status.parties if one.name in CLIENTS for why in one.missed]
+    assert sorted(missed) == ["ahead of the hub", "revoked", "rolled back", "stopped"]
 
 
 def test_the_hubs_observer_tells_the_recorder(recorder: Recorder) -> None:

@@ -116,6 +116,20 @@ def test_files_are_written_anew_without_the_revoked(tmp_path: Path) -> None:
     assert [path.name for path in study.path.iterdir() if path.name.startswith(".systemd")] == []
 
 
+@pytest.mark.parametrize("to", ["elsewhere", "nowhere", "file"])
+def test_what_stands_in_their_place_is_left_alone(study: Study, to: str) -> None:
+    (study.at / "elsewhere").mkdir()
+    (study.at / "elsewhere" / "kept").touch()
+    (study.at / "file").touch()
+    (study.path / "systemd").symlink_to(study.at / to)
+    with pytest.raises(UserError, match=r"systemd is no folder of this deployment: move it away"):
+        service_files(study.path, "systemd")
+    assert (study.path / "systemd").is_symlink()
+    assert (study.at / "elsewhere" / "kept").exists()
+    assert not (study.at / "nowhere").exists()
+    assert [path.name for path in study.path.iterdir() if path.name.startswith(".systemd")] == []
+
+
 def test_a_host_that_two_servers_share_is_refused(study: Study) -> None:
     text = study.folder.members.read_text()
     study.folder.members.write_text(text.replace("csp.example.org", "hub.example.org"))

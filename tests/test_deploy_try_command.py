@@ -59,14 +59,25 @@ def test_without_the_extra_nothing_is_made(command: Command, tmp_path: Path, mon
     assert (ended.code, "pip install 'coterie[deploy]'" in ended.err, folder.exists()) == (2, True, False)
 
 
+def test_what_it_lacks_is_an_option_of_a_run() -> None:
+    """Those that `coterie run` has and it has not, each with a reason."""
+    from coterie.cli.deploy_running import _NOT_REHEARSED
+    from coterie.cli.options import _OPTIONS
+
+    assert set(_NOT_REHEARSED) - {"no_fine_tune"} <= {one.name for one in _OPTIONS}
+
+
 def test_it_refuses_before_it_makes_anything(command: Command, tmp_path: Path) -> None:
     folder = tmp_path / "d"
     for words, error in (
-        (["--system", "fedavg", "--attack", "scale:10"], "no option --attack"),
+        (["--system", "fedavg", "--attack", "scale:10"], "no option --attack: no party is made to misbehave here"),
+        (["--system", "fedavg", "--attackers=0.3"], "so give it to coterie run. See"),
+        (["--system", "fedavg", "--no-fine-tune"], "no option --no-fine-tune: it needs somebody who sees all parties"),
+        (["--system", "fedavg", "--resume"], "no option --resume: a rehearsal runs once"),
         (["--system", "fedavk"], "did you mean 'fedavg'"),
         (["--system", "fedavg", *OF, "--kill", "client/9@1"], "there is no party 'client/9'"),
         (["--system", "fedavg", *OF, "--kill", "client/1"], "PARTY@ROUND"),
-        (["--system", "fedavg", "--workers", "ray"], "no option --workers"),
+        (["--system", "fedavg", "--workers", "ray"], "no option --workers: every party is a process of its own"),
         ([], "--system fedcaprivacy"),
     ):
         ended = command("deploy", "try", str(folder), *words)

@@ -73,7 +73,8 @@ def test_a_party_runs_once(tmp_path: Path) -> None:
         deployed.run()
         said = CliRunner().invoke(app, ["deploy", "hub", str(deployed.folder.path)]).stdout
     assert said.startswith("server, the hub. Plan: version 4, ")
-    assert said.endswith("The run has ended.\n")
+    assert "The run has ended: 1\N{NARROW NO-BREAK SPACE}round done.\n" in said
+    assert said.endswith(f"Its numbers: coterie report {deployed.folder.run}\n")
 
 
 def test_without_a_quorum_the_hub_does_not_begin(tmp_path: Path) -> None:

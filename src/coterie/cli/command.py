@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import typer
@@ -35,7 +36,9 @@ class Group(TyperGroup):
 
 
 class Command(TyperCommand):
-    """One command of it."""
+    """One command of it. absent: why it lacks options that a similar command has, by their names."""
+
+    absent: Mapping[str, str] = MappingProxyType({})
 
     def get_params(self, ctx: Any) -> list[Any]:
         """All parameters, in plain words."""
@@ -50,7 +53,9 @@ class Command(TyperCommand):
             if option.startswith("--") and option not in options and not ctx.resilient_parsing:
                 following = args[place + 1] if place + 1 < len(args) else "--"
                 value = value if equals else "VALUE" if following.startswith("--") else following
-                complain(f"no option {option}{_meant(option, value, args, options)} See {ctx.command_path} --help")
+                why = self.absent.get(option.lstrip("-").replace("-", "_"))
+                meant = _meant(option, value, args, options) if why is None else f": {why}."
+                complain(f"no option {option}{meant} See {ctx.command_path} --help")
                 raise typer.Exit(MISTAKE)
         return super().parse_args(ctx, args)
 

@@ -23,7 +23,7 @@ def invite(
     ] = False,
     hours: Annotated[float, typer.Option("--hours", help="How long the invitation is valid.")] = 24.0,
 ) -> None:
-    """Write an invitation to stdout: for one member, to join once, within 24 hours.
+    """Write an invitation to stdout, with which one member may join once.
 
     It is a secret: whoever has it may join in the member's place. Hand it over where nobody else reads it. A second
     invitation of a member replaces the first.
@@ -38,22 +38,28 @@ def invite(
 
     text = written(folder, name, again=again, hours=hours)
     typer.echo(text, nl=False)
-    typer.echo(
-        f"An invitation for {name}, valid for {hours:g} hours. It is a secret: hand it to {name} alone.", err=True
-    )
+    valid = f"{hours:g} hour{'s' * (hours != 1)}"
+    typer.echo(f"An invitation for {name}, valid for {valid}. It is a secret: hand it to {name} alone.", err=True)
 
 
 @guarded
 def join(
     paper: Annotated[Path, typer.Argument(metavar="FILE", help="An invitation, or later the certificate (.cert).")],
-    home: Annotated[Path, typer.Option("--home", metavar="H", help="The party's home: a new folder on its machine.")],
+    home: Annotated[
+        Path,
+        typer.Option(
+            "--home",
+            metavar="H",
+            help="The party's home: a new folder for an invitation, the same for its certificate.",
+        ),
+    ],
     data: Annotated[
         Path | None,
-        typer.Option("--data", help="The party's samples: x, y and, if it likes, x_test and y_test (npz)."),
+        typer.Option("--data", help="The party's samples, as an .npz file: x and y, and perhaps x_test and y_test."),
     ] = None,
     report: Annotated[
         list[str] | None,
-        typer.Option("--report", metavar="NAME", help="A score that may be sent to the hub; repeat it. [none]"),
+        typer.Option("--report", metavar="NAME", help="A score that may be sent to the hub. Can be repeated. [none]"),
     ] = None,
     epochs: Annotated[
         int | None, typer.Option("--epochs", help="Local epochs in a round. [as many as the plan has]")
@@ -145,10 +151,10 @@ def approve(
 @guarded
 def revoke(
     folder: Folder,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The member that is to be believed no more.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The member, as members.toml names it.")],
     offline: Offline = False,
 ) -> None:
-    """Believe nothing of a party any more: the server cuts it off, and the next round goes on without it.
+    """Shut a party out: the server cuts it off, and the next round goes on without it.
 
     A new version of the plan says so to all parties. The hub brings it to them. A party that is to come back needs
     another invitation (--again), and joins with new keys.
@@ -158,9 +164,12 @@ def revoke(
       coterie deploy revoke study hospital-a
     """
     from coterie.deploy.authority import revoke as revoked
+    from coterie.deploy.folder import current_plan, open_folder
 
+    before = current_plan(open_folder(folder)).version
     plan = revoked(folder, name)
-    typer.echo(f"Revoked {name}: version {plan.version} of the plan says so.")
+    done = f"{name} was revoked already" if plan.version == before else f"Revoked {name}"
+    typer.echo(f"{done}: version {plan.version} of the plan says so.")
     tell_server(folder, offline)
 
 

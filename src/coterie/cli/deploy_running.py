@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +11,7 @@ import typer
 
 from coterie.cli import completing
 from coterie.cli import options as opt
+from coterie.cli.command import Command
 from coterie.cli.guard import guarded
 from coterie.cli.progress import percent, progress, seconds, size
 from coterie.cli.running import conclude, configured
@@ -20,24 +22,31 @@ Folder = Annotated[
 ]
 Home = Annotated[Path, typer.Option(help="The party's home, which `deploy join` has made.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Also write the log to stderr.")]
-_NOT_REHEARSED = frozenset(
-    {
-        "out",
-        "resume",
-        "record",
-        "record_mib",
-        "checkpoint_every",
-        "availability",
-        "drift",
-        "attack",
-        "attackers",
-        "fine_tune",
-        "fine_tune_every",
-        "log",
-        "workers",
-    }
-)
-"""Options of a run that a rehearsal does not have."""
+_SIMULATED = "it is for simulations alone, so give it to coterie run"
+_OBSERVED = "it needs somebody who sees all parties, so give it to coterie run"
+_NOT_REHEARSED = {
+    "out": "the run folder is DIR/run",
+    "resume": "a rehearsal runs once, in a new DIR",
+    "record": _OBSERVED,
+    "record_mib": _OBSERVED,
+    "checkpoint_every": "every party stores each step that it has done",
+    "availability": f"{_SIMULATED}. A rehearsal has --kill",
+    "drift": _SIMULATED,
+    "attack": f"no party is made to misbehave here. {_SIMULATED[0].upper()}{_SIMULATED[1:]}",
+    "attackers": f"no party is made to misbehave here. {_SIMULATED[0].upper()}{_SIMULATED[1:]}",
+    "fine_tune": _OBSERVED,
+    "no_fine_tune": _OBSERVED,
+    "fine_tune_every": _OBSERVED,
+    "log": "DIR/run/metrics.jsonl has the numbers of every round",
+    "workers": "every party is a process of its own",
+}
+"""Options of a run that a rehearsal does not have, and why."""
+
+
+class Rehearsing(Command):
+    """``coterie deploy try``."""
+
+    absent = _NOT_REHEARSED
 
 
 @guarded
@@ -50,7 +59,8 @@ def hub(
 ) -> None:
     """Lead all rounds, from the operator's folder. Started again after a crash, it goes on where it was.
 
-    Writes the run folder DIR/run. `coterie deploy status DIR` shows how it fares.
+    Says for which parties it waits, and each round. Writes the run folder DIR/run. `coterie deploy status DIR` shows
+    how all parties fare.
 
     Examples:
 
@@ -65,16 +75,17 @@ def hub(
     plan = current_plan(open_folder(folder))
     _say_plan(plan.roster.hub, "the hub", plan)
     typer.echo(f"Watch it with coterie deploy status {folder} --watch")
-    as_hub(folder, metrics=metrics, stderr=verbose)
-    ended = read_status(folder).phase == "ended"
-    typer.echo("The run has ended." if ended else "Stopped. Started again, the hub goes on where it was.")
+    as_hub(folder, metrics=metrics, stderr=verbose, say=_say)
+    if read_status(folder).phase == "ended":
+        typer.echo(f"Its numbers: coterie report {folder / 'run'}")
 
 
 @guarded
 def party(home: Home, verbose: Verbose = False) -> None:
     """Take part, from a party's home, until the hub has ended the run. Started again after a crash, it goes on.
 
-    Prints the version and the hash of its plan: compare them with those of the operator and of other parties.
+    Prints the version and the hash of its plan: compare them with those of the operator and of other parties. Then it
+    says each round, and when the run has ended.
 
     Examples:
 
@@ -85,7 +96,11 @@ def party(home: Home, verbose: Verbose = False) -> None:
 
     own = read_home(home)
     _say_plan(own.name, own.role, plan_of(own))
-    as_party(home, stderr=verbose)
+    as_party(home, stderr=verbose, say=_say)
+
+
+def _say(words: str) -> None:
+    typer.echo(f"{time.strftime('%H:%M:%S')}  {words}")
 
 
 def _say_plan(name: str, role: str, plan: Any) -> None:
@@ -148,11 +163,13 @@ def rehearse(
 
 def _rows(summary: Any) -> list[tuple[str, str]]:
     """The most important results."""
+    from coterie.report.words import plural
+
     found = []
     if summary.get("global_accuracy") is not None:
         found.append(("accuracy on all test data", percent(summary["global_accuracy"])))
         found.append(("accuracy on each client's own kind of data", percent(summary["local_accuracy"])))
     found += [("cipher", summary["crypto"]), ("sent", size(summary["bytes_up"])), ("time", seconds(summary["seconds"]))]
     for r, why in list(summary["skipped"].items())[:1]:
-        found.append(("skipped", f"{len(summary['skipped'])} rounds; round {r}: {why}"))
+        found.append(("skipped", f"{plural(len(summary['skipped']), 'round')}; round {r}: {why}"))
     return found

@@ -5,13 +5,15 @@ from __future__ import annotations
 import heapq
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE
+from rich.console import Console, Group
 from rich.live import Live
+from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -22,7 +24,13 @@ if TYPE_CHECKING:
     from coterie.deploy.status import PartyStatus, Status
 
 _POLL_S = 0.5
+_WATCH_S = 1.0
 _KEYS = 19  # characters of a fingerprint: the first 16 digits
+_NUMBERS = ("round", "sent", "received", "work", "missed", "refused")
+_HEADS = ("party", "role", "keys", "", "last seen", *_NUMBERS)
+_SPARED = ("keys", "work", "role", "received", "sent", "last seen")
+"""Columns that a narrow terminal does without, the first one first."""
+_WIDEST = 1000
 
 
 @guarded
@@ -33,8 +41,8 @@ def status(
 ) -> None:
     """Show how a deployment fares: each party's role, keys, presence, round, bytes, work and refusals.
 
-    The hub writes what is shown. It knows what parties report: numbers of packets and seconds, and scores that their
-    owners allow. It knows no reason of a refusal: each stands in the log of the party that refused.
+    The hub writes what is shown. It knows what parties report: bytes, seconds, and scores that their owners allow. It
+    does not know why a party has refused something: that stands in the party's own log.
 
     Examples:
 
@@ -42,7 +50,7 @@ def status(
 
       coterie deploy status study --json
     """
-    from coterie.deploy.status import read_status
+    from coterie.deploy.status import NotBegunError, read_status
 
     shell = console(140)
     if json_:
@@ -51,19 +59,21 @@ def status(
         typer.echo(msgspec.json.format(msgspec.json.encode(read_status(folder)), indent=1).decode())
         return
     if not watch:
-        for line in _lines(read_status(folder), time.time()):
+        for line in _lines(read_status(folder), time.time(), shell):
             shell.print(line)
         return
     with Live(console=shell, auto_refresh=False) as live:
         while True:
-            from rich.console import Group
+            try:
+                shown = [*_lines(read_status(folder), time.time(), shell)]
+            except NotBegunError as error:
+                shown = [Text(str(error))]
+            live.update(Group(*shown), refresh=True)
+            time.sleep(_WATCH_S)
 
-            live.update(Group(*_lines(read_status(folder), time.time())), refresh=True)
-            time.sleep(1.0)
 
-
-def _lines(status: Status, now: float) -> Iterator[Text | Table]:
-    """The lines and the table. now: Unix seconds."""
+def _lines(status: Status, now: float, shell: Console) -> Iterator[Text | Table]:
+    """The lines and the table, as wide as the console. now: Unix seconds."""
     from coterie.deploy.plan import shown as shown_plan
     from coterie.report.words import plural
     from coterie.transport.transcript import shown
@@ -75,10 +85,15 @@ def _lines(status: Status, now: float) -> Iterator[Text | Table]:
     if status.scores:
         told = (f"{name.replace('_', ' ')} {_score(name, value)}" for name, value in status.scores.items())
         most = max(status.reported.values(), default=0)
-        yield Text(
-            f"Scores of the last round: {', '.join(told)}, as {most} of {plural(status.clients, 'client')} report"
-        )
-    yield _table(status, now)
+        whose = f"{most} of {plural(status.clients, 'client')} report{'s' * (most == 1)}"
+        yield Text(f"Scores of the last round: {', '.join(told)}, as {whose}")
+    for count in range(len(_SPARED) + 1):
+        table = _table(status, now, _SPARED[:count])
+        if Measurement.get(shell, shell.options.update(width=_WIDEST), table).maximum <= shell.width:
+            break
+    yield table
+    if count:
+        yield Text(f"Not shown, for want of room: {', '.join(_SPARED[:count])}. --json has everything.", "dim")
     yield from map(Text, _remarks(status))
     yield Text(
         f"engine {status.engine}, session {status.session[:8]}, plan: {shown_plan(status.plan, status.plan_sha256)}",
@@ -106,8 +121,16 @@ def _where(status: Status, now: float) -> Text:
         )
     where = {"round": f"Round {status.round} of {status.rounds}", "set-up": "Set-up", "finish": "After the last round"}
     again = f", attempt {status.attempt + 1}" if status.attempt else ""
-    head = where.get(status.phase, "Waiting for the parties")
+    head = where.get(status.phase) or _awaited(status)
     return Text.assemble((head, "bold"), f"{again}, since {_ago(status.since, now)}: {done}")
+
+
+def _awaited(status: Status) -> str:
+    """For whom the hub waits before the first round."""
+    from coterie.transport.transcript import shown
+
+    away = [shown(one.name) for one in status.parties if one.fingerprint and not (one.connected or one.revoked)]
+    return f"The hub waits for {', '.join(away)} to connect" if away else "All parties are connected"
 
 
 def _ago(then: float, now: float) -> str:
@@ -117,18 +140,20 @@ def _ago(then: float, now: float) -> str:
     return duration(round(seconds) if seconds >= 1 else round(seconds, 1))
 
 
-def _table(status: Status, now: float) -> Table:
+def _table(status: Status, now: float, without: Collection[str] = ()) -> Table:
+    """A row a party. without: heads of columns that are left out."""
     from coterie.report.words import duration
     from coterie.transport.transcript import shown
 
-    numbers = (Column(head, justify="right") for head in ("round", "sent", "received", "work", "missed", "refused"))
-    table = Table("party", "role", "keys", "", "last seen", *numbers, box=SIMPLE, pad_edge=False)
+    shown_heads = [head for head in _HEADS if head not in without]
+    columns = (Column(head, justify="right" if head in _NUMBERS else "left") for head in shown_heads)
+    table = Table(*columns, box=SIMPLE, pad_edge=False)
     for one in status.parties:
         presence = _presence(one, over=status.phase in ("ended", "failed"))
-        at = f"{one.round}" + (f", attempt {one.attempt + 1}" if one.attempt else "")
+        at = f"{min(one.round, status.rounds)}" + (f", attempt {one.attempt + 1}" if one.attempt else "")
         seen = "–" if one.last_seen is None else f"{_ago(one.last_seen, now)} ago"
         counts = (sum(one.missed.values()), sum(one.refused.values()))
-        table.add_row(
+        cells: tuple[Text | str, ...] = (
             Text(shown(one.name)),
             Text(one.role),
             one.fingerprint[:_KEYS] or "–",
@@ -140,6 +165,7 @@ def _table(status: Status, now: float) -> Table:
             duration(one.busy_s),
             *(Text(str(count) if count else "–", "yellow" if count else "") for count in counts),
         )
+        table.add_row(*(cell for head, cell in zip(_HEADS, cells, strict=True) if head not in without))
     return table
 
 

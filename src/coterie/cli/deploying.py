@@ -34,6 +34,8 @@ A deployment from its beginning:
   coterie deploy party --home H                                    on each party's machine
 
   coterie deploy hub study                                         on the hub's machine
+
+  coterie deploy status study --watch                              beside it: who is there, rounds, scores
 """
 
 _MOST = 10  # lines of what waits at the server
@@ -51,7 +53,7 @@ app = typer.Typer(
 @guarded
 def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder, which is the operator's.")],
-    config: Annotated[Path, typer.Option("--config", help="What to run: a TOML file of options, as of coterie run.")],
+    config: Annotated[Path, typer.Option("--config", help="What to run: a TOML file with options of coterie run.")],
     members: Annotated[Path, typer.Option("--members", help="Who takes part: names, roles and hosts (TOML).")],
     server: Annotated[
         str,
@@ -73,10 +75,19 @@ def init(
     ] = None,
     scores: Annotated[
         str,
-        typer.Option("--scores", metavar="NAMES", help="What parties may report, if they allow it, too, with commas."),
+        typer.Option(
+            "--scores",
+            metavar="NAMES",
+            help="Scores that parties may report where their owners allow it, too, with commas between.",
+        ),
     ] = "local_accuracy,local_loss,samples",
     patience: Annotated[
-        float, typer.Option("--patience", metavar="SECONDS", help="How long a step waits for its answers.")
+        float,
+        typer.Option(
+            "--patience",
+            metavar="SECONDS",
+            help="How long a step waits for answers, and the hub for its parties to connect.",
+        ),
     ] = 600.0,
     grace: Annotated[
         float, typer.Option("--grace", metavar="SECONDS", help="How long a party may be away until it counts as gone.")
@@ -161,8 +172,8 @@ def server(
 ) -> None:
     """Bring the NATS server to the newest plan; with --start, run one on this machine.
 
-    approve and revoke do this by themselves if they reach the server. If it runs on another machine, its
-    configuration (DIR/nats/nats.conf) is copied there first, and read by nats-server --signal reload.
+    approve and revoke do this by themselves if they reach the server. If it runs on another machine, first copy
+    DIR/nats/nats.conf there, and have it read with nats-server --signal reload.
 
     Also says what waits at the server, from which party and for which: a party that sends without end, or that is away.
 
@@ -276,6 +287,6 @@ for _command in (init, invite, join, approve, revoke, server, doctor, files):
     app.command(_command.__name__, cls=Command)(_command)
 app.command("hub", cls=Command)(deploy_running.hub)
 app.command("party", cls=Command)(deploy_running.party)
-app.command("try", cls=Command)(deploy_running.rehearse)
+app.command("try", cls=deploy_running.Rehearsing)(deploy_running.rehearse)
 app.command("status", cls=Command)(deploy_watching.status)
 app.command("logs", cls=Command)(deploy_watching.logs)

@@ -54,7 +54,20 @@ def read_npz(path: Path, check: Callable[[list[str]], object] | None = None) -> 
         with archive:
             if check is not None:
                 check(archive.files)
-            return {key: archive[key] for key in archive.files}
+            return {key: _array(archive, key, path) for key in archive.files}
+
+
+def _array(archive: np.lib.npyio.NpzFile, key: str, path: Path) -> NDArray[Any]:
+    """One array of an archive. Raises UserError for Python objects, which numpy would have to unpickle."""
+    try:
+        return archive[key]
+    except ValueError as error:
+        if "Object arrays" not in str(error):
+            raise
+        raise UserError(
+            f"{path}: {key} is an array of Python objects, such as rows of different lengths or words; it must hold "
+            "numbers, as numpy.asarray(rows, numpy.float32) makes them"
+        ) from None
 
 
 def read_idx(path: Path) -> Bytes:

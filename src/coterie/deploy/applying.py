@@ -6,11 +6,12 @@ import datetime
 import json
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 
 from coterie.deploy.engine import EngineError
-from coterie.deploy.engine_files import access_of, admit
+from coterie.deploy.engine_files import access_of, addresses, admit, listening
 from coterie.deploy.engines import EXTRA, servers, uses_flower
 from coterie.deploy.folder import Folder, current_plan
 from coterie.deploy.names import OPERATOR
@@ -121,7 +122,8 @@ def running(folder: Folder) -> int | None:
 def serve(folder: Folder) -> None:
     """Run a nats-server with this folder's configuration in the place of this process, until it is stopped.
 
-    Its store and its log are in ``nats/``. Raises RunError if there is no nats-server, or one runs already.
+    Its store and its log are in ``nats/``. Raises RunError if there is no nats-server, one runs already, or the port is
+    taken.
     """
     _check_nats(folder)
     if (pid := running(folder)) is not None:
@@ -131,7 +133,23 @@ def serve(folder: Folder) -> None:
         program = binary()
     except EngineError as error:
         raise RunError(str(error)) from None
+    _check_port(current_plan(folder).settings.server)
     os.execv(program, [program, "-c", str(folder.nats_conf.resolve())])
+
+
+def _check_port(server: str) -> None:
+    """Raises RunError if something listens already where the server of this address would."""
+    host, port = addresses(server)[0]
+    host = listening(host)
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise RunError(
+                f"the server cannot listen at {host}, port {port}: {error.strerror or error}. Stop what listens there, "
+                "or found the deployment with another port: coterie deploy init --server nats://HOST:PORT"
+            ) from None
 
 
 def pid_file(folder: Folder) -> Path:

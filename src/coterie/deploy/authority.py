@@ -37,6 +37,7 @@ from coterie.deploy.folder import (
 from coterie.deploy.home import decode_json, read_private, write_private
 from coterie.deploy.names import safe
 from coterie.deploy.plan import Plan
+from coterie.deploy.status import has_ended
 from coterie.deploy.tokens import Invitation, Keys
 from coterie.protocol.errors import PeerError, UserError, suggest
 from coterie.protocol.told import Entry
@@ -71,6 +72,7 @@ def invite(path: Path, name: str, *, again: bool = False, hours: float = HOURS, 
     with locked(folder):
         authority, plan = authority_of(folder), current_plan(folder)
         role = _role(plan, name)
+        _check_running(folder)
         times = _times(folder, plan, name)
         if times and not again:
             raise UserError(
@@ -113,6 +115,7 @@ def examine(path: Path, text: str) -> tuple[Keys, Invitation | None]:
     Raises UserError for a request that cannot be approved, with the reason.
     """
     folder = open_folder(path)
+    _check_running(folder)
     keys, _, invitation = _examined(folder, authority_of(folder), current_plan(folder), text, time.time())
     return keys, invitation
 
@@ -125,6 +128,7 @@ def approve(path: Path, text: str, *, hook: Hook | None = None, now_s: float | N
     now_s = time.time() if now_s is None else now_s
     folder = open_folder(path)
     with locked(folder):
+        _check_running(folder)
         authority, plan = authority_of(folder), current_plan(folder)
         keys, tls, invitation = _examined(folder, authority, plan, text, now_s)
         if invitation is not None:
@@ -277,6 +281,12 @@ def _times(folder: Folder, plan: Plan, name: str) -> int:
     if name == plan.roster.hub:
         raise UserError(f"{name} is the hub, whose home was made with the deployment: it needs no invitation")
     return read_joined(folder, name).times if folder.joined_file(name).exists() else 0
+
+
+def _check_running(folder: Folder) -> None:
+    """Raises UserError if the run has ended, as far as this machine knows: a new party would wait for ever."""
+    if has_ended(folder.run):
+        raise UserError(f"the run of {folder.path} has ended, so nobody joins it any more. Found a new deployment")
 
 
 def _check_open(folder: Folder, name: str) -> None:

@@ -17,6 +17,7 @@ from coterie.deploy.home import Home, keyring_of, read_private, take_plan
 from coterie.deploy.packets import News, unwrap
 from coterie.deploy.plan import Plan, plan_hash
 from coterie.protocol.errors import PeerError, RunError, UserError
+from coterie.report.words import plural
 from coterie.runs import registry
 from coterie.runs.config import from_text, system_config
 
@@ -81,21 +82,31 @@ def check_enough(plan: Plan) -> None:
     there = sum(one.role == client for one in plan.roster.entries)
     missing = [name for name in plan.missing if roles[name] != client]
     if missing or there < plan.settings.quorum:
-        needed = f"the servers and {plan.settings.quorum} clients must have joined"
+        needed = f"the servers and {plural(plan.settings.quorum, 'client')} must have joined"
         raise UserError(f"the hub cannot begin: {needed}, and there are not yet {', '.join(missing or plan.missing)}")
 
 
-def gathered(plan: Plan, engine: Engine, stopped: threading.Event, *, poll_s: float = _POLL_S) -> None:
+def gathered(
+    plan: Plan,
+    engine: Engine,
+    stopped: threading.Event,
+    tell: Callable[[Collection[str], Sequence[str]], None] = lambda here, away: None,
+    *,
+    poll_s: float = _POLL_S,
+) -> None:
     """Wait until all servers and a quorum of the clients are connected, or ``stopped``: then the first round may begin.
 
-    Raises RunError, with the names of those that are not, after the plan's ``patience_s``.
+    tell: is told again and again of those that are connected, and of the parties that are not. Raises RunError, with
+    the names of those that are not, after the plan's ``patience_s``.
     """
     client, hub = _client(plan), plan.believed.hub
     of_role = {one.name: one.role for one in plan.believed.entries if one.name != hub}
     quorum = min(plan.settings.quorum, sum(role == client for role in of_role.values()))
     ends, told = time.monotonic() + plan.settings.patience_s, False
     while not stopped.is_set():
-        away = [name for name in of_role if name not in engine.nodes()]
+        nodes = engine.nodes()
+        away = [name for name in of_role if name not in nodes]
+        tell(nodes, away)
         here = sum(role == client for name, role in of_role.items() if name not in away)
         if here >= quorum and all(of_role[name] == client for name in away):
             return

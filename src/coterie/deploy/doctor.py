@@ -20,9 +20,12 @@ from coterie.deploy import plan as plans
 from coterie.deploy.folder import Folder, current_plan, open_folder, operator_of
 from coterie.deploy.home import INFO, Home, read_home, read_private
 from coterie.deploy.plan import Plan
+from coterie.deploy.recorder import OPEN
 from coterie.deploy.secrets import PEM, Needles, of_pem
+from coterie.deploy.status import STATUS
 from coterie.deploy.tokens import INVITATION
 from coterie.protocol.errors import PeerError, UserError
+from coterie.report.words import plural
 from coterie.runs import registry
 from coterie.runs.config import from_text, system_config
 
@@ -77,7 +80,7 @@ def doctor(
     found += _shared(homes, plan)
     found += _secrets([*(one.path for one in folders), *(one.path for one in homes)], holders)
     if not any(one.level == "problem" for one in found):
-        found.append(Finding("ok", f"{len(homes)} homes", "no secret of one party lies in another's home"))
+        found.append(Finding("ok", plural(len(homes), "home"), "no secret of one party lies in another's home"))
     return found
 
 
@@ -162,7 +165,9 @@ def _modes(folders: Sequence[Folder], homes: Sequence[Home]) -> Iterator[Finding
         yield Finding("warning", "modes", "files have no modes here: see to it that nobody else can read them")
         return
     private = [folder.path / name for folder in folders for name in _PRIVATE]
-    private += [folder.nats / "key.pem" for folder in folders]
+    private += [
+        path for folder in folders for path in (folder.nats / "key.pem", folder.run / STATUS, folder.run / OPEN)
+    ]
     for place in [*private, *(home.path for home in homes)]:
         paths = [place, *(Path(at, name) for at, inner, names in os.walk(place) for name in (*inner, *names))]
         for path in paths:
@@ -296,4 +301,6 @@ def _expiry(path: Path, now_s: float) -> Iterator[Finding]:
     if not begins <= now_s <= ends:
         yield Finding("problem", str(path), "the certificate is not valid now: look at this clock, or join again")
     elif ends - now_s < SOON_S:
-        yield Finding("warning", str(path), f"the certificate ends in {(ends - now_s) / certificates.DAY_S:.0f} days")
+        yield Finding(
+            "warning", str(path), f"the certificate ends in {plural(round((ends - now_s) / certificates.DAY_S), 'day')}"
+        )

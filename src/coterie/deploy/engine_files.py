@@ -121,11 +121,16 @@ def configuration_of(folder: Folder, place: Path, store: Path, plan: Plan, numbe
         key=place / "key.pem",
         authority=place / "authority.pem",
         port=port,
-        host=host if is_loopback(host) else "0.0.0.0",
+        host=listening(host),
         name=f"coterie-{number + 1}",
         cluster=Cluster(port + ROUTES, others, [own]) if others else None,
     )
     return configuration(access_of(folder), listen) + f"pid_file: {json.dumps(str(place / 'nats.pid'))}\n"
+
+
+def listening(host: str) -> str:
+    """Where a server listens that parties call by this name: on all its addresses, or on the loopback one alone."""
+    return host if is_loopback(host) else "0.0.0.0"
 
 
 def flower_project(home: Path) -> str:

@@ -13,7 +13,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -147,7 +147,10 @@ def refusal(kind: str, src: str, reason: str) -> None:
 
 
 class Journal(NodeObserver):
-    """The ``NodeObserver`` of a process that has a log. It keeps no message."""
+    """The ``NodeObserver`` of a process that has a log. It keeps no message. begins: is told of rounds and attempts."""
+
+    def __init__(self, begins: Callable[[Era], None] = lambda era: None) -> None:
+        self._begins = begins
 
     def refused(self, envelope: Envelope, role: str, reason: str) -> None:
         refusal(envelope.kind, envelope.src, reason)
@@ -164,7 +167,8 @@ class Journal(NodeObserver):
             LOGGER.error("failed", exc_info=(type(error), error, error.__traceback__), extra={"fields": fields})
 
     def began(self, era: Era) -> None:
-        event("begin", round=era[0], attempt=era[1])
+        event("begin", round=era[0], attempt=era[1] + 1)  # for people, the first is 1
+        self._begins(era)
 
     def committed(self, commit: int, size: int) -> None:
         event("commit", logging.DEBUG, commit=commit, bytes=size)

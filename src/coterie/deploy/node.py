@@ -226,12 +226,16 @@ class Node(Keeper):
     def _begin(self, arrived: Arrived, begin: Begin) -> None:
         kept, numbering = self.kept, self.mail.numbering
         if begin.commit > kept.commits or begin.taken > numbering.sent:
+            older = (
+                f"is of commit {kept.commits}, and the hub has heard of {begin.commit}"
+                if begin.commit > kept.commits
+                else f"has sent packets up to number {numbering.sent}, and the hub has taken number {begin.taken}"
+            )
             numbering.sent = max(numbering.sent, begin.taken)  # so that the hub takes what it is told
             self.mail.send(self.hub, self.report(rolled_back=True))
             raise RolledBackError(
-                f"the state of {self.name} is of commit {kept.commits}, and the hub has heard of {begin.commit}: "
-                "a disk was put back, or a folder copied. Let the operator invite it again (deploy invite DIR NAME "
-                "--again), and join with a new home"
+                f"the state of {self.name} {older}: a disk was put back, or a folder copied. Let the operator invite "
+                "it again (deploy invite DIR NAME --again), and join with a new home"
             )
         asked, self.asks = self.asks, False
         if begin.era == kept.era and begin.mark != kept.mark:

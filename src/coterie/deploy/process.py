@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 from coterie.deploy import logs
@@ -25,33 +25,50 @@ from coterie.deploy.place import Place, place
 from coterie.deploy.plan import Plan, plan_hash
 from coterie.deploy.prometheus import serving
 from coterie.deploy.recorder import HubJournal, Recorder
+from coterie.deploy.status import at_words
 from coterie.deploy.store import FileStore, unpack
 from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.party import Party
 from coterie.protocol.told import Common
+from coterie.report.words import plural
 from coterie.runs.evaluation import check_not_all_skipped
 from coterie.runs.folder import METRICS, locked, read_lines
 from coterie.transport.envelope import Keyring
+from coterie.transport.transcript import shown
 
+_WAITS = "Connected. Waiting for the hub to begin. (If the run is over, the hub says so when it is started once more.)"
 _HELD = "{} is at work in another process already: a party runs once. End that process first, or leave it alone"
 
 
-def as_party(path: Path, kill: Kill | None = None, *, stderr: bool = False) -> None:
-    """The life of a party, from its home on, until the hub ends the run or SIGTERM comes.
+Say = Callable[[str], None]
+"""Is told in a line what a process is at."""
+GOES_ON = "Stopped. Started again, it goes on where it was."
 
-    Raises the error that ends it early, and UserError if another process runs from this home: two would each use the
-    same numbers and masks.
+
+def silent(words: str) -> None:
+    """Say nothing."""
+
+
+def as_party(path: Path, kill: Kill | None = None, *, stderr: bool = False, say: Say = silent) -> None:
+    """The life of a party, from its home on, until the hub ends the run or SIGTERM comes. Raises what ends it early.
+
+    say: is told what it waits for, of each round and attempt, and how it has ended.
+
+    Raises UserError if another process runs from this home: two would each use the same numbers and masks.
     """
     home = read_home(path)
     with locked(home.path, _HELD), _logged(home, stderr=stderr), _signals() as stopped:
         engine = connect(home, _started(home))
         try:
             if not home.state.exists():
+                say(_WAITS)
                 engine = begun(home, plan_of(home), engine, stopped)
             if stopped.is_set():
+                say(GOES_ON)
                 return
             found = place(home)
-            observer, effects = _doomed(kill, Journal(), found.effects)
+            journal = Journal(lambda era: say(at_words(*era, found.rounds)))
+            observer, effects = _doomed(kill, journal, found.effects)
             node = Node(
                 found.member,
                 effects,
@@ -66,15 +83,19 @@ def as_party(path: Path, kill: Kill | None = None, *, stderr: bool = False) -> N
             )
             stopped.node = node
             node.serve()
+            say("The run has ended." if node.kept.ended else GOES_ON)
         finally:
             engine.close()
 
 
-def as_hub(folder: Path, kill: Kill | None = None, *, metrics: int | None = None, stderr: bool = False) -> None:
-    """The life of the hub, from the operator's folder on: all rounds that are not done yet.
+def as_hub(
+    folder: Path, kill: Kill | None = None, *, metrics: int | None = None, stderr: bool = False, say: Say = silent
+) -> None:
+    """The life of the hub, from the operator's folder on: all rounds that are not done yet. Raises what ends it early.
 
-    metrics: the port of a Prometheus endpoint on this machine's loopback.  Raises the error that ends it early, and
-    UserError if the hub runs already.
+    metrics: the port of a Prometheus endpoint on this machine's loopback.  say: as for a party.
+
+    Raises UserError if it runs already.
     """
     of = Folder(folder)
     home = hub_home(of)
@@ -85,7 +106,7 @@ def as_hub(folder: Path, kill: Kill | None = None, *, metrics: int | None = None
         plan = _started(home)
         check_enough(plan)
         found, store = place(home), FileStore(home.state)
-        done = _done(store, found.party)
+        done = _done(store, found.party, found.rounds)
         recorder = Recorder(
             of.run,
             plan,
@@ -105,13 +126,16 @@ def as_hub(folder: Path, kill: Kill | None = None, *, metrics: int | None = None
         def closed(one: Round) -> None:
             if one.notes.get("participants") == 0 and "skipped" not in one.notes:
                 one.notes["skipped"] = "no update came"  # nobody here sees that no model has changed
+            if one.skipped:
+                say(f"{at_words(one.round, 0, found.rounds)} was given up: {shown(one.skipped)}")
             recorder.closed(one)
 
-        observer, effects = _doomed(kill, HubJournal(recorder), found.effects)
+        journal = HubJournal(recorder, lambda era: say(at_words(*era, found.rounds)))
+        observer, effects = _doomed(kill, journal, found.effects)
         engine = connect(home, plan)
         if store.load() is None:
             try:
-                gathered(plan, engine, stopped)
+                gathered(plan, engine, stopped, _gathering(recorder, say))
             except BaseException as error:
                 engine.close()
                 recorder.failed(str(error))
@@ -133,12 +157,29 @@ def as_hub(folder: Path, kill: Kill | None = None, *, metrics: int | None = None
             node.run(found.rounds, closed, recorder.heard)
         except RunError as error:
             if stopped.is_set():
+                say(GOES_ON)
                 return
             recorder.failed(str(error))
             raise
-        if not stopped.is_set():
+        if stopped.is_set():
+            say(GOES_ON)
+        else:
             recorder.ended()
+            say(f"The run has ended: {plural(recorder.status.done, 'round')} done.")
             check_not_all_skipped(read_lines(of.run / METRICS))
+
+
+def _gathering(recorder: Recorder, say: Say) -> Callable[[Collection[str], Sequence[str]], None]:
+    """Tells the recorder which parties are connected, and says for which the hub waits, whenever that has changed."""
+    said: list[str] = []
+
+    def tell(here: Collection[str], away: Sequence[str]) -> None:
+        recorder.present(here)
+        if away and said != [*away]:
+            said[:] = away
+            say(f"Waiting for {', '.join(away)} to connect")
+
+    return tell
 
 
 def _started(home: Home) -> Plan:
@@ -165,10 +206,12 @@ def _clock(found: Place) -> Clock:
     return RehearsedClock(found.home.name, [one.name for one in found.plan.roster.entries], found.links)
 
 
-def _done(store: FileStore, party: Party) -> int:
-    """The last round that the hub has committed; 0 before the first."""
-    data = store.load()
-    return 0 if data is None else max(0, unpack(data, party)[0].done)
+def _done(store: FileStore, party: Party, rounds: int) -> int:
+    """The last round that the hub has committed; 0 before the first. The finish, which comes after it, is none."""
+    if (data := store.load()) is None:
+        return 0
+    kept, _ = unpack(data, party)
+    return max(0, min(kept.done, kept.stops or rounds))
 
 
 def _doomed(kill: Kill | None, observer: NodeObserver, effects: Effects) -> tuple[NodeObserver, Effects]:

@@ -38,7 +38,7 @@ def _families(status: Status) -> Iterator[Family]:
     yield "coterie_phase", "gauge", "1 for the phase that the run is in.", [({"phase": status.phase}, 1)]
     for name, kind, words, value in (
         ("round", "gauge", "Round that is under way; 0 is the set-up.", status.round),
-        ("round_attempt", "gauge", "Attempt of this round; 0 is the first.", status.attempt),
+        ("round_attempt", "gauge", "Attempt of this round; 1 is the first.", status.attempt + 1),
         ("rounds", "gauge", "Rounds that were asked for.", status.rounds),
         ("rounds_done_total", "counter", "Rounds that are committed.", status.done),
         ("rounds_skipped_total", "counter", "Rounds that were given up.", status.skipped),
@@ -155,7 +155,7 @@ def serving(port: int, read: Callable[[], Status]) -> Iterator[int]:
         server = Server((LOOPBACK, port), Handler)
     except OSError as error:
         raise UserError(
-            f"cannot serve metrics on {LOOPBACK}:{port} ({error.strerror or error}): name another port"
+            f"cannot serve metrics on {LOOPBACK}:{port} ({error.strerror or error}): name another port with --metrics"
         ) from None
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.2}, daemon=True)
     thread.start()

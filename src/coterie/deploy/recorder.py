@@ -16,7 +16,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,7 @@ class Recorder:
             self._open_folder(plan.session)
             self._status = self._first_status(plan)
             self.renewed(plan)
+            self._open.parties[self._hub].connected = True
             self._catch_up()
         except BaseException:
             self._held.close()
@@ -136,14 +137,14 @@ class Recorder:
         """The parties that the engine says are connected."""
         with self._lock:
             for name, one in self._open.parties.items():
-                one.connected = name in names
+                one.connected = name in names or name == self._hub
             self._changed.set()
 
     def missed(self, party: str, why: str) -> None:
-        """The hub goes on without this party's answer. why: ``late``, ``gone``, ``offline`` or ``refused``."""
+        """The hub goes on without this party's answer. why: in the words of its node."""
         with self._lock:
             if (one := self._open.parties.get(party)) is not None:
-                why = why if why in reported.WHYS else reported.OTHER
+                why = reported.why_missed(why)
                 one.missed = dict(Counter(one.missed) + Counter([why]))
                 missed = self._open.missed.setdefault(self.round, [])
                 if missed.count((party, why)) < _MOST_MISSED:  # late messages are as many as their sender likes
@@ -401,7 +402,8 @@ class Recorder:
 class HubJournal(Journal):
     """The hub's ``NodeObserver``: it writes the hub's log, and tells a recorder what the hub's node says of parties."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, begins: Callable[[Era], None] = lambda era: None) -> None:
+        super().__init__(begins)
         self.recorder = recorder
 
     def seen(self, party: str) -> None:

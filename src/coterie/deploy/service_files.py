@@ -133,12 +133,16 @@ class Service:
 def service_files(path: Path, kind: Kind) -> Path:
     """Write the services of a deployment, a folder for each host; returns the folder. Raises UserError.
 
-    What is there of an earlier call is replaced as a whole.
+    What is there of an earlier call is replaced as a whole. A symbolic link in its place is refused.
     """
     folder = open_folder(path)
     plan = current_plan(folder)
     services = tuple(services_of(plan, read_members(folder.members)))
     out = path / kind
+    if out.is_symlink() or (out.exists() and not out.is_dir()):
+        raise UserError(
+            f"{out} is no folder of this deployment: move it away, and these files are written in its place"
+        )
     with writing(out):
         begun = Path(tempfile.mkdtemp(prefix=f".{kind}.", dir=path))
     try:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 
 from coterie.report.budget import Count
+from coterie.runs.folder import RESULT, deployed
 
 
 class Deployed(msgspec.Struct, frozen=True):
@@ -24,3 +27,13 @@ class Deployed(msgspec.Struct, frozen=True):
     repeated: Count = 0
     reporting: tuple[Count, Count] = (0, 0)
     unknown: tuple[str, ...] = ()
+
+
+def why_missing(path: Path) -> str:
+    """Why a run's folder lacks this file, and what to do."""
+    if path.name == RESULT and deployed(path.parent) is not None:
+        return "no round of this deployment is over yet: wait for the first one"
+    if (path.parent / "run" / path.name).is_file():
+        return f"name the run folder, {path.parent / 'run'}"
+    unfinished = "the run has not finished (continue it with --resume) or " if path.name == RESULT else ""
+    return f"{unfinished}this is not a run's folder"

@@ -21,7 +21,7 @@ from coterie.protocol.errors import UserError
 from coterie.report.audits import Audit
 from coterie.report.budget import Budget, Count
 from coterie.report.dealt import Partition, Seconds
-from coterie.report.deployed import Deployed
+from coterie.report.deployed import Deployed, why_missing
 from coterie.report.devices import Used
 from coterie.report.ledger import Audited, Ledger
 from coterie.report.notes import Members, Notes
@@ -361,8 +361,7 @@ def _text(path: Path) -> str:
             raise UserError(f"{path}: no regular file; remove it, and run again")
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        unfinished = "the run has not finished (continue it with --resume) or " if path.name == RESULT else ""
-        raise UserError(f"{path}: missing; {unfinished}this is not a run's folder") from None
+        raise UserError(f"{path}: missing; {why_missing(path)}") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not text in UTF-8 ({error.reason}, byte {error.start}); run again") from None
     except OSError as error:

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 from coterie.protocol.errors import RunError, UserError, suggest
 from coterie.runs.config import SIDES, RunConfig, resolve
 from coterie.runs.files import atomic_write, writing
-from coterie.runs.folder import METRICS, RESULT, check_writable, read_lines
+from coterie.runs.folder import METRICS, RESULT, check_simulated, check_writable, read_lines
 from coterie.runs.runner import Interrupted, is_divergence, load_result, run
 
 _SIDES = SIDES | {"rounds"}
@@ -290,6 +290,7 @@ def _checked(item: Item[Any], folder: Path, only: Sequence[str], seeds: Sequence
         raise UserError(f"at least 1 round is needed, not {rounds}")
     cells = chosen(item, only)
     check_writable(folder)
+    check_simulated(folder)
     return cells
 
 

@@ -16,7 +16,7 @@ from coterie.runs.budget import Difference, budget_of, with_budget
 from coterie.runs.config import RunConfig, check_settings, resolve, typed_settings
 from coterie.runs.experiment import Line, build
 from coterie.runs.files import writing
-from coterie.runs.folder import COMPARE, CONFIG, RESULT, locked, numbered, write_json
+from coterie.runs.folder import COMPARE, CONFIG, RESULT, check_simulated, locked, numbered, write_json
 from coterie.runs.intervals import spread
 from coterie.runs.runner import Interrupted, Result, check_inputs, load_result, resumable, run
 from coterie.runs.settings import field_types, unknown
@@ -238,6 +238,7 @@ def _folder(out: str | Path | None, data: str, resume: bool) -> Path:
             raise UserError("--resume continues the comparison in a folder: say which with --out")
         return numbered(f"compare-{data}", lambda folder: folder.mkdir(parents=True))
     folder = Path(out)
+    check_simulated(folder)
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not resume)):
         raise UserError(f"{folder} is not empty: choose another --out, or continue the comparison in it with --resume")
     with writing(folder):

@@ -21,7 +21,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -33,6 +33,8 @@ from coterie.runs.config import RunConfig, from_toml, read_toml, to_toml
 from coterie.runs.files import FILE_MODE, atomic_write, open_own, opened, reading, umask, writing
 
 CONFIG, METRICS, RESULT, COMPARE = "config.toml", "metrics.jsonl", "result.json", "compare.json"
+STATUS = "status.json"
+"""Of a deployment: its hub has written it into the run folder."""
 LOCK = ".lock"
 _HELD = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
 
@@ -81,6 +83,42 @@ def check_writable(out: Path) -> None:
         )
 
 
+class _Deployment(msgspec.Struct, frozen=True):
+    """Of ``status.json``, and of ``deployment`` in ``result.json``."""
+
+    rehearsal: bool
+
+
+class _Result(msgspec.Struct, frozen=True):
+    deployment: _Deployment
+
+
+def _of_result(data: bytes) -> _Deployment:
+    return msgspec.json.decode(data, type=_Result).deployment
+
+
+def deployed(out: Path) -> Literal["machines", "rehearsal"] | None:
+    """Whether this is the run folder of a deployment, and of which kind, by its result or its status."""
+    for name in (RESULT, STATUS):
+        with (
+            contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeError, RecursionError),
+            opened(out / name) as file,
+        ):
+            data = file.read()
+            of = msgspec.json.decode(data, type=_Deployment) if name == STATUS else _of_result(data)
+            return "rehearsal" if of.rehearsal else "machines"
+    return None
+
+
+def check_simulated(out: Path) -> None:
+    """Raises UserError for the run folder of a deployment, in which nobody but its hub writes."""
+    if deployed(out) is not None:
+        raise UserError(
+            f"{out} holds the run of a deployment, which only its hub continues (coterie deploy hub DIR): choose "
+            "another --out"
+        )
+
+
 def check_free(out: Path) -> None:
     """Raises UserError for a folder that is not empty. The error says what it holds and what to do."""
     if not out.exists():
@@ -88,6 +126,7 @@ def check_free(out: Path) -> None:
         return
     if not out.is_dir():
         raise UserError(f"{out} is a file; --out names a folder")
+    check_simulated(out)
     if (out / RESULT).exists():
         raise UserError(
             f"{out} holds a finished run: choose another --out, or add rounds to it with --resume --rounds N"
@@ -150,6 +189,7 @@ def resumed(out: Path) -> RunConfig:
     """The config of the run that a folder holds; raises UserError when it holds none."""
     if not (out / CONFIG).is_file():
         raise UserError(f"{out} holds no run to resume (no {CONFIG}): give the folder of an interrupted run with --out")
+    check_simulated(out)
     check_code(out)
     return from_toml(out / CONFIG, out=str(out))
 

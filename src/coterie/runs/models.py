@@ -41,7 +41,7 @@ from coterie.protocol.model_spec import TaskKind
 from coterie.protocol.system import ClientModel, Mixture
 from coterie.runs.experiment import Experiment
 from coterie.runs.files import FILE_MODE, atomic_write, make_folder, opened, writing
-from coterie.runs.folder import CONFIG, RESULT, came_in, write_json
+from coterie.runs.folder import CONFIG, RESULT, came_in, deployed, write_json
 from coterie.runs.trained import Facts, TrainedModel, Word, Words, state
 
 MODELS, INDEX = "models", "index.json"
@@ -223,7 +223,9 @@ def load_models(folder: str | Path) -> Models:
     if path.parent.is_symlink():
         raise UserError(f"{path.parent} is a symbolic link, which a run never follows: name the folder it leads to")
     if not path.exists():
-        if (folder / RESULT).is_file():
+        if deployed(folder) == "machines":
+            advice = "it is the run of a deployment, whose models are with its parties alone"
+        elif (folder / RESULT).is_file():
             advice = f"run it again with coterie run --config {folder / CONFIG} --out ANOTHER_FOLDER"
         elif (folder / CONFIG).is_file():
             advice = f"finish it with coterie run --resume --out {folder}"

@@ -16,7 +16,7 @@ from coterie.audits import Meddle, Recorded, Samples
 from coterie.protocol.errors import UserError
 from coterie.runs.config import RunConfig, from_toml
 from coterie.runs.experiment import Experiment, Line, build
-from coterie.runs.folder import CONFIG, check_code
+from coterie.runs.folder import CONFIG, check_code, deployed
 from coterie.runs.on_data import ClientData
 from coterie.runs.runner import check_inputs, load_result
 from coterie.runs.views import VIEWS, message_kinds, read_views
@@ -52,6 +52,10 @@ def read_recorded(folder: str | Path, data_dir: str | None = None) -> Recorded:
     """The finished run of a folder, with its data loaded again. Raises UserError if it or its views are missing."""
     folder = Path(folder)
     result = load_result(folder)
+    if not (folder / VIEWS).exists() and deployed(folder) == "machines":
+        raise UserError(
+            f"{folder} holds the run of a deployment, of which nobody has all views: there is no audit of it"
+        )
     if not (folder / VIEWS).exists():
         raise UserError(
             f"{folder} holds a run whose views were not kept: repeat it with\n"

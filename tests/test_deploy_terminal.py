@@ -1,0 +1,82 @@
+"""What a party and the hub say on a terminal, from their start to the end of the run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+from live_deployment import Live, Supervised, live
+from typer.testing import CliRunner
+
+from coterie.cli.app import app
+from coterie.deploy.doctor import _holder_of_home, _holders_of_folder
+from coterie.deploy.kills import Kill
+from coterie.deploy.process import as_hub, as_party
+from coterie.deploy.secrets import Needles
+from coterie.deploy.supervision import OUTPUT
+from coterie.runs.config import RunConfig
+
+pytest.importorskip("nats")
+
+
+def _hub(home: Path, kill: Kill | None) -> None:
+    as_hub(home.parent, kill, say=typer.echo)
+
+
+def _party(home: Path, kill: Kill | None) -> None:
+    as_party(home, kill, say=typer.echo)
+
+
+def wait_for(true: Callable[[], bool], seconds: float = 60.0) -> None:
+    until = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def deploy(*words: str) -> str:
+    ended = CliRunner().invoke(app, ["deploy", *words])
+    return " ".join((ended.stdout + ended.stderr).split())
+
+
+def said(one: Live, name: str) -> list[str]:
+    path = one.homes[name].path / OUTPUT
+    return path.read_text().replace("\N{NARROW NO-BREAK SPACE}", " ").splitlines() if path.exists() else []
+
+
+def test_a_run_from_start_to_end(tmp_path: Path) -> None:
+    """The hub first: it says for whom it waits. Each party says what it is at, and that the run has ended."""
+    with live(tmp_path, RunConfig("fedavg", data="digits", model="linear", rounds=2), ["a", "b"]) as one:
+        folder, hub = str(one.folder.path), one.hub
+        assert "has not begun, and 3 of 3 members have joined" in deploy("status", folder)
+        folders = {name: home.path for name, home in one.homes.items()}
+        with Supervised(hub, folders, {hub: _hub, "a": _party, "b": _party}) as processes:
+            processes.failing = {}
+            processes._start(hub)
+            wait_for(lambda: said(one, hub) == ["Waiting for a, b to connect"])
+            processes._start("a")
+            wait_for(lambda: said(one, hub)[1:] == ["Waiting for b to connect"])
+            wait_for(lambda: "The hub waits for b to connect" in deploy("status", folder))
+            processes._start("b")
+            processes.watch(lambda: None)
+        rounds = ["Set-up", "Round 1 of 2", "Round 2 of 2", "After the last round"]
+        for name in ("a", "b"):
+            assert said(one, name)[0].startswith("Connected. Waiting for the hub to begin.")
+            assert said(one, name)[1:] == [*rounds, "The run has ended."]
+        assert said(one, hub)[2:] == [*rounds, "The run has ended: 2 rounds done."]
+        assert deploy("party", "--home", str(folders["a"])).endswith("The run has ended.")
+        numbers = (one.folder.run / "metrics.jsonl").read_bytes()
+        told = deploy("hub", folder)
+        assert told.replace("\N{NARROW NO-BREAK SPACE}", " ").endswith(
+            f"The run has ended: 2 rounds done. Its numbers: coterie report {one.folder.run}"
+        )
+        assert (one.folder.run / "metrics.jsonl").read_bytes() == numbers
+        assert "Ended after" in deploy("status", folder)
+        assert "has ended, so nobody joins it any more" in deploy("invite", folder, "a", "--again")
+        holders = [*map(_holder_of_home, one.homes.values()), *_holders_of_folder(one.folder)]
+        secrets = {name: value for holder in holders for name, value in holder.secrets.items()}
+        lines = [line for name in one.homes for line in said(one, name)]
+        assert not set(Needles(secrets, {})._names("\n".join([told, *lines]).encode()))
