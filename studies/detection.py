@@ -171,18 +171,18 @@ def scores(start: Floats, models: Floats, spectra: Mapping[str, Floats]) -> dict
     }
 
 
-def weights_of(start: Floats, models: Floats, spectra: Mapping[str, Floats], bad: Sequence[int]) -> dict[str, Any]:
-    """The weights of each rule, as integers (leaders,)."""
+def counted(start: Floats, models: Floats, spectra: Mapping[str, Floats], bad: Sequence[int]) -> dict[str, Floats]:
+    """By rule, how much of each leader's update is in the mean, (leaders,): its weight over the divisor."""
     updates = models - start
     far, factors = (updates**2).sum(axis=1), detection.cut((updates**2).sum(axis=1))
-    share = detection.shares(spectra["high"], (models**2).sum(axis=1))
-    return {
-        "mean": np.ones(LEADERS),
-        "paper": detection.s_factors(share, far).weights,
-        "paper, energy": detection.s_factors(spectra["high"], far).weights,
-        "hardened": detection.robust(far, updates @ (factors @ updates), factors).weights,
-        "honest": np.array([i not in bad for i in range(LEADERS)], dtype=float),
+    share, honest = detection.shares(spectra["high"], (models**2).sum(axis=1)), ~np.isin(np.arange(LEADERS), bad)
+    judged = {
+        "paper": detection.s_factors(share, far),
+        "paper, energy": detection.s_factors(spectra["high"], far),
+        "hardened": detection.robust(far, updates @ (factors @ updates), factors),
     }
+    weighed = {rule: found.weights / found.divisor for rule, found in judged.items()}
+    return {"mean": np.full(LEADERS, 1 / LEADERS), **weighed, "honest": honest / honest.sum()}
 
 
 def spectra_of(models: Floats, start: Floats, orders: Sequence[NDArray[np.int64]]) -> dict[str, Floats]:
@@ -231,8 +231,8 @@ def _trial(
     for permuted in mixed["permuted"]:
         for name, score in scores(start, models, {**mixed, "permuted": permuted}).items():
             areas.setdefault(name, []).append(detection.auroc(score, bad))
-    weights = weights_of(start, models, mixed, pair)
-    means = np.stack([w @ models / w.sum() for w in weights.values()]).astype(np.float32)
+    weights = counted(start, models, mixed, pair)
+    means = np.stack([start + w @ (models - start) for w in weights.values()]).astype(np.float32)
     judged = evaluate_many(found.model, means, found.x, found.y)
     row: dict[str, Any] = {
         "auroc": {name: float(np.mean(area)) for name, area in areas.items()},

@@ -19,10 +19,6 @@ KEY = ckks.keygen("insecure-1024-dft", allow_insecure=True)
 KEYS = KEY.evaluation()
 
 
-def effective(weights) -> float:
-    return float(weights.sum()) ** 2 / float((weights**2).sum())
-
-
 # ---- eq. (6)
 
 
@@ -31,7 +27,7 @@ def test_equation_6_by_hand():
     found = d.s_factors([1, 2, 3, 5], np.square([4.0, 0, 1, 2]), bits=12)
     assert found.suspicion == pytest.approx([0, 0, 1 / 8, 1 / 2])
     assert found.weights.tolist() == [4095, 4095, round(4095 * 7 / 8), round(4095 / 2)]
-    assert (found.fallback, found.total) == ("", int(found.weights.sum()))
+    assert (found.fallback, found.divisor) == ("", int(found.weights.sum()))
 
 
 def test_equal_leaders_get_equal_weights():
@@ -42,7 +38,7 @@ def test_equal_leaders_get_equal_weights():
 
 def test_weights_of_many_leaders_fit_the_sum():
     assert [d.largest(k) for k in (2, 16, 17, 100, 16383)] == [1023, 1023, 963, 163, 1]
-    assert d.s_factors(np.ones(100), np.ones(100)).total == 16300
+    assert d.s_factors(np.ones(100), np.ones(100)).divisor == 16300
     with pytest.raises(UserError, match="too many"):
         d.largest(16384)
 
@@ -96,7 +92,7 @@ def test_attacks_are_damped(kind):
     factors = d.cut(squares)
     found = d.robust(*plain(updates, factors), factors)
     honest = updates[1:].mean(axis=0)
-    mean = found.weights @ updates / found.total
+    mean = found.weights @ updates / found.divisor
     assert found.weights[0] < 0.15 * np.median(found.weights)
     assert (found.weights[1:] > 0.5 * np.median(found.weights)).all()
     assert np.linalg.norm(mean - honest) < 0.25 * np.linalg.norm(honest)
@@ -125,41 +121,186 @@ def test_the_same_under_encryption():
     dots = [float(KEY.decrypt(fourier.inner(cipher, mean, KEYS))[0]) for cipher in ciphers]
     found, twin = d.robust(squares, dots, factors), d.robust(*plain(updates, factors), factors)
     assert found.weights.tolist() == twin.weights.tolist()
-    opened = KEY.decrypt(d.weighted(ciphers, found.weights)) / found.total
-    assert np.abs(opened - found.weights @ updates / found.total).max() < 1e-9
-    assert not d.too_long(opened, found, squares)
+    opened = KEY.decrypt(d.weighted(ciphers, found.weights)) / found.divisor
+    assert np.abs(opened - found.weights @ updates / found.divisor).max() < 1e-9
+    assert not d.too_long(opened, found.weights, found.divisor, squares)
+
+
+# ---- what liars can do
+
+
+def mean_of(updates):
+    """What the rule opens of these updates, (d,), and what it counts."""
+    squares, _ = plain(updates, np.ones(len(updates)))
+    factors = d.cut(squares)
+    found = d.robust(*plain(updates, factors), factors)
+    return found.weights @ updates / found.divisor, found
+
+
+def lies(kind: str, updates, m: int, length: float, rng):
+    """The first m of the updates (k, d) replaced."""
+    made, common = updates.copy(), updates[m:].mean(axis=0)
+    for i in range(m):
+        made[i] = {
+            "apart": rng.normal(size=updates.shape[1]),
+            "together": updates[0],
+            "against": -common,
+            "cancelling": -updates[m:].sum(axis=0) / m,
+            "one honest": updates[-1],
+            "none": 0 * common,
+        }[kind]
+        made[i] *= length / max(float(np.linalg.norm(made[i])), 1e-300)
+    return made
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.integers(2, 9).flatmap(lambda k: st.tuples(st.just(k), st.integers(0, (k - 1) // 2))),
+    st.sampled_from(["apart", "together", "against", "cancelling", "one honest", "none"]),
+    st.floats(-4, 4),
+    st.sampled_from([1, 2, 3, 30]),
+    st.floats(0, 10),
+    st.integers(0, 2**32),
+)
+def test_liars_of_any_length_and_direction_move_the_mean_by_a_bounded_part(counts, kind, power, size, spread, seed):
+    """m of k updates: their terms are at most 2 m / k of the longest honest length, and so is the whole mean at most 1.
+
+    Beside the honest updates' own mean, cut and counted as they are here, the mean moves by at most twice as much.
+    """
+    (k, m), rng = counts, np.random.default_rng(seed)
+    honest = (np.ones(size) + spread * rng.normal(size=(k, size))) * rng.uniform(0.2, 1, (k, 1))
+    longest = float(np.linalg.norm(honest[m:], axis=1).max())
+    updates = lies(kind, honest, m, longest * 10.0**power, rng)
+    try:
+        mean, found = mean_of(updates)
+    except RunError as error:
+        assert "too short or too long to hide" in str(error)  # noqa: PT017
+        return
+    most, share = longest * (1 + 1e-9), min(1.0, 2 * m / k)
+    assert np.linalg.norm(mean) <= most
+    assert np.linalg.norm(found.weights[:m] @ updates[:m]) / found.divisor <= share * most
+    lengths = np.linalg.norm(updates, axis=1)
+    with np.errstate(divide="ignore"):
+        shorter = np.minimum(1, d.lower_median(lengths) / lengths)
+    agreed = np.ones(k) if found.fallback else (1 - found.suspicion) / np.where(shorter > 0, shorter, 1)
+    if agreed[m:].sum() > 0:
+        own = (agreed * shorter)[m:] @ updates[m:] / agreed[m:].sum()
+        assert np.linalg.norm(mean - own) <= (2 * share + k / 1023) * most  # weights are rounded down
+
+
+@pytest.mark.parametrize("length", [0.1, 1.0, 10.0, 500.0])
+@pytest.mark.parametrize("k", [2, 3, 4, 5, 8])
+def test_one_liar_against_all_others_takes_its_share_and_no_more(k: int, length: float) -> None:
+    """Equal honest updates u, and one backwards of any length: with k > 3 it counts nothing, and u is what is left."""
+    updates = np.tile([3.0, 4.0], (k, 1))
+    updates[0] *= -length
+    mean, found = mean_of(updates)
+    assert np.linalg.norm(mean) <= 5.0 + 1e-9
+    if k > 3:
+        np.testing.assert_allclose(mean, [3.0, 4.0])
+        assert found.weights[0] == 0
+
+
+def test_the_longer_of_two_counts_as_much_as_the_shorter_one():
+    """By their weights one leader is alone. The longer one had full weight then, and with that all of the mean."""
+    mean, found = mean_of(np.array([[1.0, 0.5], [10.0, 0.0]]))
+    assert not found.fallback
+    np.testing.assert_allclose(mean, [(1 + math.sqrt(1.25)) / 2, 0.25], rtol=2e-2)
+    assert found.weights[0] == 1023
+
+
+def test_long_updates_among_honest_ones_that_disagree():
+    """The opened scalars of a round in which the first and the third of four leaders sent ten times their change.
+
+    The second one agrees with hardly any. Two leaders were taken then, with one weight each, of which one was a liar.
+    """
+    squares = np.array([9.0508, 0.0787, 11.9347, 0.0697])
+    dots, factors = np.array([64.468, 5.000, 64.002, 4.951]), np.array([6, 63, 5, 63])
+    found, lengths = d.robust(squares, dots, factors), np.sqrt(squares)
+    assert not found.fallback
+    assert found.weights @ lengths / found.divisor <= d.lower_median(lengths)
+    parts = found.weights * lengths
+    assert parts[0] <= 1.1 * parts[3]
+    assert d.effective(parts) > 2.5
+
+
+def test_cut_updates_are_no_longer_than_the_lower_median():
+    lengths = np.array([1.0, 1.001, 1.5, 77.7, 126.1, 1e6])
+    assert (d.cut(lengths**2) * lengths <= 63 * d.lower_median(lengths)).all()
 
 
 # ---- fallbacks
 
 
+def test_the_effective_number_of_leaders():
+    assert d.effective([2, 2, 2]) == pytest.approx(3)
+    assert d.effective([0, 5, 0]) == 1
+    assert d.effective([1, 3]) == pytest.approx(16 / 10)
+    assert d.effective([0, 0]) == math.inf
+
+
 def test_no_leader_stays_alone():
     found = d.s_factors([1, 2], [1, 2])  # the least and the largest of two: one of them would be alone
-    assert found.weights.tolist() == [1, 1]
+    assert found.weights.tolist() == [1023, 1023]
     assert "its model would be opened" in found.fallback
     assert d.s_factors([1, 2, 3], [1, 2, 3]).fallback == ""
 
 
+def test_short_updates_hide_none():
+    """What agrees is nearly as short as nothing: so the third one counts, too, though it points another way."""
+    updates = np.array([[1e-3, 1e-4], [1.0, 0.0], [0.0, 1.0]])
+    mean, found = mean_of(updates)
+    assert "its model would be opened" in found.fallback
+    assert found.weights.tolist() == [1023] * 3
+    np.testing.assert_allclose(mean, updates.mean(axis=0))
+    assert d.effective(found.weights * np.linalg.norm(updates, axis=1)) > 1.9
+
+
+@pytest.mark.parametrize("lengths", [[1.0, 5000.0], [1e-3, 1.0, 5000.0]])
+def test_there_is_no_sum_that_would_open_one_update(lengths: list[float]) -> None:
+    """The longest one's weight is rounded to nothing, and what is left is one leader's, or nearly."""
+    with pytest.raises(RunError, match="too short or too long to hide"):
+        mean_of(np.array(lengths)[:, None] * [0.6, 0.8])
+
+
+def test_updates_of_zero_are_a_sum_of_zero():
+    mean, found = mean_of(np.zeros((3, 5)))
+    assert not mean.any()
+    assert found.weights.all()
+    mean, found = mean_of(np.array([[0.0, 0], [0, 0], [1, 0], [1, 1]]))  # half of them hold the others up
+    assert not mean.any()
+    assert found.weights.any()
+
+
 @settings(max_examples=200, deadline=None)
-@given(st.integers(2, 8), st.integers(0, 2**32), st.booleans())
-def test_sums_are_of_two_leaders_at_least(k, seed, nonsense):
+@given(st.integers(2, 8), st.integers(0, 2**32), st.floats(0, 9), st.booleans())
+def test_sums_are_of_two_leaders_at_least(k, seed, wide, nonsense):
     rng = np.random.default_rng(seed)
-    high, far, dots = 10.0 ** rng.uniform(-9, 9, (3, k)) * [[1], [1], [-1 if rng.random() < 0.5 else 1]]
+    high, far, dots = 10.0 ** rng.uniform(-wide, wide, (3, k)) * [[1], [1], [-1 if rng.random() < 0.5 else 1]]
     if nonsense and k > 2:
         high[rng.integers(k)] = math.inf
-    for found in (d.s_factors(high, far), d.robust(high, dots, rng.integers(0, 64, k))):
-        assert effective(found.weights) >= d.FEWEST
+    whole = np.where(np.isfinite(high), high, 0)
+    judged = [(d.s_factors(high, far), np.ones(k))]
+    try:
+        judged.append((d.robust(high, dots, rng.integers(0, 64, k)), np.sqrt(whole)))
+    except RunError:
+        weights = np.floor(1023 * np.minimum(1, np.sqrt(d.lower_median(high[np.isfinite(high)]) / high)))
+        assert d.effective(weights * np.sqrt(whole)) < d.FEWEST
+    for found, lengths in judged:
+        assert d.effective(found.weights * lengths) >= d.FEWEST
+        assert found.weights.sum() <= found.divisor
         assert (found.weights >= 0).all()
         assert ((found.suspicion >= 0) & (found.suspicion <= 1)).all()
         assert (found.weights[~np.isfinite(high)] == 0).all()
 
 
 def test_all_suspect():
-    """Updates that point away from each other: the half with the least suspicion is what is left."""
+    """Updates that point away from each other agree alike, so they count alike."""
     updates = np.array([[1.0, 0], [-1, 0], [0, 1], [0, -1]])
-    found = d.robust(*plain(updates, np.ones(4)), np.ones(4))
-    assert found.fallback == "no update agrees with the others"
-    assert found.weights.sum() == 2
+    assert mean_of(updates)[1].weights.tolist() == [1023] * 4
+    mean, found = mean_of(np.array([[1.0, 0], [0, 1], [-1, -1], [-1, -0.9]]))
+    assert found.weights[2:].tolist() == [0, 0] or found.weights[:2].tolist() == [0, 0]  # two sides: the nearer one
+    assert np.linalg.norm(mean) <= 1
 
 
 def test_what_does_not_open_gets_no_weight():
@@ -177,20 +318,18 @@ def test_what_does_not_open_gets_no_weight():
 def test_a_mean_that_is_too_long_was_forged():
     """An energy that wrapped around said that an update is short; the mean that opens then says otherwise."""
     updates = np.ones((4, 100))
-    weights = d.Weights(np.array([1, 1, 1, 1]), np.zeros(4))
-    assert not d.too_long(updates.mean(axis=0), weights, [100.0] * 4)
+    assert not d.too_long(updates.mean(axis=0), [1] * 4, 4, [100.0] * 4)
     forged = np.concatenate([updates[:3], 1000 * updates[:1]])
-    assert d.too_long(forged.mean(axis=0), weights, [100.0] * 4)
-    assert d.too_long(np.full(100, np.nan), weights, [100.0] * 4)
+    assert d.too_long(forged.mean(axis=0), [1] * 4, 4, [100.0] * 4)
+    assert d.too_long(np.full(100, np.nan), [1] * 4, 4, [100.0] * 4)
 
 
 def test_short_updates_are_no_forgery_when_their_energies_open_with_noise():
     """Opened energies are off by some 2e-4, which is more than the energy of an update of length .01."""
     source, updates = np.random.default_rng(0), np.full((4, 100), 1e-3)
-    weights = d.Weights(np.array([1, 1, 1, 1]), np.zeros(4))
     for _ in range(100):
         squares = (updates**2).sum(axis=1) + source.normal(0, 2e-4, 4)
-        assert not d.too_long(updates.mean(axis=0), weights, squares)
+        assert not d.too_long(updates.mean(axis=0), [1] * 4, 4, squares)
 
 
 @pytest.mark.parametrize("parameters", ["threshold-16384-dft", "threshold-8192-mul"])

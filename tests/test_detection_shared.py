@@ -46,9 +46,9 @@ def test_the_paper_mode(emulated):
     assert far == pytest.approx(((models - start) ** 2).sum(axis=1), abs=1e-3)
     weights = detection.s_factors(high, far)
     assert weights.weights.argmin() == LEADERS - 1
-    mean = opened(shared, detection.weighted(ciphers, weights.weights)) / weights.total
-    assert np.abs(mean - weights.weights @ models / weights.total).max() < 1e-4
-    assert not detection.too_long(mean - start, weights, far)
+    mean = opened(shared, detection.weighted(ciphers, weights.weights)) / weights.divisor
+    assert np.abs(mean - weights.weights @ models / weights.divisor).max() < 1e-4
+    assert not detection.too_long(mean - start, weights.weights, weights.divisor, far)
 
 
 @pytest.mark.parametrize("emulated", [False, True], ids=["real", "emulated"])
@@ -65,10 +65,10 @@ def test_the_hardened_mode(emulated):
     twin = detection.robust((updates**2).sum(axis=1), updates @ (factors @ updates), factors)
     assert np.abs(weights.weights - twin.weights).max() <= 1
     assert weights.weights[-1] < 0.2 * np.median(weights.weights)
-    mean = opened(shared, detection.weighted(ciphers, weights.weights)) / weights.total
+    mean = opened(shared, detection.weighted(ciphers, weights.weights)) / weights.divisor
     honest = updates[:-1].mean(axis=0)
     assert np.linalg.norm(mean - honest) < 0.35 * np.linalg.norm(honest)
-    assert not detection.too_long(mean, weights, squares)
+    assert not detection.too_long(mean, weights.weights, weights.divisor, squares)
 
 
 def test_an_energy_beyond_what_was_stated_opens_to_nonsense_and_gets_no_weight():
@@ -95,6 +95,5 @@ def test_an_energy_that_wraps_around_is_caught_by_the_mean():
     value = math.sqrt(period / SIZE)
     assert value > shared.group.space.reach  # no honest value reaches it, so the mean shows it
     assert len(moduli) == shared.group.space.levels + 1
-    weights = detection.Weights(np.array([1, 1, 1]), np.zeros(3))
     mean = np.full(SIZE, value / 3)
-    assert detection.too_long(mean, weights, [0.5, 0.5, 0.5])
+    assert detection.too_long(mean, [1, 1, 1], 3, [0.5, 0.5, 0.5])

@@ -31,7 +31,6 @@ from coterie.systems.ofl.audit_active import (
     forging,
     stealing,
     subtracting,
-    summed,
     terms,
 )
 from coterie.systems.ofl.audit_views import COALITION
@@ -133,14 +132,6 @@ def test_the_last_leader_s_model_is_what_it_has_in_its_memory(mode: str, setting
     found = named(subtracting(recorded(mode, settings)))[SUBTRACTED]
     assert len(found.results) == 3
     assert max(one.value for one in found.results) < 0.01
-
-
-def test_weights_are_those_of_the_sum() -> None:
-    assert summed({"s_factors": {"a": 1.0, "b": 0.5}}, literal=False) == ({"a": 1, "b": 1}, 2.0)
-    note = {"s_factors": {"a": 1.0, "b": 0.5}, "influence": {"a": 1.0, "b": 512 / 1023}}
-    assert summed(note, literal=False) == ({"a": 1023, "b": 512}, 1535.0)
-    assert summed(note, literal=True) == ({"a": 1023, "b": 512}, 2046.0)
-    assert summed({**note, "influence": {"a": 1.0, "b": 1.0}, "fallback": "why"}, literal=True)[1] == 2.0
 
 
 # -- status reports ----------------------------------------------------------------------------------------------------

@@ -234,6 +234,17 @@ def test_a_leader_that_sends_garbage_for_a_ciphertext_is_left_out(detection: str
     assert "skipped" not in note
 
 
+def lengthening(party: Any, factor: float) -> None:
+    """This leader's change is so many times as long."""
+
+    def scaled(self: Any, msg: Any, led: Any) -> Any:
+        office = self.secret.office
+        office.model = (office.base + factor * (office.model - office.base)).astype(np.float32)
+        return led
+
+    misbehaving(party, messages.Lead, scaled)
+
+
 @pytest.mark.parametrize("factor", [10.0, -10.0, 1e4])
 def test_hardened_damps_a_leader_that_replaces_its_model(factor: float) -> None:
     """One whose numbers have no room under encryption is left out."""
@@ -242,19 +253,30 @@ def test_hardened_damps_a_leader_that_replaces_its_model(factor: float) -> None:
     liar = made.hub.state.leaders[0]
     assert "skipped" not in honest
     before = made.hub.state.weights.copy()
-
-    def scaled(self: Any, msg: Any, led: Any) -> Any:
-        office = self.secret.office
-        office.model = (office.base + factor * (office.model - office.base)).astype(np.float32)
-        return led
-
-    misbehaving(made.party(liar), messages.Lead, scaled)
+    lengthening(made.party(liar), factor)
     note = made.round(2)
     assert "skipped" not in note, note
     assert note["influence"].get(liar, 0.0) <= 0.15
     assert max(note["influence"].values()) == 1.0
     step = np.linalg.norm(made.hub.state.weights - before)
     assert step < 2.0 * np.abs(TARGETS).max() * np.sqrt(24)
+
+
+@pytest.mark.parametrize("clusters", [2, 3])
+@pytest.mark.parametrize("factor", [10.0, -10.0])
+def test_in_hardened_no_leader_moves_the_model_further_than_the_usual_change(clusters: int, factor: float) -> None:
+    """Of two leaders, too, where the weight of a long change leaves the other one's alone in the sum."""
+    made = ofl(TARGETS, mode="hardened", clusters=clusters, recluster_every=9, **SYSTEM.defaults("hardened"))
+    made.round(1)
+    before, liar = made.hub.state.weights.copy(), made.hub.state.leaders[0]
+    lengthening(made.party(liar), factor)
+    note = made.round(2)
+    lengths = {name: np.sqrt(square) for name, (square, _) in note["scalars"].items()}
+    assert lengths[liar] > 5 * (usual := sorted(lengths.values())[(clusters - 1) // 2])
+    step = float(np.linalg.norm(made.hub.state.weights - before))
+    assert step <= 1.01 * usual * made.config.unit(24)
+    if clusters == 2:  # both are in the sum, each with the same length
+        assert note["weights"][liar] * lengths[liar] == pytest.approx(1023 * usual, rel=0.01)
 
 
 def test_an_inherited_upload_that_its_member_has_not_signed_is_refused() -> None:

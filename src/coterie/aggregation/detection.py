@@ -1,21 +1,33 @@
 """Weights that damp poisoned models which nobody sees: OFL's s-factors (eq. 6), and a form that does better.
 
 Models stay encrypted. Of each leader's only a few scalars are opened, and everything here is computed from these in the
-clear: integer weights, with which the ciphertexts are then summed up (``weighted``), and their sum, by which the opened
-sum is divided.
+clear: integer weights, with which the ciphertexts are then summed up (``weighted``), and the divisor of the opened sum.
 
 ``s_factors`` is eq. (6): 1 - MagNorm x DistNorm, both normalised to [0, 1] by the least and the largest of all leaders.
-``robust`` weighs by how far an update agrees with the others and by its length: from the squared norms n_i = |u_i|^2
-of updates and from their dot products with an encrypted mean. This mean is one of updates that are cut to the median
-length (``cut``), so that no large update decides where it points. Each update is compared with the mean of the
-*others*, which follows in the clear: with M = sum_j f_j u_j and d_i = u_i M,
+
+``robust`` is a mean of updates that are cut to one length, each counted as far as it agrees with the others. It follows
+from the squared norms n_i = l_i^2 of updates u_i and from their dot products with an encrypted mean. With L the lower
+median of the l_i, cos_i the cosine of u_i with the mean of the *others*, and med the median of all cos_i,
+
+    c_i = min(1, L / l_i)
+    a_i = 1 where cos_i >= med; else cos_i / med where both are above 0; else 0
+    mean = sum_i a_i c_i u_i / sum_i a_i.
+
+The encrypted mean is one of cut updates, too (``cut``), so that no large update decides where it points. What is
+compared with u_i follows in the clear: with M = sum_j f_j u_j and d_i = u_i M,
 
     u_i (M - f_i u_i) = d_i - f_i n_i,    |M|^2 = sum_i f_i d_i,    |M - f_i u_i|^2 = |M|^2 - 2 f_i d_i + f_i^2 n_i.
 
-**No leader stays alone.** A sum in which one leader has nearly all the weight would open its model. So the effective
-number of leaders, (sum w)^2 / sum w^2, is at least ``FEWEST``; else, as when all are suspect, those up to the median
-suspicion get one weight each (``Weights.fallback`` says so). Of two leaders eq. (6) damps none, and ``robust`` gives
-the longer one half the other's weight at least.
+**What liars can do.** No term is longer than a_i L, so |mean| <= L, whatever anybody sends. Half of the k updates or
+more have a_i = 1, so the terms of m liars are at most min(1, 2 m / k) L of the mean. And L is at most the length of an
+honest update while no more than half of all lie.
+
+**No leader stays alone.** A sum in which one leader has nearly all would open its update. What counts is how much of
+the sum it is: its weight, or for ``robust`` its weight times its length. The effective number of leaders of these parts
+is at least ``FEWEST``; else weights are replaced, and ``Weights.fallback`` says why. For eq. (6) those up to the median
+suspicion then have one weight. ``robust`` takes all a_i as 1, so that only lengths count. More than half of all updates
+are as long as L or longer, so two parts at least are L then. Where rounding to whole weights still leaves one leader
+alone, there is no sum.
 
 **What an energy can't show.** A leader that sends values far beyond what is honest can make an energy wrap around. The
 mean that is opened then is longer than any that the opened lengths allow: ``too_long``.
@@ -46,6 +58,9 @@ ROOM_BITS = 14
 FEWEST = 1.5
 """The least effective number of leaders in a sum."""
 
+ALONE = "one leader would have nearly all of the sum, and its model would be opened"
+"""Why weights were replaced (``Weights.fallback``)."""
+
 _CUT_BITS = 6
 
 _ENERGY_ERROR = 0.01
@@ -56,16 +71,14 @@ _ENERGY_ERROR = 0.01
 class Weights:
     """What each leader's model counts. weights: ``(k,)`` integers >= 0.  suspicion: ``(k,)`` in [0, 1], 1 the most.
 
+    divisor: what the sum of weights times vectors is divided by, at least the sum of the weights.
     fallback: why the weights don't follow from the suspicion, or "".
     """
 
     weights: Integers
     suspicion: Floats
+    divisor: float
     fallback: str = ""
-
-    @property
-    def total(self) -> int:
-        return int(self.weights.sum())
 
 
 def s_factors(energies: ArrayLike, distances: ArrayLike, bits: int = BITS) -> Weights:
@@ -78,7 +91,15 @@ def s_factors(energies: ArrayLike, distances: ArrayLike, bits: int = BITS) -> We
     honest = np.isfinite(magnitude) & np.isfinite(distance)
     lengths = np.sqrt(np.maximum(np.where(honest, distance, 0), 0))
     suspicion = np.where(honest, _normalised(magnitude, honest) * _normalised(lengths, honest), 1.0)  # eq. (6)
-    return _weights(suspicion, honest, bits)
+    _enough(honest)
+    most = largest(len(suspicion), bits)
+    made, why = np.asarray(np.rint(most * (1 - suspicion)), dtype=np.int64), ""
+    if effective(made) < FEWEST:
+        why = ALONE
+        order = np.argsort(np.where(honest, suspicion, np.inf), kind="stable")
+        made[:] = 0
+        made[order[: max(2, math.ceil(honest.sum() / 2))]] = most
+    return Weights(made, suspicion, float(made.sum()), why)
 
 
 def largest(leaders: int, bits: int = BITS) -> int:
@@ -95,39 +116,48 @@ def shares(high: ArrayLike, total: ArrayLike) -> Floats:
         return np.asarray(part / np.maximum(whole, np.finfo(float).tiny))
 
 
+def effective(parts: ArrayLike) -> float:
+    """The effective number of leaders in a sum, by their parts ``(k,)`` >= 0: (sum p)^2 / sum p^2.
+
+    k equal parts give k, and one that is alone 1. Parts of zero give infinity: they show nothing of anybody.
+    """
+    (p,) = _rows(parts)
+    return float((p / p.max()).sum() ** 2 / ((p / p.max()) ** 2).sum()) if p.any() else math.inf
+
+
 def cut(squares: ArrayLike, bits: int = _CUT_BITS) -> Integers:
     """Integer factors ``(k,)`` that bring updates of these squared norms to the lower median length, or leave shorter.
 
-    The largest is ``2^bits - 1``; what isn't finite gets 0. Raises RunError if fewer than two leaders are left.
+    The largest is ``2^bits - 1``. They are rounded down, and what isn't finite gets 0. Raises RunError if fewer than
+    two leaders are left.
     """
     (norms,) = _rows(squares)
     honest = np.isfinite(norms)
     _enough(honest)
-    lengths = np.sqrt(np.maximum(np.where(honest, norms, 0), 0))
-    usual = lower_median(lengths[honest])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        factors = np.where(lengths > usual, usual / lengths, 1.0) * honest
-    return np.asarray(np.rint(factors * ((1 << bits) - 1)), dtype=np.int64)
+    return _whole(((1 << bits) - 1) * _cut(_lengths(norms, honest), honest))
 
 
 def robust(squares: ArrayLike, dots: ArrayLike, factors: ArrayLike, bits: int = BITS) -> Weights:
-    """Weights from ``(k,)`` squared norms of updates and their dot products with the sum of ``factors`` times updates.
+    """Weights a_i c_i from ``(k,)`` squared norms of updates and their dot products with ``factors`` times updates.
 
-    A weight is the cosine with the others' mean over the median one, at most 1, and not below 0, times the lower
-    median length over the own one, at most 1. Raises as ``s_factors`` does.
+    They are rounded down, so that no rounding makes an update longer. The divisor is the sum of the agreements a_i, as
+    a multiple of the largest weight. Raises as ``s_factors`` does, and RunError if any such sum would open one update.
     """
     norms, products, used = _rows(squares, dots, factors)
     honest = np.isfinite(norms) & np.isfinite(products)
     _enough(honest)
     n, d, f = (np.where(honest, row, 0) for row in (np.maximum(norms, 0), products, used))
-    lengths, cosines = np.sqrt(n), others_cosines(n, d, f)
-    usual, length = float(np.median(cosines[honest])), lower_median(lengths[honest])
-    if usual <= 0:
-        return _fallen(1 - (1 + cosines) / 2, honest, "no update agrees with the others")
-    agreed = np.clip(cosines / usual, 0, 1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        short = np.where(lengths > length, length / lengths, 1.0)
-    return _weights(np.where(honest, 1 - agreed * short, 1.0), honest, bits)
+    lengths, cosines, most = _lengths(norms, honest), others_cosines(n, d, f), largest(len(n), bits)
+    shorter, usual = _cut(lengths, honest), float(np.median(cosines[honest]))
+    agreed = (np.clip(cosines, 0, usual) / usual if usual > 0 else cosines >= usual) * honest
+    suspicion = 1 - agreed * shorter
+    made = _whole(most * agreed * shorter)
+    if made.any() and effective(made * lengths) >= FEWEST:
+        return Weights(made, suspicion, most * float(agreed.sum()))
+    made = _whole(most * shorter)
+    if effective(made * lengths) < FEWEST:
+        raise RunError("the other updates are too short or too long to hide one leader's, which a sum would open")
+    return Weights(made, suspicion, float(most * honest.sum()), ALONE)
 
 
 def lower_median(values: ArrayLike) -> float:
@@ -144,15 +174,15 @@ def others_cosines(squares: ArrayLike, dots: ArrayLike, factors: ArrayLike) -> F
     return np.asarray(np.clip(cosines, -1, 1))
 
 
-def too_long(mean: ArrayLike, weights: Weights, squares: ArrayLike, slack: float = 1.05) -> bool:
+def too_long(mean: ArrayLike, weights: ArrayLike, divisor: float, squares: ArrayLike, slack: float = 1.05) -> bool:
     """Whether an opened mean is longer than the opened squared lengths of what it is a mean of allow: a forgery.
 
-    ``(d,)`` of updates (or of models minus the global one), and their squared norms (or distances), which were opened
-    with noise: of short updates they tell little.
+    ``(d,)`` of updates (or of models minus the global one), by these ``(k,)`` weights and divisor, and their squared
+    norms (or distances), which were opened with noise: of short updates they tell little.
     """
-    (norms,) = _rows(squares)
-    used = weights.weights > 0
-    most = float((weights.weights[used] * np.sqrt(np.maximum(norms[used], 0) + _ENERGY_ERROR)).sum()) / weights.total
+    counts, norms = _rows(weights, squares)
+    used = counts > 0
+    most = float((counts[used] * np.sqrt(np.maximum(norms[used], 0) + _ENERGY_ERROR)).sum()) / divisor
     return not float(np.linalg.norm(np.asarray(mean, dtype=np.float64))) <= slack * most
 
 
@@ -183,23 +213,20 @@ def auroc(suspicion: ArrayLike, poisoned: ArrayLike) -> float:
 # ---- parts
 
 
-def _weights(suspicion: Floats, honest: NDArray[np.bool_], bits: int) -> Weights:
-    """One integer each; the fallback where this would leave (nearly) one leader alone."""
-    _enough(honest)
-    made = np.asarray(np.rint((1 - suspicion) * largest(len(suspicion), bits)), dtype=np.int64)
-    if not made.any():
-        return _fallen(suspicion, honest, "all leaders are suspect")
-    if float(made.sum()) ** 2 / float((made.astype(np.float64) ** 2).sum()) < FEWEST:
-        return _fallen(suspicion, honest, "one leader would have nearly all the weight, and its model would be opened")
-    return Weights(made, suspicion)
+def _lengths(squares: Floats, honest: NDArray[np.bool_]) -> Floats:
+    """Lengths ``(k,)``; 0 of what isn't honest."""
+    return np.sqrt(np.maximum(np.where(honest, squares, 0), 0))
 
 
-def _fallen(suspicion: Floats, honest: NDArray[np.bool_], why: str) -> Weights:
-    """One weight each for those up to the median suspicion, of what opened, two at least."""
-    order = np.argsort(np.where(honest, suspicion, np.inf), kind="stable")
-    made = np.zeros(len(order), dtype=np.int64)
-    made[order[: max(2, math.ceil(honest.sum() / 2))]] = 1
-    return Weights(made, suspicion, why)
+def _cut(lengths: Floats, honest: NDArray[np.bool_]) -> Floats:
+    """c_i ``(k,)`` = min(1, L / l_i), with L the lower median length of the honest ones; 0 for others."""
+    usual = lower_median(lengths[honest])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(lengths > usual, usual / lengths, 1.0) * honest
+
+
+def _whole(values: Floats) -> Integers:
+    return np.asarray(np.floor(values), dtype=np.int64)
 
 
 def _enough(honest: NDArray[np.bool_]) -> None:

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation.contribution import contribution
-from coterie.aggregation.detection import largest
 from coterie.attacks.active.vectors import moved as lengthened
 from coterie.attacks.key_in_sum import KeyThief, key_agreement
 from coterie.attacks.result import Result
@@ -268,12 +267,12 @@ def subtracted(run: Recorded, own: Mapping[tuple[int, str], Kept]) -> Iterator[M
         r, note = line["round"], line["notes"]
         if r not in models or len(of := list(note["s_factors"])) < 2:
             continue
-        weights, divisor = summed(note, literal=run.mode == "literal")
+        weights, divisor = note["weights"], note["divisor"]
         after = models[r].astype(np.float64)
         changes = run.settings.sends_changes
         sent = {name: own[r, name].model.astype(np.float64) - changes * own[r, name].base for name in of}
         last = max(weights, key=lambda name: weights[name])
-        rest = sum(weights[name] * sent[name] for name in of if name != last)
+        rest = sum(weight * sent[name] for name, weight in weights.items() if name != last)
         found = (divisor * (after - changes * before) - rest) / weights[last]
         moved = own[r, last].model.astype(np.float64) - own[r, last].base
         error = float(np.linalg.norm((found - sent[last])[places]) / (np.linalg.norm(moved[places]) or 1.0))
@@ -284,15 +283,3 @@ def subtracted(run: Recorded, own: Mapping[tuple[int, str], Kept]) -> Iterator[M
             for one in profiles(COALITION, steps, pooled(run, note, of), run.spec):
                 yield one._replace(name=f"{one.name} of a cluster")
         before = models[r]
-
-
-def summed(note: Any, *, literal: bool) -> tuple[dict[str, int], float]:
-    """The whole-number weights of a round's sum, by leader, and what the opened sum is divided by."""
-    of = note["s_factors"]
-    if "influence" not in note:
-        return dict.fromkeys(of, 1), float(len(of))
-    most = 1 if "fallback" in note else max(1, round(largest(len(of)) * max(of.values())))
-    weights = {name: round(most * note["influence"][name]) for name in of}
-    if literal:
-        return weights, float(len(of) * (1 if "fallback" in note else largest(len(of))))
-    return weights, float(sum(weights.values()))

@@ -53,7 +53,7 @@ class Judged:
 
     def notes(self) -> dict[str, Any]:
         """For the round's metrics."""
-        found: dict[str, Any] = {"s_factors": self.factors}
+        found: dict[str, Any] = {"s_factors": self.factors, "weights": self.weights, "divisor": self.divisor}
         if self.scalars:
             most = max(self.weights.values())
             told = {name: [one if math.isfinite(one) else None for one in row] for name, row in self.scalars.items()}
@@ -64,8 +64,8 @@ class Judged:
     def check(self, mean: Doubles) -> None:
         """Raises PeerError for a mean change that is longer than the opened lengths allow: an energy was forged."""
         if self.squares:
-            weights = np.array([self.weights.get(name, 0) for name in self.squares])
-            if too_long(mean, Weights(weights, np.zeros(len(weights))), np.array([*self.squares.values()])):
+            weights = [self.weights.get(name, 0) for name in self.squares]
+            if too_long(mean, weights, self.divisor, [*self.squares.values()]):
                 raise PeerError("the mean is longer than the opened lengths of what it is a mean of allow")
 
 
@@ -116,10 +116,9 @@ def of_weights(hub: Any, opened: Mapping[str, list[float]], squares: Mapping[str
     weights = {name: w for name, w in zip(opened, found.weights.tolist(), strict=True) if w}
     factors = dict(zip(opened, (1 - found.suspicion).tolist(), strict=True))
     if hub.common.mode != "literal":
-        return Judged(weights, found.total, factors, found.fallback, opened, squares)
+        return Judged(weights, found.divisor, factors, found.fallback, opened, squares)
     # algorithm 4, l. 15 as printed: 1/n of the sum, so that the model shrinks with every s-factor below 1
-    printed = len(opened) * (largest(len(opened)) if not found.fallback else 1)
-    return Judged(weights, printed, factors, found.fallback, opened)
+    return Judged(weights, len(opened) * largest(len(opened)), factors, found.fallback, opened)
 
 
 def scalars(hub: Any, r: int, wanted: Mapping[str, list[CipherVector]], first: int) -> Steps[dict[str, list[float]]]:
