@@ -122,7 +122,7 @@ def test_nobody_joins_a_run_that_has_ended(study: Study) -> None:
     text = study.invite(again=True)
     _, request = study.join(text, "again")
     study.folder.run.mkdir()
-    hub = {"session": "s", "roster": "r", "plan": 1, "engine": "nats", "pid": 1, "rounds": 2, "clients": 3}
+    hub = {"session": "s", "plan_sha256": "r", "plan": 1, "engine": "nats", "pid": 1, "rounds": 2, "clients": 3}
     status = {"system": "fedavg", "title": "FedAvg", "mode": "paper", "crypto": "none", **hub}
     write = (study.folder.run / "status.json").write_bytes
     write(msgspec.json.encode({**status, "phase": "ended"}))
@@ -132,7 +132,7 @@ def test_nobody_joins_a_run_that_has_ended(study: Study) -> None:
             call()
         assert everything(study.path) == before
     with pytest.raises(UserError, match="has ended"):
-        authority.examine(study.path, request, NOW_S)
+        authority.examine(study.path, request)
     authority.revoke(study.path, home.name, now_s=NOW_S)  # keys may be stolen after the end, too
     write(msgspec.json.encode({**status, "phase": "round"}))
     study.approve(study.join(study.invite("hospital-b"), "b")[1])

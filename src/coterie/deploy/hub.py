@@ -22,6 +22,14 @@ from coterie.transport.envelope import Envelope, Waiting
 
 FORCED = 5
 """In so many rounds a party may have an attempt repeated. Then it is asked nothing more until it is enrolled anew."""
+ASTRAY = {
+    "revoked": "it was revoked",
+    "rolled back": "its state is older than it was: a disk was put back, or a folder copied",
+    "ahead of the hub": "it is in a later round already: was the hub's disk put back?",
+    "stopped": "it was stopped again and again while it coordinated",
+    "too many attempts": f"it has had attempts of {FORCED} rounds repeated",
+}
+"""Why a party is asked nothing, by a short name."""
 
 
 class LeaderStoppedError(RunError):
@@ -192,7 +200,7 @@ class HubNode(Node):
         self._commit_all()
         self.observer.began(era)
         parcels = self.wrapped([(name, self._beginning(name)) for name in self.others])
-        self.kept.astray |= dict.fromkeys(set(self.others) - {one.dst for one in parcels}, "it was revoked")
+        self.kept.astray |= dict.fromkeys(set(self.others) - {one.dst for one in parcels}, ASTRAY["revoked"])
         self.mail.push(parcels)
 
     def _beginning(self, name: str) -> Begin:
@@ -283,16 +291,13 @@ class HubNode(Node):
     @property
     def astray(self) -> Mapping[str, str]:
         """By party, why it does not follow: in this round, until the hub catches up, or until it is enrolled anew."""
-        ahead = {
-            name: f"it is in round {r} already: was the hub's disk put back?" for name, (r, _) in self._ahead.items()
-        }
-        unfit = dict.fromkeys(self._unfit, "it was stopped again and again while it coordinated")
-        return {**ahead, **unfit, **self.kept.astray}
+        ahead = dict.fromkeys(self._ahead, ASTRAY["ahead of the hub"])
+        return {**ahead, **dict.fromkeys(self._unfit, ASTRAY["stopped"]), **self.kept.astray}
 
     def _heard(self, src: str, report: Report) -> None:
         heard, era = self.kept.heard, self.era
         if report.rolled_back:
-            self.kept.astray[src] = "its state is older than it was: a disk was put back, or a folder copied"
+            self.kept.astray[src] = ASTRAY["rolled back"]
         elif report.era > era:
             self._ahead[src] = report.era
         else:
@@ -313,7 +318,7 @@ class HubNode(Node):
         elif src not in self.astray:
             forced[src] = forced.get(src, 0) + 1
             if forced[src] > FORCED:
-                self.kept.astray[src] = f"it has had attempts of {FORCED} rounds repeated"
+                self.kept.astray[src] = ASTRAY["too many attempts"]
             else:
                 self._broken = f"{src} {why}"
                 self._stopped.add(src)

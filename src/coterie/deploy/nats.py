@@ -37,6 +37,7 @@ from coterie.deploy.engine import Delivery, Engine, EngineError, FullError, NotA
 from coterie.deploy.names import safe
 from coterie.deploy.nats_link import AGAIN_S, ANSWER_S, Link
 from coterie.deploy.nats_parts import GIVEN_UP, PART, STALE_S, Assembly, Part, Upload, parts_of
+from coterie.deploy.nats_presence import connected
 from coterie.deploy.nats_server import PRESENCE, STREAM, SUBJECT, Tls, subject
 from coterie.deploy.nats_stream import ACK_WAIT_S
 
@@ -131,7 +132,7 @@ class NatsEngine(Engine):
         fresh = self._present is not None and time.monotonic() - self._present[0] < PRESENCE_S
         if self._sees and not fresh and self._link.is_up():
             try:
-                self._present = (time.monotonic(), self._link.run(self._connected_parties()))
+                self._present = (time.monotonic(), self._link.run(self._connected()))
             except EngineError as error:
                 if PRESENCE.lower() not in str(error).lower():
                     raise
@@ -172,6 +173,10 @@ class NatsEngine(Engine):
 
     async def _start(self) -> asyncio.Future[None]:
         return asyncio.ensure_future(self._keep_own())
+
+    async def _connected(self) -> frozenset[str]:
+        tokens = await connected(self._link, 4 * len(self._parties) + 64)
+        return frozenset(party for token, party in self._parties.items() if token in tokens)
 
     # --- sending
 
@@ -426,31 +431,6 @@ class NatsEngine(Engine):
             await asyncio.sleep(ACK_WAIT_S / 5)
             waiting = (sequence for upload in self._ready for sequence in upload.sequences.values())
             await self._keep((*waiting, *self._assembly.sequences()))
-
-    # --- presence
-
-    async def _connected_parties(self) -> frozenset[str]:
-        client = self._link.client
-        inbox = client.new_inbox()
-        answers = await client.subscribe(inbox)
-        asked = {"auth": True, "limit": 4 * len(self._parties) + 64}
-        await client.publish(PRESENCE, json.dumps(asked).encode(), reply=inbox)
-        users: set[str] = set()
-        wait_s = ANSWER_S
-        try:
-            while True:  # each server of a cluster answers for itself
-                answer = json.loads((await answers.next_msg(timeout=wait_s)).data)
-                users.update(one.get("authorized_user", "") for one in answer["data"]["connections"])
-                if not self._link.of_several():
-                    break
-                wait_s = 0.25
-        except TimeoutError:
-            if wait_s == ANSWER_S:
-                raise EngineError(f"{self._link.place()} does not say who is connected") from None
-        finally:
-            await answers.unsubscribe()
-        tokens = {user.removeprefix("CN=") for user in users}
-        return frozenset(party for token, party in self._parties.items() if token in tokens)
 
 
 async def _all(work: Iterable[Coroutine[Any, Any, object]]) -> None:

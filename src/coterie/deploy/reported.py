@@ -14,6 +14,7 @@ from typing import Any, get_args
 import msgspec
 import numpy as np
 
+from coterie.deploy.hub import ASTRAY
 from coterie.deploy.packets import Packet, Report
 from coterie.protocol.system import System
 from coterie.runs.metrics import Metric
@@ -23,13 +24,6 @@ PACKET_KINDS = frozenset({"packet", "push", "engine", *(kind.__name__ for kind i
 """What a node refuses besides messages of the system: packets that do not open, words that their sender may not say."""
 OTHER = "other"
 WHYS = frozenset({"late", "gone", "offline", "refused"})
-_ASTRAY = {
-    "it was revoked": "revoked",
-    "its state is older than it was": "rolled back",
-    "it is in round": "ahead of the hub",
-    "it was stopped again and again": "stopped",
-}
-"""Why the hub's node says that a party does not follow, by the beginning of its words."""
 
 _MOST_BYTES, _MOST_S, _MOST_COUNT = 1 << 50, 1e9, 1 << 40  # of one party in one attempt: more is no report
 
@@ -130,8 +124,8 @@ def away(round: int, missed: Sequence[tuple[str, str]]) -> Line:
 
 def why_missed(words: str) -> str:
     """One of a few short reasons why the hub went on without a party, for its words."""
-    found = next((why for begins, why in _ASTRAY.items() if words.startswith(begins)), OTHER)
-    return words if words in WHYS else found
+    names = {words: name for name, words in ASTRAY.items()}
+    return words if words in WHYS else names.get(words, OTHER)
 
 
 def unknown(known: Collection[str]) -> Iterator[str]:
