@@ -137,7 +137,7 @@ def test_the_terminal_asks_before_it_approves(cli: Command, monkeypatch: pytest.
 
 def test_no_secret_is_printed(cli: Command) -> None:
     from coterie.deploy.doctor import _holder_of_home, _holders_of_folder
-    from coterie.deploy.secrets import Needles
+    from coterie.deploy.secrets import Patterns
 
     told = founded(cli)
     invited(cli)
@@ -158,7 +158,7 @@ def test_no_secret_is_printed(cli: Command) -> None:
     holders = [_holder_of_home(read_home(Path("H"))), *_holders_of_folder(Folder(Path("study")))]
     secrets = {name: value for holder in holders for name, value in holder.secrets.items()}
     token = Path("a.token").read_text().strip()
-    assert set(Needles(secrets, {"token": token.encode()})._names(told.encode())) == set()
+    assert set(Patterns(secrets, {"token": token.encode()})._names(told.encode())) == set()
 
 
 @pytest.mark.parametrize(

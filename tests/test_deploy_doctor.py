@@ -25,7 +25,7 @@ from coterie.deploy.folder import current_plan
 from coterie.deploy.home import Home, read_home, read_private, write_private
 from coterie.deploy.members import Member
 from coterie.deploy.plan import plan_hash, shown, sign
-from coterie.deploy.secrets import Needles, forms, of_pem
+from coterie.deploy.secrets import Patterns, forms, of_pem
 from coterie.protocol.errors import UserError
 from coterie.runs.config import RunConfig
 
@@ -138,7 +138,7 @@ AROUND = st.text("{}: \n", max_size=40).map(str.encode)
 
 @given(st.binary(min_size=32, max_size=32), AROUND, AROUND, st.sampled_from([*FORMS]))
 def test_any_secret_is_found_and_nothing_else(secret: bytes, before: bytes, after: bytes, form: str) -> None:
-    needles = Needles({"it": secret}, {})
+    needles = Patterns({"it": secret}, {})
     assert set(needles._names(before + FORMS[form](secret) + after)) == {"it"}
     assume(len(set(secret)) > 8)
     changed = flipped(secret, 16, 16)
@@ -150,12 +150,12 @@ def test_a_secret_across_two_blocks_of_a_large_file(tmp_path: Path, monkeypatch:
     data = np.random.default_rng(0).bytes(5000)
     for at in (0, 970, 985, 999, 1000, 2990, 4968):
         (tmp_path / "large").write_bytes(data[:at] + SECRET + data[at + 32 :])
-        assert Needles({"it": SECRET}, {}).found_in(tmp_path / "large") == {"it"}
+        assert Patterns({"it": SECRET}, {}).found_in(tmp_path / "large") == {"it"}
     (tmp_path / "large").write_bytes(data)
-    assert Needles({"it": SECRET}, {}).found_in(tmp_path / "large") == set()
+    assert Patterns({"it": SECRET}, {}).found_in(tmp_path / "large") == set()
     for small in range(8):
         (tmp_path / "large").write_bytes(data[:small])
-        assert Needles({"it": SECRET}, {}).found_in(tmp_path / "large") == set()
+        assert Patterns({"it": SECRET}, {}).found_in(tmp_path / "large") == set()
 
 
 def test_a_large_file_is_not_held_in_memory(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_large_file_is_not_held_in_memory(tmp_path: Path) -> None:
         file.write(SECRET)
     many = {f"{i}": np.random.default_rng(i).bytes(32) for i in range(100)}
     tracemalloc.start()
-    assert Needles({**many, "it": SECRET}, {}).found_in(tmp_path / "large") == {"it"}
+    assert Patterns({**many, "it": SECRET}, {}).found_in(tmp_path / "large") == {"it"}
     assert tracemalloc.get_traced_memory()[1] < 220 << 20
     tracemalloc.stop()
 

@@ -67,8 +67,8 @@ def test_the_hub_relays_and_takes_nothing_in_anothers_name(hub: Hub) -> None:
     calls = hub.turn([1, 2])
     hub.prove(2, "b", to=calls[2])
     own, others = Carried("a", "b", ID, b"sealed"), Carried("b", "hub", ID, b"forged")
-    astray, back = Carried("a", "nobody", ID, b""), Carried("a", "a", ID, b"")
-    (relayed,) = hub.prove(1, "a", own, others, astray, back, to=calls[1]).values()
+    excluded, back = Carried("a", "nobody", ID, b""), Carried("a", "a", ID, b"")
+    (relayed,) = hub.prove(1, "a", own, others, excluded, back, to=calls[1]).values()
     assert (relayed.to, relayed.packets) == ("b", [own])
     assert hub.switch.refused["a packet from or to another"] == 3
     assert hub.queue.first("hub") is None

@@ -19,7 +19,7 @@ from coterie.crypto.roster import entry, new_identity
 from coterie.deploy.engine import EngineError
 from coterie.deploy.hub import HubNode, Round
 from coterie.deploy.node import Node, NodeObserver, RolledBackError, Settings
-from coterie.deploy.packets import Begin, End, Letter, News, Report, Silence, Tally, wrap
+from coterie.deploy.packets import Begin, End, Letter, NoAnswer, PlanUpdate, Report, Tally, wrap
 from coterie.deploy.store import unpack
 from coterie.protocol.errors import PeerError
 from coterie.protocol.party import To
@@ -139,7 +139,7 @@ def _renumbered(body: bytes, number: int) -> bytes:
 
 @pytest.mark.parametrize(
     "packet",
-    [Begin((0, 1), 0), Begin((9, 0), 0), End(True), End(), News(b""), Tally((0, 0), {}, {}), Report((0, 0), 9)],
+    [Begin((0, 1), 0), Begin((9, 0), 0), End(True), End(), PlanUpdate(b""), Tally((0, 0), {}, {}), Report((0, 0), 9)],
     ids=lambda packet: type(packet).__name__,
 )
 def test_only_the_hub_leads(packet: Any) -> None:
@@ -173,7 +173,7 @@ def test_nobody_gives_up_anothers_answer() -> None:
     def tamper(src: str, dst: str, body: bytes) -> list[bytes]:
         if (src, dst) != ("client/2", "server"):
             return [body]
-        sent = [wrap(lies, src, dst, 1 << 20 | next(count), Silence(n, (1, 0), "refused")) for n in range(1, 9)]
+        sent = [wrap(lies, src, dst, 1 << 20 | next(count), NoAnswer(n, (1, 0), "refused")) for n in range(1, 9)]
         return [*sent, body]
 
     count = iter(range(1 << 16))

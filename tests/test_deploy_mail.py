@@ -14,7 +14,7 @@ from memory_engine import Exchange, MemoryEngine
 from coterie.crypto.roster import simulated
 from coterie.deploy.engine import EngineError, FullError, NotAdmittedError, Parcel, UndeliverableError
 from coterie.deploy.mail import Mail
-from coterie.deploy.packets import Letter, News, Report, Tally
+from coterie.deploy.packets import Letter, PlanUpdate, Report, Tally
 from coterie.deploy.store import FileStore, Numbering
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import Randomness
@@ -60,9 +60,9 @@ def test_every_start_has_numbers_of_its_own() -> None:
     numbering = Numbering()
     _, hub, _, _ = mails()
     hub.start(numbering)
-    used = [int(hub.wrap("a", News(b"")).key.split(".")[1]) for _ in range(3)]
+    used = [int(hub.wrap("a", PlanUpdate(b"")).key.split(".")[1]) for _ in range(3)]
     hub.start(Numbering(starts=numbering.starts, sent=0))
-    assert int(hub.wrap("a", News(b"")).key.split(".")[1]) > 1 << 32 > max(used)
+    assert int(hub.wrap("a", PlanUpdate(b"")).key.split(".")[1]) > 1 << 32 > max(used)
 
 
 def test_a_start_whose_disk_was_put_back_has_numbers_of_its_own_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,10 +73,10 @@ def test_a_start_whose_disk_was_put_back_has_numbers_of_its_own_too(monkeypatch:
     for second in (1_800_000_000, 1_800_000_003):
         monkeypatch.setattr("coterie.deploy.mail.time.time", lambda second=second: second + 0.5)
         hub.start(msgspec.msgpack.decode(kept, type=Numbering))
-        hub.send("a", News(str(second).encode()))
+        hub.send("a", PlanUpdate(str(second).encode()))
         arrived = a.pull(0.0)
         assert arrived is not None
-        assert arrived.packet == News(str(second).encode())
+        assert arrived.packet == PlanUpdate(str(second).encode())
 
 
 @pytest.mark.parametrize("clock_s", [-1e18, 0.0, 1.8e9, 1e18])
@@ -90,7 +90,7 @@ def test_numbers_grow_from_start_to_start_whatever_the_clock_says(
         hub.start(msgspec.msgpack.decode(msgspec.msgpack.encode(numbering), type=Numbering))
         numbering = msgspec.msgpack.decode(msgspec.msgpack.encode(hub.numbering), type=Numbering)
         for _ in range(3):  # after the commit
-            hub.send("a", News(b""))
+            hub.send("a", PlanUpdate(b""))
             arrived = a.pull(0.0)
             assert arrived is not None
             assert last < arrived.number < 1 << 61
@@ -100,9 +100,9 @@ def test_numbers_grow_from_start_to_start_whatever_the_clock_says(
 def test_what_is_not_done_comes_again_and_what_is_done_does_not() -> None:
     exchange, hub, a, refused = mails()
     for i in range(4):
-        hub.send("a", News(bytes([i])))
+        hub.send("a", PlanUpdate(bytes([i])))
     came = [a.pull(0.0) for _ in range(3)]
-    assert [one.packet for one in came if one] == [News(bytes([i])) for i in range(3)]
+    assert [one.packet for one in came if one] == [PlanUpdate(bytes([i])) for i in range(3)]
     for one in (came[0], came[2]):
         assert one is not None
         a.done(one)
@@ -111,7 +111,7 @@ def test_what_is_not_done_comes_again_and_what_is_done_does_not() -> None:
     again = Mail(exchange.engine("a"), a.keyring, lambda *said: refused.append(said), threading.Event())
     again.start(kept)
     came = [again.pull(0.0) for _ in range(3)]
-    assert [one.packet for one in came if one] == [News(b"\x01"), News(b"\x03")]
+    assert [one.packet for one in came if one] == [PlanUpdate(b"\x01"), PlanUpdate(b"\x03")]
     assert refused == []
 
 
@@ -133,7 +133,7 @@ def test_what_the_engine_says_of_failures() -> None:
     tries[:] = [NotAdmittedError("revoked")]
     with pytest.raises(NotAdmittedError):
         hub.push([parcel])
-    assert not hub.send("nobody", News(b""))
+    assert not hub.send("nobody", PlanUpdate(b""))
 
 
 def test_a_node_that_is_stopped_while_the_engine_fails_lets_no_packet_overtake_another() -> None:
@@ -142,7 +142,7 @@ def test_a_node_that_is_stopped_while_the_engine_fails_lets_no_packet_overtake_a
     hub._stopped.set()
     push = hub.engine.push
     hub.engine.push = lambda *_: (_ for _ in ()).throw(EngineError("away"))  # type: ignore[method-assign]
-    first, second = hub.wrap("a", News(b"1")), hub.wrap("a", News(b"2"))
+    first, second = hub.wrap("a", PlanUpdate(b"1")), hub.wrap("a", PlanUpdate(b"2"))
     assert hub.push([first]) == [first]
     hub.engine.push = push  # type: ignore[method-assign]
     assert hub.push([second]) == [second]
@@ -151,7 +151,7 @@ def test_a_node_that_is_stopped_while_the_engine_fails_lets_no_packet_overtake_a
     assert again.push([first]) == []
     assert again.push([second]) == []
     came = [a.pull(0.0) for _ in range(2)]
-    assert [one.packet for one in came if one] == [News(b"1"), News(b"2")]
+    assert [one.packet for one in came if one] == [PlanUpdate(b"1"), PlanUpdate(b"2")]
 
 
 def test_a_recipient_that_takes_nothing_stops_nobody() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -11,16 +12,19 @@ import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 pytest.importorskip("nats", reason="the extra deploy is not installed")
 
 from deployments import FACTS, NOW_S, Study, members
+from nats.js.api import StreamConfig
+from nats.js.errors import BadRequestError
 from nats_rig import Authority, Rig, drain
 from test_deploy_plan import PLAN
 
-from coterie.deploy import engines, founding, nats_server
+from coterie.deploy import engines, founding, nats_server, nats_stream
 from coterie.deploy.engine import EngineError
 from coterie.deploy.nats_server import (
     Access,
@@ -41,9 +45,11 @@ from studies.engines import leader, stream_of
 LISTEN = Listen(Path("/s/store"), Path("/s/own.pem"), Path("/s/own.key"), Path("/s/ca.pem"), port=4333, host="0.0.0.0")
 
 
-WITH_NATS = {"coterie.deploy.nats", "coterie.deploy.nats_link", "coterie.deploy.nats_stream"}
+NATS_PARTS = ("link", "presence", "stream")
+WITH_NATS = {"coterie.deploy.nats", *(f"coterie.deploy.nats_{part}" for part in NATS_PARTS)}
 OF_NATS = re.compile(
-    r"^(?:import|from) (?:nats\b|coterie\.deploy\.nats(?:_link|_stream)?\b)|^from coterie\.deploy import .*\bnats\b",
+    r"^(?:import|from) (?:nats\b|coterie\.deploy\.nats(?:_link|_presence|_stream)?\b)"
+    r"|^from coterie\.deploy import .*\bnats\b",
     re.M,
 )
 
@@ -247,3 +253,20 @@ def test_three_servers_whose_leader_is_killed_lose_nothing(tmp_path: Path) -> No
         assert stream_of(made.servers, made.operator).config.num_replicas == 3  # each holds each packet
         assert longest < 30
         assert drain(made.engine("client/1"), 1) == []
+
+
+def test_a_cluster_whose_servers_have_not_found_each_other_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It calls that a bad request; every other bad request is one for good."""
+    errors = [BadRequestError(400, "no suitable peers for placement", nats_stream.NO_PEERS), None]
+
+    async def make(*_: object) -> None:
+        if (error := errors.pop(0)) is not None:
+            raise error
+
+    monkeypatch.setattr(nats_stream, "_make", make)
+    link: Any = SimpleNamespace(stream=None, place=lambda: "nats://a:4222")
+    asyncio.run(nats_stream._until_made(link, StreamConfig(), []))
+    assert errors == []
+    errors[:] = [BadRequestError(400, "invalid subject", 10000)]
+    with pytest.raises(EngineError, match="invalid subject"):
+        asyncio.run(nats_stream._until_made(link, StreamConfig(), []))

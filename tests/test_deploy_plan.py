@@ -55,7 +55,7 @@ def test_the_hash_is_of_all_that_the_operator_signs() -> None:
     assert set(others) == set(Plan.__struct_fields__)
     hashes = {plans.plan_hash(change(PLAN, **{name: value})) for name, value in others.items()}
     assert len(hashes | {one}) == len(others) + 1
-    assert plans.shown(3, one) == f"version 3, {plans.spoken(one)[:49]}"
+    assert plans.shown(3, one) == f"version 3, {plans.grouped(one)[:49]}"
 
 
 @settings(max_examples=300)

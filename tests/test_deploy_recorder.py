@@ -15,7 +15,7 @@ import pytest
 
 from coterie.crypto.roster import entry, new_identity, sign_roster
 from coterie.crypto.signing import SigningKey
-from coterie.deploy.hub import ASTRAY, Round
+from coterie.deploy.hub import EXCLUDED, Round
 from coterie.deploy.packets import Report
 from coterie.deploy.plan import Facts, Plan, Settings, fingerprint
 from coterie.deploy.recorder import HubJournal, Open, Recorder
@@ -415,11 +415,11 @@ def test_a_damaged_status_is_a_clear_error(tmp_path: Path, content: bytes) -> No
 
 
 def test_every_reason_of_the_hub_has_a_name(recorder: Recorder) -> None:
-    names = [one.name for one in recorder.status.parties][1 : 1 + len(ASTRAY)]
+    names = [one.name for one in recorder.status.parties][1 : 1 + len(EXCLUDED)]
     recorder.begins(1, 0)
-    recorder.closed(Round(1, gone=dict(zip(names, ASTRAY.values(), strict=True))))
+    recorder.closed(Round(1, gone=dict(zip(names, EXCLUDED.values(), strict=True))))
     missed = {one.name: [*one.missed] for one in recorder.status.parties if one.name in names}
-    assert missed == {name: [why] for name, why in zip(names, ASTRAY, strict=True)}
+    assert missed == {name: [why] for name, why in zip(names, EXCLUDED, strict=True)}
 
 
 def test_the_hubs_observer_tells_the_recorder(recorder: Recorder) -> None:

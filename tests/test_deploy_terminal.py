@@ -15,7 +15,7 @@ from coterie.cli.app import app
 from coterie.deploy.doctor import _holder_of_home, _holders_of_folder
 from coterie.deploy.kills import Kill
 from coterie.deploy.process import as_hub, as_party
-from coterie.deploy.secrets import Needles
+from coterie.deploy.secrets import Patterns
 from coterie.deploy.supervision import OUTPUT
 from coterie.runs.config import RunConfig
 
@@ -79,4 +79,4 @@ def test_a_run_from_start_to_end(tmp_path: Path) -> None:
         holders = [*map(_holder_of_home, one.homes.values()), *_holders_of_folder(one.folder)]
         secrets = {name: value for holder in holders for name, value in holder.secrets.items()}
         lines = [line for name in one.homes for line in said(one, name)]
-        assert not set(Needles(secrets, {})._names("\n".join([told, *lines]).encode()))
+        assert not set(Patterns(secrets, {})._names("\n".join([told, *lines]).encode()))

@@ -16,7 +16,7 @@ from nodes import QUICK, Nodes
 
 from coterie.crypto.roster import new_identity
 from coterie.deploy.node import Node, NodeObserver, RolledBackError
-from coterie.deploy.packets import Begin, End, Letter, Packet, Report, Silence, Tally, Wrapped, unwrap, wrap
+from coterie.deploy.packets import Begin, End, Letter, NoAnswer, Packet, Report, Tally, Wrapped, unwrap, wrap
 from coterie.deploy.reported import kinds_of
 from coterie.protocol.randomness import Randomness
 from coterie.protocols.key_centre import Deal, Granted, Ready
@@ -277,7 +277,7 @@ def some_packet(draw: random.Random, one: Scene, template: Sequence[Letter]) -> 
     counts = {draw.choice(["x", HUB, CLIENT, "\0"]): number}
     kind = draw.randrange(6)
     if kind == 0:
-        return Silence(number, era, draw.choice(["gone", "late", "x" * 80]), (draw.uniform(-1e300, 1e300), 0))
+        return NoAnswer(number, era, draw.choice(["gone", "late", "x" * 80]), (draw.uniform(-1e300, 1e300), 0))
     if kind == 1:
         return Report(era, number, float("nan"), number, number, counts, {"local_accuracy": float("inf")}, number)
     if kind == 2:
@@ -393,7 +393,7 @@ def test_recorded_traffic_shows_no_kind_of_message_and_no_name(
     undisturbed: tuple[np.ndarray, list[tuple[str, str, bytes]]],
 ) -> None:
     _, carried = undisturbed
-    words = sorted(kinds_of(SYSTEM) | {"Letter", "Begin", "Report", "Silence", "Tally", "Credentials", "Enrol"})
+    words = sorted(kinds_of(SYSTEM) | {"Letter", "Begin", "Report", "NoAnswer", "Tally", "Credentials", "Enrol"})
     assert "Upload" in words
     assert len(carried) > 50
     names = (HUB, CENTRE, "client/", "participant")

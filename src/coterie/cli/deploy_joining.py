@@ -83,7 +83,7 @@ def join(
     from coterie.deploy.home import read_home
     from coterie.deploy.joining import accept
     from coterie.deploy.joining import join as joined
-    from coterie.deploy.plan import plan_hash, shown, spoken
+    from coterie.deploy.plan import grouped, plan_hash, shown
     from coterie.protocol.errors import UserError
 
     text, say = _text(paper), typer.echo
@@ -93,7 +93,7 @@ def join(
         place = read_home(home)
         plan = accept(place, text)
         say(f"{place.name} has joined as {place.role}: {_joined(plan)}")
-        say(f"Operator's key: {spoken(place.about.operator[:32])}")
+        say(f"Operator's key: {grouped(place.about.operator[:32])}")
         say(f"Plan: {shown(plan.version, plan_hash(plan))}")
         say(f"Next: coterie deploy party --home {home}")
         return
@@ -102,7 +102,7 @@ def join(
     kind: Any = accelerator
     place, request = joined(text, home, data, report=report or (), epochs=epochs, accelerator=kind)
     say(f"Made the home {home} of {place.name}, {place.role}.")
-    say(f"Operator's key: {spoken(place.about.operator[:32])}")
+    say(f"Operator's key: {grouped(place.about.operator[:32])}")
     say(f"This party's keys: {_own_fingerprint(place)}")
     say("Compare both with the operator by telephone, if the invitation came on a way that others can write to.")
     say(f"Next: send {request} to the operator, who answers with a certificate (.cert)")

@@ -130,7 +130,7 @@ def init(
     from coterie.deploy.folder import operator_of
     from coterie.deploy.founding import init as found
     from coterie.deploy.members import read_members
-    from coterie.deploy.plan import Settings, spoken
+    from coterie.deploy.plan import Settings, grouped
     from coterie.protocol.errors import UserError
     from coterie.runs.config import from_toml, read_toml
 
@@ -159,7 +159,7 @@ def init(
     )
     say = typer.echo
     say(f"Founded {folder} for {len(plan.members)} members. The hub, {plan.roster.hub}, has its home in {folder}/hub.")
-    say(f"Operator's key: {spoken(operator_of(Place(folder)).hex()[:32])}")
+    say(f"Operator's key: {grouped(operator_of(Place(folder)).hex()[:32])}")
     say(f"Keep {folder}/authority apart: whoever has it decides who takes part.")
     say(f"Next: coterie deploy server {folder} --start, and coterie deploy invite {folder} NAME > NAME.token for")
     say(f"  {', '.join(plan.missing)}")

@@ -14,7 +14,7 @@ from pathlib import Path
 from coterie.deploy import logs
 from coterie.deploy.engine import Delivery, Engine, EngineError, Parcel
 from coterie.deploy.home import Home, keyring_of, read_private, take_plan
-from coterie.deploy.packets import News, unwrap
+from coterie.deploy.packets import PlanUpdate, unwrap
 from coterie.deploy.plan import Plan, plan_hash
 from coterie.protocol.errors import PeerError, RunError, UserError
 from coterie.report.words import plural
@@ -24,7 +24,7 @@ from coterie.runs.config import from_text, system_config
 _POLL_S = 0.5
 
 
-class Begun(Engine):
+class ReplayFirst(Engine):
     """An engine that gives one packet again, which was looked at before its node lived."""
 
     def __init__(self, engine: Engine, first: Delivery) -> None:
@@ -66,8 +66,8 @@ def begun(home: Home, plan: Plan, engine: Engine, stopped: threading.Event) -> E
             packet = unwrap(keyring, delivery.src, home.name, delivery.body)[1]
             if delivery.src != hub:
                 raise PeerError("only the hub begins")
-            if not isinstance(packet, News):
-                return Begun(engine, delivery)
+            if not isinstance(packet, PlanUpdate):
+                return ReplayFirst(engine, delivery)
             taken = take_plan(home, packet.plan)
             logs.event("plan", plan=taken.version, plan_sha256=plan_hash(taken))
         except PeerError as error:

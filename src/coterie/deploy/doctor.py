@@ -21,7 +21,7 @@ from coterie.deploy.folder import Folder, current_plan, open_folder, operator_of
 from coterie.deploy.home import INFO, Home, read_home, read_private
 from coterie.deploy.plan import Plan
 from coterie.deploy.recorder import OPEN
-from coterie.deploy.secrets import PEM, Needles, of_pem
+from coterie.deploy.secrets import PEM, Patterns, of_pem
 from coterie.deploy.status import STATUS
 from coterie.deploy.tokens import INVITATION
 from coterie.protocol.errors import PeerError, UserError
@@ -135,7 +135,7 @@ def _secrets(places: Sequence[Path], holders: Sequence[_Holder]) -> Iterator[Fin
             if (other := values.setdefault(value, name)) != name:
                 yield Finding("problem", holder.name, f"{name} is the same as {other}: one of them was copied")
     pem, token = "a private key", "an invitation"
-    needles = Needles({name: value for value, name in values.items()}, {pem: PEM, token: f"{INVITATION}:".encode()})
+    needles = Patterns({name: value for value, name in values.items()}, {pem: PEM, token: f"{INVITATION}:".encode()})
     key_files = {path for holder in holders for path in holder.keys}
     for path in _files(places):
         for name in sorted(needles.found_in(path)):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from coterie.deploy.lead import Lead
 from coterie.deploy.mail import Arrived
 from coterie.deploy.node import Node
-from coterie.deploy.packets import Begin, End, Era, Instant, Letter, News, Report, Silence, Tally
+from coterie.deploy.packets import Begin, End, Era, Instant, Letter, NoAnswer, PlanUpdate, Report, Tally
 from coterie.deploy.store import Taken
 from coterie.protocol.errors import RunError
 from coterie.protocol.steps import Steps
@@ -22,7 +22,7 @@ from coterie.transport.envelope import Envelope, Waiting
 
 FORCED = 5
 """In so many rounds a party may have an attempt repeated. Then it is asked nothing more until it is enrolled anew."""
-ASTRAY = {
+EXCLUDED = {
     "revoked": "it was revoked",
     "rolled back": "its state is older than it was: a disk was put back, or a folder copied",
     "ahead of the hub": "it is in a later round already: was the hub's disk put back?",
@@ -177,7 +177,7 @@ class HubNode(Node):
 
     def _commit_all(self) -> None:
         """Commit, with all that has come and waits for the next attempt; then it need not come again."""
-        done = [one for one in self.mail.held.values() if one not in self.waiting and one not in self._noted]
+        done = [one for one in self.mail.held.values() if one not in self.waiting and one not in self._done_later]
         spool = self.member.spool
         self.kept.again = [Taken(one.envelope, spool.peek(one.ticket), one.arrives) for one in self._coming]
         self.commit(done=done)
@@ -189,9 +189,9 @@ class HubNode(Node):
         if era[1] and self._inbox:
             member.inbox, self._inbox = self._inbox, []
         if (plan := self._newest()) is not None and self.renew is not None:
-            self._news(plan)
+            self._plan_update(plan)
             for name in self.others:
-                self.mail.send(name, News(plan))
+                self.mail.send(name, PlanUpdate(plan))
         self.enter(era, secrets.randbelow(1 << 62))
         self._ahead = {name: of for name, of in self._ahead.items() if of > era}
         self._inbox = [replace(one, ticket=spool.put(spool.peek(one.ticket))) for one in member.inbox]
@@ -200,7 +200,7 @@ class HubNode(Node):
         self._commit_all()
         self.observer.began(era)
         parcels = self.wrapped([(name, self._beginning(name)) for name in self.others])
-        self.kept.astray |= dict.fromkeys(set(self.others) - {one.dst for one in parcels}, ASTRAY["revoked"])
+        self.kept.excluded |= dict.fromkeys(set(self.others) - {one.dst for one in parcels}, EXCLUDED["revoked"])
         self.mail.push(parcels)
 
     def _beginning(self, name: str) -> Begin:
@@ -243,7 +243,7 @@ class HubNode(Node):
         if self.clock.rehearsed and silent_s > self.settings.patience_s:
             raise RunError(f"nothing has come for {silent_s:.0f} s")
 
-    def quiet(self) -> bool:
+    def quiescent(self) -> bool:
         """Whether all packets of this era between connected parties have been taken, by what each has told (``Tally``).
 
         A party tells in one tally what it has taken and what it has sent by then. So if all that was sent was taken,
@@ -252,7 +252,7 @@ class HubNode(Node):
         kept = self.kept
         if self.lead is not None:
             self._look_around(self.lead)
-        gone = self.presence.look(self.others) | self.astray.keys()
+        gone = self.presence.look(self.others) | self.excluded.keys()
         sent, received = {self.name: kept.sent}, {self.name: kept.received}
         for name in self.others:
             if name not in gone:
@@ -274,7 +274,7 @@ class HubNode(Node):
             self.observer.seen(arrived.src)
             if isinstance(packet, Report):
                 self._heard(arrived.src, packet)
-        elif isinstance(packet, Letter | Silence) and self.kept.era is not None and packet.era <= self.kept.era:
+        elif isinstance(packet, Letter | NoAnswer) and self.kept.era is not None and packet.era <= self.kept.era:
             self.kept.heard[arrived.src] = max(self.kept.heard.get(arrived.src, 0), packet.commit)
             super().take(arrived)
         else:
@@ -289,15 +289,15 @@ class HubNode(Node):
             self.mail.done(arrived)
 
     @property
-    def astray(self) -> Mapping[str, str]:
+    def excluded(self) -> Mapping[str, str]:
         """By party, why it does not follow: in this round, until the hub catches up, or until it is enrolled anew."""
-        ahead = dict.fromkeys(self._ahead, ASTRAY["ahead of the hub"])
-        return {**ahead, **dict.fromkeys(self._unfit, ASTRAY["stopped"]), **self.kept.astray}
+        ahead = dict.fromkeys(self._ahead, EXCLUDED["ahead of the hub"])
+        return {**ahead, **dict.fromkeys(self._unfit, EXCLUDED["stopped"]), **self.kept.excluded}
 
     def _heard(self, src: str, report: Report) -> None:
         heard, era = self.kept.heard, self.era
         if report.rolled_back:
-            self.kept.astray[src] = ASTRAY["rolled back"]
+            self.kept.excluded[src] = EXCLUDED["rolled back"]
         elif report.era > era:
             self._ahead[src] = report.era
         else:
@@ -315,10 +315,10 @@ class HubNode(Node):
         forced = self.kept.forced
         if src in self._stopped:
             self._unfit.add(src)
-        elif src not in self.astray:
+        elif src not in self.excluded:
             forced[src] = forced.get(src, 0) + 1
             if forced[src] > FORCED:
-                self.kept.astray[src] = ASTRAY["too many attempts"]
+                self.kept.excluded[src] = EXCLUDED["too many attempts"]
             else:
                 self._broken = f"{src} {why}"
                 self._stopped.add(src)
@@ -334,12 +334,12 @@ class HubNode(Node):
         if not self.kept.ended:
             for name in self.others:
                 self.mail.send(name, End())
-            self._hear(self.quiet)
+            self._hear(self.quiescent)
             self.kept.ended = True
             self.commit()
         for name in self.others:
             self.mail.send(name, End(final=True))
-        missing, era, tell = set(self.others) - self.astray.keys(), self.kept.era, self.on_report
+        missing, era, tell = set(self.others) - self.excluded.keys(), self.kept.era, self.on_report
 
         def reported(name: str, report: Report) -> None:
             if report.era == era and report.closed:

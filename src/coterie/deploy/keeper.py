@@ -15,7 +15,7 @@ from coterie.deploy.clock import Clock
 from coterie.deploy.engine import Engine, Parcel
 from coterie.deploy.lead import Lead, Presence
 from coterie.deploy.mail import Arrived, Mail
-from coterie.deploy.packets import Era, Instant, Letter, Packet, Report, Silence, Tally
+from coterie.deploy.packets import Era, Instant, Letter, NoAnswer, Packet, Report, Tally
 from coterie.deploy.store import Kept, Store, Taken, pack, unpack
 from coterie.deploy.surroundings import Effects, NodeObserver, Renew, Scores, Settings, Traffic, Watch
 from coterie.protocol.errors import PeerError
@@ -61,11 +61,11 @@ class Keeper:
         self.undone: tuple[Any, Any] | None = None  # state and secret before the handler that coordinates
         self.waiting: list[Arrived] = []
         self._again: list[Taken] = []  # of ``kept.again``, what is still to be taken in this attempt
-        self._noted: list[Arrived] = []
+        self._done_later: list[Arrived] = []
         self._unsent: list[Parcel] = []  # of earlier commits, since the node was stopped while the engine failed
         self._started: tuple[Any, Any] = member.party.state, member.party.secret
         self.interrupted = False  # it was killed while it coordinated, so it waits for another attempt
-        self.asks = False  # it has started, and waits for the hub to say which of its commits it has heard of
+        self.awaits_begin = False  # it has started, and waits for the hub to say which of its commits it has heard of
         self.apart = False  # the hub has begun an attempt of this number before, so it takes nothing of this one
         self._told: Tally | None = None
         self._requests: dict[str, tuple[str, int]] = {}  # by key of a packet that was put aside: of whom, its number
@@ -80,7 +80,7 @@ class Keeper:
         return self.kept.era or (0, 0)
 
     @property
-    def astray(self) -> Mapping[str, str]:
+    def excluded(self) -> Mapping[str, str]:
         """By party, why it does not follow. Only the hub can know."""
         return {}
 
@@ -113,7 +113,7 @@ class Keeper:
     def save(self, outbox: Sequence[Parcel] = (), done: Sequence[Arrived] = ()) -> None:
         """Store without counting a commit: ``commit`` has counted it, and the start of a node does not count."""
         kept, member = self.kept, self.member
-        done, self._noted = [*self._noted, *done], []
+        done, self._done_later = [*self._done_later, *done], []
         for arrived in done:
             self.mail.forget(arrived)
         kept.outbox, kept.numbers, kept.numbering = [*self._unsent, *outbox], member.numbers, self.mail.numbering
@@ -160,7 +160,7 @@ class Keeper:
         member, kept, numbering = self.member, self.kept, self.mail.numbering
         began = {} if member.start is None else member.start[3]
         everywhere: list[dict[str, Any]] = [member.numbers.taken, member.numbers.kept, numbering.taken, numbering.open]
-        of_hub: list[dict[str, Any]] = [kept.heard, kept.forced, kept.astray]
+        of_hub: list[dict[str, Any]] = [kept.heard, kept.forced, kept.excluded]
         for known in [*everywhere, began, kept.taken, kept.sent, kept.received, *of_hub]:
             known.pop(name, None)
         member.inbox = [one for one in member.inbox if one.envelope.src != name]
@@ -172,10 +172,10 @@ class Keeper:
 
         It is not stored: if this process ends, the round is tried again.
 
-        A party that is gone or astray is asked nothing. Else requests would wait at the broker while it is away.
+        A party that is gone or excluded is asked nothing. Else requests would wait at the broker while it is away.
         """
         dst, number, lead = sent.envelope.dst, sent.envelope.number, self.lead
-        away = dst in self.astray or dst in self.presence.look({dst})
+        away = dst in self.excluded or dst in self.presence.look({dst})
         if lead is not None and number in lead.coordination.asked and away:
             self.give_up_answer(lead, dst, number, "gone")
             return
@@ -196,7 +196,7 @@ class Keeper:
     def give_up_answer(self, lead: Lead, name: str, number: int, why: str) -> None:
         """The answer of a party to this request will not come."""
         if why == "gone":
-            lead.gone[name] = self.astray.get(name, "gone")
+            lead.gone[name] = self.excluded.get(name, "gone")
         lead.lost(number, why, lead.at)
 
     def post(self, sent: Sent, at: Instant) -> list[tuple[str, Packet]]:
@@ -212,8 +212,8 @@ class Keeper:
         if self.lead is not None and envelope.number in self.lead.coordination.asked:
             self.give_up_answer(self.lead, envelope.dst, envelope.number, why)
 
-    def none(self, number: int, why: str, at: Instant) -> Silence:
-        return Silence(number, self.era, why, at if self.clock.rehearsed else (0.0, 0), self.kept.commits)
+    def none(self, number: int, why: str, at: Instant) -> NoAnswer:
+        return NoAnswer(number, self.era, why, at if self.clock.rehearsed else (0.0, 0), self.kept.commits)
 
     def wrapped(self, out: Sequence[tuple[str, Packet]]) -> list[Parcel]:
         """Packets by recipient, counted but for reports. The last one for the hub tells it what was sent and taken.
@@ -225,7 +225,7 @@ class Keeper:
             sent[dst] = sent.get(dst, 0) + (not isinstance(packet, Report))
         last = max((at for at, (dst, _) in enumerate(out) if dst == self.hub), default=-1)
         for at, (dst, packet) in enumerate(out):
-            if at == last and isinstance(packet, Letter | Silence | Report):
+            if at == last and isinstance(packet, Letter | NoAnswer | Report):
                 packet = msgspec.structs.replace(packet, tally=self._tally())
             try:
                 parcels.append(self.mail.wrap(dst, packet))

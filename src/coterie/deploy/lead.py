@@ -23,7 +23,7 @@ class Lead:
     """Drives a coordination. By the machine's clock, each event happens as it comes. In a rehearsal events happen in
     the order of the virtual clock: each waits until all events are known that can come before it.
 
-    compute: runs an effect.  quiet: whether nothing is under way in the whole federation (only the hub can know).
+    compute: runs an effect.  quiescent: whether nothing is under way in the whole federation (only the hub can know).
     request: the packet that its handler answers, and its letter; None for the hub's own round.  at: when it begins.
     """
 
@@ -34,12 +34,12 @@ class Lead:
         compute: Callable[[Any], Any],
         at: Instant,
         request: tuple[Arrived | None, Letter] | None = None,
-        quiet: Callable[[], bool] = lambda: False,
+        quiescent: Callable[[], bool] = lambda: False,
     ) -> None:
         self.coordination, self.request = coordination, request
         self.gone: dict[str, str] = {}  # parties that were not there when they were asked
         self._lost: set[int] = set()
-        self._clock, self._compute, self._quiet = clock, compute, quiet
+        self._clock, self._compute, self._quiescent = clock, compute, quiescent
         self._leader = Leader(coordination, at, None if request is None else Parcel(request[1].envelope, ""))
         self._spool = coordination.member.spool
 
@@ -111,7 +111,7 @@ class Lead:
         if not self._clock.rehearsed:
             return self.coordination.wake_s <= self._clock.now()[0]
         if self._leader.is_hub:
-            return self._quiet()
+            return self._quiescent()
         return self.coordination.has_all(self._leader.known())
 
     def _act(self) -> None:

@@ -22,6 +22,8 @@ STORE = 8 << 30
 """Bytes of all packets that are not done."""
 WAITING = 2304
 """Parts from one party to another that are not done: two packets of the largest size, and some small ones."""
+NO_PEERS = 10005
+"""What a cluster says whose servers have not found each other yet: no suitable peers for placement."""
 DUPLICATES_S = 7200.0
 """A packet that is pushed again within this is stored once."""
 
@@ -102,6 +104,9 @@ async def _until_made(link: Link, stream: StreamConfig, consumers: Sequence[Cons
         try:
             return await _make(link.stream, stream, consumers)
         except nats.js.errors.BadRequestError as error:
+            if error.err_code == NO_PEERS and clock() <= deadline:
+                await asyncio.sleep(0.2)
+                continue
             raise EngineError(f"{link.place()} does not hold packets for this federation: {error}") from None
         except (TimeoutError, nats.errors.Error) as error:
             if clock() > deadline:

@@ -14,7 +14,7 @@ from typing import Any
 from coterie.deploy.keeper import Keeper
 from coterie.deploy.lead import Lead
 from coterie.deploy.mail import Arrived
-from coterie.deploy.packets import Begin, End, Era, Instant, Letter, News, Packet, Report, Silence
+from coterie.deploy.packets import Begin, End, Era, Instant, Letter, NoAnswer, Packet, PlanUpdate, Report
 from coterie.deploy.store import Taken
 from coterie.deploy.surroundings import Effects as Effects
 from coterie.deploy.surroundings import NodeObserver as NodeObserver
@@ -67,7 +67,9 @@ class Node(Keeper):
         self.mail.open()
         if self.name != self.hub and self.kept.era is not None:
             self.mail.send(self.hub, self.report(interrupted=self.interrupted, started=True))
-            self.asks = True  # it acts only when it knows that it is not rolled back: a new commit would hide that
+            self.awaits_begin = (
+                True  # it acts only when it knows that it is not rolled back: a new commit would hide that
+            )
         self.tally()
 
     def close(self) -> None:
@@ -82,7 +84,7 @@ class Node(Keeper):
         arrived = self.mail.pull(wait_s if self.lead is None else min(wait_s, self.lead.wakes_in_s()))
         if arrived is not None:
             self.take(arrived)
-        elif self._noted and self.lead is None:
+        elif self._done_later and self.lead is None:
             self.commit()  # there is time
         if (lead := self.lead) is not None:
             self._look_around(lead)
@@ -95,7 +97,7 @@ class Node(Keeper):
     def _look_around(self, lead: Lead) -> None:
         """Give up the answers of parties that have been away for a while."""
         awaited = lead.coordination.awaited
-        away = self.presence.look(set(awaited.values())) | self.astray.keys()
+        away = self.presence.look(set(awaited.values())) | self.excluded.keys()
         for number, name in awaited.items():
             if name in away:
                 self.give_up_answer(lead, name, number, "gone")
@@ -106,24 +108,24 @@ class Node(Keeper):
         """What has come."""
         packet = arrived.packet
         self.observer.seen(arrived.src)
-        if isinstance(packet, Letter | Silence):
+        if isinstance(packet, Letter | NoAnswer):
             if why := self._outdated(arrived.src, packet.era):
                 self.dropped(arrived.src, "packet", why)
                 self.mail.done(arrived)
                 return
-            if self.kept.era is None or packet.era > self.kept.era or self.interrupted or self.asks:
+            if self.kept.era is None or packet.era > self.kept.era or self.interrupted or self.awaits_begin:
                 self.waiting.append(arrived)  # until the Begin of its attempt comes
                 return
             if isinstance(packet, Letter):
                 self._letter(arrived, packet)
             else:
                 self.count(arrived)
-                self._silence(arrived.src, packet)
-                self.noted(arrived)
+                self._no_answer(arrived.src, packet)
+                self.done_later(arrived)
         elif arrived.src == self.hub and isinstance(packet, Begin):
             self._begin(arrived, packet)
-        elif arrived.src == self.hub and isinstance(packet, News) and self.renew is not None:
-            self._news(packet.plan)
+        elif arrived.src == self.hub and isinstance(packet, PlanUpdate) and self.renew is not None:
+            self._plan_update(packet.plan)
             self.mail.done(arrived)
         elif arrived.src == self.hub and isinstance(packet, End):
             self._end(arrived, packet)
@@ -146,13 +148,13 @@ class Node(Keeper):
         self.dropped(arrived.src, type(packet).__name__, f"{arrived.src} may not send it")
         self.mail.done(arrived)
 
-    def _news(self, plan: bytes) -> None:
+    def _plan_update(self, plan: bytes) -> None:
         """A newer plan, by which parties may have new keys, or none any more."""
         assert self.renew is not None
         try:
             keyring, common = self.renew(plan)
         except PeerError as error:
-            self.dropped(self.hub, "News", str(error))
+            self.dropped(self.hub, "PlanUpdate", str(error))
             return
         self.member.keyring = self.mail.keyring = keyring
         self.member.party.common = common
@@ -173,7 +175,7 @@ class Node(Keeper):
         if self.unexpected(arrived, letter):
             self.count(arrived)
             self.dropped(arrived.src, "packet", f"{arrived.src} has sent too much that nobody has asked for")
-            self.noted(arrived)
+            self.done_later(arrived)
         elif lead is not None and (lead.awaits(envelope) or not self.handles(envelope)):
             self.count(arrived)
             lead.letter(envelope, letter.frame, letter.arrives)
@@ -204,9 +206,9 @@ class Node(Keeper):
             self.observer.late(arrived.src)
         except PeerError as error:
             self.member.observer.refused(letter.envelope, self.member.party.role, str(error))
-        self.noted(arrived)
+        self.done_later(arrived)
 
-    def noted(self, arrived: Arrived) -> None:
+    def done_later(self, arrived: Arrived) -> None:
         """Nothing follows from a packet that has to be stored at once: it is done with the next commit.
 
         While this party coordinates it is done at once, since the round is tried again if this process ends.
@@ -215,11 +217,11 @@ class Node(Keeper):
             self.mail.done(arrived)
             return
         arrived.packet = None
-        self._noted.append(arrived)
-        if len(self._noted) >= self.settings.most // 4:
+        self._done_later.append(arrived)
+        if len(self._done_later) >= self.settings.most // 4:
             self.commit()
 
-    def _silence(self, src: str, silence: Silence) -> None:
+    def _no_answer(self, src: str, silence: NoAnswer) -> None:
         if self.lead is not None and self.lead.coordination.awaited.get(silence.number) == src:
             self.lead.lost(silence.number, silence.why if silence.why in WORDS else REFUSED, silence.arrives)
 
@@ -237,7 +239,7 @@ class Node(Keeper):
                 f"the state of {self.name} {older}: a disk was put back, or a folder copied. Let the operator invite "
                 "it again (deploy invite DIR NAME --again), and join with a new home"
             )
-        asked, self.asks = self.asks, False
+        asked, self.awaits_begin = self.awaits_begin, False
         if begin.era == kept.era and begin.mark != kept.mark:
             self._stand_apart()
             self.mail.done(arrived)
@@ -264,7 +266,7 @@ class Node(Keeper):
                 out += self.post(Sent(one.envelope, one.frame, ""), begin.at)
         if all(isinstance(packet, Report) for _, packet in out):
             self.mail.push(self.wrapped(out))
-            self.noted(arrived)  # if this process ends before its next commit, the same Begin comes again
+            self.done_later(arrived)  # if this process ends before its next commit, the same Begin comes again
         else:
             self.commit(self.wrapped(out), [arrived])
         self.observer.began(begin.era)
@@ -341,9 +343,9 @@ class Node(Keeper):
         if isinstance(request, Envelope) and not self.clock.rehearsed:
             patience_s /= 2  # the hub has waited longer: a member that says nothing must not cost its leader's answer
         coordination = Coordination(self.member, work, self.send, role, request, patience_s)
-        return Lead(coordination, self.clock, self.compute, at, of, self.quiet)
+        return Lead(coordination, self.clock, self.compute, at, of, self.quiescent)
 
-    def quiet(self) -> bool:
+    def quiescent(self) -> bool:
         """Whether nothing is under way in the whole federation. Only the hub can know."""
         return False
 

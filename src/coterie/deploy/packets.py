@@ -53,7 +53,7 @@ class Letter(msgspec.Struct, frozen=True, array_like=True, tag="letter", forbid_
     tally: Tally | None = None
 
 
-class Silence(msgspec.Struct, frozen=True, array_like=True, tag="silence", forbid_unknown_fields=True):
+class NoAnswer(msgspec.Struct, frozen=True, array_like=True, tag="no_answer", forbid_unknown_fields=True):
     """The request with this number gets no direct answer. why: one word. The reason of a refusal is not told."""
 
     number: Count
@@ -106,7 +106,7 @@ class Report(msgspec.Struct, frozen=True, array_like=True, tag="report", forbid_
     tally: Tally | None = None
 
 
-class News(msgspec.Struct, frozen=True, array_like=True, tag="news", forbid_unknown_fields=True):
+class PlanUpdate(msgspec.Struct, frozen=True, array_like=True, tag="plan", forbid_unknown_fields=True):
     """The hub passes the newest plan on. plan: its bytes, which the operator has signed."""
 
     plan: bytes
@@ -118,7 +118,7 @@ class End(msgspec.Struct, frozen=True, array_like=True, tag="end", forbid_unknow
     final: bool = False
 
 
-Packet = Letter | Silence | Begin | Report | Tally | News | End
+Packet = Letter | NoAnswer | Begin | Report | Tally | PlanUpdate | End
 
 
 class Wrapped(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

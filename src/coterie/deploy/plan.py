@@ -137,15 +137,15 @@ def plan_hash(plan: Plan) -> str:
 
 def shown(version: int, plan_sha256: str) -> str:
     """What every party prints of its plan, for people to compare: the version, and 160 bits of its hash."""
-    return f"version {version}, {spoken(plan_sha256[:40])}"
+    return f"version {version}, {grouped(plan_sha256[:40])}"
 
 
 def fingerprint(entry: Entry) -> str:
     """Of a party's keys, 128 bits of SHA-256, which its owner and the operator compare."""
-    return spoken(hashlib.sha256(entry.verify_key + entry.sealing_key).hexdigest()[:32])
+    return grouped(hashlib.sha256(entry.verify_key + entry.sealing_key).hexdigest()[:32])
 
 
-def spoken(fingerprint: str | bytes) -> str:
+def grouped(fingerprint: str | bytes) -> str:
     """A fingerprint (hex) in groups of four, for people to compare."""
     text = fingerprint if isinstance(fingerprint, str) else fingerprint.hex()
     return " ".join(text[i : i + 4] for i in range(0, len(text), 4))

@@ -14,7 +14,7 @@ from typing import Any, get_args
 import msgspec
 import numpy as np
 
-from coterie.deploy.hub import ASTRAY
+from coterie.deploy.hub import EXCLUDED
 from coterie.deploy.packets import Packet, Report
 from coterie.protocol.system import System
 from coterie.runs.metrics import Metric
@@ -124,7 +124,7 @@ def away(round: int, missed: Sequence[tuple[str, str]]) -> Line:
 
 def why_missed(words: str) -> str:
     """One of a few short reasons why the hub went on without a party, for its words."""
-    names = {words: name for name, words in ASTRAY.items()}
+    names = {words: name for name, words in EXCLUDED.items()}
     return words if words in WHYS else names.get(words, OTHER)
 
 

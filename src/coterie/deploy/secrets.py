@@ -17,7 +17,7 @@ _WORD = 8
 PEM = b"PRIVATE KEY-----"
 
 
-class Needles:
+class Patterns:
     """What to look for. secrets: by their description, 32 bytes each or more.  more: other texts by their names.
 
     All are found in one pass over a file, about as fast as it is read, however many there are.

@@ -88,7 +88,7 @@ class Kept(msgspec.Struct):
     key by which it was known when it sent what these numbers count.
 
     Of the hub: done: its last round.  stops: the round whose notes say that it is the last one, or 0.  heard: by party,
-    the newest commit that it has heard of.  astray: by party, why it follows no more until it is enrolled anew.
+    the newest commit that it has heard of.  excluded: by party, why it follows no more until it is enrolled anew.
     forced: by party, in how many rounds it has had an attempt repeated.
     """
 
@@ -112,7 +112,7 @@ class Kept(msgspec.Struct):
     done: int = -1
     stops: Count = 0
     heard: dict[str, Count] = msgspec.field(default_factory=dict)
-    astray: dict[str, str] = msgspec.field(default_factory=dict)
+    excluded: dict[str, str] = msgspec.field(default_factory=dict)
     forced: dict[str, Count] = msgspec.field(default_factory=dict)
 
 

@@ -64,15 +64,15 @@ def test_a_party_that_was_rolled_back_is_believed_nothing_more(heard: Heard) -> 
         heard.begin((r, 0))
         heard.report(ONE, commit=10)
         heard.report(ONE, commit=11, closed=True, started=True)
-        assert "its state is older than it was" in heard.hub.astray[ONE]
+        assert "its state is older than it was" in heard.hub.excluded[ONE]
     heard.hub.close()
     again = Heard(heard.apart)
     again.numbers = heard.numbers
     again.begin((3, 0))
     again.report(ONE, commit=12)
-    assert list(again.hub.astray) == [ONE]
+    assert list(again.hub.excluded) == [ONE]
     again.hub.forget(ONE)
-    assert not again.hub.astray, "it was enrolled anew"
+    assert not again.hub.excluded, "it was enrolled anew"
     again.hub.close()
 
 
@@ -96,12 +96,12 @@ def test_a_party_that_is_ahead_follows_when_the_hub_has_come_to_it(heard: Heard)
     heard.begin((1, 0))
     heard.report(ONE, (3, 1))
     heard.report(ONE, (1, 0))
-    assert "in a later round already" in heard.hub.astray[ONE]
+    assert "in a later round already" in heard.hub.excluded[ONE]
     for era in ((2, 0), (3, 0)):
         heard.begin(era)
-        assert ONE in heard.hub.astray, era
+        assert ONE in heard.hub.excluded, era
     heard.begin((3, 1))
-    assert not heard.hub.astray
+    assert not heard.hub.excluded
     heard.report(ONE, repeated=True)
     assert heard.broken() == f"{ONE} has been in attempt 1 of round 3 before: was the hub's disk put back?"
 
@@ -114,11 +114,11 @@ def test_a_leader_that_is_stopped_twice_is_left_out_for_the_round(heard: Heard) 
     heard.report(ONE, interrupted=True)
     heard.report(ONE)
     assert not heard.broken()
-    assert "stopped again and again" in heard.hub.astray[ONE]
+    assert "stopped again and again" in heard.hub.excluded[ONE]
     heard.begin((1, 2))
-    assert ONE in heard.hub.astray, "for all of the round"
+    assert ONE in heard.hub.excluded, "for all of the round"
     heard.begin((2, 0))
-    assert not heard.hub.astray
+    assert not heard.hub.excluded
 
 
 def test_a_party_has_attempts_of_a_few_rounds_repeated_and_no_more(heard: Heard) -> None:
@@ -132,7 +132,7 @@ def test_a_party_has_attempts_of_a_few_rounds_repeated_and_no_more(heard: Heard)
         heard.report(ONE, interrupted=True)
         assert bool(heard.broken()) == (r <= FORCED)
         heard.report(ONE)
-    assert heard.hub.astray == {ONE: f"it has had attempts of {FORCED} rounds repeated"}
+    assert heard.hub.excluded == {ONE: f"it has had attempts of {FORCED} rounds repeated"}
     heard.report(OTHER, interrupted=True)
     assert heard.broken() == f"{OTHER} was stopped while it coordinated"
     heard.hub.forget(ONE)
