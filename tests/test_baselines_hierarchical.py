@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from federation import misbehaving, planted, rig
+from federation import Steady, misbehaving, planted, rig
 from sklearn.metrics import adjusted_rand_score
 
 from coterie.baselines import cfl, fedavg, rfl_ha
@@ -180,6 +180,17 @@ def test_a_head_without_an_answer_is_replaced_in_the_next_round() -> None:
     assert note["leaders"]["0"] == made.hub.state.clusters[0][0] != first
     assert len(note["arrived"]) == 2
     assert first in made.hub.state.clusters[0]  # it still trains, as a member
+
+
+def test_a_member_that_is_too_slow_costs_its_head_no_answer() -> None:
+    """The head waits for less than the server does. Without the member, its cluster's mean is that of the others."""
+    slow = Steady(slow={"client/5": 100.0})
+    made = rig(rfl_ha.SYSTEM, TARGETS, links=slow, clusters=1, server_lr=1.0, lr=0.3, deadline_s=10.0)
+    start = made.models()[0].astype(float)
+    note = made.round(1)
+    assert (note["participants"], note["arrived"]) == (5, ["client/0"])
+    expected = (start + 0.3 * (TARGETS[:5] - start)).mean(axis=0)
+    assert np.abs(made.models()[0] - expected).max() < 1e-6
 
 
 LIES = {

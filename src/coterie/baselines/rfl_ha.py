@@ -61,6 +61,11 @@ class RflHaConfig(Averaging):
         if not 0 <= self.exponent < 100:
             raise UserError(f"exponent must lie in [0, 100), not {self.exponent}")
 
+    @property
+    def head_s(self) -> float | None:
+        """How long a head waits for its members: half of the deadline, so that its own answer is in time."""
+        return None if self.deadline_s is None else self.deadline_s / 2
+
     def own_budget(self) -> Mapping[str, str]:
         return {"server_lr": "it is the share of one cluster's model, not a step towards the mean of all"}
 
@@ -185,7 +190,7 @@ class Client(Introducing, role="client", also=(HEAD,)):
             samples += answer.samples
 
         tasks = {name: Train(msg.round, msg.spec, start) for name in asked if name != self.name}
-        answers = yield from for_each(tasks, Update, fold, deadline_s=self.config.deadline_s)
+        answers = yield from for_each(tasks, Update, fold, deadline_s=self.config.head_s)
         if self.name in asked:
             fitted: Fitted = yield from compute(self.fit(msg.round, start))
             mean.take(fitted.weights, fitted.samples)
