@@ -184,8 +184,9 @@ def test_a_head_without_an_answer_is_replaced_in_the_next_round() -> None:
 
 def test_a_member_that_is_too_slow_costs_its_head_no_answer() -> None:
     """The head waits for less than the server does. Without the member, its cluster's mean is that of the others."""
-    slow = Steady(slow={"client/5": 100.0})
-    made = rig(rfl_ha.SYSTEM, TARGETS, links=slow, clusters=1, server_lr=1.0, lr=0.3, deadline_s=10.0)
+    links = Steady()
+    made = rig(rfl_ha.SYSTEM, TARGETS, links=links, clusters=1, server_lr=1.0, lr=0.3, deadline_s=10.0)
+    links.slow["client/5"] = 100.0
     start = made.models()[0].astype(float)
     note = made.round(1)
     assert (note["participants"], note["arrived"]) == (5, ["client/0"])
