@@ -1,19 +1,22 @@
 """What processes and a server on loopback cost: rounds of ``coterie deploy try`` beside those of ``coterie run``.
 
-    python -m studies.loopback fedcaprivacy --pairs 3 --rounds 6
-    taskset -c 0 python -m studies.loopback fedcaprivacy      # on one core: one training at a time on both sides
+    python -m studies.loopback docs/engines/loopback.json             # some four minutes, on an idle machine
+    python -m studies.loopback found.json --only fedavg-digits --pairs 1
 
 The sides take turns, so that a busy machine slows all. The first round is left out: keys are made and caches filled.
 A round's seconds are the hub's, from its beginning to its commit, without the observer's.
 
 One process can train many small models as one (``training.engine``), and processes cannot. So there are two numbers for
-one process: with one training at a time, as each party's own process does it, and with all together.
+one process: with one training at a time, as each party's own process does it, and with all together. A rehearsal's
+processes may train at the same time, as many as there are cores.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import platform
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -28,6 +31,15 @@ from coterie.runs import on_data
 from coterie.runs.config import RunConfig
 from coterie.runs.runner import Result, run
 from coterie.training import engine
+
+COMMON: dict[str, Any] = {"clients": 4, "rounds": 8, "seed": 7, "crypto": "real"}
+CASES: dict[str, dict[str, Any]] = {
+    "fedavg-digits": {"system": "fedavg", "data": "digits"},
+    "fedavg-digits-mlp": {"system": "fedavg", "data": "digits", "model": "mlp"},
+    "fedavg-mnist-mlp": {"system": "fedavg", "data": "mnist", "model": "mlp"},
+    "fedepc-digits": {"system": "fedepc", "data": "digits"},
+    "fedcaprivacy-digits": {"system": "fedcaprivacy", "data": "digits"},
+}
 
 
 def seconds(result: Result) -> list[float]:
@@ -68,29 +80,34 @@ def measured(config: dict[str, Any], place: Path) -> dict[str, list[float]]:
     return {name: seconds(result) for name, result in results.items()}
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Print the medians in seconds, and the ratio of processes to one process that trains one at a time, as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("system")
-    parser.add_argument("--pairs", type=int, default=3)
-    parser.add_argument("--clients", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--crypto", default="real")
-    parser.add_argument("--data", default="digits")
-    parser.add_argument("--model", default=None)
-    given = parser.parse_args(words)
-    config = {key: value for key, value in vars(given).items() if key != "pairs" and value is not None}
-    warm()
-    all_s: dict[str, list[float]] = {}
-    for _ in range(given.pairs):
+def case(name: str, pairs: int) -> dict[str, Any]:
+    """A case of the study: all seconds, their medians, and the ratio of processes to one at a time."""
+    config = {**COMMON, **CASES[name]}
+    load, all_s = os.getloadavg()[0], dict[str, list[float]]()
+    for _ in range(pairs):
         with tempfile.TemporaryDirectory(prefix="coterie-") as place:
-            for name, found in measured(config, Path(place)).items():
-                all_s.setdefault(name, []).extend(found)
-    medians = {name: median(found) for name, found in all_s.items()}
+            for side, found in measured(config, Path(place)).items():
+                all_s.setdefault(side, []).extend(found)
+    medians = {side: median(found) for side, found in all_s.items()}
     ratio = medians["loopback_s"] / medians["in_process_s"]
-    json.dump({**config, **medians, "ratio": ratio, "rounds": given.pairs * (given.rounds - 1)}, sys.stdout)
-    sys.stdout.write("\n")
+    return {"config": config, "load before": round(load, 1), "ratio": ratio, "medians": medians, "seconds": all_s}
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Measure, and write the numbers of all rounds to a file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--only", choices=CASES, action="append", help="this case; may be given several times")
+    parser.add_argument("--pairs", type=int, default=3, help="how often the sides take turns")
+    given = parser.parse_args(words)
+    warm()
+    found = {
+        "command": " ".join(["python -m studies.loopback", *(words if words is not None else sys.argv[1:])]),
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "pairs": given.pairs,
+        "cases": {name: case(name, given.pairs) for name in given.only or CASES},
+    }
+    given.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
