@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from live_deployment import live
+from live_deployment import FACTS, Live, live
 from typer.testing import CliRunner
 
 from coterie.cli.app import app
@@ -16,12 +16,15 @@ from coterie.deploy import logs
 from coterie.deploy.authority import revoke
 from coterie.deploy.engine_files import access_of
 from coterie.deploy.kills import Kill
+from coterie.deploy.own_data import read_data
+from coterie.deploy.own_model import own_model
 from coterie.deploy.place import place
 from coterie.deploy.process import as_hub, as_party
 from coterie.deploy.status import read_status
 from coterie.protocol.errors import UserError
 from coterie.runs.config import RunConfig
 from coterie.runs.folder import locked
+from coterie.runs.models import export_model, load_exported
 from coterie.runs.runner import load_result
 
 pytest.importorskip("nats", reason="the engine is an extra: pip install 'coterie[deploy]'")
@@ -35,6 +38,7 @@ def test_a_deployment_learns_from_data_that_nobody_shares(tmp_path: Path) -> Non
     with live(tmp_path, config, NAMES) as deployed:
         deployed.run()
         places = {name: place(home) for name, home in deployed.homes.items()}
+        its_owner_has_the_model(tmp_path, deployed)
     result = load_result(deployed.folder.run)
     first, last = result.rounds
     assert first["local_loss"] > last["local_loss"] < 0.9 * math.log(10)  # better than chance
@@ -49,6 +53,37 @@ def test_a_deployment_learns_from_data_that_nobody_shares(tmp_path: Path) -> Non
         assert one.links is None
     status = read_status(deployed.folder.run)
     assert {one.name for one in status.parties} == {*NAMES, "business_server", "csp", "key_centre"}
+
+
+def its_owner_has_the_model(tmp_path: Path, deployed: Live) -> None:
+    """Out of its home: as good as the party has reported, on samples as they were given. Nobody else's home has it."""
+    homes, line = deployed.homes, load_result(deployed.folder.run).rounds[-1]
+    own: dict[str, float] = {}
+    for i, name in enumerate(NAMES):
+        model, done = own_model(homes[name].path)
+        assert (done, model.facts.client) == (2, name)
+        data = read_data(homes[name].data, FACTS)
+        own[name] = float((model.predict(data.x_test) == data.y_test).mean())
+        export_model(model, tmp_path / f"{i}.safetensors")
+        again = load_exported(tmp_path / f"{i}.safetensors")
+        assert (again.predict(data.x_test) == model.predict(data.x_test)).all()
+        x = np.round(data.x_test * 255).astype(np.uint8)
+        assert again.predict(x, proba=True) == pytest.approx(again.predict(x.astype(np.float32) / 255, proba=True))
+    assert line["local_accuracy"] == pytest.approx(np.mean(list(own.values())))
+    with pytest.raises(UserError, match="csp has no model, for it is no client"):
+        own_model(homes["csp"].path)
+    said = CliRunner().invoke(app, ["export", str(homes[NAMES[0]].path), "--out", str(tmp_path / "m.safetensors")])
+    assert said.stdout == f"Model of {NAMES[0]} after round 2: {tmp_path / 'm.safetensors'}\n"
+    assert (tmp_path / "m.safetensors").read_bytes() == (tmp_path / "0.safetensors").read_bytes()
+    said = CliRunner().invoke(app, ["export", str(homes["csp"].path), "--client", "x", "--out", str(tmp_path / "n")])
+    assert said.exit_code == 2
+
+
+def test_a_party_that_has_not_begun_has_no_model(tmp_path: Path) -> None:
+    config = RunConfig("fedavg", rounds=1, settings=QUICK)
+    none = pytest.raises(UserError, match="hospital-a has no model yet")
+    with live(tmp_path, config, NAMES) as deployed, none:
+        own_model(deployed.homes["hospital-a"].path)
 
 
 def test_the_hub_begins_with_a_quorum_and_asks_no_one_for_what_its_owner_keeps(tmp_path: Path) -> None:

@@ -18,33 +18,38 @@ if TYPE_CHECKING:
 
     from coterie.runs.trained import TrainedModel
 
+_HOME = "the home of a party that `coterie deploy join` has made"
 _CLIENT = "Whose model: client/3, or the client's own name."
 
 
 @guarded
 def export(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
-    client: Annotated[str, typer.Option("--client", help=_CLIENT)],
+    source: Annotated[Path, typer.Argument(metavar="RUN", help=f"Folder of a run, or {_HOME}.")],
     out: Annotated[Path, typer.Option("--out", help="File to write, FILE.safetensors.")],
+    client: Annotated[str | None, typer.Option("--client", help=_CLIENT)] = None,
 ) -> None:
     """Write a client's trained model as one file, with its classes and the scaling of its inputs.
+
+    Between machines every party exports its own model, from its home, also while its process runs.
 
     Anything that reads .safetensors reads it; `coterie predict` and `coterie.runs.load_exported` predict with it.
 
     Examples:
 
       coterie export runs/fedavg-digits-0-1 --client client/3 --out client_3.safetensors
-    """
-    from coterie.runs.models import export_model, load_models
 
-    models = load_models(folder)
-    export_model(models.of(client), out)
-    typer.echo(f"Model of {client} after round {models.index.round}: {out}")
+      coterie export /srv/coterie/hospital-a --out ours.safetensors
+    """
+    from coterie.runs.models import export_model
+
+    model, after = _of_folder(source, client)
+    export_model(model, out)
+    typer.echo(f"Model of {model.facts.name or model.facts.client} after round {after}: {out}")
 
 
 @guarded
 def predict(
-    source: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, or an exported model.")],
+    source: Annotated[Path, typer.Argument(metavar="RUN", help=f"Folder of a run, {_HOME}, or an exported model.")],
     samples: Annotated[Path, typer.Argument(metavar="FILE.npz", help="New samples x, and labels y if they are known.")],
     client: Annotated[str | None, typer.Option("--client", help=_CLIENT)] = None,
     out: Annotated[
@@ -91,22 +96,34 @@ def predict(
 
 
 def _source(source: Path, client: str | None) -> TrainedModel:
-    """The model of a client in a run's folder, or of an exported file."""
-    from coterie.runs.models import load_exported, load_models
+    """The model of a client in a run's folder, of a party's home, or of an exported file."""
+    from coterie.runs.models import load_exported
 
-    if not source.is_dir():
-        model = load_exported(source)
-        if client not in (None, model.facts.client, model.facts.name):
-            raise UserError(
-                f"{source} holds the model of {model.facts.client!r}, not of {client!r}: leave out --client"
-            )
-        return model
+    return _of_folder(source, client)[0] if source.is_dir() else _of(client, load_exported(source), source)
+
+
+def _of(client: str | None, model: TrainedModel, source: Path) -> TrainedModel:
+    """The model, if it is this client's."""
+    if client not in (None, model.facts.client, model.facts.name):
+        raise UserError(f"{source} holds the model of {model.facts.client!r}, not of {client!r}: leave out --client")
+    return model
+
+
+def _of_folder(source: Path, client: str | None) -> tuple[TrainedModel, int]:
+    """The model of a client in a run's folder, or of a party's home, and after which round."""
+    from coterie.deploy.home import INFO
+    from coterie.deploy.own_model import own_model
+    from coterie.runs.models import load_models
+
+    if (source / INFO).exists():
+        model, after = own_model(source)
+        return _of(client, model, source), after
     models = load_models(source)
     if client is None:
         named = [models.index.clients[client].name or client for client in models.clients]
         some = ", ".join(named[:6]) + (", ..." if len(named) > 6 else "")
         raise UserError(f"{source} holds the models of {len(named)} clients ({some}): say --client")
-    return models.of(client)
+    return models.of(client), models.index.round
 
 
 def _samples(path: Path, features: Sequence[str]) -> tuple[NDArray[Any], NDArray[Any] | None]:

@@ -32,6 +32,8 @@ from coterie.training.models import NAMES, Factory, factory
 OwnModel = nn.Module | Factory | str
 """A user's architecture: a module (copied), a function of input_shape and classes, or its name ``module:FACTORY``."""
 
+INPUTS = "inputs"
+"""``Facts.data_kind`` of samples that are the model's inputs as they stand; bytes (uint8) are divided by 255."""
 _CHUNK_BYTES = 4 << 20  # of the samples that are predicted at once
 
 Word = Annotated[str, msgspec.Meta(max_length=1 << 16)]
@@ -44,7 +46,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     model: name of the architecture.  input_shape: of one sample.  task: what is predicted (``data/targets.py``).
     class_names: of each class (or of each label or number, for other tasks), or None where labels are themselves.
-    data_kind: ``Dataset.kind``.  version: of Coterie.
+    data_kind: ``Dataset.kind``, or ``INPUTS``.  version: of Coterie.
     client, name: the party and the client's own name, in a file of one client.  data: what its inputs and labels were
     (``Task.words``).  features: names of the columns of a table, in the order of the inputs, or ().
     """
@@ -145,8 +147,11 @@ class TrainedModel:
         Raises UserError for other shapes, no samples, and numbers that are not finite.
         """
         rows = self._shaped(x, where)
+        bytes_of_inputs = self.facts.data_kind == INPUTS and rows.dtype == np.uint8
         with np.errstate(over="ignore"):
             rows = np.array(rows, dtype=np.float32, order="C")
+            if bytes_of_inputs:
+                rows /= np.float32(255)
             _check_finite(rows, where)
             if self.facts.data_kind == "graph" and rows.ndim > 2:
                 return rows  # neighbourhoods, made from such frequencies

@@ -1,0 +1,51 @@
+"""A party's own trained model, out of its home: what its owner has of the federation in the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+import coterie
+from coterie.deploy.home import read_home
+from coterie.deploy.place import place
+from coterie.deploy.store import FileStore, unpack
+from coterie.protocol.errors import UserError
+from coterie.protocol.system import Mixture
+from coterie.runs.trained import INPUTS, Facts, TrainedModel, state
+
+
+def own_model(path: Path) -> tuple[TrainedModel, int]:
+    """The model that the party of a home has now, and after which round. The party's process may be running.
+
+    Samples for it are what the party has joined with: inputs of the model as they stand, or bytes.
+    Raises UserError if there is no home, or if its party has no model: a server, or one that has not begun.
+    """
+    home = read_home(path)
+    stored = FileStore(home.state).load()
+    if stored is None:
+        raise UserError(f"{home.name} has no model yet: the hub has not begun. Start it with coterie deploy party")
+    found = place(home)
+    kept, _ = unpack(stored, found.party)
+    own = found.own_model()
+    if own is None:
+        raise UserError(f"{home.name} has no model, for it is no client: name the home of a client")
+    vectors, shares = (own.models, own.weights) if isinstance(own, Mixture) else (own[None], np.ones(1))
+    facts = Facts(
+        format=1,
+        model=str(found.config.model or found.model.name),
+        input_shape=found.plan.facts.input_shape,
+        classes=found.plan.facts.outputs,
+        class_names=None,
+        task=found.config.task,
+        data_kind=INPUTS,
+        version=coterie.__version__,
+        client=home.name,
+    )
+    tensors = tuple(state(found.model.module_with(vector)) for vector in vectors)
+    zero, unit = np.zeros(1, np.float32), np.ones(1, np.float32)
+    outputs = facts.classes if facts.task == "regression" else 0
+    scale = (np.zeros(outputs), np.ones(outputs)) if outputs else (None, None)
+    where = f"the model of {home.name} in {home.path}"
+    done = min(kept.era[0] if kept.era is not None else 0, found.rounds)
+    return TrainedModel(facts, shares, tensors, zero, unit, where, None, *scale), done
