@@ -252,7 +252,11 @@ class HubNode(Node):
         so this one was sent after that tally. At rest its sender has sent it because of a packet that it took later,
         and so earlier than the first. So there is none, and none was sent.
 
-        A tally that comes late, or that follows packets which were lost, can only keep the counts from agreeing.
+        A tally that comes late, or a packet that was lost, can only keep the counts from agreeing.
+
+        Not counted are packets of earlier eras, and those of parties that are gone. By the virtual clock an era ends
+        only when nothing is under way. So of earlier eras there can only be what others have sent because of the
+        hub's last posts. A leader may notice later than the hub that a party is gone.
         """
         kept = self.kept
         if self.lead is not None:
