@@ -4,7 +4,12 @@
     python -m studies.loopback found.json --only fedavg-digits --pairs 1
 
 The sides take turns, so that a busy machine slows all. The first round is left out: keys are made and caches filled.
-A round's seconds are the hub's, from its beginning to its commit, without the observer's.
+
+A round's seconds are the hub's, without what it computes for an observer. The span is not quite the same on both sides.
+In one process it ends with the hub's last step, and nothing is stored in it. Between processes it ends with the hub's
+commit, and holds the commits of all parties. It also holds the scores of the round before, which each party computes
+when it hears of the next one. A process of a party trains with one thread. One process takes as many as the machine
+has, unless OMP_NUM_THREADS says 1, or taskset leaves it one core.
 
 One process can train many small models as one (``training.engine``), and processes cannot. So there are two numbers for
 one process: with one training at a time, as each party's own process does it, and with all together. A rehearsal's

@@ -18,7 +18,7 @@ compared with u_i follows in the clear: with M = sum_j f_j u_j and d_i = u_i M,
 
     u_i (M - f_i u_i) = d_i - f_i n_i,    |M|^2 = sum_i f_i d_i,    |M - f_i u_i|^2 = |M|^2 - 2 f_i d_i + f_i^2 n_i.
 
-**What liars can do.** No term is longer than a_i L, so |mean| <= L, whatever anybody sends. Half of the k updates or
+**What liars can do.** No term is longer than a_i L, so |mean| <= L, whatever updates are sent. Half of the k updates or
 more have a_i = 1, so the terms of m liars are at most min(1, 2 m / k) L of the mean. And L is at most the length of an
 honest update while no more than half of all lie.
 
@@ -27,7 +27,9 @@ the sum it is: its weight, or for ``robust`` its weight times its length. The ef
 is at least ``FEWEST``; else weights are replaced, and ``Weights.fallback`` says why. For eq. (6) those up to the median
 suspicion then have one weight. ``robust`` takes all a_i as 1, so that only lengths count. More than half of all updates
 are as long as L or longer, so two parts at least are L then. Where rounding to whole weights still leaves one leader
-alone, there is no sum.
+alone, there is no sum. Lengths are opened with noise. So each counts here as the shortest that it may be (``least``):
+else an update of zero, which opens to some length, would seem to hide another one. Where all may be zero, lengths count
+as they opened.
 
 **What an energy can't show.** A leader that sends values far beyond what is honest can make an energy wrap around. The
 mean that is opened then is longer than any that the opened lengths allow: ``too_long``.
@@ -63,8 +65,8 @@ ALONE = "one leader would have nearly all of the sum, and its model would be ope
 
 _CUT_BITS = 6
 
-_ENERGY_ERROR = 0.01
-"""How far an opened squared norm may be off: its deviation is 4e-5 a leader (``threshold_group``, ``fourier``)."""
+_DEVIATION = 5e-5
+"""Of an opened squared norm, a leader: so much flooding is in it at most (``threshold_group``, ``fourier``)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,11 +139,15 @@ def cut(squares: ArrayLike, bits: int = _CUT_BITS) -> Integers:
     return _whole(((1 << bits) - 1) * _cut(_lengths(norms, honest), honest))
 
 
-def robust(squares: ArrayLike, dots: ArrayLike, factors: ArrayLike, bits: int = BITS) -> Weights:
+def robust(
+    squares: ArrayLike, dots: ArrayLike, factors: ArrayLike, bits: int = BITS, *, deviations: float = 0.0
+) -> Weights:
     """Weights a_i c_i from ``(k,)`` squared norms of updates and their dot products with ``factors`` times updates.
 
     They are rounded down, so that no rounding makes an update longer. The divisor is the sum of the agreements a_i, as
     a multiple of the largest weight. Raises as ``s_factors`` does, and RunError if any such sum would open one update.
+
+    deviations: an opened squared norm may be off by so many. What may be zero hides no other update, unless all may be.
     """
     norms, products, used = _rows(squares, dots, factors)
     honest = np.isfinite(norms) & np.isfinite(products)
@@ -151,13 +157,20 @@ def robust(squares: ArrayLike, dots: ArrayLike, factors: ArrayLike, bits: int = 
     shorter, usual = _cut(lengths, honest), float(np.median(cosines[honest]))
     agreed = (np.clip(cosines, 0, usual) / usual if usual > 0 else cosines >= usual) * honest
     suspicion = 1 - agreed * shorter
-    made = _whole(most * agreed * shorter)
-    if made.any() and effective(made * lengths) >= FEWEST:
+    hiding, made = least(n, deviations), _whole(most * agreed * shorter)
+    hiding = hiding if hiding.any() else lengths
+    if made.any() and effective(made * hiding) >= FEWEST:
         return Weights(made, suspicion, most * float(agreed.sum()))
     made = _whole(most * shorter)
-    if effective(made * lengths) < FEWEST:
+    if effective(made * hiding) < FEWEST:
         raise RunError("the other updates are too short or too long to hide one leader's, which a sum would open")
     return Weights(made, suspicion, float(most * honest.sum()), ALONE)
+
+
+def least(squares: ArrayLike, deviations: float) -> Floats:
+    """The shortest lengths ``(k,)`` of updates whose squared norms were opened with so many deviations of noise."""
+    (n,) = _rows(squares)
+    return np.sqrt(np.maximum(n - deviations * _DEVIATION * n.size, 0))
 
 
 def lower_median(values: ArrayLike) -> float:
@@ -181,8 +194,8 @@ def too_long(mean: ArrayLike, weights: ArrayLike, divisor: float, squares: Array
     norms (or distances), which were opened with noise: of short updates they tell little.
     """
     counts, norms = _rows(weights, squares)
-    used = counts > 0
-    most = float((counts[used] * np.sqrt(np.maximum(norms[used], 0) + _ENERGY_ERROR)).sum()) / divisor
+    used, error = counts > 0, 10 * _DEVIATION * counts.size
+    most = float((counts[used] * np.sqrt(np.maximum(norms[used], 0) + error)).sum()) / divisor
     return not float(np.linalg.norm(np.asarray(mean, dtype=np.float64))) <= slack * most
 
 

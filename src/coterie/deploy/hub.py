@@ -246,8 +246,17 @@ class HubNode(Node):
     def quiescent(self) -> bool:
         """Whether all packets of this era between connected parties have been taken, by what each has told (``Tally``).
 
-        A party tells in one tally what it has taken and what it has sent by then. So if all that was sent was taken,
-        nothing else can have been sent.
+        A party tells in one tally what it has taken and what it has sent by then, and it tells this at rest: when it
+        does nothing more before another packet comes. Let all counts agree. Take the first packet that any party took
+        after its tally. Each pair's packets come in order, and as many were taken as were sent by the sender's tally:
+        so this one was sent after that tally. At rest its sender has sent it because of a packet that it took later,
+        and so earlier than the first. So there is none, and none was sent.
+
+        A tally that comes late, or a packet that was lost, can only keep the counts from agreeing.
+
+        Not counted are packets of earlier eras, and those of parties that are gone. By the virtual clock an era ends
+        only when nothing is under way. So of earlier eras there can only be what others have sent because of the
+        hub's last posts. A leader may notice later than the hub that a party is gone.
         """
         kept = self.kept
         if self.lead is not None:

@@ -216,14 +216,16 @@ class Keeper:
         return NoAnswer(number, self.era, why, at if self.clock.rehearsed else (0.0, 0), self.kept.commits)
 
     def wrapped(self, out: Sequence[tuple[str, Packet]]) -> list[Parcel]:
-        """Packets by recipient, counted but for reports. The last one for the hub tells it what was sent and taken.
+        """Packets by recipient, counted but for reports. The last one for the hub tells it what was sent and taken, if
+        this party then does nothing more before another packet comes (``HubNode.quiescent``).
 
         Those for a party that has no keys any more are left out.
         """
         sent, parcels = self.kept.sent, list[Parcel]()
         for dst, packet in out:
             sent[dst] = sent.get(dst, 0) + (not isinstance(packet, Report))
-        last = max((at for at, (dst, _) in enumerate(out) if dst == self.hub), default=-1)
+        at_rest = self.lead is None and not self._again
+        last = max((at for at, (dst, _) in enumerate(out) if dst == self.hub and at_rest), default=-1)
         for at, (dst, packet) in enumerate(out):
             if at == last and isinstance(packet, Letter | NoAnswer | Report):
                 packet = msgspec.structs.replace(packet, tally=self._tally())
@@ -242,9 +244,12 @@ class Keeper:
             self.mail.send(self.hub, tally)
 
     def _tally(self) -> Tally | None:
-        """What was sent and taken, if the hub wants to know and was not told yet. From now on it counts as told."""
+        """What was sent and taken, if the hub wants to know and was not told yet. From now on it counts as told.
+
+        A party that has just started tells nothing before the hub's Begin: it may take messages again then.
+        """
         kept = self.kept
-        if not kept.tallies or kept.era is None or self.name == self.hub:
+        if not kept.tallies or kept.era is None or self.name == self.hub or self.awaits_begin:
             return None
         now = Tally(kept.era, dict(kept.sent), dict(kept.received))
         if now == self._told:

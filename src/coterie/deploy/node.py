@@ -251,14 +251,10 @@ class Node(Keeper):
                 self.mail.send(self.hub, self.report())  # the hub's own disk may have been put back
             self.mail.done(arrived)
             return
-        self.give_up()
-        while not self.interrupted:
-            self.take_waiting()
-            if self.lead is None:
-                break
-            self.give_up()  # one that had waited would have coordinated now
+        self._take_all()
         out: list[tuple[str, Packet]] = [] if kept.era is None else [(self.hub, self.report(closed=True))]
         self.enter(begin.era, begin.mark)
+        self._again = list(kept.again)
         self.count(arrived)
         if self.clock.rehearsed:
             self.clock.times.at, kept.tallies = begin.at, True
@@ -270,7 +266,16 @@ class Node(Keeper):
         else:
             self.commit(self.wrapped(out), [arrived])
         self.observer.began(begin.era)
-        self._take_again()
+        self.take_waiting()
+
+    def _take_all(self) -> None:
+        """Coordinate no more, and take all that has waited for that."""
+        self.give_up()
+        while not self.interrupted:
+            self.take_waiting()
+            if self.lead is None:
+                break
+            self.give_up()  # one that had waited would have coordinated now
 
     def _stand_apart(self) -> None:
         """The hub has announced this attempt before, so its disk was put back, and it may now ask for something else.
@@ -294,7 +299,10 @@ class Node(Keeper):
             self._dismiss(lead, Handled(refused="gone"))
 
     def _end(self, arrived: Arrived, end: End) -> None:
-        self.give_up()
+        if end.final:
+            self.give_up()
+        else:
+            self._take_all()  # else the hub would wait for what nobody takes
         self.kept.ended, self.kept.tallies, self._told = end.final, True, None
         self.commit([self.mail.wrap(self.hub, self.report(closed=True))] if end.final else [], [arrived])
 

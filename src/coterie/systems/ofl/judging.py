@@ -106,7 +106,7 @@ def by_norms(hub: Any, r: int, ciphers: Mapping[str, CipherVector]) -> Steps[Jud
     mean = weighted([*ciphers.values()], factors)
     wanted = {name: [fourier.inner(cipher, mean, keys)] for name, cipher in ciphers.items()}
     dots = yield from scalars(hub, r, wanted, len(ciphers))
-    found = robust(squares, np.array([dots[name][0] for name in ciphers]), factors)
+    found = robust(squares, np.array([dots[name][0] for name in ciphers]), factors, deviations=5)
     opened = {name: [*norms[name], *dots[name]] for name in ciphers}
     return of_weights(hub, opened, dict(zip(ciphers, squares.tolist(), strict=True)), found)
 
