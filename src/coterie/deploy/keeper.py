@@ -296,7 +296,7 @@ class Keeper:
         for them. They are of earlier rounds, or wait for a coordination.
         """
         envelope, lead, src = letter.envelope, self.lead, arrived.src
-        if envelope.round == self.era[0] and (lead is None or lead.awaits(envelope)):
+        if envelope.round == self.era[0] and (lead is None or lead.lacks(envelope)):
             return False
         self._unasked[src] += 1
         self._unasked_bytes[src] += arrived.size
