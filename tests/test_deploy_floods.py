@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import msgspec
+import pytest
 from liars import CSP, HUB, OTHER
+from test_deploy_hostile import made, opened, take_all
 from test_deploy_threats import Open, ran, scene  # noqa: F401
 
-from coterie.deploy.packets import Letter
+from coterie.deploy.hub import HubNode
+from coterie.deploy.packets import Letter, wrap
+from coterie.deploy.surroundings import Settings
+from coterie.protocol.party import To
+from coterie.protocols import averaging
 from coterie.transport.envelope import Envelope
 
 
@@ -34,6 +41,8 @@ class Busy:
     def awaits(self, envelope: Envelope) -> bool:
         return False
 
+    lacks = awaits
+
     def letter(self, envelope: Envelope, frame: bytes, arrives: object) -> None:
         self.came.append(envelope)
 
@@ -52,3 +61,30 @@ def test_a_flood_of_messages_that_nobody_has_asked_for_is_bounded(scene: Open) -
     one.node.lead = None
     assert len(busy.came) == 50
     assert one.node.mail.traffic.refused["packet"] == 150
+
+
+@pytest.mark.parametrize("asked", ["client/0", "client/1"])
+def test_a_flood_of_answers_to_one_request_is_bounded(asked: str) -> None:
+    """To a request of its own, and to that of another: one answer is awaited, of the party that was asked."""
+    apart = made(settings=Settings(most=50))
+    hub, _ = opened(apart, "server")
+    assert isinstance(hub, HubNode)
+    for era in ((0, 0), (1, 0)):
+        hub._announce(era)
+    party: Any = hub.member.party
+    hub.lead = hub.leading(party.round(1), party.role, (1, 0), (0.0, 0))
+    hub._lead_on(hub.lead, lambda lead: lead.begin())
+    (number,) = (n for n, name in hub.lead.coordination.awaited.items() if name == asked)
+    liar = apart.node("client/0").member
+    request = Envelope("server", "client/0", "server", "Train", liar.keyring.session, 1, 0, number, 0, False, 0)
+    message = averaging.Train(1, apart.made.common.spec.digest, apart.made.common.initial)
+    for at in range(200):
+        (sent,) = liar.send([To("server", message)], "client", round=1, attempt=0, request=request)
+        body = wrap(liar.keyring, "client/0", "server", at + 1, Letter(sent.envelope, sent.frame, (1, 0)))
+        apart.exchange.put("client/0", "server", body, str(at))
+    take_all(hub)
+    assert len(hub.member.inbox) <= 50
+    assert hub.mail.traffic.refused["packet"] >= 149
+    hub.lead.stop()
+    hub.lead = None
+    hub.close()

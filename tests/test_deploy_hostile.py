@@ -16,7 +16,7 @@ from federation import Steady, planted, rig
 from nodes import Doom, Nodes, nodes
 
 from coterie.crypto.roster import entry, new_identity
-from coterie.deploy.engine import EngineError
+from coterie.deploy.engine import EngineError, FullError
 from coterie.deploy.hub import HubNode, Round
 from coterie.deploy.node import Node, NodeObserver, RolledBackError, Settings
 from coterie.deploy.packets import Begin, End, Letter, NoAnswer, PlanUpdate, Report, Tally, wrap
@@ -321,6 +321,27 @@ def test_what_could_not_leave_before_a_stop_is_in_every_later_commit() -> None:
     data = apart.stores["client/0"].data
     assert data is not None
     assert unpack(data, apart.parties["client/0"])[0].outbox == [first, second]
+
+
+def test_a_tally_that_is_lost_is_told_again() -> None:
+    """Alone or with a letter. Else the hub would wait for it at the end of the run, and all the time in a rehearsal."""
+    apart = made(settings=Settings(grace_s=0.0, poll_s=0.01))
+    node, _ = opened(apart, "client/0")
+    node.kept.era, node.kept.tallies = (1, 0), True
+    push = node.mail.engine.push
+
+    def full(dst: str, body: bytes, key: str) -> None:
+        raise FullError("8 GiB wait")
+
+    for lose in (node.tally, lambda: node.commit(node.wrapped([("server", node.none(1, "refused", (0.0, 0)))]))):
+        node.mail.engine.push = full  # type: ignore[method-assign]
+        lose()
+        node.mail.engine.push = push  # type: ignore[method-assign]
+        before = apart.exchange.packets["client/0", "server"]
+        node.tally()
+        node.tally()
+        assert apart.exchange.packets["client/0", "server"] == before + 1
+    node.close()
 
 
 # -- plans -------------------------------------------------------------------------------------------------------------

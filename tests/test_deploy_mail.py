@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -155,7 +156,7 @@ def test_a_node_that_is_stopped_while_the_engine_fails_lets_no_packet_overtake_a
 
 
 def test_a_recipient_that_takes_nothing_stops_nobody() -> None:
-    """Its sender waits once for as long as it may be away, and then gives its packets up until it takes one again."""
+    """Its sender waits once for as long as it may be away, and then gives its packets up until there is room."""
     _, hub, _, refused = mails(full_s=0.1)
     full = True
 
@@ -174,10 +175,37 @@ def test_a_recipient_that_takes_nothing_stops_nobody() -> None:
     assert hub.push([Parcel("a", "hub.2", b"x")])
     assert len(refused) == waited + 1  # not waited for again
     full = False
+    time.sleep(1.0)  # long after, it is waited for once more
     assert hub.push([Parcel("a", "hub.3", b"x")]) == []
     full = True
     assert hub.push([Parcel("a", "hub.4", b"x")])
     assert len(refused) > waited + 2
+
+
+def test_a_recipient_that_makes_room_for_one_packet_at_a_time_stops_nobody() -> None:
+    """Else its sender would wait for it again and again, and take nothing from others meanwhile."""
+    full_s, said, room = 0.1, [time.monotonic()], [0]
+
+    def refused(*_: str) -> None:
+        said.append(time.monotonic())
+
+    _, hub, _, _ = mails(full_s=full_s)
+    hub._refused = refused
+
+    class Stingy(MemoryEngine):
+        def push(self, dst: str, body: bytes, key: str) -> None:
+            if not room[0]:
+                raise FullError("2,304 parts wait")
+            room[0] -= 1
+
+    hub.engine.__class__ = Stingy
+    hub._stopped.wait = time.sleep  # type: ignore[method-assign, assignment]
+    began = time.monotonic()
+    for number in range(4):
+        room[0] = 1
+        assert hub.push([Parcel("a", f"hub.{number}", b"x")]) == []
+        assert hub.push([Parcel("a", f"hub.{number}.again", b"x")])
+    assert time.monotonic() < began + 1.5  # one wait is half a second, and four would be two
 
 
 def test_tables_in_packets_are_bounded() -> None:

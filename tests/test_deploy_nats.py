@@ -303,6 +303,31 @@ def test_a_server_with_a_new_disk_counts_from_the_start_and_nothing_is_taken_for
         assert [each.body for each in drain(one, 1.5)] == [b"new"] * 5
 
 
+def test_packets_that_are_done_after_the_server_has_a_new_disk_take_no_new_ones_with_them(tmp_path: Path) -> None:
+    """Two have the numbers that the new ones have: one that is held here, and one that is not handed out yet."""
+    with Rig(tmp_path, ("hub", "client/1")) as made:
+        hub, one = made.engine("hub"), made.engine("client/1")
+        for number in range(3):
+            hub.push("client/1", b"old", f"{number}")
+        held = [one.pull(2)]
+        time.sleep(0.5)  # the next ones are fetched ahead
+        made.server.kill()
+        shutil.rmtree(made.server.listen.store)
+        made.server.start()
+        made.provision()
+        for number in range(3):
+            hub.push("client/1", b"new", f"{number}")
+        while (came := one.pull(2)) is not None and came.body == b"old":
+            held.append(came)
+        assert len(held) >= 2
+        for each in held:
+            assert each is not None
+            each.done()
+        time.sleep(0.5)
+        one.close()
+        assert [each.body for each in drain(made.engine("client/1"), 1.5)] == [b"new"] * 3
+
+
 SENDER = """
 import sys
 from pathlib import Path

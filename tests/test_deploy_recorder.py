@@ -19,7 +19,7 @@ from coterie.deploy.hub import EXCLUDED, Round
 from coterie.deploy.packets import Report
 from coterie.deploy.plan import Facts, Plan, Settings, fingerprint
 from coterie.deploy.recorder import HubJournal, Open, Recorder
-from coterie.deploy.reported import Check, kinds_of
+from coterie.deploy.reported import Check, Sums, kinds_of
 from coterie.deploy.status import Status, is_alive, read_status
 from coterie.protocol.errors import UserError
 from coterie.protocol.randomness import Randomness
@@ -434,3 +434,15 @@ def test_the_hubs_observer_tells_the_recorder(recorder: Recorder) -> None:
     assert parties["client/3"].missed == {"late": 1}
     assert parties["csp"].connected
     assert parties["client/2"].last_seen is not None
+
+
+def test_the_largest_numbers_that_are_believed_can_be_stored_after_many_rounds(recorder: Recorder) -> None:
+    """Else a party that reports them in each round would end the hub where it writes their sum."""
+    most = {"bytes_up": 1 << 50, "bytes_down": 1 << 50, "refused": dict.fromkeys(map(str, range(256)), 1 << 40)}
+    checked = recorder._check(told(0, **most), "client", "client")
+    assert checked is not None
+    sums = Sums()
+    for _ in range(1 << 17):
+        sums.add(checked)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(sums), type=Sums) == sums
+    assert sums.bytes_up >= 1 << 60

@@ -125,7 +125,7 @@ class Keeper:
         data = pack(kept, now, self._started)
         self.store.save(data)
         self.observer.committed(kept.commits, len(data))
-        lost = self.mail.push(kept.outbox)
+        lost = self.push(kept.outbox)
         self._unsent = lost if self.mail.halted else []
         for arrived in done:
             arrived.delivery.done()
@@ -184,6 +184,13 @@ class Keeper:
             self._requests[parcel.key] = dst, number
             self.mail.put_aside(parcel)
 
+    def push(self, parcels: Sequence[Parcel]) -> list[Parcel]:
+        """Push packets, however long it takes. Gives those that are lost; then what they told the hub is told anew."""
+        lost = self.mail.push(parcels)
+        if any(one.dst == self.hub for one in lost):
+            self._told = None
+        return lost
+
     def flush(self) -> bool:
         """Push what a coordination has sent. Returns whether something of it is lost, and so an answer given up."""
         lost, requests = self.mail.flush(), self._requests
@@ -240,8 +247,8 @@ class Keeper:
 
     def tally(self) -> None:
         """Tell the hub what was sent and taken, if it wants to know and does not know yet."""
-        if (tally := self._tally()) is not None:
-            self.mail.send(self.hub, tally)
+        if (tally := self._tally()) is not None and not self.mail.send(self.hub, tally):
+            self._told = None
 
     def _tally(self) -> Tally | None:
         """What was sent and taken, if the hub wants to know and was not told yet. From now on it counts as told.
@@ -301,7 +308,7 @@ class Keeper:
         for them. They are of earlier rounds, or wait for a coordination.
         """
         envelope, lead, src = letter.envelope, self.lead, arrived.src
-        if envelope.round == self.era[0] and (lead is None or lead.awaits(envelope)):
+        if envelope.round == self.era[0] and (lead is None or lead.lacks(envelope)):
             return False
         self._unasked[src] += 1
         self._unasked_bytes[src] += arrived.size

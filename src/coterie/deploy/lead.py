@@ -63,6 +63,10 @@ class Lead:
         """Whether a message answers one of its requests, in this step or an earlier one."""
         return envelope.answers in self.coordination.asked
 
+    def lacks(self, envelope: Envelope) -> bool:
+        """Whether a message is the answer that a request of this step has not had yet. Another one is kept."""
+        return self.coordination.lacks(envelope.answers, envelope.src)
+
     def letter(self, envelope: Envelope, frame: bytes, arrives: Instant) -> None:
         """A message for the coordination has come."""
         if self._clock.rehearsed:

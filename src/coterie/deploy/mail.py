@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import threading
 import time
@@ -28,6 +29,8 @@ _STARTS = 1 << 32  # numbers of each start of a node
 _LAST_S, _OF_A_SECOND = 1 << 36, 1 << 24  # numbers by the clock: below 2^60, whatever it shows
 _WORKING_S = 3.0
 _RETRY_S = 0.5
+_FULL_AGAIN = 10
+"""A recipient is waited for at most once within so many times ``full_s``, or it could hold up its senders for ever."""
 _TOGETHER = 8 << 20
 """Bytes of packets that may wait to be pushed together."""
 
@@ -48,7 +51,8 @@ class Mail:
 
     refused(src, kind, reason): is told of packets that are not taken.  most, most_bytes: of one sender, what may have
     come and not be done; more is refused.  full_s: after which nothing more is sent to a recipient for which too much
-    waits, until there is room: nobody waits for ever for a party that does not come back.  halted: it was stopped
+    waits, until there is room: nobody waits for ever for a party that does not come back, or takes its packets one by
+    one.  halted: it was stopped
     while the engine failed, and pushes nothing more: after a later packet its recipient would take an earlier one for a
     repetition.
     """
@@ -117,7 +121,8 @@ class Mail:
             for parcel, problem in zip(left, self.engine.push_all(left), strict=True):
                 if problem is None:
                     self.traffic.bytes_up += len(parcel.body)
-                    self._full.pop(parcel.dst, None)
+                    if time.monotonic() >= self._full.get(parcel.dst, math.inf) + _FULL_AGAIN * self._full_s:
+                        del self._full[parcel.dst]
                 elif self._gives_up(parcel, problem):
                     lost.append(parcel)
                 else:

@@ -61,15 +61,16 @@ ROOM_S = 30.0
 
 @dataclass
 class _Packet:
-    """A packet that was handed out."""
+    """A packet that was handed out. stream: in which its messages have these numbers (``NatsEngine._made``)."""
 
     src: str
     body: bytes
     sequences: tuple[int, ...]
+    stream: str
     engine: NatsEngine
 
     def done(self) -> None:
-        self.engine._done(self.sequences)
+        self.engine._link.soon(self.engine._done, self.sequences, self.stream)
 
     def working(self) -> None:
         self.engine._working(self.sequences)
@@ -151,10 +152,11 @@ class NatsEngine(Engine):
             return super().push_all(parcels)
 
     def pull(self, wait_s: float) -> Delivery | None:
-        upload = self._link.run(self._pull(wait_s))
-        if upload is None:
+        found = self._link.run(self._pull(wait_s))
+        if found is None:
             return None
-        return _Packet(self._parties[upload.src], upload.read(), tuple(upload.sequences.values()), self)
+        upload, stream = found
+        return _Packet(self._parties[upload.src], upload.read(), tuple(upload.sequences.values()), stream, self)
 
     def close(self) -> None:
         with contextlib.suppress(EngineError):
@@ -164,8 +166,9 @@ class NatsEngine(Engine):
         for upload in self._ready:
             upload.file.close()
 
-    def _done(self, sequences: Collection[int]) -> None:
-        self._link.soon(self._drop, sequences)
+    def _done(self, sequences: Collection[int], stream: str) -> None:
+        if stream == self._made:  # else other messages have these numbers now
+            self._drop(sequences)
 
     def _working(self, sequences: Iterable[int]) -> None:
         with contextlib.suppress(EngineError):
@@ -265,13 +268,13 @@ class NatsEngine(Engine):
 
     # --- receiving
 
-    async def _pull(self, wait_s: float) -> Upload | None:
+    async def _pull(self, wait_s: float) -> tuple[Upload, str] | None:
         clock = asyncio.get_running_loop().time
         deadline = clock() + wait_s
         while True:
             self._fetch_ahead()
             if self._ready:
-                return self._ready.popleft()
+                return self._ready.popleft(), self._made
             if clock() >= deadline:
                 return None
             assert self._fetching is not None
@@ -337,6 +340,8 @@ class NatsEngine(Engine):
         self._held.clear()
         self._finished.clear()
         self._assembly.close()
+        for upload in self._ready:
+            upload.sequences.clear()
 
     def _take(self, message: Msg) -> None:
         if not message.reply.startswith(f"$JS.ACK.{STREAM}.{self._token}."):

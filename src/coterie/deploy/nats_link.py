@@ -131,39 +131,42 @@ class Link:
         self._loop.close()
 
     async def _raced(self, work: Coroutine[Any, Any, T]) -> T:
-        return await self._first(work, self._broken, self._complaint)
+        broken = self._broken
+        return await self._first(work, broken, lambda: self._complaint(broken))
 
-    def _complaint(self) -> EngineError:
-        problem = self._broken.result()
-        if self._refused is None:
+    def _complaint(self, broken: asyncio.Future[EngineError]) -> EngineError:
+        if self._refused is None and self._broken is broken:  # told once to all that wait now
             self._broken = self._loop.create_future()
-        return _again(problem)
+        return _again(broken.result())
 
     @staticmethod
     async def _first(work: Coroutine[Any, Any, T], end: asyncio.Future[Any], problem: Callable[[], Exception]) -> T:
         """The result of ``work``; if ``end`` comes first, the work is cancelled and ``problem`` raised. As
-        ``asyncio.timeout`` does, it needs no task of its own.
+        ``asyncio.timeout`` does, it needs no task of its own, and takes back its own cancellation alone.
         """
-        task, waits = asyncio.current_task(), True
+        task, waits, stopped = asyncio.current_task(), True, False
         assert task is not None
 
         def stop(_: object) -> None:
-            if waits:
-                task.cancel()
+            nonlocal stopped
+            stopped = waits and task.cancel()
 
         if end.done():
             work.close()
             raise problem()
+        before = task.cancelling()
         end.add_done_callback(stop)
         try:
             return await work
         except asyncio.CancelledError:
-            if not end.done() or task.uncancel():  # somebody else has cancelled it, too
+            if not stopped or task.cancelling() > before + 1:  # somebody else has cancelled it
                 raise
             raise problem() from None
         finally:
             waits = False
             end.remove_done_callback(stop)
+            if stopped:  # also where the work has ended all the same
+                task.uncancel()
 
     async def _connect(self, context: ssl.SSLContext, connect_s: float) -> None:
         """Connect, and try again. The library's own second attempt would wait for ever for the end of the first one,

@@ -261,7 +261,7 @@ class Node(Keeper):
             for one in self.clock.release(begin.era[0]):
                 out += self.post(Sent(one.envelope, one.frame, ""), begin.at)
         if all(isinstance(packet, Report) for _, packet in out):
-            self.mail.push(self.wrapped(out))
+            self.push(self.wrapped(out))
             self.done_later(arrived)  # if this process ends before its next commit, the same Begin comes again
         else:
             self.commit(self.wrapped(out), [arrived])
@@ -416,6 +416,6 @@ class Node(Keeper):
         if stores:
             self.save(self.wrapped(out), came)
             return
-        self.mail.push(self.wrapped(out))  # nothing has changed, or the round is tried again if this process ends
+        self.push(self.wrapped(out))  # nothing has changed, or the round is tried again if this process ends
         for one in came:
             self.mail.done(one)

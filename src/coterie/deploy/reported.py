@@ -26,6 +26,7 @@ OTHER = "other"
 WHYS = frozenset({"late", "gone", "offline", "refused"})
 
 _MOST_BYTES, _MOST_S, _MOST_COUNT = 1 << 50, 1e9, 1 << 40  # of one party in one attempt: more is no report
+_MOST_SUM = 1 << 62  # of a party's whole run: files hold no larger numbers
 
 Line = dict[str, Any]
 
@@ -39,11 +40,12 @@ class Sums(msgspec.Struct):
     refused: dict[str, int] = {}
 
     def add(self, report: Report) -> None:
-        """Add a report."""
-        self.bytes_up += report.bytes_up
-        self.bytes_down += report.bytes_down
+        """Add a report. A party that lies in each round may reach the largest number, and stays there."""
+        self.bytes_up = min(self.bytes_up + report.bytes_up, _MOST_SUM)
+        self.bytes_down = min(self.bytes_down + report.bytes_down, _MOST_SUM)
         self.busy_s += report.busy_s
-        self.refused = dict(Counter(self.refused) + Counter(report.refused))
+        refused = Counter(self.refused) + Counter(report.refused)
+        self.refused = {kind: min(count, _MOST_SUM) for kind, count in refused.items()}
 
 
 class Check:

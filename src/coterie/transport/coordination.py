@@ -88,8 +88,8 @@ class Coordination:
             member.observer.refused(envelope, self.role, str(error))
             return False
         member.numbers.take(envelope)
-        request = self._open.get(envelope.answers)
-        if request is not None and request.dst == envelope.src and request.outcome is None:
+        if self.lacks(envelope.answers, envelope.src):
+            request = self._open[envelope.answers]
             request.outcome = "" if self._fold(envelope, frame, request.key, now_s) else steps.UNACCEPTABLE
         elif isinstance(step, steps.Take) and envelope.kind == step.kind.__name__:
             self._fold(envelope, frame, envelope.src, now_s)
@@ -138,6 +138,11 @@ class Coordination:
     def awaited(self) -> dict[int, str]:
         """By number, whom the open requests of this step were sent to whose outcome is not known yet."""
         return {n: one.dst for n, one in self._open.items() if one.outcome is None and not one.failed}
+
+    def lacks(self, number: int, src: str) -> bool:
+        """Whether an open request of this number was sent to this party, and has had no answer yet."""
+        request = self._open.get(number)
+        return request is not None and request.dst == src and request.outcome is None
 
     def has_all(self, coming: Iterable[tuple[int, str]]) -> bool:
         """Whether nothing else can come that the open step waits for.
