@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from live_deployment import live
 from typer.testing import CliRunner
 
@@ -19,9 +20,11 @@ from coterie.deploy.kills import Kill
 from coterie.deploy.place import place
 from coterie.deploy.process import as_hub, as_party
 from coterie.deploy.status import read_status
+from coterie.deploy.store import unpack
 from coterie.protocol.errors import UserError
 from coterie.runs.config import RunConfig
 from coterie.runs.folder import locked
+from coterie.runs.models import load_exported
 from coterie.runs.runner import load_result
 
 pytest.importorskip("nats", reason="the engine is an extra: pip install 'coterie[deploy]'")
@@ -35,6 +38,16 @@ def test_a_deployment_learns_from_data_that_nobody_shares(tmp_path: Path) -> Non
     with live(tmp_path, config, NAMES) as deployed:
         deployed.run()
         places = {name: place(home) for name, home in deployed.homes.items()}
+        for name, own in places.items():
+            home, file = str(deployed.homes[name].path), str(tmp_path / f"{name}.safetensors")
+            assert CliRunner().invoke(app, ["export", home, "--out", file]).exit_code == (0 if name in NAMES else 2)
+            if name in NAMES:
+                assert own.data is not None
+                unpack(deployed.homes[name].state.read_bytes(), own.party)
+                with torch.no_grad():
+                    expected = own.model.module_with(own.own_model())(own.data.x).softmax(1)
+                found = load_exported(file).predict(own.data.x.numpy(), proba=True)
+                np.testing.assert_allclose(found, expected, atol=1e-6)
     result = load_result(deployed.folder.run)
     first, last = result.rounds
     assert first["local_loss"] > last["local_loss"] < 0.9 * math.log(10)  # better than chance
@@ -97,6 +110,16 @@ def test_a_party_that_is_killed_loses_nothing(tmp_path: Path) -> None:
     assert result.rounds[2]["notes"]["gone"] == {"hospital-c": "gone"}
     assert result.rounds[2]["notes"]["participants"] == 2
     assert np.isfinite(result.rounds[2]["local_accuracy"])
+
+
+def test_no_round_is_used_up_while_a_server_is_away(tmp_path: Path) -> None:
+    """The round that it broke is lost, and the next one begins when it is back."""
+    config = RunConfig("fedcaprivacy", rounds=8, settings={**QUICK, "clusters": 2})
+    with live(tmp_path, config, NAMES) as deployed:
+        deployed.run(kills=[Kill("csp", 2, mid=True)])
+    lines = load_result(deployed.folder.run).rounds
+    assert [line["round"] for line in lines if "skipped" in line["notes"]] == [2]
+    assert "gone" in lines[1]["notes"]["skipped"]
 
 
 def test_a_party_that_is_revoked_is_cut_off_and_the_rounds_go_on(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from coterie.protocol.errors import UserError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from coterie.runs.models import Models
     from coterie.runs.trained import TrainedModel
 
 _CLIENT = "Whose model: client/3, or the client's own name."
@@ -23,23 +24,45 @@ _CLIENT = "Whose model: client/3, or the client's own name."
 
 @guarded
 def export(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
-    client: Annotated[str, typer.Option("--client", help=_CLIENT)],
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, or a client's home in a deployment.")],
     out: Annotated[Path, typer.Option("--out", help="File to write, FILE.safetensors.")],
+    client: Annotated[str | None, typer.Option("--client", help=f"{_CLIENT} A home has one model.")] = None,
 ) -> None:
     """Write a client's trained model as one file, with its classes and the scaling of its inputs.
 
-    Anything that reads .safetensors reads it; `coterie predict` and `coterie.runs.load_exported` predict with it.
+    Anything that reads .safetensors reads it; `coterie predict` and `coterie.runs.load_exported` predict with it. The
+    model of a deployment's client is in its home, on its machine. It takes samples as they were given to `deploy join`,
+    and bytes after a division by 255.
 
     Examples:
 
       coterie export runs/fedavg-digits-0-1 --client client/3 --out client_3.safetensors
+
+      coterie export /srv/coterie/a --out hospital-a.safetensors
     """
+    from coterie.deploy.home import INFO
     from coterie.runs.models import export_model, load_models
 
+    if (folder / INFO).is_file():
+        _export_home(folder, client, out)
+        return
     models = load_models(folder)
+    if client is None:
+        raise UserError(f"{_which(folder, models)}: say --client")
     export_model(models.of(client), out)
     typer.echo(f"Model of {client} after round {models.index.round}: {out}")
+
+
+def _export_home(home: Path, client: str | None, out: Path) -> None:
+    from coterie.deploy.own_model import own_model
+    from coterie.runs.models import export_model
+
+    model, ended = own_model(home)
+    name = model.facts.name
+    if client not in (None, name):
+        raise UserError(f"{home} is the home of {name!r}, not of {client!r}: leave out --client")
+    export_model(model, out)
+    typer.echo(f"Model of {name} {'at the end of the run' if ended else 'as it is now, for the run goes on'}: {out}")
 
 
 @guarded
@@ -103,10 +126,15 @@ def _source(source: Path, client: str | None) -> TrainedModel:
         return model
     models = load_models(source)
     if client is None:
-        named = [models.index.clients[client].name or client for client in models.clients]
-        some = ", ".join(named[:6]) + (", ..." if len(named) > 6 else "")
-        raise UserError(f"{source} holds the models of {len(named)} clients ({some}): say --client")
+        raise UserError(f"{_which(source, models)}: say --client")
     return models.of(client)
+
+
+def _which(source: Path, models: Models) -> str:
+    """The clients whose models are there, in words."""
+    named = [models.index.clients[client].name or client for client in models.clients]
+    some = ", ".join(named[:6]) + (", ..." if len(named) > 6 else "")
+    return f"{source} holds the models of {len(named)} clients ({some})"
 
 
 def _samples(path: Path, features: Sequence[str]) -> tuple[NDArray[Any], NDArray[Any] | None]:

@@ -224,7 +224,10 @@ def load_models(folder: str | Path) -> Models:
         raise UserError(f"{path.parent} is a symbolic link, which a run never follows: name the folder it leads to")
     if not path.exists():
         if deployed(folder) == "machines":
-            advice = "it is the run of a deployment, whose models are with its parties alone"
+            advice = (
+                "it is the run of a deployment, whose models are with its parties alone. Each client has its own by "
+                "coterie export HOME --out FILE.safetensors"
+            )
         elif (folder / RESULT).is_file():
             advice = f"run it again with coterie run --config {folder / CONFIG} --out ANOTHER_FOLDER"
         elif (folder / CONFIG).is_file():
