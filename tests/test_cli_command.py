@@ -172,3 +172,13 @@ def test_completion_is_installed_for_the_shell(tmp_path: Path) -> None:
 
 def test_every_model_has_words_and_is_made() -> None:
     assert list(MODELS) == list(_FACTORIES)
+
+
+def test_a_reader_that_goes_away_is_no_bug() -> None:
+    """``coterie ... | head``."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    code = "import typer; from coterie.cli.guard import guarded; typer.run(guarded(lambda: typer.echo('a line')))"
+    ended = subprocess.run([sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (1, "")

@@ -82,7 +82,7 @@ def test_from_founding_to_a_certificate(cli: Command) -> None:
     ended = cli("deploy", "approve", "study", "hospital-a.request", "--offline")
     assert ended.code == 0
     assert between(ended.out, "hospital-a asks to join as client, with the keys ") == keys
-    assert "2 of 3 members are there, without hospital-b" in ended.out
+    assert "2 of 3 members have joined, without hospital-b" in ended.out
     plan = between(ended.out, "Plan: ")
     ended = cli("deploy", "join", "study/hospital-a.cert", "--home", "H")
     assert ended.code == 0
@@ -102,13 +102,13 @@ def test_from_founding_to_a_certificate(cli: Command) -> None:
 
 
 def test_options_of_init_and_join(cli: Command) -> None:
-    options = "--shape 30 --outputs 2 --scores local_loss --patience 5 --grace 2 --quorum 1 --retries 0 --days 9"
-    founded(cli, *options.split())
+    options = "--shape 30 --outputs 2 --patience 5 --grace 2 --quorum 1 --retries 0 --days 9"
+    founded(cli, *options.split(), "--scores", "local_loss", "--scores", "samples")
     plan = current_plan(Folder(Path("study")))
     assert (plan.facts.input_shape, plan.facts.outputs) == ((30,), 2)
     set_up = plan.settings
     assert (set_up.patience_s, set_up.grace_s, set_up.quorum, set_up.retries) == (5, 2, 1, 0)
-    assert set_up.scores == ("local_loss",)
+    assert set_up.scores == ("local_loss", "samples")
     assert 8.9 < (set_up.not_after_s - time.time()) / 86400 < 9.1
     np.savez("own.npz", x=np.zeros((9, 30)), y=np.arange(9) % 2)
     invited(cli)

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from deployments import NOW_S, Study
 
+from coterie.deploy.engine import NotAdmittedError
 from coterie.deploy.process import as_hub, as_party
-from coterie.protocol.errors import UserError
+from coterie.protocol.errors import RunError, UserError
 from coterie.runs.folder import locked
 
 
@@ -33,3 +34,17 @@ def test_a_plan_that_has_ended_begins_nothing(tmp_path: Path, monkeypatch: pytes
         as_party(home.path)
     with pytest.raises(UserError, match="has ended, by its plan and this clock"):
         as_hub(study.path)
+
+
+def test_a_party_that_is_not_admitted_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was revoked while it was away: that is no fault of the program, which the command line would ask to report."""
+
+    def refuses(*_: object) -> None:
+        raise NotAdmittedError("nats://hub:4222 does not admit hospital-a")
+
+    study = Study(tmp_path)
+    study.found()
+    home = study.enrol()
+    monkeypatch.setattr("coterie.deploy.process.connect", refuses)
+    with pytest.raises(RunError, match=r"does not admit hospital-a\. Ask the operator why"):
+        as_party(home.path)

@@ -134,6 +134,16 @@ def test_a_party_that_is_killed_loses_nothing(tmp_path: Path) -> None:
     assert np.isfinite(result.rounds[2]["local_accuracy"])
 
 
+def test_no_round_is_used_up_while_a_server_is_away(tmp_path: Path) -> None:
+    """The round that it broke is lost, and the next one begins when it is back."""
+    config = RunConfig("fedcaprivacy", rounds=8, settings={**QUICK, "clusters": 2})
+    with live(tmp_path, config, NAMES) as deployed:
+        deployed.run(kills=[Kill("csp", 2, mid=True)])
+    lines = load_result(deployed.folder.run).rounds
+    assert [line["round"] for line in lines if "skipped" in line["notes"]] == [2]
+    assert "gone" in lines[1]["notes"]["skipped"]
+
+
 def test_a_party_that_is_revoked_is_cut_off_and_the_rounds_go_on(tmp_path: Path) -> None:
     """Within 5 seconds it is not connected any more, and the next round has the others."""
     config = RunConfig("fedavg", rounds=60, settings={**QUICK, "max_epochs": 1})

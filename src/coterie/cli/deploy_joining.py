@@ -104,7 +104,7 @@ def join(
     say(f"Made the home {home} of {place.name}, {place.role}.")
     say(f"Operator's key: {grouped(place.about.operator[:32])}")
     say(f"This party's keys: {_own_fingerprint(place)}")
-    say("Compare both with the operator by telephone, if the invitation came on a way that others can write to.")
+    say("Compare both with the operator by telephone. If they differ, somebody is between you: go no further.")
     say(f"Next: send {request} to the operator, who answers with a certificate (.cert)")
 
 
@@ -187,7 +187,7 @@ def tell_server(folder: Path, offline: bool) -> None:
 def _joined(plan: Any) -> str:
     there = len(plan.roster.entries) - len(plan.revoked)
     missing = f", without {', '.join(plan.missing)}" if plan.missing else ""
-    return f"{there} of {len(plan.members)} members are there{missing}"
+    return f"{there} of {len(plan.members)} members have joined{missing}"
 
 
 def _own_fingerprint(home: Any) -> str:

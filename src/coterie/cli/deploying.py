@@ -74,13 +74,14 @@ def init(
         Path | None, typer.Option("--public", help="Public samples of the hub, where its system needs some (npz).")
     ] = None,
     scores: Annotated[
-        str,
+        list[str] | None,
         typer.Option(
             "--scores",
             metavar="NAMES",
-            help="Scores that parties may report where their owners allow it, too, with commas between.",
+            help="Scores that parties may report where their owners allow it, too, with commas between. Can be "
+            "repeated. [local_accuracy,local_loss,samples]",
         ),
-    ] = "local_accuracy,local_loss,samples",
+    ] = None,
     patience: Annotated[
         float,
         typer.Option(
@@ -103,9 +104,9 @@ def init(
 ) -> None:
     """Found a deployment: the operator's keys, the hub's home, the first plan, and the server's files.
 
-    DIR/authority holds the operator's secret keys. Keep it on a medium of its own: only init, invite, approve, revoke
-    and server need it. DIR/nats is for the host of the NATS server. The config is that of coterie run, without what
-    makes sense in a simulation only. members.toml has a table for each party:
+    DIR/authority holds the operator's secret keys. Keep it on a medium of its own: only init, invite, approve, revoke,
+    server and doctor --clock need it. DIR/nats is for the host of the NATS server. The config is that of coterie run,
+    without what makes sense in a simulation only. members.toml has a table for each party:
 
       [[member]]
 
@@ -130,7 +131,7 @@ def init(
     from coterie.deploy.folder import operator_of
     from coterie.deploy.founding import init as found
     from coterie.deploy.members import read_members
-    from coterie.deploy.plan import Settings, grouped
+    from coterie.deploy.plan import SCORES, Settings, grouped
     from coterie.protocol.errors import UserError
     from coterie.runs.config import from_toml, read_toml
 
@@ -150,7 +151,9 @@ def init(
             grace_s=_positive("--grace", grace),
             quorum=0 if quorum is None else _at_least(1, "--quorum", quorum),
             retries=_at_least(0, "--retries", retries),
-            scores=tuple(one.strip() for one in scores.split(",") if one.strip()),
+            scores=SCORES
+            if scores is None
+            else tuple(one.strip() for one in ",".join(scores).split(",") if one.strip()),
         ),
         facts_of(run, shape, outputs),
         public=public,

@@ -54,6 +54,10 @@ def guarded(command: F) -> F:
                 command(*args, **kwargs)
         except (typer.Exit, typer.Abort):
             raise
+        except BrokenPipeError:
+            # the reader of stdout is gone (coterie ... | head): nobody wants the rest, also not at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(FAILED) from None
         except (Exception, KeyboardInterrupt) as error:
             code, message = _verdict(error)
             complain(message)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
 from coterie.deploy.lead import Lead
+from coterie.deploy.logs import event
 from coterie.deploy.mail import Arrived
 from coterie.deploy.node import Node
 from coterie.deploy.packets import Begin, End, Era, Instant, Letter, NoAnswer, PlanUpdate, Report, Tally
@@ -124,11 +125,27 @@ class HubNode(Node):
             ran.append(one)
             if r == 0 and one.skipped:
                 raise RunError(f"the set-up failed: {one.skipped}")
+            if one.skipped or "skipped" in one.notes:
+                self._wait_for_servers(one.gone)
         tried = [one for one in ran if 1 <= one.round <= last]
         if tried and all(one.skipped for one in tried):
             raise RunError(f"all rounds failed; the last one: {tried[-1].skipped}")
         self._end_all()
         return ran
+
+    def _wait_for_servers(self, gone: Collection[str]) -> None:
+        """Wait until the servers are back for which a round was lost, at most ``patience_s``. Else all rounds that are
+        left would be lost within moments. Clients are not waited for: a round goes on without them.
+        """
+        servers = set(gone) - set(self.member.party.common.clients)
+        ends, told = time.monotonic() + self.settings.patience_s, False
+        while away := self.presence.look(self.others) & servers - self.excluded.keys():
+            if self.stopped.is_set() or time.monotonic() >= ends:
+                return
+            if not told:
+                event("waiting", parties=", ".join(sorted(away))[:200])
+                told = True
+            self.stopped.wait(self.settings.poll_s)
 
     # -- a round -----------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ def own_model(path: Path) -> tuple[TrainedModel, int]:
     Raises UserError if there is no home, or if its party has no model: a server, or one that has not begun.
     """
     home = read_home(path)
-    stored = FileStore(home.state).load()
+    stored = FileStore(home.state).read()
     if stored is None:
         raise UserError(f"{home.name} has no model yet: the hub has not begun. Start it with coterie deploy party")
     found = place(home)

@@ -14,6 +14,7 @@ from pathlib import Path
 from coterie.deploy import logs
 from coterie.deploy.beginning import begun, check_enough, gathered, newest
 from coterie.deploy.clock import Clock, RehearsedClock
+from coterie.deploy.engine import NotAdmittedError
 from coterie.deploy.engines import connect, uses_flower
 from coterie.deploy.folder import Folder, hub_home
 from coterie.deploy.home import Home, plan_of, read_home
@@ -57,7 +58,7 @@ def as_party(path: Path, kill: Kill | None = None, *, stderr: bool = False, say:
     Raises UserError if another process runs from this home: two would each use the same numbers and masks.
     """
     home = read_home(path)
-    with locked(home.path, _HELD), _logged(home, stderr=stderr), _signals() as stopped:
+    with _admitted(), locked(home.path, _HELD), _logged(home, stderr=stderr), _signals() as stopped:
         engine = connect(home, _started(home))
         try:
             if not home.state.exists():
@@ -100,6 +101,7 @@ def as_hub(
     of = Folder(folder)
     home = hub_home(of)
     with contextlib.ExitStack() as held:
+        held.enter_context(_admitted())
         held.enter_context(locked(home.path, _HELD))
         held.enter_context(_logged(home, stderr=stderr))
         stopped = held.enter_context(_signals())
@@ -128,6 +130,8 @@ def as_hub(
                 one.notes["skipped"] = "no update came"  # nobody here sees that no model has changed
             if one.skipped:
                 say(f"{at_words(one.round, 0, found.rounds)} was given up: {shown(one.skipped)}")
+            elif why := one.notes.get("skipped"):
+                say(f"{at_words(one.round, 0, found.rounds)} was skipped: {shown(str(why))}")
             recorder.closed(one)
 
         journal = HubJournal(recorder, lambda era: say(at_words(*era, found.rounds)))
@@ -219,6 +223,15 @@ def _doomed(kill: Kill | None, observer: NodeObserver, effects: Effects) -> tupl
         return observer, effects
     doomed = Doomed(kill, observer)
     return doomed, Interrupted(effects, doomed)
+
+
+@contextlib.contextmanager
+def _admitted() -> Iterator[None]:
+    """A party that the engine does not admit (any more) ends with a RunError: it is no fault of this program."""
+    try:
+        yield
+    except NotAdmittedError as error:
+        raise RunError(f"{error}. Ask the operator why") from None
 
 
 @contextlib.contextmanager

@@ -44,6 +44,11 @@ class FileStore:
         with reading(self.path, ADVICE):
             for left in self.path.parent.glob(f".{self.path.name}.*"):
                 left.unlink(missing_ok=True)
+        return self.read()
+
+    def read(self) -> bytes | None:
+        """The last commit, and nothing is changed: a process that writes may be at work."""
+        with reading(self.path, ADVICE):
             try:
                 with opened(self.path, follow=False) as file:
                     return file.read()
