@@ -48,7 +48,10 @@ class Delivery(Protocol):
     body: bytes
 
     def done(self) -> None:
-        """It was handled, and all that follows from it is stored: it comes no more. Never raises, nor waits."""
+        """It was handled, and all that follows from it is stored: it comes no more. Never raises, nor waits.
+
+        If the process ends within moments, the engine may not have heard of it. Then it does come again.
+        """
 
     def working(self) -> None:
         """It is still worked on, so it must not come again yet. Called every few seconds. Never raises."""

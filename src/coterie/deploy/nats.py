@@ -134,10 +134,11 @@ class NatsEngine(Engine):
         if self._sees and not fresh and self._link.is_up():
             try:
                 self._present = (time.monotonic(), self._link.run(self._connected()))
-            except EngineError as error:
-                if PRESENCE.lower() not in str(error).lower():
-                    raise
-                self._sees = False
+            except NotAdmittedError:
+                raise
+            except (EngineError, OSError) as error:  # it may have died in the middle of this
+                self._sees = PRESENCE.lower() not in str(error).lower()
+                self._present = self._present and (time.monotonic(), self._present[1])
         return self._present[1] if self._sees and self._present else frozenset(self._parties.values())
 
     def push(self, dst: str, body: bytes, key: str) -> None:
@@ -178,7 +179,7 @@ class NatsEngine(Engine):
         return asyncio.ensure_future(self._keep_own())
 
     async def _connected(self) -> frozenset[str]:
-        tokens = await connected(self._link, 4 * len(self._parties) + 64)
+        tokens = await self._link.whole(connected(self._link, 4 * len(self._parties) + 64))
         return frozenset(party for token, party in self._parties.items() if token in tokens)
 
     # --- sending
