@@ -8,6 +8,7 @@ from pathlib import Path
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = (DOCS / "engines.md").read_text()
 FOUND = json.loads((DOCS / "engines" / "nats.json").read_text())
+LOOPBACK = json.loads((DOCS / "engines" / "loopback.json").read_text())
 FLOWER = json.loads((DOCS / "engines" / "flower.json").read_text())
 
 
@@ -48,3 +49,11 @@ def test_the_table_of_flower_is_its_record() -> None:
         assert line in PAGE, line
     assert f"Medians of {FLOWER['hops']} hops" in PAGE
     assert f"flower.json)), flwr {FLOWER['flwr']}" in PAGE
+
+
+def test_the_table_of_rounds_is_its_record() -> None:
+    assert f"`{LOOPBACK['command']}`" in PAGE
+    for case in LOOPBACK["cases"].values():
+        sides = ("in_process_s", "in_process_together_s", "loopback_s")
+        times = " | ".join(f"{1000 * case['medians'][side]:.0f} ms" for side in sides)
+        assert f" | {times} | {case['ratio']:.2f} |" in PAGE
