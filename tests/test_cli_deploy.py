@@ -76,6 +76,9 @@ def test_from_founding_to_a_certificate(cli: Command) -> None:
     assert "It is a secret" in ended.err
     Path("a.token").write_text(ended.out)
     said = joined(cli)
+    y = np.load("own.npz")["y"]
+    train, test, classes = (int(word) for word in re.findall(r"(\d+)\ssample.* (\d+) for tests, (\d+) of 10", said)[0])
+    assert (train + test, classes) == (len(y), len({*y.tolist()}))
     assert between(said, "Operator's key: ") == operator
     keys = between(said, "This party's keys: ")
     assert "hospital-a.request" in said

@@ -102,10 +102,25 @@ def join(
     kind: Any = accelerator
     place, request = joined(text, home, data, report=report or (), epochs=epochs, accelerator=kind)
     say(f"Made the home {home} of {place.name}, {place.role}.")
+    if place.data.exists():
+        say(_samples(place))
     say(f"Operator's key: {grouped(place.about.operator[:32])}")
     say(f"This party's keys: {_own_fingerprint(place)}")
     say("Compare both with the operator by telephone. If they differ, somebody is between you: go no further.")
     say(f"Next: send {request} to the operator, who answers with a certificate (.cert)")
+
+
+def _samples(place: Any) -> str:
+    """What was copied into a home, so that its owner notices what is missing."""
+    from coterie.deploy.own_data import read_data
+    from coterie.report.words import plural
+
+    facts = place.about.facts
+    own = read_data(place.data, facts)
+    told = f"Its data: {plural(len(own.y), 'sample')} to train on, {len(own.y_test):,} for tests"
+    if facts.task == "classes":
+        told += f", {len({*own.y.tolist(), *own.y_test.tolist()})} of {facts.outputs} classes"
+    return f"{told}."
 
 
 @guarded

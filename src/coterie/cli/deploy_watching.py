@@ -6,6 +6,7 @@ import heapq
 import json
 import time
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -62,7 +63,7 @@ def status(
         for line in _lines(read_status(folder), time.time(), shell):
             shell.print(line)
         return
-    with Live(console=shell, auto_refresh=False) as live:
+    with suppress(KeyboardInterrupt), Live(console=shell, auto_refresh=False) as live:  # Ctrl-C is how it ends
         while True:
             try:
                 shown = [*_lines(read_status(folder), time.time(), shell)]
