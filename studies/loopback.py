@@ -7,9 +7,9 @@ The sides take turns, so that a busy machine slows all. The first round is left 
 
 A round's seconds are the hub's, without what it computes for an observer. The span is not quite the same on both sides.
 In one process it ends with the hub's last step, and nothing is stored in it. Between processes it ends with the hub's
-commit, and holds the commits of all parties. It also holds the scores of the round before, which each party computes
-when it hears of the next one. A process of a party trains with one thread. One process takes as many as the machine
-has, unless OMP_NUM_THREADS says 1, or taskset leaves it one core.
+commit, and holds the commits of all parties. Parties report no scores here, since what an observer computes is left out
+in one process, too. A process of a party trains with one thread. One process takes as many as the machine has, unless
+OMP_NUM_THREADS says 1, or taskset leaves it one core.
 
 One process can train many small models as one (``training.engine``), and processes cannot. So there are two numbers for
 one process: with one training at a time, as each party's own process does it, and with all together. A rehearsal's
@@ -74,10 +74,11 @@ def measured(config: dict[str, Any], place: Path) -> dict[str, list[float]]:
     """
     with one_at_a_time():
         apart = run(RunConfig(**config, out=str(place / "apart")))
+    processes = rehearse(place / "try", RunConfig(**config), scores=())
     results = {
         "in_process_s": apart,
         "in_process_together_s": run(RunConfig(**config, out=str(place / "together"))),
-        "loopback_s": rehearse(place / "try", RunConfig(**config)),
+        "loopback_s": processes,
     }
     digests = {name: result.rounds[-1]["models_sha256"] for name, result in results.items()}
     if len(set(digests.values())) > 1:

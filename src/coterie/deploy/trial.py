@@ -68,10 +68,18 @@ class Rehearsal:
     server: Server
 
 
-def rehearse(path: Path, config: RunConfig, kills: Sequence[str] = (), tell: Tell = lambda line: None) -> Result:
+def rehearse(
+    path: Path,
+    config: RunConfig,
+    kills: Sequence[str] = (),
+    tell: Tell = lambda line: None,
+    *,
+    scores: Sequence[str] = SCORES,
+) -> Result:
     """Run a deployment in a new folder, every party in a process of its own; its result, in the folder's ``run``.
 
     config: of ``coterie run``.  kills: see ``kills.parse``.  tell: is given the line of each round that is over.
+    scores: that each party reports.
     Raises UserError for what cannot be rehearsed, RunError if a party fails, and KeyboardInterrupt. Then all processes
     are stopped, and the folder stays with its logs.
     """
@@ -85,13 +93,15 @@ def rehearse(path: Path, config: RunConfig, kills: Sequence[str] = (), tell: Tel
         held.callback(experiment.close)
         names = [entry.name for entry in experiment.common.roster.entries]
         wanted = [killing.parse(text, names, int(experiment.config.rounds or 0)) for text in kills]
-        ready = found(path, experiment)
+        ready = found(path, experiment, scores=scores)
         held.enter_context(served(ready))
         supervised(ready, wanted, tell)
         return collected(ready)
 
 
-def found(path: Path, experiment: Experiment, server: str = "", grace_s: float = GRACE_S) -> Rehearsal:
+def found(
+    path: Path, experiment: Experiment, server: str = "", grace_s: float = GRACE_S, scores: Sequence[str] = SCORES
+) -> Rehearsal:
     """Found a deployment and let every party join, as the operator and the owners do between machines.
 
     server: its address, if not that of a NATS server on this machine.
@@ -99,7 +109,7 @@ def found(path: Path, experiment: Experiment, server: str = "", grace_s: float =
     config, model, folder = experiment.config, experiment.model, Folder(path)
     hub, *others = (Member(entry.name, entry.role) for entry in experiment.common.roster.entries)
     server = server or f"nats://127.0.0.1:{free_port()}"
-    settings = Settings(server, grace_s=grace_s, scores=SCORES, rehearsal=True)
+    settings = Settings(server, grace_s=grace_s, scores=tuple(scores), rehearsal=True)
     facts = Facts(tuple(model.input_shape), int(model.outputs or 0), config.task)
     homes = {hub.name: folder.hub, **{one.name: path / HOMES / safe(one.name) for one in others}}
     with TemporaryDirectory(prefix="coterie-") as place:
@@ -114,7 +124,7 @@ def found(path: Path, experiment: Experiment, server: str = "", grace_s: float =
                 invite(path, one.name),
                 homes[one.name],
                 files.get(one.name),
-                report=SCORES,
+                report=scores,
                 accelerator="cuda" if config.accelerator == "cuda" else "cpu",
                 out=Path(place),
             )
