@@ -308,16 +308,21 @@ def test_what_is_done_after_the_server_was_killed_takes_no_time_and_comes_no_mor
         assert drain(made.engine("client/1")) == []
 
 
+def give_new_disk(made: Rig) -> None:
+    """The server dies, and starts with nothing stored."""
+    made.server.kill()
+    shutil.rmtree(made.server.listen.store)
+    made.server.start()
+    made.provision()
+
+
 def test_a_server_with_a_new_disk_counts_from_the_start_and_nothing_is_taken_for_done(tmp_path: Path) -> None:
     with Rig(tmp_path, ("hub", "client/1")) as made:
         hub, one = made.engine("hub"), made.engine("client/1")
         for number in range(5):
             hub.push("client/1", b"old", f"{number}")
         assert len(drain(one)) == 5
-        made.server.kill()
-        shutil.rmtree(made.server.listen.store)
-        made.server.start()
-        made.provision()
+        give_new_disk(made)
         for number in range(5):
             hub.push("client/1", b"new", f"{number}")
         assert [each.body for each in drain(one, 1.5)] == [b"new"] * 5
@@ -331,10 +336,7 @@ def test_packets_that_are_done_after_the_server_has_a_new_disk_take_no_new_ones_
             hub.push("client/1", b"old", f"{number}")
         held = [one.pull(2)]
         time.sleep(0.5)  # the next ones are fetched ahead
-        made.server.kill()
-        shutil.rmtree(made.server.listen.store)
-        made.server.start()
-        made.provision()
+        give_new_disk(made)
         for number in range(3):
             hub.push("client/1", b"new", f"{number}")
         while (came := one.pull(2)) is not None and came.body == b"old":

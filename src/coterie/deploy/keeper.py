@@ -175,8 +175,11 @@ class Keeper:
         A party that is gone or excluded is asked nothing. Else requests would wait at the broker while it is away.
         """
         dst, number, lead = sent.envelope.dst, sent.envelope.number, self.lead
-        away = dst in self.excluded or dst in self.presence.look({dst})
-        if lead is not None and number in lead.coordination.asked and away:
+        if (
+            lead is not None
+            and number in lead.coordination.asked
+            and (dst in self.excluded or dst in self.presence.look({dst}))
+        ):
             self.give_up_answer(lead, dst, number, "gone")
             return
         at = self.clock.now() if self.lead is None else self.lead.at

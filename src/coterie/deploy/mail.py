@@ -52,9 +52,8 @@ class Mail:
     refused(src, kind, reason): is told of packets that are not taken.  most, most_bytes: of one sender, what may have
     come and not be done; more is refused.  full_s: after which nothing more is sent to a recipient for which too much
     waits, until there is room: nobody waits for ever for a party that does not come back, or takes its packets one by
-    one.  halted: it was stopped
-    while the engine failed, and pushes nothing more: after a later packet its recipient would take an earlier one for a
-    repetition.
+    one.  halted: it was stopped while the engine failed, and pushes nothing more: after a later packet its recipient
+    would take an earlier one for a repetition.
     """
 
     def __init__(
@@ -74,6 +73,7 @@ class Mail:
         self.heard_s = time.monotonic()  # when the last packet came
         self.halted = False
         self._leaving: list[Parcel] = []
+        self._leaving_bytes = 0
         self._lost: list[Parcel] = []
         self._full_s, self._full = full_s, dict[str, float]()  # by recipient, since when no more may wait for it
         self._refused, self._stopped = refused, stopped
@@ -114,7 +114,7 @@ class Mail:
         A packet is lost if it never can be stored, if the node is stopped while it cannot, or if its recipient is full
         for ``full_s``. Those of them that were put aside are given by ``flush``.
         """
-        aside, self._leaving = self._leaving, []
+        aside, self._leaving, self._leaving_bytes = self._leaving, [], 0
         left, lost = [*aside, *parcels], list[Parcel]()
         while left and not self.halted:
             again = []
@@ -130,8 +130,9 @@ class Mail:
             left = again
             self.halted = bool(left) and self._stopped.wait(_RETRY_S)
         lost += left
-        self._lost += [one for one in lost if one in aside]
-        return [one for one in lost if one not in aside]
+        keys = {one.key for one in aside}
+        self._lost += [one for one in lost if one.key in keys]
+        return [one for one in lost if one.key not in keys]
 
     def _gives_up(self, parcel: Parcel, problem: EngineError) -> bool:
         never = isinstance(problem, UndeliverableError)
@@ -144,7 +145,8 @@ class Mail:
     def put_aside(self, parcel: Parcel) -> None:
         """Push this packet together with later ones: at the latest with the next ``push`` or ``flush``."""
         self._leaving.append(parcel)
-        if sum(len(one.body) for one in self._leaving) > _TOGETHER:
+        self._leaving_bytes += len(parcel.body)
+        if self._leaving_bytes > _TOGETHER:
             self.push([])
 
     def flush(self) -> list[Parcel]:

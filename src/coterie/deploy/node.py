@@ -67,9 +67,7 @@ class Node(Keeper):
         self.mail.open()
         if self.name != self.hub and self.kept.era is not None:
             self.mail.send(self.hub, self.report(interrupted=self.interrupted, started=True))
-            self.awaits_begin = (
-                True  # it acts only when it knows that it is not rolled back: a new commit would hide that
-            )
+            self.awaits_begin = True  # until it knows that it is not rolled back, which a new commit would hide
         self.tally()
 
     def close(self) -> None:
@@ -221,9 +219,9 @@ class Node(Keeper):
         if len(self._done_later) >= self.settings.most // 4:
             self.commit()
 
-    def _no_answer(self, src: str, silence: NoAnswer) -> None:
-        if self.lead is not None and self.lead.coordination.awaited.get(silence.number) == src:
-            self.lead.lost(silence.number, silence.why if silence.why in WORDS else REFUSED, silence.arrives)
+    def _no_answer(self, src: str, packet: NoAnswer) -> None:
+        if self.lead is not None and self.lead.coordination.awaited.get(packet.number) == src:
+            self.lead.lost(packet.number, packet.why if packet.why in WORDS else REFUSED, packet.arrives)
 
     def _begin(self, arrived: Arrived, begin: Begin) -> None:
         kept, numbering = self.kept, self.mail.numbering

@@ -23,6 +23,7 @@ OWN_LOG = "the reason is in its own log"
 PACKET_KINDS = frozenset({"packet", "push", "engine", *(kind.__name__ for kind in get_args(Packet))})
 """What a node refuses besides messages of the system: packets that do not open, words that their sender may not say."""
 OTHER = "other"
+_EXCLUDED = {words: name for name, words in EXCLUDED.items()}
 WHYS = frozenset({"late", "gone", "offline", "refused"})
 
 _MOST_BYTES, _MOST_S, _MOST_COUNT = 1 << 50, 1e9, 1 << 40  # of one party in one attempt: more is no report
@@ -126,8 +127,7 @@ def away(round: int, missed: Sequence[tuple[str, str]]) -> Line:
 
 def why_missed(words: str) -> str:
     """One of a few short reasons why the hub went on without a party, for its words."""
-    names = {words: name for name, words in EXCLUDED.items()}
-    return words if words in WHYS else names.get(words, OTHER)
+    return words if words in WHYS else _EXCLUDED.get(words, OTHER)
 
 
 def unknown(known: Collection[str]) -> Iterator[str]:
