@@ -54,14 +54,14 @@ def test_rows_of_unequal_length_are_refused_with_the_file(tmp_path: Path, values
         {"method": "b", "local_accuracy": {**SPREAD, "values": values}},
     ]
     with pytest.raises(UserError, match=r"compare\.json"):
-        list(race.sentences((compared(compare_json(tmp_path, rows=rows)) or {})["rows"]))
+        list(race.sentences(compared(compare_json(tmp_path, rows=rows)) or {}))
 
 
 def test_a_row_of_training_alone_without_an_accuracy_is_none_to_compare_with(tmp_path: Path) -> None:
     rows = [{"method": "local", "local_accuracy": None}, {"method": "b", "local_accuracy": SPREAD}]
     told = compared(compare_json(tmp_path, rows=rows))
     assert told is not None
-    (said,) = race.sentences(told["rows"])
+    (said,) = race.sentences(told)
     assert "training alone" not in said
 
 

@@ -84,7 +84,7 @@ def test_a_table_and_what_stands_around_it_are_those_of_the_record(name: str) ->
     assert TABLES[name] == table(record)
     after = PAGE.partition(f"(comparisons/{name}))")[2].partition("\n## ")[0]
     text = re.sub(r"\s+", " ", after)
-    for line in (race.budget(record), *race.not_shared(record), *race.sentences(record["rows"])):
+    for line in (race.budget(record), *race.not_shared(record), *race.sentences(record)):
         assert re.sub(r"\s+", " ", line).rstrip(".") in text, line
 
 

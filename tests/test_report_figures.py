@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def raw(run: Run) -> list[dict[str, Any]]:
 
 
 def test_accuracy_curves_are_the_evaluated_rounds(run: Run) -> None:
-    figure, alt = undrawn(plots.scores, run)
+    figure, alt = undrawn(plots.scores, run, run.leading)
     lines = raw(run)
     for ax, field in zip(figure.axes, ("global_accuracy", "local_accuracy"), strict=True):
         mean, tuned = ax.lines
@@ -138,10 +139,10 @@ def test_stacks_add_up_to_what_was_counted(run: Run) -> None:
 
 
 def test_two_threads_draw_what_one_draws(run: Run) -> None:
-    before = matplotlib.rcParams.copy()
-    alone = plots.scores("k", run), plots.loss("k", run)
+    before, scores = matplotlib.rcParams.copy(), partial(plots.scores, measure=run.leading)
+    alone = plots.scores("k", run, run.leading), plots.loss("k", run)
     with ThreadPoolExecutor(4) as pool:
-        both = list(pool.map(lambda plot: plot("k", run), [plots.scores, plots.loss] * 3))
+        both = list(pool.map(lambda plot: plot("k", run), [scores, plots.loss] * 3))
     assert both == [*alone] * 3
     assert matplotlib.rcParams.copy() == before
 
@@ -153,7 +154,7 @@ def test_settings_of_the_user_do_not_leak_in(run: Run) -> None:
 
 
 def test_ink_follows_the_theme(run: Run) -> None:
-    svg = plots.scores("k", run)
+    svg = plots.scores("k", run, run.leading)
     assert "var(--ink)" in svg
     assert "var(--grid)" in svg
     assert "#000000" not in svg
@@ -280,7 +281,7 @@ def test_target_is_reached_by_all_and_by_somebody_only_just(groups: list[compari
 
 
 def test_comparison_lines_are_the_curves_and_costs(groups: list[comparison.Group]) -> None:
-    figure, _ = undrawn(comparison.accuracies, groups)
+    figure, _ = undrawn(comparison.scores, groups)
     for line, found in zip(figure.axes[1].lines[::2], groups, strict=True):
         assert line.get_ydata().tolist() == found.curve("local_accuracy")[1].tolist()
     figure, _ = undrawn(comparison.costs, groups)

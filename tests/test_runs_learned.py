@@ -68,7 +68,7 @@ def told(**learned: float) -> str:
         "fine_tuned_local_accuracy": None,
         "learned": {topic: {"mean": value} for topic, value in learned.items()},
     }
-    (sentence,) = sentences([row])
+    (sentence,) = sentences({"rows": [row]})
     return sentence
 
 

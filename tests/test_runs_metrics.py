@@ -15,7 +15,7 @@ from coterie.runs.metrics import METRICS, metrics_of
 
 
 def value(name: str, labels: Any, scores: Any, task: Any = "classes") -> float:
-    (metric,) = metrics_of([name], task)
+    metric, *_ = metrics_of([name], task)
     return metric(np.asarray(labels), np.asarray(scores, np.float64))
 
 
@@ -115,7 +115,7 @@ def sensitivity(labels: NDArray[Any], scores: NDArray[np.float64]) -> float:
 
 
 def test_a_function_of_ones_own() -> None:
-    (metric,) = metrics_of(["tests.test_runs_metrics:sensitivity"], "classes")
+    metric, *_ = metrics_of(["tests.test_runs_metrics:sensitivity"], "classes")
     assert metric.name == "sensitivity"
     assert metric(np.array([1, 1, 0]), two([0.9, 0.1, 0.9])) == 0.5
 

@@ -44,7 +44,7 @@ def test_metrics_are_those_of_the_saved_models(tmp_path: Path) -> None:
     result = run(tmp_path, data, metrics=["auroc", "f1"])
     kept = np.load(next((tmp_path / "data").iterdir()))
     x, y, of = kept["x_test"], kept["y_test"], kept["client_test"]
-    assert [one["name"] for one in result.summary["measures"]] == ["accuracy", "auroc", "f1"]
+    assert [one["name"] for one in result.summary["measures"]] == ["auroc", "f1", "accuracy"]
     p = {name: result.predict(name, x, proba=True)[:, 0] for name in data}  # of "ill", the first name
     whole = np.mean([1 - roc_auc_score(y == "well", p[name]) for name in data])
     own = np.mean([1 - roc_auc_score(y[of == name] == "well", p[name][of == name]) for name in data])

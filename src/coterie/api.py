@@ -24,6 +24,7 @@ from coterie.runs.config import OPTIONS, RunConfig, resolve
 from coterie.runs.files import atomic_write, writing
 from coterie.runs.folder import COMPARE
 from coterie.runs.logs import numbers
+from coterie.runs.metrics import leading, score
 from coterie.runs.settings import NONE, convert, field_types
 
 if TYPE_CHECKING:
@@ -125,17 +126,17 @@ class Comparison(comparison.Comparison):
         return f"<Comparison of {methods}, {len(self.content['seeds'])} seeds each, in {self.folder}>"
 
     def _repr_html_(self) -> str:
-        from coterie.report.race import sentences
+        from coterie.report.race import measures, sentences
 
         rows = []
         for row in self.content["rows"]:
-            sides = [("local", row.get("local_accuracy"), True), ("global", row.get("global_accuracy"), True)]
-            for one in self.content["measures"]:
-                sides.append((f"local {one['label']}", row["metrics"].get(f"local_{one['name']}"), one["share"]))
+            first, *others = measures(self.content)
+            every = [("local", first), ("global", first), *(("local", one) for one in others)]
+            sides = [(f"{at} {one['label']}", score(row, f"{at}_{one['name']}"), one["share"]) for at, one in every]
             rows.append(
                 (row["method"], ", ".join(f"{name} {spread_words(of, share)}" for name, of, share in sides if of))
             )
-        return table(" ".join(sentences(self.content["rows"])), rows, str(self.folder))
+        return table(" ".join(sentences(self.content)), rows, str(self.folder))
 
 
 def run(
@@ -183,7 +184,8 @@ def run(
     for text in without_effect(kept, [resolved]):
         advise(text)
     _keep(config.data, content)
-    with shown(not progress, {config.system: int(resolved.rounds or 0)}) as tell:
+    first = leading(resolved.metrics, resolved.task)
+    with shown(not progress, {config.system: int(resolved.rounds or 0)}, leading=first) as tell:
 
         def told(line: Mapping[str, Any]) -> None:
             tell(config.system, line)
@@ -241,7 +243,8 @@ def compare(
     length = int(resolved[0].rounds or 0)
     wanted = [first + k for k in range(seeds)]
     _keep(kept["data"], content)
-    with shown(not progress, work(planned.methods, wanted, length)) as tell:
+    shows = leading(resolved[0].metrics, resolved[0].task)
+    with shown(not progress, work(planned.methods, wanted, length), leading=shows) as tell:
 
         def told(label: str, seed: int, line: Mapping[str, Any]) -> None:
             tell(named(label, seed), line)

@@ -27,7 +27,7 @@ _HEADS = {
     "other": "other\n%",
 }
 """The heads of the columns, by topic of ``report/race.py``."""
-_CIPHER, _TUNED = "cipher", "fine_tuned_local_accuracy"
+_CIPHER = "cipher"
 Row = Mapping[str, Any]
 """Of a method in ``compare.json``."""
 
@@ -87,6 +87,7 @@ def compare(
     from coterie.runs.comparison import compare as compare_them
     from coterie.runs.comparison import plan
     from coterie.runs.config import check_options, read_toml, resolve
+    from coterie.runs.metrics import leading
     from coterie.runs.registry import audit_of, get
     from coterie.runs.settings import assignments
 
@@ -114,7 +115,8 @@ def compare(
     for text in without_effect(opt.given(options), resolved):
         advise(text)
     length = int(resolved[0].rounds or 0)
-    with progress(options["quiet"], work(planned.methods, wanted, length)) as tell:
+    shows = leading(resolved[0].metrics, resolved[0].task)
+    with progress(options["quiet"], work(planned.methods, wanted, length), leading=shows) as tell:
 
         def told(label: str, of_seed: int, line: Mapping[str, Any]) -> None:
             tell(named(label, of_seed), line)
@@ -130,8 +132,8 @@ def compare(
     for table in tables(content["rows"], shell, content["measures"]):
         shell.print(table)
     if seeds > 1:
-        shell.print(lead_table(content["rows"][0]["method"], content["leads"], content["measures"]))
-    for line in race.sentences(content["rows"]):
+        shell.print(lead_table(content))
+    for line in race.sentences(content):
         shell.print(line, markup=False)
     if audit:
         runs = [done.folder / name for row in content["rows"] if row["learned"] is not None for name in row["runs"]]
@@ -144,24 +146,29 @@ def compare(
 
 def tables(rows: Sequence[Row], shell: Console, measures: Sequence[Row] = ()) -> list[Table]:
     """Tables with one row for each method: one table, or on a narrow console three, for accuracies, leaks and costs."""
+    from coterie.report.race import measures as metrics_of
     from coterie.report.race import topics_of
+    from coterie.runs.metrics import score
 
-    topics = topics_of(rows)
-    tuned, grouped = any(row[_TUNED] for row in rows), any(row["ari"] for row in rows)
+    topics, found = topics_of(rows), metrics_of({"measures": measures})
+    grouped = any(row["ari"] for row in rows)
     accuracies = {_CIPHER: [row["crypto"] for row in rows]}
-    counted = any(row["local_accuracy"] for row in rows)
-    if counted:
-        accuracies["local\n%"] = _percents(rows, "local_accuracy")
-    if tuned:
-        accuracies["local %,\ntuned"] = _percents(rows, _TUNED)
-    if counted:
-        accuracies["global\n%"] = _percents(rows, "global_accuracy")
-    for one in measures:
-        if one["name"] != "accuracy":
-            scale, form, unit = (100, ".1f", " %") if one["share"] else (1, ".4g", "")
-            for part in ("local", "global"):
-                values = [row["metrics"].get(f"{part}_{one['name']}") for row in rows]
-                accuracies[f"{part}\n{one['label']}{unit}"] = [_spread(value, scale, form) for value in values]
+
+    def column(head: str, field: str, share: bool) -> bool:
+        """Add a column, unless no row has such a value."""
+        values = [score(row, field) for row in rows]
+        if any(values):
+            accuracies[head] = [_spread(value, *((100, ".1f") if share else (1, ".4g"))) for value in values]
+        return any(values)
+
+    tuned = False
+    for one in found:
+        name, share, unit = one["name"], one["share"], " %" if one["share"] else ""
+        head = unit.strip() if len(found) == 1 and name == "accuracy" else one["label"] + unit
+        column(f"local\n{head}", f"local_{name}", share)
+        if one is found[0]:
+            tuned = column(f"local {head},\ntuned", f"fine_tuned_local_{name}", share)
+        column(f"global\n{head}", f"global_{name}", share)
     for head, measure in (
         ("backdoor\nworks %", "backdoor_success"),
         ("flagged\n%", "detection_rate"),
@@ -207,20 +214,18 @@ def _table(rows: Sequence[Row], columns: Mapping[str, Sequence[str]]) -> Table:
     return made
 
 
-def lead_table(first: str, leads: Sequence[Row], measures: Sequence[Row] = ()) -> Table:
-    """The lead of the first method over each other one in points, paired by seed."""
-    heads = {"local accuracy": "local_accuracy", "local, both tuned": _TUNED, "global accuracy": "global_accuracy"}
-    heads = {head: of for head, of in heads.items() if any(lead[of] for lead in leads)}
-    others = [one for one in measures if one["name"] != "accuracy"]
-    named = [*heads, *(f"local {one['label']}" for one in others)]
-    made = Table(Column(no_wrap=True), *(Column(head, justify="right") for head in named), box=SIMPLE, pad_edge=False)
-    made.title = f"Lead of {first}, in points, with its 95 % interval over paired seeds"
-    made.caption = "An interval that contains 0 shows no difference."
+def lead_table(content: Row) -> Table:
+    """The lead of the first method over each other one, paired by seed. content: ``compare.json``."""
+    from coterie.report import race
+    from coterie.runs.metrics import score
+
+    columns = race.lead_columns(content)
+    heads = (Column(head, justify="right") for _, head, _ in columns)
+    made = Table(Column(no_wrap=True), *heads, box=SIMPLE, pad_edge=False)
+    made.title, made.caption = race.lead_title(content), race.lead_note(content)
     made.title_justify = made.caption_justify = "left"
-    for lead in leads:
-        cells = [_points(lead[measure]) for measure in heads.values()]
-        for one in others:
-            cells.append(_points(lead["metrics"].get(f"local_{one['name']}"), 100 if one["share"] else 1))
+    for lead in content["leads"]:
+        cells = (race.with_interval(score(lead, field), measure["share"]) for field, _, measure in columns)
         made.add_row(f"over {lead['over']}", *cells)
     return made
 
@@ -234,14 +239,6 @@ def _spread(spread: Row | None, scale: float, form: str) -> str:
         return percent(None)
     interval = "" if spread["interval"] is None else f" ± {scale * spread['interval']:{form}}"
     return f"{scale * spread['mean']:{form}}{interval}"
-
-
-def _points(spread: Row | None, scale: float = 100) -> str:
-    form = "+.1f" if scale == 100 else "+.4g"
-    if spread is None or spread["interval"] is None:
-        return _spread(spread, scale, form)
-    low, high = (scale * (spread["mean"] + sign * spread["interval"]) for sign in (-1, 1))
-    return f"{scale * spread['mean']:{form}} [{low:{form}}, {high:{form}}]"
 
 
 def _leak(row: Row, topic: str) -> str:

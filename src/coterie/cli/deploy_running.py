@@ -13,8 +13,8 @@ from coterie.cli import completing
 from coterie.cli import options as opt
 from coterie.cli.command import Command
 from coterie.cli.guard import guarded
-from coterie.cli.progress import percent, progress, seconds, size
-from coterie.cli.running import conclude, configured
+from coterie.cli.progress import progress, seconds, size
+from coterie.cli.running import conclude, configured, scores
 from coterie.protocol.errors import UserError
 
 Folder = Annotated[
@@ -150,12 +150,14 @@ def rehearse(
 
     warm()  # imports while this process does
     from coterie.deploy.trial import rehearse as run_it
+    from coterie.runs.metrics import leading
 
     given = opt.given({"system": system, **options})
     if system is None and options["config"] is None:
         raise UserError("which system? For example: --system fedcaprivacy; see coterie list systems")
     config = configured(given, options["set"] or [], options["config"], False)
-    with progress(options["quiet"], {config.system: config.rounds}) as tell:
+    first = leading(config.metrics, config.task)
+    with progress(options["quiet"], {config.system: config.rounds}, leading=first) as tell:
         result = run_it(folder, config, kill or (), partial(tell, config.system))
     digest = f"models_sha256: {result.summary['models_sha256']}"
     conclude(result, _rows(result.summary), ", each a process", digest)
@@ -165,10 +167,7 @@ def _rows(summary: Any) -> list[tuple[str, str]]:
     """The most important results."""
     from coterie.report.words import plural
 
-    found = []
-    if summary.get("global_accuracy") is not None:
-        found.append(("accuracy on all test data", percent(summary["global_accuracy"])))
-        found.append(("accuracy on each client's own kind of data", percent(summary["local_accuracy"])))
+    found = scores(summary)
     found += [("cipher", summary["crypto"]), ("sent", size(summary["bytes_up"])), ("time", seconds(summary["seconds"]))]
     for r, why in list(summary["skipped"].items())[:1]:
         found.append(("skipped", f"{plural(len(summary['skipped']), 'round')}; round {r}: {why}"))

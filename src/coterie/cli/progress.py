@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 _NOTHING = "–"
+_ACCURACY: Mapping[str, Any] = MappingProxyType({"name": "accuracy", "label": "accuracy", "share": True})
 _SEED = ", seed "
 _BARS = 8  # of single runs, so that many runs do not fill the screen
 
@@ -118,28 +119,32 @@ Tell = Callable[[str, Mapping[str, Any]], None]
 
 @contextlib.contextmanager
 def progress(
-    quiet: bool, work: Mapping[str, int], spent: Mapping[str, tuple[int, float]] | None = None
+    quiet: bool,
+    work: Mapping[str, int],
+    spent: Mapping[str, tuple[int, float]] | None = None,
+    *,
+    leading: Mapping[str, Any] = _ACCURACY,
 ) -> Iterator[Tell]:
     """Progress on stderr while the block runs: bars on a terminal and in a notebook, elsewhere a line a round.
 
-    work, spent: as of ``Pace``. Nothing is shown when quiet.
+    work, spent: as of ``Pace``. leading: the facts of the metric that is shown. Nothing is shown when quiet.
     """
     console, pace = Console(stderr=True, highlight=False, soft_wrap=True), Pace(work, spent or {})
     if quiet:
         yield lambda name, line: None
     elif console.is_terminal or console.is_jupyter:
-        with _bars(console, pace) as tell:
+        with _bars(console, pace, leading) as tell:
             yield tell
     else:
-        yield lambda name, line: console.print(_line(pace, name, line), markup=False)
+        yield lambda name, line: console.print(_line(pace, name, line, leading), markup=False)
 
 
-def _line(pace: Pace, name: str, line: Mapping[str, Any]) -> str:
+def _line(pace: Pace, name: str, line: Mapping[str, Any], leading: Mapping[str, Any]) -> str:
     """``fedavg  round 3 of 10  local 81.2 %  global 80.1 %  12 s left``."""
     pace.took(name, line)
     place = list(pace.work).index(name) + 1
     of_all = [f"run {place} of {len(pace.work)}"] if len(pace.work) > 1 else []
-    parts = [name, f"round {line['round']} of {pace.work[name]}", _scores(line), *of_all, _left(pace)]
+    parts = [name, f"round {line['round']} of {pace.work[name]}", _scores(line, leading), *of_all, _left(pace)]
     return "  ".join(part for part in parts if part)
 
 
@@ -148,17 +153,17 @@ def _left(pace: Pace) -> str:
     return "" if left is None else f"{seconds(round(left))} left"
 
 
-def _scores(line: Mapping[str, Any]) -> str:
-    """The accuracies of a line, or else its first metric, on both sides; nothing for a round without evaluation."""
-    if line.get("global_accuracy") is not None:
-        return f"local {percent(line['local_accuracy'])}  global {percent(line['global_accuracy'])}"
-    found = [(*name.split("_", 1), value) for name, value in line.get("metrics", {}).items() if value is not None]
-    sides = [one for one in found if one[0] in ("local", "global")]
-    return "  ".join(f"{side} {name} {value:.4g}" for side, name, value in sides if name == sides[0][1])
+def _scores(line: Mapping[str, Any], leading: Mapping[str, Any]) -> str:
+    """Both sides of the leading metric; nothing for a round without evaluation. Accuracy goes without its name."""
+    name, share = leading["name"], leading["share"]
+    found = {side: line.get(of := f"{side}_{name}", line.get("metrics", {}).get(of)) for side in ("local", "global")}
+    head = "" if name == "accuracy" else f"{leading['label']} "
+    shown = [f"{side} {percent(v) if share else f'{v:.4g}'}" for side, v in found.items() if v is not None]
+    return f"{head}{'  '.join(shown)}" if shown else ""
 
 
 @contextlib.contextmanager
-def _bars(console: Console, pace: Pace) -> Iterator[Tell]:
+def _bars(console: Console, pace: Pace, leading: Mapping[str, Any]) -> Iterator[Tell]:
     """A bar for every run that has begun, and one for all of them together."""
     columns = (
         SpinnerColumn(),
@@ -183,9 +188,9 @@ def _bars(console: Console, pace: Pace) -> Iterator[Tell]:
             if name not in tasks:
                 begin(name)
             if whole is None:
-                told = "  ".join(part for part in (_scores(line), _left(pace)) if part)
+                told = "  ".join(part for part in (_scores(line, leading), _left(pace)) if part)
             else:
-                told = _scores(line)
+                told = _scores(line, leading)
                 shown.update(whole, completed=sum(pace.done.values()), told=_left(pace))
             shown.update(tasks[name], completed=line["round"], told=told)
 

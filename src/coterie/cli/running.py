@@ -83,10 +83,11 @@ def configured(given: dict[str, Any], texts: list[str], file: Path | None, resum
 
 def execute(config: Any, *, resume: bool, quiet: bool) -> None:
     """Run it with a progress bar, draw the report and print the result."""
+    from coterie.runs.metrics import leading
     from coterie.runs.runner import run as run_it
 
     name = config.system
-    with progress(quiet, {name: config.rounds}) as tell:
+    with progress(quiet, {name: config.rounds}, leading=leading(config.metrics, config.task)) as tell:
         result = run_it(config, partial(tell, name), resume=resume)
     conclude(result, rows(result.summary))
 
@@ -119,20 +120,16 @@ def lasted(summary: Any) -> str:
 def rows(summary: Any) -> list[tuple[str, str]]:
     """The most important results."""
     from coterie.report.poisoning import attackers, detected
+    from coterie.report.race import measures
+    from coterie.runs.metrics import score
 
-    found = []
-    if summary["task"] == "classes":
-        found.append(("accuracy on all test data", percent(summary["global_accuracy"])))
-        found.append(("accuracy on each client's own kind of data", percent(summary["local_accuracy"])))
-    for one in summary["measures"]:
-        if one["name"] != "accuracy":
-            both = (summary["metrics"].get(f"{part}_{one['name']}") for part in ("global", "local"))
-            found.append((f"{one['label']} on all test data, on each client's own", ", ".join(measured(one, both))))
+    first, found = measures(summary)[0], scores(summary)
     if summary.get("evaluated"):
         found.append(("evaluated", f"{summary['evaluated']:,} of {summary['clients']:,} clients, drawn by the seed"))
-    if "fine_tuned_local_accuracy" in summary:
-        tuned = percent(summary["fine_tuned_global_accuracy"]), percent(summary["fine_tuned_local_accuracy"])
-        found.append(("both after each client's fine-tuning", ", ".join(tuned)))
+    tuned = [score(summary, f"fine_tuned_{side}_{first['name']}") for side in ("global", "local")]
+    if any(value is not None for value in tuned):
+        words = f"{first['label']}, both, after each client's fine-tuning"
+        found.append((words, ", ".join(measured(first, tuned))))
     if summary.get("attack") is not None:
         found.append(("attackers", attackers(summary["attack"], summary["attacker_names"], summary["clients"])))
     if summary.get("backdoor_success") is not None:
@@ -163,6 +160,21 @@ def rows(summary: Any) -> list[tuple[str, str]]:
     if summary["skipped"]:
         r, why = next(iter(summary["skipped"].items()))
         found.append(("skipped", f"{len(summary['skipped'])} of {summary['rounds']} rounds; round {r}: {why}"))
+    return found
+
+
+def scores(summary: Any) -> list[tuple[str, str]]:
+    """All metrics at the end, the leading one first, on all test data and on each client's own."""
+    from coterie.report.race import measures
+    from coterie.runs.metrics import score
+
+    first, *others = measures(summary)
+    whole, own = measured(first, (score(summary, f"{side}_{first['name']}") for side in ("global", "local")))
+    found = [(f"{first['label']} on all test data", whole)]
+    found.append((f"{first['label']} on each client's own kind of data", own))
+    for one in others:
+        both = (score(summary, f"{side}_{one['name']}") for side in ("global", "local"))
+        found.append((f"{one['label']} on all test data, on each client's own", ", ".join(measured(one, both))))
     return found
 
 

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
+from coterie.report.compared import ACCURACY, Measure
 from coterie.report.figure import (
     MARKERS,
     MUTED,
@@ -27,8 +28,8 @@ from coterie.report.figure import (
     round_axis,
 )
 from coterie.report.load import EMULATED, Run
-from coterie.report.plots import EXPLAINED, WIDTH
-from coterie.report.words import percent
+from coterie.report.plots import WIDTH, explained
+from coterie.report.words import metric
 from coterie.runs.config import OPTIONS, SIDES
 from coterie.runs.intervals import spread
 
@@ -61,15 +62,15 @@ class Group:
         found = spread([of(run) for run in self.runs])
         return None if found is None else (found["mean"], found["interval"])
 
-    def rounds_to(self, field: str, target: float) -> int | None:
-        """First evaluated round in which the mean over the runs reaches the target."""
+    def rounds_to(self, field: str, target: float, *, higher: bool = True) -> int | None:
+        """First evaluated round in which the mean over the runs reaches the target. higher: whether more is better."""
         rounds, mean, _ = self.curve(field)
-        reached = np.flatnonzero(mean >= target)
+        reached = np.flatnonzero(mean >= target if higher else mean <= target)
         return int(rounds[reached[0]]) if len(reached) else None
 
-    def seconds_to(self, field: str, target: float) -> float | None:
+    def seconds_to(self, field: str, target: float, *, higher: bool = True) -> float | None:
         """Virtual seconds until the end of that round, mean over the runs; None if it never comes or has no clock."""
-        reached = self.rounds_to(field, target)
+        reached = self.rounds_to(field, target, higher=higher)
         clocks = [dict(zip(*run.points("virtual_seconds"), strict=True)).get(reached or -1) for run in self.runs]
         known = [clock for clock in clocks if clock is not None]
         return sum(known) / len(known) if len(known) == len(clocks) else None
@@ -90,7 +91,8 @@ def differing_work(runs: Sequence[Run]) -> dict[str, list[str]]:
     """What should be the same in a fair comparison and is not: option -> the values met."""
     found: dict[str, list[str]] = {}
     for key in (option for option in OPTIONS if option not in _METHOD | _NOT_THE_METHOD):
-        values = dict.fromkeys(str(getattr(run.result, key, None) or run.config.get(key)) for run in runs)
+        told = [None if key == "metrics" else getattr(run.result, key, None) for run in runs]  # those are results
+        values = dict.fromkeys(str(of or run.config.get(key)) for of, run in zip(told, runs, strict=True))
         if len(values) > 1:
             found[key] = list(values)
     seeds = {found.label: sorted(run.result.seed for run in found.runs) for found in group(runs)}
@@ -99,12 +101,23 @@ def differing_work(runs: Sequence[Run]) -> dict[str, list[str]]:
     return found
 
 
-def common_target(groups: Sequence[Group], field: str) -> float | None:
-    """The highest whole percent that every method reaches with the mean of its runs; None if one was not evaluated."""
-    best = [float(mean.max()) for _, mean, _ in (found.curve(field) for found in groups) if len(mean)]
-    if len(best) < len(groups):
+def leading(groups: Sequence[Group]) -> Measure:
+    """The metric that leads the comparison: that of its first run."""
+    return groups[0].runs[0].leading
+
+
+def common_target(groups: Sequence[Group], field: str, measure: Measure = ACCURACY) -> float | None:
+    """The best value that every method reaches with the mean of its runs; None if one was not evaluated.
+
+    measure: of the field. Shares are rounded to the next whole percent that is reached, others to two digits.
+    """
+    curves = [mean[np.isfinite(mean)] for _, mean, _ in (found.curve(field) for found in groups)]
+    if not all(map(len, curves)):
         return None
-    return math.floor(100 * min(best) + 1e-9) / 100
+    reached = float(min(map(np.max, curves)) if measure.higher else max(map(np.min, curves)))
+    unit = 0.01 if measure.share else 10.0 ** (math.floor(math.log10(abs(reached) or 1)) - 1)
+    whole = math.floor(reached / unit + 1e-9) if measure.higher else math.ceil(reached / unit - 1e-9)
+    return round(whole * unit, 12)
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
@@ -134,14 +147,15 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 @drawn
-def accuracies(groups: Sequence[Group]) -> tuple[Figure, str]:
-    """Both accuracies of all methods over the rounds; dashed where clients fine-tuned."""
+def scores(groups: Sequence[Group]) -> tuple[Figure, str]:
+    """Both sides of the leading metric over the rounds, for all methods; dashed where clients fine-tuned."""
+    measure = leading(groups)
     figure = new_figure(WIDTH, 4.4)
     panels = figure.subplots(1, 2, sharey=True)
     first = min(run.rounds[0].round for found in groups for run in found.runs)
     last = max(run.rounds[-1].round for found in groups for run in found.runs)
     alt = []
-    for ax, (field, (title, where)) in zip(panels, EXPLAINED.items(), strict=True):
+    for ax, (field, (title, where)) in zip(panels, explained(measure).items(), strict=True):
         for number, found in enumerate(groups):
             rounds, mean, std = found.curve(field)
             ax.plot(rounds, mean, **_line(number, len(mean)))
@@ -150,33 +164,33 @@ def accuracies(groups: Sequence[Group]) -> tuple[Figure, str]:
             tuned, share, _ = found.curve(f"fine_tuned_{field}")
             ax.plot(tuned, share, **_line(number, len(share)) | {"ls": "--", "lw": 1.4, "mfc": PAPER})
             if len(mean):
-                alt.append(f"{found.label} {title.lower()} {percent(float(mean[-1]))}")
+                alt.append(f"{found.label} {title} {metric(float(mean[-1]), measure.share)}")
         ax.set_title(f"{title}: {where}")
         round_axis(ax, first, last)
-    percent_axis(panels[0], "accuracy, mean over clients")
-    tuned_any = any(len(found.curve(f"fine_tuned_{field}")[0]) for field in EXPLAINED for found in groups)
+    _axis(panels[0], measure, f"{measure.label}, mean over clients")
+    tuned_any = any(len(found.curve(f"fine_tuned_{field}")[0]) for field in explained(measure) for found in groups)
     _legend(figure, groups, tuned_any)
     return figure, "At the end: " + "; ".join(alt)
 
 
 @drawn
 def costs(groups: Sequence[Group]) -> tuple[Figure, str]:
-    """Both accuracies against what they cost, of the costs that every run counted (see ``counted``)."""
-    columns = counted(groups)
+    """Both sides of the leading metric against what they cost, of the costs that every run counted."""
+    columns, measure = counted(groups), leading(groups)
     figure = new_figure(WIDTH, 6.6)
     axes = figure.subplots(2, len(columns), sharey="row", sharex="col", squeeze=False)
-    for row, (field, (title, _)) in zip(axes, EXPLAINED.items(), strict=True):
+    for row, (field, (title, _)) in zip(axes, explained(measure).items(), strict=True):
         for ax, cost in zip(row, columns, strict=True):
             for number, found in enumerate(groups):
                 rounds, mean, _std = found.curve(field)
                 ax.plot(_at(found, rounds, cost.until), mean, **_line(number, len(mean)))
             _logarithmic(ax)
-        percent_axis(row[0], title.lower())
+        _axis(row[0], measure, title)
     for above, below, cost in zip(*axes, columns, strict=True):
         above.set_title(cost.title)
         below.set_xlabel(cost.unit)
     _legend(figure, groups, False)
-    return figure, f"Both accuracies against {' and against '.join(cost.unit for cost in columns)}"
+    return figure, f"{measure.label}, global and local, against {' and against '.join(cost.unit for cost in columns)}"
 
 
 @dataclass(frozen=True)
@@ -207,6 +221,13 @@ _COSTS = (
     Cost("For the bytes", "MB sent by a client, in total", _sent),
     Cost("For the time on the simulated devices", "virtual seconds", _clock),
 )
+
+
+def _axis(ax: Axes, measure: Measure, name: str) -> None:
+    if measure.share:
+        percent_axis(ax, name)
+    else:
+        ax.set_ylabel(name)
 
 
 def _line(number: int, length: int) -> dict[str, object]:

@@ -14,9 +14,11 @@ import jinja2
 from coterie import __version__
 from coterie.protocol.errors import UserError
 from coterie.report import audits, clusters, comparison, devices, ledger, plots, poisoning, race, selection, words
+from coterie.report.compared import Measure
 from coterie.report.figure import colour
 from coterie.report.load import Run, compared, find, load
 from coterie.runs.files import atomic_write
+from coterie.runs.metrics import score
 
 _ROUND = re.compile(r" of round \d+")
 _SHOWN = 20  # rows of a list of mishaps
@@ -27,10 +29,8 @@ _TEMPLATES = jinja2.Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_TEMPLATES.filters |= {
-    of.__name__: of
-    for of in (words.percent, words.size, words.energy, words.duration, words.number, words.plural, words.listed)
-}
+_FILTERS = (words.percent, words.metric, words.capital, words.size, words.energy, words.duration, words.number)
+_TEMPLATES.filters |= {of.__name__: of for of in (*_FILTERS, words.plural, words.listed)}
 
 
 def render(folders: Sequence[Path], out: Path | None = None) -> Path:
@@ -66,6 +66,7 @@ def comparison_page(runs: Sequence[Run], told: Mapping[str, Any] | None = None) 
     told: of ``compare.json``, where ``coterie compare`` made the runs.
     """
     groups = comparison.group(runs)
+    measure, fields = comparison.leading(groups), _sides(comparison.leading(groups))
     names = list(dict.fromkeys(run.result.name for run in runs))
     view = {
         "heading": " and ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} and {names[-1]}",
@@ -83,8 +84,9 @@ def comparison_page(runs: Sequence[Run], told: Mapping[str, Any] | None = None) 
             (one.label, audit) for one in groups if (audit := audits.table([run.result.audit for run in one.runs]))
         ],
         "repeated": any(len(found.runs) > 1 for found in groups),
-        "tuned": any(run.points(field)[0] for run in runs for field in _NAMES if field.startswith("fine")),
-        "accuracies": comparison.accuracies("accuracies", groups),
+        "tuned": any(run.points(field)[0] for run in runs for field in fields if field.startswith("fine")),
+        "leading": measure,
+        "scores": comparison.scores("scores", groups),
         "costs": comparison.costs("costs", groups) if comparison.counted(groups) else None,
     }
     return _TEMPLATES.get_template("template.html").render(
@@ -113,7 +115,9 @@ def _run_view(run: Run, key: str) -> dict[str, Any]:
     features, chosen = run.observed.features or (), selection.selected(run)
     described = sum(map(bool, features)) > 1
     figures = {
-        "accuracy": plots.scores(f"{key}-accuracy", run) if any(run.points(f)[0] for f in _NAMES) else None,
+        "leading": plots.scores(f"{key}-leading", run, run.leading)
+        if any(run.points(field)[0] for field in _sides(run.leading))
+        else None,
         "metrics": [
             plots.scores(f"{key}-{number}-metric", run, measure)
             for number, measure in enumerate(run.others)
@@ -135,6 +139,7 @@ def _run_view(run: Run, key: str) -> dict[str, Any]:
     return {
         **vars(run),
         "key": key,
+        "leading": run.leading,
         "others": run.others,
         "attackers": None
         if run.result.attack is None
@@ -163,14 +168,19 @@ def _run_view(run: Run, key: str) -> dict[str, Any]:
     }
 
 
-_NAMES = {
-    "global_accuracy": "global accuracy",
-    "local_accuracy": "local accuracy",
-    "fine_tuned_global_accuracy": "global, fine-tuned",
-    "fine_tuned_local_accuracy": "local, fine-tuned",
+_SIDES = {
+    "global": "global",
+    "local": "local",
+    "fine_tuned_global": "global, fine-tuned,",
+    "fine_tuned_local": "local, fine-tuned,",
 }
 _LOSSES = ("global_loss", "local_loss")
 _MOVED = {"sent": "bytes_up", "received": "bytes_down"}
+
+
+def _sides(measure: Measure) -> dict[str, str]:
+    """The fields of a metric, and their names."""
+    return {f"{side}_{measure.name}": f"{where} {measure.label}" for side, where in _SIDES.items()}
 
 
 def per_client_and_round(run: Run, field: str) -> float | None:
@@ -180,12 +190,9 @@ def per_client_and_round(run: Run, field: str) -> float | None:
 
 
 def _ends(run: Run) -> list[dict[str, Any]]:
-    """Where each accuracy started, its best, where it ended, and the worst and best off client there."""
+    """Where each metric started, its best, where it ended, and the worst and best off client there."""
     rows = []
-    named = {field: (name, plots.ACCURACY) for field, name in _NAMES.items()}
-    for measure in run.others:
-        for side, where in (("global", "global"), ("local", "local"), ("fine_tuned_local", "local, fine-tuned")):
-            named[f"{side}_{measure.name}"] = (f"{where} {measure.label}", measure)
+    named = {field: (name, one) for one in (run.leading, *run.others) for field, name in _sides(one).items()}
     for field, (name, measure) in named.items():
         _, values = run.points(field)
         bands = [] if field.startswith("fine") else run.bands(field)
@@ -273,14 +280,20 @@ def _mishaps(run: Run) -> list[dict[str, Any]]:
 
 def _race(told: Mapping[str, Any]) -> dict[str, Any]:
     """What a comparison says of its fairness, and what its servers learned."""
-    topics = race.topics_of(told["rows"])
+    topics, heads = race.topics_of(told["rows"]), race.lead_columns(told)
     return {
         "budget": race.budget(told),
         "attack": race.attack(told),
         "not_shared": list(race.not_shared(told)),
-        "sentences": list(race.sentences(told["rows"])),
-        "first": told["rows"][0]["method"],
-        "leads": [lead for lead in told["leads"] if lead["local_accuracy"] and lead["local_accuracy"]["interval"]],
+        "sentences": list(race.sentences(told)),
+        "lead": race.lead_title(told),
+        "lead_note": race.lead_note(told),
+        "lead_heads": [head for _, head, _ in heads],
+        "leads": [
+            (lead["over"], [race.with_interval(score(lead, field), of["share"]) for field, _, of in heads])
+            for lead in told["leads"]
+            if len(told["rows"][0]["runs"]) > 1
+        ],
         "topics": [race.TOPICS[topic] for topic in topics],
         "learned": [
             {"method": row["method"], "cells": [(row["learned"] or {}).get(topic) for topic in topics]}
@@ -291,17 +304,21 @@ def _race(told: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _table(groups: Sequence[comparison.Group]) -> dict[str, Any]:
-    """The rows of a comparison; the best mean of each accuracy, fine-tuned or not, is marked."""
-    columns = {**_COLUMNS, **_metric_columns(groups)}
+    """The rows of a comparison; the best mean of each side of the leading metric, fine-tuned or not, is marked."""
+    measure, others = comparison.leading(groups), groups[0].runs[0].others
+    columns = {**_columns(measure), **_COLUMNS}
+    for one in others:
+        columns |= {field: of for field, of in _columns(one).items() if not field.startswith("fine_tuned_global")}
     every = [{f: found.value(partial(_value, field=f)) for f in columns} for found in groups]
     fields = [f for f in columns if any(row[f] for row in every)]
-    targets = {f: comparison.common_target(groups, f) for f in plots.EXPLAINED}
+    explained, best_of = plots.explained(measure), max if measure.higher else min
+    targets = {f: comparison.common_target(groups, f, measure) for f in explained}
     cells = [{f: row[f] for f in fields} for row in every]
     best: dict[str, float | None] = {}
-    for field in plots.EXPLAINED:
+    for field in explained:
         rivals = (field, f"fine_tuned_{field}")  # fine-tuning is what a clustered method has to beat
         means = [cell[0] for row in cells for f in rivals if (cell := row.get(f))]
-        best |= dict.fromkeys(rivals, max(means) if len(means) > 1 else None)
+        best |= dict.fromkeys(rivals, best_of(means) if len(means) > 1 else None)
     return {
         "columns": [(f, *columns[f]) for f in fields],
         "grouped": "ari" in fields,
@@ -314,7 +331,12 @@ def _table(groups: Sequence[comparison.Group]) -> dict[str, Any]:
                 "crypto": found.runs[0].result.crypto,
                 "cells": row,
                 "reached": {
-                    f: (found.rounds_to(f, t), found.seconds_to(f, t)) for f, t in targets.items() if t is not None
+                    f: (
+                        found.rounds_to(f, t, higher=measure.higher),
+                        found.seconds_to(f, t, higher=measure.higher),
+                    )
+                    for f, t in targets.items()
+                    if t is not None
                 },
             }
             for number, (found, row) in enumerate(zip(groups, cells, strict=True))
@@ -323,7 +345,6 @@ def _table(groups: Sequence[comparison.Group]) -> dict[str, Any]:
 
 
 _COLUMNS = {
-    **{field: (name, "percent") for field, name in _NAMES.items()},
     "backdoor_success": ("backdoor success", "percent"),
     "detection_rate": ("attackers flagged", "percent"),
     "false_alarms": ("false alarms", "percent"),
@@ -333,17 +354,12 @@ _COLUMNS = {
     "seconds": ("real time", "duration"),
     "virtual_seconds": ("virtual time", "duration"),
 }
-"""Of a comparison's table: the name of each and how its numbers are written."""
+"""Of a comparison's table, beside metrics: the name of each and how its numbers are written."""
 
 
-def _metric_columns(groups: Sequence[comparison.Group]) -> dict[str, tuple[str, str]]:
-    """The columns of the metrics beside accuracy."""
-    sides = {"global": "global", "local": "local", "fine_tuned_local": "local, fine-tuned,"}
-    return {
-        f"{side}_{measure.name}": (f"{where} {measure.label}", "percent" if measure.share else "plain")
-        for measure in groups[0].runs[0].others
-        for side, where in sides.items()
-    }
+def _columns(measure: Measure) -> dict[str, tuple[str, str]]:
+    """The columns of a metric."""
+    return {field: (name, "percent" if measure.share else "plain") for field, name in _sides(measure).items()}
 
 
 def _value(run: Run, field: str) -> float | None:
@@ -354,7 +370,7 @@ def _value(run: Run, field: str) -> float | None:
     if field in ("detection_rate", "false_alarms"):
         found = run.result.detection
         return None if found is None else getattr(found, field.removeprefix("detection_"))
-    value: float | None = getattr(run.result, field, run.result.metrics.get(field))
+    value = run.result.score(field)
     if value is None and field.startswith("fine_tuned"):
         tuned = run.points(field)[1]
         return tuned[-1] if tuned else None

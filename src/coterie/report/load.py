@@ -19,20 +19,18 @@ import msgspec
 
 from coterie.protocol.errors import UserError
 from coterie.report.audits import Audit
-from coterie.report.budget import Budget, Count
+from coterie.report.budget import Count
+from coterie.report.compared import ACCURACY, Compared, Measure, Share
 from coterie.report.dealt import Partition, Seconds
 from coterie.report.deployed import Deployed, why_missing
 from coterie.report.devices import Used
 from coterie.report.ledger import Audited, Ledger
 from coterie.report.notes import Members, Notes
 from coterie.report.poisoning import Detection
-from coterie.runs.budget import Difference
 from coterie.runs.folder import CONFIG, METRICS, RESULT
 
-Share = Annotated[float, msgspec.Meta(ge=0, le=1 + 1e-6)]  # a mean of float32 shares may exceed 1 by rounding
 Band = tuple[float | None, float | None, float | None, float | None, float | None]
 """Smallest, lower quartile, median, upper quartile and largest over the clients."""
-FolderName = Annotated[str, msgspec.Meta(pattern=r"\A(?!\.{1,2}\Z)[^/\\\x00]+\Z")]  # of a subfolder
 Matrix = tuple[tuple[float | None, ...], ...]
 
 PARTITION, OBSERVED, COMPARE, EACH = "partition.json", "observed.json", "compare.json", "clients.json"
@@ -81,15 +79,6 @@ class Round(Costs, frozen=True, kw_only=True):
     bands: dict[str, Band] = {}
     notes: Notes = Notes()
     reported: dict[str, Count] = {}
-
-
-class Measure(msgspec.Struct, frozen=True):
-    """What a metric is called, and whether it is a share (shown in percent) and better if higher."""
-
-    name: str
-    label: str
-    share: bool = True
-    higher: bool = True
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -148,6 +137,16 @@ class Result(msgspec.Struct, frozen=True):
     evaluated: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
     @property
+    def leading(self) -> Measure:
+        """The metric that leads the report: the first that was named."""
+        return self.measures[0] if self.measures else ACCURACY
+
+    def score(self, field: str) -> float | None:
+        """``local_auroc``, say, at the end; None where it is not known."""
+        value: float | None = getattr(self, field, self.metrics.get(field))
+        return value
+
+    @property
     def shown(self) -> int:
         """The clients that were evaluated, and that have numbers of their own."""
         return self.clients if self.evaluated is None else self.evaluated
@@ -172,61 +171,6 @@ class Observed(msgspec.Struct, frozen=True):
     affinity: Matrix | None = None
     membership: Members | None = None
     features: Matrix | None = None
-
-
-class Spread(msgspec.Struct, frozen=True):
-    """A measure over the seeds."""
-
-    mean: float
-    values: tuple[float, ...]
-    interval: float | None = None
-
-
-class Row(msgspec.Struct, frozen=True):
-    """A row of ``compare.json``. runs: folders of a method's runs.  learned: by topic, what its servers learned."""
-
-    runs: tuple[FolderName, ...] = ()
-    method: str = ""
-    system: str = ""
-    global_accuracy: Spread | None = None
-    local_accuracy: Spread | None = None
-    fine_tuned_local_accuracy: Spread | None = None
-    metrics: dict[str, Spread | None] = {}
-    learned: dict[str, Spread | None] | None = None
-    not_attacked: str | None = None
-
-
-class Lead(msgspec.Struct, frozen=True):
-    """By how much the first method of a comparison is ahead of another one, paired by seed."""
-
-    over: str
-    global_accuracy: Spread | None = None
-    local_accuracy: Spread | None = None
-    fine_tuned_local_accuracy: Spread | None = None
-    metrics: dict[str, Spread | None] = {}
-
-
-class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    """``compare.json``: the order of the methods, and what they share. The runs' own numbers are read from them."""
-
-    clients: Count | None = None
-    rounds: Count | None = None
-    devices: str = ""
-    availability: str | None = None
-    fine_tune: str = "no"
-    budget: Budget | None = None
-    budget_from: str | None = None
-    differences: tuple[Difference, ...] = ()
-    measures: tuple[Measure, ...] = ()
-    attack: str | None = None
-    attackers: Share | None = None
-    rows: tuple[Row, ...] = ()
-    leads: tuple[Lead, ...] = ()
-
-    def __post_init__(self) -> None:
-        spreads = (of for row in self.rows for of in (row.local_accuracy, row.fine_tuned_local_accuracy) if of)
-        if len(lengths := {len(of.values) for of in spreads}) > 1 or 0 in lengths:
-            raise ValueError("rows of unequally many values, or of none; each has one a seed")
 
 
 @dataclass(frozen=True)
@@ -265,9 +209,14 @@ class Run:
         return [(line.round, line.bands[field]) for line in self.rounds if field in line.bands]
 
     @property
+    def leading(self) -> Measure:
+        """The metric that leads the report."""
+        return self.result.leading
+
+    @property
     def others(self) -> tuple[Measure, ...]:
-        """The metrics beside accuracy."""
-        return tuple(measure for measure in self.result.measures if measure.name != "accuracy")
+        """The metrics beside the leading one."""
+        return self.result.measures[1:]
 
     def client_bytes(self, field: str) -> list[float] | None:
         """Bytes that a client moved in each round (``"bytes_up"``, ``"bytes_down"``), mean over the clients.

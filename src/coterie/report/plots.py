@@ -15,6 +15,7 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from coterie.report.clusters import History, Sets, groups_like, pixels
+from coterie.report.compared import Measure
 from coterie.report.dealt import Partition
 from coterie.report.figure import (
     GRID,
@@ -32,8 +33,8 @@ from coterie.report.figure import (
     plain_log,
     round_axis,
 )
-from coterie.report.load import Matrix, Measure, Round, Run
-from coterie.report.words import number, percent, plural
+from coterie.report.load import Matrix, Round, Run
+from coterie.report.words import metric, plural
 
 WIDTH = 10.4  # inches; about 1000 px on a laptop
 _LOSSES = {"classes": "cross entropy"}
@@ -50,12 +51,8 @@ def explained(measure: Measure) -> dict[str, tuple[str, str]]:
     }
 
 
-ACCURACY = Measure("accuracy", "accuracy")
-EXPLAINED = explained(ACCURACY)
-
-
 @drawn
-def scores(run: Run, measure: Measure = ACCURACY) -> tuple[Figure, str]:
+def scores(run: Run, measure: Measure) -> tuple[Figure, str]:
     """Both sides of a metric over the rounds: mean, the clients' bands, and after fine-tuning where it was measured."""
     sides = explained(measure)
     if run.result.deployment is not None:  # a side that nobody can know
@@ -84,7 +81,7 @@ def scores(run: Run, measure: Measure = ACCURACY) -> tuple[Figure, str]:
         ax.set_title(f"{title}: {where}")
         _rounds(ax, run)
         if ys:
-            first, last = (percent(y) if measure.share else number(y) for y in (ys[0], ys[-1]))
+            first, last = (metric(y, measure.share) for y in (ys[0], ys[-1]))
             alt.append(f"{title} from {first} in round {xs[0]} to {last} in round {xs[-1]}")
     if measure.share:
         percent_axis(panels[0], measure.label)

@@ -8,8 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from coterie.report.words import percent
+import msgspec
+
+from coterie.report.compared import ACCURACY
+from coterie.report.words import MISSING, metric, percent
 from coterie.runs.intervals import mean_and_interval
+from coterie.runs.metrics import score
 
 LOCAL = "local"
 TOPICS = {
@@ -21,6 +25,7 @@ TOPICS = {
     "other": "the system's other secrets",
 }
 """What servers may learn, by topic."""
+_ACCURACY = msgspec.structs.asdict(ACCURACY)
 Content = Mapping[str, Any]
 """``compare.json``."""
 
@@ -85,30 +90,85 @@ def _plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def sentences(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def measures(content: Content) -> Sequence[Mapping[str, Any]]:
+    """The metrics of a comparison, or of a result; the first leads. Accuracy where none is named, as once."""
+    return content.get("measures") or (_ACCURACY,)
+
+
+def sentences(content: Content) -> Iterator[str]:
     """One sentence a method, from the numbers: how good, against training alone, and what its servers learned."""
-    alone = next((row for row in rows if row["method"] == LOCAL and row.get("local_accuracy")), None)
+    rows, measure = content["rows"], measures(content)[0]
+    field = f"local_{measure['name']}"
+    alone = next((row for row in rows if row["method"] == LOCAL and score(row, field)), None)
     for row in rows:
-        if row.get("local_accuracy") is None:
+        found, tuned = score(row, field), score(row, f"fine_tuned_{field}")
+        if found is None:
             continue
-        said = f"{row['method']}: right on {percent(row['local_accuracy']['mean'])} of each client's own kind of data"
-        tuned = row.get("fine_tuned_local_accuracy")
+        is_accuracy, reached = measure["name"] == "accuracy", metric(found["mean"], measure["share"])
+        said = f"right on {reached} of" if is_accuracy else f"{measure['label']} {reached} on"
+        said = f"{row['method']}: {said} each client's own kind of data"
         if tuned is not None:
-            said += f", {percent(tuned['mean'])} once its clients fine-tune"
+            said += f", {metric(tuned['mean'], measure['share'])} once its clients fine-tune"
         if alone is not None and row is not alone:
-            said += f"; {_against(row, alone)}"
+            said += f"; {_against(row, alone, measure)}"
         yield f"{said}{_told(row)}."
 
 
-def _against(row: Mapping[str, Any], alone: Mapping[str, Any]) -> str:
-    ours, theirs = (one.get("fine_tuned_local_accuracy") or one["local_accuracy"] for one in (row, alone))
-    mean, interval = mean_and_interval([a - b for a, b in zip(ours["values"], theirs["values"], strict=True)])
-    points = 100 * mean
+def lead_columns(content: Content) -> list[tuple[str, str, Mapping[str, Any]]]:
+    """Of the table of leads: each column's field, head and metric. All of the leading metric, of others the local one.
+
+    A field that no lead has is left out.
+    """
+    first, *others = measures(content)
+    name, label = first["name"], first["label"]
+    found = [(f"local_{name}", f"local {label}", first), (f"fine_tuned_local_{name}", "local, both tuned", first)]
+    found += [(f"global_{name}", f"global {label}", first)]
+    found += [(f"local_{one['name']}", f"local {one['label']}", one) for one in others]
+    return [column for column in found if any(score(lead, column[0]) for lead in content["leads"])]
+
+
+def lead_title(content: Content) -> str:
+    """Of the table of leads."""
+    points = ", in points," if all(one["share"] for one in measures(content)) else ""
+    return f"Lead of {content['rows'][0]['method']}{points} with its 95 % interval over paired seeds"
+
+
+def lead_note(content: Content) -> str:
+    """What the numbers of the table of leads mean."""
+    own = [one["label"] for one in measures(content) if not one["share"]]
+    lower = [one["label"] for one in measures(content) if not one["higher"]]
+    units = f"{', '.join(own)}: in its own unit, all else in points. " if own else ""
+    less = f"{', '.join(lower)}: by how much it is lower, which is better. " if lower else ""
+    return f"{units}{less}An interval that contains 0 shows no difference."
+
+
+def with_interval(spread: Mapping[str, Any] | None, share: bool) -> str:
+    """A difference of a metric and its interval; of shares in points."""
+    if spread is None:
+        return MISSING
+    scale, form = (100, "+.1f") if share else (1, "+.4g")
+    mean, interval = scale * spread["mean"], spread["interval"]
     if interval is None:
-        return f"{points:+.1f} points against training alone (one seed, so this shows no difference)"
+        return f"{mean:{form}}"
+    return f"{mean:{form}} [{mean - scale * interval:{form}}, {mean + scale * interval:{form}}]"
+
+
+def _against(row: Mapping[str, Any], alone: Mapping[str, Any], measure: Mapping[str, Any]) -> str:
+    field, share = f"local_{measure['name']}", measure["share"]
+    ours, theirs = (score(one, f"fine_tuned_{field}") or score(one, field) for one in (row, alone))
+    mean, interval = mean_and_interval([a - b for a, b in zip(ours["values"], theirs["values"], strict=True)])
+    lower = "" if measure["higher"] else ", and lower is better"
+    unit = " points" if share else ""
+
+    def shown(difference: float, form: str = "") -> str:
+        return f"{100 * difference:{form}.1f}" if share else f"{difference:{form}.3g}"
+
+    if interval is None:
+        return f"{shown(mean, '+')}{unit} against training alone{lower} (one seed, so this shows no difference)"
     if abs(mean) <= interval:
-        return f"no difference to training alone is shown ({points:+.1f} ± {100 * interval:.1f} points)"
-    return f"{abs(points):.1f} ± {100 * interval:.1f} points {'better' if points > 0 else 'worse'} than training alone"
+        return f"no difference to training alone is shown ({shown(mean, '+')} ± {shown(interval)}{unit}{lower})"
+    better = (mean > 0) == measure["higher"]
+    return f"{shown(abs(mean))} ± {shown(interval)}{unit} {'better' if better else 'worse'} than training alone{lower}"
 
 
 _LEARNED = {

@@ -18,13 +18,11 @@ from numpy.typing import NDArray
 from coterie.report.clusters import Sets, groups_like
 from coterie.report.figure import MARKERS, MUTED, PAPER, colour, drawn, image, legend, new_figure, round_axis
 from coterie.report.load import Matrix, Run
-from coterie.report.plots import WIDTH, clients_axis
+from coterie.report.plots import WIDTH, clients_axis, explained
 from coterie.report.words import plural
 
 TARGETS = (0.25, 0.5, 0.75, 0.8, 0.85, 0.9, 0.95)
-"""Accuracies whose latency is told: those of FedEPC's table 3, and .95."""
-
-_SIDES = {"global_accuracy": "global", "local_accuracy": "local"}
+"""Values of the leading metric whose latency is told: the accuracies of FedEPC's table 3, and .95."""
 _SHOWN = 30  # events in the table
 
 
@@ -107,12 +105,17 @@ def _choices(run: Run) -> list[dict[str, Any]]:
 
 
 def latencies(run: Run) -> list[dict[str, Any]]:
-    """First round in which each accuracy reached each target, and the virtual clock at its end; only those reached."""
+    """First round in which the leading metric reached each target, and the virtual clock at its end.
+
+    On all test data, and on each client's own; only targets that were reached. Empty for a metric that is no share.
+    """
+    if not (run.leading.share and run.leading.higher):
+        return []
     clock = dict(zip(*run.points("virtual_seconds"), strict=True))
     rows = []
     for target in TARGETS:
         cells: dict[str, tuple[int, float | None] | None] = {}
-        for field in _SIDES:
+        for field in explained(run.leading):
             found = [r for r, value in zip(*run.points(field), strict=True) if value >= target]
             cells[field] = (found[0], clock.get(found[0])) if found else None
         if any(cells.values()):

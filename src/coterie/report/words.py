@@ -16,6 +16,16 @@ def percent(share: float | None, std: float | None = None) -> str:
     return f"{100 * share:.1f}{spread}{_NBSP}%"
 
 
+def metric(of: float | None, share: bool) -> str:
+    """A value of a metric: a share in percent, else a plain number."""
+    return percent(of) if share else number(of)
+
+
+def capital(name: str) -> str:
+    """A name with a capital at its beginning: ``Accuracy``; ``AUROC`` stays."""
+    return name[:1].upper() + name[1:]
+
+
 def size(count: float | None) -> str:
     """Bytes in powers of 1000, three digits: ``1.41 MB``."""
     if count is None:

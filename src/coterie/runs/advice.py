@@ -13,6 +13,7 @@ from coterie.data.own import is_path
 from coterie.protocol.errors import CoterieWarning
 from coterie.runs import registry
 from coterie.runs.config import RunConfig
+from coterie.runs.metrics import metrics_of, named, score
 
 
 def advise(text: str | None) -> None:
@@ -73,25 +74,31 @@ def absent_to_the_end(config: RunConfig) -> str | None:
 
 
 def no_better_than_chance(config: RunConfig, summary: Mapping[str, Any], label_counts: NDArray[Any]) -> str | None:
-    """A sentence about a run that is no better than always giving one class, on all test data and on each client's.
+    """A sentence about a run whose leading metric is no better than chance, on all test data and on each client's.
 
-    label_counts: (clients, classes) training samples, whose shares stand for those of the test data. An accuracy counts
-    as no better up to a fifth, or two points, above that.
+    Chance is what a model has that gives every sample the same answer (``Metric.chance``); a metric without it is not
+    judged. label_counts: (clients, classes) training samples, whose shares stand for those of the test data. A value
+    counts as no better up to a fifth of chance, or .02, beyond it.
     """
-    found, local = (summary.get(f"{side}_accuracy") for side in ("global", "local"))
-    if config.attack is not None:  # which may be why
+    if config.attack is not None or summary["task"] != "classes":  # an attack may be why
         return None
-    if summary["task"] != "classes" or found is None or local is None:
+    first, *_ = metrics_of(named(config.metrics), config.task)
+    found, local = (score(summary, f"{side}_{first.name}") for side in ("global", "local"))
+    if first.chance is None or found is None or local is None:
         return None
     shares = label_counts / label_counts.sum(axis=1, keepdims=True)
-    chance, own_chance = label_counts.sum(axis=0).max() / label_counts.sum(), shares.mean(axis=0).max()
-    if any(got > most + min(0.02, most / 5) for got, most in ((found, chance), (local, own_chance))):
-        return None
+    chance = first.chance(label_counts.sum(axis=0) / label_counts.sum())
+    own_chance = first.chance(shares.mean(axis=0))
+    sign = 1 if first.higher else -1
+    for got, same in ((found, chance), (local, own_chance)):
+        if sign * (got - same) > min(0.02, same / 5 or 0.02):
+            return None
     tries = {"another lr": "lr", "a larger participation": "participation"}
     own = {words: config.settings[key] for words, key in tries.items() if config.settings.get(key) not in (None, 1.0)}
     others = ", ".join(f"{words} (here {value:g})" for words, value in own.items())
+    label = first.facts["label"]
+    ours, constant = (f"{100 * value:.1f} %" if first.share else f"{value:.3g}" for value in (found, chance))
     return (
-        f"{config.system} has learnt nothing: {100 * found:.1f} % of all test data are classified right, and always "
-        f"giving the most frequent class makes {100 * chance:.1f} %. Try more rounds (here {config.rounds})"
-        + (f", {others}" if others else "")
+        f"{config.system} has learnt nothing: {label} is {ours} on all test data, and a model that gives every sample "
+        f"the same answer has {constant}. Try more rounds (here {config.rounds})" + (f", {others}" if others else "")
     )

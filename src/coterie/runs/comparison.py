@@ -18,6 +18,7 @@ from coterie.runs.experiment import Line, build
 from coterie.runs.files import writing
 from coterie.runs.folder import COMPARE, CONFIG, RESULT, check_simulated, locked, numbered, write_json
 from coterie.runs.intervals import spread
+from coterie.runs.metrics import score
 from coterie.runs.runner import Interrupted, Result, check_inputs, load_result, resumable, run
 from coterie.runs.settings import field_types, unknown
 
@@ -200,7 +201,7 @@ def compare(
             "budget_from": planned.budget_from,
             "differences": [asdict(difference) for difference in planned.differences],
             "rows": rows,
-            "leads": _leads(rows),
+            "leads": _leads(rows, results[resolved[0][0]][0].summary["measures"]),
             "version": coterie.__version__,
         }
         write_json(folder / COMPARE, content)
@@ -271,19 +272,29 @@ def _measured(summary: Mapping[str, Any]) -> dict[str, Any]:
     return {**(summary.get("grouping") or {}), **rates, **summary}
 
 
-def _leads(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The lead of the first method over each other one: differences of accuracies, paired by seed."""
+def _leads(rows: Sequence[Mapping[str, Any]], measures: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """How much better the first method is than each other one, paired by seed.
+
+    Differences of scores; where lower is better (``measures``), by how much it is lower.
+    """
     first, *others = rows
-    leads = []
-    for row in others:
-        lead: dict[str, Any] = {"over": row["method"]}
-        for measure in ACCURACIES:
-            lead[measure] = _lead(first[measure], row[measure])
-        lead["metrics"] = {name: _lead(ours, row["metrics"].get(name)) for name, ours in first["metrics"].items()}
-        leads.append(lead)
-    return leads
+    signs = {
+        f"{tuned}{side}_{one['name']}": 1 if one["higher"] else -1
+        for one in measures
+        for side in ("global", "local")
+        for tuned in ("", "fine_tuned_")
+    }
 
+    def lead(row: Mapping[str, Any], field: str) -> dict[str, Any] | None:
+        ours, theirs = score(first, field), score(row, field)
+        pairs = zip(ours["values"], theirs["values"], strict=True) if ours and theirs else ()
+        return spread([signs.get(field, 1) * (a - b) for a, b in pairs])
 
-def _lead(ours: Mapping[str, Any] | None, theirs: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    pairs = zip(ours["values"], theirs["values"], strict=True) if ours and theirs else ()
-    return spread([a - b for a, b in pairs])
+    return [
+        {
+            "over": row["method"],
+            **{field: lead(row, field) for field in ACCURACIES},
+            "metrics": {field: lead(row, field) for field in first["metrics"]},
+        }
+        for row in others
+    ]

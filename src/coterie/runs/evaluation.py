@@ -26,7 +26,7 @@ from coterie.data.targets import Targets
 from coterie.protocol.effects import Vector
 from coterie.protocol.errors import RunError, UserError
 from coterie.protocol.system import ClientModel, Federation, Mixture, System
-from coterie.runs.metrics import METRICS, Metric
+from coterie.runs.metrics import Metric, metrics_of
 from coterie.runs.on_data import ClientData, Samples
 from coterie.training.evaluate import How, Judged, judge_many, outputs_of_many
 from coterie.training.model import Model
@@ -79,7 +79,7 @@ class Observer:
     """Scores models on test sets. data: of every client; each is scored on the test set of its own task.
 
     precision: of the models' products, that of the run; losses and probabilities are float32 or better.
-    targets: what labels are.  metrics: beside the loss; for classes accuracy is always among the scores.
+    targets: what labels are.  metrics: beside the loss, of ``runs.metrics.metrics_of``; by default the task's own.
     """
 
     def __init__(
@@ -95,13 +95,10 @@ class Observer:
         self.model, self.data = model, data
         self.how: How = {"precision": precision, "device": accelerator}
         self.targets = targets or Targets()
-        known = METRICS["classes"]["accuracy"]
-        self.metrics = tuple(metrics)
-        if self.targets.task == "classes" and known not in self.metrics:
-            self.metrics = (known, *metrics)
+        self.metrics = tuple(metrics) or metrics_of((), self.targets.task)
         measures = (*(metric.name for metric in self.metrics), "loss")
         self.names = [f"{part}_{name}" for name in measures for part in ("global", "local")]
-        self._counts_hits = model.is_classifier and self.metrics == (known,)
+        self._counts_hits = model.is_classifier and [metric.name for metric in self.metrics] == ["accuracy"]
 
     def scores(self, models: Mapping[str, ClientModel]) -> Scores:
         """Scores of these clients' models, in their order. A model that clients of one task share is scored once."""

@@ -26,12 +26,15 @@ class Metric:
     """One number for a model on samples. share: whether it lies in 0 to 1, and is shown in percent.
 
     higher: whether more is better.  measure: computes it, NaN where it is not defined (no sample of some class).
+    chance: what it is, at best, for a model that gives every sample the same answer, by the shares of the classes
+    (classes,); None where the shares do not say that.
     """
 
     name: str
     measure: Measure
     share: bool = True
     higher: bool = True
+    chance: Callable[[Doubles], float] | None = None
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -113,20 +116,30 @@ def _r2(labels: NDArray[Any], scores: Doubles) -> float:
     return float(of.r2_score(labels, scores)) if varies else float("nan")
 
 
+def _prevalence(shares: Doubles) -> float:
+    """Average precision of equal scores: the share of class 1 of two, else the mean over the classes that there are."""
+    return float(shares[1] if len(shares) == 2 else shares[shares > 0].mean())
+
+
+def _entropy(shares: Doubles) -> float:
+    """Log loss of a model that gives every sample the shares of the classes, in nats."""
+    return float(-(shares[shares > 0] * np.log(shares[shares > 0])).sum())
+
+
 _COMMON = (
-    Metric("accuracy", _accuracy),
-    Metric("f1", _macro(of.f1_score)),
-    Metric("precision", _macro(of.precision_score)),
-    Metric("recall", _macro(of.recall_score)),
-    Metric("auroc", partial(_ranked, of.roc_auc_score)),
-    Metric("average_precision", partial(_ranked, of.average_precision_score)),
+    Metric("accuracy", _accuracy, chance=lambda p: float(p.max())),
+    Metric("f1", _macro(of.f1_score), chance=lambda p: float(2 * p.max() / (1 + p.max()) / (p > 0).sum())),
+    Metric("precision", _macro(of.precision_score), chance=lambda p: float(p.max() / (p > 0).sum())),
+    Metric("recall", _macro(of.recall_score), chance=lambda p: float(1 / (p > 0).sum())),
+    Metric("auroc", partial(_ranked, of.roc_auc_score), chance=lambda p: 0.5),
+    Metric("average_precision", partial(_ranked, of.average_precision_score), chance=_prevalence),
 )
 _CLASSES = (
     *_COMMON,
-    Metric("balanced_accuracy", _answered(of.balanced_accuracy_score)),
-    Metric("mcc", _answered(of.matthews_corrcoef, 2), share=False),
-    Metric("kappa", _answered(of.cohen_kappa_score, 2), share=False),
-    Metric("log_loss", _log_loss, share=False, higher=False),
+    Metric("balanced_accuracy", _answered(of.balanced_accuracy_score), chance=lambda p: float(1 / (p > 0).sum())),
+    Metric("mcc", _answered(of.matthews_corrcoef, 2), share=False, chance=lambda p: 0.0),
+    Metric("kappa", _answered(of.cohen_kappa_score, 2), share=False, chance=lambda p: 0.0),
+    Metric("log_loss", _log_loss, share=False, higher=False, chance=_entropy),
 )
 _NUMBERS = (
     Metric("r2", _r2, share=False),
@@ -144,10 +157,11 @@ DEFAULTS: Mapping[TaskKind, str] = {"classes": "accuracy", "multilabel": "auroc"
 
 
 def metrics_of(names: Sequence[str], task: TaskKind) -> tuple[Metric, ...]:
-    """The metrics of these names; by default the task's own. A name is one of ``METRICS``, or ``module:FUNCTION``.
+    """The metrics of a run: those of these names, and by default the task's own. The first one leads in all results.
 
-    A function takes true labels and scores (:data:`Measure`). Raises UserError for an unknown name, one given
-    twice, and a function that is called like a score of the run.
+    A name is one of ``METRICS``, or ``module:FUNCTION``. For classes accuracy is always among them, at the end if it is
+    not named. A function takes true labels and scores (:data:`Measure`).
+    Raises UserError for an unknown name, one given twice, and a function that is called like a score of the run.
     """
     known = METRICS[task]
     found = []
@@ -171,7 +185,22 @@ def metrics_of(names: Sequence[str], task: TaskKind) -> tuple[Metric, ...]:
     twice = [metric.name for i, metric in enumerate(found) if metric.name in [other.name for other in found[:i]]]
     if twice:
         raise UserError(f"metric {twice[0]!r} is given twice")
-    return tuple(found)
+    missing = [known["accuracy"]] if task == "classes" and known["accuracy"] not in found else []
+    return (*found, *missing)
+
+
+def leading(names: str | None, task: TaskKind) -> dict[str, Any]:
+    """The facts of the metric that leads in all results: the first of these names, or the task's own."""
+    return metrics_of(named(names), task)[0].facts
+
+
+def score(of: Mapping[str, Any], field: str) -> Any:
+    """``local_auroc``, say, of a result, a round's line, or a row of ``compare.json``; None where it is not there.
+
+    Accuracies and losses stand beside the table of metrics, all others in it.
+    """
+    value = of.get(field)
+    return (of.get("metrics") or {}).get(field) if value is None else value
 
 
 def named(words: str | None) -> tuple[str, ...]:
