@@ -12,6 +12,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from coterie.deploy import authority, joining
+from coterie.deploy.allowed import scores_of
 from coterie.deploy.engine_files import access_of
 from coterie.deploy.folder import Folder, hub_home
 from coterie.deploy.founding import init
@@ -20,7 +21,7 @@ from coterie.deploy.kills import Kill
 from coterie.deploy.members import Member
 from coterie.deploy.names import safe
 from coterie.deploy.nats_server import Listen, Server, Tls, free_port
-from coterie.deploy.plan import SCORES, Facts, Settings
+from coterie.deploy.plan import Facts, Settings
 from coterie.deploy.process import as_hub, as_party
 from coterie.deploy.supervision import Life, Supervision, warm
 from coterie.protocol.errors import RunError
@@ -79,7 +80,7 @@ def live(
     *,
     samples: Callable[[int], tuple[np.ndarray, np.ndarray]] | None = None,
     facts: Facts = FACTS,
-    report: Sequence[str] = SCORES,
+    report: Sequence[str] | None = None,
     absent: Sequence[str] = (),
     **settings: Any,
 ) -> Iterator[Live]:
@@ -91,7 +92,8 @@ def live(
     url = f"nats://127.0.0.1:{free_port()}"
     folder = Folder(at / "d")
     warm()
-    init(folder.path, config, members, Settings(url, scores=SCORES, grace_s=2.0, **settings), facts)
+    report = scores_of(config) if report is None else report
+    init(folder.path, config, members, Settings(url, scores=scores_of(config), grace_s=2.0, **settings), facts)
     homes = {}
     for i, one in enumerate(members[1:]):
         data = None

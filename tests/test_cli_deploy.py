@@ -180,7 +180,7 @@ def test_no_secret_is_printed(cli: Command) -> None:
             "--quorum must be at least",
         ),
         ("init other --config run.toml --members members.toml --server nats://h --quorum 9", "more than the 2 clients"),
-        ("init other --config run.toml --members members.toml --server nats://h --scores x", "scores that parties may"),
+        ("init other --config run.toml --members members.toml --server nats://h --scores x", "there is no score 'x'"),
         ("init other --config run.toml --members members.toml --server nats://h --days nan", "--days must be"),
         ("invite study hospital-c", "did you mean"),
         ("invite . hospital-a", "holds no deployment"),

@@ -79,7 +79,7 @@ def init(
             "--scores",
             metavar="NAMES",
             help="Scores that parties may report where their owners allow it, too, with commas between. Can be "
-            "repeated. [local_accuracy,local_loss,samples]",
+            "repeated. [each metric of the config, such as local_accuracy; local_loss, samples]",
         ),
     ] = None,
     patience: Annotated[
@@ -126,17 +126,20 @@ def init(
 
       coterie deploy init study --config run.toml --members members.toml --server nats://hub:4222 --shape 30 --outputs 2
     """
+    from coterie.data.own import PARTIES
+    from coterie.deploy.allowed import scores_of, training
     from coterie.deploy.facts import facts_of
     from coterie.deploy.folder import Folder as Place
     from coterie.deploy.folder import operator_of
     from coterie.deploy.founding import init as found
     from coterie.deploy.members import read_members
-    from coterie.deploy.plan import SCORES, Settings, grouped
+    from coterie.deploy.plan import Settings, grouped
     from coterie.protocol.errors import UserError
-    from coterie.runs.config import from_toml, read_toml
+    from coterie.runs.config import from_text, from_toml, read_toml
 
-    run = from_toml(config)
-    if "data" not in read_toml(config) and None in (shape, outputs):
+    named = "data" in read_toml(config)
+    run = from_toml(config) if named else from_toml(config, data=PARTIES)
+    if not named and None in (shape, outputs):
         raise UserError(
             f"say what samples look like: with --shape and --outputs, such as --shape 1x28x28 --outputs 10, or in "
             f'{config} with a data set that looks like them, such as data = "mnist"'
@@ -151,7 +154,7 @@ def init(
             grace_s=_positive("--grace", grace),
             quorum=0 if quorum is None else _at_least(1, "--quorum", quorum),
             retries=_at_least(0, "--retries", retries),
-            scores=SCORES
+            scores=scores_of(run)
             if scores is None
             else tuple(one.strip() for one in ",".join(scores).split(",") if one.strip()),
         ),
@@ -162,6 +165,7 @@ def init(
     )
     say = typer.echo
     say(f"Founded {folder} for {len(plan.members)} members. The hub, {plan.roster.hub}, has its home in {folder}/hub.")
+    say(f"Parties train {training(from_text(plan.config))}.")
     say(f"Operator's key: {grouped(operator_of(Place(folder)).hex()[:32])}")
     say(f"Keep {folder}/authority apart: whoever has it decides who takes part.")
     say(f"Next: coterie deploy server {folder} --start, and coterie deploy invite {folder} NAME > NAME.token for")

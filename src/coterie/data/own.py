@@ -42,12 +42,16 @@ TEST_SHARE = 0.2
 SUFFIXES = (".csv", ".npz", ".parquet")
 
 
+PARTIES = "parties-own"
+"""The name of data that nobody has in one place, as in a deployment. Defaults are those of one's own data."""
+
+
 def is_path(data: str) -> bool:
     """Whether the name of a data set is a path to one's own data. Known names win: write ./mnist for such a folder.
 
     Raises UserError for a name that no file can have.
     """
-    if data in ("", "digits", *KNOWN) or is_synthetic(data):
+    if data in ("", "digits", PARTIES, *KNOWN) or is_synthetic(data):
         return False
     try:
         os.stat(data)

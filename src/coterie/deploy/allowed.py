@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from math import inf
 
-from coterie.data.own import is_path
+from coterie.data.own import PARTIES, is_path
 from coterie.protocol.errors import UserError
 from coterie.runs import registry
 from coterie.runs.config import RunConfig, resolve, system_config
+from coterie.runs.metrics import metrics_of, named
 
 _DATA = "every party brings its own data (coterie deploy join --data)"
 _DEVICE = "parties run on their own devices, at their own speed"
@@ -47,6 +48,25 @@ _IN_REHEARSAL = frozenset(
     {"drift", "attack", "attackers", "availability", "record", "fine_tune", "fine_tune_every", "log"}
 )
 """Also refused in a rehearsal, which is dealt data and runs on a virtual clock."""
+
+
+def scores_of(config: RunConfig) -> tuple[str, ...]:
+    """What a party may report about itself, if the plan and its owner allow it: each metric, its loss and its samples.
+
+    Raises UserError for metrics that do not exist.
+    """
+    measures = metrics_of(named(config.metrics), config.task)
+    return (*(f"local_{metric.name}" for metric in measures), "local_loss", "samples")
+
+
+def training(config: RunConfig) -> str:
+    """How the parties of a resolved config train, in words."""
+    own = {key: config.settings[key] for key in ("lr", "batch_size", "max_epochs") if key in config.settings}
+    settings = "".join(f", {key} {value}" for key, value in own.items())
+    as_for = "data of their own" if config.data == PARTIES else config.data
+    return (
+        f"the model {config.model} for {config.rounds} rounds{settings}: as for {as_for}, where the config says nothing"
+    )
 
 
 def deployable(

@@ -16,7 +16,7 @@ from coterie.crypto.roster import entry, sign_roster
 from coterie.crypto.signing import OpeningKey, SigningKey
 from coterie.deploy import certificates, tokens
 from coterie.deploy import plan as plans
-from coterie.deploy.allowed import deployable
+from coterie.deploy.allowed import deployable, scores_of
 from coterie.deploy.engine_files import admit, found_engine, hosts_of
 from coterie.deploy.folder import Authority, Folder, Joined, write_joined, write_public
 from coterie.deploy.home import About, Home, make_home, read_private, write_private
@@ -24,7 +24,7 @@ from coterie.deploy.members import Member, check_members
 from coterie.deploy.names import OPERATOR
 from coterie.deploy.own_data import read_data, write_data
 from coterie.deploy.plan import Facts, Plan, Settings
-from coterie.protocol.errors import UserError
+from coterie.protocol.errors import UserError, suggest
 from coterie.runs import registry
 from coterie.runs.config import RunConfig, system_config, to_toml
 from coterie.runs.files import make_folder
@@ -64,8 +64,10 @@ def init(
     resolved = deployable(config, rehearsal=rehearsal, clients=len(clients))
     if settings.quorum > len(clients):
         raise UserError(f"a quorum of {settings.quorum} is more than the {len(clients)} clients")
-    if any(name not in plans.SCORES for name in settings.scores):
-        raise UserError(f"scores that parties may report are: {', '.join(plans.SCORES)}")
+    for name in settings.scores:
+        if name not in (known := scores_of(resolved)):
+            hint = suggest(name, known)
+            raise UserError(f"there is no score {name!r}{hint} Parties may report: {', '.join(known)}")
     samples = None if public is None else read_data(public, facts, tests=False)
     if not rehearsal and (samples is None) != (not resolved.public):
         raise UserError(

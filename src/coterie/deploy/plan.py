@@ -17,8 +17,6 @@ from coterie.protocol.errors import DecodeError, PeerError
 from coterie.protocol.told import Entry, Roster
 
 MAX_BYTES = 1 << 24
-SCORES = ("local_accuracy", "local_loss", "samples")
-"""What a party may report about itself, if the plan and its owner allow it."""
 _PURPOSE = "plan"
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]

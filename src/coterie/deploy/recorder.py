@@ -35,7 +35,7 @@ from coterie.runs import registry
 from coterie.runs.config import from_text, to_toml
 from coterie.runs.files import FILE_MODE, Log, atomic_write, decoded, opened, reading
 from coterie.runs.folder import CONFIG, METRICS, RESULT, jsonable, locked, read_lines, write_json
-from coterie.runs.metrics import metrics_of, named
+from coterie.runs.metrics import metrics_of, named, score
 
 OPEN = "open.bin"
 _PAUSE_S = 1.0  # between two writings of the status
@@ -310,8 +310,9 @@ class Recorder:
         line = jsonable({**line, **reported.scored(scores), **more})
         if scores:
             of.by_client = {name: dict(own) for name, own in scores.items()}
-            means = {key: line[key] for key in ("local_accuracy", "local_loss") if key in line}
-            self._tell(scores={**means, **line.get("metrics", {})}, reported=line["reported"])
+            names = (*(f"local_{metric.name}" for metric in self.measures), "local_loss")  # the leading one first
+            means = {name: score(line, name) for name in names if name in line["reported"]}
+            self._tell(scores=means, reported=line["reported"])
         if round == 0:
             of.set_up = line
         elif self._is_finish(round):

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from coterie.deploy import kills as killing
-from coterie.deploy.allowed import deployable
+from coterie.deploy.allowed import deployable, scores_of
 from coterie.deploy.authority import approve, invite
 from coterie.deploy.engine import EngineError
 from coterie.deploy.engine_files import access_of
@@ -34,7 +34,7 @@ from coterie.deploy.members import Member
 from coterie.deploy.names import safe
 from coterie.deploy.nats_server import Listen, Server, Tls, free_port
 from coterie.deploy.place import place
-from coterie.deploy.plan import SCORES, Facts, Settings
+from coterie.deploy.plan import Facts, Settings
 from coterie.deploy.process import as_hub, as_party
 from coterie.deploy.result import with_facts
 from coterie.deploy.store import FileStore, unpack
@@ -74,12 +74,12 @@ def rehearse(
     kills: Sequence[str] = (),
     tell: Tell = lambda line: None,
     *,
-    scores: Sequence[str] = SCORES,
+    scores: Sequence[str] | None = None,
 ) -> Result:
     """Run a deployment in a new folder, every party in a process of its own; its result, in the folder's ``run``.
 
     config: of ``coterie run``.  kills: see ``kills.parse``.  tell: is given the line of each round that is over.
-    scores: that each party reports.
+    scores: that each party reports; by default all that the config has.
     Raises UserError for what cannot be rehearsed, RunError if a party fails, and KeyboardInterrupt. Then all processes
     are stopped, and the folder stays with its logs.
     """
@@ -100,7 +100,7 @@ def rehearse(
 
 
 def found(
-    path: Path, experiment: Experiment, server: str = "", grace_s: float = GRACE_S, scores: Sequence[str] = SCORES
+    path: Path, experiment: Experiment, server: str = "", grace_s: float = GRACE_S, scores: Sequence[str] | None = None
 ) -> Rehearsal:
     """Found a deployment and let every party join, as the operator and the owners do between machines.
 
@@ -109,6 +109,7 @@ def found(
     config, model, folder = experiment.config, experiment.model, Folder(path)
     hub, *others = (Member(entry.name, entry.role) for entry in experiment.common.roster.entries)
     server = server or f"nats://127.0.0.1:{free_port()}"
+    scores = scores_of(config) if scores is None else scores
     settings = Settings(server, grace_s=grace_s, scores=tuple(scores), rehearsal=True)
     facts = Facts(tuple(model.input_shape), int(model.outputs or 0), config.task)
     homes = {hub.name: folder.hub, **{one.name: path / HOMES / safe(one.name) for one in others}}
