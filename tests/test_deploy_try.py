@@ -82,6 +82,11 @@ def test_models_are_those_of_one_process(tmp_path: Path, name: str, more: dict[s
     assert result.rounds[-1]["models_sha256"] == result.summary["models_sha256"]
     assert result.summary["rounds_done"] == options(**more)["rounds"]
     assert len(result.models.of("client/3").tensors) >= 1
+    ledgers = result.summary["ledger"]
+    assert set(ledgers) == {f"client/{i}" for i in range(4)}
+    told = [{row["what"]: row["count"] for row in own["releases"]} for own in ledgers.values()]
+    assert all(counts.pop("score local_loss") == counts.pop("score local_accuracy") > 0 for counts in told)
+    assert any(told) or name == "local"  # late updates have not left all of PAFed's clients
 
 
 @pytest.mark.long

@@ -74,7 +74,13 @@ def its_owner_has_the_model(tmp_path: Path, deployed: Live) -> None:
     with pytest.raises(UserError, match="csp has no model, for it is no client"):
         own_model(homes["csp"].path)
     said = CliRunner().invoke(app, ["export", str(homes[NAMES[0]].path), "--out", str(tmp_path / "m.safetensors")])
-    assert said.stdout == f"Model of {NAMES[0]} after round 2: {tmp_path / 'm.safetensors'}\n"
+    first, second = said.stdout.splitlines()
+    assert first == f"Model of {NAMES[0]} after round 2: {tmp_path / 'm.safetensors'}"
+    assert second.startswith("Released of its data so far: no proof for: ")
+    assert "score local_accuracy, score local_loss" in second
+    *_, last = (line for line in logs.read(homes[NAMES[0]].log) if line["event"] == "privacy")
+    assert set(last["epsilon"].values()) == {"infinite"}  # models, and scores, have no proof
+    assert last["released"]["score local_accuracy"] == 3
     assert (tmp_path / "m.safetensors").read_bytes() == (tmp_path / "0.safetensors").read_bytes()
     said = CliRunner().invoke(app, ["export", str(homes["csp"].path), "--client", "x", "--out", str(tmp_path / "n")])
     assert said.exit_code == 2

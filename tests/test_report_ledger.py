@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from report_folders import write_run
 
-from coterie.cli.running import audited, clusters, released
+from coterie.cli.running import audited, clusters
 from coterie.dp.gaussian import noise_multiplier
 from coterie.dp.ledger import Release, statements
 from coterie.protocol.errors import UserError
 from coterie.report import ledger, load, render
+from coterie.report.ledger import in_words as released
 from coterie.report.words import number
 
 DELTA = 1e-5

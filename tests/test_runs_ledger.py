@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from coterie.cli.running import released
 from coterie.protocol.messages import Message
 from coterie.protocol.system import System
+from coterie.report.ledger import in_words as released
 from coterie.runs.config import RunConfig
 from coterie.runs.registry import SYSTEMS, register
 from coterie.runs.runner import run

@@ -96,6 +96,7 @@ def _lines(status: Status, now: float, shell: Console) -> Iterator[Text | Table]
     if count:
         yield Text(f"Not shown, for want of room: {', '.join(_SPARED[:count])}. --json has everything.", "dim")
     yield from map(Text, _remarks(status))
+    yield Text("Epsilon is not reported: each party's own log and coterie export state what it has released.", "dim")
     yield Text(
         f"engine {status.engine}, session {status.session[:8]}, plan: {shown_plan(status.plan, status.plan_sha256)}",
         "dim",

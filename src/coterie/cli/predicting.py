@@ -45,6 +45,10 @@ def export(
     model, after = _of_folder(source, client)
     export_model(model, out)
     typer.echo(f"Model of {model.facts.name or model.facts.client} after round {after}: {out}")
+    if _is_home(source):
+        from coterie.deploy.own_model import own_account
+
+        typer.echo(f"Released of its data so far: {own_account(source)}.")
 
 
 @guarded
@@ -109,13 +113,19 @@ def _of(client: str | None, model: TrainedModel, source: Path) -> TrainedModel:
     return model
 
 
+def _is_home(source: Path) -> bool:
+    """Whether this is the home of a party between machines."""
+    from coterie.deploy.home import INFO
+
+    return (source / INFO).exists()
+
+
 def _of_folder(source: Path, client: str | None) -> tuple[TrainedModel, int]:
     """The model of a client in a run's folder, or of a party's home, and after which round."""
-    from coterie.deploy.home import INFO
     from coterie.deploy.own_model import own_model
     from coterie.runs.models import load_models
 
-    if (source / INFO).exists():
+    if _is_home(source):
         model, after = own_model(source)
         return _of(client, model, source), after
     models = load_models(source)

@@ -119,6 +119,7 @@ def lasted(summary: Any) -> str:
 
 def rows(summary: Any) -> list[tuple[str, str]]:
     """The most important results."""
+    from coterie.report import ledger
     from coterie.report.poisoning import attackers, detected
     from coterie.report.race import measures
     from coterie.runs.metrics import score
@@ -144,7 +145,7 @@ def rows(summary: Any) -> list[tuple[str, str]]:
         found.append(("stopped", f"after round {summary['rounds_done']}: {summary['stopped']}"))
     if summary.get("finish") and summary["finish"]["message_bytes"]:
         found.append(("after the last round", handed_out(summary)))
-    if words := released(summary.get("ledger")):
+    if words := ledger.in_words(summary.get("ledger")):
         found.append(("privacy", words))
     found += [("privacy, audited", words) for words in audited(summary.get("dp_audit"))]
     if summary["refused"] or summary["lost"] or summary["late"]:
@@ -183,31 +184,6 @@ def handed_out(summary: Any) -> str:
     finish, before = summary["finish"], summary["finish"]["began_virtual_seconds"]
     sent = [f"{what}: {size(much)}" for what, much in finish["message_bytes"].items()]
     return ", ".join([*sent, f"in {seconds(finish['virtual_seconds'] - before)}"])
-
-
-def released(ledgers: Any) -> str:
-    """What clients have released with an epsilon, and what without one; "" if they have released nothing."""
-    import msgspec
-
-    from coterie.report.ledger import CLIENT, NO_PROOF, Ledger, table
-    from coterie.report.words import MISSING
-
-    found = table(msgspec.convert(ledgers or {}, dict[str, Ledger]))
-    if found is None:
-        return ""
-    whom = {True: "a whole client", False: "one sample"}
-    proved = [
-        f"{row['what']}: epsilon {row['epsilon']} for {whom[row['neighbours'] == CLIENT]}"
-        for row in found["rows"]
-        if row["epsilon"] != NO_PROOF
-    ]
-    parts = [f"{', '.join(proved)} (delta {found['delta']})"] if proved else []
-    if proved and not found["open"]:
-        parts.append(f"together {found['together']}, after one more round {found['further']}")
-    if found["open"]:
-        parts.append(f"no proof for: {', '.join(found['open'])}")
-    parts += [f"its paper claims epsilon {row['claimed']}" for row in found["rows"] if row["claimed"] != MISSING]
-    return "; ".join(parts)
 
 
 def audited(rows: Any) -> list[str]:

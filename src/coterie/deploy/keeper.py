@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from coterie.deploy.account import Account, add
 from coterie.deploy.clock import Clock
 from coterie.deploy.engine import Engine, Parcel
 from coterie.deploy.lead import Lead, Presence
@@ -18,6 +19,7 @@ from coterie.deploy.mail import Arrived, Mail
 from coterie.deploy.packets import Era, Instant, Letter, NoAnswer, Packet, Report, Tally
 from coterie.deploy.store import Kept, Store, Taken, pack, unpack
 from coterie.deploy.surroundings import Effects, NodeObserver, Renew, Scores, Settings, Traffic, Watch
+from coterie.dp.ledger import Release
 from coterie.protocol.errors import PeerError
 from coterie.protocol.told import Roster
 from coterie.transport.envelope import Envelope, Sent, Waiting
@@ -45,11 +47,12 @@ class Keeper:
         scores: Scores | None = None,
         samples: int = 0,
         renew: Renew | None = None,
+        account: Account | None = None,
     ) -> None:
         self.member, self.effects, self.store = member, effects, store
         self.clock, self.settings = clock or Clock(), settings or Settings()
         self.observer, self.scores, self.samples = observer or NodeObserver(), scores or (lambda r: {}), samples
-        self.renew = renew
+        self.renew, self.account = renew, account or Account()
         self.name, self.hub = member.name, member.hub
         self.stopped = threading.Event()
         of = self.settings
@@ -71,6 +74,7 @@ class Keeper:
         self._requests: dict[str, tuple[str, int]] = {}  # by key of a packet that was put aside: of whom, its number
         self._unasked, self._unasked_bytes = Counter[str](), Counter[str]()
         self._reported = time.monotonic(), 0, 0
+        self._accounted = Counter[Release]()  # of the party's own account, what is in ``kept.released``
         member.repeats, member.reader = False, Reader(0)  # packets are taken once, and held no longer than needed
         member.observer = Watch(self.observer, lambda: self.mail.traffic)
 
@@ -96,6 +100,7 @@ class Keeper:
                 member.start = self.kept.era[0], *self._started, self.kept.taken
             for one in self.kept.inbox:
                 member.inbox.append(Waiting(one.envelope, member.spool.put(one.frame), one.arrives[0]))
+        self._accounted = Counter(self.account.own())
         self.clock.times = self.kept.times
         self.mail.start(self.kept.numbering)
         if (common := getattr(member.party, "common", None)) is not None:
@@ -147,6 +152,7 @@ class Keeper:
         kept.era, kept.sent, kept.received, self.mail.traffic = era, {}, {}, Traffic()
         self._unasked.clear()
         self._unasked_bytes.clear()
+        self._accounted = Counter(self.account.own())  # an attempt that is undone has sent what it has sent
 
     def recognise(self, roster: Roster) -> None:
         """Forget the numbers of parties that were enrolled anew, since they have begun to count anew."""
@@ -165,6 +171,19 @@ class Keeper:
             known.pop(name, None)
         member.inbox = [one for one in member.inbox if one.envelope.src != name]
 
+    def count_releases(self, sent: Sequence[Sent]) -> None:
+        """Put into the account what these messages tell, and what the party's own account says anew.
+
+        An answer that is sent again tells nothing new.
+        """
+        new, self._accounted = self.account.new(self._accounted)
+        add(self.kept.released, *new)
+        for one in sent:
+            if one.envelope.number > self.kept.released_to:
+                self.kept.released_to = one.envelope.number
+                told = self.account.told.get(one.envelope.kind, ())
+                add(self.kept.released, *(Release(what, round=one.envelope.round) for what in told))
+
     # -- packets out -------------------------------------------------------------------------------------------------
 
     def send(self, sent: Sent) -> None:
@@ -182,6 +201,7 @@ class Keeper:
         ):
             self.give_up_answer(lead, dst, number, "gone")
             return
+        self.count_releases([sent])
         at = self.clock.now() if self.lead is None else self.lead.at
         for parcel in self.wrapped(self.post(sent, at)):
             self._requests[parcel.key] = dst, number
@@ -271,6 +291,7 @@ class Keeper:
         """How this party fared in the round so far. closed: the round is over, so that its model can be scored."""
         traffic, era, commits = self.mail.traffic, self.era, self.kept.commits
         scores = {name: float(score) for name, score in self.scores(era[0]).items()} if closed else {}
+        add(self.kept.released, *(Release(f"score {name}", round=era[0]) for name in scores))
         self._reported = time.monotonic(), traffic.bytes_down, traffic.refused.total()
         moved, refused = (traffic.bytes_up, traffic.bytes_down), dict(traffic.refused)
         return Report(era, commits, traffic.busy_s, *moved, refused, scores, self.samples, closed=closed, **more)

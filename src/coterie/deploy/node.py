@@ -39,7 +39,7 @@ class RolledBackError(CoterieError):
 
 class Node(Keeper):
     """One party, over an engine. store: its commits.  clock: only a rehearsal has another.  scores, samples: reported.
-    renew: takes newer plans in.
+    renew: takes newer plans in.  account: what it releases of its data, as it counts it for itself.
 
     The member is new, and the node puts its party into the state of the last commit. Its spool holds what waits.
     """
@@ -402,6 +402,7 @@ class Node(Keeper):
         stores = store and not (self.lead is not None and self.lead.request is None)
         self.kept.commits += stores  # before it is told
         envelope, out = letter.envelope, list[tuple[str, Packet]]()
+        self.count_releases(handled.sent)
         for sent in handled.sent:
             if not self.clock.hold_back(sent, self.era[0]):
                 out += self.post(sent, at)

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 
 import coterie
-from coterie.deploy.home import read_home
-from coterie.deploy.place import place
-from coterie.deploy.store import FileStore, unpack
+from coterie.deploy.account import in_words
+from coterie.deploy.home import Home, read_home
+from coterie.deploy.place import Place, place
+from coterie.deploy.store import FileStore, Kept, unpack
 from coterie.protocol.errors import UserError
 from coterie.protocol.system import Mixture
 from coterie.runs.trained import INPUTS, Facts, TrainedModel, state
@@ -21,12 +22,7 @@ def own_model(path: Path) -> tuple[TrainedModel, int]:
     Samples for it are what the party has joined with: inputs of the model as they stand, or bytes.
     Raises UserError if there is no home, or if its party has no model: a server, or one that has not begun.
     """
-    home = read_home(path)
-    stored = FileStore(home.state).read()
-    if stored is None:
-        raise UserError(f"{home.name} has no model yet: the hub has not begun. Start it with coterie deploy party")
-    found = place(home)
-    kept, _ = unpack(stored, found.party)
+    home, found, kept = _read(path)
     own = found.own_model()
     if own is None:
         raise UserError(f"{home.name} has no model, for it is no client: name the home of a client")
@@ -49,3 +45,23 @@ def own_model(path: Path) -> tuple[TrainedModel, int]:
     where = f"the model of {home.name} in {home.path}"
     done = min(kept.era[0] if kept.era is not None else 0, found.rounds)
     return TrainedModel(facts, shares, tensors, zero, unit, where, None, *scale), done
+
+
+def own_account(path: Path) -> str:
+    """In words, what the party of a home has released of its data until its last commit, and the epsilon of that.
+
+    Raises UserError as ``own_model`` does.
+    """
+    _, found, kept = _read(path)
+    return in_words(kept.released, found.account)
+
+
+def _read(path: Path) -> tuple[Home, Place, Kept]:
+    """A home, its party in the state of its last commit, and the rest of that."""
+    home = read_home(path)
+    stored = FileStore(home.state).read()
+    if stored is None:
+        raise UserError(f"{home.name} has no model yet: the hub has not begun. Start it with coterie deploy party")
+    found = place(home)
+    kept, _ = unpack(stored, found.party)
+    return home, found, kept

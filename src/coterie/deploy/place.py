@@ -17,6 +17,7 @@ import torch
 
 from coterie.crypto.roster import new_identity
 from coterie.data.targets import Targets
+from coterie.deploy.account import Account, account_of
 from coterie.deploy.engine_files import hosts_of, is_loopback
 from coterie.deploy.home import Home, keyring_of, plan_of, take_plan
 from coterie.deploy.logs import event
@@ -75,6 +76,11 @@ class Place:
     def rounds(self) -> int:
         """How many rounds the plan has."""
         return int(self.config.rounds or 0)
+
+    @cached_property
+    def account(self) -> Account:
+        """What this party's own ledger counts."""
+        return account_of(self.system, self.party, self.common, system_config(self.config))
 
     @property
     def samples(self) -> int:

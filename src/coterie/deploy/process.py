@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
-from coterie.deploy import logs
+from coterie.deploy import account, logs
 from coterie.deploy.beginning import begun, check_enough, gathered, newest
 from coterie.deploy.clock import Clock, RehearsedClock
 from coterie.deploy.engine import NotAdmittedError
@@ -22,6 +22,7 @@ from coterie.deploy.hub import HubNode, Round
 from coterie.deploy.kills import Doomed, Interrupted, Kill
 from coterie.deploy.logs import Journal, event
 from coterie.deploy.node import Effects, Node, NodeObserver, Settings
+from coterie.deploy.packets import Era
 from coterie.deploy.place import Place, place
 from coterie.deploy.plan import Plan, plan_hash
 from coterie.deploy.prometheus import serving
@@ -68,7 +69,12 @@ def as_party(path: Path, kill: Kill | None = None, *, stderr: bool = False, say:
                 say(GOES_ON)
                 return
             found = place(home)
-            journal = Journal(lambda era: say(at_words(*era, found.rounds)))
+
+            def began(era: Era) -> None:
+                say(at_words(*era, found.rounds))
+                event("privacy", **account.facts(node.kept.released, found.account))
+
+            journal = Journal(began)
             observer, effects = _doomed(kill, journal, found.effects)
             node = Node(
                 found.member,
@@ -81,9 +87,13 @@ def as_party(path: Path, kill: Kill | None = None, *, stderr: bool = False, say:
                 scores=lambda r: found.scores(),
                 samples=found.samples,
                 renew=found.renew,
+                account=found.account,
             )
             stopped.node = node
             node.serve()
+            if home.name in found.common.clients:
+                event("privacy", **account.facts(node.kept.released, found.account))
+                say(f"Released of its data so far: {account.in_words(node.kept.released, found.account)}.")
             say("The run has ended." if node.kept.ended else GOES_ON)
         finally:
             engine.close()

@@ -145,6 +145,7 @@ _UNKNOWN = {
     "message_bytes": "Bytes by kind of message: packets are sealed, and a party reports the sum of its packets.",
     "refused_reasons": "Why a message was refused: the reason is in the log of the party that refused it.",
     "label_counts": "How the data are distributed among the clients, and whether clusters agree with that.",
-    "ledger": "How much the clients have released of their data together (the privacy ledger).",
+    "ledger": "How much the clients have released of their data (the privacy ledger). Parties do not report it: each "
+    "one's own log and `coterie export` state its epsilon.",
     "virtual_seconds": "Virtual time: seconds are those of the hub's clock.",
 }

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from coterie.deploy.account import Entries
 from coterie.deploy.clock import Times
 from coterie.deploy.engine import Parcel
 from coterie.deploy.packets import Era, Instant
@@ -91,6 +92,7 @@ class Kept(msgspec.Struct):
     sent, received: packets of this era, by the other end.  tallies: whether it tells the hub of them.  times, before:
     its part of the virtual clock, now and when the round began.  ended: the run is over.  keys: by party, the public
     key by which it was known when it sent what these numbers count.
+    released: its account of what it has released (``account.py``).  released_to: the number of the last message in it.
 
     Of the hub: done: its last round.  stops: the round whose notes say that it is the last one, or 0.  heard: by party,
     the newest commit that it has heard of.  excluded: by party, why it follows no more until it is enrolled anew.
@@ -114,6 +116,8 @@ class Kept(msgspec.Struct):
     before: Times = msgspec.field(default_factory=Times)
     ended: bool = False
     keys: dict[str, bytes] = msgspec.field(default_factory=dict)
+    released: Entries = msgspec.field(default_factory=list)
+    released_to: Count = 0
     done: int = -1
     stops: Count = 0
     heard: dict[str, Count] = msgspec.field(default_factory=dict)

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from coterie.deploy import kills as killing
+from coterie.deploy.account import ledger_of
 from coterie.deploy.allowed import deployable, scores_of
 from coterie.deploy.authority import approve, invite
 from coterie.deploy.engine import EngineError
@@ -211,14 +212,16 @@ class _NewLines:
 
 def collected(ready: Rehearsal) -> Result:
     """Read the models from the homes, and complete the run folder with them. Only a rehearsal can."""
-    experiment, run = ready.experiment, ready.folder.run
+    experiment, run, ledgers = ready.experiment, ready.folder.run, dict[str, Any]()
     for name in ready.homes:
         home = read_home(ready.homes[name])
-        party, data = place(home).party, FileStore(home.state).load()
+        found, data = place(home), FileStore(home.state).load()
         if data is None:
             raise RunError(f"{name} has stored nothing in {home.path}")
-        unpack(data, party)
-        experiment.parties.replace(party)
+        kept, _ = unpack(data, found.party)
+        experiment.parties.replace(found.party)
+        if name in found.common.clients and found.account.kept:
+            ledgers[name] = ledger_of(kept.released).statement(found.account.delta)
     with locked(run):
         lines = read_lines(run / METRICS)
         done = int(lines[-1]["round"])
@@ -233,7 +236,8 @@ def collected(ready: Rehearsal) -> Result:
         write_json(run / "clients.json", {"clients": list(honest), **scores.values})
         write_json(run / "observed.json", experiment.system.observe(experiment.federation))
         summary = json.loads((run / RESULT).read_text())
-        write_json(run / RESULT, with_facts(summary, {**last, "inputs_digest": experiment.inputs_digest}))
+        more = {"inputs_digest": experiment.inputs_digest, "ledger": ledgers or None}
+        write_json(run / RESULT, with_facts(summary, {**last, **more}))
     return load_result(run)
 
 

@@ -52,6 +52,26 @@ class Audited(msgspec.Struct, frozen=True):
     exact_epsilon: Epsilon | None = None
 
 
+def in_words(ledgers: Any) -> str:
+    """What clients have released with an epsilon, and what without one; "" if they have released nothing."""
+    found = table(msgspec.convert(ledgers or {}, dict[str, Ledger]))
+    if found is None:
+        return ""
+    whom = {True: "a whole client", False: "one sample"}
+    proved = [
+        f"{row['what']}: epsilon {row['epsilon']} for {whom[row['neighbours'] == CLIENT]}"
+        for row in found["rows"]
+        if row["epsilon"] != NO_PROOF
+    ]
+    parts = [f"{', '.join(proved)} (delta {found['delta']})"] if proved else []
+    if proved and not found["open"]:
+        parts.append(f"together {found['together']}, after one more round {found['further']}")
+    if found["open"]:
+        parts.append(f"no proof for: {', '.join(found['open'])}")
+    parts += [f"its paper claims epsilon {row['claimed']}" for row in found["rows"] if row["claimed"] != MISSING]
+    return "; ".join(parts)
+
+
 def table(ledgers: Mapping[str, Ledger] | None) -> dict[str, Any] | None:
     """A row for each kind of release; None without a ledger, or without a release.
 

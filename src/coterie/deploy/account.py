@@ -1,0 +1,103 @@
+"""A party's own account of what it has released of its data: its ledger, which nobody else has.
+
+It counts every attempt of a round, also those that were given up, since what was sent was sent. Scores that are
+reported are releases without a proof. The number of samples is in no account: it is the same if one sample is replaced.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import isfinite
+from typing import Any, get_args
+
+import msgspec
+
+from coterie.dp.ledger import DELTA, Ledger, Neighbours, Release
+from coterie.protocol.party import Party
+from coterie.protocol.system import Federation, System
+from coterie.protocol.told import Common
+from coterie.report import ledger as shown
+
+
+class Entry(msgspec.Struct):
+    """All releases of one kind. release: without its round.  rounds: of each, in their order; 0 is the set-up."""
+
+    release: Release
+    rounds: list[int]
+
+
+Entries = list[Entry]
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a party's account is made from.
+
+    own: what its state says that it has released (``System.ledger``).  told: by kind of message that is counted as it
+    is sent, what it tells (``System.releases``).  kept: whether its system keeps any account.  delta: of the epsilon.
+    """
+
+    own: Callable[[], Sequence[Release]] = field(default=lambda: ())
+    told: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    kept: bool = True
+    delta: float = DELTA
+
+    def new(self, before: Counter[Release]) -> tuple[list[Release], Counter[Release]]:
+        """What the party's state has released that it had not before, and all that it says now."""
+        now = Counter(self.own())
+        return list((now - before).elements()), now
+
+
+def account_of(system: System, party: Party, common: Common, settings: Any) -> Account:
+    """The account of a party: empty for a party that is no client, and has no data."""
+    if party.name not in common.clients:
+        return Account()
+    ledger = system.ledger
+    alone = Federation({party.name: party}, common.roster.hub, common, lambda name: party, lambda name: party)
+    seen = alone.among([party.name])
+
+    def own() -> Sequence[Release]:
+        return () if ledger is None else ledger(seen).get(party.name, ())
+
+    told = {kind.__name__: tuple(what) for kind, what in system.counted(settings, common.mode).items()}
+    kept = system.ledger is not None or system.releases is not None
+    return Account(own, told, kept, getattr(settings, "dp_delta", DELTA))
+
+
+def add(entries: Entries, *releases: Release) -> None:
+    """Count releases."""
+    for one in releases:
+        plain: dict[str, Any] = {name: float(value) for name, value in vars(one).items() if isinstance(value, float)}
+        kind = replace(one, **{**plain, "round": 0})  # no numbers of numpy
+        entry = next((entry for entry in entries if entry.release == kind), None)
+        if entry is None:
+            entries.append(entry := Entry(kind, []))
+        entry.rounds.append(one.round)
+
+
+def ledger_of(entries: Entries) -> Ledger:
+    """All releases, as a ledger."""
+    return Ledger(tuple(replace(entry.release, round=r) for entry in entries for r in entry.rounds))
+
+
+def in_words(entries: Entries, account: Account) -> str:
+    """What this party has released, and the epsilon of that."""
+    if not account.kept:
+        return "no epsilon is known, for this system says nothing of what its clients release"
+    said = shown.in_words({"own": ledger_of(entries).statement(account.delta)})
+    return said or "nothing was released yet"
+
+
+def facts(entries: Entries, account: Account) -> dict[str, Any]:
+    """The same for the log: epsilon by relation, delta, and the number of releases by what they are."""
+    counts: Counter[str] = Counter()
+    for entry in entries:
+        counts[entry.release.what] += len(entry.rounds)
+    if not account.kept:
+        return {"epsilon": "unknown", "released": dict(counts)}
+    ledger = ledger_of(entries)
+    found = {relation: ledger.epsilon(account.delta, relation) for relation in get_args(Neighbours)}
+    epsilon = {relation: value if isfinite(value) else "infinite" for relation, value in found.items()}
+    return {"epsilon": epsilon, "delta": account.delta, "released": dict(counts)}

@@ -1,0 +1,145 @@
+"""A party's own ledger between machines: what its process has released, in every attempt, and its scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import Command
+from federation import planted, rig
+from nodes import Doom, Killed, Nodes, nodes
+
+from coterie.deploy import account, authority, founding, joining
+from coterie.deploy.account import Account, account_of, add, ledger_of
+from coterie.deploy.hub import HubNode
+from coterie.deploy.members import Member
+from coterie.deploy.place import place
+from coterie.deploy.plan import Facts, Settings
+from coterie.deploy.store import FileStore, Kept, pack
+from coterie.dp.gaussian import noise_multiplier
+from coterie.dp.ledger import Ledger, Release
+from coterie.protocol.errors import RunError
+from coterie.runs import registry
+from coterie.runs.config import RunConfig
+
+ROUNDS, SIZE = 3, 24
+TARGETS = planted([0, 0, 1], SIZE)
+UPDATE = Release("trained model and number of samples")
+
+
+class Run:
+    """A run of nodes, each with the account of its party. scores: reported by client/1."""
+
+    def __init__(
+        self, name: str, failing: int = 0, scores: Any = None, at: frozenset[int] = frozenset(), **settings: Any
+    ):
+        self.apart: Nodes = nodes(rig(registry.get(name), TARGETS, delta=0.0, **settings), name, TARGETS)
+        self.failing, self.scores, self.kept = failing, scores or {}, dict[str, Kept]()
+        self.apart.dooms = {"client/1": Doom(at)}
+        self.apart.run(ROUNDS, self.live)
+
+    def live(self, name: str, rounds: int) -> None:
+        while True:
+            node = self.apart.node(name, scores=lambda r: self.scores if name == "client/1" else {})
+            made = self.apart.made
+            node.account = account_of(self.apart.system, self.apart.parties[name], made.common, made.config)
+            self.kept[name] = node.kept
+            try:
+                if isinstance(node, HubNode):
+                    self._fails(node)
+                    self.apart.rounds += node.run(rounds)
+                else:
+                    node.serve()
+            except Killed:
+                continue
+            self.kept[name] = node.kept
+            return
+
+    def _fails(self, node: Any) -> None:
+        honest = node.member.party.round
+
+        def run(r: int) -> Any:
+            notes = yield from honest(r)
+            if r == 2 and self.failing:
+                self.failing -= 1
+                raise RunError("something was missing")
+            return notes
+
+        node.member.party.round = run
+
+    def released(self, name: str = "client/1") -> dict[str, list[int]]:
+        return {entry.release.what: entry.rounds for entry in self.kept[name].released}
+
+
+def test_every_update_is_counted_and_scores_are_releases_without_a_proof() -> None:
+    run = Run("fedavg", scores={"local_accuracy": 0.25, "local_loss": 1.0})
+    assert run.released("client/0") == {UPDATE.what: [1, 2, 3]}
+    scored = [0, 1, 2, 3]
+    assert run.released() == {UPDATE.what: [1, 2, 3], "score local_accuracy": scored, "score local_loss": scored}
+    assert run.released("server") == {}
+    ledger = ledger_of(run.kept["client/1"].released)
+    assert {one.mechanism for one in ledger.releases} == {"none"}
+    assert ledger.epsilon(1e-5) == float("inf")
+
+
+def test_what_an_undone_attempt_has_sent_was_sent() -> None:
+    assert Run("fedavg", failing=2).released() == {UPDATE.what: [1, 2, 2, 2, 3]}
+
+
+@pytest.mark.parametrize("at", [3, 6, 9, 12, 15, 18, 21])
+def test_a_party_that_is_killed_counts_what_it_has_sent_once(at: int) -> None:
+    run = Run("fedavg", at=frozenset({at}))
+    assert run.apart.dooms["client/1"].died == 1
+    assert set(run.released()[UPDATE.what]) == {1, 2, 3}
+    assert run.released()[UPDATE.what] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("name", ["fedepc", "haccs"])
+def test_the_account_is_the_ledger_of_a_simulation(name: str) -> None:
+    """Systems whose parties keep account: by every party alone, what an observer of all reads from their states."""
+    run = Run(name)
+    made = run.apart.made
+    ledger = registry.get(name).ledger
+    assert ledger is not None
+    everybody = ledger(made.federation)
+    assert any(everybody.values())
+    for client, own in everybody.items():
+        assert sorted(map(str, ledger_of(run.kept[client].released).releases)) == sorted(map(str, own)), client
+
+
+def test_an_epsilon_is_that_of_all_releases_with_their_attempts() -> None:
+    entries: account.Entries = []
+    noisy = Release("vector", "gaussian", np.float64(noise_multiplier(4.0, 1e-5)), 0.1)
+    add(entries, noisy, Release("vector", "gaussian", noisy.noise_multiplier, 0.1, round=2))
+    of = Account()
+    assert len(entries) == 1
+    assert ledger_of(entries).epsilon(1e-5) == pytest.approx(Ledger((noisy, noisy)).epsilon(1e-5))
+    told = account.facts(entries, of)
+    assert told["epsilon"] == {"replace one sample": pytest.approx(6.0, abs=0.05), "replace one client": "infinite"}
+    assert told["released"] == {"vector": 2}
+    said = account.in_words(entries, of)
+    assert said.startswith("vector: epsilon 5.99")
+    add(entries, Release("score local_accuracy", round=1))
+    assert account.in_words(entries, of).endswith("no proof for: score local_accuracy")
+    assert account.facts(entries, of)["epsilon"]["replace one sample"] == "infinite"
+    assert account.in_words([], of) == "nothing was released yet"
+    assert "no epsilon is known" in account.in_words([], Account(kept=False))
+
+
+def test_export_states_the_epsilon_of_the_home(cli: Command, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
+    np.savez(tmp_path / "own.npz", x=x, y=np.arange(40) % 2)
+    members = (Member("server", "server", "hub.example.org"), Member("a", "client"))
+    settings, study = Settings("nats://hub.example.org:4222"), tmp_path / "study"
+    founding.init(study, RunConfig("fedavg", rounds=2), members, settings, Facts((8,), 2))
+    home, request = joining.join(authority.invite(study, "a"), tmp_path / "a", tmp_path / "own.npz", out=tmp_path)
+    joining.accept(home, authority.approve(study, request.read_text()).certificate.read_text())
+    party, kept = place(home).party, Kept(era=(1, 0))
+    add(kept.released, Release(UPDATE.what, round=1), Release("score local_loss", round=1))
+    now = party.state, party.secret
+    FileStore(home.state).save(pack(kept, now, now))
+    ended = cli("export", str(home.path), "--out", "a.safetensors")
+    assert (ended.code, ended.err) == (0, "")
+    assert f"Released of its data so far: no proof for: {UPDATE.what}, score local_loss." in ended.out
