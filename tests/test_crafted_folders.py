@@ -55,6 +55,9 @@ def test_rows_of_unequal_length_are_refused_with_the_file(tmp_path: Path, values
     ]
     with pytest.raises(UserError, match=r"compare\.json"):
         list(race.sentences(compared(compare_json(tmp_path, rows=rows)) or {}))
+    of_metric = [{"method": one["method"], "metrics": {"local_auroc": one["local_accuracy"]}} for one in rows]
+    with pytest.raises(UserError, match=r"compare\.json"):
+        list(race.sentences(compared(compare_json(tmp_path, rows=of_metric)) or {}))
 
 
 def test_a_row_of_training_alone_without_an_accuracy_is_none_to_compare_with(tmp_path: Path) -> None:

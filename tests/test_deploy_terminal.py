@@ -69,6 +69,7 @@ def test_a_run_from_start_to_end(tmp_path: Path) -> None:
             assert (before, last) == (rounds, "The run has ended.")
             assert released.startswith("Released of its data so far: no proof for: score local_accuracy, ")
         assert said(one, hub)[2:] == [*rounds, "The run has ended: 2 rounds done."]
+        assert "Epsilon is not reported: each party's own log and coterie export state" in deploy("status", folder)
         assert deploy("party", "--home", str(folders["a"])).endswith("The run has ended.")
         numbers = (one.folder.run / "metrics.jsonl").read_bytes()
         told = deploy("hub", folder)
