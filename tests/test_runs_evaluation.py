@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import tracemalloc
 from typing import Any
 
@@ -97,6 +98,17 @@ def test_each_distinct_model_is_run_once(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(evaluation, "judge_many", counted)
     Observer(MODEL, DATA).scores(models())
     assert runs == [3]
+
+
+def test_a_model_that_many_clients_share_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = MODEL.initial(0), MODEL.initial(1)
+    shared = {f"client/{i}": (a, b)[i % 2] for i in range(30)}
+    plain = hashlib.sha256(b"".join(hashlib.sha256(one.tobytes()).digest() for one in shared.values())).hexdigest()
+    hashed: list[np.ndarray] = []
+    digest = evaluation._digest
+    monkeypatch.setattr(evaluation, "_digest", lambda array: hashed.append(array) or digest(array))
+    assert evaluation.models_digest(shared) == plain
+    assert [id(one) for one in hashed] == [id(a), id(b)]
 
 
 def test_the_size_of_a_batch_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

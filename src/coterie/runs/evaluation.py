@@ -231,8 +231,9 @@ def models_digest(models: Mapping[str, ClientModel]) -> str:
 
 def arrays_digest(arrays: Iterable[NDArray[Any]]) -> str:
     """Hexadecimal SHA-256 of arrays in their order; one that occurs many times is read once."""
-    arrays = list(arrays)
-    digests = {id(array): _digest(array) for array in arrays}
+    arrays = list(arrays)  # all stay alive meanwhile, so no two have the same id
+    distinct = {id(array): array for array in arrays}
+    digests = {key: _digest(array) for key, array in distinct.items()}
     return hashlib.sha256(b"".join(digests[id(array)] for array in arrays)).hexdigest()
 
 
