@@ -17,7 +17,7 @@ from coterie.protocol.names import each
 from coterie.protocol.party import Cost, Party, Work
 from coterie.protocol.randomness import rng
 from coterie.protocol.steps import Answers, Steps, for_each
-from coterie.training.solvers import MOST_WEIGHT, Proximal, Sgd, largest
+from coterie.training.solvers import MOST_WEIGHT, Objective, OwnLoss, Proximal, Sgd, largest
 
 
 def at_least(config: Any, **least: int) -> None:
@@ -93,6 +93,10 @@ class LocalTraining:
     def solver(self) -> Sgd:
         """Plain local SGD with these settings."""
         return Sgd(self.lr, self.batch_size, self.momentum, self.weight_decay)
+
+    def objective(self, loss: OwnLoss) -> Objective:
+        """The same on a loss of one's own, which gets these settings as its last argument."""
+        return Objective(self.lr, self.batch_size, self.momentum, self.weight_decay, loss=loss, settings=self)
 
     @property
     def models(self) -> int:

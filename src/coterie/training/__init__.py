@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from coterie.training.jobs import DivergedError, Job, batch_order
     from coterie.training.model import Model
     from coterie.training.models import build, default_model
-    from coterie.training.solvers import Admm, Proximal, Pull, Scaffold, Sgd, Solver
+    from coterie.training.solvers import Admm, Objective, Proximal, Pull, Scaffold, Sgd, Solver
 
 __all__ = [
     "Admm",
     "DivergedError",
     "Job",
     "Model",
+    "Objective",
     "Proximal",
     "Pull",
     "Scaffold",

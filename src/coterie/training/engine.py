@@ -2,7 +2,7 @@
 
 - ``dense``  fully connected chains: batched matrix products written by hand (``dense.py``), the fastest on a CPU
 - ``vmap``   any stateless module, mapped over clients (``stacked.py``), for GPUs
-- ``loop``   one client after the other (``loop.py``): any module; convolutions on a CPU
+- ``loop``   one client after the other (``loop.py``): any module; convolutions on a CPU; losses of one's own
 All take the same batches and steps and agree with a plain PyTorch loop within float32 rounding (on a GPU, if
 ``torch.backends.cudnn.allow_tf32`` is off, which it is not by default).
 """
@@ -18,9 +18,9 @@ import torch
 from coterie.protocol.effects import Fitted
 from coterie.protocol.errors import UserError
 from coterie.training import dense, loop, slots, stacked
-from coterie.training.jobs import DivergedError, Job, check, products
+from coterie.training.jobs import DivergedError, Job, check, draws, products
 from coterie.training.model import Model
-from coterie.training.solvers import Solver
+from coterie.training.solvers import Objective, Solver
 from coterie.training.workers import run_all, shares
 
 PATHS = ("auto", "dense", "vmap", "loop")
@@ -34,10 +34,14 @@ beside it: the last bits of a product follow from its shape. Beyond it they are 
 _WORKER_FLOPS = 25e6  # a step shorter than this (0.3 ms) is bound by the interpreter, which only one worker can use
 
 
-def choose_path(model: Model, device: str = "cpu", path: str = "auto") -> str:
-    """The path that ``fit_many`` takes; UserError for one that cannot run this model."""
+def choose_path(model: Model, device: str = "cpu", path: str = "auto", solver: Solver | None = None) -> str:
+    """The path that ``fit_many`` takes; UserError for one that cannot run this model, or this solver."""
     if path not in PATHS:
         raise UserError(f"unknown training path {path!r}: choose one of {', '.join(PATHS)}")
+    if isinstance(solver, Objective):  # the batched paths know no loss but cross entropy
+        if path not in ("auto", "loop"):
+            raise UserError(f'an Objective trains one network at a time, and takes no {path} path: use path="auto"')
+        return "loop"
     if path == "dense" and dense.chain(model) is None:
         raise UserError(
             f"{model.name} cannot take the dense path, which is for chains of Flatten, Linear, ReLU, Tanh, Sigmoid "
@@ -69,13 +73,13 @@ def fit_many(
     and the results' does not grow with their number.
     """
     dtype = products(precision, device)
-    path = choose_path(model, device, path)
+    choose_path(model, device, path)
     groups: dict[Solver, dict[int, Job]] = {}
     for index, job in enumerate(jobs):
         groups.setdefault(job.solver, {})[index] = check(model, job, index)
     results: dict[int, Fitted | DivergedError] = {}
-    for group in groups.values():
-        results |= _fit_group(model, group, path, dtype, torch.device(device))
+    for solver, group in groups.items():
+        results |= _fit_group(model, group, choose_path(model, device, path, solver), dtype, torch.device(device))
     found = [results[index] for index in range(len(jobs))]
     for error in found:
         if isinstance(error, DivergedError):
@@ -91,8 +95,9 @@ def _fit_group(
     run = loop.run if path == "loop" else partial(_fit_slots, path)
     indices = list(jobs)
     costs = [jobs[index].steps for index in indices]
-    if device.type != "cpu" or (path == "loop" and model.stochastic):
-        workers = 1  # there is one GPU; and one random generator, which dropout draws from
+    solver = next(iter(jobs.values())).solver
+    if device.type != "cpu" or (path == "loop" and draws(model, solver)):
+        workers = 1  # there is one GPU; and one random generator
     elif path == "loop":
         workers = len(jobs)
     else:

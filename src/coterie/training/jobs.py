@@ -13,7 +13,7 @@ from torch import Tensor
 from coterie.protocol.effects import Fitted, Vector
 from coterie.protocol.errors import RunError, UserError
 from coterie.training.model import Model, floats, tensor
-from coterie.training.solvers import MOST_WEIGHT, Pull, Solver, largest
+from coterie.training.solvers import MOST_WEIGHT, Objective, Pull, Solver, largest
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +67,11 @@ class DivergedError(RunError):
 def batch_order(seed: int, epoch: int, samples: int) -> NDArray[np.int64]:
     """Order in which an epoch (from 0) visits the samples: the same on every path and machine."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch]))).permutation(samples)
+
+
+def draws(model: Model, solver: Solver) -> bool:
+    """Whether a training may draw from torch's generator: in dropout, or in a loss of one's own."""
+    return model.stochastic or isinstance(solver, Objective)
 
 
 def pulled(job: Job) -> tuple[Tensor, Pull]:

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from coterie.protocol.effects import Fitted
-from coterie.training.jobs import DivergedError, Job, batch_order, fitted, pulled
+from coterie.protocol.errors import UserError
+from coterie.training.jobs import DivergedError, Job, batch_order, draws, fitted, pulled
 from coterie.training.model import Model, has_conv2d, load, placed, tensor, torch_seed
-from coterie.training.solvers import Pull, descend
+from coterie.training.solvers import Objective, Pull, State, descend
 
 
 def run(
@@ -23,8 +24,9 @@ def run(
     for index, job in jobs.items():
         load(module, model.unflatten(job.weights) | counters)
         devices = [device] if device.type == "cuda" else []
-        with torch.random.fork_rng(devices, enabled=model.stochastic):  # dropout follows from the seed
-            if model.stochastic:
+        random = draws(model, job.solver)
+        with torch.random.fork_rng(devices, enabled=random):  # dropout follows from the seed
+            if random:
                 torch.manual_seed(torch_seed(job.seed))
             loss = _train(model, module, job, dtype, device)
         yield index, fitted(index, job, model, torch.from_numpy(model.flatten(module)), loss)
@@ -43,6 +45,9 @@ def _train(model: Model, module: nn.Module, job: Job, dtype: torch.dtype, device
     x, y = job.x.to(device), job.y.to(device)
     of_samples = None if job.sample_weights is None else tensor(job.sample_weights).to(device)
     images_last = x.dim() == 4 and has_conv2d(module)
+    autocast = torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16)
+    own = job.solver if isinstance(job.solver, Objective) else None
+    start = {} if own is None else _parameters(model, job, device)
     total = torch.zeros((), dtype=torch.float64)
     for epoch in range(job.epochs):
         order = torch.from_numpy(batch_order(job.seed, epoch, job.samples)).to(device)
@@ -50,13 +55,11 @@ def _train(model: Model, module: nn.Module, job: Job, dtype: torch.dtype, device
             samples = x.index_select(0, rows)
             if images_last:
                 samples = samples.contiguous(memory_format=torch.channels_last)
-            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
-                output = module(samples)
             labels = y.index_select(0, rows)
-            if of_samples is None:
-                loss = model.mean_loss(output.float(), labels)
-            else:
-                loss = (model.losses(output.float(), labels) * of_samples.index_select(0, rows)).mean()
+            weights = None if of_samples is None else of_samples.index_select(0, rows)
+            with autocast:
+                found = module(samples) if own is None else own.losses(module, start, samples, labels)
+            loss = _mean(model, own, found.float(), labels, weights)
             gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
             total += loss.detach().cpu().double() * len(rows)
             with torch.no_grad():
@@ -64,3 +67,22 @@ def _train(model: Model, module: nn.Module, job: Job, dtype: torch.dtype, device
                     gradient = torch.zeros_like(p) if g is None else g
                     descend(p, gradient, v, Pull(pull.shrink, drift), job.solver)
     return float(total)
+
+
+def _parameters(model: Model, job: Job, device: torch.device) -> State:
+    """By name, copies of the parameters that the training starts from."""
+    tensors, parts = model.unflatten(job.weights), model.spec.parts
+    return {part.name: tensors[part.name].clone().to(device) for part in parts if part.kind == "parameter"}
+
+
+def _mean(model: Model, own: Objective | None, found: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
+    """The mean (weighted) loss of a batch. found: the model's outputs, or what a loss of one's own gives."""
+    if weights is None:
+        return model.mean_loss(found, labels) if own is None else found.mean()
+    losses = model.losses(found, labels) if own is None else found
+    if losses.shape != weights.shape:
+        raise UserError(
+            "class weights and sample weights weigh each sample's loss, and this objective gives one number for a "
+            "batch: leave the weights out, or let it return one number for each sample, (n,)"
+        )
+    return (losses * weights).mean()

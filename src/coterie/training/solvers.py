@@ -4,7 +4,8 @@ Every solver here descends on f(w) + <drift, w> + (shrink / 2) |w|^2, f being th
 linear and an isotropic quadratic term is all that weight decay, FedProx, SCAFFOLD and ADMM (and FedDyn) add to SGD. So
 a solver says only these two terms, fixed for one ``Fit`` (``pull``), and the named vectors to keep (``keep``), and
 ``descend`` is the one step that all training paths take. Everything is elementwise, so the tensors may have any one
-shape: ``(d,)`` of one client, ``(clients, d)`` of many, or one layer's ``(clients, out, in)``.
+shape: ``(d,)`` of one client, ``(clients, d)`` of many, or one layer's ``(clients, out, in)``. ``Objective`` also says
+what f is, as a function of one client's network. So its clients are trained one after the other.
 
 Signs: gradients point uphill; ``weights -= lr * direction``. Momentum lives within one ``Fit`` only.
 """
@@ -12,7 +13,7 @@ Signs: gradients point uphill; ``weights -= lr * direction``. Momentum lives wit
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
@@ -25,10 +26,15 @@ from coterie.protocol.errors import UserError
 from coterie.protocol.model_spec import ModelSpec
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
 State = Mapping[str, "Tensor"]
+OwnLoss = Callable[["nn.Module", State, "Tensor", "Tensor", Any], "Tensor"]
+"""``loss(network, start, x, y, settings)`` of a batch: its mean (a scalar), or one for each sample, (n,).
 
+network: in training mode.  start: by name, the parameters that the training started from.  x, y: (n, ...) samples and
+labels.  settings: those of the objective.
+"""
 
 MOST_WEIGHT = 2.0**40
 """A model with a larger weight, or a variance of a batch norm, has blown up: it is as good as infinite."""
@@ -111,10 +117,10 @@ class Sgd:
         name = type(self).__name__
         if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int) or self.batch_size < 1:
             raise UserError(f"{name}: batch_size must be a whole number of at least 1, not {self.batch_size!r}")
-        for field, (allowed, words) in _RANGES.items():
-            value = getattr(self, field, 0.5)  # not every solver has mu and rho
+        for setting, (allowed, words) in _RANGES.items():
+            value = getattr(self, setting, 0.5)  # not every solver has mu and rho
             if not isinstance(value, Real) or not isfinite(value) or not allowed(float(value)):
-                raise UserError(f"{name}: {field} must be a finite number {words}, not {value!r}")
+                raise UserError(f"{name}: {setting} must be a finite number {words}, not {value!r}")
 
     def pull(self, start: Tensor, state: State) -> Pull:
         return Pull(self.weight_decay)
@@ -181,6 +187,47 @@ class Scaffold(Sgd):
 
     def keep(self, start: Tensor, end: Tensor, steps: int, state: State) -> dict[str, Tensor]:
         return {"control": state["control"] - state["server_control"] + (start - end) / (steps * self.lr)}
+
+
+@dataclass(frozen=True)
+class Objective(Sgd):
+    """SGD on a loss of one's own, which may be any function of one client's network.
+
+    loss: see ``OwnLoss``. It is all of f, so the run's loss (``--loss``) has no part in the training. It may draw from
+    torch's generator, whose seed is the training's.
+    settings: what the loss reads beside the batch, such as a system's config.
+    """
+
+    loss: OwnLoss = field(kw_only=True)
+    settings: Any = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not callable(self.loss):
+            raise UserError(f"Objective: loss must be a function of network, start, x, y, settings, not {self.loss!r}")
+        try:
+            hash(self.settings)
+        except TypeError:
+            raise UserError(
+                f"Objective: settings must be hashable, as a frozen dataclass is, not {self.settings!r}"
+            ) from None
+
+    def losses(self, network: nn.Module, start: State, x: Tensor, y: Tensor) -> Tensor:
+        """The loss of a batch, a scalar or (n,). Raises UserError if the function fails or gives something else."""
+        name = getattr(self.loss, "__name__", repr(self.loss))
+        try:
+            found = self.loss(network, start, x, y, self.settings)
+            fits = found.shape in ((), y.shape[:1]) and found.requires_grad
+        except Exception as error:  # whatever a user's function raises
+            raise UserError(
+                f"objective {name} fails on samples {tuple(x.shape)} and labels {tuple(y.shape)}: {error!r}"
+            ) from error
+        if not fits:
+            raise UserError(
+                f"objective {name} gives {tuple(found.shape)} for {len(y)} samples: it must give a tensor with a "
+                "gradient, of one number for each sample, or the mean"
+            )
+        return found
 
 
 def augmented_change(change: Vector, dual_change: Vector, rho: float) -> Vector:
