@@ -228,6 +228,7 @@ class Experiment:
         counted = vars(self.transport.meter)
         costs = {**counted, **{f"phase_{key}": counted[key] for key in ("seconds", "virtual_seconds")}}
         costs |= {"seconds": time.perf_counter() - started, "virtual_seconds": self.transport.clock_s}
+        costs |= self.attackers.costs()
         return notes, costs
 
     def _begins_s(self, r: int) -> float:

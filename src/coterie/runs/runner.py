@@ -25,6 +25,7 @@ from coterie.dp.ledger import DELTA, Release, statements
 from coterie.protocol.errors import CoterieError, RunError, UserError
 from coterie.runs import checkpoint, folder
 from coterie.runs.advice import absent_to_the_end, advise, no_better_than_chance, surplus_clusters
+from coterie.runs.attackers import NoAttackError
 from coterie.runs.config import RunConfig, differences, resolve, to_toml
 from coterie.runs.device_costs import by_type
 from coterie.runs.evaluation import AllSkippedError, check_not_all_skipped
@@ -230,7 +231,7 @@ class _Running:
             if not self.checkpointed:
                 raise
             kept = f"{error}. Rounds 1 to {self.checkpointed} are kept in {self.out}"
-            final = is_divergence(error) or isinstance(error, AllSkippedError)
+            final = is_divergence(error) or isinstance(error, AllSkippedError | NoAttackError)
             raise RunError(kept if final else f"{kept}: --resume goes on there") from error
         finally:
             for log in self.logs:
@@ -272,6 +273,7 @@ class _Running:
         e = self.experiment
         rounds = read_lines(self.out / METRICS)
         check_not_all_skipped(rounds)
+        e.attackers.check([self.set_up, *rounds])
         finish: Line | None = jsonable(e.finish(self.done))
         if finish is not None and self.views is not None:
             self.views.append()

@@ -95,17 +95,18 @@ def _fit_group(
     run = loop.run if path == "loop" else partial(_fit_slots, path)
     indices = list(jobs)
     costs = [jobs[index].steps for index in indices]
+    step_flops = max(job.batch for job in jobs.values()) * model.spec.flops_per_sample
     solver = next(iter(jobs.values())).solver
     if device.type != "cpu" or (path == "loop" and draws(model, solver)):
         workers = 1  # there is one GPU; and one random generator
     elif path == "loop":
         workers = len(jobs)
     else:
-        step_flops = max(job.batch for job in jobs.values()) * model.spec.flops_per_sample
         workers = int(slot_count(model, len(jobs), device) * step_flops / _WORKER_FLOPS)
     split = shares(costs, workers)
     parts = [{indices[at]: jobs[indices[at]] for at in share} for share in split]
-    threads = torch.get_num_threads() if path == "loop" and len(parts) == 1 else 1
+    small = isinstance(solver, Objective) and step_flops < _WORKER_FLOPS  # a dense model, say
+    threads = torch.get_num_threads() if path == "loop" and len(parts) == 1 and not small else 1
     done = run_all([partial(run, model, part, dtype, device) for part in parts], threads)
     return {index: fitted for part in done for index, fitted in part}
 

@@ -15,7 +15,7 @@ from math import isfinite
 from typing import Any
 
 from coterie.attacks.active import deviations
-from coterie.attacks.active.deviations import Replaced, remember
+from coterie.attacks.active.deviations import Deeds, Replaced, remember
 from coterie.attacks.active.samples import TRIGGER, Poison
 from coterie.attacks.wrapping import deviate
 from coterie.protocol.errors import UserError, suggest
@@ -157,12 +157,18 @@ def check_share(share: float) -> None:
         raise UserError(f"attackers must be a share of the clients above 0 and below 1, not {share:g}")
 
 
-def attacked(system: System, attack: Poisoning, attackers: Collection[str]) -> System:
-    """The same system, in which these clients deviate. They do so from when they are made, so they may sleep."""
+def attacked(system: System, attack: Poisoning, attackers: Collection[str], deeds: Deeds | None = None) -> System:
+    """The same system, in which these clients deviate. They do so from when they are made, so they may sleep.
+
+    deeds: where it is counted what they do.
+    """
 
     def parties(factories: Callable[[Any], Mapping[str, PartyFactory]], config: Any) -> Mapping[str, PartyFactory]:
         *servers, client = (found := factories(config))
-        return {**{role: found[role] for role in servers}, client: partial(_made, found[client], attack, attackers)}
+        return {
+            **{role: found[role] for role in servers},
+            client: partial(_made, found[client], attack, attackers, deeds),
+        }
 
     return replace(
         system,
@@ -172,11 +178,17 @@ def attacked(system: System, attack: Poisoning, attackers: Collection[str]) -> S
 
 
 def _made(
-    make: PartyFactory, attack: Poisoning, attackers: Collection[str], own: Own, common: Common, config: Any
+    make: PartyFactory,
+    attack: Poisoning,
+    attackers: Collection[str],
+    deeds: Deeds | None,
+    own: Own,
+    common: Common,
+    config: Any,
 ) -> Party:
     party = make(own, common, config)
     if own.name in attackers:
         if attack.kind == "adaptive":
             remember(party)
-        deviate(party, deviations.instead_of(KINDS[attack.kind].deviation(attack)))
+        deviate(party, deviations.instead_of(KINDS[attack.kind].deviation(attack), deeds))
     return party

@@ -8,8 +8,9 @@ weights do, so that they fit each other; under noise they stay.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -24,28 +25,59 @@ from coterie.protocol.effects import Compute, Fit, Fitted, Local, Vector
 from coterie.protocol.messages import Message
 from coterie.protocol.party import Party, Work
 
-Replaced = Callable[[Party, Message, Fit, str], Work[Fitted]]
-"""(the attacker, the message that it handles, its training, which of its trainings that is) -> the result of it."""
+Replaced = Callable[[Party, Message, Fit, str], Work[Fitted] | None]
+"""(the attacker, the message that it handles, its training, which of its trainings that is) -> the result of it.
+
+None: this time it stays honest.
+"""
 
 
-def instead_of(deviation: Replaced) -> Instead:
+@dataclass
+class Deeds:
+    """What the attackers of a run did in this process.
+
+    replaced: by attacker, how often the result of its work was replaced.  honest: how often they trained honestly.
+    computed: by the name of a function, how often they let it compute from their data (``Local``).
+    """
+
+    replaced: Counter[str] = field(default_factory=Counter)
+    honest: int = 0
+    computed: Counter[str] = field(default_factory=Counter)
+
+
+def instead_of(deviation: Replaced, deeds: Deeds | None = None) -> Instead:
     """The same deviation for trainings, and for the model that a leader contributes.
 
     The latter counts as the result of a training from the model that ``contributed`` was given as its start.
+    deeds: where it is counted.
     """
+    done = deeds or Deeds()
 
-    def train(party: Party, message: Message, effect: Fit) -> Work[Fitted]:
-        return (yield from deviation(party, message, effect, "training"))
+    def train(party: Party, message: Message, effect: Fit) -> Work[Any]:
+        return (yield from counted(party, effect, deviation(party, message, effect, "training")))
 
     def lead(party: Party, message: Message, effect: Compute) -> Work[Any]:
         if effect.function is not contribution:
             return (yield effect)
         start, weights = effect.arguments
         honest = Fitted(weights, party.samples, 1, 0.0)
-        poisoned = _answered(deviation(party, message, _as_fit(party, start), "leading"), honest)
-        return (yield from poisoned).weights
+        work = deviation(party, message, _as_fit(party, start), "leading")
+        found = yield from counted(party, effect, None if work is None else _answered(work, honest))
+        return weights if work is None else found.weights
 
-    return {Fit: train, Compute: lead}
+    def compute(party: Party, message: Message, effect: Local) -> Work[Any]:
+        done.computed[effect.name] += 1
+        return (yield effect)
+
+    def counted(party: Party, effect: Any, work: Work[Fitted] | None) -> Work[Any]:
+        if work is None:
+            done.honest += 1
+            return (yield effect)
+        found = yield from work
+        done.replaced[party.name] += 1
+        return found
+
+    return {Fit: train, Compute: lead, Local: compute}
 
 
 def _as_fit(party: Party, start: Vector) -> Fit:
@@ -111,12 +143,13 @@ def adaptive(poison: Callable[[Party], Poison], factor: float) -> Replaced:
     factor 1 looks like the honest client that it could be. When it is asked first it knows no g, and is honest.
     """
 
-    def deviation(party: Party, message: Message, fit: Fit, what: str) -> Work[Fitted]:
+    def deviation(party: Party, message: Message, fit: Fit, what: str) -> Work[Fitted] | None:
+        before = _before(party, message, fit.weights, what)
+        return None if before is None else adapted(party, fit, before)
+
+    def adapted(party: Party, fit: Fit, before: Vector) -> Work[Fitted]:
         honest: Fitted = yield fit
         wrong: Fitted = yield Local(poisoned_fit, (poison(party), fit))
-        before = _before(party, message, fit.weights, what)
-        if before is None:
-            return honest
         u, v, g = (
             _parameters(party, one)
             for one in (honest.weights - fit.weights, wrong.weights - fit.weights, fit.weights - before)
