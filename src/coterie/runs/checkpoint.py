@@ -51,6 +51,7 @@ from coterie.runs.files import (
     writing,
 )
 from coterie.runs.folder import METRICS
+from coterie.runs.own_code import check_same_code
 from coterie.transport.wire import Snapshot
 
 CHECKPOINT = Path("checkpoint") / "checkpoint.bin"
@@ -81,7 +82,8 @@ class KeptParty(msgspec.Struct, frozen=True):
 class Checkpoint(msgspec.Struct):
     """The head of a checkpoint's file, before the frames.
 
-    fingerprint: of data, partition, initial weights and code of one's own.
+    fingerprint: of data, partition, initial weights, and a model and a loss of one's own.
+    own_code: by module of one's own, its digest.
     set_up: its costs, as of a line of ``metrics.jsonl``.
     roster: signed by the operator that it names; None for one that follows from the seed (``DerivedRoster``).
     parties: every party's file, by name; without a roster only of those that were ever asked.
@@ -90,6 +92,7 @@ class Checkpoint(msgspec.Struct):
     version: str
     config: str
     fingerprint: str
+    own_code: dict[str, str]
     round: Count
     metrics_bytes: Count
     views_bytes: Count
@@ -161,6 +164,7 @@ class Saver:
             version=coterie.__version__,
             config=to_toml(experiment.config),
             fingerprint=experiment.fingerprint,
+            own_code=experiment.own_code,
             round=round,
             metrics_bytes=metrics_bytes,
             views_bytes=views_bytes,
@@ -212,10 +216,11 @@ class Saver:
     def restore(self, kept: Checkpoint) -> None:
         """Put parties and transport into the state of the checkpoint.
 
-        Raises UserError for states of another system, for other data, and for an experiment that was not built with the
-        checkpoint's own roster (``founded``).
+        Raises UserError for states of another system, for other data or code of one's own, and for an experiment that
+        was not built with the checkpoint's own roster (``founded``).
         """
         path, experiment = self.out / CHECKPOINT, self.experiment
+        check_same_code(kept.own_code, experiment.own_code, str(path))
         if kept.fingerprint != experiment.fingerprint:
             raise UserError(
                 f"{path}: its data, partition or initial weights, or a model or loss of your own, differ from the "

@@ -19,6 +19,7 @@ from coterie.runs.files import writing
 from coterie.runs.folder import COMPARE, CONFIG, RESULT, check_simulated, locked, numbered, write_json
 from coterie.runs.intervals import spread
 from coterie.runs.metrics import score
+from coterie.runs.own_code import check_same_code, own_code
 from coterie.runs.runner import Interrupted, Result, check_inputs, load_result, resumable, run
 from coterie.runs.settings import field_types, unknown
 
@@ -220,6 +221,7 @@ def _one(label: str, config: RunConfig, on_round: OnRound | None, resume: bool, 
         resumable(config)
         if (out / RESULT).exists() and (found := load_result(out)).summary["rounds"] == config.rounds:
             check_inputs(found, inputs)
+            check_same_code(found.summary.get("own_code", {}), own_code(config), str(out))
             return found
 
     def told(line: Line) -> None:

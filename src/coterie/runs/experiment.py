@@ -41,6 +41,7 @@ from coterie.runs.inputs import (
 from coterie.runs.interpreter import LocalEffects
 from coterie.runs.keyring import PartyKeys
 from coterie.runs.metrics import class_weights, metrics_of, named
+from coterie.runs.own_code import own_code, with_code
 from coterie.runs.parties import Parties, simulate
 from coterie.runs.workers import workers_of
 from coterie.training.solvers import Sgd
@@ -60,7 +61,8 @@ class Experiment:
     those of the round that the run has reached; dealt: those of the start.  attackers: the clients that misbehave;
     scores are of the others.  owns: what each party alone is told.  devices: the clients' profiles.
     sample_numbers: of one sample.  fingerprint: of data, partition, traces, initial weights and code of one's own.
-    inputs_digest: of the data and this code alone, the same for every seed and system.
+    inputs_digest: of the data, and of a model and a loss of one's own alone, the same for every seed and system.
+    own_code: digests of the modules of one's own (``runs/own_code.py``).
     founded: the roster and identities of a run that goes on. Raises UserError for any mistake in the config.
     """
 
@@ -94,6 +96,7 @@ class Experiment:
         self.drift = drift_of(config, split.clients)
         self._drifted = False
         self.inputs_digest = inputs_digest(config, self.tasks, model)
+        self.own_code = own_code(config)
         known = self.inputs_digest + ("" if self.traces is None else self.traces.digest)
         self.fingerprint = fingerprint(known, split, self.tasks, starts, epochs)
         self.federation, self.owns = simulate(
@@ -122,7 +125,7 @@ class Experiment:
             devices=devices,
             traces=self.traces,
             class_weights=weights,
-            workers=workers_of(config, self.inputs_digest, data.samples),
+            workers=workers_of(config, with_code(self.inputs_digest, self.own_code), data.samples),
         )
         self.observer = Observer(
             model,

@@ -346,6 +346,7 @@ def summary(experiment: Experiment, set_up: Line, rounds: Sequence[Line], finish
         "availability": None if config.availability is None else parse(config.availability).name,
         "public_samples": experiment.common.public,
         "inputs_digest": experiment.inputs_digest,
+        "own_code": experiment.own_code,
         "parameters": experiment.model.spec.size,
         "task": config.task,
         "measures": [metric.facts for metric in experiment.observer.metrics],

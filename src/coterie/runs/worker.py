@@ -16,10 +16,11 @@ from coterie.runs.holdings import inputs_of
 from coterie.runs.inputs import drift_of, inputs_digest
 from coterie.runs.metrics import class_weights
 from coterie.runs.on_data import Here, Wanted
+from coterie.runs.own_code import own_code, with_code
 
 
 class Worker:
-    """What runs at a worker. text: the run's config.  inputs: the digest of the run's data and code.
+    """What runs at a worker. text: the run's config.  inputs: what tells its data and code (``own_code.with_code``).
 
     Raises UserError if this place has other data or code.
     """
@@ -29,7 +30,7 @@ class Worker:
         config = replace(from_text(text), workers=None)
         hub = next(iter(registry.get(config.system).roles(system_config(config), ())))
         found = inputs_of(config, hub)
-        if inputs_digest(config, found.tasks, found.model) != inputs:
+        if with_code(inputs_digest(config, found.tasks, found.model), own_code(config)) != inputs:
             raise UserError("a worker has other data, or other code of your own, than the run: make them the same")
         targets = found.dataset.targets
         weights = class_weights(config.class_weights, targets, found.dataset.classes)

@@ -32,7 +32,7 @@ def check_workers(text: str | None) -> None:
 
 
 def workers_of(config: RunConfig, inputs: str, samples: Callable[[str], int]) -> OnData | None:
-    """The workers of a resolved run; None for none. inputs: the digest of its data and code, which must be theirs, too.
+    """The workers of a resolved run; None for none. inputs: what tells its data and code, which must be theirs, too.
 
     samples: of a party.  Raises UserError as ``check_workers``, for a cluster that is not to be had, for a model, loss
     or data that only this process knows, and for workers that have other data or another version.

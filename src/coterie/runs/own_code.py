@@ -1,0 +1,108 @@
+"""Code of one's own that a run's config names, told from edited code by digests of the modules' sources."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import sysconfig
+from collections.abc import Iterator, Mapping
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import coterie
+from coterie.protocol.errors import UserError
+from coterie.protocol.import_path import import_object
+from coterie.runs.config import RunConfig
+from coterie.runs.files import reading
+from coterie.runs.metrics import named
+
+_OURS = Path(coterie.__file__).resolve().parent
+_INSTALLED = {"site-packages", "dist-packages"}
+_STANDARD = tuple({Path(sysconfig.get_paths()[key]).resolve() for key in ("stdlib", "platstdlib")})
+
+
+def own_code(config: RunConfig) -> dict[str, str]:
+    """By name of a module, the SHA-256 of its file, in hexadecimal.
+
+    The modules are those of the system, model, loss and metrics that a resolved config names as ``module:NAME``, and
+    modules of one's own that these import. Coterie, installed packages and the standard library are nobody's own.
+    Objects that were given in Python have no name of a module, and are left out.
+    Raises UserError for a module that cannot be imported or read.
+    """
+    found: dict[str, str] = {}
+    waiting = list(_named(config))
+    while waiting:
+        module = waiting.pop()
+        path = _own_file(module)
+        if module.name in found or path is None:
+            continue
+        with reading(path, "restore the file"):
+            source = path.read_bytes()
+        found[module.name] = hashlib.sha256(source).hexdigest()
+        if path.suffix == ".py":
+            waiting += _imported(source, module)
+    return dict(sorted(found.items()))
+
+
+def check_same_code(then: Mapping[str, str], now: Mapping[str, str], where: str) -> None:
+    """Raises UserError if a run's own code (``own_code``) has changed since it was begun. where: what holds the run."""
+    changed = [repr(name) for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
+    if changed:
+        modules = f"module{'s' * (len(changed) > 1)} {', '.join(changed)}"
+        raise UserError(
+            f"{where}: your own code has changed since this run was begun, in {modules}, and it would go on with other "
+            "numbers than it began with: restore what has changed, or start the run anew with another --out"
+        )
+
+
+def with_code(inputs: str, code: Mapping[str, str]) -> str:
+    """What must be the same at all workers: a run's inputs (``inputs_digest``) and its own code."""
+    return " ".join([inputs, *(f"{name}={digest}" for name, digest in code.items())])
+
+
+def _named(config: RunConfig) -> Iterator[ModuleSpec]:
+    """The modules that the config names, imported."""
+    of = {"system": (config.system,), "model": (config.model,), "loss": (config.loss,), "metric": named(config.metrics)}
+    for what, paths in of.items():
+        for path in paths:
+            module, colon, _ = (path or "").partition(":")
+            if colon and module != "given":
+                import_object(str(path), what)
+                if (spec := _spec(module)) is not None:
+                    yield spec
+
+
+def _imported(source: bytes, module: ModuleSpec) -> Iterator[ModuleSpec]:
+    """The modules of one's own that a source imports, wherever in it. Only packages of one's own are imported here."""
+    package = module.name if module.submodule_search_locations is not None else module.name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(source)):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            base = importlib.util.resolve_name(base, package) if node.level and package else base
+            names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
+        for name in names:
+            top = _spec(name.partition(".")[0])
+            if top is not None and _own_file(top, packages=True) is not None and (spec := _spec(name)) is not None:
+                yield spec
+
+
+def _spec(name: str) -> ModuleSpec | None:
+    """Where a module comes from, or None for a name that is no module."""
+    try:
+        return importlib.util.find_spec(name)
+    except (ImportError, ValueError, AttributeError):
+        return None
+
+
+def _own_file(module: ModuleSpec, *, packages: bool = False) -> Path | None:
+    """The file of a module of one's own, else None. packages: take the folder of a package without a file, too."""
+    places = [*(module.submodule_search_locations or ())] if packages and not module.has_location else []
+    file = module.origin if module.has_location else next(iter(places), None)
+    path = None if file is None else Path(file).resolve()
+    if path is None or not path.exists() or not _INSTALLED.isdisjoint(path.parts):
+        return None
+    return None if any(path.is_relative_to(place) for place in (_OURS, *_STANDARD)) else path
