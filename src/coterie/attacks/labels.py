@@ -73,6 +73,40 @@ def share_correlation(estimate: NDArray[Any], label_counts: NDArray[Any], groups
     return Result("correlation with true label shares", found / norm, 0.0, 1.0, n, float(np.sqrt(variance)) / norm)
 
 
+def label_numbers(numbers: NDArray[Any], label_counts: NDArray[Any]) -> Result:
+    """Whether the label counts (n, classes) are among some numbers (n, m) of each client, whatever else is there.
+
+    A class is read off the one of the m numbers that correlates most with it over the clients, up to an affine scaling
+    and in any order. The score is the mean over the classes that differ between clients, for counts, shares, counts at
+    length 1 or their logarithms, whichever correlates most. Chance is the same with the rows in 100 random orders.
+    Raises UserError if all clients have the same labels or send the same numbers.
+    """
+    numbers, counts = real_rows("numbers", numbers), real_rows("label counts", label_counts)
+    shares = shares_of(counts)
+    length = np.linalg.norm(counts, axis=1, keepdims=True)
+    columns, forms = _standardised(numbers), [counts, shares, counts / length, np.log1p(counts)]
+    truths = [standard for form in forms if (standard := _standardised(form)).shape[1]]
+    if not columns.shape[1] or not truths:
+        raise UserError("all clients send the same numbers, or have the same labels: there is nothing to compare")
+
+    def score(order: NDArray[np.intp]) -> float:
+        return max(float(np.abs(truth[order].T @ columns).max(axis=1).mean()) for truth in truths)
+
+    rng, n = np.random.default_rng(0), len(columns)
+    found, lucky = score(np.arange(n)), [score(rng.permutation(n)) for _ in range(100)]
+    return Result(
+        "correlation of numbers with label counts", found, float(np.mean(lucky)), 1.0, n, float(np.std(lucky, ddof=1))
+    )
+
+
+def _standardised(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The columns that differ between rows, with mean 0 and length 1."""
+    centred = rows - rows.mean(axis=0)
+    length = np.linalg.norm(centred, axis=0)
+    some = length > 1e-9 * np.abs(rows).max(axis=0, initial=0.0)
+    return np.asarray(centred[:, some] / length[some])
+
+
 def selected_by_class(chosen: NDArray[np.bool_], spec: ModelSpec) -> NDArray[np.float64]:
     """(n, d) which parameters each client has chosen -> (n, classes), the share of each class's in the last layer.
 

@@ -113,10 +113,16 @@ def _received(run: Recorded, view: View) -> Iterator[_Sent]:
 
 def _models(message: Message | None, size: int, several: int) -> Floats | None:
     """The first array of floats in a message that has the size of one model or of all, (k, d)."""
+    name = None if message is None else model_field(message, size, several)
+    return None if name is None else np.asarray(getattr(message, name)).reshape(-1, size)
+
+
+def model_field(message: Message, size: int, several: int) -> str | None:
+    """The name of the first array of floats in a message that has the size of one model, or of so many; or None."""
     for name, kind in getattr(message, "ARRAYS", {}).items():
         values = getattr(message, name)
         if kind.dtype in ("<f4", "<f8") and values is not None and values.size in {size, several * size}:
-            return np.asarray(values).reshape(-1, size)
+            return str(name)
     return None
 
 

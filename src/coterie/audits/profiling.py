@@ -26,7 +26,9 @@ from coterie.protocol.model_spec import ModelSpec
 
 def profiles(who: str, steps: NDArray[Any], label_counts: NDArray[Any], spec: ModelSpec) -> Iterator[Measured]:
     """Label shares and top labels from updates (n, d) of clients whose samples have these labels, (n, classes)."""
-    shares = tried(f"{who}: label shares", lambda: share_correlation(label_shares(steps, spec), _telling(label_counts)))
+    shares = tried(
+        f"{who}: label shares", lambda: share_correlation(label_shares(steps, spec), of_classes(label_counts))
+    )
     yield shares
     if shares.result is not None:
         yield Measured(f"{who}: top label", top_label_hit_rate(label_shares(steps, spec), label_counts))
@@ -40,12 +42,12 @@ def alike(
     label_counts, groups: of all clients, as in ``Recorded``.
     """
     similar = f"{who}: which pairs have similar labels, by {by}"
-    yield tried(similar, lambda: pair_correlation(pairs, _telling(label_counts[clients])))
+    yield tried(similar, lambda: pair_correlation(pairs, of_classes(label_counts[clients])))
     if groups is not None and telling(groups[clients]):
         yield Measured(f"{who}: which pairs are of one group, by {by}", pair_auc(pairs, groups[clients]))
 
 
-def _telling(label_counts: NDArray[Any]) -> NDArray[Any]:
+def of_classes(label_counts: NDArray[Any]) -> NDArray[Any]:
     """Label counts (n, classes), if there are classes. Raises UserError."""
     if label_counts.shape[1] < 2:
         raise UserError("the data have no classes: the task is regression, or there is a single label")

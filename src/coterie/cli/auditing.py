@@ -127,13 +127,15 @@ def _cut_short(content: Row, where: str) -> Iterator[str]:
 
 
 def _found(content: Row) -> Iterator[Any]:
-    """The table of attacks, and the attacks that don't apply."""
-    from coterie.report.audits import by_reason
+    """The table of attacks, the attacks that don't apply, and what no attack has read."""
+    from coterie.report.audits import by_reason, by_role
 
     if content["attacks"]:
         yield _attacks(content["attacks"])
     for names, why in by_reason(content["not_applicable"]):
         yield Text(f"Not applicable: {names}: {why}.")
+    for role, fields in by_role(content["not_judged"]):
+        yield Text(f"Not judged, since no attack reads it, at {role}: {fields}.")
 
 
 def _received(roles: Sequence[dict[str, Any]]) -> Table:

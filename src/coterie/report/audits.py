@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -31,11 +31,21 @@ class Found(msgspec.Struct, frozen=True):
     round: Count | None = None
 
 
+class Unread(msgspec.Struct, frozen=True):
+    """A field of clients' messages that no attack has read (``audits.fields.NotJudged``)."""
+
+    role: str
+    message: str
+    field: str
+    why: str
+
+
 class Audit(msgspec.Struct, frozen=True):
     """What ``coterie audit`` found in a run. not_applicable: by attack, why it can't be applied."""
 
     attacks: tuple[Found, ...] = ()
     not_applicable: dict[str, str] = {}
+    not_judged: tuple[Unread, ...] = ()
     stopped: Count | None = None
     drifted: Count | None = None
 
@@ -48,6 +58,16 @@ def by_reason(not_applicable: Mapping[str, str]) -> list[tuple[str, str]]:
     return [(", ".join(names), why) for why, names in found.items()]
 
 
+def by_role(not_judged: Iterable[Unread | Mapping[str, str]]) -> list[tuple[str, str]]:
+    """By role, the fields that it received and no attack has read: ``"Update.cipher (bytes), Report.n (a number)"``."""
+    found: dict[str, list[str]] = {}
+    for one in msgspec.convert(list(not_judged), list[Unread], from_attributes=True):
+        words = f"{one.message}.{one.field} ({one.why})"
+        if words not in found.setdefault(one.role, []):
+            found[one.role].append(words)
+    return [(role, ", ".join(fields)) for role, fields in found.items()]
+
+
 def table(audits: Sequence[Audit | None]) -> dict[str, Any] | None:
     """The table of runs that differ in their seed at most. None where one of them was not audited."""
     known = [audit for audit in audits if audit is not None]
@@ -58,6 +78,7 @@ def table(audits: Sequence[Audit | None]) -> dict[str, Any] | None:
         "rows": [{**row, "half": noise(row)} for row in rows],
         "runs": len(known),
         "not_applicable": by_reason({name: why for audit in known for name, why in audit.not_applicable.items()}),
+        "not_judged": by_role(one for audit in known for one in audit.not_judged),
         "stopped": [audit.stopped for audit in known if audit.stopped is not None],
         "drifted": [audit.drifted for audit in known if audit.drifted is not None],
     }

@@ -9,10 +9,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from coterie.attacks.result import VERDICTS, verdict
 from coterie.audits import Finding, Recorded
+from coterie.audits.fields import NotJudged, field_findings, watched
 from coterie.audits.plain import plain_findings
 from coterie.audits.received import received
 from coterie.protocol.errors import CoterieError, UserError
@@ -40,8 +41,16 @@ _KNOWN = ", knowing the start"
 """What may stand behind a server's role: the start weights are public. All else takes more than the server has."""
 
 
-def attacked(run: Recorded, *, active: bool = False) -> tuple[list[Finding], dict[str, str]]:
-    """What the system's own attacks and those on plain updates find, and by attack why it does not apply.
+class Attacked(NamedTuple):
+    """found: with results.  not_applicable: by attack, why it does not apply.  not_judged: what no attack has read."""
+
+    found: list[Finding]
+    not_applicable: dict[str, str]
+    not_judged: list[NotJudged]
+
+
+def attacked(run: Recorded, *, active: bool = False) -> Attacked:
+    """What the system's own attacks find, and those on plain updates and on short arrays of any system.
 
     active: also repeat the run with a client that deviates. Raises UserError if the system has no such attack.
     """
@@ -51,25 +60,29 @@ def attacked(run: Recorded, *, active: bool = False) -> tuple[list[Finding], dic
         raise UserError(f"there are no active attacks on {run.system.name}, only on {', '.join(some)}")
     plain, not_applicable = plain_findings(run)
     found: list[Finding] = []
+    seen, read = watched(run)
     if own:
         try:
-            found = own.passive(run)
+            found = own.passive(seen)
         except UserError as error:
             not_applicable = {f"attacks on {run.system.name} alone": str(error), **not_applicable}
-    found = [*found, *plain, *(own.active(run) if active and own and own.active else [])]
+    short, no_arrays, not_judged = field_findings(run, read)
+    found = [*found, *plain, *short, *(own.active(run) if active and own and own.active else [])]
     refused = {one.name: one.why for one in found if not one.results}
-    return [one for one in found if one.results], {**refused, **not_applicable}
+    reasons = {**refused, **not_applicable, **no_arrays}
+    return Attacked([one for one in found if one.results], reasons, not_judged)
 
 
 def audit_content(run: Recorded, *, active: bool = False) -> Content:
     """What ``coterie audit --json`` prints of one run.
 
     attacks: rows of findings, the worst first.  not_applicable: by attack on plain updates, why it can't be applied.
+    not_judged: role, message and field of what clients sent that no attack has read, and what it holds.
     """
-    return _content(run, *attacked(run, active=active))
+    return _content(run, attacked(run, active=active))
 
 
-def _content(run: Recorded, found: Sequence[Finding], not_applicable: Mapping[str, str]) -> Content:
+def _content(run: Recorded, attacks: Attacked) -> Content:
     options, system, views = run.options, run.system, list(run.views.values())
     rows = received(views)
     learns, heard = system.views(run.mode, run.settings), [row.role for row in rows]
@@ -92,8 +105,9 @@ def _content(run: Recorded, found: Sequence[Finding], not_applicable: Mapping[st
         "stopped": run.stopped,
         "drifted": run.drifted,
         "roles": roles,
-        "attacks": worst_first(finding.row() for finding in found),
-        "not_applicable": dict(not_applicable),
+        "attacks": worst_first(finding.row() for finding in attacks.found),
+        "not_applicable": attacks.not_applicable,
+        "not_judged": [one._asdict() for one in attacks.not_judged],
     }
     return cast(Content, jsonable(content))
 
@@ -167,6 +181,7 @@ def together(contents: Mapping[Path, Content], left_out: Mapping[Path, str] | No
                 "runs": [str(folder) for folder in members],
                 "attacks": merged([run["attacks"] for run in runs]),
                 "not_applicable": {key: why for run in runs for key, why in run["not_applicable"].items()},
+                "not_judged": _each_once(one for run in runs for one in run.get("not_judged", ())),
             }
         )
     return {
@@ -174,6 +189,11 @@ def together(contents: Mapping[Path, Content], left_out: Mapping[Path, str] | No
         "runs": {str(folder): content for folder, content in contents.items()},
         "left_out": {str(folder): why for folder, why in (left_out or {}).items()},
     }
+
+
+def _each_once(not_judged: Iterable[Mapping[str, str]]) -> list[Mapping[str, str]]:
+    """Fields that were not judged, each once, whatever it held."""
+    return list({(one["role"], one["message"], one["field"]): one for one in not_judged}.values())
 
 
 def merged(runs: Sequence[Sequence[Row]]) -> list[Row]:
@@ -240,11 +260,11 @@ def learned(folder: Path, data_dir: str | None = None) -> dict[str, float]:
             f"{folder}: recording stopped in round {run.stopped}, and fewer rounds than the other methods' would be "
             "attacked: give a larger --record-mib than the config has"
         )
-    found, not_applicable = attacked(run)
-    keep(folder, _content(run, found, not_applicable))
+    attacks = attacked(run)
+    keep(folder, _content(run, attacks))
     role_of = {one.name: one.role for one in run.federation.common.roster.entries}
     clients = {role_of[name] for name in run.clients}
-    return best_by_topic(found, set(role_of.values()) - clients)
+    return best_by_topic(attacks.found, set(role_of.values()) - clients)
 
 
 def best_by_topic(findings: Iterable[Finding], servers: Collection[str]) -> dict[str, float]:
