@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,15 @@ import torch
 
 TESTS = Path(__file__).parent
 QUICK = ["--clients", "4", "--rounds", "2", "--set", "max_epochs=1", "--quiet"]
+
+
+def heard() -> None:
+    """For ``preexec_fn``: Ctrl-C and SIGTERM end this child, also where the tests' own parent ignores them.
+
+    A job of a script (``make test &``) and some CI runners do.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
 
 
 class Ended(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import QUICK, TESTS, Command, Ended
+from command import QUICK, TESTS, Command, Ended, heard
 
 import coterie
 from coterie.runs.folder import read_lines
@@ -303,24 +303,26 @@ def test_a_bug_is_reported_as_one(cli: Command, monkeypatch: pytest.MonkeyPatch)
 def outside(code: str, **environment: str) -> subprocess.Popen[str]:
     paths = os.pathsep.join([str(TESTS), str(TESTS.parent / "src")])
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "COLUMNS": "300", **environment}
-    return subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, env=environment)
+    words = [sys.executable, "-c", code]
+    return subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment, preexec_fn=heard)
 
 
 MAIN = "import sys; from coterie.cli.app import main; sys.argv = ['coterie', *{words!r}]; main()"
 
 
-def test_control_c_says_how_to_go_on(cli: Command, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_says_how_to_go_on(cli: Command, tmp_path: Path, number: signal.Signals) -> None:
+    """By Ctrl-C, or by a service manager that stops a job politely."""
     out = tmp_path / "run"
     words = ["run", "toy_federation:SYSTEM", "--clients", "4", "--rounds", "20", "--out", str(out), "-q"]
-    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "  # ignored by jobs of scripts
-    process = outside(heard + MAIN.format(words=words), COTERIE_TOY_SLEEP_S="0.5")
+    process = outside(MAIN.format(words=words), COTERIE_TOY_SLEEP_S="0.5")
     deadline = time.monotonic() + 200
     metrics = out / "metrics.jsonl"
     while not (metrics.exists() and metrics.read_bytes()) and time.monotonic() < deadline:
         assert process.poll() is None
         time.sleep(0.02)
     time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, err = process.communicate(timeout=200)
     assert process.returncode == 130
     assert "Traceback" not in err

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from command import Command
+from command import Command, heard
 from typer.testing import CliRunner
 
 from coterie.cli.app import app
@@ -182,3 +183,38 @@ def test_a_reader_that_goes_away_is_no_bug() -> None:
     ended = subprocess.run([sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writing)
     assert (ended.returncode, ended.stderr) == (1, "")
+
+
+SLEEPER = """
+import time, typer
+from coterie.cli.guard import guarded
+
+def sleep() -> None:
+    print("begun", flush=True)
+    time.sleep(60)
+
+typer.run(guarded(sleep))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_every_command_ends_alike_by_control_c_and_when_it_is_terminated(number: signal.Signals) -> None:
+    words = [sys.executable, "-c", SLEEPER]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heard) as one:
+        assert one.stdout is not None
+        assert one.stdout.readline() == "begun\n"
+        one.send_signal(number)
+        assert (one.communicate(timeout=30)[1], one.returncode) == ("Error: interrupted\n", 130)
+    assert all(hasattr(command.callback, "__wrapped__") for command in app.registered_commands)  # guarded
+
+
+def test_a_command_that_is_to_ignore_its_end_ignores_it() -> None:
+    def ignoring() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    words = [sys.executable, "-c", SLEEPER.replace("60", "0.5")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, preexec_fn=ignoring) as one:
+        assert one.stdout is not None
+        assert one.stdout.readline() == "begun\n"
+        one.send_signal(signal.SIGTERM)
+        assert one.wait(30) == 0

@@ -6,7 +6,7 @@ import io
 import re
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -134,8 +134,17 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coterie.reproductions.items", lambda paper=None: {"toy/table": TABLE})
 
 
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """Ctrl-C is heard here, also where the tests' own parent ignores it: a job of a script, a CI runner."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_table_that_was_interrupted_goes_on_by_the_same_command(
-    cli: Command, toy: None, monkeypatch: pytest.MonkeyPatch
+    cli: Command, toy: None, heard: None, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     """Ctrl-C in round 1 of the third of four runs: two are read, the third goes on, nothing is trained twice."""
     studies = sys.modules[study.__module__]
@@ -145,7 +154,7 @@ def test_a_table_that_was_interrupted_goes_on_by_the_same_command(
         def told(of_round: Mapping[str, Any]) -> None:
             on_round(of_round)
             if len(runs) == 3:
-                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(number)
 
         runs.append(config)
         return original(replace(config, checkpoint_every=1), told, **options)

@@ -139,11 +139,12 @@ sys.stdin.read()
         assert parent.returncode == (-9 if kill else 0)
 
 
-def test_an_interruption_is_the_parent_s_to_handle(workers):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_is_the_parent_s_to_handle(workers, number):
     jobs = [(KEY, np.ones(9))] * 2
     pool.encrypt_many(jobs, processes=2)
     for worker in workers._workers:
-        os.kill(worker.process.pid, signal.SIGINT)
+        os.kill(worker.process.pid, number)
     pids = [worker.process.pid for worker in workers._workers]
     assert len(pool.encrypt_many(jobs, processes=2)) == 2
     assert [worker.process.pid for worker in workers._workers] == pids

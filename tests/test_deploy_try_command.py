@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from command import Command, caller
+from command import Command, caller, heard
 
 from coterie.deploy import logs
 from coterie.deploy.doctor import doctor
@@ -85,12 +85,13 @@ def test_it_refuses_before_it_makes_anything(command: Command, tmp_path: Path) -
         assert not folder.exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_runs_on_when_it_is_stopped(tmp_path: Path, number: signal.Signals) -> None:
-    """By Ctrl-C, or killed itself: all parties and the server end, and the logs stay."""
+    """By Ctrl-C, politely, or killed itself: all parties and the server end, and the logs stay."""
     folder = tmp_path / "d"
     words = [sys.executable, "-m", "coterie", "deploy", "try", str(folder), "--system", "fedavg", *OF]
-    running = subprocess.Popen([*words, "--rounds", "5000"], stderr=subprocess.PIPE, text=True)
+    words += ["--rounds", "5000"]
+    running = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
     metrics, until = folder / "run" / "metrics.jsonl", time.monotonic() + 120
     while not (metrics.exists() and metrics.stat().st_size):
         assert running.poll() is None, running.communicate()[1]
@@ -101,7 +102,7 @@ def test_nothing_runs_on_when_it_is_stopped(tmp_path: Path, number: signal.Signa
     assert len(pids) == 5 == sum(map(alive, pids))
     running.send_signal(number)
     words_of_end = running.communicate(timeout=30)[1]
-    assert running.returncode == (130 if number == signal.SIGINT else -number)
+    assert running.returncode == (-number if number == signal.SIGKILL else 130)
     assert number == signal.SIGKILL or "interrupted" in words_of_end
     while any(map(alive, pids)) or served(folder):
         assert time.monotonic() < until

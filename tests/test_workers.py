@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -138,6 +139,34 @@ def test_without_ray_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatc
         with pytest.raises(UserError, match=r"pip install 'coterie\[ray\]'"):
             check_workers(text)
     check_workers(None)
+
+
+@pytest.mark.parametrize("set_before", [True, False])
+def test_ray_does_not_take_sigterm_from_a_command(monkeypatch: pytest.MonkeyPatch, set_before: bool) -> None:
+    """A stand-in for Ray sets its own handler when it starts, as Ray does. A handler of the command's stays."""
+
+    def ours(*_: object) -> None: ...
+
+    def theirs(*_: object) -> None: ...
+
+    class Cluster:
+        workers = ()
+
+        def __init__(self, **_: object) -> None:
+            signal.signal(signal.SIGTERM, theirs)
+
+        def close(self) -> None: ...
+
+    ray_workers = ModuleType("coterie.runs.ray_workers")
+    monkeypatch.setattr(ray_workers, "Cluster", Cluster, raising=False)
+    monkeypatch.setitem(sys.modules, ray_workers.__name__, ray_workers)
+    monkeypatch.setattr("coterie.runs.workers.find_spec", lambda name: True)
+    before = signal.signal(signal.SIGTERM, ours if set_before else signal.SIG_DFL)
+    try:
+        workers_of(resolve(replace(TINY, workers="ray:2")), "digest", lambda party: 1)
+        assert signal.getsignal(signal.SIGTERM) is (ours if set_before else theirs)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_workers_move_no_number_and_are_in_no_file() -> None:

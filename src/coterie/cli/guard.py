@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -44,13 +46,34 @@ def _warnings_shown() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM interrupts the main thread's work as Ctrl-C does. A process that was started to ignore it ignores it."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def guarded(command: F) -> F:
-    """A command whose exceptions become exit codes: 1 for a failure, 2 for a mistake of the caller, 130 for Ctrl-C."""
+    """A command whose exceptions become exit codes: 1 for a failure, 2 for a mistake of the caller, 130 for Ctrl-C.
+
+    SIGTERM is an interruption, too.
+    """
 
     @functools.wraps(command)
     def run(*args: object, **kwargs: object) -> None:
         try:
-            with _warnings_shown():
+            with _terminable(), _warnings_shown():
                 command(*args, **kwargs)
         except (typer.Exit, typer.Abort):
             raise

@@ -151,7 +151,8 @@ atexit.register(_pool.stop)
 
 def serve() -> None:
     """What a worker does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interruption is the parent's to handle: then the input ends
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # an interruption is the parent's to handle: then the input ends
     source, target = sys.stdin.buffer, sys.stdout.buffer
     try:
         while True:

@@ -8,8 +8,6 @@ models are those of ``coterie run`` with the same options.
 from __future__ import annotations
 
 import json
-import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -89,7 +87,7 @@ def rehearse(
     check_installed()
     warm()
     config = deployable(config, rehearsal=True)
-    with terminable(), ExitStack() as held:
+    with ExitStack() as held:
         experiment = build(config)
         held.callback(experiment.close)
         names = [entry.name for entry in experiment.common.roster.entries]
@@ -176,23 +174,6 @@ def supervised(ready: Rehearsal, kills: Sequence[Kill], tell: Tell) -> None:
 
 def _hub(home: Path, kill: Kill | None) -> None:
     as_hub(home.parent, kill)
-
-
-@contextmanager
-def terminable() -> Iterator[None]:
-    """SIGTERM ends the main thread's work as Ctrl-C does, so that everything is stopped."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 class _NewLines:

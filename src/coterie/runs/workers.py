@@ -7,8 +7,10 @@ bit. ``runs/ray_workers.py`` has workers on a Ray cluster.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Sequence
+import signal
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any, Protocol
 
@@ -43,17 +45,29 @@ def workers_of(config: RunConfig, inputs: str, samples: Callable[[str], int]) ->
     for what in (config.model, config.loss, config.system):
         if what is not None and what.startswith("given:"):
             raise UserError(f"{what} is an object of this process, which workers do not have: give it as module:NAME")
-    from coterie.runs.ray_workers import Cluster
-
     found = _FORM.fullmatch(config.workers)
     assert found is not None
-    cluster = Cluster(
-        address=None if found[2] is None else config.workers,
-        count=None if found[1] is None else int(found[1]),
-        gpu=config.accelerator.startswith("cuda"),
-        make=(to_toml(config), inputs),
-    )
+    with _sigterm_kept():
+        from coterie.runs.ray_workers import Cluster
+
+        cluster = Cluster(
+            address=None if found[2] is None else config.workers,
+            count=None if found[1] is None else int(found[1]),
+            gpu=config.accelerator.startswith("cuda"),
+            make=(to_toml(config), inputs),
+        )
     return Spread(cluster.workers, samples, cluster.close)
+
+
+@contextlib.contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """A handler of SIGTERM that is there stays: Ray sets its own when it is imported and started."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if callable(before):
+            signal.signal(signal.SIGTERM, before)
 
 
 class Remote(Protocol):
