@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,7 +84,7 @@ def predict(
     if out is not None and check_new(out).suffix not in (".csv", ".npz"):
         raise UserError(f"{out}: predictions are written as FILE.csv or FILE.npz")
     trained = _source(source, client)
-    x, y = _samples(samples, trained.facts.features)
+    x, y = _samples(samples, trained)
     found = trained.predict(x, proba=True, model=model, where=f"{samples}: x")
     labels = trained.labels(found)
     right = None if y is None else labels == trained.checked_labels(y, len(labels), f"{samples}: y")
@@ -136,19 +136,22 @@ def _of_folder(source: Path, client: str | None) -> tuple[TrainedModel, int]:
     return models.of(client), models.index.round
 
 
-def _samples(path: Path, features: Sequence[str]) -> tuple[NDArray[Any], NDArray[Any] | None]:
+def _samples(path: Path, trained: TrainedModel) -> tuple[NDArray[Any], NDArray[Any] | None]:
     """Samples and labels of a file, columns of a table by name. Raises UserError, also for what has no use."""
-    from coterie.data.formats import read_npz
+    from coterie.data.formats import Arrays, read_npz
     from coterie.data.samples import new_samples
+
+    def check(found: Arrays) -> None:
+        if "x" not in found or set(found) - {"x", "y"}:
+            held = ", ".join(sorted(found)) or "nothing"
+            raise UserError(f"{path} holds {held}: it needs samples x, may have their labels y, and nothing else")
+        trained.shaped(found["x"], f"{path}: x")
 
     if not path.is_file():
         raise UserError(f"{path} is no file: give new samples as a csv, parquet or npz file (numpy.savez with x)")
     if path.suffix in (".csv", ".parquet"):
-        return new_samples(path, features)
-    arrays = read_npz(path)
-    if "x" not in arrays or set(arrays) - {"x", "y"}:
-        held = ", ".join(sorted(arrays)) or "nothing"
-        raise UserError(f"{path} holds {held}: it needs samples x, may have their labels y, and nothing else")
+        return new_samples(path, trained.facts.features)
+    arrays = read_npz(path, check)
     return arrays["x"], arrays.get("y")
 
 

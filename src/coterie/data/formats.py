@@ -8,13 +8,15 @@ from __future__ import annotations
 import gzip
 import io
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.format import MAGIC_PREFIX, read_array, read_array_header_1_0, read_array_header_2_0, read_magic
 from numpy.typing import NDArray
 
 from coterie.protocol.errors import UserError
@@ -23,6 +25,11 @@ Arrays = dict[str, NDArray[Any]]
 Bytes = NDArray[np.uint8]
 
 _MAX_BYTES = 1 << 31  # no member of a known file comes near: stops a damaged header or a decompression bomb
+_FREE, _MOST_TIMES = 64 << 20, 200  # bytes that any file may hold, and how many times its own size
+_HEADERS: Mapping[tuple[int, int], Callable[..., Any]] = {
+    (1, 0): read_array_header_1_0,
+    (2, 0): read_array_header_2_0,
+}
 
 
 @contextmanager
@@ -39,35 +46,70 @@ def _reading(path: Path, form: str) -> Iterator[None]:
         ) from exc
 
 
-def read_npz(path: Path, check: Callable[[list[str]], object] | None = None) -> Arrays:
+def check_claim(path: Path, claimed: int, again: str = "without compression") -> None:
+    """Raises UserError for a small file that says it holds very much, before anything is read.
+
+    Files of samples hold up to some tens of times their own size, and compressed zeros a thousand times.
+
+    claimed: bytes in memory.  again: how it can be written so that it is read.
+    """
+    size = path.stat().st_size
+    if claimed > max(_FREE, _MOST_TIMES * size):
+        raise UserError(
+            f"{path} has {size:,} bytes and says that it holds {claimed:,}, which may be meant to fill the memory. If "
+            f"it is yours, write it again {again}"
+        )
+
+
+def read_npz(path: Path, check: Callable[[Arrays], object] | None = None) -> Arrays:
     """All arrays of an ``.npz`` file. Arrays of Python objects are refused: they would have to be unpickled.
 
-    check: of the names of the arrays, before any is read. It raises UserError.
+    check: is given arrays of the same names, shapes and types that hold nothing, before any is read. It raises
+    UserError. Raises UserError also for a small file that says it holds very much.
     """
     with _reading(path, "an .npz file of plain arrays"):
-        try:
-            archive = np.load(path, allow_pickle=False)
-        except ValueError:  # numpy takes it for a pickle, and says how to load it unsafely
-            raise UserError(f"{path} cannot be read as an .npz file: it is none; write one with numpy.savez") from None
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise UserError(f"{path} holds a single array, not an .npz archive; write it with numpy.savez")
-        with archive:
+        if not zipfile.is_zipfile(path):
+            with path.open("rb") as file:
+                single = file.read(len(MAGIC_PREFIX)) == MAGIC_PREFIX
+            what = "a single array, no archive" if single else "none"
+            raise UserError(f"{path} cannot be read as an .npz file: it is {what}; write one with numpy.savez")
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+            check_claim(path, sum(member.file_size for member in members))
+            names = [member.filename.removesuffix(".npy") for member in members]
+            if len({*names}) < len(names):
+                raise ValueError("two of its arrays have the same name")
+            empty = {key: _empty(archive, member, path) for key, member in zip(names, members, strict=True)}
             if check is not None:
-                check(archive.files)
-            return {key: _array(archive, key, path) for key in archive.files}
+                check(empty)
+            found = {}
+            for key, member in zip(names, members, strict=True):
+                with archive.open(member) as stored:
+                    found[key] = read_array(stored, allow_pickle=False)
+            return found
 
 
-def _array(archive: np.lib.npyio.NpzFile, key: str, path: Path) -> NDArray[Any]:
-    """One array of an archive. Raises UserError for Python objects, which numpy would have to unpickle."""
-    try:
-        return archive[key]
-    except ValueError as error:
-        if "Object arrays" not in str(error):
-            raise
+def _empty(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path) -> NDArray[Any]:
+    """An array of the shape and type that the header of a member of an archive says. It takes no memory.
+
+    Raises UserError for Python objects, and ValueError unless the member is as long as its header says.
+    """
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others are read in parts of any size
+        raise ValueError(f"{member.filename} is compressed in another way than numpy's")
+    with archive.open(member) as stored:
+        version = read_magic(stored)
+        if version not in _HEADERS:
+            raise ValueError(f"{member.filename} has version {version} of the form")
+        shape, _, dtype = _HEADERS[version](stored)
+        begin = stored.tell()
+    if dtype.hasobject:
         raise UserError(
-            f"{path}: {key} is an array of Python objects, such as rows of different lengths or words; it must hold "
-            "numbers, as numpy.asarray(rows, numpy.float32) makes them"
-        ) from None
+            f"{path}: {member.filename.removesuffix('.npy')} is an array of Python objects, such as rows of different "
+            "lengths or words; it must hold numbers, as numpy.asarray(rows, numpy.float32) makes them"
+        )
+    if min(shape, default=0) < 0 or begin + prod(shape) * dtype.itemsize != member.file_size:
+        raise ValueError(f"{member.filename} is not as long as its shape {shape} and type {dtype} say")
+    return np.broadcast_to(np.empty((), dtype), shape)
 
 
 def read_idx(path: Path) -> Bytes:
@@ -80,6 +122,7 @@ def read_idx(path: Path) -> Bytes:
         size = prod(shape)
         if len(shape) != magic[3] or size > _MAX_BYTES:
             raise ValueError(f"a header with shape {shape}")
+        check_claim(path, size)
         body = file.read(size + 1)
         if len(body) != size:
             raise ValueError(
@@ -98,6 +141,7 @@ def read_tar(path: Path, names: Sequence[str]) -> dict[str, bytes]:
                 continue
             if member.size > _MAX_BYTES:
                 raise ValueError(f"member {member.name} claims {member.size:,} bytes")
+            check_claim(path, member.size)
             file = archive.extractfile(member)
             if file is not None:
                 found[name] = file.read()
@@ -120,9 +164,10 @@ def read_cifar(blocks: Sequence[bytes], label_bytes: int, where: str) -> tuple[B
 
 def read_svhn(path: Path) -> tuple[Bytes, NDArray[np.int64]]:
     """Images (N, 3, 32, 32) and labels (N,) of SVHN's cropped digits; the file's label 10 is the digit 0."""
-    from scipy.io import loadmat
+    from scipy.io import loadmat, whosmat
 
     with _reading(path, "a MATLAB file with X and y"):
+        check_claim(path, sum(8 * prod(shape) for name, shape, _ in whosmat(path) if name in ("X", "y")))
         content = loadmat(path, variable_names=["X", "y"])
         x, y = content["X"], content["y"].reshape(-1)
         if x.dtype != np.uint8 or x.shape != (32, 32, 3, len(y)) or y.dtype.kind not in "ui":

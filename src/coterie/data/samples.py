@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.data.catalogue import FOUR
-from coterie.data.formats import Arrays, read_npz
+from coterie.data.formats import Arrays, check_claim, read_npz
 from coterie.data.targets import is_number, whole
 from coterie.protocol.errors import UserError, suggest
 
@@ -68,7 +68,7 @@ def read(path: Path, by: str | None, target: str | None) -> Samples:
     if path.suffix == ".npz":
         if target is not None:
             raise UserError(f"{path}: an npz file has its labels in y, so target={target} has no effect: leave it out")
-        return from_npz(read_npz(path, lambda names: npz_keys(names, by, str(path))), by, str(path))
+        return from_npz(read_npz(path, lambda arrays: npz_keys(arrays, by, str(path))), by, str(path))
     return from_table(_read_csv(path) if path.suffix == ".csv" else _read_parquet(path), by, target)
 
 
@@ -94,13 +94,16 @@ def new_samples(path: Path, features: Sequence[str]) -> tuple[NDArray[Any], NDAr
     return x, y if numbers is None else numbers
 
 
-def npz_keys(names: Collection[str], by: str | None, where: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of the arrays of samples and labels, and of clients. Raises UserError, also for one not used."""
-    pairs = ("x", "y") if "x" in names else ("features", "labels")
-    whole = all(key in names for key in pairs)
+def npz_keys(arrays: Arrays, by: str | None, where: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of the arrays of samples and labels, and of clients.
+
+    Raises UserError, also for an array that is not used, and for one that has not one entry for each sample.
+    """
+    pairs = ("x", "y") if "x" in arrays else ("features", "labels")
+    whole = all(key in arrays for key in pairs)
     keys = pairs if whole else FOUR
-    if missing := [key for key in keys if key not in names]:
-        if "x_indptr" in names:
+    if missing := [key for key in keys if key not in arrays]:
+        if "x_indptr" in arrays:
             stem = Path(where).stem
             raise UserError(
                 f"{where} is a graph, which goes by its name: --data {stem} --data-dir {Path(where).parent}"
@@ -109,14 +112,18 @@ def npz_keys(names: Collection[str], by: str | None, where: str) -> tuple[tuple[
     owners = () if by is None else (by,) if whole else (f"{by}_train", f"{by}_test")
     if taken := sorted({*owners} & {*keys, KIND, NAMES}):
         raise UserError(f"{where}: {taken[0]} does not name clients: give their names in an array of another name")
-    if missing := [key for key in owners if key not in names]:
-        raise _no_column(where, missing[0], [key for key in names if key not in keys])
-    if unused := sorted(set(names) - {*keys, *owners, KIND, NAMES}):
+    if missing := [key for key in owners if key not in arrays]:
+        raise _no_column(where, missing[0], [key for key in arrays if key not in keys])
+    if unused := sorted(set(arrays) - {*keys, *owners, KIND, NAMES}):
         column = unused[0].removesuffix("_train").removesuffix("_test")
         raise UserError(
             f"{where} holds {unused[0]!r}, which is not used: deal the samples by it with --partition by:{column}, or "
             "remove it from the file"
         )
+    for key in (*keys, *owners):
+        x = arrays[keys[2 if key.endswith("_test") and not whole else 0]]
+        if not x.ndim or arrays[key].shape[:1] != x.shape[:1]:
+            raise UserError(f"{where}: {key} is {arrays[key].shape}, but x is {x.shape}: give one for each sample")
     return keys, owners
 
 
@@ -125,10 +132,6 @@ def from_npz(arrays: Arrays, by: str | None, where: str) -> Samples:
     keys, owners = npz_keys(arrays, by, where)
     whole = len(keys) == 2
     parts = [[arrays[key] for key in found] for found in (keys[::2], keys[1::2], owners)]
-    for key in (*keys, *owners):
-        x = arrays[keys[2 if key.endswith("_test") and not whole else 0]]
-        if not x.ndim or arrays[key].shape[:1] != x.shape[:1]:
-            raise UserError(f"{where}: {key} is {arrays[key].shape}, but x is {x.shape}: give one for each sample")
     x, y = joined(parts[0], where), joined(parts[1], where)
     y = words(y[:, 0] if y.shape[1:] == (1,) else y, "label", lambda i: f"{where}, label of sample {i}")
     named = _owners(joined(parts[2], where), f"{where}, {by}", lambda i: f"{where}, {by} of sample {i}") if by else None
@@ -243,15 +246,42 @@ def _read_csv(path: Path) -> Table:
 
 
 def _read_parquet(path: Path) -> Table:
+    """The columns of a parquet file. Raises UserError, also for a small file that says it holds very much."""
     try:
         import pandas
+        from pyarrow.parquet import read_metadata
     except ImportError:
         raise UserError(f"{path}: parquet files need pandas and pyarrow: pip install 'coterie[tables]'") from None
     try:
-        frame = pandas.read_parquet(path)
+        facts = read_metadata(path)
+        check_claim(path, _decoded_bytes(facts), "as a csv file")
+        columns = [facts.schema.column(j) for j in range(facts.num_columns)]
+        words = [one.path for one in columns if one.physical_type == "BYTE_ARRAY"]  # a word that is repeated stays one
+        frame = pandas.read_parquet(path, engine="pyarrow", read_dictionary=words)
+    except UserError:
+        raise
     except Exception as error:  # whatever the reader raises on damaged bytes
         raise UserError(f"{path} cannot be read as a parquet file: {type(error).__name__}: {error}") from None
-    return Table(str(path), named_columns(frame.columns, lambda name: frame[name].to_numpy(), str(path)))
+    return Table(str(path), named_columns(frame.columns, lambda name: _values(frame[name]), str(path)))
+
+
+def _values(column: Any) -> NDArray[Any]:
+    """A column of a frame (N,). Words that are repeated are one object."""
+    if not hasattr(column, "cat"):
+        return np.asarray(column.to_numpy())
+    codes, known = column.cat.codes.to_numpy(), column.cat.categories.to_numpy()
+    known = known if known.dtype.kind in "biuf" else known.astype(object)
+    return np.asarray((known if (codes >= 0).all() else np.append(known, np.nan))[codes])  # a missing one is -1
+
+
+def _decoded_bytes(facts: Any) -> int:
+    """Bytes in memory that the footer of a parquet file claims. Repeated values take next to none in the file."""
+    parts = ((row, column) for row in range(facts.num_row_groups) for column in range(facts.num_columns))
+    claimed = 0
+    for row, column in parts:
+        chunk, width = facts.row_group(row).column(column), facts.schema.column(column).length or 8
+        claimed += max(chunk.num_values * width, chunk.total_uncompressed_size)
+    return int(max(claimed, facts.num_rows * facts.num_columns * 8))
 
 
 def named_columns(names: Iterable[Any], column: Callable[[Any], Any], where: str) -> dict[str, NDArray[Any]]:

@@ -7,7 +7,6 @@ agree how to scale them. Bytes (uint8) are divided by 255.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.data.dataset import finite, fixed_split
-from coterie.data.formats import read_npz
+from coterie.data.formats import Arrays, read_npz
 from coterie.deploy.home import write_private
 from coterie.deploy.plan import Facts
 from coterie.protocol.errors import UserError, suggest
@@ -43,7 +42,7 @@ def read_data(path: Path, facts: Facts, *, tests: bool = True) -> OwnData:
     """
     if not path.is_file():
         raise UserError(f"there is no file {path}: --data names an .npz file with the arrays x and y of this party")
-    arrays = read_npz(path, lambda names: _check_names(names, path))
+    arrays = read_npz(path, lambda found: _check_forms(found, facts, path))
     x, y = _samples(arrays["x"], facts, f"{path}: x"), _labels(arrays["y"], len(arrays["x"]), facts, f"{path}: y")
     if "x_test" in arrays and not len(arrays["x_test"]) and not len(arrays["y_test"]):
         return OwnData(x, y, x[:0], y[:0])
@@ -65,19 +64,24 @@ def write_data(path: Path, data: OwnData) -> None:
     write_private(path, file.getvalue())
 
 
-def _check_names(names: Sequence[str], path: Path) -> None:
-    for name in names:
+def _check_forms(arrays: Arrays, facts: Facts, path: Path) -> None:
+    """Raises UserError for arrays whose names, types or shapes say already that they cannot be taken."""
+    for name in arrays:
         if name not in ARRAYS:
             raise UserError(f"{path} has an array {name!r}{suggest(name, ARRAYS)} It may have: {', '.join(ARRAYS)}")
     for name in ("x", "y"):
-        if name not in names:
+        if name not in arrays:
             raise UserError(f"{path} has no array {name!r}: write it with numpy.savez(path, x=samples, y=labels)")
-    if ("x_test" in names) != ("y_test" in names):
+    if ("x_test" in arrays) != ("y_test" in arrays):
         raise UserError(f"{path} has one of x_test and y_test: give both, or none")
+    for x, y in (ARRAYS[:2], ARRAYS[2:]):
+        if x in arrays and (x == "x" or len(arrays[x]) or len(arrays[y])):
+            _check_samples(arrays[x], facts, f"{path}: {x}")
+            _check_labels(arrays[y], len(arrays[x]), facts, f"{path}: {y}")
 
 
-def _samples(x: NDArray[np.generic], facts: Facts, where: str) -> NDArray[np.float32]:
-    x = np.asarray(x)
+def _check_samples(x: NDArray[np.generic], facts: Facts, where: str) -> None:
+    """Raises UserError by type and shape."""
     if x.dtype.kind not in "buif":
         raise UserError(f"{where} has type {x.dtype}; it must hold numbers")
     if x.shape[1:] != facts.input_shape:
@@ -85,6 +89,10 @@ def _samples(x: NDArray[np.generic], facts: Facts, where: str) -> NDArray[np.flo
         raise UserError(f"{where} has shape {x.shape}; the plan's model takes ({wanted})")
     if not len(x):
         raise UserError(f"{where} has no sample")
+
+
+def _samples(x: NDArray[np.generic], facts: Facts, where: str) -> NDArray[np.float32]:
+    _check_samples(x, facts, where)
     if x.dtype == np.uint8:
         return np.asarray(x, np.float32) / np.float32(255)
     with np.errstate(over="ignore"):
@@ -92,13 +100,20 @@ def _samples(x: NDArray[np.generic], facts: Facts, where: str) -> NDArray[np.flo
     return finite(found, where)
 
 
-def _labels(y: NDArray[np.generic], samples: int, facts: Facts, where: str) -> NDArray[np.int64] | NDArray[np.float32]:
-    y = np.asarray(y)
+def _check_labels(y: NDArray[np.generic], samples: int, facts: Facts, where: str) -> None:
+    """Raises UserError by type and shape."""
     if y.dtype.kind not in "buif":
         raise UserError(f"{where} has type {y.dtype}; labels must be numbers")
     if facts.task == "classes":
         if y.shape != (samples,):
             raise UserError(f"{where} has shape {y.shape}; there are {samples} samples, so it must be ({samples},)")
+    elif y.shape != (samples, facts.outputs) and not (facts.outputs == 1 and y.shape == (samples,)):
+        raise UserError(f"{where} has shape {y.shape}; it must be ({samples}, {facts.outputs})")
+
+
+def _labels(y: NDArray[np.generic], samples: int, facts: Facts, where: str) -> NDArray[np.int64] | NDArray[np.float32]:
+    _check_labels(y, samples, facts, where)
+    if facts.task == "classes":
         if y.dtype.kind == "f" and not (np.isfinite(y) & (y == np.floor(y))).all():
             raise UserError(f"{where} has labels that are no whole numbers; they must be 0 to {facts.outputs - 1}")
         low, high = int(y.min()), int(y.max())
@@ -106,8 +121,6 @@ def _labels(y: NDArray[np.generic], samples: int, facts: Facts, where: str) -> N
             raise UserError(f"{where} has label {low if low < 0 else high}; labels are 0 to {facts.outputs - 1}")
         return y.astype(np.int64)
     y = y[:, None] if y.ndim == 1 else y
-    if y.shape != (samples, facts.outputs):
-        raise UserError(f"{where} has shape {y.shape}; it must be ({samples}, {facts.outputs})")
     with np.errstate(over="ignore"):
         found = finite(np.ascontiguousarray(y, np.float32), where)
     if facts.task == "multilabel" and not np.isin(found, (0, 1)).all():

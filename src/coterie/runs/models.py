@@ -18,9 +18,11 @@ elsewhere, so it is hostile until it is verified.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -48,7 +50,7 @@ MODELS, INDEX = "models", "index.json"
 MOST_BYTES = 8 << 30
 """Of a file. A sparse file can claim any size."""
 
-_MOST_HEADER = 16 << 20
+_MOST_HEADER, _MOST_INDEX = 16 << 20, 256 << 20
 _KEY = "coterie"
 _ZERO, _UNIT, _SHARES = "coterie.zero", "coterie.unit", "coterie.shares"
 _TARGETS = "coterie.target_zero", "coterie.target_unit"
@@ -202,7 +204,7 @@ class Models:
 
     def _read(self, file: str) -> TrainedModel:
         path = self.folder / file
-        data = _bytes(path, follow=False)
+        data = _bytes(path, MOST_BYTES, follow=False)
         if hashlib.sha256(data).hexdigest() != self.index.sha256.get(file):
             raise UserError(f"{path} is not the file that {INDEX} names: it was changed; restore it, or run again")
         return decode(data, str(path))
@@ -233,7 +235,7 @@ def load_models(folder: str | Path) -> Models:
             advice = "give the folder of a run"
         raise UserError(f"{folder} holds no models: {advice}")
     try:
-        index = msgspec.json.decode(_bytes(path, follow=False), type=Index)
+        index = msgspec.json.decode(_bytes(path, _MOST_INDEX, follow=False), type=Index)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise UserError(f"{path} is no index of models ({error}): restore it, or run again") from None
     return Models(path.parent, index)
@@ -244,7 +246,7 @@ def load_exported(path: str | Path) -> TrainedModel:
 
     Raises UserError for a file that is missing, damaged, or no model.
     """
-    model = decode(_bytes(Path(path), follow=True), str(path))
+    model = decode(_bytes(Path(path), MOST_BYTES, follow=True), str(path))
     return replace(model, where=f"the model in {path}")
 
 
@@ -288,23 +290,11 @@ def decode(data: bytes, where: str) -> TrainedModel:
     Raises UserError for bytes that are no whole file, and for facts, names, shapes, types or numbers that cannot be a
     model's. Whether the tensors fit the architecture is checked by ``TrainedModel.module``.
     """
-    size = int.from_bytes(data[:8], "little")
-    if size > _MOST_HEADER:
-        raise UserError(f"{where} has a header of {size:,} bytes, so it is no file of a model: {_ADVICE}")
+    facts = _told(data, len(data), where)
     try:
         tensors = safetensors.torch.load(data)
-        metadata = msgspec.json.decode(data[8 : 8 + size]).get("__metadata__") or {}
     except Exception as error:  # the library has several, down to torch's own
         raise UserError(f"{where} is no whole .safetensors file ({_short(error)}): {_ADVICE}") from None
-    if _KEY not in metadata:
-        raise UserError(
-            f"{where} has no metadata of Coterie, so its inputs and classes are not known: load it with "
-            "safetensors.torch.load_file, or give a file that coterie export wrote"
-        )
-    try:
-        facts = msgspec.json.decode(metadata[_KEY], type=Facts)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise UserError(f"{where}: its metadata are not those of a model ({_short(error)}): {_ADVICE}") from None
     for name, value in tensors.items():
         known = value.dtype in (torch.float32, torch.float64)  # torch cannot even judge some others
         if (value.is_floating_point() and not known) or value.is_complex():
@@ -327,16 +317,55 @@ def decode(data: bytes, where: str) -> TrainedModel:
     return TrainedModel(facts, shares, parts, zero, unit, where, target_zero=target_zero, target_unit=target_unit)
 
 
-def _bytes(path: Path, *, follow: bool) -> bytes:
-    """The bytes of a file, at most ``MOST_BYTES``. follow: whether a symbolic link may lead to it. Raises UserError."""
+def _told(data: bytes, size: int, where: str) -> Facts:
+    """The facts in the header of a model's file. data: its beginning, at least the header.  size: of the whole file.
+
+    Raises UserError unless the header describes a file of this size.
+    """
+    header = int.from_bytes(data[:8], "little")
+    if header > _MOST_HEADER:
+        raise UserError(f"{where} has a header of {header:,} bytes, so it is no file of a model: {_ADVICE}")
+    try:
+        told: dict[str, Any] = msgspec.json.decode(data[8 : 8 + header])
+        metadata = told.pop("__metadata__", None) or {}
+        claimed = [(prod(one["shape"]), *map(int, one["data_offsets"])) for one in told.values()]
+        end = 8 + header + max((end for _, _, end in claimed), default=0)
+        if any(numbers > 8 * (end - begin) for numbers, begin, end in claimed):
+            raise ValueError("a tensor has fewer bits than numbers")
+    except Exception as error:  # of JSON, or of its form
+        raise UserError(f"{where} is no whole .safetensors file ({_short(error)}): {_ADVICE}") from None
+    if end != size:
+        raise UserError(
+            f"{where} is no whole .safetensors file (it has {size:,} bytes and should have {end:,}): {_ADVICE}"
+        )
+    if _KEY not in metadata:
+        raise UserError(
+            f"{where} has no metadata of Coterie, so its inputs and classes are not known: load it with "
+            "safetensors.torch.load_file, or give a file that coterie export wrote"
+        )
+    try:
+        return msgspec.json.decode(metadata[_KEY], type=Facts)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, TypeError) as error:
+        raise UserError(f"{where}: its metadata are not those of a model ({_short(error)}): {_ADVICE}") from None
+
+
+def _bytes(path: Path, most: int, *, follow: bool) -> bytes:
+    """The bytes of a file, at most so many. follow: whether a symbolic link may lead to it. Raises UserError.
+
+    The header of a model's file is checked before the rest is read.
+    """
     try:
         with opened(path, follow=follow) as file:
-            data = file.read(MOST_BYTES + 1)
+            size = os.fstat(file.fileno()).st_size
+            if size > most:
+                raise UserError(f"{path} has more than {most >> 20:,} MiB, so it is no file of a model: {_ADVICE}")
+            if path.name != INDEX:
+                head = file.read(8)
+                _told(head + file.read(min(int.from_bytes(head, "little"), _MOST_HEADER)), size, str(path))
+                file.seek(0)
+            return file.read(most)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
-    if len(data) > MOST_BYTES:
-        raise UserError(f"{path} has more than {MOST_BYTES >> 30} GiB, so it is no file of a model: {_ADVICE}")
-    return data
 
 
 def _shares(shares: Tensor, where: str) -> Doubles:

@@ -146,7 +146,7 @@ class TrainedModel:
         where: the samples' file, for errors.
         Raises UserError for other shapes, no samples, and numbers that are not finite.
         """
-        rows = self._shaped(x, where)
+        rows = self.shaped(x, where)
         bytes_of_inputs = self.facts.data_kind == INPUTS and rows.dtype == np.uint8
         with np.errstate(over="ignore"):
             rows = np.array(rows, dtype=np.float32, order="C")
@@ -233,8 +233,8 @@ class TrainedModel:
             )
         return result
 
-    def _shaped(self, x: ArrayLike, where: str) -> NDArray[Any]:
-        """(n, *input_shape) numbers, or UserError."""
+    def shaped(self, x: ArrayLike, where: str) -> NDArray[Any]:
+        """Samples in the model's shape (n, *input_shape), numbers of any type, or UserError. No value is looked at."""
         shape, image = self.facts.input_shape, self.facts.data_kind == "image"
         try:
             rows = np.asarray(x)
