@@ -19,6 +19,7 @@ from command import QUICK, Command
 from numpy.lib.format import write_array_header_1_0
 
 from coterie.data.formats import read_npz
+from coterie.data.own import packed
 from coterie.data.samples import _read_parquet, new_samples
 from coterie.data.sources import load
 from coterie.deploy.own_data import read_data
@@ -153,6 +154,15 @@ def test_what_numpy_writes_is_read(tmp_path: Path) -> None:
     for name, array in written.items():
         np.testing.assert_array_equal(found[name], array)
         assert found[name].dtype == array.dtype
+
+
+def test_objects_of_zeros_are_written_so_that_they_are_read_again(tmp_path: Path) -> None:
+    for rows in (1_000, CLAIMED // 64):
+        arrays = {"x": np.zeros((rows, 64), np.uint8), "y": np.zeros(rows, np.uint8)}
+        name, data = packed(arrays)
+        (tmp_path / name).write_bytes(data)
+        assert (len(data) < rows) == (rows == 1_000)  # compressed where that can be read
+        np.testing.assert_array_equal(read_npz(tmp_path / name)["x"], arrays["x"])
 
 
 X = np.zeros((2, 3))

@@ -87,6 +87,7 @@ def compare(
     from coterie.runs.comparison import compare as compare_them
     from coterie.runs.comparison import plan
     from coterie.runs.config import check_options, read_toml, resolve
+    from coterie.runs.folder import check_code
     from coterie.runs.metrics import leading
     from coterie.runs.registry import audit_of, get
     from coterie.runs.settings import assignments
@@ -100,7 +101,10 @@ def compare(
         raise UserError(
             f"{config}: {' and '.join(unused)} cannot stand in a comparison's file: use arguments and --set"
         )
-    given = {"fine_tune": "held_out", **file, **check_options(opt.given(options))}
+    chosen = check_options(opt.given(options))
+    if config is not None:
+        check_code(config, chosen)
+    given = {"fine_tune": "held_out", **file, **chosen}
     where, first = given.pop("out", None), given.pop("seed", 0)
     if audit:
         given["record"] = True

@@ -61,7 +61,7 @@ def run(system: System = None, **options: Any) -> None:
 def configured(given: dict[str, Any], texts: list[str], file: Path | None, resume: bool) -> Any:
     """The resolved config of the command line, the TOML file and, on --resume without a system, the run folder."""
     from coterie.runs.config import RunConfig, check_options, from_toml, resolve, typed_settings
-    from coterie.runs.folder import CONFIG, check_writable, resumed
+    from coterie.runs.folder import CONFIG, check_code, check_writable, resumed
     from coterie.runs.settings import assignments
 
     if file is None and resume and "system" not in given:
@@ -73,6 +73,7 @@ def configured(given: dict[str, Any], texts: list[str], file: Path | None, resum
     given = check_options(given)
     texts_by_key = assignments(texts)
     if file is not None:
+        check_code(file, given)
         whole = from_toml(file, **given)
         settings = {**whole.settings, **typed_settings(whole.system, texts_by_key)}
         return resolve(replace(whole, settings=settings))

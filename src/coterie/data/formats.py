@@ -46,6 +46,11 @@ def _reading(path: Path, form: str) -> Iterator[None]:
         ) from exc
 
 
+def swollen(size: int, claimed: int) -> bool:
+    """Whether a file of so many bytes says that it holds so many more in memory that it is not read."""
+    return claimed > max(_FREE, _MOST_TIMES * size)
+
+
 def check_claim(path: Path, claimed: int, again: str = "without compression") -> None:
     """Raises UserError for a small file that says it holds very much, before anything is read.
 
@@ -54,7 +59,7 @@ def check_claim(path: Path, claimed: int, again: str = "without compression") ->
     claimed: bytes in memory.  again: how it can be written so that it is read.
     """
     size = path.stat().st_size
-    if claimed > max(_FREE, _MOST_TIMES * size):
+    if swollen(size, claimed):
         raise UserError(
             f"{path} has {size:,} bytes and says that it holds {claimed:,}, which may be meant to fill the memory. If "
             f"it is yours, write it again {again}"

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from coterie.data.catalogue import KNOWN, is_synthetic
 from coterie.data.dataset import Dataset, Kind, Owners, fixed_split, from_arrays
-from coterie.data.formats import Arrays
+from coterie.data.formats import Arrays, swollen
 from coterie.data.objects import is_table, samples_of
 from coterie.data.samples import KIND, NAMES, Samples, joined, read, text
 from coterie.data.targets import Targets, coded, several, standardised
@@ -146,6 +146,9 @@ def packed(arrays: Arrays) -> tuple[str, bytes]:
     """The name and the content of the file of these arrays: equal arrays have the same, others another."""
     content = io.BytesIO()
     np.savez_compressed(content, **arrays)  # type: ignore[arg-type]  # a bool is expected by its stub
+    if swollen(content.tell(), sum(array.nbytes for array in arrays.values())):
+        content = io.BytesIO()
+        np.savez(content, **arrays)  # type: ignore[arg-type]
     data = content.getvalue()
     return f"own-{hashlib.blake2b(data, digest_size=6).hexdigest()}.npz", data
 

@@ -44,10 +44,13 @@ def import_object(path: str, what: str) -> Any:
         raise UserError(f"{what} {path!r} cannot be imported: {why}; write it as module:ATTRIBUTE") from None
 
 
-def check_elsewhere(path: str, what: str, folder: Path) -> None:
+def check_elsewhere(
+    path: str, what: str, folder: Path, otherwise: str = "give a trained model's architecture as model="
+) -> None:
     """Raises UserError if the module of ``module:ATTRIBUTE`` could come out of a folder. Imports nothing.
 
-    folder: what somebody else may have written: it must not bring the code along that it names.
+    folder: what somebody else may have written: it must not bring the code along that it names.  otherwise: what else
+    than moving the module helps a user who trusts it.
     """
     parts, home = path.partition(":")[0].split("."), folder.resolve()
     for entry in (*sys.path, os.getcwd()):
@@ -57,7 +60,7 @@ def check_elsewhere(path: str, what: str, folder: Path) -> None:
             if inside and _is_there(place):
                 raise UserError(
                     f"{what} {path!r} is code that lies in {folder}, and no folder decides which code runs: if you "
-                    "trust it, move the module out of this folder, or give a trained model's architecture as model="
+                    f"trust it, move the module out of this folder, or {otherwise}"
                 )
 
 

@@ -19,7 +19,7 @@ import stat
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -190,7 +190,7 @@ def resumed(out: Path) -> RunConfig:
     if not (out / CONFIG).is_file():
         raise UserError(f"{out} holds no run to resume (no {CONFIG}): give the folder of an interrupted run with --out")
     check_simulated(out)
-    check_code(out)
+    check_code(out / CONFIG)
     return from_toml(out / CONFIG, out=str(out))
 
 
@@ -200,13 +200,18 @@ def came_in(out: Path) -> Path:
     return out.parent if (out.parent / COMPARE).is_file() else out
 
 
-def check_code(out: Path) -> None:
-    """Raises UserError if the config in a run's folder names code that lies in this folder itself."""
-    given = read_toml(out / CONFIG)
+def check_code(config: Path, said: Collection[str] | None = None) -> None:
+    """Raises UserError if a config names code that lies in its own folder.
+
+    said: options that the command line gives in its place; None where it cannot.
+    """
+    given = {key: value for key, value in read_toml(config).items() if key not in (said or ())}
     for what in ("system", "model", "loss", "metrics"):
-        for path in str(given.get(what, "")).split(","):
+        for path in map(str.strip, str(given.get(what, "")).split(",")):
+            word = path if what == "system" else f"--{what} {path}"
+            advice = () if said is None else (f"name it on the command line: {word}",)
             if ":" in path:
-                check_elsewhere(path.strip(), what, came_in(out))
+                check_elsewhere(path, what, came_in(config.parent), *advice)
 
 
 @contextlib.contextmanager

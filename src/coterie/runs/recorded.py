@@ -61,7 +61,7 @@ def read_recorded(folder: str | Path, data_dir: str | None = None) -> Recorded:
             f"{folder} holds a run whose views were not kept: repeat it with\n"
             f"  coterie run --config {folder / CONFIG} --record --out ANOTHER_FOLDER"
         )
-    check_code(folder)
+    check_code(folder / CONFIG)
     options: dict[str, Any] = {"accelerator": "cpu", "record": False, "out": str(folder)}
     if data_dir is not None:
         options["data_dir"] = data_dir
