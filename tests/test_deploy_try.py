@@ -17,7 +17,7 @@ from coterie.runs.evaluation import models_digest
 from coterie.runs.experiment import build
 from coterie.runs.runner import Result, run
 
-pytest.importorskip("nats", reason="the engine is an extra: pip install 'coterie[deploy]'")
+pytest.importorskip("nats", reason="the engine is an extra, deploy")
 
 OF_CI: list[tuple[str, dict[str, Any]]] = [
     ("fedavg", {}),

@@ -12,7 +12,7 @@ from coterie.deploy import logs
 from coterie.runs.config import RunConfig
 from coterie.runs.runner import load_result
 
-pytest.importorskip("nats", reason="the engine is an extra: pip install 'coterie[deploy]'")
+pytest.importorskip("nats", reason="the engine is an extra, deploy")
 pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),

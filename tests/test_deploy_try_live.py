@@ -27,7 +27,7 @@ from coterie.runs.folder import locked
 from coterie.runs.models import export_model, load_exported
 from coterie.runs.runner import load_result
 
-pytest.importorskip("nats", reason="the engine is an extra: pip install 'coterie[deploy]'")
+pytest.importorskip("nats", reason="the engine is an extra, deploy")
 
 QUICK = {"lr": 0.3, "batch_size": 10, "max_epochs": 3}
 NAMES = ("hospital-a", "hospital-b", "hospital-c")

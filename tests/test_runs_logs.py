@@ -212,7 +212,7 @@ def test_a_missing_package_is_named_before_anything_is_written(
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard" if name == "tensorboard" else name, None)
     ended = cli("run", "fedavg", *QUICK, "--log", name, "--out", "a")
     assert ended.code == 2
-    assert f"pip install 'coterie[{name}]'" in ended.err
+    assert f"pip install '{name}>=2.16'" in ended.err
     assert not Path("a").exists()
 
 

@@ -26,7 +26,7 @@ from coterie.training.jobs import DivergedError
 from coterie.training.solvers import Sgd
 
 RAY = find_spec("ray") is not None
-needs_ray = pytest.mark.skipif(not RAY, reason="Ray is not installed: pip install 'coterie[ray]'")
+needs_ray = pytest.mark.skipif(not RAY, reason="Ray is not installed")
 TINY = RunConfig("fedavg", clients=7, rounds=3, partition="dirichlet:0.3", settings={"max_epochs": 2})
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -136,7 +136,7 @@ def test_other_workers_are_refused(text: str) -> None:
 def test_without_ray_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coterie.runs.workers.find_spec", lambda name: None)
     for text in ("ray", "ray:2", "ray://head:10001"):
-        with pytest.raises(UserError, match=r"pip install 'coterie\[ray\]'"):
+        with pytest.raises(UserError, match=r"pip install 'ray.*2\.40.*'"):
             check_workers(text)
     check_workers(None)
 

@@ -17,6 +17,7 @@ from coterie.data.catalogue import FOUR
 from coterie.data.formats import Arrays, check_claim, read_npz
 from coterie.data.targets import is_number, whole
 from coterie.protocol.errors import UserError, suggest
+from coterie.protocol.extras import to_install
 
 SPLIT, KIND, NAMES = "split", "kind", "targets"
 TARGETS = ("label", "y", "target", "class")
@@ -251,7 +252,7 @@ def _read_parquet(path: Path) -> Table:
         import pandas
         from pyarrow.parquet import read_metadata
     except ImportError:
-        raise UserError(f"{path}: parquet files need pandas and pyarrow: pip install 'coterie[tables]'") from None
+        raise UserError(f"{path}: parquet files need pandas and pyarrow: {to_install('tables')}") from None
     try:
         facts = read_metadata(path)
         check_claim(path, _decoded_bytes(facts), "as a csv file")

@@ -7,8 +7,9 @@ from coterie.deploy.home import Home, keyring_of, plan_of
 from coterie.deploy.nats_server import Tls, binary
 from coterie.deploy.plan import Plan
 from coterie.protocol.errors import UserError
+from coterie.protocol.extras import to_install
 
-EXTRA = "nats-py is not installed: pip install 'coterie[deploy]'"
+EXTRA = f"nats-py is not installed: {to_install('deploy')}"
 
 
 FLOWER = "flower://"

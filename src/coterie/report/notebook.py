@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from coterie.protocol.errors import UserError
+from coterie.protocol.extras import to_install
 from coterie.runs.logs import numbers
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def frame(rows: Sequence[Mapping[str, Any]]) -> Any:
     try:
         import pandas
     except ImportError:
-        raise UserError("a frame needs pandas: pip install 'coterie[tables]'") from None
+        raise UserError(f"a frame needs pandas: {to_install('tables')}") from None
     return pandas.DataFrame(rows)
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.protocol.errors import CoterieError, RunError, UserError
+from coterie.protocol.extras import to_install
 from coterie.runs.config import RunConfig
 from coterie.runs.files import atomic_write, writing
 from coterie.runs.settings import unknown
@@ -132,7 +133,7 @@ def check_installed(log: str | None) -> None:
             elif name == "mlflow":
                 import mlflow  # noqa: F401
         except ImportError as error:
-            raise UserError(f"a log to {name} needs its package ({error}): pip install 'coterie[{name}]'") from None
+            raise UserError(f"a log to {name} needs its package ({error}): {to_install(name)}") from None
 
 
 @contextlib.contextmanager

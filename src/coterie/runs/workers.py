@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from coterie.protocol.effects import Fit, Losses
 from coterie.protocol.errors import UserError
+from coterie.protocol.extras import to_install
 from coterie.runs.config import RunConfig, to_toml
 from coterie.runs.on_data import OnData, Wanted
 from coterie.training.workers import longest_first
@@ -30,7 +31,7 @@ def check_workers(text: str | None) -> None:
     if _FORM.fullmatch(text) is None:
         raise UserError(f"workers={text}: write ray, ray:COUNT (so many workers on this machine) or ray://HOST:PORT")
     if find_spec("ray") is None:
-        raise UserError(f"workers={text} needs Ray, which is not installed: pip install 'coterie[ray]'")
+        raise UserError(f"workers={text} needs Ray, which is not installed: {to_install('ray')}")
 
 
 def workers_of(config: RunConfig, inputs: str, samples: Callable[[str], int]) -> OnData | None:
