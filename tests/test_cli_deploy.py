@@ -115,10 +115,10 @@ def test_options_of_init_and_join(cli: Command) -> None:
     assert 8.9 < (set_up.not_after_s - time.time()) / 86400 < 9.1
     np.savez("own.npz", x=np.zeros((9, 30)), y=np.arange(9) % 2)
     invited(cli)
-    words = "deploy join a.token --data own.npz --home H --report local_loss --epochs 1 --accelerator auto"
+    words = "deploy join a.token --data own.npz --home H --report local_loss,samples --epochs 1 --accelerator auto"
     assert cli(*words.split()).code == 0
     about = read_home(Path("H")).about
-    assert (about.report, about.epochs, about.accelerator) == (("local_loss",), 1, "auto")
+    assert (about.report, about.epochs, about.accelerator) == (("local_loss", "samples"), 1, "auto")
 
 
 def test_the_terminal_asks_before_it_approves(cli: Command, monkeypatch: pytest.MonkeyPatch) -> None:

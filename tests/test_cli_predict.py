@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +74,10 @@ def test_an_exported_model_predicts_alone(cli: Command, trained: Path) -> None:
         (["predict", "nowhere", "new.npz"], "cannot read nowhere: No such file"),
         (["export", "run", "--client", "client/7", "--out", "a"], "has no client 'client/7'"),
         (["export", "run", "--client", "client/1", "--out", "new.npz"], "new.npz is there already"),
+        (
+            ["export", "run", "--client", "client/1", "--out", "a.onnx"],
+            "a.onnx: a model is written as FILE.safetensors",
+        ),
         (["export", "nowhere", "--client", "client/1", "--out", "a"], "nowhere holds no models"),
     ],
     ids=" ".join,
@@ -168,3 +173,33 @@ def test_a_table_is_predicted_by_the_names_of_its_columns(cli: Command, tmp_path
     assert "has no column 'bmi'" in ended["few.csv"].err
     assert "does not know the column 'sugar'" in ended["more.csv"].err
     assert "2 clients (east, north)" in " ".join(cli("predict", str(run), str(tmp_path / "same.csv")).err.split())
+
+
+def tables(folder: Path, header: str, row: Callable[[float, float], str]) -> None:
+    """Two clients with samples of two columns, and what ``row`` makes of them."""
+    rng = np.random.default_rng(0)
+    folder.mkdir()
+    for name in ("north", "east"):
+        rows = [f"{a},{b},{row(a, b)}\n" for a, b in rng.normal(size=(40, 2))]
+        (folder / f"{name}.csv").write_text(f"age,bmi,{header}\n{''.join(rows)}")
+
+
+def test_the_column_that_was_the_target_is_compared(cli: Command) -> None:
+    """The training file itself can be predicted, of a run and of an exported model."""
+    tables(Path("clinics"), "outcome", lambda a, b: "ill" if a > b else "well")
+    words = ["--data", "./clinics", "--target", "outcome", "--rounds", "2", "--out", "run", "--quiet"]
+    assert cli("run", "fedavg", *words).code == 0
+    ended = cli("predict", "run", "clinics/north.csv", "--client", "north")
+    assert (ended.code, "Accuracy on 40 samples" in ended.err) == (0, True), ended.err
+    assert cli("export", "run", "--client", "north", "--out", "n.safetensors").code == 0
+    assert cli("predict", "n.safetensors", "clinics/north.csv") == ended
+    Path("label.csv").write_text("age,bmi,label\n1,2,ill\n")
+    assert "does not know the column 'label'" in cli("predict", "n.safetensors", "label.csv").err
+
+
+def test_targets_of_other_tasks_are_passed_over(cli: Command) -> None:
+    tables(Path("clinics"), "cough,fever", lambda a, b: f"{int(a > 0)},{int(b > 0)}")
+    words = ["--data", "./clinics", "--target", "cough,fever", "--task", "multilabel", "--rounds", "2", "--quiet"]
+    assert cli("run", "fedavg", *words, "--out", "run").code == 0
+    ended = cli("predict", "run", "clinics/north.csv", "--client", "north")
+    assert (ended.code, ended.err, ended.out.splitlines()[0]) == (0, "", "cough,fever")

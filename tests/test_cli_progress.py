@@ -93,6 +93,35 @@ def test_a_comparison_says_which_run_it_is_at(cli: Command) -> None:
     assert [text[-2] for text in told] == [f"run {k} of 4" for k in (1, 1, 2, 2, 3, 3, 4, 4)]
 
 
+def test_attacks_after_the_last_round_are_work_that_is_told() -> None:
+    """``0 s left`` is said only when nothing is left."""
+    runs = work(["a", "b"], [0], 2, attacked=True)
+    pace, told = Pace(runs), []
+    for name in ("a", "b"):
+        told += [shown._line(pace, named(name, 0), line(r, 10.0)) for r in (1, 2)]
+    assert [text.split("  ", 2)[2:] for text in told] == [
+        ["run 1 of 2  30 s left, then the attacks"],
+        ["run 1 of 2  20 s left, then the attacks"],
+        ["run 2 of 2  10 s left, then the attacks"],
+        ["run 2 of 2"],
+    ]
+    attacked = [shown._line(pace, shown.ATTACKS, line(k, seconds)) for k, seconds in ((0, 0.0), (1, 60.0), (2, 30.0))]
+    assert attacked == ["attacks  0 of 2 runs", "attacks  1 of 2 runs  60 s left", "attacks  2 of 2 runs  0 s left"]
+
+
+@pytest.mark.parametrize("where", ["command", "python"])
+def test_a_comparison_with_attacks_tells_them(cli: Command, capsys: pytest.CaptureFixture[str], where: str) -> None:
+    if where == "command":
+        err = cli("compare", "fedavg", "--audit", *(word for word in QUICK if word != "--quiet")).err
+    else:
+        coterie.compare(["fedavg"], seeds=1, audit=True, clients=4, rounds=2, max_epochs=1, out="c")
+        err = capsys.readouterr().err
+    told = [text for text in err.splitlines() if text.startswith("attacks  ")]
+    assert [" ".join(text.split("  ")[:2]) for text in told] == [f"attacks {k} of 2 runs" for k in (0, 1, 2)]
+    assert told[-1].endswith("  0 s left")
+    assert not [text for text in err.splitlines() if "  0 s left" in text and text not in told]
+
+
 def test_python_shows_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options: dict[str, Any] = {"clients": 3, "rounds": 1, "max_epochs": 1}
     coterie.run("fedavg", out=str(tmp_path / "a"), **options)

@@ -17,6 +17,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from report_folders import write_comparison, write_run
 
+import coterie
 from coterie.report import clusters, comparison, html, plots, words
 from coterie.report.figure import PALETTE, colour, drawn, new_figure, plain_log
 from coterie.report.load import Run, find, load
@@ -398,3 +399,20 @@ def test_percents_and_lists() -> None:
     assert words.plural(1, "class", "classes") == "1\u202fclass"
     assert words.listed([1, 2, 3]) == "1, 2, 3"
     assert words.listed(list(range(100)), 8) == "0, 1, 2, 3, … (93 more) …, 97, 98, 99"
+
+
+def test_a_notebook_shows_a_plot_as_a_picture(tmp_path: Path) -> None:
+    """By the protocol of IPython's display: an object that has ``_repr_png_`` is shown by it."""
+    options: dict[str, Any] = {"clients": 3, "rounds": 1, "max_epochs": 1, "progress": False}
+    race = coterie.compare(["fedavg"], seeds=1, out=str(tmp_path / "c"), **options)
+    for figure in (race.plot(), race.results["fedavg"][0].plot()):
+        picture = figure._repr_png_()  # type: ignore[attr-defined]
+        assert picture.startswith(b"\x89PNG\r\n\x1a\n")
+        width, height = (int.from_bytes(picture[at : at + 4], "big") for at in (16, 20))
+        assert (width, height) == tuple(figure.get_size_inches() * figure.dpi)
+
+
+def test_ipython_itself_shows_it() -> None:
+    formatters = pytest.importorskip("IPython.core.formatters")
+    found, _ = formatters.DisplayFormatter().format(new_figure(2, 1))
+    assert found["image/png"].startswith(b"\x89PNG")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import to_builtins
 
-from coterie.cli.progress import named, work
+from coterie.cli.progress import named, telling, work
 from coterie.cli.progress import progress as shown
 from coterie.data import own
 from coterie.protocol.errors import UserError, suggest
@@ -244,12 +244,13 @@ def compare(
     wanted = [first + k for k in range(seeds)]
     _keep(kept["data"], content)
     shows = leading(resolved[0].metrics, resolved[0].task)
-    with shown(not progress, work(planned.methods, wanted, length), leading=shows) as tell:
+    with shown(not progress, work(planned.methods, wanted, length, attacked=audit), leading=shows) as tell:
 
         def told(label: str, seed: int, line: Mapping[str, Any]) -> None:
             tell(named(label, seed), line)
 
-        done = comparison.compare(planned, wanted, out, told, resume=resume, learned=learned if audit else None)
+        attack = telling(tell, learned) if audit else None
+        done = comparison.compare(planned, wanted, out, told, resume=resume, learned=attack)
     return Comparison(done.folder, done.content, _object(model))
 
 

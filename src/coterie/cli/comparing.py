@@ -15,7 +15,7 @@ from rich.table import Column, Table
 from coterie.cli import completing
 from coterie.cli import options as opt
 from coterie.cli.guard import guarded
-from coterie.cli.progress import console, named, percent, progress, seconds, size, work
+from coterie.cli.progress import console, named, percent, progress, seconds, size, telling, work
 from coterie.protocol.errors import UserError
 
 _HEADS = {
@@ -120,12 +120,13 @@ def compare(
         advise(text)
     length = int(resolved[0].rounds or 0)
     shows = leading(resolved[0].metrics, resolved[0].task)
-    with progress(options["quiet"], work(planned.methods, wanted, length), leading=shows) as tell:
+    with progress(options["quiet"], work(planned.methods, wanted, length, attacked=audit), leading=shows) as tell:
 
         def told(label: str, of_seed: int, line: Mapping[str, Any]) -> None:
             tell(named(label, of_seed), line)
 
-        done = compare_them(planned, wanted, where, told, resume=options["resume"], learned=attacked)
+        attack = None if attacked is None else telling(tell, attacked)
+        done = compare_them(planned, wanted, where, told, resume=options["resume"], learned=attack)
     report = render([done.folder], done.folder / "report.html")
     content, shell = done.content, console(140)
     shell.print(race.budget(content), markup=False)

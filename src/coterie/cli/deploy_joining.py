@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from coterie.cli.guard import guarded
+from coterie.cli.options import listed
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The operator's folder, which `deploy init` has made.")]
 Offline = Annotated[bool, typer.Option("--offline", help="Leave the server alone: `deploy server` tells it later.")]
@@ -59,7 +60,11 @@ def join(
     ] = None,
     report: Annotated[
         list[str] | None,
-        typer.Option("--report", metavar="NAME", help="A score that may be sent to the hub. Can be repeated. [none]"),
+        typer.Option(
+            "--report",
+            metavar="NAMES",
+            help="Scores that may be sent to the hub, with commas between. Can be repeated. [none]",
+        ),
     ] = None,
     epochs: Annotated[
         int | None, typer.Option("--epochs", help="Local epochs in a round. [as many as the plan has]")
@@ -100,7 +105,7 @@ def join(
     if accelerator not in ("cpu", "cuda", "auto"):
         raise UserError(f"--accelerator is {accelerator!r}; it is cpu, cuda or auto")
     kind: Any = accelerator
-    place, request = joined(text, home, data, report=report or (), epochs=epochs, accelerator=kind)
+    place, request = joined(text, home, data, report=listed(report or ()), epochs=epochs, accelerator=kind)
     say(f"Made the home {home} of {place.name}, {place.role}.")
     if place.data.exists():
         say(_samples(place))

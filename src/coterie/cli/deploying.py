@@ -11,6 +11,7 @@ from coterie.cli import deploy_running, deploy_watching
 from coterie.cli.command import Command, Group
 from coterie.cli.deploy_joining import Folder, approve, invite, join, revoke, tell_server
 from coterie.cli.guard import guarded
+from coterie.cli.options import listed
 
 _EPILOG = """
 A first look, with all parties on this machine:
@@ -154,9 +155,7 @@ def init(
             grace_s=_positive("--grace", grace),
             quorum=0 if quorum is None else _at_least(1, "--quorum", quorum),
             retries=_at_least(0, "--retries", retries),
-            scores=scores_of(run)
-            if scores is None
-            else tuple(one.strip() for one in ",".join(scores).split(",") if one.strip()),
+            scores=scores_of(run) if scores is None else listed(scores),
         ),
         facts_of(run, shape, outputs),
         public=public,

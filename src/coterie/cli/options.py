@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -172,7 +172,7 @@ _OPTIONS = (
         "workers",
         str,
         "Where trainings run: ray (a Ray cluster on this machine, one worker a core), ray:COUNT, or the address of a "
-        "cluster, ray://HOST:PORT. The models are the same. Needs coterie[ray]. [this process]",
+        "cluster, ray://HOST:PORT. The models are the same. Needs the extra ray. [this process]",
         metavar="WORKERS",
     ),
     _how("data_dir", str, "Folder of data sets. [COTERIE_DATA]", metavar="PATH"),
@@ -218,6 +218,11 @@ def shared(*first: str, without: Collection[str] = ()) -> Callable[[F], F]:
         return command
 
     return with_options
+
+
+def listed(values: Sequence[str]) -> tuple[str, ...]:
+    """The names in the values of an option that may be repeated, and each of which may hold several with commas."""
+    return tuple(one.strip() for one in ",".join(values).split(",") if one.strip())
 
 
 def given(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -67,8 +67,9 @@ def predict(
     """The classes of new samples, and how probable they are, as a client's trained model predicts them.
 
     Samples are as the data set stores them, before any scaling: a csv or parquet file whose columns are found by name,
-    or an npz file with an array x. With labels (a column label, or an array y) the accuracy is told, too. For several
-    labels at once there is a column of probabilities for each, and for regression one of each number.
+    or an npz file with an array x. With labels (the column that --target named in training, or an array y) the accuracy
+    is told, too. For several labels at once there is a column of probabilities for each, and for regression one of each
+    number.
 
     Examples:
 
@@ -150,7 +151,8 @@ def _samples(path: Path, trained: TrainedModel) -> tuple[NDArray[Any], NDArray[A
     if not path.is_file():
         raise UserError(f"{path} is no file: give new samples as a csv, parquet or npz file (numpy.savez with x)")
     if path.suffix in (".csv", ".parquet"):
-        return new_samples(path, trained.facts.features)
+        facts = trained.facts
+        return new_samples(path, facts.features, facts.label_columns, facts.task)
     arrays = read_npz(path, check)
     return arrays["x"], arrays.get("y")
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
+T = TypeVar("T")
+
 _NOTHING = "–"
 _ACCURACY: Mapping[str, Any] = MappingProxyType({"name": "accuracy", "label": "accuracy", "share": True})
 _SEED = ", seed "
+ATTACKS = "attacks"
+"""The name of the work that follows the runs of a comparison, in ``Pace.work``: one step for each run."""
 _BARS = 8  # of single runs, so that many runs do not fill the screen
 
 
@@ -63,6 +69,11 @@ class Pace:
         for name, (rounds, taken) in spent.items():
             self._learn(name, rounds, taken)
 
+    @property
+    def unknown(self) -> bool:
+        """Whether there are attacks of which nobody knows yet how long they take."""
+        return ATTACKS in self.work and ATTACKS not in self._known
+
     def _learn(self, name: str, rounds: int, taken: float) -> None:
         if rounds:
             before = self._known.get(_kind(name), (0, 0.0))
@@ -75,13 +86,17 @@ class Pace:
                 break
             self.done[earlier] = self.work[earlier]
         self.done[name] = line["round"]
-        self._learn(name, 1, line["seconds"] + line.get("observing_seconds", 0.0))
+        self._learn(name, min(1, line["round"]), line["seconds"] + line.get("observing_seconds", 0.0))
 
     def left(self) -> float | None:
-        """Seconds, None while no round is known. A run takes as long as those whose names begin most alike."""
+        """Seconds, None while no round is known. A run takes as long as those whose names begin most alike.
+
+        Attacks are counted as soon as one is known.
+        """
         if not self._known:
             return None
-        return sum((rounds - self.done[name]) * self._seconds(_kind(name)) for name, rounds in self.work.items())
+        counted = [name for name in self.work if name != ATTACKS or not self.unknown]
+        return sum((self.work[name] - self.done[name]) * self._seconds(_kind(name)) for name in counted)
 
     def _seconds(self, kind: str) -> float:
         """Of one round, the mean over the runs that are most alike."""
@@ -107,14 +122,35 @@ def _kind(name: str) -> str:
     return name.partition(_SEED)[0]
 
 
-def work(labels: Iterable[str], seeds: Iterable[int], rounds: int) -> dict[str, int]:
-    """The rounds of all runs of a comparison, in their order."""
+def work(labels: Iterable[str], seeds: Iterable[int], rounds: int, *, attacked: bool = False) -> dict[str, int]:
+    """The rounds of all runs of a comparison, in their order. attacked: whether their views are attacked afterwards."""
     labels = list(labels)
-    return {named(label, seed): rounds for seed in seeds for label in labels}
+    found = {named(label, seed): rounds for seed in seeds for label in labels}
+    return {**found, ATTACKS: len(found)} if attacked else found
 
 
 Tell = Callable[[str, Mapping[str, Any]], None]
 """Called with the name of a run and the line of a round that is done."""
+Attack = Callable[[Path], T]
+"""Attacks the views in a run's folder."""
+
+
+def telling(tell: Tell, attack: Attack[T]) -> Attack[T]:
+    """The same attack, which tells when the first run is attacked, and after each how long it took."""
+    done = 0
+
+    def told(folder: Path) -> T:
+        nonlocal done
+        if not done:
+            tell(ATTACKS, {"round": 0, "seconds": 0.0})
+        started = time.perf_counter()
+        try:
+            return attack(folder)
+        finally:
+            done += 1
+            tell(ATTACKS, {"round": done, "seconds": time.perf_counter() - started})
+
+    return told
 
 
 @contextlib.contextmanager
@@ -142,15 +178,19 @@ def progress(
 def _line(pace: Pace, name: str, line: Mapping[str, Any], leading: Mapping[str, Any]) -> str:
     """``fedavg  round 3 of 10  local 81.2 %  global 80.1 %  12 s left``."""
     pace.took(name, line)
-    place = list(pace.work).index(name) + 1
-    of_all = [f"run {place} of {len(pace.work)}"] if len(pace.work) > 1 else []
+    if name == ATTACKS:
+        return "  ".join(part for part in (name, f"{line['round']} of {pace.work[name]} runs", _left(pace)) if part)
+    runs = [one for one in pace.work if one != ATTACKS]
+    of_all = [f"run {runs.index(name) + 1} of {len(runs)}"] if len(runs) > 1 else []
     parts = [name, f"round {line['round']} of {pace.work[name]}", _scores(line, leading), *of_all, _left(pace)]
     return "  ".join(part for part in parts if part)
 
 
 def _left(pace: Pace) -> str:
     left = pace.left()
-    return "" if left is None else f"{seconds(round(left))} left"
+    if left is None or (pace.unknown and not round(left)):
+        return ""
+    return f"{seconds(round(left))} left" + (", then the attacks" if pace.unknown else "")
 
 
 def _scores(line: Mapping[str, Any], leading: Mapping[str, Any]) -> str:

@@ -64,7 +64,7 @@ class Dataset:
         and for graphs, whose rows are nodes, (N, t, f) for series of t steps, and (N, C, D, H, W) for volumes.
     y_train, y_test: (N,) int64 in 0..classes-1, or what ``targets`` says.  input_shape: of one sample.
     classes: the number of classes, or of a model's outputs for other tasks.  targets: what labels are, and their names.
-    owners: whose samples they are, where the data say it.  features: names of the columns of a table, or ().
+    owners: whose samples they are, where the data say it.  features, label_columns: of a table, or ().
     source: where the samples came from and how many there are, for people to read.
     graph: the whole graph, for graph data only; rows of ``x_train`` are ``graph.x[graph.train]``.
 
@@ -88,6 +88,7 @@ class Dataset:
     targets: Targets = field(default_factory=Targets)
     owners: Owners | None = None
     features: tuple[str, ...] = ()
+    label_columns: tuple[str, ...] = ()
 
     @cached_property
     def zero_and_unit(self) -> tuple[Floats, Floats]:

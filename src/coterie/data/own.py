@@ -190,7 +190,8 @@ def dataset(
     made = from_arrays(
         name, one.x[train], of_train, one.x[test], of_test, classes=max(2, classes), kind=kind, source="own data"
     )
-    made = replace(made, y_train=y_train, y_test=y_test, classes=classes, targets=targets, features=one.features)
+    made = replace(made, y_train=y_train, y_test=y_test, classes=classes, targets=targets)
+    made = replace(made, features=one.features, label_columns=one.targets)
     owners = None
     if column is not None and one.owner is not None:
         called = tuple(dict.fromkeys(map(str, one.owner)))  # in their order

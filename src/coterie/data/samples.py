@@ -18,6 +18,7 @@ from coterie.data.formats import Arrays, check_claim, read_npz
 from coterie.data.targets import is_number, whole
 from coterie.protocol.errors import UserError, suggest
 from coterie.protocol.extras import to_install
+from coterie.protocol.model_spec import TaskKind
 
 SPLIT, KIND, NAMES = "split", "kind", "targets"
 TARGETS = ("label", "y", "target", "class")
@@ -73,10 +74,14 @@ def read(path: Path, by: str | None, target: str | None) -> Samples:
     return from_table(_read_csv(path) if path.suffix == ".csv" else _read_parquet(path), by, target)
 
 
-def new_samples(path: Path, features: Sequence[str]) -> tuple[NDArray[Any], NDArray[Any] | None]:
+def new_samples(
+    path: Path, features: Sequence[str], label_columns: Sequence[str] = (), task: TaskKind = "classes"
+) -> tuple[NDArray[Any], NDArray[Any] | None]:
     """Samples to be predicted from a csv or parquet file: columns by name, in the order of ``features``, and labels.
 
-    Labels are None if the file has none. A column ``split`` is passed over. Raises UserError.
+    label_columns: those of the labels in training; one that ``TARGETS`` names if they are not known.  task: in it.
+    Labels are None if the file has none, and for other tasks than ``classes``. A column ``split`` is passed over.
+    Raises UserError.
     """
     if not features:
         raise UserError(f"{path}: this model was trained on arrays without names of columns: give an npz file with x")
@@ -84,11 +89,11 @@ def new_samples(path: Path, features: Sequence[str]) -> tuple[NDArray[Any], NDAr
     for name in features:
         if name not in table.columns:
             raise _no_column(str(path), name, [other for other in table.columns if other not in features])
-    labels = [name for name in table.columns if name in TARGETS and name not in features]
+    labels = [name for name in table.columns if name in (label_columns or TARGETS) and name not in features]
     if unused := [name for name in table.columns if name not in (*features, *labels, SPLIT)]:
         raise UserError(f"{path}: the model does not know the column {unused[0]!r}: remove it")
     x = np.stack([_numbers(table, name) for name in features], axis=1)
-    if not labels:
+    if not labels or task != "classes":
         return x, None
     y = words(table.columns[labels[0]], "label", lambda row: table.at(labels[0], row))
     numbers = whole(y, str(path))

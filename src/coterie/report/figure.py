@@ -119,9 +119,18 @@ def _inline(svg: str, key: str, alt: str) -> Markup:
     )
 
 
+class ShownFigure(Figure):
+    """A figure that notebooks show as a picture. They know a plain one as such only after ``pyplot`` was imported."""
+
+    def _repr_png_(self) -> bytes:
+        file = io.BytesIO()
+        self.savefig(file, format="png")
+        return file.getvalue()
+
+
 def new_figure(width: float, height: float) -> Figure:
     """A figure of that many inches."""
-    return Figure(figsize=(width, height), layout="constrained")
+    return ShownFigure(figsize=(width, height), layout="constrained")
 
 
 def round_axis(ax: Axes, first: int, last: int, name: str = "round") -> None:

@@ -46,7 +46,7 @@ from coterie.runs.files import FILE_MODE, atomic_write, make_folder, opened, wri
 from coterie.runs.folder import CONFIG, RESULT, came_in, deployed, write_json
 from coterie.runs.trained import Facts, TrainedModel, Word, Words, state
 
-MODELS, INDEX = "models", "index.json"
+MODELS, INDEX, SUFFIX = "models", "index.json", ".safetensors"
 MOST_BYTES = 8 << 30
 """Of a file. A sparse file can claim any size."""
 
@@ -154,6 +154,7 @@ def _facts(experiment: Experiment, dataset: Dataset) -> Facts:
         data_kind=dataset.kind,
         version=coterie.__version__,
         features=dataset.features,
+        label_columns=dataset.label_columns,
     )
 
 
@@ -253,9 +254,15 @@ def load_exported(path: str | Path) -> TrainedModel:
 def export_model(model: TrainedModel, path: str | Path) -> None:
     """Write a trained model as one self-contained file, whole or not at all. A mixture is one file with several models.
 
-    Raises UserError if there is anything at the path already, and RunError if it cannot be written.
+    Raises UserError if there is anything at the path already, or if its name is that of another format, and RunError if
+    it cannot be written.
     """
-    atomic_write(check_new(path), encode(model))
+    if check_new(path).suffix not in ("", SUFFIX):
+        raise UserError(
+            f"{path}: a model is written as FILE{SUFFIX}, and in no other format. load_exported(FILE).module() gives "
+            "the torch module, which torch can write in others"
+        )
+    atomic_write(Path(path), encode(model))
 
 
 def check_new(path: str | Path) -> Path:

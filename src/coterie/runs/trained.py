@@ -49,6 +49,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     data_kind: ``Dataset.kind``, or ``INPUTS``.  version: of Coterie.
     client, name: the party and the client's own name, in a file of one client.  data: what its inputs and labels were
     (``Task.words``).  features: names of the columns of a table, in the order of the inputs, or ().
+    label_columns: those of its labels.
     """
 
     format: Literal[1]
@@ -63,6 +64,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     name: Word | None = None
     data: Words | None = None
     features: tuple[Word, ...] = ()
+    label_columns: tuple[Word, ...] = ()
 
     def __post_init__(self) -> None:
         if prod(self.input_shape) > 1 << 31:
