@@ -48,6 +48,7 @@ FEATURES: Mapping[str, tuple[str, ...]] = {
     "digits": ("mlp_small dense", "cnn dense", "cnn conv"),
     "mnist": ("mlp dense", "lenet dense", "lenet conv"),
     "fashion_mnist": ("mlp dense", "lenet dense", "lenet conv"),
+    "cifar10": ("mlp dense", "lenet dense", "lenet conv"),
 }
 """Of each data set the models and layers (``training/sparsity.py: WORDS``)."""
 EXTRACTORS: Mapping[str, Callable[[Fit], Fit] | None] = {
@@ -57,12 +58,13 @@ EXTRACTORS: Mapping[str, Callable[[Fit], Fit] | None] = {
     "pretrained, momentum .9": lambda fit: replace(fit, solver=replace(fit.solver, momentum=0.9)),
 }
 """What is made of the usual pre-training. The first two are the study's."""
-PLANTED = ("iid", "sets:2", "sets:2:uneven", "sets:5", "sets:5:uneven", "sets:10", "sets:10:uneven")
+SETS = ("sets:2", "sets:2:uneven", "sets:5", "sets:5:uneven", "sets:10", "sets:10:uneven")
+PLANTED = ("iid", *SETS, "pairs", "shares:70")
 TASKS = ("rotate:4", "permute:4", "swap:4")
 SKEWS = tuple(f"{kind}:{amount}" for kind in ("hsu", "dirichlet") for amount in ("1.0", "0.5", "0.1", "0.05"))
 READINGS: Mapping[str, Aidc] = {
     "aidc": Aidc(),
-    "floors 10": Aidc(floors_per_scale=10),
+    "floors 20": Aidc(floors_per_scale=20),
     "floors 5": Aidc(floors_per_scale=5),
     "literal": Aidc(literal=True),
     "reference": Aidc(reference=True),
@@ -98,11 +100,17 @@ def ground(name: str, seed: int, data_dir: str | None = None) -> Ground:
 
 
 def fleet(spec: str, data: Dataset, seed: int, devices: int = DEVICES, samples: int = SAMPLES) -> Fleet:
-    """Devices by a partition of the package, or by ``sets:K[:uneven]``, with so many samples at most."""
+    """Devices by a partition of the package or by ``sets:K[:uneven]``, ``pairs`` or ``shares:P``.
+
+    samples: of a device, at most.
+    """
     draw = rng(seed, "study", f"deal {spec}")
     groups: Ints | None
     if spec.startswith("sets:"):
         parts, groups, tasks = *_sets(spec, data.y_train, devices, draw), (Task(data),) * devices
+    elif spec == "pairs" or spec.startswith("shares:"):
+        mixtures, groups = mixed(spec, data.classes, devices, draw)
+        parts, tasks = _dealt(mixtures, data.y_train, samples, draw), (Task(data),) * devices
     else:
         dealt, kinds = deal(spec, data, devices, seed)
         parts, tasks = dealt.train, of_clients(dealt, kinds)
@@ -127,6 +135,37 @@ def _sets(spec: str, y: Ints, devices: int, draw: np.random.Generator) -> tuple[
     for own, many in zip(classes, members, strict=True):
         parts += np.array_split(draw.permutation(np.flatnonzero(np.isin(y, own))), many)
     return tuple(parts), np.repeat(np.arange(k), members)
+
+
+def mixed(spec: str, classes: int, devices: int, draw: np.random.Generator) -> tuple[Doubles, Ints]:
+    """Shares of classes (devices, classes), and groups (devices,) of devices with the same shares.
+
+    pairs: each device draws two classes, and has half of its samples of each.  shares:P: two groups of devices; P % of
+    a device's samples are of one half of the classes, and the rest is of the other.
+    """
+    if spec == "pairs":
+        shares = np.zeros((devices, classes))
+        for own in shares:
+            own[draw.choice(classes, 2, replace=False)] = 0.5
+        return shares, np.asarray(np.unique(shares, axis=0, return_inverse=True)[1].reshape(-1), np.int64)
+    first, groups = draw.permutation(classes)[: classes // 2], np.arange(devices) % 2
+    share = float(spec.split(":")[1]) / 100
+    two = np.zeros((2, classes))
+    two[0], two[0, first] = (1 - share) / (classes - len(first)), share / len(first)
+    two[1], two[1, first] = share / (classes - len(first)), (1 - share) / len(first)
+    return two[groups], groups
+
+
+def _dealt(mixtures: Doubles, y: Ints, samples: int, draw: np.random.Generator) -> tuple[Ints, ...]:
+    """Devices with these shares of classes (devices, classes), as far as the samples go. No sample is dealt twice."""
+    short = min(1.0, float((np.bincount(y) / np.maximum(mixtures.sum(axis=0) * samples, 1e-9)).min()))
+    counts = np.floor(mixtures * samples * short + 1e-9).astype(np.int64)
+    ends = np.cumsum(counts, axis=0)
+    of_class = [draw.permutation(np.flatnonzero(y == c)) for c in range(mixtures.shape[1])]
+    return tuple(
+        np.concatenate([rows[end - n : end] for rows, end, n in zip(of_class, last, own, strict=True)])
+        for last, own in zip(ends, counts, strict=True)
+    )
 
 
 def extractor_weights(data: Ground, model: Model, kind: str, seed: int) -> Floats:
@@ -219,7 +258,7 @@ def tables(content: Mapping[str, Any]) -> str:
             *part(
                 "Adjusted Rand index, mean (least); iid: clusters", (*PLANTED, *TASKS), partial(_index, reading="aidc")
             ),
-            *part("The same with floors_per_scale=10", (*PLANTED, *TASKS), partial(_index, reading="floors 10")),
+            *part("The same with floors_per_scale=20", (*PLANTED, *TASKS), partial(_index, reading="floors 20")),
             *part("The same with floors_per_scale=5", (*PLANTED, *TASKS), partial(_index, reading="floors 5")),
             *part("The same in reference mode", PLANTED, partial(_index, reading="reference")),
             *part("The same in literal mode", PLANTED, partial(_index, reading="literal")),

@@ -12,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.clustering.density import NOISE, entropies, literal_parts, min_points, parts, radii
-from coterie.clustering.divergence import modified_divergence
+from coterie.clustering.divergence import FLOORS_PER_SCALE, modified_divergence
 from coterie.clustering.isomorphic import Aidc, cluster
 from coterie.clustering.merging import heterogeneity, mean_between, merged, settled, split
 from coterie.protocol.errors import UserError
+from coterie.systems.fedepc.config import FedEPCConfig
 from studies import clustering as study
+from studies import features
 from studies.clustering import agreement, names, population
 
 
@@ -31,16 +33,36 @@ def mean_of(d: list[list[float]], one: set[int], two: set[int]) -> float:
     return fmean(d[i][j] for i in one for j in two)
 
 
-def twin(s: list[list[float]], h: list[float], k: int = 5, eta: float = 1.0) -> set[frozenset[int]]:
-    """Section 3.3 with the departures that docs/clustering.md lists, on sets of devices."""
+def twin(s: list[list[float]], h: list[float], singles: bool, k: int = 5, eta: float = 1.0) -> set[frozenset[int]]:
+    """Section 3.3 with the departures that docs/clustering.md lists, on sets of devices.
+
+    singles: merging starts from single devices, and else from the dense parts of eq. (5) and (6).
+    """
     n = len(s)
     mjs = modified_divergence(s).tolist()
     usual = median(h)
     pairs = [mjs[i][j] for i in range(n) for j in range(i)]
-    scale = max(median(pairs), 20 * usual)
-    cap = [min(x, 40 * usual) for x in h]
+    scale = max(median(pairs), 10 * usual)
+    cap = [min(x, 20 * usual) for x in h]
     d = [[0.0 if i == j else max(0.0, mjs[i][j] - (cap[i] + cap[j]) / 4) / scale for j in range(n)] for i in range(n)]
     quiet = [i for i in sorted(range(n), key=lambda i: (s[i], h[i])) if h[i] <= 2 * usual]
+    found = [{i} for i in quiet] if singles else dense(s, d, quiet, k, eta)
+    found = settle(d, found)
+    noise = set(range(n)) - set().union(*found)
+    placed: list[tuple[int, int | None]] = []
+    for i in noise:
+        best = min(range(len(found)), key=lambda c: mean_of(d, {i}, found[c]), default=None)
+        placed.append((i, best if best is not None and mean_of(d, {i}, found[best]) < 0.18 else None))
+    for i, where in placed:
+        if where is None:
+            found.append({i})
+        else:
+            found[where].add(i)
+    return {frozenset(part) for part in settle(d, found)}
+
+
+def dense(s: list[list[float]], d: list[list[float]], quiet: list[int], k: int, eta: float) -> list[set[int]]:
+    """The parts of eq. (5) and (6)."""
     radius = {}
     for i in quiet:
         near = sorted(d[i][j] for j in quiet if j != i)[:k]
@@ -64,18 +86,7 @@ def twin(s: list[list[float]], h: list[float], k: int = 5, eta: float = 1.0) -> 
                     if m in core:
                         waiting.append(m)
             found.append(part)
-    found = settle(d, found)
-    noise = set(range(n)) - set().union(*found)
-    placed: list[tuple[int, int | None]] = []
-    for i in noise:
-        best = min(range(len(found)), key=lambda c: mean_of(d, {i}, found[c]), default=None)
-        placed.append((i, best if best is not None and mean_of(d, {i}, found[best]) < 0.18 else None))
-    for i, where in placed:
-        if where is None:
-            found.append({i})
-        else:
-            found[where].add(i)
-    return {frozenset(part) for part in settle(d, found)}
+    return found
 
 
 def settle(d: list[list[float]], found: list[set[int]]) -> list[set[int]]:
@@ -115,13 +126,14 @@ def random_devices(seed: int) -> tuple[np.ndarray, np.ndarray]:
     return s, draw.choice([0.001, 0.004, 0.03]) * draw.gamma(2, 1, n)
 
 
+@pytest.mark.parametrize("singles", [True, False])
 @pytest.mark.parametrize("block", range(6))
-def test_the_groups_are_those_of_the_twin(block: int) -> None:
+def test_the_groups_are_those_of_the_twin(block: int, singles: bool) -> None:
     seen = set()
     for seed in range(40 * block, 40 * block + 40):
         s, h = random_devices(seed)
-        found = clusters_of(cluster(names(len(s)), s, h)[0].labels)
-        assert found == twin(s.tolist(), h.tolist()), seed
+        found = clusters_of(cluster(names(len(s)), s, h, Aidc(singles_to=len(s) if singles else 0))[0].labels)
+        assert found == twin(s.tolist(), h.tolist(), singles), seed
         seen.add(len(found))
     assert len(seen) > 2
 
@@ -232,6 +244,33 @@ def test_devices_with_like_data_are_one_cluster() -> None:
         samples = draw.integers(*[(8, 20), (60, 400)][seed % 2], 20)
         s, h = world.devices(np.full((20, 10), 0.1), samples.tolist(), draw)
         assert cluster(names(20), s, h)[0].labels.tolist() == [0] * 20
+
+
+def test_from_single_devices_groups_that_share_classes_stay_apart() -> None:
+    """Each device has two of ten classes. The parts of eq. (5) and (6) chain groups that have one class in common."""
+    draw = np.random.default_rng(1)
+    mixtures, groups = features.mixed("pairs", 10, 50, draw)
+    s, h = study.World(1).devices(mixtures, [200] * 50, draw)
+    assert agreement(groups, cluster(names(50), s, h)[0].labels) == 1
+    assert agreement(groups, cluster(names(50), s, h, Aidc(singles_to=0))[0].labels) < 0.9
+
+
+def test_beyond_so_many_devices_merging_starts_from_the_parts() -> None:
+    s, h = random_devices(3)
+    n = len(s)
+    of = {k: cluster(names(n), s, h, Aidc(singles_to=k))[0].labels.tolist() for k in (0, n - 1, n)}
+    assert of[0] == of[n - 1]
+    assert clusters_of(of[n]) == twin(s.tolist(), h.tolist(), True)
+
+
+def test_a_difference_of_shares_is_seen_with_ten_floors_and_not_with_twenty() -> None:
+    """Two groups, of which each has 75 % of its samples from its own half of the classes."""
+    draw = np.random.default_rng(0)
+    mixtures, groups = features.mixed("shares:75", 10, 50, draw)
+    s, h = study.World(0).devices(mixtures, [200] * 50, draw)
+    assert Aidc().floors_per_scale == FLOORS_PER_SCALE == FedEPCConfig().floors_per_scale == 10
+    assert agreement(groups, cluster(names(50), s, h)[0].labels) == 1
+    assert agreement(groups, cluster(names(50), s, h, Aidc(floors_per_scale=20))[0].labels) == 0
 
 
 # -- other readings ----------------------------------------------------------------------------------------------------

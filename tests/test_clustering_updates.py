@@ -182,16 +182,20 @@ def test_a_merge_and_a_split_are_told() -> None:
     assert apart.labels.tolist() == [0] * 6 + [3] * 5 + [2] * 4
 
 
-def test_what_happens_on_the_way_is_told() -> None:
-    """A device with a loud floor is placed, and one far from all is alone."""
+@pytest.mark.parametrize("singles_to", [0, 12])
+def test_what_happens_on_the_way_is_told(singles_to: int) -> None:
+    """A device with a loud floor is placed, and one far from all is alone, unless each one began alone."""
     s, h = planted((6, 6))
     s[11], h[5] = 1 - s[11], 1e-3
-    groups, events = cluster(names(12), s, h)
+    groups, events = cluster(names(12), s, h, Aidc(singles_to=singles_to))
     assert groups.labels.tolist() == [0] * 6 + [1] * 5 + [2]
     told = {event.names: event for event in events}
     assert told[("device/5",)].kind == "placed"
     assert told[("device/5",)].clusters == (0,)
     assert told[("device/5",)].value < 0.05
+    if singles_to:
+        assert len(events) == 1, "and nothing of the merging from single devices"
+        return
     assert told[("device/11",)].kind == "alone"
     assert told[("device/11",)].clusters == (2,)
     assert told[("device/11",)].value > 0.18

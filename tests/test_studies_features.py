@@ -23,7 +23,9 @@ def test_public_samples_are_a_share_of_the_training_data_and_no_device_has_one()
     assert (found.public.y_train[:20] != other.public.y_train[:20]).any()
 
 
-@pytest.mark.parametrize("spec", ["sets:2", "sets:5:uneven", "sets:10", "iid", "rotate:4", "swap:4", "hsu:0.1"])
+@pytest.mark.parametrize(
+    "spec", ["sets:2", "sets:5:uneven", "sets:10", "pairs", "shares:70", "iid", "rotate:4", "swap:4", "hsu:0.1"]
+)
 def test_a_fleet_has_disjoint_devices_whose_labels_it_tells(spec: str) -> None:
     data = features.ground("digits", 0).private
     found = features.fleet(spec, data, 3)
@@ -67,7 +69,7 @@ def cell(**values: Any) -> dict[str, list[Any]]:
 def test_tables_have_means_and_worst_seeds() -> None:
     scores = {
         "aidc": [1.0, 0.5],
-        "floors 10": [1.0, 1.0],
+        "floors 20": [1.0, 1.0],
         "floors 5": [1.0, 1.0],
         "literal": [0.0, 0.0],
         "reference": [0.25, 0.75],
@@ -75,7 +77,7 @@ def test_tables_have_means_and_worst_seeds() -> None:
     alike = {
         "between": [None, None],
         "literal clusters": [50, 50],
-        "floors 10 clusters": [1, 1],
+        "floors 20 clusters": [1, 1],
         "floors 5 clusters": [1, 1],
         "reference clusters": [3, 4],
         "aidc clusters": [1, 1],

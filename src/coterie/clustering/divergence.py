@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from coterie.protocol.errors import UserError
 
-FLOORS_PER_SCALE = 20.0  # the scale is at least so many median floors
+FLOORS_PER_SCALE = 10.0  # the scale is at least so many median floors
 MOST_SCALES = 2.0  # a device's floor counts at most so many times that
 NODES = 14  # of the matrix form, a channel
 NEGLIGIBLE = 1e-9  # eigenvalues of a channel's kernel that the matrix form leaves out

@@ -1,9 +1,10 @@
 """Adaptive isomorphic device clustering (AIDC): section 3.3 of "FedEPC: An Efficient and Privacy-Enhancing Clustering
 Federated Learning Method" (Tang and others, CMC 2025), eq. (3) to (8) and algorithm 2. The page is docs/clustering.md.
 
-Each device has a sparsity vector and a noise floor (`coterie.clustering.divergence`). Devices that lie densely together
-form parts (`coterie.clustering.density`), which are merged and split (`coterie.clustering.merging`) to a fixed point; a
-device in no part goes to the nearest cluster, or stays alone. So each device is in exactly one cluster.
+Each device has a sparsity vector and a noise floor (`coterie.clustering.divergence`). Clusters are merged and split
+(`coterie.clustering.merging`) to a fixed point, from single devices. With many devices they start from dense parts
+(`coterie.clustering.density`). A device in no part, and one with a high floor, goes to the nearest cluster, or stays
+alone. So each device is in exactly one cluster.
 
 `cluster` groups devices, and `update` says what becomes of the groups when devices join, leave and change their data.
 It computes the divergences of these devices alone, and gives the groups that `cluster` gives of the same devices.
@@ -21,8 +22,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from coterie.clustering.affinity import lexicographic_order
 from coterie.clustering.changes import Event, differences, happenings, lasting_numbers
-from coterie.clustering.density import NOISE, literal_parts, parts
+from coterie.clustering.density import FEW, NOISE, literal_parts, parts
 from coterie.clustering.divergence import (
+    FLOORS_PER_SCALE,
     calibrated,
     divergence_to,
     modified_divergence,
@@ -36,7 +38,9 @@ from coterie.protocol.errors import UserError
 __all__ = ["Aidc", "Event", "Groups", "cluster", "update"]
 
 EXACT = 300  # devices; the divergences of more are computed by matrix products
-QUIET = 2  # median floors; one with a higher floor is in no part, so what it says of its noise cannot join two of them
+QUIET = (
+    2  # median floors; one with a higher floor is placed last, so what it says of its noise cannot join two clusters
+)
 
 
 @dataclass(frozen=True)
@@ -44,10 +48,11 @@ class Aidc:
     """Settings of the clustering. Raises UserError for impossible ones.
 
     gamma: weight of eq. (4) in eq. (3).  theta_merge, theta_split: of eq. (7) and (8), in calibrated units: two devices
-    of like data have a divergence of about 0, and the median pair has 1 or less.  eta: of eq. (6).  neighbours: nearest
-    devices of which eq. (5) takes mean and deviation.  floors_per_scale: median floors that a divergence of 1 has at
-    least; fewer tell finer groups apart, and more keep noise together.  diagonal: whether the mean of eq. (8) includes
-    i = j, as printed.  passes: of merging and splitting, at most.
+    of like data have a divergence of about 0, and the median pair has 1 or less.  singles_to: up to so many devices the
+    merging starts from single ones, and beyond from the dense parts of eq. (5) and (6), as printed; 0: always from
+    those.  eta: of eq. (6).  neighbours: nearest devices of which eq. (5) takes mean and deviation.  floors_per_scale:
+    median floors that a divergence of 1 has at least; fewer tell finer groups apart, and more keep noise together.
+    diagonal: whether the mean of eq. (8) includes i = j, as printed.  passes: of merging and splitting, at most.
 
     literal: algorithm 2 as printed: nothing calibrated, one radius and MinPts of all devices, one pass, noise alone.
     reference: section 3.5: a divergence is the difference of two devices' Euclidean distances to a third one, which is
@@ -58,9 +63,10 @@ class Aidc:
     gamma: float = 1.0
     theta_merge: float = 0.15
     theta_split: float = 0.18
+    singles_to: int = FEW
     eta: float = 1.0
     neighbours: int = 5
-    floors_per_scale: float = 20.0
+    floors_per_scale: float = FLOORS_PER_SCALE
     diagonal: bool = True
     passes: int = 10
     literal: bool = False
@@ -76,7 +82,7 @@ class Aidc:
         scale = self.floors_per_scale
         if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < np.inf:
             raise UserError(f"floors_per_scale must be a positive number, not {scale!r}")
-        for name, least in (("neighbours", 1), ("passes", 1), ("seed", 0)):
+        for name, least in (("neighbours", 1), ("passes", 1), ("seed", 0), ("singles_to", 0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise UserError(f"{name} must be a whole number of at least {least}, not {value!r}")
@@ -215,9 +221,11 @@ def _settled(
     limits = (settings.theta_merge, settings.theta_split, settings.diagonal, settings.passes)
     quiet = np.flatnonzero(h <= QUIET * np.median(h))
     labels = np.full(len(d), NOISE)
-    labels[quiet] = parts(
-        d if quiet.size == len(d) else d[np.ix_(quiet, quiet)], s[quiet], settings.neighbours, settings.eta
-    )
+    inner = d if quiet.size == len(d) else d[np.ix_(quiet, quiet)]
+    if len(d) <= settings.singles_to:
+        labels[quiet], _ = merged(inner, np.arange(quiet.size), settings.theta_merge)
+    else:
+        labels[quiet] = parts(inner, s[quiet], settings.neighbours, settings.eta)
     labels, changes = settled(d, labels, *limits)
     labels, placed = _placed(d, labels, settings.theta_split)
     labels, further = settled(d, labels, *limits)
