@@ -16,7 +16,9 @@ PAGE = (DOCS / "selection.md").read_text()
 
 
 def test_the_example_runs_and_says_what_it_says(capsys: pytest.CaptureFixture[str]):
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    code, turns = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    exec(compile(turns, "docs/selection.md", "exec"), {})
+    assert f"# {', '.join(capsys.readouterr().out.splitlines())}\n" in turns
     exec(compile(code, "docs/selection.md", "exec"), {})
     chosen, reason = capsys.readouterr().out.splitlines()
     assert chosen == "(0, 2)"

@@ -51,16 +51,17 @@ def bound_of(bandit: Bandit, rows: Any, members: tuple[int, ...]) -> float:
 # -- which set ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("most", [None, 1, 2])
 @pytest.mark.parametrize("literal", [False, True])
-def test_the_choice_is_the_best_of_all_sets_that_keep_the_budget(literal):
+def test_the_choice_is_the_best_of_all_sets_that_keep_the_budget(literal, most):
     """The twin asks for the bound of one set at a time, by a budget that everything keeps and a cluster of that set."""
     settings = Cics(literal=literal, length_scale=400.0 if literal else 5.0, cheapest=0.0)
     bandit, rows = taught(12, n=6, settings=settings), contexts(6, 99)
     costs = time_costs(rows)
     budget = 0.5 * float(costs.sum())
-    found = choose(bandit, rows, costs, budget, settings, rng())
+    found = choose(bandit, rows, costs, budget, settings, rng(), most=most)
     bounds = {}
-    for size in range(1, 7):
+    for size in range(1, (most or 6) + 1):
         for members in combinations(range(6), size):
             others = [i for i in range(6) if i not in members]
             only = np.where(np.isin(np.arange(6), others), np.inf, costs)
@@ -160,6 +161,11 @@ def test_a_budget_that_nobody_meets_gives_an_empty_choice_and_the_cluster_comes_
     assert choose(bandit, rows, np.zeros(8), 0.0, SETTINGS, rng()).chosen != ()  # nobody costs anything
 
 
+def test_a_set_of_more_than_the_most_is_refused():
+    with pytest.raises(UserError, match="at least 3 and at most 2"):
+        pick(Bandit(), contexts(4), 1.0, least=3, most=2)
+
+
 def test_no_devices_and_too_few_are_told_so():
     assert "0 of 0 devices" in str(choose(Bandit(), np.zeros((0, 5)), [], 10.0, SETTINGS, rng()).skipped)
     assert "2 of 2 devices" in str(pick(Bandit(), contexts(2), 1.0, least=3).skipped)
@@ -173,16 +179,16 @@ def test_the_budget_s_sum_is_not_refused_by_rounding(n):
     assert found.chosen == tuple(range(n))
 
 
-@given(st.integers(1, 30), st.integers(1, 5), st.floats(0, 1), st.integers(0, 10**6))
-def test_budget_and_fewest_devices_hold_for_any_cluster(n, least, share, seed):
+@given(st.integers(1, 30), st.integers(1, 5), st.integers(0, 5), st.floats(0, 1), st.integers(0, 10**6))
+def test_budget_and_numbers_of_devices_hold_for_any_cluster(n, least, more, share, seed):
     rows = contexts(n, seed)
     costs = time_costs(rows)
     budget = share * float(costs.sum())
     settings = Cics(swaps=32, pool=8, cheapest=0.0)
-    found = choose(taught(3, n=n), rows, costs, budget, settings, rng(seed), least=least)
+    found = choose(taught(3, n=n), rows, costs, budget, settings, rng(seed), least, least + more)
     possible = n >= least and np.sort(costs)[:least].sum() <= budget
     assert bool(found.chosen) == possible == (found.skipped is None)
-    assert not found.chosen or len(found.chosen) >= least
+    assert not found.chosen or least <= len(found.chosen) <= least + more
     assert costs[list(found.chosen)].sum() <= budget * (1 + 1e-6)
 
 

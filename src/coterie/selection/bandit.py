@@ -130,17 +130,18 @@ def choose(
     settings: Cics,
     rng: np.random.Generator,
     least: int = 1,
+    most: int | None = None,
 ) -> Choice:
     """Algorithm 3, lines 3 to 6: the set with the highest mu + beta_t sigma whose costs keep the budget.
 
     contexts: (n, 5) raw, eq. (9), of the cluster's devices; NaN for what is not known yet.  costs: (n,) |D_i| / f_i,
-    see `time_costs`.  budget: T_max, in the unit of the costs.  least: fewest devices of a set.  rng: decides among
-    equal sets, and draws what the search beyond ``exhaustive_to`` devices tries.
+    see `time_costs`.  budget: T_max, in the unit of the costs.  least, most: fewest and most devices of a set, or None
+    for no such limit.  rng: decides among equal sets, and draws what the search beyond ``exhaustive_to`` devices tries.
 
     A device with an infinite context, or with a cost that is negative, infinite or NaN, is never selected. The choice
     is empty, and says why, if there is no device, or if no ``least`` devices keep the budget. Nothing is learned from
-    such a round, so the cluster is picked up again as soon as its devices can. Raises UserError for wrong shapes and
-    for a budget that is negative or NaN.
+    such a round, so the cluster is picked up again as soon as its devices can. Raises UserError for wrong shapes, for
+    a budget that is negative or NaN, and for ``most`` below ``least``.
     """
     from threadpoolctl import threadpool_limits
 
@@ -148,13 +149,15 @@ def choose(
     prices, limit = as_costs(costs, len(rows)), as_budget(budget)
     if least < 1:
         raise UserError(f"a set has at least 1 device, not {least}")
+    if most is not None and most < least:
+        raise UserError(f"a set of at least {least} and at most {most} devices")
     able = rng.permutation(np.flatnonzero(usable(rows, prices)))  # no place in the list is better than another
     prices = prices[able]
-    if why := _infeasible(prices, limit, least, len(rows)):
+    if why := infeasible(prices, limit, least, len(rows)):
         return Choice((), skipped=why)
     if not settings.literal:
         counted = believed(prices, settings.cheapest)
-        prices = prices if _infeasible(counted, limit, least, len(rows)) else counted
+        prices = prices if infeasible(counted, limit, least, len(rows)) else counted
     with threadpool_limits(limits=1):  # the number of threads would decide the last bits
         devices = _devices(bandit, rows, able, prices, settings)
         belief = _belief(bandit, settings)
@@ -165,9 +168,9 @@ def choose(
             return mean + explore * deviation  # eq. (11)
 
         if len(able) <= settings.exhaustive_to:
-            found = every_set(devices, bound, limit, least)
+            found = every_set(devices, bound, limit, least, most)
         else:
-            found = greedy_with_swaps(devices, bound, limit, least, settings.swaps, settings.pool, rng)
+            found = greedy_with_swaps(devices, bound, limit, least, settings.swaps, settings.pool, rng, most)
         assert found is not None  # the cheapest devices keep the budget
         members = np.zeros((1, len(able)), np.bool_)
         members[0, list(found.chosen)] = True
@@ -234,8 +237,8 @@ def _features(known: Floats) -> Floats:
     return kernels.phi(known) / max(len(known), 1)
 
 
-def _infeasible(costs: Floats, budget: float, least: int, devices: int) -> str | None:
-    """Why no set of at least ``least`` devices keeps the budget, or None."""
+def infeasible(costs: Floats, budget: float, least: int, devices: int) -> str | None:
+    """Why no set of at least ``least`` of the devices with these costs keeps the budget, or None. devices: of all."""
     if len(costs) < least:
         return f"{len(costs)} of {devices} devices can be selected, and a set has at least {least}"
     if not affordable(cheapest := float(np.sort(costs)[:least].sum()), budget):

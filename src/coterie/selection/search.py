@@ -50,14 +50,15 @@ class Found:
     candidates: int
 
 
-def every_set(devices: Devices, score: Score, budget: float, least: int) -> Found | None:
-    """The best of all sets that keep the budget and have at least this many devices; None if there is none.
+def every_set(devices: Devices, score: Score, budget: float, least: int, most: int | None = None) -> Found | None:
+    """The best of all sets that keep the budget and have so many devices; None if there is none.
 
     2^n sets: for a dozen devices. Among equal ones the first is taken.
     """
     n = len(devices)
     members = (np.arange(1, 1 << n)[:, None] >> np.arange(n)) & 1 > 0
-    allowed = affordable(members @ devices.costs, budget) & (members.sum(axis=1) >= least)
+    sizes = members.sum(axis=1)
+    allowed = affordable(members @ devices.costs, budget) & (sizes >= least) & (sizes <= (n if most is None else most))
     members = members[allowed]
     if not len(members):
         return None
@@ -66,18 +67,25 @@ def every_set(devices: Devices, score: Score, budget: float, least: int) -> Foun
 
 
 def greedy_with_swaps(
-    devices: Devices, score: Score, budget: float, least: int, swaps: int, pool: int, rng: np.random.Generator
+    devices: Devices,
+    score: Score,
+    budget: float,
+    least: int,
+    swaps: int,
+    pool: int,
+    rng: np.random.Generator,
+    most: int | None = None,
 ) -> Found | None:
     """A good set among many devices; None if no set of ``least`` devices keeps the budget.
 
-    The device that gives the best set is added until none fits, each time out of at most ``pool`` random ones that
-    fit. Three sets are then improved by random moves, ``swaps`` in all: the best set on this way, its last set, and as
-    many of the cheapest devices as fit. A move is one device for another, one more, or one less. At most
-    pool * |A| + swaps + 1 sets are valued, where |A| is the size of the way's last set.
+    The device that gives the best set is added until none fits or there are ``most``, each time out of at most ``pool``
+    random ones that fit. Three sets are then improved by random moves, ``swaps`` in all: the best set on this way, its
+    last set, and as many of the cheapest devices as fit. A move is one device for another, one more, or one less. At
+    most pool * |A| + swaps + 1 sets are valued, where |A| is the size of the way's last set.
     """
     if not affordable(np.sort(devices.costs)[:least].sum(), budget) or len(devices) < least:
         return None
-    search = _Search(devices.with_nobody(), score, budget, least)
+    search = _Search(devices.with_nobody(), score, budget, least, len(devices) if most is None else most)
     way = search.greedy(pool, rng)
     starts = [max(way[least - 1 :], key=lambda s: s.value), way[-1], search.cheapest()]
     ends = [search.climb(start, swaps // len(starts), rng) for start in starts]
@@ -97,8 +105,8 @@ class _Set:
 class _Search:
     """Sets that differ from a current one by a device or two. The last device is nobody, who can come and go."""
 
-    def __init__(self, devices: Devices, score: Score, budget: float, least: int) -> None:
-        self.devices, self.score, self.budget, self.least = devices, score, budget, least
+    def __init__(self, devices: Devices, score: Score, budget: float, least: int, most: int) -> None:
+        self.devices, self.score, self.budget, self.least, self.most = devices, score, budget, least, most
         self.nobody = len(devices) - 1
         self.valued = 0
 
@@ -113,7 +121,7 @@ class _Search:
 
     def cheapest(self) -> _Set:
         """As many of the cheapest devices as fit."""
-        order = np.argsort(self.devices.costs[:-1], kind="stable")
+        order = np.argsort(self.devices.costs[:-1], kind="stable")[: self.most]
         members = np.zeros(self.nobody + 1, np.bool_)
         members[order[affordable(np.cumsum(self.devices.costs[order]), self.budget)]] = True
         return self._set(members)
@@ -146,6 +154,8 @@ class _Search:
 
     def additions(self, current: _Set) -> NDArray[np.int64]:
         """The devices that fit beside the current ones, and leave room for the fewest devices that there must be."""
+        if current.members.sum() >= self.most:
+            return np.zeros(0, np.int64)
         others = np.flatnonzero(~current.members[:-1])
         costs, spent = self.devices.costs[others], self.devices.costs[current.members].sum()
         further = self.least - int(current.members.sum()) - 1  # needed after this one
@@ -158,13 +168,13 @@ class _Search:
     def moves(
         self, current: _Set, number: int, rng: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Random moves (out, into) that keep the budget and the fewest devices; at most ``number`` of them."""
+        """Random moves (out, into) that keep the budget and the numbers of devices; at most ``number`` of them."""
         inside, outside = np.flatnonzero(current.members), np.flatnonzero(~current.members)  # nobody is outside
         out, into = rng.choice(np.append(inside, self.nobody), number), rng.choice(outside, number)
         size = len(inside) - (out != self.nobody) + (into != self.nobody)
         costs = self.devices.costs
-        fits = affordable(costs[inside].sum() - costs[out] + costs[into], self.budget) & (size >= self.least)
-        kept = fits & (out != into)
+        fits = affordable(costs[inside].sum() - costs[out] + costs[into], self.budget)
+        kept = fits & (size >= self.least) & (size <= self.most) & (out != into)
         return out[kept], into[kept]
 
     def _set(self, members: NDArray[np.bool_]) -> _Set:
