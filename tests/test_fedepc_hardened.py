@@ -10,7 +10,7 @@ import pytest
 from federation import Rig, Steady, misbehaving, planted, rig
 from msgspec.structs import replace
 
-from coterie.clustering.isomorphic import Groups
+from coterie.clustering.isomorphic import Aidc, Groups
 from coterie.crypto.roster import signed as sign
 from coterie.protocol import codec
 from coterie.protocol.steps import NoAnswerError
@@ -46,12 +46,12 @@ def test_clusters_and_models_are_those_of_mode_paper(emulated: bool) -> None:
 
 
 def test_a_choice_has_at_least_min_cluster_devices_and_a_smaller_sum_is_not_released() -> None:
-    run = made(participation=0.1, min_cluster=4)
+    run = made(participation=0.7, min_cluster=4)
     sizes = [[sum(k == c for k in note["selected"].values()) for c in (0, 1)] for note in run.rounds(4)]
     assert np.min(sizes) >= 4
-    first = made(participation=0.1, min_cluster=4).round(1)["selected"]
+    first = made(participation=0.7, min_cluster=4).round(1)["selected"]
     gone = min(name for name, k in first.items() if k == 0)
-    run = made(participation=0.1, min_cluster=4, links=Steady(away={(gone, 1): "vanished"}))
+    run = made(participation=0.7, min_cluster=4, links=Steady(away={(gone, 1): "vanished"}))
     notes = run.round(1)
     assert notes["unreleased"] == {"0": "only 3 models"}
     assert (run.models()[:6] == run.common.initial).all()
@@ -95,7 +95,7 @@ def test_a_cluster_of_devices_with_few_samples_seems_no_farther_away() -> None:
     np.fill_diagonal(mjs, 0)
     floors, labels = np.array([0.01, *[0.08] * 3, *[0.01] * 3]), np.array([5, 1, 1, 1, 2, 2, 2])
     groups = Groups(tuple("abcdefg"), np.full((7, 1), 0.5), floors, labels, 1.0, mjs, 1.0, "", 6)
-    assert without_small(divergences(groups), labels, 3).tolist() == [1, 1, 1, 1, 2, 2, 2]
+    assert without_small(divergences(groups, Aidc()), labels, 3).tolist() == [1, 1, 1, 1, 2, 2, 2]
     assert without_small(mjs, labels, 3)[0] == 2, "with their noise they would be farther away"
 
 

@@ -210,11 +210,13 @@ def test_a_boasting_device_is_not_chosen_much_more_often_and_never_as_two(lie: A
 
 
 def test_a_device_that_claims_to_be_slow_cannot_raise_everybody_s_time_budget_without_bound() -> None:
-    """Of 12 alike devices the budget is p 12 c / 2. One may count as 100 of them at most."""
-    honest = made()
-    run = made(lambda party, msg, honest: replace(honest, samples=1 << 24, cpu_ghz=0.001))
-    assert honest.hub.state.budget == pytest.approx(0.5 * 12 * 5.0 / 2)
-    assert run.hub.state.budget == pytest.approx(0.5 * (11 + 100) * 5.0 / 2)
+    """Of a cluster of 6 alike devices the budget is p 6 c, or 5 c. One counts as 5 of them at most, in its own."""
+    honest = made(participation=0.9)
+    run = made(lambda party, msg, honest: replace(honest, samples=1 << 24, cpu_ghz=0.001), participation=0.9)
+    budgets = [[one.hub.state.clusters[k].budget for k in (0, 1)] for one in (honest, run)]
+    assert budgets[0] == pytest.approx([0.9 * 6 * 5.0] * 2)
+    assert budgets[1] == pytest.approx([0.9 * (5 + 5) * 5.0, 0.9 * 6 * 5.0]), "it moves no other cluster's"
+    assert run.round(1)["too_slow"] == [LIAR]
     assert all(LIAR not in note["selected"] for note in run.rounds(5)), "and then it is too slow to be chosen"
 
 

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from coterie.clustering.isomorphic import Aidc
 from coterie.protocol.errors import UserError
 from coterie.runs import RunConfig, build
 from coterie.runs.budget import budget_of
+from coterie.selection.bandit import Cics
 from coterie.systems.fedepc import SYSTEM
 from coterie.systems.fedepc.config import FedEPCConfig
 
@@ -32,6 +34,12 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"clip": 1.0}, "clip=1.0 has no effect with send=clear"),
     ({"extractor": "random", "extractor_steps": 9}, "extractor_steps=9 has no effect with extractor=random"),
     ({"time_budget": 5.0, "participation": 0.7}, "participation=0.7 has no effect with time_budget=5.0"),
+    ({"straggler": 0.5}, "straggler must be at least 1 and finite, not 0.5"),
+    ({"straggler": float("nan")}, "straggler must be at least 1"),
+    ({"time_budget": 5.0, "straggler": 2.0}, "straggler=2.0 has no effect with time_budget=5.0"),
+    ({"settle": 0}, "settle must be at least 1"),
+    ({"converged": 0.0, "settle": 2}, "settle=2 has no effect with converged=0"),
+    ({"singles_to": -1}, "singles_to must be a whole number of at least 0"),
     ({"theta_split": 0.1}, "theta_split = 0.1 is below theta_merge"),
     ({"confidence": 1.0}, "confidence"),
     ({"mu": -1.0}, "mu must be"),
@@ -54,6 +62,12 @@ def test_settings_that_can_not_be(settings: dict[str, Any], named: str) -> None:
         ({"mode": "hardened", "settings": {"reference_mode": True}}, "reference_mode=True is not for mode hardened"),
         ({"mode": "hardened", "settings": {"min_cluster": 5}}, "min_cluster is 5, but only 4 of 4 clients begin"),
         ({"mode": "literal", "settings": {"reference_mode": True}}, "choose one"),
+        ({"settings": {"neighbours": 3}}, "neighbours=3 has no effect with singles_to=2000"),
+        ({"settings": {"eta": 0.5}}, "eta=0.5 has no effect with singles_to=2000"),
+        (
+            {"mode": "hardened", "settings": {"participation": 0.5}},
+            "min_cluster is 3, but participation=0.5 of 4 clients lets 2 train in a round: raise participation",
+        ),
         (
             {"mode": "hardened", "public": 0.0, "settings": {"extractor": "random"}},
             "mode hardened needs public samples at the hub",
@@ -70,6 +84,9 @@ def test_settings_that_can_not_be_among_these_clients_or_in_this_mode(options: d
 def test_settings_that_may_be_said() -> None:
     FedEPCConfig(theta_split=0.1, force_thresholds=True)
     FedEPCConfig(send="noise", clip=1.0, epsilon=1.0)
+    assert (FedEPCConfig().window, FedEPCConfig().singles_to) == (Cics().window, Aidc().singles_to), "as the studies"
+    build(RunConfig("fedepc", clients=4, settings={"singles_to": 3, "neighbours": 2, "eta": 2.0})).close()
+    build(RunConfig("fedepc", clients=4, mode="literal", settings={"eta": 2.0})).close()
     build(RunConfig("fedepc", clients=4, public=0.0, settings={"extractor": "random"})).close()
 
 
@@ -81,10 +98,15 @@ def test_a_random_extractor_needs_no_public_samples() -> None:
 
 
 def test_what_a_comparison_is_told() -> None:
-    assert FedEPCConfig().beyond_budget() == {
-        "extractor": "its server trains an extractor on its public samples, for 150 steps"
-    }
-    assert FedEPCConfig(extractor="random").beyond_budget() == {}
+    pretrained, panel = (
+        {"extractor": "its server trains an extractor on its public samples, for 150 steps"},
+        {"panel": "so many devices of each cluster also get its model to measure it, and do not train it"},
+    )
+    assert FedEPCConfig().beyond_budget() == pretrained | panel
+    assert FedEPCConfig(extractor="random").beyond_budget() == panel
+    assert FedEPCConfig(extractor="random", participation=1.0).beyond_budget() == {}, "all get all models anyway"
+    assert set(FedEPCConfig(extractor="random", time_budget=9.0).beyond_budget()) == {"time_budget", "panel"}
+    assert set(FedEPCConfig(extractor="random", distribute="round").beyond_budget()) == {"panel", "distribute"}
     assert budget_of(RunConfig("fedepc"))["participation"] == 0.5
     assert budget_of(RunConfig("fedepc"))["public"] == 0.05
 

@@ -56,7 +56,9 @@ def twin(run: Rig) -> Iterator[dict[str, Any]]:
     members = {k: [i for i in range(n) if groups.labels[i] == k] for k in sorted(set(groups.labels.tolist()))}
 
     cost = SAMPLES / GHZ
-    budget = max(config.participation * n * cost / len(members), cost)  # T_max, and at least one device of each
+    budgets = {k: max(config.participation * len(own) * cost, 5 * cost) for k, own in members.items()}  # T_max
+    rooms = {k: len([j for j in range(1, len(own) + 1) if j * cost <= budgets[k]]) for k, own in members.items()}
+    owed = dict.fromkeys(members, 0.0)
     panels = {}
     for k, own in members.items():
         order = rng(seed, "server", f"panel of cluster {k}", 0).permutation(len(own))
@@ -70,12 +72,13 @@ def twin(run: Rig) -> Iterator[dict[str, Any]]:
     norms: list[list[float]] = [[] for _ in names]
     for r in range(1, ROUNDS + 1):
         chosen_in = {}
+        places = turns(owed, members, rooms, max(1, round(config.participation * n)))
         for k, own in members.items():
             contexts = np.array([context(losses[i], norms[i]) for i in own])  # eq. (9)
-            room = sum(1 for j in range(1, len(own) + 1) if j * cost <= budget)
             source = rng(seed, "server", f"selection in cluster {k}", r)
-            least = max(1, math.ceil(config.fill * room))
-            choice = choose(bandits[k], contexts, np.full(len(own), cost), budget, cics, source, least)
+            least = max(1, math.ceil(config.fill * places[k]))
+            costs = np.full(len(own), cost)
+            choice = choose(bandits[k], contexts, costs, budgets[k], cics, source, least, places[k])
             chosen_in[k] = [own[j] for j in choice.chosen]
             measured_now = {}
             trained = []
@@ -105,6 +108,20 @@ def twin(run: Rig) -> Iterator[dict[str, Any]]:
             "loss": {k: math.fsum(own.values()) / len(own) for k, own in measured.items()},
             "membership": [[of[i]] for i in range(n)],
         }
+
+
+def turns(owed: dict[int, float], members: Mapping[int, Any], rooms: Mapping[int, int], most: int) -> dict[int, int]:
+    """The places of a round one by one, each to the cluster that is owed most; ``owed`` is what is left."""
+    given = dict.fromkeys(members, 0)
+    for k, own in members.items():
+        owed[k] += most * len(own) / sum(map(len, members.values()))
+    for _ in range(min(most, sum(rooms.values()))):
+        open_to = [k for k in members if given[k] < rooms[k]]
+        k = max(open_to, key=lambda k: (owed[k], -k))
+        given[k], owed[k] = given[k] + 1, owed[k] - 1
+    for k in members:
+        owed[k] = min(1.0, max(-1.0, owed[k]))
+    return given
 
 
 def context(losses: list[float], norms: list[float]) -> list[float]:
@@ -167,6 +184,6 @@ def test_eq_15_weighs_all_devices_alike() -> None:
         run.party(name).samples = samples
     fresh = rig(SYSTEM, planted([0] * 4, 12), extractor="random", participation=1.0, fill=1.0)
     for one in (run, fresh):
-        one.hub.state.budget = 1e9
+        one.hub.state.clusters[0].budget = 1e9
         assert len(one.round(1)["selected"]) == 4
     assert run.models().tobytes() == fresh.models().tobytes()

@@ -38,7 +38,10 @@ VARIANTS: dict[tuple[str, str], list[dict[str, Any]]] = {
     ("mingledpie", "hardened"): [{"clusters": 3}, {"clusters": 3, "hardening": "uploads"}],
     ("pafed", "paper"): [{}, {"signs": "hidden"}, {"keys": "threshold"}],
     ("fedepc", "paper"): [{}, {"send": "noise", "distribute": "round", "describe_every": 1}],
-    ("fedepc", "hardened"): [{}, {"send": "noise", "founders": 4, "newcomers": 1, "join_every": 1}],
+    ("fedepc", "hardened"): [
+        {"participation": 0.6},
+        {"participation": 0.75, "send": "noise", "founders": 4, "newcomers": 1, "join_every": 1},
+    ],
     ("ofl", "paper"): [{"clusters": 2, "recluster_every": 2}],
     ("ofl", "literal"): [{"clusters": 2, "recluster_every": 2}],
     ("ofl", "hardened"): [{"clusters": 2, "recluster_every": 2}],

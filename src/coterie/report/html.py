@@ -254,15 +254,17 @@ def _paired(first: Mapping[str, float], second: Mapping[str, float]) -> list[dic
 
 
 def _mishaps(run: Run) -> list[dict[str, Any]]:
-    """Late, lost, refused, outliers, skipped: what, how often, and how many rows were left out."""
+    """Late, lost, refused, outliers, too slow, skipped: what, how often, and how many rows were left out."""
     lost = (f"{_ROUND.sub('', what)}: {why}" for part in run.costs for what, why in part.lost.items())
     far = "with weights over a hundred times the model's own, or a hundred times the usual part in a mean"
     skipped = (line.notes.skipped for line in run.rounds if line.notes.skipped is not None)
+    slow = Counter(name for line in run.rounds for name in line.notes.too_slow)
     kinds = (
         ("Late", "answers that came after their round", Counter(name for part in run.costs for name in part.late)),
         ("Lost", "messages that never arrived in time", Counter(lost)),
         ("Refused", "messages that their receiver could not accept", Counter(run.total("refused"))),
         ("Outliers", far, Counter(name for line in run.rounds for name in line.notes.outliers)),
+        ("Too slow", "devices for which no time budget has room", slow),
         ("Skipped", "rounds that could not be completed, or moved no model", Counter(skipped)),
     )
     return [

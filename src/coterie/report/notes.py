@@ -35,7 +35,10 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Notes(msgspec.Struct, frozen=True):
-    """What a system noted of a round; every note may be missing. selected: the cluster of each selected client."""
+    """What a system noted of a round; every note may be missing.
+
+    selected: the cluster of each selected client.  too_slow: clients that no selection can have.
+    """
 
     clustered: bool | None = None
     clusters: Sizes | None = None
@@ -43,6 +46,7 @@ class Notes(msgspec.Struct, frozen=True):
     participants: Count | None = None
     skipped: str | None = None
     outliers: dict[str, float] = {}
+    too_slow: tuple[str, ...] = ()
     selected: dict[str, Count] | None = None
     choices: dict[str, Choice] = {}
     events: tuple[Event, ...] = ()

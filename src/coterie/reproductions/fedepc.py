@@ -1,15 +1,14 @@
 """Tables 2 to 4 and figures 3 to 5 of "FedEPC", section 4: 50 devices, three data sets, Dir(1) to Dir(.05).
 
 What the paper leaves open is settled as follows. Every method has the same devices, rounds, epochs and learning rate,
-which was chosen on FedAvg's column alone; docs/reproduction/fedepc.md says how. Each is asked for a fifth of the
-devices a round. FedEPC trains more, since its time budget is at least what the cheapest device of every cluster needs.
-The paper's CNN is not described, so ``lenet`` stands for it. A device has about 200 training samples. In ``mnist-mlp``
-and ``fashion_mnist-mlp`` the model is 784-200-100-10, so that a CPU suffices. The paper draws each device's label
-proportions from Dir(alpha): that is ``hsu:10 ALPHA`` here, since ``hsu`` takes the concentration of all ten classes
-together. ``dirichlet:ALPHA`` spreads each class over the devices instead. Latency is read off the virtual clock of the
-fleet ``mixed``, with the set-up. The paper does not say whether its test accuracy is that of each device's model on the
-whole test set (``global``) or on test data of the device's own distribution (``local``), so both stand beside its
-number.
+which was chosen on FedAvg's column alone; docs/reproduction/fedepc.md says how. Each trains a fifth of the devices a
+round. FedEPC's panels get models beyond that, to measure them. The paper's CNN is not described, so ``lenet`` stands
+for it. A device has about 200 training samples. In ``mnist-mlp`` and ``fashion_mnist-mlp`` the model is 784-200-100-10,
+so that a CPU suffices. The paper draws each device's label proportions from Dir(alpha): that is ``hsu:10 ALPHA`` here,
+since ``hsu`` takes the concentration of all ten classes together. ``dirichlet:ALPHA`` spreads each class over the
+devices instead. Latency is read off the virtual clock of the fleet ``mixed``, with the set-up. The paper does not say
+whether its test accuracy is that of each device's model on the whole test set (``global``) or on test data of the
+device's own distribution (``local``), so both stand beside its number.
 """
 
 from __future__ import annotations

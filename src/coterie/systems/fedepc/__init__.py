@@ -22,7 +22,9 @@ Departures from the text, each with its reason in docs/systems/fedepc.md:
 - The kernel and the posterior of algorithm 3 are corrected (``selection/``). A choice fills half of the time budget.
 - L_k is the mean loss of W_k on the training data of a panel of the cluster's devices. Its drop is the reward.
 - The gradient norm of eq. (9) is that of (W_k - W_i) / lr, which the server computes itself.
-- T_max is one number for all clusters; the paper gives none, so by default it follows from ``participation``.
+- The paper gives no T_max. By default each cluster has its own, which follows from ``participation``; no round trains
+  more than this share of the devices, so clusters may have to take turns (``selection/places.py``).
+- A run ends after several rounds in which the clusters' losses hardly moved; their changes do not cancel.
 - Clusters follow devices that come, leave and change their data.
 """
 

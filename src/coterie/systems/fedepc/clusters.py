@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from statistics import fmean
 from typing import Any
 
@@ -43,7 +44,9 @@ class Cluster(msgspec.Struct):
 
     panel: the devices that measure W_k.  losses: by name, those that they have measured of W_k as it is.
     bandit: of algorithm 3.  chosen: the last choice that trained, until its reward is known.
-    stopped: whether it has converged (stop=cluster).
+    budget: T_max.  owed: places in a round that it has not had yet (``selection/places.py``).
+    moved: by how much the last training has changed L_k, infinite as long as that is not known.
+    calm: rounds in a row in which that was little.  stopped: whether it has converged (stop=cluster).
     """
 
     weights: Vector | None = None
@@ -52,6 +55,10 @@ class Cluster(msgspec.Struct):
     losses: dict[str, float] = msgspec.field(default_factory=dict)
     bandit: Bandit = msgspec.field(default_factory=Bandit)
     chosen: Chosen | None = None
+    budget: float = 0.0
+    owed: float = 0.0
+    moved: float = inf
+    calm: int = 0
     stopped: bool = False
 
     @property
@@ -59,6 +66,11 @@ class Cluster(msgspec.Struct):
         """L_k as last measured, or None before that."""
         known = self.losses or (self.chosen.losses if self.chosen else {})
         return fmean(known.values()) if known else None
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether L_k of W_k as it is, is known, and no reward is waited for."""
+        return bool(self.losses) and self.chosen is None
 
     def drawn(self, names: Sequence[str], size: int, source: np.random.Generator) -> None:
         """Fill the panel up to ``size`` devices of these, the cluster's; those that are still there stay in it."""
@@ -87,11 +99,16 @@ class Cluster(msgspec.Struct):
 
 @dataclass(frozen=True, eq=False)
 class Pick:
-    """A choice among the devices of a cluster. names: of these.  contexts: (n, 5), by which it was made."""
+    """A choice among the devices of a cluster. names: of these.  contexts: (n, 5), by which it was made.
+
+    waits: it has no place in this round.  can_train: whether its T_max has room for a choice.
+    """
 
     choice: Choice
     names: Sequence[str]
     contexts: Doubles
+    waits: bool = False
+    can_train: bool = True
 
     @property
     def chosen(self) -> list[str]:

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
+from coterie.clustering.density import FEW
+from coterie.clustering.divergence import FLOORS_PER_SCALE
 from coterie.clustering.isomorphic import Aidc
 from coterie.crypto.packing import Lanes
 from coterie.dp.gaussian import LEAST_DELTA, MOST_EPSILON, noise_multiplier
 from coterie.protocol.errors import UserError
 from coterie.protocol.told import Common
-from coterie.protocols.local_training import LocalTraining, at_least, insist, refuse_unused
+from coterie.protocols.local_training import LocalTraining, at_least, insist, refuse_unused, sample_size
 from coterie.selection.bandit import Cics
 from coterie.training.solvers import Proximal
 
@@ -25,9 +27,11 @@ class FedEPCConfig(LocalTraining):
     """Settings of FedEPC. The paper gives theta_merge and theta_split (table 2); all others had to be chosen.
 
     mu: weight of the proximal term of eq. (14).
-    participation: p of ``time_budget=auto``.  time_budget: T_max of algorithm 3 in samples / GHz; or "auto": the share
-    p of sum_i |D_i| / f_i over all devices, divided by the number of clusters, and at least what the cheapest devices
-    of each cluster need. It is fixed when clusters are made.
+    participation: p, the largest share of the devices that trains in a round, with ``time_budget=auto``. Where it is
+    too small for all clusters they take turns.  time_budget: T_max of algorithm 3 in samples / GHz, for each cluster;
+    or "auto": the share p of sum_i |D_i| / f_i over the cluster's devices, and at least ``straggler`` times the median
+    |D_i| / f_i of all devices. It is fixed when clusters are made.  straggler: a device that takes longer than so many
+    median ones gets no time made for it; alone in its cluster it never trains.
 
     extractor: W_ext of algorithm 1, "pretrained" on the hub's public samples (``--public``), or the "random" initial
     weights.  extractor_steps: of the pre-training, at least.  layer: of the model, whose ReLU is read: "auto" (the
@@ -40,18 +44,19 @@ class FedEPCConfig(LocalTraining):
     leave_after: a device that gave no answer so many times in a row leaves its cluster until it can be described again.
 
     gamma: weight of eq. (4) in eq. (3).  theta_merge, theta_split: thresholds of eq. (7) and (8).  eta: of eq. (6).
-    neighbours: k of a device's radius.  floors_per_scale: a divergence of 1 is at least so many median noise floors;
-    fewer tell finer groups apart, which devices with few samples need; take 20 for a convolution's ReLU, whose noise
-    has a longer tail.  reference_mode: distances to one
-    reference device (section 3.5).
+    neighbours: k of a device's radius.  singles_to: up to so many devices clusters are merged from single devices, and
+    ``eta`` and ``neighbours`` mean nothing; beyond from the dense parts of eq. (5) and (6).  floors_per_scale: a
+    divergence of 1 is at least so many median noise floors; fewer tell finer groups apart, which devices with few
+    samples need.  reference_mode: distances to one reference device (section 3.5).
     force_thresholds: allow theta_split below theta_merge, as in table 2.
 
     fill: a choice has at least this share of the devices that the time budget has room for; 0 leaves it to the bandit.
     panel: devices of each cluster that measure its model in every round, for L_k.
     confidence: delta of eq. (11); less explores more.  history: rounds over which a device's gradient norm and loss
     drop are averaged, tau of eq. (9).  window: past choices that a bandit remembers.
-    stop: the run ends when the global loss has moved by less than ``converged`` ("together", algorithm 4), or each
-    cluster ends by its own loss ("cluster", section 3.5).  converged: that threshold; 0 to train all rounds.
+    stop: the run ends when the losses of the clusters have moved by less than ``converged`` ("together", algorithm 4),
+    as a mean over the devices, or each cluster ends by its own loss ("cluster", section 3.5).  converged: that
+    threshold; 0 to train all rounds.  settle: in so many rounds in a row.
     distribute: a cluster's model goes to all of its devices at the "end" (algorithm 4), or after every "round".
 
     min_cluster: mode hardened: the helper releases no sum of fewer models. So a cluster has at least so many devices,
@@ -63,6 +68,7 @@ class FedEPCConfig(LocalTraining):
     participation: float = 0.5
     mu: float = 0.01
     time_budget: float | Literal["auto"] = "auto"
+    straggler: float = 5.0
     extractor: Literal["pretrained", "random"] = "pretrained"
     extractor_steps: int = 150
     layer: str = "auto"
@@ -78,16 +84,18 @@ class FedEPCConfig(LocalTraining):
     theta_split: float = 0.18
     eta: float = 1.0
     neighbours: int = 5
-    floors_per_scale: float = 10.0
+    singles_to: int = FEW
+    floors_per_scale: float = FLOORS_PER_SCALE
     reference_mode: bool = False
     force_thresholds: bool = False
     fill: float = 0.5
     panel: int = 10
     confidence: float = 0.1
     history: int = 5
-    window: int = 50
+    window: int = 128
     stop: Literal["together", "cluster"] = "together"
     converged: float = 1e-4
+    settle: int = 3
     distribute: Literal["end", "round"] = "end"
     min_cluster: int = 3
     key_bits: int = 2048
@@ -99,6 +107,9 @@ class FedEPCConfig(LocalTraining):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(self, extractor_steps=1, describe_every=0, leave_after=1, history=1, window=1, panel=1, min_cluster=2)
+        at_least(self, settle=1)
+        if not 1 <= self.straggler < inf:
+            raise UserError(f"straggler must be at least 1 and finite, not {self.straggler}")
         if self.time_budget != "auto" and not (
             isinstance(self.time_budget, int | float) and 0 < self.time_budget < inf
         ):
@@ -121,7 +132,8 @@ class FedEPCConfig(LocalTraining):
             (
                 *((name, "send=clear", clear) for name in ("epsilon", "dp_delta", "noise_along", "clip")),
                 ("extractor_steps", "extractor=random", random),
-                ("participation", f"time_budget={self.time_budget}", self.time_budget != "auto"),
+                *((name, f"time_budget={self.time_budget}", self.time_budget != "auto") for name in SHARED),
+                ("settle", "converged=0", not self.converged),
             ),
         )
         self.clustering(), self.selection(), self.lanes(1)  # they check their own settings
@@ -140,6 +152,7 @@ class FedEPCConfig(LocalTraining):
             gamma=self.gamma,
             theta_merge=self.theta_merge,
             theta_split=self.theta_split,
+            singles_to=self.singles_to,
             eta=self.eta,
             neighbours=self.neighbours,
             floors_per_scale=self.floors_per_scale,
@@ -160,12 +173,26 @@ class FedEPCConfig(LocalTraining):
         """The fixed-point format of mode hardened, with room for a sum over all clients."""
         return Lanes(self.fraction_bits, self.value_bits, max(8, (clients - 1).bit_length()), self.kappa)
 
+    def most(self, clients: int) -> int | None:
+        """How many devices may train in a round among so many; None: T_max alone says it."""
+        return sample_size(clients, self.participation) if self.time_budget == "auto" else None
+
     def beyond_budget(self) -> Mapping[str, str]:
-        if self.extractor == "random":
-            return {}
-        return {"extractor": f"its server trains an extractor on its public samples, for {self.extractor_steps} steps"}
+        found = {}
+        if self.extractor == "pretrained":
+            steps = self.extractor_steps
+            found["extractor"] = f"its server trains an extractor on its public samples, for {steps} steps"
+        if self.time_budget != "auto":
+            found["time_budget"] = "this time, and no share, decides how many devices train in a round"
+        if self.participation < 1 or self.time_budget != "auto":
+            found["panel"] = "so many devices of each cluster also get its model to measure it, and do not train it"
+        if self.distribute == "round":
+            found["distribute"] = "all devices of a cluster get its new model after every round"
+        return found
 
 
+SHARED = ("participation", "straggler")
+"""Settings that mean something with time_budget=auto only."""
 HARDENING = ("min_cluster", "key_bits", "fraction_bits", "value_bits", "kappa", "randomness")
 """Settings that mean something in mode hardened only."""
 
@@ -182,6 +209,8 @@ def check(config: FedEPCConfig, common: Common) -> None:
                 f"or choose {setting}={other}"
             )
     refuse_unused(config, ((name, f"mode {common.mode}", not hardened) for name in HARDENING))
+    few = common.mode != "literal" and len(common.clients) <= config.singles_to
+    refuse_unused(config, ((name, f"singles_to={config.singles_to}", few) for name in ("eta", "neighbours")))
     if hardened and not common.public:
         raise UserError(
             "mode hardened needs public samples at the hub, which tell it how long a description is: give a share of "
@@ -193,4 +222,9 @@ def check(config: FedEPCConfig, common: Common) -> None:
         if here < config.min_cluster:
             raise UserError(
                 f"min_cluster is {config.min_cluster}, but only {here} of {len(common.clients)} clients begin"
+            )
+        if (most := config.most(here)) is not None and most < config.min_cluster:
+            raise UserError(
+                f"min_cluster is {config.min_cluster}, but participation={config.participation} of {here} clients lets "
+                f"{most} train in a round: raise participation"
             )

@@ -6,7 +6,6 @@ device can be. A lie within them is taken (docs/systems/fedepc.md says how far i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from math import log, nan
 from typing import Any
 
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from coterie.protocol.errors import PeerError
 from coterie.protocol.model_spec import ModelSpec
-from coterie.protocols.averaging import MOST_SAMPLES, OUTLYING
+from coterie.protocols.averaging import MOST_SAMPLES
 from coterie.selection.contexts import affordable, believed
 
 Doubles = NDArray[np.float64]
@@ -111,26 +110,19 @@ def gradient_norm(spec: ModelSpec, start: NDArray[Any], end: NDArray[Any], lr: f
     return min(float(np.linalg.norm(change)) / lr, MOST_NORM)
 
 
-def time_budget(
-    costs: Mapping[str, float], members: Sequence[Sequence[str]], share: float, least: int = 1, cheapest: float = 0.0
-) -> float:
-    """T_max of ``time_budget=auto``: share * sum_i cost_i / K, and at least what every cluster needs.
+def time_budget(costs: Doubles, longest: float, share: float, least: int = 1) -> float:
+    """T_max of a cluster with ``time_budget=auto``: share * sum_i cost_i, and at least ``least * longest``.
 
-    costs: of each device.  members: the devices of each cluster.  least: the fewest devices that a cluster needs.
-    A cost counts as at most ``OUTLYING`` times the median, so that no device sets the budget of all others by a lie.
-    cheapest: as in ``room``, so that no device is the only one of a slow cluster that can keep the budget.
+    costs: (n,) of the cluster's devices.  longest: the most time that is made for one device. A larger cost counts as
+    this much, so a slow device raises its own cluster's budget by at most share * longest, and no other's.
     """
-    cap = OUTLYING * float(np.median(list(costs.values())))
-    capped = {name: min(cost, cap) for name, cost in costs.items()}
-    needed = (
-        np.sort(believed(np.array([capped[name] for name in names]), cheapest))[:least].sum() for names in members
-    )
-    return float(max(share * sum(capped.values()) / len(members), *needed, 0.0))
+    return float(max(share * np.minimum(costs, longest).sum(), least * longest))
 
 
 def room(costs: Doubles, budget: float, cheapest: float) -> int:
     """How many of these devices (n,) the time budget has room for at most: the cheapest ones.
 
-    Costs are those that ``selection/bandit.py`` believes: one below the share ``cheapest`` of the median is not.
+    A cost below the share ``cheapest`` of their median is not believed, and counts as the median, as in
+    ``selection/bandit.py``. So a device that claims to cost nothing never trains a cluster of slow devices alone.
     """
     return int(affordable(np.cumsum(np.sort(believed(costs, cheapest))), budget).sum())

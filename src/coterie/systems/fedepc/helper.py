@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.clustering.divergence import calibrated, modified_divergence
-from coterie.clustering.isomorphic import Groups, cluster, update
+from coterie.clustering.isomorphic import Aidc, Groups, cluster, update
 from coterie.clustering.merging import mean_between
 from coterie.crypto.paillier import PublicKey, SecretKey
 from coterie.crypto.roster import signed
@@ -89,7 +89,7 @@ class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
             raise PeerError("no description has come, so there is nothing to cluster")
         self.state.groups = groups
         positions = np.array([int(name) for name in groups.names], np.int64)
-        labels = without_small(divergences(groups), groups.labels, self.config.min_cluster)
+        labels = without_small(divergences(groups, self.aidc), groups.labels, self.config.min_cluster)
         return signed(self.own, messages.Clustered(msg.round, positions, labels))
 
     @on(Convert, lambda self, msg: cluster_sums.conversion_cost(self, self.spec.size))
@@ -102,10 +102,10 @@ class Helper(KeyHolder[PublicKey, SecretKey], role=HELPER):
         return answer
 
 
-def divergences(groups: Groups) -> NDArray[Any]:
-    """(n, n) calibrated ones, so that a cluster of devices with few samples seems no farther away than it is."""
+def divergences(groups: Groups, settings: Aidc) -> NDArray[Any]:
+    """(n, n) calibrated as for the clustering, so that devices with few samples seem no farther away than they are."""
     mjs = modified_divergence(groups.features, groups.gamma) if groups.mjs is None else groups.mjs
-    return calibrated(mjs, groups.floors)[0]
+    return calibrated(mjs, groups.floors, per_scale=settings.floors_per_scale)[0]
 
 
 def without_small(d: NDArray[Any], labels: Labels, least: int) -> Labels:

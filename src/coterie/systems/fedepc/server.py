@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from math import ceil, nan
+from math import ceil, inf, nan
 from typing import Any
 
 import msgspec
@@ -27,7 +27,9 @@ from coterie.protocol.told import Common, Own
 from coterie.protocols.averaging import Updates
 from coterie.protocols.local_training import joined
 from coterie.protocols.sparsity import pretraining, public
-from coterie.selection.bandit import choose
+from coterie.selection.bandit import Choice, choose, infeasible
+from coterie.selection.contexts import affordable, believed
+from coterie.selection.places import dues, places, still_owed
 from coterie.systems.fedepc import messages
 from coterie.systems.fedepc.clusters import Cluster, Pick, Trained, successor
 from coterie.systems.fedepc.config import FedEPCConfig
@@ -54,7 +56,8 @@ class Server(Party, role=HUB):
         basis: (B, C) the public directions of noise along classes.  clip: of descriptions with noise.
         devices: by name, what is known.  groups: those that AIDC made.
         cluster_of: by name, those that are in a cluster.  former: the same of those that have left.
-        budget: T_max.  settled: whether a clustering is not noted yet by a round.  events: of this clustering.
+        settled: whether a clustering is not noted yet by a round.  events: of this clustering.
+        calm: rounds in a row in which the clusters' losses have moved little (stop=together).
         """
 
         extractor: Vector | None = None
@@ -66,8 +69,8 @@ class Server(Party, role=HUB):
         cluster_of: dict[str, int] = msgspec.field(default_factory=dict)
         former: dict[str, int] = msgspec.field(default_factory=dict)
         clusters: dict[int, Cluster] = msgspec.field(default_factory=dict)
-        budget: float = 0.0
         settled: bool = False
+        calm: int = 0
         events: list[Event] = msgspec.field(default_factory=list)
 
     state: State
@@ -78,6 +81,7 @@ class Server(Party, role=HUB):
         super().__init__(own, common, config)
         self.state = self.State()
         self.aidc, self.cics = config.clustering(common.mode), config.selection(common.mode)
+        self.believing = 0.0 if self.cics.literal else self.cics.cheapest
 
     # -- before round 1 ------------------------------------------------------------------------------------------------
 
@@ -119,7 +123,7 @@ class Server(Party, role=HUB):
         settled, self.state.settled = self.state.settled, False
         picks = self.picks(r)
         selected = {name: k for k, pick in picks.items() for name in pick.chosen}
-        trained = yield from self.train(r, selected, {name: k for k in picks for name in self.state.clusters[k].panel})
+        trained = yield from self.train(r, selected, self.panels(picks))
         moved = self.learn(picks, trained)
         notes = {
             "participants": len(trained.names),
@@ -129,14 +133,16 @@ class Server(Party, role=HUB):
             "clusters": {"sizes": [len(names) for names in self.members().values()]},
             "selected": selected,
             "choices": {str(k): pick.note() for k, pick in picks.items()},
-            "time_budget": self.state.budget,
+            "time_budget": {str(k): cluster.budget for k, cluster in self.state.clusters.items()},
             "events": [msgspec.to_builtins(event) for event in events],
             "loss": {str(k): cluster.loss for k, cluster in self.state.clusters.items()},
             **trained.notes,
         }
+        if slow := self.too_slow():
+            notes["too_slow"] = slow
         if not trained.names:
             notes["skipped"] = "none of the chosen devices has answered" if selected else why_nobody(picks)
-        if stopped := self.converged(r, moved):
+        if stopped := self.converged(r, picks, moved):
             notes["stopped"] = stopped
         if self.config.distribute == "round":
             yield from self.distribute(r, {selected[name] for name in trained.names})
@@ -148,10 +154,11 @@ class Server(Party, role=HUB):
         With distribute=round it lacks only that of a cluster in which it has never trained. Where nobody but the device
         itself can use its model (``Common.deployed``), it is sent then, too.
         """
+        slow = {"too_slow": found} if (found := self.too_slow()) else {}
         if self.config.distribute == "round" and not (self.common.deployed and self.common.mode != "hardened"):
-            return {"distributed": 0, "missing": 0}
+            return {"distributed": 0, "missing": 0, **slow}
         answers = yield from self.distribute(0, self.state.clusters)
-        return {"distributed": len(answers.got), "missing": len(answers.missing)}
+        return {"distributed": len(answers.got), "missing": len(answers.missing), **slow}
 
     # -- algorithms 1 and 2: descriptions and clusters -----------------------------------------------------------------
 
@@ -245,13 +252,26 @@ class Server(Party, role=HUB):
             if names != old.get(k):
                 state.clusters[k].stopped = False
                 state.clusters[k].drawn(names, self.config.panel, self.rng(f"panel of cluster {k}", r))
-        if (fixed := self.config.time_budget) != "auto":
-            state.budget = fixed
-        elif members:
-            costs = {name: state.devices[name].cost for name in state.cluster_of}
-            groups = list(members.values())
-            state.budget = time_budget(costs, groups, self.config.participation, self.least, self.cics.cheapest)
+        self.allow(members)
         state.events, state.settled = [*state.events, *events], True
+
+    def allow(self, members: Mapping[int, Sequence[str]]) -> None:
+        """T_max of every cluster."""
+        fixed, p = self.config.time_budget, self.config.participation
+        costs = {k: self.costs(names) for k, names in members.items()}
+        longest = self.config.straggler * float(np.median(np.concatenate(list(costs.values())))) if costs else 0.0
+        for k, own in costs.items():
+            self.state.clusters[k].budget = time_budget(own, longest, p, self.least) if fixed == "auto" else fixed
+
+    def costs(self, names: Iterable[str]) -> Doubles:
+        """(n,) |D_i| / f_i of these devices."""
+        return np.array([self.state.devices[name].cost for name in names])
+
+    def too_slow(self) -> list[str]:
+        """The devices that take longer than their cluster's T_max, so that no choice can have them."""
+        budgets = {k: cluster.budget for k, cluster in self.state.clusters.items()}
+        of = self.state.cluster_of
+        return [name for name, k in of.items() if not affordable(self.state.devices[name].cost, budgets[k])]
 
     def members(self) -> dict[int, list[str]]:
         """The devices of every cluster, by its number."""
@@ -269,18 +289,49 @@ class Server(Party, role=HUB):
     # -- algorithm 3: selection ----------------------------------------------------------------------------------------
 
     def picks(self, r: int) -> dict[int, Pick]:
-        """A_t of every cluster that has not converged."""
-        found = {}
-        for k, names in self.members().items():
-            if not self.state.clusters[k].stopped:
-                known, source = [self.state.devices[name] for name in names], self.rng(f"selection in cluster {k}", r)
-                contexts = np.array([device.context() for device in known])  # eq. (9)
-                costs = np.array([device.cost for device in known])
-                bandit = self.state.clusters[k].bandit
-                least = max(self.least, ceil(self.config.fill * room(costs, self.state.budget, self.cics.cheapest)))
-                choice = choose(bandit, contexts, costs, self.state.budget, self.cics, source, least)
-                found[k] = Pick(choice, names, contexts)
+        """A_t of every cluster that has not converged, as far as the round has places for them."""
+        members = {k: names for k, names in self.members().items() if not self.state.clusters[k].stopped}
+        costs = {k: self.costs(names) for k, names in members.items()}
+        rooms = {k: room(own, self.state.clusters[k].budget, self.believing) for k, own in costs.items()}
+        given, found = self.places(r, members, rooms), {}
+        for k, names in members.items():
+            cluster = self.state.clusters[k]
+            contexts = np.array([self.state.devices[name].context() for name in names])  # eq. (9)
+            can_train, waits = rooms[k] >= self.least, not given.get(k)
+            if not can_train:
+                own = believed(costs[k], self.believing)
+                choice = Choice((), skipped=infeasible(own, cluster.budget, self.least, len(names)))
+            elif waits:
+                choice = Choice((), skipped="it has no place in this round, and takes its turn in a later one")
+            else:
+                least = max(self.least, ceil(self.config.fill * given[k]))
+                source = self.rng(f"selection in cluster {k}", r)
+                choice = choose(cluster.bandit, contexts, costs[k], cluster.budget, self.cics, source, least, given[k])
+            found[k] = Pick(choice, names, contexts, can_train and waits, can_train)
         return found
+
+    def places(self, r: int, members: Mapping[int, Sequence[str]], rooms: Mapping[int, int]) -> dict[int, int]:
+        """How many devices of each cluster that can train may do so in round r (``selection/places.py``)."""
+        sizes = {k: len(names) for k, names in members.items() if rooms[k] >= self.least}
+        number = self.config.most(len(joined(self.clients, self.config, r)))
+        if number is None:
+            return {k: rooms[k] for k in sizes}
+        clusters = self.state.clusters
+        owed = dues({k: clusters[k].owed for k in sizes}, sizes, number)
+        given = places(owed, rooms, number, self.least)
+        for k, left in still_owed(owed, given, self.least).items():
+            clusters[k].owed = left
+        return given
+
+    def panels(self, picks: Mapping[int, Pick]) -> dict[str, int]:
+        """The devices that measure W_k: those of all clusters but of one that waits and is measured already."""
+        clusters = self.state.clusters
+        return {
+            name: k
+            for k, pick in picks.items()
+            if not (pick.waits and clusters[k].is_measured)
+            for name in clusters[k].panel
+        }
 
     def learn(self, picks: Mapping[int, Pick], trained: Trained) -> dict[int, float | None]:
         """Note losses, and what the last choices have brought. Returns how far L_k has moved where W_k was trained."""
@@ -358,33 +409,39 @@ class Server(Party, role=HUB):
             if name in self.state.devices:
                 self.state.devices[name].missed += 1
 
-    def converged(self, r: int, moved: Mapping[int, float | None]) -> str | None:
+    def converged(self, r: int, picks: Mapping[int, Pick], moved: Mapping[int, float | None]) -> str | None:
         """L. 12 to 16: why the run ends, or None. moved: by how much L_k has changed, of each cluster that had trained.
 
-        A cluster that did not train has not moved. As long as a loss is not known, or devices are still to come, no run
-        ends.
+        It ends after ``settle`` rounds in a row in which the clusters' losses have moved little. Changes of several
+        clusters do not cancel. One that waits for its turn counts with its last change, and one that cannot train has
+        not moved. As long as a loss is not known, or devices are still to come, no run ends.
         """
-        state, least = self.state, self.config.converged
-        if self.config.stop == "cluster":
-            for k, value in moved.items():
-                state.clusters[k].stopped = value is not None and abs(value) < least
+        state, least, settle = self.state, self.config.converged, self.config.settle
+        for k, value in moved.items():
+            cluster = state.clusters[k]
+            cluster.moved = inf if value is None else abs(value)
+            cluster.calm = cluster.calm + 1 if cluster.moved < least else 0
+            cluster.stopped = self.config.stop == "cluster" and cluster.calm >= settle
         if not moved or joined(self.clients, self.config, r) != self.clients:
             return None
         if self.config.stop == "cluster":
             done = all(cluster.stopped for cluster in state.clusters.values())
-            return f"the loss of every cluster has moved by less than {least:g}" if done else None
-        members, n, total = self.members(), len(state.cluster_of), 0.0
-        for k, value in moved.items():
-            if value is None:
-                return None
-            total += len(members[k]) / n * value  # l. 12: L^t - L^(t-1)
-        return f"the global loss has moved by less than {least:g}" if abs(total) < least else None  # l. 13
+            return f"the loss of every cluster has moved by less than {least:g} {_in_a_row(settle)}" if done else None
+        able = {k: len(pick.names) for k, pick in picks.items() if pick.can_train}
+        change = sum(size * state.clusters[k].moved for k, size in able.items()) / len(state.cluster_of)
+        state.calm = state.calm + 1 if change < least else 0  # l. 13
+        done = state.calm >= settle
+        return f"the clusters' losses have moved by less than {least:g} {_in_a_row(settle)}" if done else None
 
     def distribute(self, r: int, clusters: Collection[int]) -> Steps[Answers]:
         """L. 19: these clusters' models to all of their devices."""
         models = {k: messages.Model(r, self.spec.digest, self.weights(k)) for k in clusters}
         to_all = {name: models[k] for name, k in self.state.cluster_of.items() if k in models}
         return (yield from self.ask(r, to_all, messages.Kept, lambda *_: None))
+
+
+def _in_a_row(rounds: int) -> str:
+    return "once" if rounds == 1 else f"{rounds} times in a row"
 
 
 def why_nobody(picks: Mapping[int, Pick]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -123,6 +123,12 @@ class MingledPieConfig(ClusterModels):
     def kind(self, mode: str) -> Literal["mingled", "uploads", "products"]:
         """The kind of layout (``layout.py``)."""
         return self.hardening if mode == "hardened" else "mingled"
+
+    def beyond_budget(self) -> Mapping[str, str]:
+        found = dict(super().beyond_budget())
+        if self.participation < 1:
+            found["participation"] = "after every round the sums go to all clients, and not to this share alone"
+        return found
 
 
 MOST_HOLDERS = 7

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf, sqrt
@@ -143,6 +144,11 @@ class OFLConfig(LocalTraining):
     def budget(self) -> Budget | None:
         """What a client may spend; None for no limit."""
         return None if self.epsilon is None else Budget(self.epsilon, self.dp_delta)
+
+    def beyond_budget(self) -> Mapping[str, str]:
+        if self.participation == 1:
+            return {}
+        return {"participation": "beside this share the leader of every cluster trains, and gets the new model"}
 
 
 @lru_cache(maxsize=4096)
