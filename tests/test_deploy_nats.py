@@ -22,6 +22,7 @@ from nats_rig import Rig, drain
 
 from coterie.deploy import nats as engine_over_nats
 from coterie.deploy.engine import EngineError, FullError, Parcel, UndeliverableError
+from coterie.deploy.nats import NatsEngine
 from coterie.deploy.nats_link import _ended
 from coterie.deploy.nats_parts import PART
 from coterie.deploy.nats_stream import ACK_WAIT_S
@@ -348,6 +349,58 @@ def test_packets_that_are_done_after_the_server_has_a_new_disk_take_no_new_ones_
         time.sleep(0.5)
         one.close()
         assert [each.body for each in drain(made.engine("client/1"), 1.5)] == [b"new"] * 3
+
+
+def copied(store: Path, to: Path) -> None:
+    shutil.rmtree(to, ignore_errors=True)
+    shutil.copytree(store, to)
+
+
+def test_a_store_that_was_put_back_uses_numbers_again_and_no_new_packet_is_taken_for_an_old_one(
+    tmp_path: Path,
+) -> None:
+    """Of the packets that the store lost some were done, one is held, and one is on its way: its parts came in part."""
+    with Rig(tmp_path, ("hub", "client/1", "client/2")) as made:
+        hub, one, two = (made.engine(name) for name in made.parties)
+        store, backup = made.server.listen.store, tmp_path / "backup"
+        hub.push("client/1", b"before", "0")
+        made.server.stop()
+        copied(store, backup)
+        made.server.start()
+        for number in range(6):
+            hub.push("client/1", b"lost %d" % number, f"lost {number}")
+        assert [each.body for each in drain(one)] == [b"before", *(b"lost %d" % number for number in range(6))]
+        hub.push("client/1", b"held", "held")
+        held = one.pull(2)
+        interrupted(two, "client/1", 4 * PART)
+        assert one.pull(1) is None
+        made.server.kill()
+        copied(backup, store)
+        made.server.start()
+        new = [(hub, b"new %d" % number) for number in range(6)] + [(two, os.urandom(2 * PART)), (two, b"last")]
+        for number, (engine, body) in enumerate(new):
+            engine.push("client/1", body, f"new {number}")
+            if number == 2:
+                assert held is not None
+                held.done()
+        assert [each.body for each in drain(one, 2)] == [body for _, body in new]
+        one.close()
+        assert drain(made.engine("client/1"), 1) == []
+
+
+def interrupted(engine: NatsEngine, to: str, size: int) -> None:
+    """The sender stops before the last part of a packet."""
+    store = engine._store
+
+    async def stops(dst: str, data: bytes, headers: dict[str, str], fresh_s: float) -> None:
+        if len(data) < PART or headers[engine_over_nats.HEADER].split()[1] == str(size // PART - 1):
+            raise EngineError("the cable is cut")
+        await store(dst, data, headers, fresh_s)
+
+    engine._store = stops  # type: ignore[method-assign]
+    with pytest.raises(EngineError, match="cable"):
+        engine.push(to, bytes(size), "interrupted")
+    engine._store = store  # type: ignore[method-assign]
 
 
 SENDER = """

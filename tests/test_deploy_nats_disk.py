@@ -20,7 +20,7 @@ from nats_rig import Rig, drain
 from coterie.deploy import nats as engine_over_nats
 from coterie.deploy.engine import EngineError
 from coterie.deploy.nats import NatsEngine
-from coterie.deploy.nats_parts import PART, Assembly, Part
+from coterie.deploy.nats_parts import PART, Assembly, Part, Stored
 
 PARTIES = ("hub", *(f"client/{number}" for number in range(1, 8)))
 
@@ -96,11 +96,11 @@ def test_a_party_that_finds_no_room_takes_what_others_send_in_the_meantime_after
 def test_what_could_not_be_stored_is_forgotten_as_a_whole(tmp_path: Path) -> None:
     assembly = Assembly(tmp_path)
     parts = [Part("a" * 16, index, 3, 3 * PART) for index in range(3)]
-    assert assembly.add("x", parts[0], 1, bytes(PART)) is None
+    assert assembly.add("x", parts[0], Stored(1, 0.0), bytes(PART)) is None
     with full_after(PART + 10), pytest.raises(OSError, match="File too large"):
-        assembly.add("x", parts[1], 2, bytes(PART))
+        assembly.add("x", parts[1], Stored(2, 0.0), bytes(PART))
     assert not assembly.uploads
-    assert [assembly.add("x", part, 3 + i, bytes([i]) * PART) is None for i, part in enumerate(parts)] == [
+    assert [assembly.add("x", part, Stored(3 + i, 0.0), bytes([i]) * PART) is None for i, part in enumerate(parts)] == [
         True,
         True,
         False,
@@ -129,7 +129,7 @@ def test_parts_whose_sender_never_goes_on_are_removed_after_a_while(
     other.push("client/4", b"in between", "2")
     assert bodies(one, 1) == [b"in between"]
     (upload,) = one._assembly.uploads.values()
-    assert len(upload.sequences) == engine_over_nats.WINDOW
+    assert len(upload.messages) == engine_over_nats.WINDOW
     assert one.pull(2.5) is None
     assert not upload.file.closed, "it may go on"
     monkeypatch.setattr(engine_over_nats, "STALE_S", 1.0)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.deploy import nats_parts
-from coterie.deploy.nats_parts import CONTRADICTS, GIVEN_UP, PART, Assembly, Part, Upload, parts_of
+from coterie.deploy.nats_parts import CONTRADICTS, GIVEN_UP, PART, Assembly, Part, Stored, Upload, parts_of
 
 
 @pytest.fixture(autouse=True)
@@ -56,8 +56,12 @@ def test_a_header_that_says_anything_gives_a_part_that_fits_or_none(text: str | 
             assert length == (4 if part.index < part.count - 1 else part.size - 4 * part.index)
 
 
-def add(assembly: Assembly, src: str, part: Part, sequence: int, data: bytes) -> tuple[list[int], object]:
-    return assembly.overtaken(src, part, sequence), assembly.add(src, part, sequence, data)
+def add(
+    assembly: Assembly, src: str, part: Part, sequence: int, data: bytes, at_s: float = 0.0
+) -> tuple[list[int], object]:
+    """What is overtaken by a part, as numbers of its messages, and what becomes of the part."""
+    message = Stored(sequence, at_s)
+    return [one.sequence for one in assembly.overtaken(src, part, message)], assembly.add(src, part, message, data)
 
 
 @settings(max_examples=200)
@@ -99,9 +103,10 @@ def test_packets_of_several_senders_come_whole_and_in_order(attempts: list, dice
         assert found is None or isinstance(found, Upload)
         if isinstance(found, Upload):
             came[src].append(found.read())
-            dropped.extend(found.sequences.values())
+            dropped.extend(one.sequence for one in found.messages.values())
     assert came == expected
-    assert sorted([*dropped, *assembly.sequences()]) == list(range(1, sequence + 1)), "each message is accounted for"
+    left = [one.sequence for one in assembly.messages()]
+    assert sorted([*dropped, *left]) == list(range(1, sequence + 1)), "each message is accounted for"
     assembly.close()
 
 
@@ -111,6 +116,18 @@ def test_a_part_of_an_attempt_that_was_given_up_is_dropped() -> None:
     assert add(assembly, "a", *with_sequence(new[0], 5)) == ([], None)
     assert add(assembly, "a", *with_sequence(old[0], 3)) == ([], GIVEN_UP)
     overtaken, found = add(assembly, "a", *with_sequence(new[1], 6))
+    assert overtaken == []
+    assert isinstance(found, Upload)
+    assert found.read() == b"abcdefgh"
+
+
+def test_an_attempt_in_a_store_that_was_put_back_overtakes_one_with_higher_numbers() -> None:
+    """The store has lost the parts of the older attempt, and gives lower numbers again, at later times."""
+    assembly = Assembly()
+    old, new = cut(1, b"12345678"), cut(2, b"abcdefgh")
+    assert add(assembly, "a", *with_sequence(old[0], 9), at_s=1.0) == ([], None)
+    assert add(assembly, "a", *with_sequence(new[0], 5), at_s=2.0) == ([9], None)
+    overtaken, found = add(assembly, "a", *with_sequence(new[1], 6), at_s=3.0)
     assert overtaken == []
     assert isinstance(found, Upload)
     assert found.read() == b"abcdefgh"
@@ -132,7 +149,7 @@ def test_parts_that_contradict_each_other_are_dropped() -> None:
     add(assembly, "a", *with_sequence(first, 1))
     assert add(assembly, "a", *with_sequence(first, 2)) == ([], CONTRADICTS)
     assert add(assembly, "a", *with_sequence(cut(1, b"123456789")[1], 3)) == ([], CONTRADICTS)
-    assert list(assembly.sequences()) == [1]
+    assert list(assembly.messages()) == [Stored(1, 0.0)]
 
 
 def test_what_is_not_complete_lies_in_the_folder_and_not_in_memory(tmp_path: Path) -> None:

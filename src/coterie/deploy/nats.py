@@ -36,7 +36,7 @@ from nats.js import JetStreamContext
 from coterie.deploy.engine import Delivery, Engine, EngineError, FullError, NotAdmittedError, Parcel, UndeliverableError
 from coterie.deploy.names import safe
 from coterie.deploy.nats_link import AGAIN_S, ANSWER_S, Link
-from coterie.deploy.nats_parts import GIVEN_UP, PART, STALE_S, Assembly, Part, Upload, parts_of
+from coterie.deploy.nats_parts import GIVEN_UP, PART, STALE_S, Assembly, Part, Stored, Upload, parts_of
 from coterie.deploy.nats_presence import connected
 from coterie.deploy.nats_server import PRESENCE, STREAM, SUBJECT, Tls, subject
 from coterie.deploy.nats_stream import ACK_WAIT_S
@@ -53,7 +53,7 @@ TRIES = 3
 FULL = frozenset({10023, 10047, 10077})
 """Errors of a server that holds as much as it may: for one party, of a stream, on its disk."""
 KEPT = 1 << 16
-"""So many sequence numbers of messages that were done are remembered."""
+"""So many messages that were done are remembered."""
 HEADER = "Coterie-Part"
 ROOM_S = 30.0
 """A party that could not store parts asks for them again after this."""
@@ -61,19 +61,18 @@ ROOM_S = 30.0
 
 @dataclass
 class _Packet:
-    """A packet that was handed out. stream: in which its messages have these numbers (``NatsEngine._made``)."""
+    """A packet that was handed out."""
 
     src: str
     body: bytes
-    sequences: tuple[int, ...]
-    stream: str
+    messages: tuple[Stored, ...]
     engine: NatsEngine
 
     def done(self) -> None:
-        self.engine._link.soon(self.engine._done, self.sequences, self.stream)
+        self.engine._link.soon(self.engine._drop, self.messages)
 
     def working(self) -> None:
-        self.engine._working(self.sequences)
+        self.engine._working(self.messages)
 
 
 class _Handle(NamedTuple):
@@ -109,14 +108,13 @@ class NatsEngine(Engine):
         self._push_s, self._largest = push_s, largest
         self._identity = hashlib.sha256(b"identities of packets" + _bytes_of(tls.key)).digest()
         self._seen = 0  # the connection whose consumer was reset
-        self._made = ""  # when that consumer was made
         self._subscription: JetStreamContext.PullSubscription | None = None
         self._fetching: asyncio.Task[None] | None = None
         self._ready: deque[Upload] = deque()
         self._assembly = Assembly(spool)
         self._resets, self._reset_s = 0, 0.0  # how often the consumer was reset, and when
-        self._held: dict[int, _Handle] = {}  # what was not done yet, by sequence
-        self._finished: OrderedDict[int, None] = OrderedDict()
+        self._held: dict[Stored, _Handle] = {}  # what was not done yet
+        self._finished: OrderedDict[Stored, None] = OrderedDict()
         self._tasks: set[asyncio.Future[None]] = set()
         self._room_s = 0.0  # until when nothing is asked for, since there was no room for parts
         self._absent: float | None = None  # since when there is no consumer for this party
@@ -153,11 +151,10 @@ class NatsEngine(Engine):
             return super().push_all(parcels)
 
     def pull(self, wait_s: float) -> Delivery | None:
-        found = self._link.run(self._pull(wait_s))
-        if found is None:
+        upload = self._link.run(self._pull(wait_s))
+        if upload is None:
             return None
-        upload, stream = found
-        return _Packet(self._parties[upload.src], upload.read(), tuple(upload.sequences.values()), stream, self)
+        return _Packet(self._parties[upload.src], upload.read(), tuple(upload.messages.values()), self)
 
     def close(self) -> None:
         with contextlib.suppress(EngineError):
@@ -167,13 +164,9 @@ class NatsEngine(Engine):
         for upload in self._ready:
             upload.file.close()
 
-    def _done(self, sequences: Collection[int], stream: str) -> None:
-        if stream == self._made:  # else other messages have these numbers now
-            self._drop(sequences)
-
-    def _working(self, sequences: Iterable[int]) -> None:
+    def _working(self, messages: Iterable[Stored]) -> None:
         with contextlib.suppress(EngineError):
-            self._link.run(self._keep(sequences))
+            self._link.run(self._keep(messages))
 
     async def _start(self) -> asyncio.Future[None]:
         return asyncio.ensure_future(self._keep_own())
@@ -269,13 +262,13 @@ class NatsEngine(Engine):
 
     # --- receiving
 
-    async def _pull(self, wait_s: float) -> tuple[Upload, str] | None:
+    async def _pull(self, wait_s: float) -> Upload | None:
         clock = asyncio.get_running_loop().time
         deadline = clock() + wait_s
         while True:
             self._fetch_ahead()
             if self._ready:
-                return self._ready.popleft(), self._made
+                return self._ready.popleft()
             if clock() >= deadline:
                 return None
             assert self._fetching is not None
@@ -329,50 +322,40 @@ class NatsEngine(Engine):
             if problem := consumer.get("error"):
                 raise nats.js.errors.APIError.from_error(problem)
             self._resets, self._reset_s = self._resets + 1, time.monotonic()
-            if self._made != consumer["created"]:
-                self._forget()
-            self._made = consumer["created"]
             self._subscription = await self._link.stream.pull_subscribe_bind(self._token, stream=STREAM)
             self._seen, self._absent = connection, None
         return self._subscription
-
-    def _forget(self) -> None:
-        """The stream was made anew, such as on a new disk: its messages are counted from 1 again."""
-        self._held.clear()
-        self._finished.clear()
-        self._assembly.close()
-        for upload in self._ready:
-            upload.sequences.clear()
 
     def _take(self, message: Msg) -> None:
         if not message.reply.startswith(f"$JS.ACK.{STREAM}.{self._token}."):
             self.strays["not of this party's consumer"] += 1
             return
-        sequence = message.metadata.sequence.stream
-        known = sequence in self._held
-        self._held[sequence] = _Handle(message.reply, self._era())
+        metadata = message.metadata
+        stored = Stored(metadata.sequence.stream, metadata.timestamp.timestamp())
+        known = stored in self._held
+        self._held[stored] = _Handle(message.reply, self._era())
         if known:
             return
-        if sequence in self._finished:
-            self._drop([sequence])
+        if stored in self._finished:
+            self._drop([stored])
             return
         prefix, to, *rest = message.subject.split(".")
         part = Part.read((message.headers or {}).get(HEADER), len(message.data), self._largest)
         if (prefix, to) != (SUBJECT, self._token) or len(rest) != 1 or rest[0] not in self._parties:
-            self._drop([sequence], "not from a party to this one")
+            self._drop([stored], "not from a party to this one")
         elif part is None:
-            self._drop([sequence], "no part of a packet")
+            self._drop([stored], "no part of a packet")
         else:
-            self._join(rest[0], part, sequence, message.data)
+            self._join(rest[0], part, stored, message.data)
 
-    def _join(self, src: str, part: Part, sequence: int, data: bytes) -> None:
-        if overtaken := self._assembly.overtaken(src, part, sequence):
+    def _join(self, src: str, part: Part, stored: Stored, data: bytes) -> None:
+        if overtaken := self._assembly.overtaken(src, part, stored):
             self._drop(overtaken, GIVEN_UP)
         begun = self._assembly.uploads.get(src)
         try:
-            found = self._assembly.add(src, part, sequence, data)
+            found = self._assembly.add(src, part, stored, data)
         except OSError as error:
-            self._come_again([sequence, *(begun.sequences.values() if begun is not None else ())])
+            self._come_again([stored, *(begun.messages.values() if begun is not None else ())])
             raise EngineError(
                 f"{self.name} cannot store a packet of {part.size} bytes from {src}: {error}. Make room on its disk: "
                 "the packet comes again"
@@ -381,20 +364,20 @@ class NatsEngine(Engine):
             case Upload() as upload:
                 self._ready.append(upload)
             case str() as reason:
-                self._drop([sequence], reason)
+                self._drop([stored], reason)
 
-    def _come_again(self, sequences: Iterable[int]) -> None:
+    def _come_again(self, messages: Iterable[Stored]) -> None:
         """Have the server send these once more, and all that came after them, in order, after ``ROOM_S``."""
-        for sequence in sequences:
-            self._held.pop(sequence, None)
+        for message in messages:
+            self._held.pop(message, None)
         self._seen, self._room_s = 0, asyncio.get_running_loop().time() + ROOM_S
 
-    def _drop(self, sequences: Collection[int], reason: str | None = None) -> None:
-        if not sequences:
+    def _drop(self, messages: Collection[Stored], reason: str | None = None) -> None:
+        if not messages:
             return
         if reason is not None:
             self.strays[reason] += 1
-        task = asyncio.ensure_future(self._acknowledge(tuple(sequences)))
+        task = asyncio.ensure_future(self._acknowledge(tuple(messages)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -403,10 +386,10 @@ class NatsEngine(Engine):
         if self._link.is_up() and self._tasks:
             await asyncio.wait(self._tasks, timeout=ANSWER_S / 2)
 
-    async def _acknowledge(self, sequences: Collection[int]) -> None:
+    async def _acknowledge(self, messages: Collection[Stored]) -> None:
         """These come no more. What came before the consumer was reset comes again, and is acknowledged then."""
-        handles = [handle for sequence in sequences if (handle := self._held.pop(sequence, None)) is not None]
-        self._finished.update(dict.fromkeys(sequences))
+        handles = [handle for message in messages if (handle := self._held.pop(message, None)) is not None]
+        self._finished.update(dict.fromkeys(messages))
         while len(self._finished) > KEPT:
             self._finished.popitem(last=False)
         replies = [handle.reply for handle in handles if handle.era == self._era()]
@@ -425,18 +408,18 @@ class NatsEngine(Engine):
                 return
             await asyncio.sleep(AGAIN_S)
 
-    async def _keep(self, sequences: Iterable[int]) -> None:
-        for sequence in sequences:
-            if sequence in self._held and self._link.is_up():
+    async def _keep(self, messages: Iterable[Stored]) -> None:
+        for message in messages:
+            if message in self._held and self._link.is_up():
                 with contextlib.suppress(nats.errors.Error, OSError):
-                    await self._link.client.publish(self._held[sequence].reply, b"+WPI")
+                    await self._link.client.publish(self._held[message].reply, b"+WPI")
 
     async def _keep_own(self) -> None:
         """What was not handed out yet is not to come again."""
         while True:
             await asyncio.sleep(ACK_WAIT_S / 5)
-            waiting = (sequence for upload in self._ready for sequence in upload.sequences.values())
-            await self._keep((*waiting, *self._assembly.sequences()))
+            waiting = (message for upload in self._ready for message in upload.messages.values())
+            await self._keep((*waiting, *self._assembly.messages()))
 
 
 async def _all(work: Iterable[Coroutine[Any, Any, object]]) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 PART = (1 << 20) - (1 << 12)
 """Bytes of a packet in one message. With headers it stays below the 1 MiB that a server takes by default."""
@@ -24,6 +24,23 @@ _TEXT = re.compile(r"([0-9a-f]{16}) ([0-9]{1,9}) ([0-9]{1,9}) ([0-9]{1,12})")
 STALE_S = 3600.0
 GIVEN_UP = "parts of a packet that was given up"
 CONTRADICTS = "a part that contradicts the others"
+
+
+class Stored(NamedTuple):
+    """Which message of the stream it is. at_s: when the server has stored it, as Unix seconds.
+
+    A server whose store was put back gives numbers a second time, to other messages, at other times.
+    """
+
+    sequence: int
+    at_s: float
+
+    def is_after(self, other: Stored) -> bool:
+        """Whether it was stored later: by the numbers, or where those began again, by the times."""
+        return self.sequence > other.sequence or self.at_s > other.at_s
+
+
+NEVER = Stored(0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -58,13 +75,15 @@ def parts_of(size: int) -> int:
 class Upload:
     """A packet, or the parts of it that have come.
 
-    sequences: of their messages in the stream, by index.  at_s: when the last one came, by ``time.monotonic``.
+    messages: in which they have come, by index.  newest: of these.  at_s: when the last one came, by
+    ``time.monotonic``.
     """
 
     src: str
     part: Part
     file: IO[bytes]
-    sequences: dict[int, int] = field(default_factory=dict)
+    messages: dict[int, Stored] = field(default_factory=dict)
+    newest: Stored = NEVER
     at_s: float = field(default_factory=time.monotonic)
 
     def read(self) -> bytes:
@@ -81,43 +100,44 @@ class Assembly:
     spool: Path | None = None
     uploads: dict[str, Upload] = field(default_factory=dict)
 
-    def add(self, src: str, part: Part, sequence: int, data: bytes) -> Upload | str | None:
+    def add(self, src: str, part: Part, message: Stored, data: bytes) -> Upload | str | None:
         """Put a part where it belongs: the packet that is complete now, None, or why this part is dropped.
 
         To be called after ``overtaken``. Raises OSError if it cannot be stored. Then the whole packet is forgotten.
         """
         if part.count == 1:
-            return self._put(self._new(src, part), part, sequence, data)
+            return self._put(self._new(src, part), part, message, data)
         upload = self.uploads.get(src)
         if upload is not None and upload.part.upload != part.upload:
             return GIVEN_UP  # a later one is under way
         if upload is None:
             upload = self.uploads[src] = self._new(src, part)
-        if (part.count, part.size) != (upload.part.count, upload.part.size) or part.index in upload.sequences:
+        if (part.count, part.size) != (upload.part.count, upload.part.size) or part.index in upload.messages:
             return CONTRADICTS
-        found = self._put(upload, part, sequence, data)
+        found = self._put(upload, part, message, data)
         if found is not None:
             del self.uploads[src]
         return found
 
-    def overtaken(self, src: str, part: Part, sequence: int) -> list[int]:
-        """What is dropped since this sender has begun something later: sequence numbers of messages."""
+    def overtaken(self, src: str, part: Part, message: Stored) -> list[Stored]:
+        """The messages that are dropped since this sender has begun something later."""
         upload = self.uploads.get(src)
-        if upload is None or upload.part.upload == part.upload or sequence < max(upload.sequences.values()):
+        if upload is None or upload.part.upload == part.upload or not message.is_after(upload.newest):
             return []
         self._drop(upload)
-        return list(upload.sequences.values())
+        return list(upload.messages.values())
 
-    def stale(self, before_s: float) -> list[int]:
-        """Drop packets to which nothing was added since then: sequence numbers of their messages."""
+    def stale(self, before_s: float) -> list[Stored]:
+        """Drop packets to which nothing was added since then. Gives their messages."""
         old = [upload for upload in self.uploads.values() if upload.at_s < before_s]
         for upload in old:
             self._drop(upload)
-        return [sequence for upload in old for sequence in upload.sequences.values()]
+        return [message for upload in old for message in upload.messages.values()]
 
-    def sequences(self) -> Iterator[int]:
+    def messages(self) -> Iterator[Stored]:
+        """Those of all packets that are not complete."""
         for upload in self.uploads.values():
-            yield from upload.sequences.values()
+            yield from upload.messages.values()
 
     def close(self) -> None:
         for upload in list(self.uploads.values()):
@@ -132,7 +152,7 @@ class Assembly:
         with suppress(OSError):  # what it still had in memory
             upload.file.close()
 
-    def _put(self, upload: Upload, part: Part, sequence: int, data: bytes) -> Upload | None:
+    def _put(self, upload: Upload, part: Part, message: Stored, data: bytes) -> Upload | None:
         try:
             upload.file.seek(part.index * PART)
             upload.file.write(data)
@@ -140,5 +160,7 @@ class Assembly:
         except OSError:
             self._drop(upload)
             raise
-        upload.sequences[part.index], upload.at_s = sequence, time.monotonic()
-        return upload if len(upload.sequences) == part.count else None
+        if message.is_after(upload.newest):
+            upload.newest = message
+        upload.messages[part.index], upload.at_s = message, time.monotonic()
+        return upload if len(upload.messages) == part.count else None
