@@ -39,9 +39,9 @@ MEGABYTES = (1, 10, 50, 100)
 
 
 class Deployment:
-    """A server, or several that form a cluster, and two parties with their keys."""
+    """A server, or several that form a cluster, and parties with their keys."""
 
-    def __init__(self, folder: Path, servers: int = 1) -> None:
+    def __init__(self, folder: Path, servers: int = 1, parties: Sequence[str] = (HUB, CLIENT)) -> None:
         now_s, self.folder = time.time(), folder
         key = certificates.new_key()
         authority = certificates.new_authority(key, now_s, 1)
@@ -56,7 +56,7 @@ class Deployment:
             made.certificate.write_bytes(certificates.sign(authority, key, name, public, now_s, 1, hosts))
             return made
 
-        self.tls = {name: tls(name) for name in (HUB, CLIENT)}
+        self.tls = {name: tls(name) for name in parties}
         self.operator, server = tls(OPERATOR), tls(ENGINE, "127.0.0.1")
         pins = {name: pin(one) for name, one in self.tls.items()}
         self.access = Access(pins, frozenset({HUB}), pin(self.operator))
@@ -73,8 +73,9 @@ class Deployment:
     def provision(self) -> None:
         provision(self.urls, self.operator, self.server.access)
 
-    def engine(self, name: str) -> NatsEngine:
-        return NatsEngine(name, self.urls, self.tls[name], list(self.tls), spool=self.folder)
+    def engine(self, name: str, url: str | None = None) -> NatsEngine:
+        """url: another way to the server."""
+        return NatsEngine(name, [url] if url else self.urls, self.tls[name], list(self.tls), spool=self.folder)
 
 
 def servers_in(folder: Path, count: int, own: Tls, access: Access) -> list[Server]:
@@ -122,9 +123,9 @@ def pin(tls: Tls) -> str:
 
 
 @contextmanager
-def deployment(servers: int = 1) -> Iterator[Deployment]:
+def deployment(servers: int = 1, parties: Sequence[str] = (HUB, CLIENT)) -> Iterator[Deployment]:
     with tempfile.TemporaryDirectory() as folder:
-        made = Deployment(Path(folder), servers)
+        made = Deployment(Path(folder), servers, parties)
         try:
             for server in made.servers:
                 server.start()
@@ -185,17 +186,21 @@ def hops() -> dict[str, float]:
     return {"median_ms": median(times), "p95_ms": quantiles(times, n=20)[-1], "server_mb": resident / 1e6}
 
 
-def large(repeats: int) -> dict[str, float]:
-    """Seconds there and back, by megabytes: the median."""
+def large(repeats: int) -> dict[str, dict[str, float]]:
+    """By megabytes: seconds there and back, the median, and seconds of a core that parties and server spend on it."""
+    found: dict[str, dict[str, float]] = {}
     with deployment() as made:
         hub, client = made.engine(HUB), made.engine(CLIENT)
         with echoing(client):
-            found = {
-                str(size): median(
-                    there_and_back(hub, os.urandom(size * 1_000_000), f"{size}.{n}") for n in range(repeats)
-                )
-                for size in MEGABYTES
-            }
+            for size in MEGABYTES:
+                before = time.process_time(), _busy(made.server.pid)
+                times = [there_and_back(hub, os.urandom(size * 1_000_000), f"{size}.{n}") for n in range(repeats)]
+                spent = time.process_time() - before[0], _busy(made.server.pid) - before[1]
+                found[str(size)] = {
+                    "s": median(times),
+                    "parties_core_s": spent[0] / repeats,
+                    "server_core_s": spent[1] / repeats,
+                }
         hub.close()
         client.close()
     return found
@@ -294,6 +299,12 @@ def _resident(pid: int | None) -> int:
     return int(fields[1]) * os.sysconf("SC_PAGESIZE")
 
 
+def _busy(pid: int | None) -> float:
+    """Seconds of a core that a process has had."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def _several(measure: Callable[[], float], repeats: int) -> dict[str, float]:
     found = [measure() for _ in range(repeats)]
     return {"median": median(found), "least": min(found), "most": max(found)}
@@ -307,7 +318,7 @@ def study(repeats: int) -> dict[str, Any]:
         "load before": os.getloadavg()[0],
         "repeats": repeats,
         "hop": hops(),
-        "there and back, s": large(repeats),
+        "there and back": large(repeats),
         "server ready, ms": _several(started, repeats),
         "after the server was killed, s": _several(server_killed, repeats),
         "after the leader of three was killed, s": _several(leader_killed, repeats),

@@ -92,6 +92,10 @@ class Rig:
         provision(self.urls, self.operator, self.access, **self.setting)
 
     def engine(self, name: str, **setting: Any) -> NatsEngine:
+        """A connection of this party. Its older ones are closed: a party has one at a time."""
+        for older in [one for one in self.engines if one.name == name]:
+            older.close()
+            self.engines.remove(older)
         found = NatsEngine(name, self.urls, setting.pop("tls", self.tls[name]), self.parties, **setting)
         self.engines.append(found)
         return found
@@ -161,7 +165,7 @@ class Raw:
         return client
 
 
-def drain(engine: NatsEngine, wait_s: float = 0.3, done: bool = True) -> list[Delivery]:
+def drain(engine: NatsEngine, wait_s: float = 0.5, done: bool = True) -> list[Delivery]:
     """All that comes until nothing comes for a while."""
     found = []
     while (delivery := engine.pull(wait_s)) is not None:

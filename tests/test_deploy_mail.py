@@ -195,7 +195,7 @@ def test_a_recipient_that_makes_room_for_one_packet_at_a_time_stops_nobody() -> 
     class Stingy(MemoryEngine):
         def push(self, dst: str, body: bytes, key: str) -> None:
             if not room[0]:
-                raise FullError("2,304 parts wait")
+                raise FullError("18,432 parts wait")
             room[0] -= 1
 
     hub.engine.__class__ = Stingy

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -107,6 +106,23 @@ def test_what_is_not_done_comes_again_after_a_restart_at_once_and_in_order(rig: 
     assert [each.body for each in drain(again)] == [b"0", big, b"3", b"4"]
     assert time.monotonic() - began < ACK_WAIT_S / 2, "it waits for ack_wait"
     assert not again.strays
+
+
+def test_what_an_older_connection_is_given_comes_again_at_once_and_in_order(rig: Rig) -> None:
+    """A server that has not noticed yet that a connection is gone answers the last request on it."""
+    hub, gone = rig.engine("hub"), NatsEngine("client/12", rig.urls, rig.tls["client/12"], PARTIES)
+    try:
+        assert gone.pull(0.2) is None  # it has asked for messages
+        one = rig.engine("client/12")
+        assert one.pull(0.2) is None
+        bodies = [b"%d" % number for number in range(12)]
+        began = time.monotonic()
+        for number, body in enumerate(bodies):
+            hub.push("client/12", body, f"{number}")
+        assert [each.body for each in drain(one, 3)] == bodies
+        assert time.monotonic() - began < ACK_WAIT_S / 2, "it waits for ack_wait"
+    finally:
+        gone.close()
 
 
 def test_what_is_held_is_not_handed_out_twice(hasty: Rig) -> None:
@@ -307,100 +323,6 @@ def test_what_is_done_after_the_server_was_killed_takes_no_time_and_comes_no_mor
         hub.push("client/1", b"next", "3")
         assert [each.body for each in drain(one, 2)] == [b"next"]
         assert drain(made.engine("client/1")) == []
-
-
-def give_new_disk(made: Rig) -> None:
-    """The server dies, and starts with nothing stored."""
-    made.server.kill()
-    shutil.rmtree(made.server.listen.store)
-    made.server.start()
-    made.provision()
-
-
-def test_a_server_with_a_new_disk_counts_from_the_start_and_nothing_is_taken_for_done(tmp_path: Path) -> None:
-    with Rig(tmp_path, ("hub", "client/1")) as made:
-        hub, one = made.engine("hub"), made.engine("client/1")
-        for number in range(5):
-            hub.push("client/1", b"old", f"{number}")
-        assert len(drain(one)) == 5
-        give_new_disk(made)
-        for number in range(5):
-            hub.push("client/1", b"new", f"{number}")
-        assert [each.body for each in drain(one, 1.5)] == [b"new"] * 5
-
-
-def test_packets_that_are_done_after_the_server_has_a_new_disk_take_no_new_ones_with_them(tmp_path: Path) -> None:
-    """Two have the numbers that the new ones have: one that is held here, and one that is not handed out yet."""
-    with Rig(tmp_path, ("hub", "client/1")) as made:
-        hub, one = made.engine("hub"), made.engine("client/1")
-        for number in range(3):
-            hub.push("client/1", b"old", f"{number}")
-        held = [one.pull(2)]
-        time.sleep(0.5)  # the next ones are fetched ahead
-        give_new_disk(made)
-        for number in range(3):
-            hub.push("client/1", b"new", f"{number}")
-        while (came := one.pull(2)) is not None and came.body == b"old":
-            held.append(came)
-        assert len(held) >= 2
-        for each in held:
-            assert each is not None
-            each.done()
-        time.sleep(0.5)
-        one.close()
-        assert [each.body for each in drain(made.engine("client/1"), 1.5)] == [b"new"] * 3
-
-
-def copied(store: Path, to: Path) -> None:
-    shutil.rmtree(to, ignore_errors=True)
-    shutil.copytree(store, to)
-
-
-def test_a_store_that_was_put_back_uses_numbers_again_and_no_new_packet_is_taken_for_an_old_one(
-    tmp_path: Path,
-) -> None:
-    """Of the packets that the store lost some were done, one is held, and one is on its way: its parts came in part."""
-    with Rig(tmp_path, ("hub", "client/1", "client/2")) as made:
-        hub, one, two = (made.engine(name) for name in made.parties)
-        store, backup = made.server.listen.store, tmp_path / "backup"
-        hub.push("client/1", b"before", "0")
-        made.server.stop()
-        copied(store, backup)
-        made.server.start()
-        for number in range(6):
-            hub.push("client/1", b"lost %d" % number, f"lost {number}")
-        assert [each.body for each in drain(one)] == [b"before", *(b"lost %d" % number for number in range(6))]
-        hub.push("client/1", b"held", "held")
-        held = one.pull(2)
-        interrupted(two, "client/1", 4 * PART)
-        assert one.pull(1) is None
-        made.server.kill()
-        copied(backup, store)
-        made.server.start()
-        new = [(hub, b"new %d" % number) for number in range(6)] + [(two, os.urandom(2 * PART)), (two, b"last")]
-        for number, (engine, body) in enumerate(new):
-            engine.push("client/1", body, f"new {number}")
-            if number == 2:
-                assert held is not None
-                held.done()
-        assert [each.body for each in drain(one, 2)] == [body for _, body in new]
-        one.close()
-        assert drain(made.engine("client/1"), 1) == []
-
-
-def interrupted(engine: NatsEngine, to: str, size: int) -> None:
-    """The sender stops before the last part of a packet."""
-    store = engine._store
-
-    async def stops(dst: str, data: bytes, headers: dict[str, str], fresh_s: float) -> None:
-        if len(data) < PART or headers[engine_over_nats.HEADER].split()[1] == str(size // PART - 1):
-            raise EngineError("the cable is cut")
-        await store(dst, data, headers, fresh_s)
-
-    engine._store = stops  # type: ignore[method-assign]
-    with pytest.raises(EngineError, match="cable"):
-        engine.push(to, bytes(size), "interrupted")
-    engine._store = store  # type: ignore[method-assign]
 
 
 SENDER = """

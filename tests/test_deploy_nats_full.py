@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -16,14 +17,15 @@ from coterie.cli.app import app
 from coterie.deploy.engine import FullError
 from coterie.deploy.engines import connect
 from coterie.deploy.home import plan_of
-from coterie.deploy.nats_parts import parts_of
+from coterie.deploy.nats_parts import MESSAGE, PART, parts_of
+from coterie.deploy.nats_server import SUBJECT
 from coterie.deploy.nats_stream import STORE, WAITING, waits
 from coterie.runs.config import RunConfig
 
 
 def test_a_pair_has_room_for_two_of_the_largest_packets_and_for_a_third_of_all_at_most() -> None:
     assert 2 * parts_of(1 << 30) + 100 < WAITING
-    assert 3 * (WAITING << 20) < STORE
+    assert 3 * WAITING * MESSAGE < STORE
 
 
 def test_one_that_fills_its_share_stops_no_other(tmp_path: Path) -> None:
@@ -44,6 +46,23 @@ def test_one_that_fills_its_share_stops_no_other(tmp_path: Path) -> None:
         assert waits(made.urls, made.operator, made.parties) == {("client/2", "hub"): 4, ("client/1", "hub"): 1}
     finally:
         made.close()
+
+
+def test_no_message_is_larger_than_a_part_or_the_share_of_a_pair_would_be_larger(tmp_path: Path) -> None:
+    with Rig(tmp_path, ("hub", "evil")) as made:
+        raw = made.raw("evil")
+
+        async def publish() -> list[str]:
+            client = await raw.connect()
+            said = []
+            for size in (PART, MESSAGE + 1):
+                answer = await client.request(f"{SUBJECT}.hub.evil", bytes(size), timeout=5)
+                said.append(json.loads(answer.data).get("error", {}).get("description", "stored"))
+            await client.close()
+            return said
+
+        assert raw.run(publish()) == ["stored", "message size exceeds maximum allowed"]
+        assert waits(made.urls, made.operator, made.parties) == {("evil", "hub"): 1}
 
 
 def test_the_operator_is_told_what_waits(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.deploy import nats_parts
-from coterie.deploy.nats_parts import CONTRADICTS, GIVEN_UP, PART, Assembly, Part, Stored, Upload, parts_of
+from coterie.deploy.nats_parts import CONTRADICTS, GIVEN_UP, MESSAGE, PART, Assembly, Part, Stored, Upload, parts_of
 
 
 @pytest.fixture(autouse=True)
@@ -30,9 +30,9 @@ def test_the_number_of_parts(size: int, count: int) -> None:
     assert parts_of(size) == count
 
 
-def test_a_part_and_its_headers_fit_in_what_a_server_takes_by_default() -> None:
+def test_a_part_and_its_headers_fit_in_a_message() -> None:
     text = Part("f" * 16, 10**9 - 1, 10**9 - 1, 10**12 - 1).text()
-    assert PART + len(text) + 2048 < 1 << 20
+    assert PART + len(text) + 2048 < MESSAGE
 
 
 @given(st.binary(max_size=40), st.integers(0, 2**64 - 1))

@@ -10,7 +10,8 @@ client library's. Ours is what makes several messages one packet:
 - If the server does not store a part within ``push_s``, the packet is pushed anew. So it is by a sender whose machine
   has slept for long. Therefore a recipient may drop parts to which nothing was added for ``STALE_S``.
 - At each new connection the consumer is reset to what is not acknowledged, so that packets come in order even if some
-  were on their way when the last connection broke. What is still held here is not handed out a second time.
+  were on their way when the last connection broke. So it is when the server gives a message to that older connection,
+  which it may still take for open: deliveries are numbered. What is held here is not handed out a second time.
 """
 
 from __future__ import annotations
@@ -31,18 +32,22 @@ from typing import Any, NamedTuple
 import nats.errors
 import nats.js.errors
 from nats.aio.msg import Msg
-from nats.js import JetStreamContext
 
 from coterie.deploy.engine import Delivery, Engine, EngineError, FullError, NotAdmittedError, Parcel, UndeliverableError
 from coterie.deploy.names import safe
 from coterie.deploy.nats_link import AGAIN_S, ANSWER_S, Link
 from coterie.deploy.nats_parts import GIVEN_UP, PART, STALE_S, Assembly, Part, Stored, Upload, parts_of
 from coterie.deploy.nats_presence import connected
+from coterie.deploy.nats_pull import Pulls
 from coterie.deploy.nats_server import PRESENCE, STREAM, SUBJECT, Tls, subject
 from coterie.deploy.nats_stream import ACK_WAIT_S
 
 WINDOW = 8
 """So many parts of a packet are on their way at the same time."""
+UNDER_WAY = 16
+"""So many parts of all packets are: on a slow line more would not be stored before they are sent again."""
+SMALL = 1 << 13
+"""Parts of at most so many bytes are not counted there."""
 RECIPIENTS = 32
 """To so many parties packets are on their way at the same time."""
 PULL_S = 2.0
@@ -108,11 +113,14 @@ class NatsEngine(Engine):
         self._push_s, self._largest = push_s, largest
         self._identity = hashlib.sha256(b"identities of packets" + _bytes_of(tls.key)).digest()
         self._seen = 0  # the connection whose consumer was reset
-        self._subscription: JetStreamContext.PullSubscription | None = None
+        self._pulls: Pulls | None = None
         self._fetching: asyncio.Task[None] | None = None
         self._ready: deque[Upload] = deque()
+        self._news = asyncio.Event()  # a packet is ready, or nothing is fetched any more
+        self._under_way = asyncio.Semaphore(UNDER_WAY)
         self._assembly = Assembly(spool)
         self._resets, self._reset_s = 0, 0.0  # how often the consumer was reset, and when
+        self._delivered = 0  # messages since then
         self._held: dict[Stored, _Handle] = {}  # what was not done yet
         self._finished: OrderedDict[Stored, None] = OrderedDict()
         self._tasks: set[asyncio.Future[None]] = set()
@@ -214,7 +222,8 @@ class NatsEngine(Engine):
         async def send(index: int, identity: str, fresh_s: float) -> None:
             part = body[index * PART : (index + 1) * PART] if count > 1 else body
             headers = {"Nats-Msg-Id": identity, HEADER: Part(upload, index, count, len(body)).text()}
-            await self._store(dst, part, headers, fresh_s)
+            async with self._under_way if len(part) > SMALL else contextlib.nullcontext():
+                await self._store(dst, part, headers, fresh_s)
 
         fresh_s = time.time() + STALE_S / 2  # until when the parts before are surely held
         for begin in range(0, count - 1, WINDOW):
@@ -271,8 +280,10 @@ class NatsEngine(Engine):
                 return self._ready.popleft()
             if clock() >= deadline:
                 return None
-            assert self._fetching is not None
-            await asyncio.wait({self._fetching}, timeout=deadline - clock())
+            self._news.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    await self._news.wait()
 
     def _fetch_ahead(self) -> None:
         """A packet is on its way here while another one is handled. Raises EngineError."""
@@ -281,9 +292,10 @@ class NatsEngine(Engine):
             fetched.result()
         if self._fetching is None and len(self._ready) <= 1:
             self._fetching = asyncio.ensure_future(self._fetch())
+            self._fetching.add_done_callback(lambda _: self._news.set())
 
     async def _fetch(self) -> None:
-        """Ask for one message and take it; also returns without one."""
+        """Ask for some messages and take them as they come; also returns without any."""
         clock = asyncio.get_running_loop().time
         began = clock()
         with contextlib.suppress(EngineError):
@@ -294,10 +306,11 @@ class NatsEngine(Engine):
         if not self._link.is_up():
             return
         try:
-            subscription = await self._link.whole(self._reset())
-            [message] = await self._link.whole(subscription.fetch(1, timeout=PULL_S))
+            messages = (await self._link.whole(self._reset())).messages(PULL_S)
+            while (message := await self._link.whole(anext(messages, None))) is not None:
+                self._take(message)
         except (TimeoutError, nats.errors.Error, OSError) as error:
-            if self._subscription is None:
+            if self._pulls is None:
                 self._absent = self._absent or began
                 if clock() - self._absent > 3 * ANSWER_S and self._link.is_up():
                     raise EngineError(f"{self._link.place()} has no packets for {self.name}: {error}") from None
@@ -306,31 +319,33 @@ class NatsEngine(Engine):
                 await asyncio.sleep(0.1)
             elif self._reset_s < (before_s := time.monotonic() - STALE_S):  # all that is stored has come
                 self._drop(self._assembly.stale(before_s), GIVEN_UP)
-            return
-        self._take(message)
 
-    async def _reset(self) -> JetStreamContext.PullSubscription:
+    async def _reset(self) -> Pulls:
         """The way to ask for messages; at a new connection the consumer begins at what was not acknowledged."""
         connection = self._link.connections
-        if self._subscription is None or self._seen != connection:
+        if self._pulls is None or self._seen != connection:
             client = self._link.client
-            if self._subscription is not None:
-                await self._subscription.unsubscribe()
-                self._subscription = None
+            if self._pulls is not None:
+                await self._pulls.close()
+                self._pulls = None
             answer = await client.request(f"$JS.API.CONSUMER.RESET.{STREAM}.{self._token}", timeout=ANSWER_S)
             consumer = json.loads(answer.data)
             if problem := consumer.get("error"):
                 raise nats.js.errors.APIError.from_error(problem)
-            self._resets, self._reset_s = self._resets + 1, time.monotonic()
-            self._subscription = await self._link.stream.pull_subscribe_bind(self._token, stream=STREAM)
+            self._resets, self._reset_s, self._delivered = self._resets + 1, time.monotonic(), 0
+            self._pulls = await Pulls.of(client, self._token)
             self._seen, self._absent = connection, None
-        return self._subscription
+        return self._pulls
 
     def _take(self, message: Msg) -> None:
         if not message.reply.startswith(f"$JS.ACK.{STREAM}.{self._token}."):
             self.strays["not of this party's consumer"] += 1
             return
         metadata = message.metadata
+        if metadata.sequence.consumer != self._delivered + 1:  # else packets would come in another order
+            self._seen = 0
+            raise ConnectionError(f"an older connection of {self.name} has been given a message")
+        self._delivered += 1
         stored = Stored(metadata.sequence.stream, metadata.timestamp.timestamp())
         known = stored in self._held
         self._held[stored] = _Handle(message.reply, self._era())
@@ -363,6 +378,7 @@ class NatsEngine(Engine):
         match found:
             case Upload() as upload:
                 self._ready.append(upload)
+                self._news.set()
             case str() as reason:
                 self._drop([stored], reason)
 

@@ -18,8 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, NamedTuple
 
-PART = (1 << 20) - (1 << 12)
-"""Bytes of a packet in one message. With headers it stays below the 1 MiB that a server takes by default."""
+MESSAGE = 1 << 17
+"""Bytes of the largest message, with its headers: so few that it is soon over on a slow line, too."""
+PART = MESSAGE - (1 << 12)
+"""Bytes of a packet in one message."""
 _TEXT = re.compile(r"([0-9a-f]{16}) ([0-9]{1,9}) ([0-9]{1,9}) ([0-9]{1,12})")
 STALE_S = 3600.0
 GIVEN_UP = "parts of a packet that was given up"

@@ -13,6 +13,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DiscardPolicy, RetentionPolic
 from coterie.deploy.engine import EngineError
 from coterie.deploy.names import safe
 from coterie.deploy.nats_link import Link
+from coterie.deploy.nats_parts import MESSAGE
 from coterie.deploy.nats_server import OPERATOR, STREAM, SUBJECT, Access, Tls
 
 ACK_WAIT_S = 30.0
@@ -20,7 +21,7 @@ ACK_WAIT_S = 30.0
 SET_UP_S = 20.0
 STORE = 8 << 30
 """Bytes of all packets that are not done."""
-WAITING = 2304
+WAITING = 18432
 """Parts from one party to another that are not done: two packets of the largest size, and some small ones."""
 NO_PEERS = 10005
 """What a cluster says whose servers have not found each other yet: no suitable peers for placement."""
@@ -44,7 +45,7 @@ def provision(
     What waited for, or came from, a party that is gone is removed.
 
     tls: the operator's.  replicas: how many servers hold each packet; by default 3 of a cluster of three or more, else
-    1.  largest_store: bytes of all packets that are not done.  waiting: messages (of at most 1 MiB) from one party to
+    1.  largest_store: bytes of all packets that are not done.  waiting: messages (of at most 128 KiB) from one party to
     another that are not done; more are not taken until some are.  ack_wait_s: after which a message comes again.
     Raises EngineError.
     """
@@ -58,7 +59,7 @@ def provision(
         discard=DiscardPolicy.NEW,
         discard_new_per_subject=True,
         max_msgs_per_subject=waiting,
-        max_msg_size=1 << 20,
+        max_msg_size=MESSAGE,
         max_bytes=largest_store,
         duplicate_window=DUPLICATES_S,
         num_replicas=replicas or (3 if len(servers) >= 3 else 1),
